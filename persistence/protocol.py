@@ -1,0 +1,188 @@
+"""What a store promises, in the words of the domain. Every store keeps all of it; `conformance` proves it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from turnwise.persistence.audit import AuditRecord
+from turnwise.states.arguments import Cut
+from turnwise.states.calls import ToolCall
+from turnwise.states.decide import Decision
+from turnwise.states.effects import RecordReceipt, RecordUsage
+from turnwise.states.events import Event, PartEvent
+from turnwise.states.facts import Facts
+from turnwise.states.messages import Message
+from turnwise.states.names import ChatState
+
+Plan = Callable[[Facts, datetime], Sequence[Decision]]
+"""Decides, inside a transaction, what happens to a chat: given its facts and the database's time (UTC).
+
+The decisions follow one another, each made on the facts the one before left. None means: nothing to do.
+A plan is pure: a store may call it in another thread, and again after a conflict. What it raises ends the
+transaction, writes nothing, and reaches the caller.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """What a transaction did to one chat."""
+
+    facts: Facts
+    """The facts afterwards; as found, where nothing was decided."""
+    decisions: tuple[Decision, ...]
+    events: tuple[Event, ...]
+    """The events as stored: with chat, sequence number and time."""
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Overdue:
+    """What the clock has brought about, for a worker's sweep. Each list is bounded by the limit asked for."""
+
+    leases: tuple[tuple[str, int], ...] = ()
+    """Chats, with the token, whose lease ran out."""
+    deadlines: tuple[str, ...] = ()
+    """Chats in `requires_action`, not archived, with an open call whose deadline has passed."""
+    strays: tuple[str, ...] = ()
+    """Chats in a state that the table does not know."""
+
+
+class ChatStore(Protocol):
+    """Keeps chats. One `change` is one transaction: all of it is durable when the call returns, or none of it is.
+
+    Whatever a method raises that is not a `TurnwiseError` of the caller's own plan is a `StoreError`.
+    Every method is safe to call from many tasks at once. A cancelled `change`, `create`, `claim` or `journal`
+    either never happened or is complete; it is never left half done.
+    """
+
+    async def open(self) -> None:
+        """Open the database, creating or migrating it.
+
+        Raises:
+            StoreError: the database is another program's, or of a newer version, or cannot be opened.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Finish what was accepted and close. Closing twice is harmless."""
+        ...
+
+    # Changing
+
+    async def create(self, chat_id: str, plan: Plan) -> Committed:
+        """Create a chat: `plan` gets blank facts of version 0.
+
+        Raises:
+            StoreError: the id is taken.
+        """
+        ...
+
+    async def change(self, chat_id: str, plan: Plan, *, shown: Sequence[PartEvent] = ()) -> Committed:
+        """Change a chat in one transaction: read its facts, ask `plan`, do every decision's writes, append one
+        audit record and raise the version by one for each, store the events, commit.
+
+        `shown` are part events that precede the decisions' own; they are stored only if there is a decision.
+
+        Raises:
+            ChatNotFound: there is no such chat.
+        """
+        ...
+
+    async def claim(self, plan: Plan, *, limit: int) -> list[Committed]:
+        """Apply `plan` to up to `limit` chats that want a worker, longest waiting first.
+
+        Those are the chats in `pending`, and in `interrupted` unsettled, without a lease, not archived. A plan
+        that raises for one chat leaves that chat alone and does not keep the others from being claimed.
+        Two callers never claim the same chat.
+        """
+        ...
+
+    async def journal(self, chat_id: str, token: int, state: ChatState, shown: Sequence[Event]) -> tuple[Event, ...]:
+        """Store events of a running job, without a transition, and return them as stored.
+
+        Raises:
+            StaleLease: the chat is not in `state` any more, or not held under `token`. Nothing is stored.
+        """
+        ...
+
+    async def renew(self, worker: str, seconds: float) -> Mapping[str, int]:
+        """Prolong every lease of `worker` to `seconds` from now, and return the tokens it holds, by chat.
+
+        A lease that ran out and that nobody has taken is renewed too: the token, not the time, is the fence.
+        """
+        ...
+
+    # Reading
+
+    async def facts(self, chat_id: str) -> Facts:
+        """Return where a chat stands.
+
+        Raises:
+            ChatNotFound: there is no such chat.
+        """
+        ...
+
+    async def lease_expiry(self, chat_id: str) -> datetime | None:
+        """Return when the chat's lease runs out; `None` without one."""
+        ...
+
+    async def chats(
+        self, *, owner: str | None, state: ChatState | None, limit: int, after: str | None
+    ) -> list[Facts]:
+        """Return up to `limit` chats, newest first, that were created before the chat `after`."""
+        ...
+
+    async def history(self, chat_id: str, *, at_version: int | None = None) -> list[Message]:
+        """Return the messages that are not cut, by position: of every audience, now or as of a version."""
+        ...
+
+    async def prompt(self, chat_id: str) -> list[Message]:
+        """Return what the model sees: without boundary all of it, else summary, carried messages, what came after.
+
+        Results stand in the order of their calls. Messages for the user only are left out.
+        """
+        ...
+
+    async def cut_at(self, chat_id: str, message_id: str) -> tuple[Message, Cut] | None:
+        """Return a message that is in the history, and what an edit of it would cut; `None` if it is not there."""
+        ...
+
+    async def calls(self, chat_id: str, call_ids: Sequence[str]) -> dict[str, ToolCall]:
+        """Return those of the calls that the chat has ever had, by id."""
+        ...
+
+    async def receipt(self, chat_id: str, client_id: str) -> RecordReceipt | None:
+        """Return the receipt of a message that was accepted under `client_id`."""
+        ...
+
+    async def events(self, chat_id: str, *, after: int, limit: int) -> list[Event]:
+        """Return up to `limit` events with a number above `after`, in order."""
+        ...
+
+    async def shown(self, chat_id: str, step: int, attempt: int) -> list[PartEvent]:
+        """Return the parts that subscribers were shown of an attempt, in order."""
+        ...
+
+    async def audit(self, chat_id: str) -> list[AuditRecord]:
+        """Return the chat's audit records, in order of version."""
+        ...
+
+    async def ledger(self, chat_id: str) -> list[RecordUsage]:
+        """Return every model call of the chat with its usage, in order."""
+        ...
+
+    async def overdue(self, *, limit: int) -> Overdue:
+        """Return what has run out by the database's clock."""
+        ...
+
+    # Noticing
+
+    def watch(self) -> AsyncIterator[str | None]:
+        """Yield a hint whenever another connection may have changed a chat: its id, or `None` for "some chat".
+
+        A hint may be lost or come for nothing: who is hinted at reads the database.
+        """
+        ...

@@ -1,0 +1,145 @@
+"""What turnwise asks of a model, in turnwise's own words. Adapters translate at the edge."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from turnwise.states.messages import Message, Part, TextPart, ToolCallPart
+from turnwise.states.names import Executor, StopReason
+from turnwise.states.usage import Usage
+
+Purpose = Literal["step", "summary", "title"]
+PartType = Literal[
+    "text_delta",
+    "reasoning_delta",
+    "tool_call_start",
+    "tool_call_delta",
+    "tool_call",
+    "provider_result",
+    "source",
+    "file",
+    "heartbeat",
+    "finish",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSpec:
+    """A tool as the model sees it."""
+
+    name: str
+    description: str
+    schema: Mapping[str, Any]
+    """JSON schema of the arguments: an object schema."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelRequest:
+    """One model call. It is built from copies: nothing an adapter does to it reaches the stored history."""
+
+    purpose: Purpose
+    chat_id: str
+    messages: list[Message]
+    step: int = 0
+    attempt: int = 1
+    system: str | None = None
+    tools: tuple[ToolSpec, ...] = ()
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    """Passed through: `max_output_tokens`, `temperature`, `top_p`, `top_k`, `presence_penalty`,
+    `frequency_penalty`, `tool_choice`, `parallel_tool_calls`, `provider_options`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelPart:
+    """One piece of a streamed reply. `type` tells which fields count.
+
+    | type | fields |
+    | --- | --- |
+    | `text_delta` | `text` |
+    | `reasoning_delta` | `text`, `signature` |
+    | `tool_call_start` | `id`, `name` |
+    | `tool_call_delta` | `id`, `arguments` (a fragment of JSON text) |
+    | `tool_call` | `id`, `name`, `arguments` (complete: mapping or JSON text), `executor`, `metadata` |
+    | `provider_result` | `call_id`, `output`, `metadata` |
+    | `source` | `url`, `title`, `metadata` |
+    | `file` | `media_type`, `data` (base64) or `url`, `name` |
+    | `heartbeat` | |
+    | `finish` | `stop_reason`, `usage`, `context_limit` (tokens), `metadata` |
+    """
+
+    type: PartType
+    text: str = ""
+    signature: str | None = None
+    id: str | None = None
+    name: str | None = None
+    arguments: str | Mapping[str, Any] | None = None
+    executor: Executor | Literal["local", "client", "provider"] = Executor.local
+    call_id: str | None = None
+    output: Any = None
+    url: str | None = None
+    title: str | None = None
+    media_type: str | None = None
+    data: str | None = None
+    stop_reason: StopReason | str | None = None
+    usage: Usage | None = None
+    context_limit: int | None = None
+    metadata: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelReply:
+    """A whole reply: its parts, joined, and how it finished.
+
+    The arguments of a tool call that came as hopeless JSON text stand under the one key `ARGUMENT_TEXT`.
+    """
+
+    parts: tuple[Part, ...]
+    finish: ModelPart
+
+    @property
+    def text(self) -> str:
+        """The text parts, joined."""
+        return "".join(part.text for part in self.parts if isinstance(part, TextPart))
+
+    @property
+    def calls(self) -> tuple[ToolCallPart, ...]:
+        """The tool calls, in order."""
+        return tuple(part for part in self.parts if isinstance(part, ToolCallPart))
+
+    @property
+    def usage(self) -> Usage | None:
+        """What the provider reported."""
+        return self.finish.usage
+
+
+class Model(Protocol):
+    """A language model behind a provider.
+
+    Both methods raise `ModelError`, classified, and nothing else for a provider's failure. Cancelling either
+    closes the connection to the provider. Neither retries.
+    """
+
+    @property
+    def name(self) -> str:
+        """The model's name, as the provider knows it."""
+        ...
+
+    @property
+    def provider(self) -> str:
+        """The provider's name, in lower case."""
+        ...
+
+    @property
+    def context_limit(self) -> int | None:
+        """The context window in tokens; `None` if unknown."""
+        ...
+
+    def stream(self, request: ModelRequest) -> AsyncIterator[ModelPart]:
+        """Yield the parts of a reply as they arrive; the last one is `finish`."""
+        ...
+
+    async def generate(self, request: ModelRequest) -> ModelReply:
+        """Return a whole reply."""
+        ...

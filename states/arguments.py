@@ -1,0 +1,99 @@
+"""What a trigger brings along: the typed arguments of `decide`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, TypedDict
+
+from turnwise.states.calls import CallOutcome, ToolCall, ToolResult
+from turnwise.states.events import ErrorInfo
+from turnwise.states.facts import Limits, Profile
+from turnwise.states.messages import Message, Part
+from turnwise.states.names import StopReason, WhenBusy
+from turnwise.states.usage import Usage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """One finished reply of the model."""
+
+    parts: tuple[Part, ...]
+    calls: tuple[ToolCall, ...] = ()
+    """The local and client calls among the parts, in order."""
+    usage: Usage | None = None
+    stop_reason: StopReason = StopReason.end_turn
+    provider_reason: str | None = None
+    context_tokens: int | None = None
+    context_limit: int | None = None
+    estimated: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partial:
+    """What a dead attempt had shown, to be kept as a partial message."""
+
+    step: int
+    attempt: int
+    parts: tuple[Part, ...]
+    calls: tuple[ToolCall, ...] = ()
+    """The complete local and client calls among the parts."""
+    usage: Usage | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """What a compaction made of the history."""
+
+    text: str
+    carried: tuple[int, ...]
+    """Positions of the messages that stay in view verbatim."""
+    folded: int
+    awaits_answer: bool
+    """Whether a carried user message still awaits its answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """Where an edit cuts the history, as it stood at `history_version`."""
+
+    position: int
+    first_removed: str
+    boundary: int
+    """The newest boundary that remains."""
+    foldable: int
+    history_version: int
+
+
+class Arguments(TypedDict, total=False):
+    """The arguments of `decide`. `now` and `limits` always come; the rest by trigger."""
+
+    now: datetime
+    limits: Limits
+    actor: str
+    reason: str | None
+    token: int
+    """The lease holder's fencing token."""
+    worker: str
+    profile: Profile
+    parts: tuple[Part, ...]
+    when_busy: WhenBusy
+    client_id: str | None
+    content_digest: str
+    results: tuple[ToolResult, ...]
+    cut: Cut
+    queued_id: str
+    reply: Reply
+    partial: Partial | None
+    call_id: str
+    outcome: CallOutcome
+    unknown_text: str
+    """The result text for calls whose outcome nobody knows."""
+    summary: Summary
+    usage: Usage | None
+    error: ErrorInfo
+    delay: float
+    retry_at: datetime
+    title: str | None
+    metadata: dict[str, Any]
+    erased: Message

@@ -1,0 +1,236 @@
+"""The errors of turnwise.
+
+    TurnwiseError
+    |-- ChatNotFound            no chat of that id
+    |-- MessageNotFound         no message of that id where one was asked for
+    |-- IllegalTransition       the table has no row for the trigger in that state
+    |-- ToolResultMismatch      a submission that does not name exactly the open client calls
+    |-- ConflictingReplay       an answered call or an accepted message, again, with other content
+    |-- DeadlineExpired         a result for a call that was answered by its deadline
+    |-- ChatBusy                `when_busy="reject"` and the chat works
+    |-- QueueFull               the queue holds as many messages as it may
+    |-- ChatArchived            an archived chat accepts nothing but `unarchived`
+    |-- NothingToCompact        no message to fold
+    |-- StaleLease              the lease was lost: another holder, or none
+    |-- BrokenPromise           a decision would break an invariant: a defect in turnwise
+    |-- SettingsError           settings, tools or a URL that make no sense
+    |-- StoreError              the database refused
+    |-- ModelError              the provider failed, classified
+    `-- FatalToolError          raised BY a tool to end the chat in `error`
+
+Each carries its facts as attributes and makes its own text from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+
+class TurnwiseError(Exception):
+    """The root of every error that turnwise raises."""
+
+
+class ChatNotFound(TurnwiseError):
+    """There is no chat of that id in this store. Nothing was written."""
+
+    def __init__(self, chat_id: str) -> None:
+        self.chat_id = chat_id
+        super().__init__(f"there is no chat {chat_id!r} in this store; nothing was written")
+
+
+class MessageNotFound(TurnwiseError):
+    """The chat has no such message in the place that was asked for. Nothing was written."""
+
+    def __init__(self, chat_id: str, message_id: str, *, expected: str) -> None:
+        self.chat_id = chat_id
+        self.message_id = message_id
+        self.expected = expected
+        super().__init__(f"chat {chat_id!r} has no {expected} {message_id!r}; nothing was written")
+
+
+class IllegalTransition(TurnwiseError):
+    """The table has no row for this trigger in this state. Nothing was written.
+
+    `allowed` are the triggers that the table knows in `state`.
+    """
+
+    def __init__(self, state: str, trigger: str, allowed: Sequence[str]) -> None:
+        self.state = state
+        self.trigger = trigger
+        self.allowed = tuple(allowed)
+        super().__init__(
+            f"{trigger!s} is not possible in state {state!s} as the chat stands; "
+            f"the table allows there: {_listed(self.allowed)}; nothing was written"
+        )
+
+
+class ToolResultMismatch(TurnwiseError):
+    """A submission did not name exactly the open client calls of the step. Nothing was written."""
+
+    def __init__(self, missing: Sequence[str], extra: Sequence[str], duplicate: Sequence[str]) -> None:
+        self.missing = tuple(missing)
+        self.extra = tuple(extra)
+        self.duplicate = tuple(duplicate)
+        problems = [
+            f"{word}: {_listed(ids)}"
+            for word, ids in (
+                ("missing", missing),
+                ("not open", extra),
+                ("given twice", duplicate),
+            )
+            if ids
+        ]
+        super().__init__(
+            f"a submission must name each open client call exactly once ({'; '.join(problems)}); nothing was written"
+        )
+
+
+class ConflictingReplay(TurnwiseError):
+    """The call was answered, or the message accepted, before, with other content. Nothing was written."""
+
+    def __init__(
+        self,
+        *,
+        call_id: str | None = None,
+        client_id: str | None = None,
+        outcome: str | None = None,
+    ) -> None:
+        self.call_id = call_id
+        self.client_id = client_id
+        self.outcome = outcome
+        if call_id is None:
+            text = f"client_id {client_id!r} was used before for a message with other content"
+        elif outcome is None:
+            text = f"call {call_id!r} was answered before with another result"
+        else:
+            text = f"call {call_id!r} was closed before any result came: {outcome}"
+        super().__init__(f"{text}; what was accepted first stands, nothing was written")
+
+
+class DeadlineExpired(TurnwiseError):
+    """The calls expired: their deadline passed and they were answered `timed_out`. Nothing was written."""
+
+    def __init__(self, call_ids: Sequence[str]) -> None:
+        self.call_ids = tuple(call_ids)
+        super().__init__(f"expired: the deadline of {_listed(call_ids)} has passed; nothing was written")
+
+
+class ChatBusy(TurnwiseError):
+    """The chat works and the message came with `when_busy="reject"`. Nothing was written."""
+
+    def __init__(self, state: str) -> None:
+        self.state = state
+        super().__init__(
+            f"the chat is busy ({state!s}); send with when_busy='queue' or 'interrupt', or wait; nothing was written"
+        )
+
+
+class QueueFull(TurnwiseError):
+    """The queue holds `limit` messages already. Nothing was written."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        super().__init__(f"the queue is full: it holds at most {limit} messages; nothing was written")
+
+
+class ChatArchived(TurnwiseError):
+    """The chat is archived and accepts no trigger but `unarchived`. Nothing was written."""
+
+    def __init__(self, chat_id: str) -> None:
+        self.chat_id = chat_id
+        super().__init__(f"chat {chat_id!r} is archived; unarchive it first; nothing was written")
+
+
+class NothingToCompact(TurnwiseError):
+    """No message since the last boundary could be folded. Nothing was written."""
+
+    def __init__(self, chat_id: str) -> None:
+        self.chat_id = chat_id
+        super().__init__(
+            f"chat {chat_id!r} has no message to compact since its last boundary; send one first; nothing was written"
+        )
+
+
+class StaleLease(TurnwiseError):
+    """The lease is no longer held: another worker has the chat, or none. Nothing was written.
+
+    `token` is the fencing token that was presented; `current` the one that counts, `None` for no lease.
+    """
+
+    def __init__(self, chat_id: str, token: int | None, current: int | None) -> None:
+        self.chat_id = chat_id
+        self.token = token
+        self.current = current
+        held = "nobody holds the chat" if current is None else f"token {current} holds the chat"
+        super().__init__(f"the lease of chat {chat_id!r} with token {token} is lost: {held}; nothing was written")
+
+
+class BrokenPromise(TurnwiseError):
+    """A transition would leave the chat breaking a promise of its state. Nothing was written.
+
+    It is a defect of turnwise or of what was stored; a worker's sweep repairs the latter.
+    """
+
+    def __init__(self, chat_id: str, trigger: str, promises: Sequence[str]) -> None:
+        self.chat_id = chat_id
+        self.trigger = trigger
+        self.promises = tuple(promises)
+        super().__init__(
+            f"{trigger!s} would leave chat {chat_id!r} breaking {_listed(self.promises)}; nothing was written"
+        )
+
+
+class SettingsError(TurnwiseError):
+    """A setting, a tool, a model name or a store URL makes no sense. Nothing was stored.
+
+    `field` names it, `problem` says what was wrong and what would have been right.
+    """
+
+    def __init__(self, field: str, problem: str) -> None:
+        self.field = field
+        self.problem = problem
+        super().__init__(f"{field}: {problem}; nothing was stored")
+
+
+class StoreError(TurnwiseError):
+    """The database refused. Unless the text says otherwise, nothing was written."""
+
+    def __init__(self, problem: str) -> None:
+        self.problem = problem
+        super().__init__(problem)
+
+
+class ModelError(TurnwiseError):
+    """A model call failed. What the model had shown until then is kept or taken back by the retry policy.
+
+    `kind` is one of `rate_limit`, `overloaded`, `server_error`, `network`, `startup_timeout`, `stall`,
+    `authentication`, `quota`, `bad_request`, `unknown_model`, `context_overflow`, `content_filter`, `cancelled`.
+    `retry_after` is in seconds; `status` the HTTP status.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        retryable: bool | None = None,  # noqa: FBT001 - the contract's order
+        retry_after: float | None = None,
+        status: int | None = None,
+        *,
+        message: str = "",
+    ) -> None:
+        self.kind = kind
+        self.retryable = kind in RETRYABLE_KINDS if retryable is None else retryable
+        self.retry_after = retry_after
+        self.status = status
+        self.message = message or kind.replace("_", " ")
+        super().__init__(f"the model call failed ({kind}): {self.message}")
+
+
+RETRYABLE_KINDS = frozenset({"rate_limit", "overloaded", "server_error", "network", "startup_timeout", "stall"})
+
+
+class FatalToolError(TurnwiseError):
+    """Raised by a tool to end the chat in `error`, once every open call has a result."""
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(str(name) for name in names) or "nothing"

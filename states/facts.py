@@ -1,0 +1,176 @@
+"""The facts about a chat: all that guards may ask and writes may change, as one immutable value."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from turnwise.states.calls import ClientTool, ToolCall
+from turnwise.states.events import ErrorInfo
+from turnwise.states.messages import QueuedMessage
+from turnwise.states.names import ChatState, Need, Stage, StopReason, Tail
+from turnwise.states.usage import NO_USAGE, Usage
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The right to run a chat's jobs."""
+
+    worker: str
+    token: int
+    """The fencing token: rises with every claim of the chat, never used twice."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """What was said about a chat at its creation, and its labels."""
+
+    created_at: datetime
+    system: str | None = None
+    client_tools: tuple[ClientTool, ...] = ()
+    owner: str | None = None
+    title: str | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    parent: str | None = None
+    forked_from: str | None = None
+    """For a fork: the parent's version and head hash, as `version:hash`."""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnFacts:
+    """The turn under way, or the last one."""
+
+    number: int = 0
+    steps: int = 0
+    """Model steps begun in this turn; compactions don't count."""
+    first_step: int = 0
+    started_at: datetime | None = None
+    reentries: int = 0
+    """How often a compaction reopened the turn after its final step."""
+    compacts_no_more: bool = False
+    """A compaction in this turn proved unproductive."""
+    ended_by: StopReason | None = None
+    """Set when the model, a stop-after tool or a budget has ended the turn, which may still have to compact or settle."""
+    provider_reason: str | None = None
+    open: bool = False
+    """Whether the turn's end has still to be told."""
+    usage: Usage = NO_USAGE
+
+
+@dataclass(frozen=True, slots=True)
+class StepFacts:
+    """The step under way, or the last one."""
+
+    number: int = 0
+    stage: Stage = Stage.done
+    attempt: int = 0
+    attempt_open: bool = False
+    """An attempt was started and neither finished, discarded nor settled: its parts are still shown."""
+    failures: int = 0
+    """Attempts of this step that failed in a row."""
+    startup_timeouts: int = 0
+    """Attempts of this step that timed out in a row before their first part."""
+    retry_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryFacts:
+    """The shape of the history, without its content."""
+
+    length: int = 0
+    """The highest position given to a message; cut messages keep theirs."""
+    tail: Tail = Tail.empty
+    boundary: int = 0
+    """The position of the newest boundary marker; 0 for none."""
+    foldable: int = 0
+    """How many messages a compaction could fold: those the model sees since the boundary."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionFacts:
+    """What is known about the context window."""
+
+    need: Need = Need.none
+    context_tokens: int | None = None
+    context_limit: int | None = None
+    estimated: bool = False
+    step: int = 0
+    """The step that was last compacted, or failed to be: it is not tried again."""
+    unproven: bool = False
+    """A compaction is committed and no figure was reported since."""
+    count: int = 0
+    """Compactions committed in this chat."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """Where a chat stands. Stored whole with every transition; small whatever the length of the chat."""
+
+    chat_id: str
+    profile: Profile
+    state: ChatState = ChatState.waiting
+    stored_state: str | None = None
+    """The stored word, when it is none of the table's: only `repaired` leads on from there."""
+    version: int = 0
+    """Transitions committed so far; 0 for a chat that does not exist yet."""
+    history_version: int = 0
+    settled: bool = True
+    """False only in `interrupted`, while partial work is not committed."""
+    promote: bool = False
+    """Whether the head of the queue becomes a turn as soon as the interrupt is settled."""
+    interrupt_reason: str | None = None
+    archived: bool = False
+    lease: Lease | None = None
+    fence: int = 0
+    """The last fencing token given."""
+    serial: int = 0
+    """The last number given to a message id."""
+    turn: TurnFacts = TurnFacts()
+    step: StepFacts = StepFacts()
+    calls: tuple[ToolCall, ...] = ()
+    """The calls of the current step, local and client, in call order."""
+    queue: tuple[QueuedMessage, ...] = ()
+    history: HistoryFacts = HistoryFacts()
+    compaction: CompactionFacts = CompactionFacts()
+    usage: Usage = NO_USAGE
+    last_error: ErrorInfo | None = None
+    stop_reason: StopReason | None = None
+    updated_at: datetime | None = None
+    since: datetime | None = None
+    """When the state last changed."""
+
+    @property
+    def open_calls(self) -> tuple[ToolCall, ...]:
+        """Calls without a result, in call order."""
+        return tuple(call for call in self.calls if call.open)
+
+    @property
+    def resting(self) -> bool:
+        """Whether only someone outside, or a deadline, can move the chat."""
+        return (self.settled and self.state is ChatState.interrupted) or self.state in (
+            ChatState.waiting,
+            ChatState.requires_action,
+            ChatState.error,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """The settings that guards and writes look at."""
+
+    max_steps: int | None = 50
+    turn_tokens: int | None = None
+    turn_seconds: float | None = None
+    queue_limit: int = 20
+    promote_after_interrupt: bool = False
+    action_deadline: float | None = None
+    """Seconds for client calls that declare no deadline of their own."""
+    threshold_percent: float = 80
+    context_limit: int | None = None
+    """Used where the provider reports none; `None` and 0 mean that compaction is never due."""
+    after_final_step: str = "continue"
+    max_reentries: int = 3
+    lease: float = 30
+    """Seconds a lease lasts unless renewed."""

@@ -1,0 +1,126 @@
+"""What must hold of a chat's facts: the promise of each state, and the bounds that hold in all of them.
+
+Each promise is a named predicate; its docstring is the sentence an operator reads when it is broken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from turnwise.states.facts import Facts
+from turnwise.states.names import LEASED, ChatState, Need, Stage, Tail
+
+Promise = Callable[[Facts], bool]
+
+
+def state_is_declared(facts: Facts) -> bool:
+    """The stored state is one of the table's."""
+    return facts.stored_state is None
+
+
+def has_no_lease(facts: Facts) -> bool:
+    """Nobody holds the chat."""
+    return facts.lease is None
+
+
+def has_a_lease(facts: Facts) -> bool:
+    """A worker holds the chat."""
+    return facts.lease is not None
+
+
+def has_no_open_call(facts: Facts) -> bool:
+    """Every call has its result."""
+    return not facts.open_calls
+
+
+def has_no_open_local_call(facts: Facts) -> bool:
+    """Every local call has its result."""
+    return not any(call.is_local for call in facts.open_calls)
+
+
+def has_an_open_client_call(facts: Facts) -> bool:
+    """A client call lacks its result."""
+    return any(call.is_client for call in facts.open_calls)
+
+
+def has_local_calls(facts: Facts) -> bool:
+    """The step has local calls, open or just finished."""
+    return facts.step.stage is Stage.acting and any(call.is_local for call in facts.calls)
+
+
+def queue_is_empty(facts: Facts) -> bool:
+    """No message waits in the queue."""
+    return not facts.queue
+
+
+def model_owes_an_answer(facts: Facts) -> bool:
+    """The history ends in something the model must answer or continue, and a step has begun."""
+    return facts.step.stage is Stage.asking and facts.history.tail is not Tail.empty
+
+
+def step_is_not_compacted(facts: Facts) -> bool:
+    """A compaction is owed and none is committed for this step."""
+    return facts.compaction.need is not Need.none and facts.compaction.step != facts.step.number
+
+
+def error_is_named(facts: Facts) -> bool:
+    """`last_error` says what went wrong."""
+    return facts.last_error is not None
+
+
+def rests_without_lease_or_calls(facts: Facts) -> bool:
+    """Once settled, nobody holds the chat and every call has its result."""
+    return not facts.settled or (facts.lease is None and not facts.open_calls)
+
+
+def only_interrupts_are_unsettled(facts: Facts) -> bool:
+    """Partial work waits to be settled only in `interrupted`."""
+    return facts.settled or facts.state is ChatState.interrupted
+
+
+def lease_is_the_newest(facts: Facts) -> bool:
+    """The lease carries the last fencing token given."""
+    return facts.lease is None or facts.lease.token == facts.fence
+
+
+def calls_are_of_this_step(facts: Facts) -> bool:
+    """Every remembered call belongs to the current step, each id once."""
+    ids = [call.call_id for call in facts.calls]
+    return len(set(ids)) == len(ids) and all(call.step == facts.step.number for call in facts.calls)
+
+
+ALWAYS: Final[tuple[Promise, ...]] = (
+    state_is_declared,
+    only_interrupts_are_unsettled,
+    lease_is_the_newest,
+    calls_are_of_this_step,
+)
+"""What holds in every state."""
+
+PROMISES: Final[dict[ChatState, tuple[Promise, ...]]] = {
+    ChatState.waiting: (has_no_lease, has_no_open_call, queue_is_empty),
+    ChatState.pending: (has_no_lease,),
+    ChatState.streaming: (has_a_lease, has_no_open_call, model_owes_an_answer),
+    ChatState.executing_tools: (has_a_lease, has_local_calls),
+    ChatState.compacting: (has_a_lease, step_is_not_compacted),
+    ChatState.requires_action: (
+        has_no_lease,
+        has_an_open_client_call,
+        has_no_open_local_call,
+    ),
+    ChatState.interrupted: (rests_without_lease_or_calls,),
+    ChatState.error: (has_no_lease, has_no_open_call, error_is_named),
+}
+"""What holds in each state."""
+
+assert set(PROMISES) == set(ChatState), "every state makes a promise"  # noqa: S101 - checked at import
+assert {state for state, promises in PROMISES.items() if has_a_lease in promises} == LEASED  # noqa: S101
+
+
+def broken_promises(facts: Facts) -> tuple[str, ...]:
+    """Return the names of the promises that `facts` break: none for a sound chat."""
+    if facts.stored_state is not None:
+        return (state_is_declared.__name__,)
+    promises = (*ALWAYS, *PROMISES[facts.state])
+    return tuple(promise.__name__ for promise in promises if not promise(facts))

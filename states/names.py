@@ -1,0 +1,182 @@
+"""The words of the machine: states, triggers and the small vocabularies that rows and facts are written in."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final, Literal
+
+
+class ChatState(StrEnum):
+    """Where a chat stands. The value is what the database column holds."""
+
+    waiting = "waiting"
+    """Nothing to do until someone writes. No lease, no open call, an empty queue."""
+    pending = "pending"
+    """Work to do and nobody has it. No lease: any worker may claim it."""
+    streaming = "streaming"
+    """Leased. The model is answering; no open call."""
+    executing_tools = "executing_tools"
+    """Leased. The step's assistant message is committed and has local calls, open or just finished."""
+    compacting = "compacting"
+    """Leased. The history is being summarised; no compaction is committed for this step yet."""
+    requires_action = "requires_action"
+    """The client's turn: at least one open client call, no open local call, no lease."""
+    interrupted = "interrupted"
+    """The user said stop. Unsettled while partial work is being committed, then a resting place."""
+    error = "error"
+    """Cannot go on without the user. `last_error` says why; no lease, no open call."""
+
+
+class Trigger(StrEnum):
+    """What can happen to a chat. Requests are verbs, things that came to pass are past tense."""
+
+    create = "create"
+    send_message = "send_message"
+    submit_tool_results = "submit_tool_results"
+    interrupt = "interrupt"
+    resume = "resume"
+    edit_message = "edit_message"
+    request_compaction = "request_compaction"
+    clear_context = "clear_context"
+    edit_queued = "edit_queued"
+    delete_queued = "delete_queued"
+    promote_queued = "promote_queued"
+
+    claimed = "claimed"
+    attempt_started = "attempt_started"
+    attempt_discarded = "attempt_discarded"
+    step_finished = "step_finished"
+    call_started = "call_started"
+    call_finished = "call_finished"
+    tools_finished = "tools_finished"
+    compacted = "compacted"
+    compaction_failed = "compaction_failed"
+    settled = "settled"
+    released = "released"
+    failed = "failed"
+
+    lease_expired = "lease_expired"
+    deadline_passed = "deadline_passed"
+    repaired = "repaired"
+
+    archived = "archived"
+    unarchived = "unarchived"
+    renamed = "renamed"
+    metadata_changed = "metadata_changed"
+    message_erased = "message_erased"
+
+
+class Job(StrEnum):
+    """The work that belongs to a state and runs while a chat is in it."""
+
+    stream_step = "stream_step"
+    run_tools = "run_tools"
+    compact = "compact"
+    settle = "settle"
+
+
+class Stage(StrEnum):
+    """What is left to do of a chat's current step."""
+
+    asking = "asking"
+    """The step has begun and the model's reply is not committed."""
+    acting = "acting"
+    """The reply is committed and its local calls are not concluded."""
+    done = "done"
+    """The reply is committed and no local call is left; or no step has begun."""
+
+
+class Tail(StrEnum):
+    """How the history that the model sees ends."""
+
+    empty = "empty"
+    awaits_answer = "awaits_answer"
+    answered = "answered"
+    partial = "partial"
+
+
+class Need(StrEnum):
+    """Whether the current step owes a compaction, and why."""
+
+    none = "none"
+    due = "due"
+    requested = "requested"
+
+
+class StopReason(StrEnum):
+    """Why a turn ended."""
+
+    end_turn = "end_turn"
+    max_steps = "max_steps"
+    stop_after_tool = "stop_after_tool"
+    max_tokens = "max_tokens"
+    content_filter = "content_filter"
+    token_budget = "token_budget"
+    time_budget = "time_budget"
+    interrupted = "interrupted"
+    error = "error"
+
+
+class Audience(StrEnum):
+    """Who may see a message."""
+
+    everyone = "everyone"
+    model = "model"
+    user = "user"
+
+
+class Executor(StrEnum):
+    """Who runs a tool call."""
+
+    local = "local"
+    client = "client"
+    provider = "provider"
+
+
+class CallStatus(StrEnum):
+    """How far a tool call has come. `planned` and `started` are open; every other status is final."""
+
+    planned = "planned"
+    started = "started"
+    succeeded = "succeeded"
+    failed = "failed"
+    interrupted = "interrupted"
+    cancelled = "cancelled"
+    timed_out = "timed_out"
+    unknown = "unknown"
+
+
+OPEN_STATUSES: Final = frozenset({CallStatus.planned, CallStatus.started})
+
+NEW: Final = "new"
+"""The source of `create`: where a chat is before it exists."""
+
+UNKNOWN: Final = "unknown"
+"""The source of `repaired` for a stored state that the table does not declare."""
+
+WhenBusy = Literal["queue", "interrupt", "reject"]
+"""What `send_message` does while a chat works."""
+
+Crash = Literal["at_most_once", "at_least_once"]
+"""What a crash during a tool call means: its outcome is unknown, or it runs again with the same key."""
+
+RESTING: Final = frozenset(
+    {
+        ChatState.waiting,
+        ChatState.requires_action,
+        ChatState.interrupted,
+        ChatState.error,
+    }
+)
+"""The states in which a chat stays until someone or a deadline moves it (`interrupted` once settled)."""
+
+LEASED: Final = frozenset({ChatState.streaming, ChatState.executing_tools, ChatState.compacting})
+"""The states in which a worker must hold the chat."""
+
+JOBS: Final = {
+    ChatState.streaming: Job.stream_step,
+    ChatState.executing_tools: Job.run_tools,
+    ChatState.compacting: Job.compact,
+    ChatState.interrupted: Job.settle,
+}
+"""The job of each state that has one (`settle` only while unsettled)."""

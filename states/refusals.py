@@ -1,0 +1,105 @@
+"""Refusals: bad input and lost leases, recognised before the table is asked and answered with a typed error."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Final
+
+from turnwise.states.arguments import Arguments
+from turnwise.states.errors import (
+    ChatArchived,
+    ChatBusy,
+    MessageNotFound,
+    NothingToCompact,
+    QueueFull,
+    StaleLease,
+    ToolResultMismatch,
+)
+from turnwise.states.facts import Facts
+from turnwise.states.guards import something_to_compact
+from turnwise.states.names import ChatState, Trigger
+
+Refusal = Callable[[Facts, Arguments], None]
+
+
+def refuse_archived(facts: Facts, arguments: Arguments) -> None:  # noqa: ARG001
+    """Refuse everything but `unarchived` on an archived chat."""
+    if facts.archived:
+        raise ChatArchived(facts.chat_id)
+
+
+def refuse_dead_token(facts: Facts, arguments: Arguments) -> None:
+    """Refuse a holder whose lease is gone."""
+    token = arguments.get("token")
+    current = facts.lease.token if facts.lease else None
+    if token != current:
+        raise StaleLease(facts.chat_id, token, current)
+
+
+def refuse_when_busy(facts: Facts, arguments: Arguments) -> None:
+    """Refuse a message that must not wait, and one for which the queue has no room."""
+    if facts.state is ChatState.waiting or (facts.resting and facts.state is not ChatState.requires_action):
+        return
+    if arguments.get("when_busy") == "reject":
+        raise ChatBusy(facts.state)
+    if len(facts.queue) >= arguments["limits"].queue_limit:
+        raise QueueFull(arguments["limits"].queue_limit)
+
+
+def refuse_mismatch(facts: Facts, arguments: Arguments) -> None:
+    """Refuse a submission that does not name exactly the open client calls."""
+    given = Counter(result.call_id for result in arguments["results"])
+    wanted = [call.call_id for call in facts.open_calls if call.is_client]
+    missing = [call_id for call_id in wanted if call_id not in given]
+    extra = [call_id for call_id in given if call_id not in wanted]
+    duplicate = [call_id for call_id, count in given.items() if count > 1]
+    if missing or extra or duplicate:
+        raise ToolResultMismatch(missing, extra, duplicate)
+
+
+def refuse_unknown_queued(facts: Facts, arguments: Arguments) -> None:
+    """Refuse to touch a message that is not in the queue."""
+    if all(queued.id != arguments["queued_id"] for queued in facts.queue):
+        raise MessageNotFound(facts.chat_id, arguments["queued_id"], expected="queued message")
+
+
+def refuse_empty_compaction(facts: Facts, arguments: Arguments) -> None:
+    """Refuse to compact nothing."""
+    if not something_to_compact(facts, arguments):
+        raise NothingToCompact(facts.chat_id)
+
+
+_HELD: Final = (
+    Trigger.attempt_started,
+    Trigger.attempt_discarded,
+    Trigger.step_finished,
+    Trigger.call_started,
+    Trigger.call_finished,
+    Trigger.tools_finished,
+    Trigger.compacted,
+    Trigger.compaction_failed,
+    Trigger.settled,
+    Trigger.released,
+    Trigger.failed,
+    Trigger.lease_expired,
+)
+
+REFUSALS: Final[dict[Trigger, tuple[Refusal, ...]]] = {
+    **{
+        trigger: (refuse_archived,)
+        for trigger in Trigger
+        if trigger not in (Trigger.create, Trigger.unarchived, Trigger.repaired)
+    },
+    **dict.fromkeys(_HELD, (refuse_archived, refuse_dead_token)),
+    Trigger.send_message: (refuse_archived, refuse_when_busy),
+    Trigger.submit_tool_results: (refuse_archived, refuse_mismatch),
+    Trigger.edit_queued: (refuse_archived, refuse_unknown_queued),
+    Trigger.delete_queued: (refuse_archived, refuse_unknown_queued),
+    Trigger.promote_queued: (refuse_archived, refuse_unknown_queued),
+    Trigger.request_compaction: (refuse_archived, refuse_empty_compaction),
+    Trigger.create: (),
+    Trigger.unarchived: (),
+    Trigger.repaired: (),
+}
+"""What each trigger refuses by a typed error of its own. All of it leaves the chat as it was."""

@@ -1,0 +1,128 @@
+"""The reference reader: folds a chat's events into what a person would see."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from turnwise.states.calls import ToolCall
+from turnwise.states.events import (
+    ActionRequiredEvent,
+    AttemptDiscardedEvent,
+    ErrorEvent,
+    ErrorInfo,
+    Event,
+    HistoryResetEvent,
+    MessageEvent,
+    PartEvent,
+    QueueEvent,
+    StatusEvent,
+    TurnFinishedEvent,
+)
+from turnwise.states.messages import Message, QueuedMessage, in_call_order
+from turnwise.states.names import ChatState, StopReason
+
+
+@dataclass(slots=True)
+class LivePart:
+    """A part of the reply under way: its type and the join of its deltas."""
+
+    type: str
+    text: str = ""
+
+
+@dataclass(slots=True)
+class Transcript:
+    """Where a chat stands, as its events tell it."""
+
+    state: ChatState | None = None
+    messages: list[Message] = field(default_factory=list)
+    """Finished messages, in order; results in the order of their calls."""
+    live: dict[int, LivePart] = field(default_factory=dict)
+    """The parts of the reply under way, by index. Empty as soon as the reply is a message."""
+    live_step: int | None = None
+    live_attempt: int | None = None
+    queue: tuple[QueuedMessage, ...] = ()
+    open_calls: tuple[ToolCall, ...] = ()
+    stop_reason: StopReason | None = None
+    error: ErrorInfo | None = None
+    last_seq: int = 0
+
+    @property
+    def live_text(self) -> str:
+        """The text of the reply under way."""
+        return "".join(self.live[index].text for index in sorted(self.live) if self.live[index].type == "text")
+
+
+def fold(events: Iterable[Event], transcript: Transcript | None = None) -> Transcript:
+    """Return the transcript that `events` tell, going on from `transcript` where one is given.
+
+    Folding a log in two halves gives the same as folding it whole, so a reader may leave and come back.
+    """
+    transcript = transcript if transcript is not None else Transcript()
+    for event in events:
+        if event.seq > transcript.last_seq:
+            _fold_one(transcript, event)
+            transcript.last_seq = event.seq
+    transcript.messages = in_call_order(transcript.messages)
+    return transcript
+
+
+def _fold_one(transcript: Transcript, event: Event) -> None:  # noqa: C901 - one case per kind of event
+    match event:
+        case StatusEvent():
+            transcript.state = event.state
+            if event.state is not ChatState.requires_action:
+                transcript.open_calls = ()
+            if event.state is not ChatState.error:
+                transcript.error = None
+        case MessageEvent():
+            _put(transcript, event.message)
+        case PartEvent():
+            _extend(transcript, event)
+        case AttemptDiscardedEvent():
+            if (transcript.live_step, transcript.live_attempt) == (
+                event.step,
+                event.attempt,
+            ):
+                _drop_live(transcript)
+        case HistoryResetEvent():
+            _drop_live(transcript)
+            ids = [message.id for message in transcript.messages]
+            if event.first_removed in ids:
+                del transcript.messages[ids.index(event.first_removed) :]
+        case QueueEvent():
+            transcript.queue = event.queue
+        case ActionRequiredEvent():
+            transcript.open_calls = event.calls
+        case TurnFinishedEvent():
+            _drop_live(transcript)
+            transcript.stop_reason = event.stop_reason
+        case ErrorEvent():
+            transcript.error = event.error
+        case _:
+            pass
+
+
+def _put(transcript: Transcript, message: Message) -> None:
+    for place, known in enumerate(transcript.messages):
+        if known.id == message.id:
+            transcript.messages[place] = message
+            return
+    transcript.messages.append(message)
+    if message.role == "assistant" and message.step == transcript.live_step:
+        _drop_live(transcript)
+
+
+def _extend(transcript: Transcript, event: PartEvent) -> None:
+    if (transcript.live_step, transcript.live_attempt) != (event.step, event.attempt):
+        _drop_live(transcript)
+        transcript.live_step, transcript.live_attempt = event.step, event.attempt
+    part = transcript.live.setdefault(event.index, LivePart(event.part.type))
+    if event.part.delta is not None:
+        part.text += event.part.delta
+
+
+def _drop_live(transcript: Transcript) -> None:
+    transcript.live.clear()
+    transcript.live_step = transcript.live_attempt = None
