@@ -1,8 +1,24 @@
-"""Audit records: one for every transition, chained by their hashes."""
+"""The audit log: one record for every transition, chained by their hashes, and the export that carries them out."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import dataclasses
+import hashlib
+import hmac
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, NamedTuple
+
+from turnwise.states.decide import Decision
+from turnwise.states.digests import canonical
+
+GENESIS: Final = "0" * 64
+"""What the first record of a chat names as the hash before it."""
+
+FORMAT: Final = "turnwise-audit/1"
+"""The format that the header of an export names."""
 
 
 class WriteRecord(NamedTuple):
@@ -13,5 +29,174 @@ class WriteRecord(NamedTuple):
     digest: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AuditRecord:
-    """placeholder"""
+    """One committed transition. `hash` covers every other field, and through `prev` every record before it."""
+
+    chat_id: str
+    version: int
+    trigger: str
+    source: str | None
+    """The state it started from: `None` for `create`, the stray word for a state the table does not know."""
+    target: str
+    actor: str
+    reason: str | None
+    turn: int
+    step: int
+    attempt: int
+    writes: tuple[WriteRecord, ...]
+    at: datetime
+    prev: str
+    hash: str
+
+
+def record_of(decision: Decision, *, prev: str, at: datetime) -> AuditRecord:
+    """Return the record of a decision that commits at `at` after the record whose hash is `prev`."""
+    after = decision.facts
+    unsealed = AuditRecord(
+        chat_id=after.chat_id,
+        version=after.version,
+        trigger=decision.trigger,
+        source=decision.source,
+        target=decision.target,
+        actor=decision.actor,
+        reason=decision.reason,
+        turn=after.turn.number,
+        step=after.step.number,
+        attempt=after.step.attempt,
+        writes=tuple(WriteRecord(write.kind, write.id, write.digest) for write in decision.writes),
+        at=at,
+        prev=prev,
+        hash="",
+    )
+    return dataclasses.replace(unsealed, hash=hash_of(unsealed))
+
+
+def hash_of(record: AuditRecord) -> str:
+    """Return the hash that the record must carry, whatever it carries now."""
+    fields = _fields_of(record)
+    del fields["hash"]
+    return hashlib.sha256(record.prev.encode() + b"\n" + canonical(fields)).hexdigest()
+
+
+def to_json(record: AuditRecord) -> str:
+    """Return the record as one line of JSON. It is ASCII, so that no reader can split or recode it."""
+    return json.dumps(_fields_of(record), sort_keys=True, separators=(",", ":"))
+
+
+def from_json(text: str) -> AuditRecord:
+    """Return the record that a line of JSON holds: exactly the fields of a record, each of its type.
+
+    Whether the hash fits is for `verification` to say.
+
+    Raises:
+        ValueError: the text is not JSON, or not a record; says what was found instead.
+    """
+    fields = object_of(text)
+    _demand_names("record", fields, set(_KINDS))
+    for name, kinds in _KINDS.items():
+        if type(fields[name]) not in kinds:
+            wanted = " or ".join(_JSON_NAMES[kind] for kind in kinds)
+            raise ValueError(f"the field {name!r} holds {fields[name]!r:.80}, where {wanted} belongs")
+    fields["writes"] = tuple(_write_of(write) for write in fields["writes"])
+    fields["at"] = _time_of(fields["at"])
+    return AuditRecord(**fields)
+
+
+def object_of(text: str) -> dict[str, Any]:
+    """Return the JSON object that a text holds.
+
+    Raises:
+        ValueError: the text is no JSON object, or names a field twice.
+    """
+    try:
+        value = json.loads(text, object_pairs_hook=_without_repeats, parse_constant=_refuse_constant)
+    except RecursionError:
+        raise ValueError("the JSON is nested too deeply") from None
+    if not isinstance(value, dict):
+        raise ValueError(f"a JSON object belongs here, found {text!r:.80}")  # noqa: TRY004 - the text is the wrong one
+    return value
+
+
+def export(chat_id: str, records: Sequence[AuditRecord], *, key: bytes | None = None) -> str:
+    """Return a chat's log as JSON Lines: a header, the records in order, and a checkpoint.
+
+    The checkpoint names how many records there are and the last one's hash. With a `key` it is signed, so that
+    whoever holds the key can tell that nobody without it cut or rewrote the log.
+    """
+    head = records[-1].hash if records else GENESIS
+    checkpoint: dict[str, Any] = {"count": len(records), "head": head}
+    if key is not None:
+        checkpoint["signature"] = signature_of(chat_id, len(records), head, key=key)
+    header = {"format": FORMAT, "chat_id": chat_id}
+    lines = [json.dumps(header), *map(to_json, records), json.dumps(checkpoint)]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def signature_of(chat_id: str, count: int, head: str, *, key: bytes) -> str:
+    """Return the HMAC-SHA256, hex, that a checkpoint made with `key` carries."""
+    signed = {"format": FORMAT, "chat_id": chat_id, "count": count, "head": head}
+    return hmac.new(key, canonical(signed), hashlib.sha256).hexdigest()
+
+
+_KINDS: Final[dict[str, tuple[type, ...]]] = {
+    "chat_id": (str,),
+    "version": (int,),
+    "trigger": (str,),
+    "source": (str, type(None)),
+    "target": (str,),
+    "actor": (str,),
+    "reason": (str, type(None)),
+    "turn": (int,),
+    "step": (int,),
+    "attempt": (int,),
+    "writes": (list,),
+    "at": (str,),
+    "prev": (str,),
+    "hash": (str,),
+}
+_JSON_NAMES: Final = {str: "a string", int: "an integer", list: "an array", type(None): "null"}
+
+
+def _fields_of(record: AuditRecord) -> dict[str, Any]:
+    fields = {name: getattr(record, name) for name in _KINDS}
+    fields["writes"] = [{"kind": kind, "id": id_, "digest": digest} for kind, id_, digest in record.writes]
+    fields["at"] = record.at.astimezone(UTC).isoformat()
+    return fields
+
+
+def _write_of(value: Any) -> WriteRecord:
+    if not isinstance(value, dict):
+        raise ValueError(f"a write is {value!r:.80}, where an object belongs")  # noqa: TRY004 - the text is the wrong one
+    _demand_names("write", value, set(WriteRecord._fields))
+    for name, found in value.items():
+        if not isinstance(found, str):
+            raise ValueError(f"the field {name!r} of a write holds {found!r:.80}, where a string belongs")  # noqa: TRY004
+    return WriteRecord(**value)
+
+
+def _time_of(text: str) -> datetime:
+    at = datetime.fromisoformat(text)
+    if at.utcoffset() != timedelta(0) or at.isoformat() != text:
+        raise ValueError(f"the time {text!r:.80} is not spelled in UTC as YYYY-MM-DDTHH:MM:SS.ffffff+00:00")
+    return at
+
+
+def _demand_names(what: str, fields: dict[str, Any], wanted: set[str]) -> None:
+    missing, extra = sorted(wanted - set(fields)), sorted(set(fields) - wanted)
+    if missing or extra:
+        raise ValueError(
+            f"a {what} has the fields {', '.join(sorted(wanted))}; missing here: {', '.join(missing) or 'none'}, "
+            f"not known: {', '.join(extra)[:80] or 'none'}"
+        )
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        raise ValueError("a JSON object names a field twice")
+    return fields
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON")
