@@ -1,0 +1,337 @@
+"""Joining: the parts of a streamed reply become the parts of a message, and the pieces that are shown meanwhile."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from pydantic import TypeAdapter
+
+from turnwise.providers.protocol import ModelPart, ModelReply
+from turnwise.states.events import PartDelta, PartEvent
+from turnwise.states.messages import FilePart, Part, ReasoningPart, SourcePart, TextPart, ToolCallPart, ToolResultPart
+from turnwise.states.names import Executor
+
+ARGUMENT_TEXT: Final = "_arguments_text"
+"""The one key of a call's arguments that stand for JSON text which could not be read."""
+
+_part_adapter: TypeAdapter[Part] = TypeAdapter(Part)
+
+
+def read_arguments(text: str) -> dict[str, Any]:
+    """Return the JSON object that `text` spells, or the text itself under `ARGUMENT_TEXT`."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = None
+    return value if isinstance(value, dict) else {ARGUMENT_TEXT: text}
+
+
+class ReplyBuilder:
+    """Joins the parts of one streamed reply.
+
+    Neighbouring text and neighbouring reasoning become one part each; a signature ends its reasoning part. A call
+    is complete with its `tool_call`, which wins over fragments, or else from its fragments when its result or the
+    finish comes. A provider's result stands right after its call; one that answers no call is left out.
+
+    What is to be shown is joined as it comes: a delta costs no more than its place in a list until `take_shown`.
+
+    Args:
+        parse: reads the JSON text of a call's arguments; it is never given blank text, which means `{}`.
+        rename: gives the id under which a new call id shall go; ids are unique within the reply in any case.
+    """
+
+    def __init__(
+        self,
+        *,
+        parse: Callable[[str], dict[str, Any]] = read_arguments,
+        rename: Callable[[str], str] = str,
+    ) -> None:
+        self.finish: ModelPart | None = None
+        """The part that ended the reply, once it came."""
+        self._parse = parse
+        self._rename = rename
+        self._slots: list[_Slot] = []
+        self._news: dict[int, _Slot] = {}
+        self._calls: dict[str | None, _Call] = {}
+        self._call_ids: set[str] = set()
+
+    @property
+    def finished(self) -> bool:
+        """Whether the finish came. A stream that ends without one was cut."""
+        return self.finish is not None
+
+    def add(self, part: ModelPart) -> bool:
+        """Take in the next part; return whether there is something to take and show."""
+        match part.type:
+            case "text_delta":
+                self._add_words("text", part, None)
+            case "reasoning_delta":
+                self._add_words("reasoning", part, part.signature or None)
+            case "tool_call_delta":
+                self._add_fragment(part)
+            case "tool_call_start":
+                self._open_call(part)
+            case "tool_call":
+                self._complete(self._call_to_complete(part), part)
+            case "provider_result":
+                self._add_result(part)
+            case "source" | "file":
+                self._place(_Whole(len(self._slots), _file(part) if part.type == "file" else _source(part)))
+            case "finish":
+                self.finish = part
+                self._complete_open_calls()
+        return bool(self._news)
+
+    def take_shown(self) -> list[tuple[int, PartDelta]]:
+        """Return what was not taken before, as (index of the part, piece); neighbours are joined."""
+        shown = [(slot.index, piece) for slot in self._news.values() for piece in slot.take()]
+        self._news.clear()
+        return shown
+
+    def partial_parts(self) -> tuple[Part, ...]:
+        """Return what is there so far; calls that are not complete are left out."""
+        return _with_results_in_place(part for slot in self._slots if (part := slot.part()) is not None)
+
+    def reply(self) -> ModelReply:
+        """Return the reply; its `finish` has no stop reason where none came."""
+        return ModelReply(self.partial_parts(), self.finish or ModelPart("finish"))
+
+    def _place(self, slot: _Slot) -> None:
+        self._slots.append(slot)
+        self._news[slot.index] = slot
+
+    def _add_words(self, kind: Literal["text", "reasoning"], part: ModelPart, signature: str | None) -> None:
+        text = part.text
+        slot = self._slots[-1] if self._slots else None
+        if not isinstance(slot, _Words) or slot.kind != kind or slot.ended_before(text, signature):
+            if not text and signature is None:
+                return
+            slot = _Words(len(self._slots), kind)
+            self._slots.append(slot)
+        if signature is not None:
+            slot.signature = signature
+        if part.metadata:
+            slot.metadata = _merged(slot.metadata, part.metadata)
+        if text:
+            slot.pieces.append(text)
+            self._news[slot.index] = slot
+
+    def _open_call(self, part: ModelPart) -> _Call:
+        index = len(self._slots)
+        call = _Call(index, part.id or None, self._new_id(part.id or f"call_{index}"), part.name or "")
+        call.executor = Executor(part.executor)
+        call.metadata = _merged(None, part.metadata)
+        self._calls[call.given_id] = call
+        self._place(call)
+        return call
+
+    def _new_id(self, given: str) -> str:
+        call_id = self._rename(given)
+        number = 2
+        while call_id in self._call_ids:
+            call_id = self._rename(f"{given}-{number}")
+            number += 1
+        self._call_ids.add(call_id)
+        return call_id
+
+    def _add_fragment(self, part: ModelPart) -> None:
+        call = self._calls.get(part.id) if part.id else self._newest_call()
+        if call is None:
+            call = self._open_call(part)
+        if call.arguments is None and isinstance(part.arguments, str) and part.arguments:
+            call.pieces.append(part.arguments)
+            self._news[call.index] = call
+
+    def _newest_call(self) -> _Call | None:
+        return next((slot for slot in reversed(self._slots) if isinstance(slot, _Call)), None)
+
+    def _call_to_complete(self, part: ModelPart) -> _Call:
+        call = self._calls.get(part.id or None)
+        return self._open_call(part) if call is None or call.arguments is not None else call
+
+    def _complete(self, call: _Call, part: ModelPart) -> None:
+        call.name = part.name or call.name
+        call.executor = Executor(part.executor)
+        call.metadata = _merged(call.metadata, part.metadata)
+        if isinstance(part.arguments, Mapping):
+            call.arguments = dict(part.arguments)
+        else:
+            self._complete_from_text(call, part.arguments or "".join(call.pieces))
+        self._news[call.index] = call
+
+    def _complete_from_text(self, call: _Call, text: str) -> None:
+        call.arguments = self._parse(text) if text.strip() else {}
+        self._news[call.index] = call
+
+    def _complete_open_calls(self) -> None:
+        for slot in self._slots:
+            if isinstance(slot, _Call) and slot.arguments is None:
+                self._complete_from_text(slot, "".join(slot.pieces))
+
+    def _add_result(self, part: ModelPart) -> None:
+        call = next((slot for slot in self._slots if isinstance(slot, _Call) and slot.is_asked_by(part)), None)
+        if call is None:
+            return
+        call.answered = True
+        if call.arguments is None:
+            call.executor = Executor.provider
+            self._complete_from_text(call, "".join(call.pieces))
+        result = ToolResultPart(
+            call_id=call.call_id, name=call.name, output=part.output, metadata=_copied(part.metadata)
+        )
+        self._place(_Whole(len(self._slots), result))
+
+
+def join(parts: Iterable[ModelPart]) -> ModelReply:
+    """Return the reply that `parts` make."""
+    builder = ReplyBuilder()
+    for part in parts:
+        builder.add(part)
+    return builder.reply()
+
+
+def parts_from_shown(events: Iterable[PartEvent]) -> tuple[Part, ...]:
+    """Return the parts that the stored part events of ONE attempt tell.
+
+    Text comes out exactly as it was shown; reasoning has lost its signature; calls that were not complete are
+    left out.
+    """
+    words: dict[int, _Words] = {}
+    whole: dict[int, Part] = {}
+    for event in events:
+        piece = event.part
+        if piece.complete is not None:
+            whole[event.index] = _part_adapter.validate_python(piece.complete)
+        elif piece.delta and piece.type in ("text", "reasoning"):
+            words.setdefault(event.index, _Words(event.index, piece.type)).pieces.append(piece.delta)
+    found = {index: slot.part() for index, slot in words.items()} | whole
+    return _with_results_in_place(found[index] for index in sorted(found))
+
+
+@dataclass(slots=True)
+class _Words:
+    """A text or reasoning part under way."""
+
+    index: int
+    kind: Literal["text", "reasoning"]
+    pieces: list[str] = field(default_factory=list)
+    taken: int = 0
+    signature: str | None = None
+    metadata: dict[str, Any] | None = None
+
+    def ended_before(self, text: str, signature: str | None) -> bool:
+        return self.signature is not None and signature != self.signature and bool(text or signature)
+
+    def part(self) -> Part:
+        text = "".join(self.pieces)
+        if self.kind == "text":
+            return TextPart(text=text, metadata=self.metadata)
+        return ReasoningPart(text=text, signature=self.signature, metadata=self.metadata)
+
+    def take(self) -> Iterator[PartDelta]:
+        yield PartDelta(type=self.kind, delta="".join(self.pieces[self.taken :]))
+        self.taken = len(self.pieces)
+
+
+@dataclass(slots=True)
+class _Call:
+    """A tool call under way; complete once it has `arguments`."""
+
+    index: int
+    given_id: str | None
+    call_id: str
+    name: str
+    executor: Executor = Executor.local
+    pieces: list[str] = field(default_factory=list)
+    taken: int = 0
+    arguments: dict[str, Any] | None = None
+    answered: bool = False
+    metadata: dict[str, Any] | None = None
+
+    def is_asked_by(self, result: ModelPart) -> bool:
+        """Whether the provider's result answers this call: the first of that id that is its to answer."""
+        runs_there = self.arguments is None or self.executor is Executor.provider
+        return self.given_id == (result.call_id or None) and runs_there and not self.answered
+
+    def part(self) -> ToolCallPart | None:
+        if self.arguments is None:
+            return None
+        return ToolCallPart(
+            call_id=self.call_id,
+            name=self.name,
+            arguments=self.arguments,
+            executor=self.executor,
+            metadata=self.metadata,
+        )
+
+    def take(self) -> Iterator[PartDelta]:
+        piece = PartDelta(type="tool_call", call_id=self.call_id, name=self.name, executor=self.executor)
+        part = self.part()
+        fragments = "".join(self.pieces[self.taken :])
+        if fragments or part is None:
+            yield piece.model_copy(update={"delta": fragments})
+        if part is not None:
+            yield piece.model_copy(update={"complete": _as_shown(part)})
+        self.taken = len(self.pieces)
+
+
+@dataclass(slots=True)
+class _Whole:
+    """A part that comes in one piece."""
+
+    index: int
+    whole: ToolResultPart | SourcePart | FilePart
+
+    def part(self) -> Part:
+        return self.whole
+
+    def take(self) -> Iterator[PartDelta]:
+        complete = _as_shown(self.whole)
+        call_id, name = complete.get("call_id"), complete.get("name")
+        yield PartDelta(type=self.whole.type, call_id=call_id, name=name, complete=complete)
+
+
+_Slot = _Words | _Call | _Whole
+
+
+def _with_results_in_place(parts: Iterable[Part]) -> tuple[Part, ...]:
+    """Return the parts with each provider's result right after its call."""
+    ordered = list(parts)
+    results = {part.call_id: part for part in ordered if isinstance(part, ToolResultPart)}
+    placed: list[Part] = []
+    for part in ordered:
+        if isinstance(part, ToolResultPart):
+            continue
+        placed.append(part)
+        if isinstance(part, ToolCallPart) and part.call_id in results:
+            placed.append(results[part.call_id])
+    return tuple(placed)
+
+
+def _source(part: ModelPart) -> SourcePart:
+    return SourcePart(url=part.url or "", title=part.title, metadata=_copied(part.metadata))
+
+
+def _file(part: ModelPart) -> FilePart:
+    return FilePart(
+        media_type=part.media_type or "application/octet-stream",
+        data=part.data,
+        url=part.url,
+        name=part.name,
+        metadata=_copied(part.metadata),
+    )
+
+
+def _as_shown(part: Part) -> dict[str, Any]:
+    return part.model_dump(mode="json", exclude={"metadata"})
+
+
+def _copied(metadata: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    return dict(metadata) if metadata else None
+
+
+def _merged(known: dict[str, Any] | None, new: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    return {**(known or {}), **new} if new else known
