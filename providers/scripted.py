@@ -1,0 +1,188 @@
+"""A model that answers from a script and remembers what it was asked: for tests and rehearsals."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import anyio
+from anyio.lowlevel import checkpoint
+
+from turnwise.providers.joining import join
+from turnwise.providers.protocol import ModelPart, ModelReply, ModelRequest
+from turnwise.states.errors import ModelError
+from turnwise.states.names import StopReason
+from turnwise.states.usage import Usage
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A tool call in a scripted reply. Without an `id` it gets `call_1`, `call_2` and so on, in the order of use."""
+
+    name: str
+    arguments: Mapping[str, Any] | str
+    """A mapping, or JSON text that is sent as it is, right or wrong."""
+    id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """One scripted reply: reasoning, then text, then calls, then the finish; or exactly `parts`.
+
+    It can go wrong on purpose. The two `_after` count the parts of any type that are still sent.
+    """
+
+    text: str = ""
+    _: dataclasses.KW_ONLY
+    reasoning: str = ""
+    signature: str | None = None
+    calls: Sequence[Call] = ()
+    usage: Usage | Mapping[str, Any] | tuple[int, int] | None = None
+    """A pair is (input tokens, output tokens)."""
+    stop_reason: StopReason | str | None = None
+    """`None` is `end_turn`."""
+    chunks: int | Sequence[str] | None = None
+    """How the text is cut into deltas: their length, or the deltas themselves. `None` sends it as one."""
+    parts: Iterable[ModelPart] | None = None
+    """The exact parts to send, the finish included; every other part of the reply is ignored."""
+    delay: float = 0
+    """Seconds before each part after the first."""
+    first_delay: float = 0
+    """Seconds before the first part."""
+    stall_after: int | None = None
+    """Say nothing more, for ever, after so many parts."""
+    error: BaseException | None = None
+    """What to raise: at once, or after `error_after` parts."""
+    error_after: int | None = None
+    """Raise `error`, or else a retryable server error, after so many parts."""
+
+    def __post_init__(self) -> None:
+        if self.parts is not None:
+            object.__setattr__(self, "parts", tuple(self.parts))
+
+
+Line = str | Reply | Callable[[ModelRequest], "Reply | str"]
+"""A line of a script: a reply, its bare text, or a function of the request that gives either."""
+
+
+class ScriptedModel:
+    """Answers each step with the next of `replies`; a single reply, not in a list, answers every step.
+
+    It answers summaries with `summary`, and titles with its own name. Delays pass on `sleep`; between parts that
+    have none, other tasks get their turn.
+
+    Raises:
+        ModelError: of kind `bad_request`, not retryable: a step was asked for after the last reply.
+    """
+
+    def __init__(
+        self,
+        replies: Line | Iterable[Line],
+        *,
+        summary: Line = "summary",
+        context_limit: int | None = None,
+        name: str = "scripted",
+        provider: str = "scripted",
+        sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
+    ) -> None:
+        self.name = name
+        self.provider = provider
+        self.context_limit = context_limit
+        self.requests: list[ModelRequest] = []
+        """Every request, in order, as it stood when it came."""
+        self._replies: Iterator[Line] = _lines(replies)
+        self._summary = summary
+        self._sleep = sleep
+        self._used = 0
+        self._call_numbers = itertools.count(1)
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelPart]:
+        """Yield the parts of the next reply, with its delays and failures."""
+        self.requests.append(_copied(request))
+        reply = self._next_reply(request)
+        parts = self._parts(reply)
+        for count, part in enumerate(parts):
+            await _fail_if_due(reply, count)
+            await self._pause(reply.delay if count else reply.first_delay)
+            yield part
+        await _fail_if_due(reply, len(parts))
+
+    async def generate(self, request: ModelRequest) -> ModelReply:
+        """Return the next reply whole, after its delays; a reply that fails on the way fails as a whole."""
+        return join([part async for part in self.stream(request)])
+
+    def _next_reply(self, request: ModelRequest) -> Reply:
+        match request.purpose:
+            case "summary":
+                line = self._summary
+            case "title":
+                line = self.name
+            case "step":
+                line = self._next_line()
+        if callable(line):
+            line = line(request)
+        return Reply(line) if isinstance(line, str) else line
+
+    def _next_line(self) -> Line:
+        line = next(self._replies, None)
+        if line is None:
+            replies = "1 reply" if self._used == 1 else f"{self._used} replies"
+            raise ModelError("bad_request", message=f"the script had {replies}, and the model was asked for one more")
+        self._used += 1
+        return line
+
+    async def _pause(self, seconds: float) -> None:
+        await (self._sleep(seconds) if seconds > 0 else checkpoint())
+
+    def _parts(self, reply: Reply) -> Sequence[ModelPart]:
+        if reply.parts is not None:
+            return tuple(reply.parts)
+        parts = [ModelPart("text_delta", text=piece) for piece in _pieces(reply)]
+        if reply.reasoning or reply.signature is not None:
+            parts.insert(0, ModelPart("reasoning_delta", text=reply.reasoning, signature=reply.signature))
+        for call in reply.calls:
+            call_id = call.id or f"call_{next(self._call_numbers)}"
+            parts.append(ModelPart("tool_call", id=call_id, name=call.name, arguments=call.arguments))
+        stop_reason = reply.stop_reason or StopReason.end_turn
+        usage = _usage(reply)
+        parts.append(ModelPart("finish", stop_reason=stop_reason, usage=usage, context_limit=self.context_limit))
+        return parts
+
+
+def _lines(replies: Line | Iterable[Line]) -> Iterator[Line]:
+    if isinstance(replies, (str, Reply)) or callable(replies):
+        return itertools.repeat(replies)
+    return iter(list(replies))
+
+
+def _copied(request: ModelRequest) -> ModelRequest:
+    return dataclasses.replace(request, messages=list(request.messages), parameters=dict(request.parameters))
+
+
+async def _fail_if_due(reply: Reply, count: int) -> None:
+    if count == reply.stall_after:
+        await anyio.sleep_forever()
+    error_after = 0 if reply.error is not None and reply.error_after is None else reply.error_after
+    if count == error_after:
+        raise reply.error or ModelError("server_error", message="scripted")
+
+
+def _pieces(reply: Reply) -> Sequence[str]:
+    if isinstance(reply.chunks, int):
+        return [reply.text[start : start + reply.chunks] for start in range(0, len(reply.text), reply.chunks)]
+    if reply.chunks is not None:
+        return reply.chunks
+    return [reply.text] if reply.text else []
+
+
+def _usage(reply: Reply) -> Usage | None:
+    match reply.usage:
+        case (input_tokens, output_tokens):
+            return Usage(input_tokens=input_tokens, output_tokens=output_tokens)
+        case Mapping() as counts:
+            return Usage(**counts)
+        case usage:
+            return usage
