@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Literal
 
 from pydantic import TypeAdapter
 
 from turnwise.providers.protocol import ModelPart, ModelReply
+from turnwise.providers.slots import CallSlot, Slot, WholeSlot, WordsSlot
 from turnwise.states.events import PartDelta, PartEvent
-from turnwise.states.messages import FilePart, Part, ReasoningPart, SourcePart, TextPart, ToolCallPart, ToolResultPart
+from turnwise.states.messages import FilePart, Part, SourcePart, ToolCallPart, ToolResultPart
 from turnwise.states.names import Executor
 
 ARGUMENT_TEXT: Final = "_arguments_text"
@@ -53,9 +53,9 @@ class ReplyBuilder:
         """The part that ended the reply, once it came."""
         self._parse = parse
         self._rename = rename
-        self._slots: list[_Slot] = []
-        self._news: dict[int, _Slot] = {}
-        self._calls: dict[str | None, _Call] = {}
+        self._slots: list[Slot] = []
+        self._news: dict[int, Slot] = {}
+        self._calls: dict[str, CallSlot] = {}
         self._call_ids: set[str] = set()
 
     @property
@@ -79,7 +79,7 @@ class ReplyBuilder:
             case "provider_result":
                 self._add_result(part)
             case "source" | "file":
-                self._place(_Whole(len(self._slots), _file(part) if part.type == "file" else _source(part)))
+                self._place(WholeSlot(len(self._slots), _file(part) if part.type == "file" else _source(part)))
             case "finish":
                 self.finish = part
                 self._complete_open_calls()
@@ -99,17 +99,17 @@ class ReplyBuilder:
         """Return the reply; its `finish` has no stop reason where none came."""
         return ModelReply(self.partial_parts(), self.finish or ModelPart("finish"))
 
-    def _place(self, slot: _Slot) -> None:
+    def _place(self, slot: Slot) -> None:
         self._slots.append(slot)
         self._news[slot.index] = slot
 
     def _add_words(self, kind: Literal["text", "reasoning"], part: ModelPart, signature: str | None) -> None:
         text = part.text
         slot = self._slots[-1] if self._slots else None
-        if not isinstance(slot, _Words) or slot.kind != kind or slot.ended_before(text, signature):
+        if not isinstance(slot, WordsSlot) or slot.kind != kind or slot.ended_before(text, signature):
             if not text and signature is None:
                 return
-            slot = _Words(len(self._slots), kind)
+            slot = WordsSlot(len(self._slots), kind)
             self._slots.append(slot)
         if signature is not None:
             slot.signature = signature
@@ -119,12 +119,13 @@ class ReplyBuilder:
             slot.pieces.append(text)
             self._news[slot.index] = slot
 
-    def _open_call(self, part: ModelPart) -> _Call:
+    def _open_call(self, part: ModelPart) -> CallSlot:
         index = len(self._slots)
-        call = _Call(index, part.id or None, self._new_id(part.id or f"call_{index}"), part.name or "")
+        call = CallSlot(index, part.id or None, self._new_id(part.id or f"call_{index}"), part.name or "")
         call.executor = Executor(part.executor)
         call.metadata = _merged(None, part.metadata)
-        self._calls[call.given_id] = call
+        if call.given_id is not None:
+            self._calls[call.given_id] = call
         self._place(call)
         return call
 
@@ -145,14 +146,18 @@ class ReplyBuilder:
             call.pieces.append(part.arguments)
             self._news[call.index] = call
 
-    def _newest_call(self) -> _Call | None:
-        return next((slot for slot in reversed(self._slots) if isinstance(slot, _Call)), None)
+    def _newest_call(self) -> CallSlot | None:
+        return next((slot for slot in reversed(self._slots) if isinstance(slot, CallSlot)), None)
 
-    def _call_to_complete(self, part: ModelPart) -> _Call:
-        call = self._calls.get(part.id or None)
+    def _call_to_complete(self, part: ModelPart) -> CallSlot:
+        if part.id:
+            call = self._calls.get(part.id)
+        else:
+            calls = (slot for slot in self._slots if isinstance(slot, CallSlot))
+            call = next((call for call in calls if call.is_opened_for(part)), None)
         return self._open_call(part) if call is None or call.arguments is not None else call
 
-    def _complete(self, call: _Call, part: ModelPart) -> None:
+    def _complete(self, call: CallSlot, part: ModelPart) -> None:
         call.name = part.name or call.name
         call.executor = Executor(part.executor)
         call.metadata = _merged(call.metadata, part.metadata)
@@ -162,17 +167,17 @@ class ReplyBuilder:
             self._complete_from_text(call, part.arguments or "".join(call.pieces))
         self._news[call.index] = call
 
-    def _complete_from_text(self, call: _Call, text: str) -> None:
+    def _complete_from_text(self, call: CallSlot, text: str) -> None:
         call.arguments = self._parse(text) if text.strip() else {}
         self._news[call.index] = call
 
     def _complete_open_calls(self) -> None:
         for slot in self._slots:
-            if isinstance(slot, _Call) and slot.arguments is None:
+            if isinstance(slot, CallSlot) and slot.arguments is None:
                 self._complete_from_text(slot, "".join(slot.pieces))
 
     def _add_result(self, part: ModelPart) -> None:
-        call = next((slot for slot in self._slots if isinstance(slot, _Call) and slot.is_asked_by(part)), None)
+        call = next((slot for slot in self._slots if isinstance(slot, CallSlot) and slot.is_answered_by(part)), None)
         if call is None:
             return
         call.answered = True
@@ -182,7 +187,7 @@ class ReplyBuilder:
         result = ToolResultPart(
             call_id=call.call_id, name=call.name, output=part.output, metadata=_copied(part.metadata)
         )
-        self._place(_Whole(len(self._slots), result))
+        self._place(WholeSlot(len(self._slots), result))
 
 
 def join(parts: Iterable[ModelPart]) -> ModelReply:
@@ -199,102 +204,16 @@ def parts_from_shown(events: Iterable[PartEvent]) -> tuple[Part, ...]:
     Text comes out exactly as it was shown; reasoning has lost its signature; calls that were not complete are
     left out.
     """
-    words: dict[int, _Words] = {}
+    words: dict[int, WordsSlot] = {}
     whole: dict[int, Part] = {}
     for event in events:
         piece = event.part
         if piece.complete is not None:
             whole[event.index] = _part_adapter.validate_python(piece.complete)
         elif piece.delta and piece.type in ("text", "reasoning"):
-            words.setdefault(event.index, _Words(event.index, piece.type)).pieces.append(piece.delta)
+            words.setdefault(event.index, WordsSlot(event.index, piece.type)).pieces.append(piece.delta)
     found = {index: slot.part() for index, slot in words.items()} | whole
     return _with_results_in_place(found[index] for index in sorted(found))
-
-
-@dataclass(slots=True)
-class _Words:
-    """A text or reasoning part under way."""
-
-    index: int
-    kind: Literal["text", "reasoning"]
-    pieces: list[str] = field(default_factory=list)
-    taken: int = 0
-    signature: str | None = None
-    metadata: dict[str, Any] | None = None
-
-    def ended_before(self, text: str, signature: str | None) -> bool:
-        return self.signature is not None and signature != self.signature and bool(text or signature)
-
-    def part(self) -> Part:
-        text = "".join(self.pieces)
-        if self.kind == "text":
-            return TextPart(text=text, metadata=self.metadata)
-        return ReasoningPart(text=text, signature=self.signature, metadata=self.metadata)
-
-    def take(self) -> Iterator[PartDelta]:
-        yield PartDelta(type=self.kind, delta="".join(self.pieces[self.taken :]))
-        self.taken = len(self.pieces)
-
-
-@dataclass(slots=True)
-class _Call:
-    """A tool call under way; complete once it has `arguments`."""
-
-    index: int
-    given_id: str | None
-    call_id: str
-    name: str
-    executor: Executor = Executor.local
-    pieces: list[str] = field(default_factory=list)
-    taken: int = 0
-    arguments: dict[str, Any] | None = None
-    answered: bool = False
-    metadata: dict[str, Any] | None = None
-
-    def is_asked_by(self, result: ModelPart) -> bool:
-        """Whether the provider's result answers this call: the first of that id that is its to answer."""
-        runs_there = self.arguments is None or self.executor is Executor.provider
-        return self.given_id == (result.call_id or None) and runs_there and not self.answered
-
-    def part(self) -> ToolCallPart | None:
-        if self.arguments is None:
-            return None
-        return ToolCallPart(
-            call_id=self.call_id,
-            name=self.name,
-            arguments=self.arguments,
-            executor=self.executor,
-            metadata=self.metadata,
-        )
-
-    def take(self) -> Iterator[PartDelta]:
-        piece = PartDelta(type="tool_call", call_id=self.call_id, name=self.name, executor=self.executor)
-        part = self.part()
-        fragments = "".join(self.pieces[self.taken :])
-        if fragments or part is None:
-            yield piece.model_copy(update={"delta": fragments})
-        if part is not None:
-            yield piece.model_copy(update={"complete": _as_shown(part)})
-        self.taken = len(self.pieces)
-
-
-@dataclass(slots=True)
-class _Whole:
-    """A part that comes in one piece."""
-
-    index: int
-    whole: ToolResultPart | SourcePart | FilePart
-
-    def part(self) -> Part:
-        return self.whole
-
-    def take(self) -> Iterator[PartDelta]:
-        complete = _as_shown(self.whole)
-        call_id, name = complete.get("call_id"), complete.get("name")
-        yield PartDelta(type=self.whole.type, call_id=call_id, name=name, complete=complete)
-
-
-_Slot = _Words | _Call | _Whole
 
 
 def _with_results_in_place(parts: Iterable[Part]) -> tuple[Part, ...]:
@@ -323,10 +242,6 @@ def _file(part: ModelPart) -> FilePart:
         name=part.name,
         metadata=_copied(part.metadata),
     )
-
-
-def _as_shown(part: Part) -> dict[str, Any]:
-    return part.model_dump(mode="json", exclude={"metadata"})
 
 
 def _copied(metadata: Mapping[str, Any] | None) -> dict[str, Any] | None:

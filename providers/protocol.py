@@ -58,7 +58,7 @@ class ModelPart:
     | type | fields |
     | --- | --- |
     | `text_delta` | `text` |
-    | `reasoning_delta` | `text`, `signature` |
+    | `reasoning_delta` | `text`, `signature` (with or after the text it signs: it ends the part) |
     | `tool_call_start` | `id`, `name` |
     | `tool_call_delta` | `id`, `arguments` (a fragment of JSON text) |
     | `tool_call` | `id`, `name`, `arguments` (complete: mapping or JSON text), `executor`, `metadata` |

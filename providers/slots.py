@@ -1,0 +1,113 @@
+"""Slots: the parts of a reply under way, each at its place, with what of it was not shown yet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from turnwise.providers.protocol import ModelPart
+from turnwise.states.events import PartDelta
+from turnwise.states.messages import FilePart, Part, ReasoningPart, SourcePart, TextPart, ToolCallPart, ToolResultPart
+from turnwise.states.names import Executor
+
+
+@dataclass(slots=True)
+class WordsSlot:
+    """A text or reasoning part under way."""
+
+    index: int
+    kind: Literal["text", "reasoning"]
+    pieces: list[str] = field(default_factory=list)
+    taken: int = 0
+    signature: str | None = None
+    metadata: dict[str, Any] | None = None
+
+    def ended_before(self, text: str, signature: str | None) -> bool:
+        """Whether these words begin another part: a signature ends the part that it signs."""
+        return self.signature is not None and signature != self.signature and bool(text or signature)
+
+    def part(self) -> Part:
+        """Return the join of the pieces."""
+        text = "".join(self.pieces)
+        if self.kind == "text":
+            return TextPart(text=text, metadata=self.metadata)
+        return ReasoningPart(text=text, signature=self.signature, metadata=self.metadata)
+
+    def take(self) -> Iterator[PartDelta]:
+        """Yield what was not shown yet."""
+        yield PartDelta(type=self.kind, delta="".join(self.pieces[self.taken :]))
+        self.taken = len(self.pieces)
+
+
+@dataclass(slots=True)
+class CallSlot:
+    """A tool call under way; complete once it has `arguments`."""
+
+    index: int
+    given_id: str | None
+    call_id: str
+    name: str
+    executor: Executor = Executor.local
+    pieces: list[str] = field(default_factory=list)
+    taken: int = 0
+    arguments: dict[str, Any] | None = None
+    answered: bool = False
+    metadata: dict[str, Any] | None = None
+
+    def is_opened_for(self, complete: ModelPart) -> bool:
+        """Whether a complete call that came without an id is the one that was opened here without one."""
+        return self.given_id is None and self.arguments is None and self.name in {"", complete.name}
+
+    def is_answered_by(self, result: ModelPart) -> bool:
+        """Whether the provider's result answers this call: the first of that id that is its to answer."""
+        runs_there = self.arguments is None or self.executor is Executor.provider
+        return self.given_id == (result.call_id or None) and runs_there and not self.answered
+
+    def part(self) -> ToolCallPart | None:
+        """Return the call, `None` while it is not complete."""
+        if self.arguments is None:
+            return None
+        return ToolCallPart(
+            call_id=self.call_id,
+            name=self.name,
+            arguments=self.arguments,
+            executor=self.executor,
+            metadata=self.metadata,
+        )
+
+    def take(self) -> Iterator[PartDelta]:
+        """Yield what was not shown yet: the fragments, then the complete call."""
+        piece = PartDelta(type="tool_call", call_id=self.call_id, name=self.name, executor=self.executor)
+        part = self.part()
+        fragments = "".join(self.pieces[self.taken :])
+        if fragments or part is None:
+            yield piece.model_copy(update={"delta": fragments})
+        if part is not None:
+            yield piece.model_copy(update={"complete": _as_shown(part)})
+        self.taken = len(self.pieces)
+
+
+@dataclass(slots=True)
+class WholeSlot:
+    """A part that comes in one piece."""
+
+    index: int
+    whole: ToolResultPart | SourcePart | FilePart
+
+    def part(self) -> Part:
+        """Return the part."""
+        return self.whole
+
+    def take(self) -> Iterator[PartDelta]:
+        """Yield the part; it is shown once."""
+        complete = _as_shown(self.whole)
+        call_id, name = complete.get("call_id"), complete.get("name")
+        yield PartDelta(type=self.whole.type, call_id=call_id, name=name, complete=complete)
+
+
+Slot = WordsSlot | CallSlot | WholeSlot
+
+
+def _as_shown(part: Part) -> dict[str, Any]:
+    return part.model_dump(mode="json", exclude={"metadata"})
