@@ -12,6 +12,7 @@ from turnwise.states.arguments import Cut
 from turnwise.states.calls import ToolCall
 from turnwise.states.decide import Decision
 from turnwise.states.effects import RecordReceipt, RecordUsage
+from turnwise.states.errors import StoreError
 from turnwise.states.events import Event, PartEvent
 from turnwise.states.facts import Facts
 from turnwise.states.messages import Message
@@ -50,6 +51,17 @@ class Overdue:
     """Chats in a state that the table does not know."""
 
 
+class DuplicateReceipt(StoreError):
+    """A message of this `client_id` was accepted before. Nothing was written; the first receipt stands."""
+
+    def __init__(self, chat_id: str, client_id: str) -> None:
+        self.chat_id = chat_id
+        self.client_id = client_id
+        super().__init__(
+            f"chat {chat_id!r} has accepted a message of client_id {client_id!r} before; nothing was written"
+        )
+
+
 class ChatStore(Protocol):
     """Keeps chats. One `change` is one transaction: all of it is durable when the call returns, or none of it is.
 
@@ -81,13 +93,15 @@ class ChatStore(Protocol):
         ...
 
     async def change(self, chat_id: str, plan: Plan, *, shown: Sequence[PartEvent] = ()) -> Committed:
-        """Change a chat in one transaction: read its facts, ask `plan`, do every decision's writes, append one
-        audit record and raise the version by one for each, store the events, commit.
+        """Change a chat in one transaction, as `plan` decides on its facts.
 
-        `shown` are part events that precede the decisions' own; they are stored only if there is a decision.
+        Every decision's writes are done, one audit record is appended and the version raised by one for each, the
+        events are stored. `shown` are part events that precede the decisions' own; they are stored only if there is
+        a decision.
 
         Raises:
             ChatNotFound: there is no such chat.
+            DuplicateReceipt: a `RecordReceipt` names a `client_id` that has one.
         """
         ...
 
@@ -129,9 +143,7 @@ class ChatStore(Protocol):
         """Return when the chat's lease runs out; `None` without one."""
         ...
 
-    async def chats(
-        self, *, owner: str | None, state: ChatState | None, limit: int, after: str | None
-    ) -> list[Facts]:
+    async def chats(self, *, owner: str | None, state: ChatState | None, limit: int, after: str | None) -> list[Facts]:
         """Return up to `limit` chats, newest first, that were created before the chat `after`."""
         ...
 

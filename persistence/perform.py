@@ -1,0 +1,191 @@
+"""Performing a decision's writes in SQLite: one function for each kind of write, inside a transaction."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from turnwise.persistence.protocol import DuplicateReceipt
+from turnwise.persistence.rows import CALLS, MESSAGES, PROFILES, QUEUE, RECEIPTS, USAGE, micros_of
+from turnwise.states.effects import (
+    CutHistory,
+    DropLease,
+    DropQueued,
+    EraseMessage,
+    GrantLease,
+    InsertBoundary,
+    InsertMessage,
+    PutCall,
+    PutProfile,
+    PutQueued,
+    RecordReceipt,
+    RecordUsage,
+    Write,
+)
+from turnwise.states.errors import StoreError
+from turnwise.states.messages import FORMAT
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where and when a decision is performed."""
+
+    connection: sqlite3.Connection
+    chat_id: str
+    version: int
+    """The version that the decision makes."""
+    at: datetime
+
+
+def perform(place: Place, writes: Sequence[Write]) -> None:
+    """Do the writes, in order.
+
+    Raises:
+        DuplicateReceipt: a receipt's `client_id` has one already.
+        StoreError: the step has a compaction already, or a message to erase is missing.
+    """
+    for number, write in enumerate(writes):
+        if isinstance(write, RecordUsage):
+            _record_usage(place, write, number)
+        else:
+            _PERFORM[type(write)](place, write)
+
+
+def _insert_message(place: Place, write: InsertMessage) -> None:
+    message = write.message
+    place.connection.execute(
+        "INSERT INTO messages (chat_id, position, id, role, turn, step, audience, added, erased, digest, format, body)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            place.chat_id,
+            message.position,
+            message.id,
+            message.role,
+            message.turn,
+            message.step,
+            message.audience.value,
+            place.version,
+            message.erased,
+            write.digest,
+            FORMAT,
+            MESSAGES.dump(message),
+        ),
+    )
+
+
+def _cut_history(place: Place, write: CutHistory) -> None:
+    cut = (place.version, place.chat_id, write.position)
+    for table in ("messages", "boundaries"):
+        place.connection.execute(
+            f"UPDATE {table} SET cut = ? WHERE chat_id = ? AND position >= ? AND cut IS NULL",  # noqa: S608 - two names
+            cut,
+        )
+
+
+def _erase_message(place: Place, write: EraseMessage) -> None:
+    changed = place.connection.execute(
+        "UPDATE messages SET erased = 1, format = ?, body = ? WHERE chat_id = ? AND id = ?",
+        (FORMAT, MESSAGES.dump(write.message), place.chat_id, write.id),
+    )
+    if changed.rowcount != 1:
+        raise StoreError(f"chat {place.chat_id!r} has no message {write.id!r} to erase; nothing was written")
+
+
+def _put_call(place: Place, write: PutCall) -> None:
+    call = write.call
+    place.connection.execute(
+        "INSERT INTO calls (chat_id, call_id, step, idx, status, deadline, body) VALUES (?, ?, ?, ?, ?, ?, ?)"
+        " ON CONFLICT (chat_id, call_id) DO UPDATE SET step = excluded.step, idx = excluded.idx,"
+        " status = excluded.status, deadline = excluded.deadline, body = excluded.body",
+        (
+            place.chat_id,
+            call.call_id,
+            call.step,
+            call.index,
+            call.status.value,
+            None if call.deadline is None else micros_of(call.deadline),
+            CALLS.dump(call),
+        ),
+    )
+
+
+def _put_queued(place: Place, write: PutQueued) -> None:
+    body = QUEUE.dump(write.queued)
+    if write.rank is None:
+        sql = "UPDATE queue SET body = ? WHERE chat_id = ? AND id = ?"
+        place.connection.execute(sql, (body, place.chat_id, write.id))
+    else:
+        sql = "INSERT OR REPLACE INTO queue (chat_id, id, rank, body) VALUES (?, ?, ?, ?)"
+        place.connection.execute(sql, (place.chat_id, write.id, write.rank, body))
+
+
+def _drop_queued(place: Place, write: DropQueued) -> None:
+    place.connection.execute("DELETE FROM queue WHERE chat_id = ? AND id = ?", (place.chat_id, write.queued_id))
+
+
+def _insert_boundary(place: Place, write: InsertBoundary) -> None:
+    try:
+        place.connection.execute(
+            "INSERT INTO boundaries (chat_id, position, reason, step, carried) VALUES (?, ?, ?, ?, ?)",
+            (place.chat_id, write.position, write.reason, write.step, json.dumps(write.carried)),
+        )
+    except sqlite3.IntegrityError as error:
+        raise StoreError(
+            f"chat {place.chat_id!r} has a compaction for step {write.step} already; nothing was written"
+        ) from error
+
+
+def _grant_lease(place: Place, write: GrantLease) -> None:
+    expires = micros_of(place.at + timedelta(seconds=write.seconds))
+    place.connection.execute(
+        "INSERT OR REPLACE INTO leases (chat_id, worker, token, expires) VALUES (?, ?, ?, ?)",
+        (place.chat_id, write.lease.worker, write.lease.token, expires),
+    )
+
+
+def _drop_lease(place: Place, write: DropLease) -> None:
+    place.connection.execute("DELETE FROM leases WHERE chat_id = ? AND token = ?", (place.chat_id, write.token))
+
+
+def _record_usage(place: Place, write: RecordUsage, number: int) -> None:
+    place.connection.execute(
+        "INSERT INTO usage (chat_id, version, number, body) VALUES (?, ?, ?, ?)",
+        (place.chat_id, place.version, number, USAGE.dump(write)),
+    )
+
+
+def _put_profile(place: Place, write: PutProfile) -> None:
+    place.connection.execute(
+        "INSERT OR REPLACE INTO profiles (chat_id, body) VALUES (?, ?)",
+        (place.chat_id, PROFILES.dump(write.profile)),
+    )
+    place.connection.execute("UPDATE chats SET owner = ? WHERE id = ?", (write.profile.owner, place.chat_id))
+
+
+def _record_receipt(place: Place, write: RecordReceipt) -> None:
+    try:
+        place.connection.execute(
+            "INSERT INTO receipts (chat_id, client_id, body) VALUES (?, ?, ?)",
+            (place.chat_id, write.client_id, RECEIPTS.dump(write)),
+        )
+    except sqlite3.IntegrityError as error:
+        raise DuplicateReceipt(place.chat_id, write.client_id) from error
+
+
+_PERFORM: Final[dict[type[Write], Callable[[Place, Any], None]]] = {
+    InsertMessage: _insert_message,
+    CutHistory: _cut_history,
+    EraseMessage: _erase_message,
+    PutCall: _put_call,
+    PutQueued: _put_queued,
+    DropQueued: _drop_queued,
+    InsertBoundary: _insert_boundary,
+    GrantLease: _grant_lease,
+    DropLease: _drop_lease,
+    PutProfile: _put_profile,
+    RecordReceipt: _record_receipt,
+}

@@ -1,0 +1,204 @@
+"""The store of one machine: chats in a SQLite database, a file or in memory."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final, TypeVar
+
+import anyio
+
+from turnwise.persistence import reading
+from turnwise.persistence.audit import AuditRecord
+from turnwise.persistence.connection import PATIENCE, Connection, Durability, patiently
+from turnwise.persistence.migrate import migrate, migrations
+from turnwise.persistence.protocol import Committed, Overdue, Plan
+from turnwise.persistence.rows import micros_of, time_of
+from turnwise.persistence.transactions import Transactions
+from turnwise.persistence.writer import Work, Writer
+from turnwise.states.arguments import Cut
+from turnwise.states.calls import ToolCall
+from turnwise.states.effects import RecordReceipt, RecordUsage
+from turnwise.states.errors import StoreError
+from turnwise.states.events import Event, PartEvent
+from turnwise.states.facts import Facts
+from turnwise.states.messages import Message
+from turnwise.states.names import ChatState
+
+_T = TypeVar("_T")
+
+
+def _utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+_IN_MEMORY: Final = ":memory:"
+_GLANCE: Final = 0.02
+"""Seconds between two looks for what other processes have committed."""
+
+
+class SQLiteStore:
+    """Keeps chats in a SQLite database that several processes of one machine may share.
+
+    `path` is a file, created if it is missing, or `None` for a database in memory that ends with the store.
+    `now` is the database's clock: leases and deadlines count by it. It returns UTC. The store needs asyncio.
+    """
+
+    def __init__(
+        self,
+        path: str | Path | None,
+        *,
+        durability: Durability = "full",
+        now: Callable[[], datetime] = _utc_now,
+    ) -> None:
+        self._path = _IN_MEMORY if path is None else str(path)
+        self._durability = durability
+        self._now = now
+        self._transactions = Transactions(now)
+        self._connections: list[Connection] = []
+        self._writer: Writer | None = None
+
+    async def open(self) -> None:
+        """Open the database, creating or migrating it."""
+        if self._writer is not None:
+            return
+        folder = Path(self._path).parent
+        if self._path != _IN_MEMORY and not await anyio.Path(folder).is_dir():
+            raise StoreError(f"the store {self._path!r}: there is no folder {str(folder)!r}; create it first")
+        self._connections.append(await Connection.open(self._path, self._prepare))
+        if self._path != _IN_MEMORY:
+            try:
+                self._connections.append(await Connection.open(self._path, self._prepare))
+            except BaseException:
+                await self.close()
+                raise
+        self._writer = Writer(self._connections[0], forget=self._transactions.forget)
+
+    async def close(self) -> None:
+        """Finish what was accepted and close. Closing twice is harmless."""
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            await writer.close()
+        while self._connections:
+            await self._connections.pop().close()
+
+    def _prepare(self, connection: sqlite3.Connection) -> None:
+        connection.execute(f"PRAGMA busy_timeout = {PATIENCE * 1000:.0f}")
+        patiently(lambda: migrate(connection, self._path, migrations()))
+        patiently(lambda: connection.execute("PRAGMA journal_mode = WAL"))
+        connection.execute(f"PRAGMA synchronous = {self._durability.upper()}")
+        connection.execute("PRAGMA foreign_keys = ON")
+
+    # Changing
+
+    async def create(self, chat_id: str, plan: Plan) -> Committed:
+        """Create a chat."""
+        return await self._write(lambda on: self._transactions.create(on, chat_id, plan))
+
+    async def change(self, chat_id: str, plan: Plan, *, shown: Sequence[PartEvent] = ()) -> Committed:
+        """Change a chat in one transaction."""
+        return await self._write(lambda on: self._transactions.change(on, chat_id, plan, shown))
+
+    async def claim(self, plan: Plan, *, limit: int) -> list[Committed]:
+        """Apply `plan` to chats that want a worker."""
+        return await self._write(lambda on: self._transactions.claim(on, plan, limit))
+
+    async def journal(self, chat_id: str, token: int, state: ChatState, shown: Sequence[Event]) -> tuple[Event, ...]:
+        """Store events of a running job."""
+        return await self._write(lambda on: self._transactions.journal(on, chat_id, token, state, shown))
+
+    async def renew(self, worker: str, seconds: float) -> Mapping[str, int]:
+        """Prolong every lease of a worker."""
+        return await self._write(lambda on: self._transactions.renew(on, worker, seconds))
+
+    # Reading
+
+    async def facts(self, chat_id: str) -> Facts:
+        """Return where a chat stands."""
+        return await self._read(lambda on: reading.facts(on, chat_id))
+
+    async def lease_expiry(self, chat_id: str) -> datetime | None:
+        """Return when the chat's lease runs out."""
+        expires = await self._read(lambda on: reading.lease_expiry(on, chat_id))
+        return None if expires is None else time_of(expires)
+
+    async def chats(self, *, owner: str | None, state: ChatState | None, limit: int, after: str | None) -> list[Facts]:
+        """Return chats, newest first."""
+        return await self._read(lambda on: reading.chats(on, owner=owner, state=state, limit=limit, after=after))
+
+    async def history(self, chat_id: str, *, at_version: int | None = None) -> list[Message]:
+        """Return the messages that are not cut, now or as of a version."""
+        return await self._read(lambda on: reading.history(on, chat_id, at_version=at_version))
+
+    async def prompt(self, chat_id: str) -> list[Message]:
+        """Return what the model sees."""
+        return await self._read(lambda on: reading.prompt(on, chat_id))
+
+    async def cut_at(self, chat_id: str, message_id: str) -> tuple[Message, Cut] | None:
+        """Return a message of the history, and what an edit of it would cut."""
+        return await self._read(lambda on: reading.cut_at(on, chat_id, message_id))
+
+    async def calls(self, chat_id: str, call_ids: Sequence[str]) -> dict[str, ToolCall]:
+        """Return those of the calls that the chat has ever had."""
+        return await self._read(lambda on: reading.calls(on, chat_id, call_ids))
+
+    async def receipt(self, chat_id: str, client_id: str) -> RecordReceipt | None:
+        """Return the receipt of a client's message."""
+        return await self._read(lambda on: reading.receipt(on, chat_id, client_id))
+
+    async def events(self, chat_id: str, *, after: int, limit: int) -> list[Event]:
+        """Return events, in order."""
+        return await self._read(lambda on: reading.events(on, chat_id, after=after, limit=limit))
+
+    async def shown(self, chat_id: str, step: int, attempt: int) -> list[PartEvent]:
+        """Return the parts that subscribers were shown of an attempt."""
+        return await self._read(lambda on: reading.shown(on, chat_id, step, attempt))
+
+    async def audit(self, chat_id: str) -> list[AuditRecord]:
+        """Return the chat's audit records."""
+        return await self._read(lambda on: reading.audit(on, chat_id))
+
+    async def ledger(self, chat_id: str) -> list[RecordUsage]:
+        """Return every model call's usage."""
+        return await self._read(lambda on: reading.ledger(on, chat_id))
+
+    async def overdue(self, *, limit: int) -> Overdue:
+        """Return what has run out by the store's clock."""
+        now = micros_of(self._now())
+        return await self._read(lambda on: reading.overdue(on, now=now, limit=limit))
+
+    # Noticing
+
+    async def watch(self) -> AsyncIterator[str | None]:
+        """Yield `None` whenever another process has committed; for ever silent where no other can."""
+        if self._path == _IN_MEMORY:
+            await anyio.sleep_forever()
+        seen = await self._foreign_commits()
+        while True:
+            await anyio.sleep(_GLANCE)
+            found = await self._foreign_commits()
+            if found != seen:
+                seen = found
+                yield None
+
+    async def _foreign_commits(self) -> int:
+        """Return a number that other connections' commits change: seen from the writer, its own do not."""
+        writer = self._opened()[0]
+        (version,) = await writer.run(lambda on: on.execute("PRAGMA data_version").fetchone())
+        return int(version)
+
+    async def _write(self, work: Work[_T]) -> _T:
+        self._opened()
+        assert self._writer is not None  # noqa: S101 - what `_opened` found
+        return await self._writer.submit(work)
+
+    async def _read(self, question: Callable[[sqlite3.Connection], _T]) -> _T:
+        reader = self._opened()[-1]
+        return await reader.run(lambda on: reading.in_one_snapshot(on, question))
+
+    def _opened(self) -> list[Connection]:
+        if self._writer is None:
+            raise StoreError(f"the store {self._path!r} is not open; open it, or enter the engine, first")
+        return self._connections
