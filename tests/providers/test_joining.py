@@ -120,6 +120,14 @@ def test_a_complete_early_call_wins_over_fragments() -> None:
     assert join(parts).parts == (ToolCallPart(call_id="a", name="find", arguments={"q": 1}),)
 
 
+def test_fragments_of_a_complete_call_show_nothing() -> None:
+    builder = ReplyBuilder()
+    builder.add(call("a", {"q": 1}))
+    builder.take_shown()
+    assert not builder.add(fragment("a", '{"q": 2}'))
+    assert builder.take_shown() == []
+
+
 def test_a_call_that_is_not_complete_is_no_part_of_a_partial_reply() -> None:
     builder = ReplyBuilder()
     for part in (text("x"), call("a", {}), start("b"), fragment("b", "{}")):
