@@ -87,8 +87,6 @@ class Arguments(TypedDict, total=False):
     partial: Partial | None
     call_id: str
     outcome: CallOutcome
-    unknown_text: str
-    """The result text for calls whose outcome nobody knows."""
     summary: Summary
     usage: Usage | None
     error: ErrorInfo

@@ -77,6 +77,10 @@ class ToolCall:
         """Whether the client runs the call."""
         return self.executor is Executor.client
 
+    def is_due(self, now: datetime) -> bool:
+        """Whether the call is open and its deadline has passed."""
+        return self.open and self.deadline is not None and self.deadline <= now
+
     def with_status(self, status: CallStatus, answer: Answer | None = None) -> ToolCall:
         """Return the call moved on to `status`; a call that has ended has no deadline."""
         deadline = self.deadline if status in OPEN_STATUSES else None

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from typing import Final, Unpack
-
-from transitions import EventData, Machine, Transition
 
 from turnwise.states.arguments import Arguments
 from turnwise.states.draft import Draft
@@ -15,9 +12,10 @@ from turnwise.states.errors import BrokenPromise, IllegalTransition
 from turnwise.states.events import Event, StatusEvent
 from turnwise.states.facts import Facts
 from turnwise.states.invariants import broken_promises
-from turnwise.states.names import JOBS, NEW, UNKNOWN, ChatState, Job, Trigger
+from turnwise.states.machine import judge
+from turnwise.states.names import NEW, UNKNOWN, ChatState, Job, Trigger, job_in
 from turnwise.states.refusals import REFUSALS
-from turnwise.states.table import TABLE, Guard, Row, rows_of, triggers_in
+from turnwise.states.table import TABLE, Row, rows_of, triggers_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +51,7 @@ def decide(facts: Facts, trigger: Trigger, **arguments: Unpack[Arguments]) -> De
         raise IllegalTransition(source, trigger, triggers_in(source))
     for refuse in REFUSALS[trigger]:
         refuse(facts, arguments)
-    row = _judge(source, trigger, facts, arguments)
+    row = judge(source, trigger, facts, arguments)
     if row is None:
         raise IllegalTransition(source, trigger, triggers_in(source))
     return _perform(row, facts, arguments)
@@ -66,9 +64,7 @@ def legal_triggers(facts: Facts) -> tuple[Trigger, ...]:
 
 def job_of(facts: Facts) -> Job | None:
     """Return the job that runs while the chat is as `facts` say."""
-    if facts.stored_state is not None or (facts.state is ChatState.interrupted and facts.settled):
-        return None
-    return JOBS.get(facts.state)
+    return None if facts.stored_state is not None else job_in(facts.state, settled=facts.settled)
 
 
 def place_of(facts: Facts) -> str:
@@ -83,89 +79,28 @@ def _perform(row: Row, facts: Facts, arguments: Arguments) -> Decision:
     for write in row.writes:
         write(draft)
     moved = row.source != row.target
-    after = draft.finish(
-        state=row.target,
-        version=facts.version + 1,
-        updated_at=draft.now,
-        since=draft.now if moved else facts.since,
-    )
-    if after.lease is not None and job_of(after) is None:
-        draft.drop_lease()
-        after = dataclasses.replace(after, lease=None)
+    after = draft.finish(row.target, moved=moved)
     broken = broken_promises(after)
     if broken:
         raise BrokenPromise(facts.chat_id, row.trigger, broken)
-    previous = None if row.source in (NEW, UNKNOWN) else facts.state
-    status = (StatusEvent(state=row.target, previous=previous),) if moved else ()
     return Decision(
         trigger=row.trigger,
         source=None if row.source == NEW else facts.stored_state or row.source,
         target=row.target,
         facts=after,
         writes=tuple(draft.writes),
-        events=(*draft.events, *status, *draft.closing),
+        events=(*draft.events, *_STATUS[row.source, row.target], *draft.closing),
         actor=arguments.get("actor", "system"),
         reason=arguments.get("reason"),
     )
 
 
-class _Slot:
-    """The throw-away object that the process-wide machine is fired on."""
-
-    __slots__ = ("row", "state")
-
-    def __init__(self, state: str) -> None:
-        self.state = state
-        self.row: Row | None = None
+def _told(source: str, target: ChatState) -> tuple[StatusEvent, ...]:
+    if source == target:
+        return ()
+    previous = None if source in (NEW, UNKNOWN) else ChatState(source)
+    return (StatusEvent(state=target, previous=previous),)
 
 
-class _RowTransition(Transition):  # type: ignore[misc]
-    """A transition that remembers the row it was made from."""
-
-    def __init__(self, *args: object, row: Row, **kwargs: object) -> None:
-        super().__init__(*args, **kwargs)
-        self.row = row
-
-    def _change_state(self, event_data: EventData) -> None:
-        event_data.model.row = self.row
-
-
-class _Machine(Machine):  # type: ignore[misc]
-    transition_cls = _RowTransition
-
-
-def _asked_of(guard: Guard) -> object:
-    def ask(event: EventData) -> bool:
-        return guard(event.kwargs["facts"], event.kwargs["arguments"])
-
-    return ask
-
-
-def _built() -> Machine:
-    machine = _Machine(
-        model=None,
-        states=[NEW, UNKNOWN, *(state.value for state in ChatState)],
-        initial=NEW,
-        auto_transitions=False,
-        send_event=True,
-        queued=False,
-    )
-    for row in TABLE:
-        machine.add_transition(
-            row.trigger.value,
-            str(row.source),
-            row.target.value,
-            conditions=[_asked_of(guard) for guard in row.when],
-            unless=[_asked_of(guard) for guard in row.unless],
-            row=row,
-        )
-    return machine
-
-
-_MACHINE: Final = _built()
-
-
-def _judge(source: str, trigger: Trigger, facts: Facts, arguments: Arguments) -> Row | None:
-    slot = _Slot(str(source))
-    _MACHINE.events[trigger.value].trigger(slot, facts=facts, arguments=arguments)
-    return slot.row
+_STATUS: Final = {(row.source, row.target): _told(row.source, row.target) for row in TABLE}
+"""The change of state that subscribers are told of, by where a row starts and ends."""

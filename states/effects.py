@@ -13,6 +13,7 @@ from turnwise.states.calls import ToolCall
 from turnwise.states.digests import digest
 from turnwise.states.facts import Lease, Profile
 from turnwise.states.messages import Message, QueuedMessage
+from turnwise.states.names import BoundaryReason, CallStatus, Purpose
 from turnwise.states.usage import Usage
 
 
@@ -80,8 +81,10 @@ class PutCall:
 
     @property
     def kind(self) -> str:
-        """`call:` and the status the call has now."""
-        return f"call:{self.call.status}"
+        """`call:` and the status; of a planned call also who runs it, `client`, or what a crash of it means."""
+        if self.call.status is not CallStatus.planned:
+            return f"call:{self.call.status}"
+        return f"call:planned:{'client' if self.call.is_client else self.call.crash}"
 
     @property
     def id(self) -> str:
@@ -150,7 +153,7 @@ class DropQueued:
 class InsertBoundary:
     """Start the context anew at a marker message. At most one of reason `compaction` per chat and step."""
 
-    reason: Literal["compaction", "clear"]
+    reason: BoundaryReason
     step: int
     position: int
     """The marker's position. The model sees `carried` and what has a higher position."""
@@ -215,7 +218,7 @@ class RecordUsage:
     """Add a model call to the ledger."""
 
     kind: ClassVar[str] = "usage"
-    purpose: Literal["step", "summary", "title"]
+    purpose: Purpose
     turn: int
     step: int
     attempt: int

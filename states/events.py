@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter
 
 from turnwise.states.calls import ToolCall
 from turnwise.states.messages import Message, QueuedMessage
-from turnwise.states.names import CallStatus, ChatState, Executor, StopReason
+from turnwise.states.names import CallStatus, ChatState, CompactionPhase, Executor, StopReason
 from turnwise.states.usage import Usage
 
 
@@ -141,7 +141,7 @@ class CompactionEvent(_Event):
     """A compaction started, got its summary, was stored, finished, failed or proved unproductive."""
 
     kind: Literal["compaction"] = "compaction"
-    phase: Literal["started", "summarised", "stored", "finished", "failed", "unproductive"]
+    phase: CompactionPhase
     step: int
     percent: float | None = None
     """Context tokens as a share of the limit, in percent."""

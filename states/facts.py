@@ -10,7 +10,7 @@ from typing import Any
 from turnwise.states.calls import ClientTool, ToolCall
 from turnwise.states.events import ErrorInfo
 from turnwise.states.messages import QueuedMessage
-from turnwise.states.names import ChatState, Need, Stage, StopReason, Tail
+from turnwise.states.names import RESTING, ChatState, Need, Purpose, Stage, StopReason, Tail
 from turnwise.states.usage import NO_USAGE, Usage
 
 
@@ -52,7 +52,7 @@ class TurnFacts:
     compacts_no_more: bool = False
     """A compaction in this turn proved unproductive."""
     ended_by: StopReason | None = None
-    """Set when the model, a stop-after tool or a budget has ended the turn, which may still have to compact or settle."""
+    """Set once the model, a stop-after tool or a budget has ended the turn; it may still have to compact or settle."""
     provider_reason: str | None = None
     open: bool = False
     """Whether the turn's end has still to be told."""
@@ -67,12 +67,17 @@ class StepFacts:
     stage: Stage = Stage.done
     attempt: int = 0
     attempt_open: bool = False
-    """An attempt was started and neither finished, discarded nor settled: its parts are still shown."""
+    """An attempt was started and neither finished, discarded nor settled: what it has shown is still shown."""
     failures: int = 0
     """Attempts of this step that failed in a row."""
     startup_timeouts: int = 0
     """Attempts of this step that timed out in a row before their first part."""
     retry_at: datetime | None = None
+
+    @property
+    def purpose(self) -> Purpose:
+        """What an attempt is for: the model's answer, or, once the answer is committed, a summary."""
+        return "step" if self.stage is Stage.asking else "summary"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +91,11 @@ class HistoryFacts:
     """The position of the newest boundary marker; 0 for none."""
     foldable: int = 0
     """How many messages a compaction could fold: those the model sees since the boundary."""
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether the history awaits an answer or ends in a partial one."""
+        return self.tail in (Tail.awaits_answer, Tail.partial)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,11 +159,7 @@ class Facts:
     @property
     def resting(self) -> bool:
         """Whether only someone outside, or a deadline, can move the chat."""
-        return (self.settled and self.state is ChatState.interrupted) or self.state in (
-            ChatState.waiting,
-            ChatState.requires_action,
-            ChatState.error,
-        )
+        return self.settled and self.state in RESTING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

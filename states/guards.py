@@ -3,83 +3,102 @@
 from __future__ import annotations
 
 from turnwise.states.arguments import Arguments
-from turnwise.states.facts import Facts, Limits, TurnFacts
+from turnwise.states.budgets import over_threshold, stop_after_succeeded, why_spent
+from turnwise.states.facts import Facts
 from turnwise.states.invariants import broken_promises
-from turnwise.states.names import CallStatus, Need, Stage, StopReason, Tail
+from turnwise.states.names import CallStatus, Need, Stage, Tail
 
 
-def settled(facts: Facts, arguments: Arguments) -> bool:  # noqa: ARG001
+def settled(facts: Facts, arguments: Arguments) -> bool:
     """Nothing of an interrupted attempt is left to commit."""
     return facts.settled
 
 
-def unleased(facts: Facts, arguments: Arguments) -> bool:  # noqa: ARG001
+def unleased(facts: Facts, arguments: Arguments) -> bool:
     """No worker holds the chat."""
     return facts.lease is None
 
 
-def queue_waits(facts: Facts, arguments: Arguments) -> bool:  # noqa: ARG001
+def queue_waits(facts: Facts, arguments: Arguments) -> bool:
     """The queue holds a message."""
     return bool(facts.queue)
 
 
-def wants_interrupt(facts: Facts, arguments: Arguments) -> bool:  # noqa: ARG001
+def wants_interrupt(facts: Facts, arguments: Arguments) -> bool:
     """The message came with `when_busy="interrupt"`."""
     return arguments.get("when_busy") == "interrupt"
 
 
-def promote_asked(facts: Facts, arguments: Arguments) -> bool:  # noqa: ARG001
-    """The head of the queue shall become a turn once settled."""
-    return facts.promote
+def promotion_waits(facts: Facts, arguments: Arguments) -> bool:
+    """The queue holds a message that shall become a turn as soon as the interrupt is settled."""
+    return facts.promote and bool(facts.queue)
 
 
-def history_unfinished(facts: Facts, arguments: Arguments) -> bool:  # noqa: ARG001
+def history_unfinished(facts: Facts, arguments: Arguments) -> bool:
     """The history awaits an answer or ends in a partial one."""
-    return facts.history.tail in (Tail.awaits_answer, Tail.partial)
+    return facts.history.unfinished
 
 
-def something_to_compact(facts: Facts, arguments: Arguments) -> bool:  # noqa: ARG001
+def something_to_compact(facts: Facts, arguments: Arguments) -> bool:
     """The model sees at least one message since the last boundary."""
     return facts.history.foldable > 0
 
 
-def tools_unfinished(facts: Facts, arguments: Arguments) -> bool:  # noqa: ARG001
+def tools_unfinished(facts: Facts, arguments: Arguments) -> bool:
     """The local calls of the last step are not concluded."""
     return facts.step.stage is Stage.acting
 
 
-def has_local_calls(facts: Facts, arguments: Arguments) -> bool:  # noqa: ARG001
+def has_local_calls(facts: Facts, arguments: Arguments) -> bool:
     """The reply asks for at least one local tool."""
     return any(call.is_local for call in arguments["reply"].calls)
 
 
-def has_client_calls(facts: Facts, arguments: Arguments) -> bool:  # noqa: ARG001
+def has_client_calls(facts: Facts, arguments: Arguments) -> bool:
     """The reply asks for at least one client tool."""
     return any(call.is_client for call in arguments["reply"].calls)
 
 
-def client_calls_open(facts: Facts, arguments: Arguments) -> bool:  # noqa: ARG001
+def call_may_start(facts: Facts, arguments: Arguments) -> bool:
+    """The call is a local one that has not started, or one that may safely run again."""
+    return any(
+        call.status is CallStatus.planned or (call.status is CallStatus.started and call.crash == "at_least_once")
+        for call in facts.calls
+        if call.is_local and call.call_id == arguments["call_id"]
+    )
+
+
+def call_lacks_result(facts: Facts, arguments: Arguments) -> bool:
+    """The outcome is that of an open local call."""
+    return any(call.is_local and call.call_id == arguments["outcome"].call_id for call in facts.open_calls)
+
+
+def local_calls_open(facts: Facts, arguments: Arguments) -> bool:
+    """A local call of the current step lacks its result."""
+    return any(call.is_local for call in facts.open_calls)
+
+
+def client_calls_open(facts: Facts, arguments: Arguments) -> bool:
     """A client call of the current step lacks its result."""
-    return any(call.open and call.is_client for call in facts.calls)
+    return any(call.is_client for call in facts.open_calls)
 
 
 def compaction_due(facts: Facts, arguments: Arguments) -> bool:
-    """The context has crossed its threshold, or a compaction was asked for, and this step has none yet."""
+    """The step owes a compaction, or its reply shows that the context has crossed the threshold."""
     if facts.compaction.need is not Need.none:
         return True
     reply = arguments.get("reply")
-    if reply is None or reply.context_tokens is None:
-        return False
-    if facts.compaction.step == facts.step.number or facts.turn.compacts_no_more or facts.compaction.unproven:
+    if reply is None or facts.turn.compacts_no_more or facts.compaction.unproven:
         return False
     return over_threshold(reply.context_tokens, reply.context_limit, arguments["limits"])
 
 
 def turn_over(facts: Facts, arguments: Arguments) -> bool:
     """A stop-after tool succeeded, or the turn's budget of steps, tokens or time is spent."""
-    if any(call.stop_after and call.status is CallStatus.succeeded for call in facts.calls):
+    if stop_after_succeeded(facts.calls):
         return True
-    return facts.step.stage is not Stage.asking and spent_budget(facts.turn, arguments) is not None
+    asking = facts.step.stage is Stage.asking
+    return not asking and why_spent(facts.turn, arguments["limits"], arguments["now"]) is not None
 
 
 def turn_goes_on(facts: Facts, arguments: Arguments) -> bool:
@@ -89,46 +108,20 @@ def turn_goes_on(facts: Facts, arguments: Arguments) -> bool:
     if facts.history.tail is Tail.awaits_answer:
         return True
     limits = arguments["limits"]
-    folded = arguments.get("summary") is not None
+    folded = "summary" in arguments
     return folded and limits.after_final_step == "continue" and facts.turn.reentries < limits.max_reentries
 
 
 def call_is_due(facts: Facts, arguments: Arguments) -> bool:
     """The deadline of an open client call has passed."""
-    now = arguments["now"]
-    return any(call.open and call.deadline is not None and call.deadline <= now for call in facts.calls)
+    return any(call.is_due(arguments["now"]) for call in facts.calls)
 
 
 def every_call_is_due(facts: Facts, arguments: Arguments) -> bool:
     """No call stays open once the due ones are answered."""
-    now = arguments["now"]
-    return all(call.deadline is not None and call.deadline <= now for call in facts.calls if call.open)
+    return all(call.is_due(arguments["now"]) for call in facts.open_calls)
 
 
-def promise_broken(facts: Facts, arguments: Arguments) -> bool:  # noqa: ARG001
+def promise_broken(facts: Facts, arguments: Arguments) -> bool:
     """The stored facts break the promise of their state."""
     return bool(broken_promises(facts))
-
-
-def over_threshold(tokens: int, limit: int | None, limits: Limits) -> bool:
-    """Return whether `tokens` of context reach the threshold; an unknown limit is never reached."""
-    limit = limits.context_limit if limit is None or limits.context_limit == 0 else limit
-    if not limit or limits.threshold_percent >= 100:  # noqa: PLR2004 - percent
-        return False
-    return tokens * 100 >= limits.threshold_percent * limit
-
-
-def spent_budget(turn: TurnFacts, arguments: Arguments) -> StopReason | None:
-    """Return the budget that keeps the turn from another step, if one is spent."""
-    limits = arguments["limits"]
-    if limits.max_steps is not None and turn.steps >= limits.max_steps:
-        return StopReason.max_steps
-    if limits.turn_tokens is not None:
-        spent = (turn.usage.input_tokens or 0) + (turn.usage.output_tokens or 0)
-        if spent >= limits.turn_tokens:
-            return StopReason.token_budget
-    if limits.turn_seconds is not None and turn.started_at is not None:
-        lasted = (arguments["now"] - turn.started_at).total_seconds()
-        if lasted >= limits.turn_seconds:
-            return StopReason.time_budget
-    return None

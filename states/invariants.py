@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from turnwise.states.facts import Facts
-from turnwise.states.names import LEASED, ChatState, Need, Stage, Tail
+from turnwise.states.names import LEASED, ChatState, Need, Stage
 
 Promise = Callable[[Facts], bool]
 
@@ -17,6 +17,11 @@ Promise = Callable[[Facts], bool]
 def state_is_declared(facts: Facts) -> bool:
     """The stored state is one of the table's."""
     return facts.stored_state is None
+
+
+def work_is_left(facts: Facts) -> bool:
+    """A step is unfinished, a compaction is owed, or the history awaits the model."""
+    return facts.step.stage is not Stage.done or facts.compaction.need is not Need.none or facts.history.unfinished
 
 
 def has_no_lease(facts: Facts) -> bool:
@@ -56,7 +61,7 @@ def queue_is_empty(facts: Facts) -> bool:
 
 def model_owes_an_answer(facts: Facts) -> bool:
     """The history ends in something the model must answer or continue, and a step has begun."""
-    return facts.step.stage is Stage.asking and facts.history.tail is not Tail.empty
+    return facts.step.stage is Stage.asking and facts.history.unfinished
 
 
 def step_is_not_compacted(facts: Facts) -> bool:
@@ -100,22 +105,18 @@ ALWAYS: Final[tuple[Promise, ...]] = (
 
 PROMISES: Final[dict[ChatState, tuple[Promise, ...]]] = {
     ChatState.waiting: (has_no_lease, has_no_open_call, queue_is_empty),
-    ChatState.pending: (has_no_lease,),
+    ChatState.pending: (has_no_lease, work_is_left),
     ChatState.streaming: (has_a_lease, has_no_open_call, model_owes_an_answer),
     ChatState.executing_tools: (has_a_lease, has_local_calls),
-    ChatState.compacting: (has_a_lease, step_is_not_compacted),
-    ChatState.requires_action: (
-        has_no_lease,
-        has_an_open_client_call,
-        has_no_open_local_call,
-    ),
+    ChatState.compacting: (has_a_lease, step_is_not_compacted, has_no_open_local_call),
+    ChatState.requires_action: (has_no_lease, has_an_open_client_call, has_no_open_local_call),
     ChatState.interrupted: (rests_without_lease_or_calls,),
     ChatState.error: (has_no_lease, has_no_open_call, error_is_named),
 }
 """What holds in each state."""
 
 assert set(PROMISES) == set(ChatState), "every state makes a promise"  # noqa: S101 - checked at import
-assert {state for state, promises in PROMISES.items() if has_a_lease in promises} == LEASED  # noqa: S101
+assert {state for state, promises in PROMISES.items() if has_a_lease in promises} == LEASED  # noqa: S101 - as above
 
 
 def broken_promises(facts: Facts) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
-from turnwise.states.names import Audience, CallStatus, Executor
+from turnwise.states.names import Audience, BoundaryReason, CallStatus, Executor
 
 FORMAT: Final = 1
 """The version of the stored form of a message. Older versions stay readable."""
@@ -84,7 +84,7 @@ class MarkerPart(_Part):
     """A line in the user's transcript that says the context was compacted or cleared here."""
 
     type: Literal["marker"] = "marker"
-    reason: Literal["compaction", "clear"]
+    reason: BoundaryReason
     text: str
 
 
@@ -183,6 +183,6 @@ def in_call_order(messages: Sequence[Message]) -> list[Message]:
     Results are stored as they finish; every view and every request shows them in the order of their calls.
     """
     ordered: list[Message] = []
-    for (_, is_result), run in itertools.groupby(messages, key=lambda message: (message.step, message.role == "tool")):
-        ordered.extend(sorted(run, key=lambda message: message.call_index or 0) if is_result else run)
+    for _, run in itertools.groupby(messages, key=lambda message: (message.step, message.role == "tool")):
+        ordered.extend(sorted(run, key=lambda message: message.call_index or 0))
     return ordered

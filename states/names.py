@@ -111,7 +111,7 @@ class StopReason(StrEnum):
     stop_after_tool = "stop_after_tool"
     max_tokens = "max_tokens"
     content_filter = "content_filter"
-    token_budget = "token_budget"
+    token_budget = "token_budget"  # noqa: S105 - tokens of a model, no secret
     time_budget = "time_budget"
     interrupted = "interrupted"
     error = "error"
@@ -160,6 +160,15 @@ WhenBusy = Literal["queue", "interrupt", "reject"]
 Crash = Literal["at_most_once", "at_least_once"]
 """What a crash during a tool call means: its outcome is unknown, or it runs again with the same key."""
 
+Purpose = Literal["step", "summary", "title"]
+"""What a model is called for."""
+
+BoundaryReason = Literal["compaction", "clear"]
+"""Why the context starts anew."""
+
+CompactionPhase = Literal["started", "summarised", "stored", "finished", "failed", "unproductive"]
+"""How far a compaction has come."""
+
 RESTING: Final = frozenset(
     {
         ChatState.waiting,
@@ -180,3 +189,8 @@ JOBS: Final = {
     ChatState.interrupted: Job.settle,
 }
 """The job of each state that has one (`settle` only while unsettled)."""
+
+
+def job_in(state: ChatState, *, settled: bool) -> Job | None:
+    """Return the job that runs in `state`, if it has one."""
+    return None if state is ChatState.interrupted and settled else JOBS.get(state)

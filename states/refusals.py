@@ -17,13 +17,12 @@ from turnwise.states.errors import (
     ToolResultMismatch,
 )
 from turnwise.states.facts import Facts
-from turnwise.states.guards import something_to_compact
 from turnwise.states.names import ChatState, Trigger
 
 Refusal = Callable[[Facts, Arguments], None]
 
 
-def refuse_archived(facts: Facts, arguments: Arguments) -> None:  # noqa: ARG001
+def refuse_archived(facts: Facts, arguments: Arguments) -> None:
     """Refuse everything but `unarchived` on an archived chat."""
     if facts.archived:
         raise ChatArchived(facts.chat_id)
@@ -39,12 +38,13 @@ def refuse_dead_token(facts: Facts, arguments: Arguments) -> None:
 
 def refuse_when_busy(facts: Facts, arguments: Arguments) -> None:
     """Refuse a message that must not wait, and one for which the queue has no room."""
-    if facts.state is ChatState.waiting or (facts.resting and facts.state is not ChatState.requires_action):
+    if facts.resting and facts.state is not ChatState.requires_action:
         return
-    if arguments.get("when_busy") == "reject":
+    when_busy, limit = arguments.get("when_busy", "queue"), arguments["limits"].queue_limit
+    if when_busy == "reject":
         raise ChatBusy(facts.state)
-    if len(facts.queue) >= arguments["limits"].queue_limit:
-        raise QueueFull(arguments["limits"].queue_limit)
+    if when_busy == "queue" and len(facts.queue) >= limit:
+        raise QueueFull(limit)
 
 
 def refuse_mismatch(facts: Facts, arguments: Arguments) -> None:
@@ -66,7 +66,7 @@ def refuse_unknown_queued(facts: Facts, arguments: Arguments) -> None:
 
 def refuse_empty_compaction(facts: Facts, arguments: Arguments) -> None:
     """Refuse to compact nothing."""
-    if not something_to_compact(facts, arguments):
+    if not facts.history.foldable:
         raise NothingToCompact(facts.chat_id)
 
 

@@ -41,42 +41,43 @@ class Row:
 
 T, S = Trigger, ChatState
 
-BUSY: Final = (
-    S.pending,
-    S.streaming,
-    S.executing_tools,
-    S.compacting,
-    S.requires_action,
-)
+BUSY: Final = (S.pending, S.streaming, S.executing_tools, S.compacting, S.requires_action)
 """Where a message finds the chat at work (`interrupted` is too, while unsettled)."""
+
+_QUEUED: Final = (*BUSY, S.interrupted, S.error)
+"""Where a queue may stand."""
+
+_REST: Final = (S.waiting, S.requires_action, S.error)
+"""Where a chat rests whatever its facts (`interrupted` is a rest too, once settled)."""
+
+
+def _stay(
+    trigger: Trigger, sources: Iterable[ChatState], write: WriteFunction, *, when: tuple[Guard, ...] = ()
+) -> tuple[Row, ...]:
+    return tuple(Row(trigger, source, source, when=when, writes=(write,)) for source in sources)
 
 
 # fmt: off
-def _stay(trigger: Trigger, sources: Iterable[ChatState], *writes: WriteFunction, when: tuple[Guard, ...] = ()) -> tuple[Row, ...]:
-    return tuple(Row(trigger, source, source, when=when, writes=writes) for source in sources)
-
-
-def _after_compaction(trigger: Trigger, outcome: WriteFunction) -> tuple[Row, ...]:
-    return (
-        Row(trigger, S.compacting, S.requires_action, when=(g.client_calls_open,), writes=(outcome, w.ask_client)),
-        Row(trigger, S.compacting, S.streaming,       when=(g.turn_goes_on,), unless=(g.client_calls_open,), writes=(outcome, w.begin_step)),
-        Row(trigger, S.compacting, S.pending,         when=(g.queue_waits,), unless=(g.client_calls_open, g.turn_goes_on), writes=(outcome, w.name_spent_budget, w.finish_turn, w.take_queue_head)),
-        Row(trigger, S.compacting, S.waiting,         unless=(g.client_calls_open, g.turn_goes_on, g.queue_waits), writes=(outcome, w.name_spent_budget, w.finish_turn)),
-    )
-
+_BEGIN   = (w.start_turn, w.append_user_message)
+_REWRITE = (w.cut_history, w.clear_queue, w.cancel_open_calls, w.clear_error, *_BEGIN)
+_COMMIT  = (w.commit_reply, w.plan_calls)
+_FINISH = (w.name_spent_budget, w.finish_turn)
+_SETTLE  = (w.commit_partial, w.close_open_calls, w.mark_settled, w.finish_turn)
+_FAIL    = (w.commit_partial, w.close_open_calls, w.set_error, w.finish_turn)
+_REPAIR  = (w.commit_partial, w.close_open_calls, w.restore_promises, w.set_error, w.finish_turn)
 
 _CLIENT = (
     Row(T.create, NEW, S.waiting, writes=(w.insert_chat,)),
 
-    Row(T.send_message, S.waiting,     S.pending, writes=(w.start_turn, w.append_user_message)),
-    Row(T.send_message, S.error,       S.pending, unless=(g.queue_waits,), writes=(w.clear_error, w.start_turn, w.append_user_message)),
-    Row(T.send_message, S.error,       S.pending, when=(g.queue_waits,),   writes=(w.enqueue_last, w.clear_error, w.take_queue_head)),
-    Row(T.send_message, S.interrupted, S.pending, when=(g.settled,), unless=(g.queue_waits,), writes=(w.start_turn, w.append_user_message)),
-    Row(T.send_message, S.interrupted, S.pending, when=(g.settled, g.queue_waits),            writes=(w.enqueue_last, w.take_queue_head)),
-    Row(T.send_message, S.interrupted, S.interrupted, unless=(g.settled, g.wants_interrupt),            writes=(w.enqueue_last,)),
-    Row(T.send_message, S.interrupted, S.interrupted, when=(g.wants_interrupt,), unless=(g.settled,),   writes=(w.enqueue_first, w.promote_when_settled)),
+    Row(T.send_message, S.waiting,     S.pending,     writes=_BEGIN),
+    Row(T.send_message, S.error,       S.pending,     unless=(g.queue_waits,), writes=(w.clear_error, *_BEGIN)),
+    Row(T.send_message, S.error,       S.pending,     when=(g.queue_waits,), writes=(w.clear_error, w.enqueue_last, w.take_queue_head)),
+    Row(T.send_message, S.interrupted, S.pending,     when=(g.settled,), unless=(g.queue_waits,), writes=_BEGIN),
+    Row(T.send_message, S.interrupted, S.pending,     when=(g.settled, g.queue_waits), writes=(w.enqueue_last, w.take_queue_head)),
+    Row(T.send_message, S.interrupted, S.interrupted, unless=(g.settled, g.wants_interrupt), writes=(w.enqueue_last,)),
+    Row(T.send_message, S.interrupted, S.interrupted, when=(g.wants_interrupt,), unless=(g.settled,), writes=(w.enqueue_first, w.promote_when_settled)),
     *(Row(T.send_message, at, at,            unless=(g.wants_interrupt,), writes=(w.enqueue_last,)) for at in BUSY),
-    *(Row(T.send_message, at, S.interrupted, when=(g.wants_interrupt,),   writes=(w.enqueue_first, w.note_interrupt, w.promote_when_settled)) for at in BUSY),
+    *(Row(T.send_message, at, S.interrupted, when=(g.wants_interrupt,), writes=(w.enqueue_first, w.note_interrupt, w.promote_when_settled)) for at in BUSY),
 
     Row(T.submit_tool_results, S.requires_action, S.pending, writes=(w.record_results,)),
 
@@ -87,64 +88,73 @@ _CLIENT = (
     Row(T.resume, S.error,       S.pending, when=(g.queue_waits,), writes=(w.clear_error, w.take_queue_head)),
     Row(T.resume, S.error,       S.pending, when=(g.history_unfinished,), unless=(g.queue_waits,), writes=(w.clear_error, w.reopen_turn)),
 
-    *(Row(T.edit_message, at, S.pending, writes=(w.cut_history, w.clear_queue, w.cancel_open_calls, w.clear_error, w.start_turn, w.append_user_message)) for at in (S.waiting, *BUSY, S.error)),
-    Row(T.edit_message, S.interrupted, S.pending, when=(g.settled,), writes=(w.cut_history, w.clear_queue, w.start_turn, w.append_user_message)),
+    *(Row(T.edit_message, at,      S.pending, writes=_REWRITE) for at in (S.waiting, *BUSY, S.error)),
+    Row(T.edit_message, S.interrupted, S.pending, when=(g.settled,), writes=_REWRITE),
 
     Row(T.request_compaction, S.waiting,     S.pending, when=(g.something_to_compact,), writes=(w.order_compaction,)),
     Row(T.request_compaction, S.error,       S.pending, when=(g.something_to_compact,), unless=(g.queue_waits,), writes=(w.clear_error, w.order_compaction)),
     Row(T.request_compaction, S.interrupted, S.pending, when=(g.settled, g.something_to_compact), unless=(g.queue_waits,), writes=(w.order_compaction,)),
 
     Row(T.clear_context, S.waiting,     S.waiting, writes=(w.insert_clear_boundary,)),
-    Row(T.clear_context, S.error,       S.waiting, unless=(g.queue_waits,), writes=(w.insert_clear_boundary, w.clear_error)),
+    Row(T.clear_context, S.error,       S.waiting, unless=(g.queue_waits,), writes=(w.clear_error, w.insert_clear_boundary)),
     Row(T.clear_context, S.interrupted, S.waiting, when=(g.settled,), unless=(g.queue_waits,), writes=(w.insert_clear_boundary,)),
 
-    *_stay(T.edit_queued,   (*BUSY, S.interrupted, S.error), w.change_queued, when=(g.queue_waits,)),
-    *_stay(T.delete_queued, (*BUSY, S.interrupted, S.error), w.remove_queued, when=(g.queue_waits,)),
-    *(Row(T.promote_queued, at, S.interrupted, when=(g.queue_waits,), writes=(w.move_to_head, w.note_interrupt, w.promote_when_settled)) for at in BUSY),
+    *_stay(T.edit_queued,   _QUEUED, w.change_queued, when=(g.queue_waits,)),
+    *_stay(T.delete_queued, _QUEUED, w.remove_queued, when=(g.queue_waits,)),
+    *(Row(T.promote_queued, at,        S.interrupted, when=(g.queue_waits,), writes=(w.move_to_head, w.note_interrupt, w.promote_when_settled)) for at in BUSY),
     Row(T.promote_queued, S.interrupted, S.interrupted, when=(g.queue_waits,), unless=(g.settled,), writes=(w.move_to_head, w.promote_when_settled)),
     Row(T.promote_queued, S.interrupted, S.pending,     when=(g.queue_waits, g.settled), writes=(w.move_to_head, w.take_queue_head)),
-    Row(T.promote_queued, S.error,       S.pending,     when=(g.queue_waits,), writes=(w.move_to_head, w.clear_error, w.take_queue_head)),
+    Row(T.promote_queued, S.error,       S.pending,     when=(g.queue_waits,), writes=(w.clear_error, w.move_to_head, w.take_queue_head)),
 )
+
+
+def _after_compaction(trigger: Trigger, outcome: WriteFunction) -> tuple[Row, ...]:
+    return (
+        Row(trigger, S.compacting, S.requires_action, when=(g.client_calls_open,), writes=(outcome, w.ask_client)),
+        Row(trigger, S.compacting, S.streaming,       when=(g.turn_goes_on,), unless=(g.client_calls_open,), writes=(outcome, w.begin_step)),
+        Row(trigger, S.compacting, S.pending,         when=(g.queue_waits,), unless=(g.client_calls_open, g.turn_goes_on), writes=(outcome, *_FINISH, w.take_queue_head)),
+        Row(trigger, S.compacting, S.waiting,         unless=(g.client_calls_open, g.turn_goes_on, g.queue_waits), writes=(outcome, *_FINISH)),
+    )
+
 
 _HOLDER = (
     Row(T.claimed, S.pending, S.executing_tools, when=(g.tools_unfinished,), writes=(w.grant_lease,)),
     Row(T.claimed, S.pending, S.compacting,      when=(g.compaction_due,), unless=(g.tools_unfinished,), writes=(w.grant_lease,)),
     Row(T.claimed, S.pending, S.requires_action, when=(g.client_calls_open,), unless=(g.tools_unfinished, g.compaction_due), writes=(w.ask_client,)),
-    Row(T.claimed, S.pending, S.pending,         when=(g.turn_over, g.queue_waits), unless=(g.tools_unfinished, g.compaction_due, g.client_calls_open), writes=(w.name_spent_budget, w.finish_turn, w.take_queue_head)),
-    Row(T.claimed, S.pending, S.waiting,         when=(g.turn_over,), unless=(g.tools_unfinished, g.compaction_due, g.client_calls_open, g.queue_waits), writes=(w.name_spent_budget, w.finish_turn)),
+    Row(T.claimed, S.pending, S.pending,         when=(g.turn_over, g.queue_waits), unless=(g.tools_unfinished, g.compaction_due, g.client_calls_open), writes=(*_FINISH, w.take_queue_head)),
+    Row(T.claimed, S.pending, S.waiting,         when=(g.turn_over,), unless=(g.tools_unfinished, g.compaction_due, g.client_calls_open, g.queue_waits), writes=_FINISH),
     Row(T.claimed, S.pending, S.streaming,       unless=(g.tools_unfinished, g.compaction_due, g.client_calls_open, g.turn_over), writes=(w.grant_lease, w.begin_step)),
     Row(T.claimed, S.interrupted, S.interrupted, when=(g.unleased,), unless=(g.settled,), writes=(w.grant_lease,)),
 
     *_stay(T.attempt_started,   (S.streaming, S.compacting), w.start_attempt),
     *_stay(T.attempt_discarded, (S.streaming, S.compacting), w.discard_attempt),
 
-    Row(T.step_finished, S.streaming, S.executing_tools, when=(g.has_local_calls,), writes=(w.commit_reply, w.plan_calls)),
-    Row(T.step_finished, S.streaming, S.compacting,      when=(g.compaction_due,), unless=(g.has_local_calls,), writes=(w.commit_reply, w.plan_calls)),
-    Row(T.step_finished, S.streaming, S.requires_action, when=(g.has_client_calls,), unless=(g.has_local_calls, g.compaction_due), writes=(w.commit_reply, w.plan_calls, w.ask_client)),
-    Row(T.step_finished, S.streaming, S.pending,         when=(g.queue_waits,), unless=(g.has_local_calls, g.compaction_due, g.has_client_calls), writes=(w.commit_reply, w.finish_turn, w.take_queue_head)),
-    Row(T.step_finished, S.streaming, S.waiting,         unless=(g.has_local_calls, g.compaction_due, g.has_client_calls, g.queue_waits), writes=(w.commit_reply, w.finish_turn)),
+    Row(T.step_finished, S.streaming, S.executing_tools, when=(g.has_local_calls,), writes=_COMMIT),
+    Row(T.step_finished, S.streaming, S.compacting,      when=(g.compaction_due,), unless=(g.has_local_calls,), writes=_COMMIT),
+    Row(T.step_finished, S.streaming, S.requires_action, when=(g.has_client_calls,), unless=(g.has_local_calls, g.compaction_due), writes=(*_COMMIT, w.ask_client)),
+    Row(T.step_finished, S.streaming, S.pending,         when=(g.queue_waits,), unless=(g.has_local_calls, g.compaction_due, g.has_client_calls), writes=(*_COMMIT, w.finish_turn, w.take_queue_head)),
+    Row(T.step_finished, S.streaming, S.waiting,         unless=(g.has_local_calls, g.compaction_due, g.has_client_calls, g.queue_waits), writes=(*_COMMIT, w.finish_turn)),
 
-    *_stay(T.call_started,  (S.executing_tools,), w.start_call),
-    *_stay(T.call_finished, (S.executing_tools,), w.finish_call),
+    *_stay(T.call_started,  (S.executing_tools,), w.start_call,  when=(g.call_may_start,)),
+    *_stay(T.call_finished, (S.executing_tools,), w.finish_call, when=(g.call_lacks_result,)),
 
-    Row(T.tools_finished, S.executing_tools, S.compacting,      when=(g.compaction_due,), writes=(w.conclude_tools,)),
-    Row(T.tools_finished, S.executing_tools, S.requires_action, when=(g.client_calls_open,), unless=(g.compaction_due,), writes=(w.conclude_tools, w.ask_client)),
-    Row(T.tools_finished, S.executing_tools, S.pending,         when=(g.turn_over, g.queue_waits), unless=(g.compaction_due, g.client_calls_open), writes=(w.conclude_tools, w.name_spent_budget, w.finish_turn, w.take_queue_head)),
-    Row(T.tools_finished, S.executing_tools, S.waiting,         when=(g.turn_over,), unless=(g.compaction_due, g.client_calls_open, g.queue_waits), writes=(w.conclude_tools, w.name_spent_budget, w.finish_turn)),
-    Row(T.tools_finished, S.executing_tools, S.streaming,       unless=(g.compaction_due, g.client_calls_open, g.turn_over), writes=(w.conclude_tools, w.begin_step)),
+    Row(T.tools_finished, S.executing_tools, S.compacting,      when=(g.compaction_due,), unless=(g.local_calls_open,), writes=(w.conclude_tools,)),
+    Row(T.tools_finished, S.executing_tools, S.requires_action, when=(g.client_calls_open,), unless=(g.local_calls_open, g.compaction_due), writes=(w.conclude_tools, w.ask_client)),
+    Row(T.tools_finished, S.executing_tools, S.pending,         when=(g.turn_over, g.queue_waits), unless=(g.local_calls_open, g.compaction_due, g.client_calls_open), writes=(w.conclude_tools, *_FINISH, w.take_queue_head)),
+    Row(T.tools_finished, S.executing_tools, S.waiting,         when=(g.turn_over,), unless=(g.local_calls_open, g.compaction_due, g.client_calls_open, g.queue_waits), writes=(w.conclude_tools, *_FINISH)),
+    Row(T.tools_finished, S.executing_tools, S.streaming,       unless=(g.local_calls_open, g.compaction_due, g.client_calls_open, g.turn_over), writes=(w.conclude_tools, w.begin_step)),
 
     *_after_compaction(T.compacted, w.commit_boundary),
     *_after_compaction(T.compaction_failed, w.note_compaction_failure),
 
-    Row(T.settled, S.interrupted, S.pending,     when=(g.promote_asked, g.queue_waits), unless=(g.settled,), writes=(w.commit_partial, w.close_open_calls, w.mark_settled, w.finish_turn, w.take_queue_head)),
-    Row(T.settled, S.interrupted, S.interrupted, when=(g.promote_asked,), unless=(g.settled, g.queue_waits), writes=(w.commit_partial, w.close_open_calls, w.mark_settled, w.finish_turn)),
-    Row(T.settled, S.interrupted, S.interrupted, unless=(g.settled, g.promote_asked), writes=(w.commit_partial, w.close_open_calls, w.mark_settled, w.finish_turn)),
+    Row(T.settled, S.interrupted, S.pending,     when=(g.promotion_waits,), unless=(g.settled,), writes=(*_SETTLE, w.take_queue_head)),
+    Row(T.settled, S.interrupted, S.interrupted, unless=(g.settled, g.promotion_waits), writes=_SETTLE),
 
     *(Row(T.released, at, S.pending, writes=(w.give_up_started_calls,)) for at in (S.streaming, S.executing_tools, S.compacting)),
-    Row(T.released, S.interrupted, S.interrupted, unless=(g.settled,), writes=(w.drop_lease,)),
+    Row(T.released, S.interrupted, S.interrupted, unless=(g.settled, g.unleased), writes=(w.drop_lease,)),
 
-    *(Row(T.failed, at, S.error, writes=(w.commit_partial, w.close_open_calls, w.set_error, w.finish_turn)) for at in (S.pending, S.streaming, S.executing_tools, S.compacting)),
-    Row(T.failed, S.interrupted, S.error, unless=(g.settled,), writes=(w.commit_partial, w.close_open_calls, w.set_error, w.finish_turn)),
+    *(Row(T.failed, at, S.error, writes=_FAIL) for at in (S.pending, S.streaming, S.executing_tools, S.compacting)),
+    Row(T.failed, S.interrupted, S.error, unless=(g.settled,), writes=_FAIL),
 )
 
 _CLOCK = (
@@ -154,14 +164,14 @@ _CLOCK = (
     Row(T.deadline_passed, S.requires_action, S.pending,         when=(g.call_is_due, g.every_call_is_due), writes=(w.time_out_due_calls,)),
     Row(T.deadline_passed, S.requires_action, S.requires_action, when=(g.call_is_due,), unless=(g.every_call_is_due,), writes=(w.time_out_due_calls,)),
 
-    Row(T.repaired, UNKNOWN, S.error, writes=(w.commit_partial, w.close_open_calls, w.restore_promises, w.set_error, w.finish_turn)),
-    *(Row(T.repaired, at, S.error, when=(g.promise_broken,), writes=(w.commit_partial, w.close_open_calls, w.restore_promises, w.set_error, w.finish_turn)) for at in S),
+    Row(T.repaired, UNKNOWN, S.error, writes=_REPAIR),
+    *(Row(T.repaired, at, S.error, when=(g.promise_broken,), writes=_REPAIR) for at in S),
 )
 
 _ADMINISTRATION = (
-    *_stay(T.archived,   (S.waiting, S.requires_action, S.error), w.mark_archived),
+    *_stay(T.archived,   _REST,            w.mark_archived),
     *_stay(T.archived,   (S.interrupted,), w.mark_archived, when=(g.settled,)),
-    *_stay(T.unarchived, (S.waiting, S.requires_action, S.error), w.unmark_archived),
+    *_stay(T.unarchived, _REST,            w.unmark_archived),
     *_stay(T.unarchived, (S.interrupted,), w.unmark_archived, when=(g.settled,)),
     *_stay(T.renamed,          S, w.change_title),
     *_stay(T.metadata_changed, S, w.change_metadata),
@@ -202,10 +212,7 @@ def check(rows: Iterable[Row]) -> None:
         if row.source not in places or row.target not in places - {NEW, UNKNOWN}:
             raise ValueError(f"row {row.trigger} in {row.source} goes to {row.target}: not a declared state")
     for one, other in itertools.combinations(rows, 2):
-        if (one.trigger, one.source) == (
-            other.trigger,
-            other.source,
-        ) and not one.excludes(other):
+        if (one.trigger, one.source) == (other.trigger, other.source) and not one.excludes(other):
             raise ValueError(f"rows {one.trigger} in {one.source} to {one.target} and to {other.target} can both match")
 
 

@@ -17,6 +17,7 @@ from turnwise.states.events import (
     PartEvent,
     QueueEvent,
     StatusEvent,
+    ToolResultEvent,
     TurnFinishedEvent,
 )
 from turnwise.states.messages import Message, QueuedMessage, in_call_order
@@ -68,7 +69,7 @@ def fold(events: Iterable[Event], transcript: Transcript | None = None) -> Trans
     return transcript
 
 
-def _fold_one(transcript: Transcript, event: Event) -> None:  # noqa: C901 - one case per kind of event
+def _fold_one(transcript: Transcript, event: Event) -> None:  # noqa: C901, PLR0912 - one case per kind of event
     match event:
         case StatusEvent():
             transcript.state = event.state
@@ -95,6 +96,8 @@ def _fold_one(transcript: Transcript, event: Event) -> None:  # noqa: C901 - one
             transcript.queue = event.queue
         case ActionRequiredEvent():
             transcript.open_calls = event.calls
+        case ToolResultEvent():
+            transcript.open_calls = tuple(call for call in transcript.open_calls if call.call_id != event.call_id)
         case TurnFinishedEvent():
             _drop_live(transcript)
             transcript.stop_reason = event.stop_reason

@@ -4,14 +4,6 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict
 
-_COUNTS = (
-    "input_tokens",
-    "output_tokens",
-    "reasoning_tokens",
-    "cache_read_tokens",
-    "cache_write_tokens",
-)
-
 
 class Usage(BaseModel):
     """What model calls consumed, in tokens. `None` means that nobody reported the figure."""
@@ -32,7 +24,13 @@ class Usage(BaseModel):
     @property
     def known(self) -> bool:
         """Whether any figure was reported."""
-        return any(getattr(self, name) is not None for name in _COUNTS)
+        return not (
+            self.input_tokens is None
+            and self.output_tokens is None
+            and self.reasoning_tokens is None
+            and self.cache_read_tokens is None
+            and self.cache_write_tokens is None
+        )
 
     def __add__(self, other: Usage) -> Usage:
         """Return the sum, figure by figure; a figure unknown on both sides stays unknown."""

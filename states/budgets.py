@@ -1,0 +1,43 @@
+"""What a turn and its context may spend, and how to tell that it is spent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Final
+
+from turnwise.states.calls import ToolCall
+from turnwise.states.facts import Limits, TurnFacts
+from turnwise.states.names import CallStatus, StopReason
+
+_ALL: Final = 100
+"""Percent."""
+
+
+def over_threshold(tokens: int | None, limit: int | None, limits: Limits) -> bool:
+    """Return whether `tokens` of context reach the threshold; an unknown figure or limit never does."""
+    if limit is None or limits.context_limit == 0:
+        limit = limits.context_limit
+    if tokens is None or not limit or limits.threshold_percent >= _ALL:
+        return False
+    return tokens * _ALL >= limits.threshold_percent * limit
+
+
+def why_spent(turn: TurnFacts, limits: Limits, now: datetime) -> StopReason | None:
+    """Return the budget that keeps the turn from another step, if one is spent."""
+    if limits.max_steps is not None and turn.steps >= limits.max_steps:
+        return StopReason.max_steps
+    if limits.turn_tokens is not None:
+        spent = (turn.usage.input_tokens or 0) + (turn.usage.output_tokens or 0)
+        if spent >= limits.turn_tokens:
+            return StopReason.token_budget
+    if limits.turn_seconds is not None and turn.started_at is not None:
+        lasted = (now - turn.started_at).total_seconds()
+        if lasted >= limits.turn_seconds:
+            return StopReason.time_budget
+    return None
+
+
+def stop_after_succeeded(calls: Iterable[ToolCall]) -> bool:
+    """Return whether a tool that ends the turn has done what it was asked."""
+    return any(call.stop_after and call.status is CallStatus.succeeded for call in calls)

@@ -1,0 +1,81 @@
+"""The judge of legality: one process-wide synchronous `transitions.Machine`, built from the table.
+
+It is fired on a throw-away slot and never moves anything itself: it only says which row matches.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from transitions import EventData, Machine, Transition
+from transitions.core import Condition
+
+from turnwise.states.arguments import Arguments
+from turnwise.states.facts import Facts
+from turnwise.states.names import NEW, UNKNOWN, ChatState, Trigger
+from turnwise.states.table import TABLE, Row
+
+
+def judge(source: str, trigger: Trigger, facts: Facts, arguments: Arguments) -> Row | None:
+    """Return the row that matches, or `None`. The table must have rows for `trigger` in `source`."""
+    slot = _Slot(source)
+    _MACHINE.events[trigger.value].trigger(slot, facts, arguments)
+    return slot.row
+
+
+class _Slot:
+    """What the machine is fired on: it holds the place asked about, and receives the row that matches."""
+
+    __slots__ = ("row", "state")
+
+    def __init__(self, state: str) -> None:
+        self.state = state
+        self.row: Row | None = None
+
+
+class _Guard(Condition):
+    """Asks a guard about the facts and arguments, instead of about the event."""
+
+    def check(self, event_data: EventData) -> bool:
+        return bool(self.func(*event_data.args) is self.target)  # type: ignore[operator] # never a name
+
+
+class _RowTransition(Transition):
+    """A transition that remembers the row it was made from, and hands it over instead of changing a state."""
+
+    condition_cls = _Guard
+
+    def __init__(self, *args: Any, row: Row, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.row = row
+
+    def _change_state(self, event_data: EventData) -> None:
+        event_data.model.row = self.row  # type: ignore[attr-defined] # the model is always a slot
+
+
+class _TableMachine(Machine):
+    transition_cls = _RowTransition
+
+
+def _built() -> Machine:
+    machine = _TableMachine(
+        model=None,
+        states=[NEW, UNKNOWN, *(state.value for state in ChatState)],
+        initial=NEW,
+        auto_transitions=False,
+        send_event=True,
+        queued=False,
+    )
+    for row in TABLE:
+        machine.add_transition(
+            row.trigger.value,
+            str(row.source),
+            row.target.value,
+            conditions=list(row.when),
+            unless=list(row.unless),
+            row=row,
+        )
+    return machine
+
+
+_MACHINE: Final = _built()

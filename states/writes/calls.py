@@ -1,0 +1,137 @@
+"""Writes about tool calls: from plan to result, by whomever and however they end."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Final
+
+from turnwise.states.calls import Answer, CallOutcome, ToolCall
+from turnwise.states.digests import digest_of_answer
+from turnwise.states.draft import Draft
+from turnwise.states.events import ActionRequiredEvent, ToolResultEvent
+from turnwise.states.messages import ToolResultPart
+from turnwise.states.names import CallStatus, ChatState, Stage, Tail
+
+INTERRUPTED_TEXT: Final = "Interrupted by the user before a result was there."
+ABANDONED_TEXT: Final = "Cancelled: the chat ended in an error before a result was there."
+TIMED_OUT_TEXT: Final = "Timed out: no result arrived before the deadline. Whether the action happened is unknown."
+UNKNOWN_TEXT: Final = (
+    "Outcome unknown: the process that ran this call stopped before a result was recorded. "
+    "It may or may not have taken effect."
+)
+
+
+def plan_calls(draft: Draft) -> None:
+    """Record each call before any of them starts."""
+    for call in draft.arguments["reply"].calls:
+        draft.put_call(call)
+
+
+def start_call(draft: Draft) -> None:
+    """Record that the call starts, before it does."""
+    draft.put_call(_known(draft, draft.arguments["call_id"]).with_status(CallStatus.started))
+
+
+def finish_call(draft: Draft) -> None:
+    """Append the call's result as a message of its own."""
+    _answer(draft, draft.arguments["outcome"])
+
+
+def conclude_tools(draft: Draft) -> None:
+    """Note that every local call of the step has its result."""
+    draft.step = dataclasses.replace(draft.step, stage=Stage.done)
+
+
+def ask_client(draft: Draft) -> None:
+    """Set the deadlines of the open client calls, and show the calls."""
+    default = draft.limits.action_deadline
+    for call in draft.calls:
+        if call.open and call.deadline is None:
+            asked = call.asked_at(draft.now, default)
+            if asked.deadline is not None:
+                draft.put_call(asked)
+    draft.events.append(ActionRequiredEvent(calls=tuple(call for call in draft.calls if call.open)))
+
+
+def record_results(draft: Draft) -> None:
+    """Append the client's results, and keep what proves them."""
+    receipt_id = f"{draft.before.chat_id}-r{draft.before.version + 1}"
+    for result in draft.arguments["results"]:
+        outcome = CallOutcome(
+            call_id=result.call_id,
+            status=CallStatus.failed if result.is_error else CallStatus.succeeded,
+            output=result.output,
+            is_error=result.is_error,
+            answer=Answer(digest_of_answer(result.output, is_error=result.is_error), receipt_id, draft.now),
+        )
+        _answer(draft, outcome)
+
+
+def time_out_due_calls(draft: Draft) -> None:
+    """Answer every call whose deadline has passed."""
+    for call in draft.calls:
+        if call.is_due(draft.now):
+            _close(draft, call, CallStatus.timed_out, TIMED_OUT_TEXT)
+
+
+def give_up_started_calls(draft: Draft) -> None:
+    """Answer each started at-most-once call with `unknown`: it may have happened and must not run again."""
+    for call in draft.calls:
+        if call.status is CallStatus.started and call.crash == "at_most_once":
+            _close(draft, call, CallStatus.unknown, UNKNOWN_TEXT)
+
+
+def close_open_calls(draft: Draft) -> None:
+    """Answer every open call: nobody will run it any more."""
+    interrupted = draft.before.state is ChatState.interrupted
+    status, text = (CallStatus.interrupted, INTERRUPTED_TEXT) if interrupted else (CallStatus.cancelled, ABANDONED_TEXT)
+    for call in draft.calls:
+        if call.open:
+            _close(draft, call, status, text)
+
+
+def cancel_open_calls(draft: Draft) -> None:
+    """Close the calls that were cut away with their messages: they need no result any more."""
+    for call in draft.calls:
+        if call.open:
+            draft.put_call(call.with_status(CallStatus.cancelled))
+
+
+def _close(draft: Draft, call: ToolCall, status: CallStatus, text: str) -> None:
+    outcome = CallOutcome(
+        call_id=call.call_id,
+        status=status,
+        output=text,
+        is_error=status is not CallStatus.interrupted,
+        synthetic=True,
+    )
+    _answer(draft, outcome)
+
+
+def _answer(draft: Draft, outcome: CallOutcome) -> None:
+    call = _known(draft, outcome.call_id)
+    draft.put_call(call.with_status(outcome.status, outcome.answer))
+    part = ToolResultPart(
+        call_id=call.call_id,
+        name=call.name,
+        output=outcome.output,
+        is_error=outcome.is_error,
+        outcome=outcome.status,
+        attachments=outcome.attachments,
+    )
+    draft.append("tool", (part,), tail=Tail.awaits_answer, call_index=call.index, synthetic=outcome.synthetic)
+    draft.events.append(
+        ToolResultEvent(
+            step=call.step,
+            call_id=call.call_id,
+            index=call.index,
+            name=call.name,
+            output=outcome.output,
+            is_error=outcome.is_error,
+            outcome=outcome.status,
+        )
+    )
+
+
+def _known(draft: Draft, call_id: str) -> ToolCall:
+    return next(call for call in draft.calls if call.call_id == call_id)

@@ -1,0 +1,134 @@
+"""Writes about the context window: how full it is, and the boundaries at which it starts anew."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Final
+
+from turnwise.states.budgets import over_threshold
+from turnwise.states.draft import Draft
+from turnwise.states.effects import InsertBoundary
+from turnwise.states.events import CompactionEvent, ErrorInfo
+from turnwise.states.facts import StepFacts
+from turnwise.states.guards import turn_goes_on
+from turnwise.states.messages import MarkerPart, TextPart
+from turnwise.states.names import Audience, BoundaryReason, CompactionPhase, Need, Tail
+from turnwise.states.usage import Usage
+
+COMPACTED_TEXT: Final = "Earlier messages were summarised to make room."
+CLEARED_TEXT: Final = "The context was cleared here."
+
+
+def measure_context(draft: Draft) -> None:
+    """Note how full the context is, and whether the step owes a compaction for it."""
+    reply, known = draft.arguments["reply"], draft.compaction
+    limit = reply.context_limit if reply.context_limit is not None else draft.limits.context_limit
+    over = over_threshold(reply.context_tokens, limit, draft.limits)
+    unproductive = over and known.unproven
+    due = over and not known.unproven and not draft.turn.compacts_no_more
+    draft.compaction = dataclasses.replace(
+        known,
+        need=Need.due if due else Need.none,
+        context_tokens=reply.context_tokens,
+        context_limit=limit,
+        estimated=reply.estimated,
+        unproven=known.unproven and reply.context_tokens is None,
+    )
+    if unproductive:
+        draft.turn = dataclasses.replace(draft.turn, compacts_no_more=True)
+        tell_compaction(draft, "unproductive")
+
+
+def commit_boundary(draft: Draft) -> None:
+    """Set the boundary: a marker for the user, the summary for the model, and what is carried past it."""
+    summary, usage = draft.arguments["summary"], draft.arguments.get("usage")
+    folded, carried = summary.folded, len(summary.carried)
+    tell_compaction(draft, "summarised", folded=folded)
+    draft.book(usage)
+    goes_on = turn_goes_on(draft.before, draft.arguments)
+    reopens = goes_on and draft.history.tail is not Tail.awaits_answer
+    waits = goes_on or summary.awaits_answer or any(call.open for call in draft.calls)
+    _mark(draft, "compaction", COMPACTED_TEXT, carried=summary.carried, usage=usage)
+    draft.append(
+        "user",
+        (TextPart(text=summary.text),),
+        tail=Tail.awaits_answer if waits else Tail.answered,
+        audience=Audience.model,
+        synthetic=True,
+    )
+    draft.history = dataclasses.replace(draft.history, foldable=carried)
+    draft.turn = dataclasses.replace(draft.turn, reentries=draft.turn.reentries + reopens)
+    draft.compaction = dataclasses.replace(draft.compaction, unproven=True, count=draft.compaction.count + 1)
+    _conclude(draft)
+    tell_compaction(draft, "stored", folded=folded, carried=carried)
+    tell_compaction(draft, "finished", folded=folded, carried=carried)
+
+
+def note_compaction_failure(draft: Draft) -> None:
+    """Report that the summary failed; the history stays as it is."""
+    draft.book(draft.arguments.get("usage"))
+    _conclude(draft)
+    tell_compaction(draft, "failed", error=draft.arguments["error"])
+
+
+def order_compaction(draft: Draft) -> None:
+    """Begin a step of its own for the compaction that was asked for."""
+    draft.step = StepFacts(number=draft.step.number + 1)
+    draft.calls = ()
+    draft.compaction = dataclasses.replace(draft.compaction, need=Need.requested)
+    draft.set(interrupt_reason=None)
+
+
+def insert_clear_boundary(draft: Draft) -> None:
+    """Start the context anew, without a model call."""
+    _mark(draft, "clear", CLEARED_TEXT)
+    draft.history = dataclasses.replace(draft.history, foldable=0, tail=Tail.empty)
+    draft.compaction = dataclasses.replace(draft.compaction, need=Need.none, unproven=False)
+    draft.set(interrupt_reason=None)
+
+
+def tell_compaction(
+    draft: Draft,
+    phase: CompactionPhase,
+    *,
+    folded: int | None = None,
+    carried: int | None = None,
+    error: ErrorInfo | None = None,
+) -> None:
+    """Tell how far a compaction has come, and the figures it goes by."""
+    known = draft.compaction
+    percent = None
+    if known.context_tokens is not None and known.context_limit:
+        percent = round(known.context_tokens * 100 / known.context_limit, 1)
+    draft.events.append(
+        CompactionEvent(
+            phase=phase,
+            step=draft.step.number,
+            percent=percent,
+            context_tokens=known.context_tokens,
+            context_limit=known.context_limit,
+            estimated=known.estimated,
+            folded=folded,
+            carried=carried,
+            error=error,
+        )
+    )
+
+
+def _conclude(draft: Draft) -> None:
+    draft.compaction = dataclasses.replace(draft.compaction, need=Need.none, step=draft.step.number)
+    draft.step = StepFacts(number=draft.step.number, attempt=draft.step.attempt)
+
+
+def _mark(
+    draft: Draft,
+    reason: BoundaryReason,
+    text: str,
+    *,
+    carried: tuple[int, ...] = (),
+    usage: Usage | None = None,
+) -> None:
+    part = MarkerPart(reason=reason, text=text)
+    marker = draft.append("system", (part,), audience=Audience.user, synthetic=True)
+    draft.writes.append(InsertBoundary(reason, draft.step.number, marker.position, carried, usage))
+    draft.history = dataclasses.replace(draft.history, boundary=marker.position)

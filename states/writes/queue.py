@@ -1,0 +1,87 @@
+"""Writes about the queue: user messages that were accepted while the chat was busy."""
+
+from __future__ import annotations
+
+from turnwise.states.draft import Draft
+from turnwise.states.effects import DropQueued, PutQueued, RecordReceipt
+from turnwise.states.messages import QueuedMessage
+from turnwise.states.names import Tail
+from turnwise.states.writes.turns import start_turn
+
+
+def enqueue_last(draft: Draft) -> None:
+    """Put the message at the end of the queue."""
+    queued = _accept(draft)
+    draft.queue = (*draft.queue, queued)
+    # The serial is above every rank in use: each waiting message has taken one number of its own.
+    draft.writes.append(PutQueued(queued, rank=draft.serial))
+    draft.queue_changed()
+
+
+def enqueue_first(draft: Draft) -> None:
+    """Put the message at the head of the queue."""
+    queued = _accept(draft)
+    draft.queue = (queued, *draft.queue)
+    _rerank(draft)
+    draft.queue_changed()
+
+
+def take_queue_head(draft: Draft) -> None:
+    """Make the head of the queue the user message of a new turn."""
+    draft.tell_closing()
+    start_turn(draft)
+    head = draft.take_queue_head()
+    draft.append("user", head.parts, message_id=head.id, tail=Tail.awaits_answer)
+    draft.queue_changed()
+
+
+def clear_queue(draft: Draft) -> None:
+    """Empty the queue."""
+    if draft.queue:
+        draft.writes.extend(DropQueued(queued.id, "deleted") for queued in draft.queue)
+        draft.queue = ()
+        draft.queue_changed()
+
+
+def change_queued(draft: Draft) -> None:
+    """Replace the content of a queued message; it keeps its place."""
+    place, queued = _named(draft)
+    changed = QueuedMessage(id=queued.id, parts=draft.arguments["parts"], accepted_at=queued.accepted_at)
+    draft.queue = (*draft.queue[:place], changed, *draft.queue[place + 1 :])
+    draft.writes.append(PutQueued(changed, rank=None))
+    draft.queue_changed()
+
+
+def remove_queued(draft: Draft) -> None:
+    """Take a message out of the queue, for good."""
+    place, queued = _named(draft)
+    draft.queue = (*draft.queue[:place], *draft.queue[place + 1 :])
+    draft.writes.append(DropQueued(queued.id, "deleted"))
+    draft.queue_changed()
+
+
+def move_to_head(draft: Draft) -> None:
+    """Move a queued message to the head."""
+    place, queued = _named(draft)
+    if place:
+        draft.queue = (queued, *draft.queue[:place], *draft.queue[place + 1 :])
+        _rerank(draft)
+        draft.queue_changed()
+
+
+def _accept(draft: Draft) -> QueuedMessage:
+    arguments = draft.arguments
+    queued = QueuedMessage(id=draft.next_message_id(), parts=arguments["parts"], accepted_at=draft.now)
+    client_id = arguments.get("client_id")
+    if client_id is not None:
+        draft.writes.append(RecordReceipt(client_id, arguments["content_digest"], queued.id, queued=True))
+    return queued
+
+
+def _rerank(draft: Draft) -> None:
+    draft.writes.extend(PutQueued(queued, rank=rank) for rank, queued in enumerate(draft.queue, start=1))
+
+
+def _named(draft: Draft) -> tuple[int, QueuedMessage]:
+    queued_id = draft.arguments["queued_id"]
+    return next((place, queued) for place, queued in enumerate(draft.queue) if queued.id == queued_id)

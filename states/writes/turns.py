@@ -1,0 +1,66 @@
+"""Writes about turns: how one begins, goes on and ends."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from turnwise.states.budgets import stop_after_succeeded, why_spent
+from turnwise.states.draft import Draft
+from turnwise.states.events import TurnFinishedEvent
+from turnwise.states.facts import StepFacts, TurnFacts
+from turnwise.states.names import StopReason
+
+
+def start_turn(draft: Draft) -> None:
+    """Begin a new turn, with a fresh budget."""
+    draft.turn = TurnFacts(
+        number=draft.turn.number + 1,
+        first_step=draft.step.number + 1,
+        started_at=draft.now,
+        open=True,
+    )
+    _leave_step(draft)
+
+
+def reopen_turn(draft: Draft) -> None:
+    """Go on with the turn that was stopped, with a fresh budget; what it used so far still counts."""
+    draft.turn = TurnFacts(
+        number=draft.turn.number,
+        first_step=draft.turn.first_step,
+        started_at=draft.now,
+        open=True,
+        usage=draft.turn.usage,
+    )
+    _leave_step(draft)
+
+
+def finish_turn(draft: Draft) -> None:
+    """Tell why the turn ended and what it used, after the change of status. A turn's end is told once."""
+    turn = draft.turn
+    if not turn.open:
+        return
+    reason = turn.ended_by or StopReason.end_turn
+    draft.turn = dataclasses.replace(turn, open=False)
+    draft.set(stop_reason=reason)
+    draft.closing.append(
+        TurnFinishedEvent(
+            turn=turn.number,
+            stop_reason=reason,
+            provider_reason=turn.provider_reason,
+            usage=turn.usage,
+        )
+    )
+
+
+def name_spent_budget(draft: Draft) -> None:
+    """Note which stop-after tool or budget ended the turn, unless the model itself did."""
+    if draft.turn.ended_by is None:
+        stopped = stop_after_succeeded(draft.calls)
+        reason = StopReason.stop_after_tool if stopped else why_spent(draft.turn, draft.limits, draft.now)
+        draft.turn = dataclasses.replace(draft.turn, ended_by=reason)
+
+
+def _leave_step(draft: Draft) -> None:
+    draft.step = StepFacts(number=draft.step.number, attempt=draft.step.attempt)
+    draft.calls = ()
+    draft.set(stop_reason=None, promote=False, interrupt_reason=None, settled=True)

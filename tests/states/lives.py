@@ -1,0 +1,284 @@
+"""Lives of chats, driven by `decide` alone: the words in which the tests of this floor are written."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from turnwise.states.arguments import Cut, Partial, Reply, Summary
+from turnwise.states.calls import CallOutcome, ToolCall, ToolResult
+from turnwise.states.decide import Decision, decide
+from turnwise.states.digests import digest
+from turnwise.states.effects import CutHistory, EraseMessage, InsertMessage
+from turnwise.states.events import ErrorInfo, Event
+from turnwise.states.facts import Facts, Limits, Profile
+from turnwise.states.messages import Message, Part, TextPart, ToolCallPart
+from turnwise.states.names import CallStatus, Executor, StopReason, Trigger
+from turnwise.states.usage import Usage
+
+NOW = datetime(2026, 11, 1, 12, tzinfo=UTC)
+PROFILE = Profile(created_at=NOW)
+BLANK = Facts(chat_id="c", profile=PROFILE)
+ERROR = ErrorInfo(kind="overloaded", message="too many requests")
+USAGE = Usage(input_tokens=10, output_tokens=5)
+
+
+def said(text: str) -> tuple[Part, ...]:
+    """Return a text as parts."""
+    return (TextPart(text=text),)
+
+
+def local(call_id: str, index: int = 0, **more: Any) -> ToolCall:
+    """Return a planned local call; the life gives it its step."""
+    return ToolCall(
+        call_id=call_id, name="search", arguments={}, executor=Executor.local, index=index, step=0, **more
+    )
+
+
+def client(call_id: str, index: int = 0, **more: Any) -> ToolCall:
+    """Return a planned client call; the life gives it its step."""
+    return ToolCall(call_id=call_id, name="ask", arguments={}, executor=Executor.client, index=index, step=0, **more)
+
+
+class Life:
+    """One chat, from its creation on. Every method fires one trigger and returns the decision, performed."""
+
+    def __init__(self, facts: Facts = BLANK, **limits: Any) -> None:
+        self.facts = facts
+        self.limits = Limits(**limits)
+        self.now = NOW
+        self.messages: list[Message] = []
+        self.events: list[Event] = []
+        self.decisions: list[Decision] = []
+
+    def fire(self, trigger: Trigger, **arguments: Any) -> Decision:
+        """Decide and perform; refused triggers leave the life as it was."""
+        decision = decide(self.facts, trigger, now=self.now, limits=self.limits, **arguments)
+        self.facts = decision.facts
+        self.decisions.append(decision)
+        for event in decision.events:
+            self.events.append(event.model_copy(update={"seq": len(self.events) + 1}))
+        for write in decision.writes:
+            match write:
+                case InsertMessage(message):
+                    self.messages.append(message)
+                case CutHistory(position):
+                    self.messages = [message for message in self.messages if message.position < position]
+                case EraseMessage(blank):
+                    self.messages = [blank if blank.id == known.id else known for known in self.messages]
+                case _:
+                    pass
+        return decision
+
+    def held(self, trigger: Trigger, **arguments: Any) -> Decision:
+        """Fire as the holder of the lease, or of none where there is none."""
+        token = self.facts.lease.token if self.facts.lease else None
+        return self.fire(trigger, **({"token": token} | arguments))
+
+    @contextmanager
+    def under(self, **limits: Any) -> Iterator[None]:
+        """Let other limits hold for a while."""
+        before, self.limits = self.limits, dataclasses.replace(self.limits, **limits)
+        yield
+        self.limits = before
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass."""
+        self.now += timedelta(seconds=seconds)
+
+    # From outside
+
+    def create(self) -> Decision:
+        return self.fire(Trigger.create, profile=PROFILE)
+
+    def send(self, text: str = "hello", **more: Any) -> Decision:
+        if "client_id" in more:
+            more["content_digest"] = digest(text)
+        return self.fire(Trigger.send_message, parts=said(text), **more)
+
+    def submit(self, *results: ToolResult) -> Decision:
+        answers = results or tuple(ToolResult(call.call_id, "done") for call in self.facts.open_calls)
+        return self.fire(Trigger.submit_tool_results, results=answers)
+
+    def edit(self, message_id: str, text: str = "rather") -> Decision:
+        """Edit a message, with the cut that a store would find."""
+        cut = next(message for message in self.messages if message.id == message_id)
+        boundaries = [
+            write.position
+            for decision in self.decisions
+            for write in decision.writes
+            if write.kind.startswith("boundary") and write.position < cut.position
+        ]
+        boundary = max(boundaries, default=0)
+        seen = [message for message in self.messages if boundary < message.position < cut.position]
+        return self.fire(
+            Trigger.edit_message,
+            parts=said(text),
+            cut=Cut(
+                position=cut.position,
+                first_removed=cut.id,
+                boundary=boundary,
+                foldable=sum(message.audience != "user" for message in seen),
+                history_version=self.facts.history_version,
+            ),
+        )
+
+    def interrupt(self) -> Decision:
+        return self.fire(Trigger.interrupt, reason="stop")
+
+    # From the holder
+
+    def claim(self) -> Decision:
+        return self.fire(Trigger.claimed, worker="w")
+
+    def attempt(self) -> Decision:
+        return self.held(Trigger.attempt_started)
+
+    def discard(self, usage: Usage | None = None, error: ErrorInfo = ERROR) -> Decision:
+        retry_at = self.now + timedelta(seconds=1)
+        return self.held(Trigger.attempt_discarded, error=error, delay=1.0, retry_at=retry_at, usage=usage)
+
+    def reply(
+        self,
+        *calls: ToolCall,
+        text: str = "hi",
+        tokens: int | None = None,
+        usage: Usage | None = USAGE,
+        stop: StopReason = StopReason.end_turn,
+    ) -> Decision:
+        """Finish the step with a reply that uses `tokens` of a window of 100."""
+        calls = tuple(dataclasses.replace(call, step=self.facts.step.number) for call in calls)
+        reply = Reply(
+            parts=(said(text) if text else ()) + parts_of(calls),
+            calls=calls,
+            usage=usage,
+            stop_reason=stop,
+            provider_reason="stop",
+            context_tokens=tokens,
+            context_limit=100,
+        )
+        return self.held(Trigger.step_finished, reply=reply)
+
+    def start(self, call_id: str) -> Decision:
+        return self.held(Trigger.call_started, call_id=call_id)
+
+    def finish(self, call_id: str, *, fails: bool = False) -> Decision:
+        status = CallStatus.failed if fails else CallStatus.succeeded
+        outcome = CallOutcome(call_id=call_id, status=status, output="result", is_error=fails)
+        return self.held(Trigger.call_finished, call_id=call_id, outcome=outcome)
+
+    def run_tools(self) -> Decision:
+        """Start and finish every open local call, then conclude."""
+        for call in self.facts.open_calls:
+            if call.is_local:
+                self.start(call.call_id)
+                self.finish(call.call_id)
+        return self.held(Trigger.tools_finished)
+
+    def compact(self, *carried: int, awaits_answer: bool = False) -> Decision:
+        summary = Summary(text="In short.", carried=carried, folded=2, awaits_answer=awaits_answer)
+        return self.held(Trigger.compacted, summary=summary, usage=USAGE)
+
+    def fail_to_compact(self) -> Decision:
+        return self.held(Trigger.compaction_failed, error=ERROR, usage=None)
+
+    def settle(self, partial: Partial | None = None) -> Decision:
+        return self.held(Trigger.settled, partial=partial)
+
+    def fail(self, partial: Partial | None = None) -> Decision:
+        return self.held(Trigger.failed, error=ERROR, partial=partial)
+
+    def partial(self, *calls: ToolCall, text: str = "so far", usage: Usage | None = None) -> Partial:
+        """Return what the attempt under way has shown."""
+        step = self.facts.step
+        calls = tuple(dataclasses.replace(call, step=step.number) for call in calls)
+        parts = (said(text) if text else ()) + parts_of(calls)
+        return Partial(step=step.number, attempt=step.attempt, parts=parts, calls=calls, usage=usage)
+
+
+def parts_of(calls: tuple[ToolCall, ...]) -> tuple[Part, ...]:
+    """Return the calls as the parts of a message."""
+    return tuple(
+        ToolCallPart(call_id=call.call_id, name=call.name, arguments=call.arguments, executor=call.executor)
+        for call in calls
+    )
+
+
+# Where a life may stand
+
+
+def waiting(**limits: Any) -> Life:
+    """Return a chat that has been answered once."""
+    life = streaming(**limits)
+    life.reply()
+    return life
+
+
+def pending(**limits: Any) -> Life:
+    """Return a chat with a message that nobody has claimed."""
+    life = Life(**limits)
+    life.create()
+    life.send()
+    return life
+
+
+def streaming(**limits: Any) -> Life:
+    """Return a chat whose first attempt is under way."""
+    life = pending(**limits)
+    life.claim()
+    life.attempt()
+    return life
+
+
+def executing(*calls: ToolCall, tokens: int | None = None, **limits: Any) -> Life:
+    """Return a chat that runs the calls, one local call unless told otherwise."""
+    life = streaming(**limits)
+    life.reply(*(calls or (local("a"),)), tokens=tokens)
+    return life
+
+
+def asking(*calls: ToolCall, **limits: Any) -> Life:
+    """Return a chat that waits for the client, with one call unless told otherwise."""
+    life = streaming(**limits)
+    life.reply(*(calls or (client("a"),)))
+    return life
+
+
+def compacting(*calls: ToolCall, **limits: Any) -> Life:
+    """Return a chat whose last reply crossed the threshold."""
+    life = streaming(**limits)
+    life.reply(*calls, tokens=90)
+    if life.facts.state == "executing_tools":
+        life.run_tools()
+    return life
+
+
+def unsettled(**limits: Any) -> Life:
+    """Return a chat that was stopped while it streamed."""
+    life = streaming(**limits)
+    life.interrupt()
+    return life
+
+
+def interrupted(**limits: Any) -> Life:
+    """Return a chat that was stopped in the middle of an answer, settled."""
+    life = unsettled(**limits)
+    life.settle(life.partial())
+    return life
+
+
+def failed(**limits: Any) -> Life:
+    """Return a chat that ended in an error before an answer."""
+    life = streaming(**limits)
+    life.fail()
+    return life
+
+
+def queued(life: Life, *texts: str) -> Life:
+    """Return the life with messages that wait, `later` unless told otherwise."""
+    for text in texts or ("later",):
+        life.send(text)
+    return life
