@@ -96,8 +96,7 @@ def from_json(text: str) -> AuditRecord:
     _demand_names("record", fields, set(_KINDS))
     for name, kinds in _KINDS.items():
         if type(fields[name]) not in kinds:
-            wanted = " or ".join(_JSON_NAMES[kind] for kind in kinds)
-            raise ValueError(f"the field {name!r} holds {fields[name]!r:.80}, where {wanted} belongs")
+            raise ValueError(f"the field {name} holds {_named(fields[name])}, where {_either(kinds)} belongs")
     fields["writes"] = tuple(_write_of(write) for write in fields["writes"])
     fields["at"] = _time_of(fields["at"])
     return AuditRecord(**fields)
@@ -114,7 +113,7 @@ def object_of(text: str) -> dict[str, Any]:
     except RecursionError:
         raise ValueError("the JSON is nested too deeply") from None
     if not isinstance(value, dict):
-        raise ValueError(f"a JSON object belongs here, found {text!r:.80}")  # noqa: TRY004 - the text is the wrong one
+        raise ValueError(f"a JSON object belongs here, found {_named(value)}")  # noqa: TRY004 - the text is wrong
     return value
 
 
@@ -155,7 +154,15 @@ _KINDS: Final[dict[str, tuple[type, ...]]] = {
     "prev": (str,),
     "hash": (str,),
 }
-_JSON_NAMES: Final = {str: "a string", int: "an integer", list: "an array", type(None): "null"}
+_JSON_NAMES: Final = {
+    str: "a string",
+    int: "an integer",
+    float: "a fraction",
+    bool: "a truth value",
+    list: "an array",
+    dict: "an object",
+    type(None): "null",
+}
 
 
 def _fields_of(record: AuditRecord) -> dict[str, Any]:
@@ -167,28 +174,33 @@ def _fields_of(record: AuditRecord) -> dict[str, Any]:
 
 def _write_of(value: Any) -> WriteRecord:
     if not isinstance(value, dict):
-        raise ValueError(f"a write is {value!r:.80}, where an object belongs")  # noqa: TRY004 - the text is the wrong one
+        raise ValueError(f"a write is {_named(value)}, where an object belongs")  # noqa: TRY004 - the text is wrong
     _demand_names("write", value, set(WriteRecord._fields))
     for name, found in value.items():
         if not isinstance(found, str):
-            raise ValueError(f"the field {name!r} of a write holds {found!r:.80}, where a string belongs")  # noqa: TRY004
+            raise ValueError(f"the field {name} of a write holds {_named(found)}, where a string belongs")  # noqa: TRY004
     return WriteRecord(**value)
 
 
 def _time_of(text: str) -> datetime:
     at = datetime.fromisoformat(text)
     if at.utcoffset() != timedelta(0) or at.isoformat() != text:
-        raise ValueError(f"the time {text!r:.80} is not spelled in UTC as YYYY-MM-DDTHH:MM:SS.ffffff+00:00")
+        raise ValueError(f"the time {text!a:.40} is not spelled as ISO 8601 in UTC, YYYY-MM-DDTHH:MM:SS.ffffff+00:00")
     return at
 
 
 def _demand_names(what: str, fields: dict[str, Any], wanted: set[str]) -> None:
     missing, extra = sorted(wanted - set(fields)), sorted(set(fields) - wanted)
     if missing or extra:
-        raise ValueError(
-            f"a {what} has the fields {', '.join(sorted(wanted))}; missing here: {', '.join(missing) or 'none'}, "
-            f"not known: {', '.join(extra)[:80] or 'none'}"
-        )
+        raise ValueError(f"a {what} lacks the fields {missing} and has {extra!s:.80}, which do not belong to it")
+
+
+def _named(value: Any) -> str:
+    return _JSON_NAMES[type(value)]
+
+
+def _either(kinds: tuple[type, ...]) -> str:
+    return " or ".join(_JSON_NAMES[kind] for kind in kinds)
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -1,0 +1,188 @@
+"""Replaying a log: what its records say about a chat, and the first of them that cannot be true.
+
+Only kinds and ids of writes are known, never content. That is enough to follow the lease, the calls, the queue, the
+ids of the messages and the compactions, and to hold them against the table and the invariants.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NoReturn
+
+from turnwise.persistence.audit import AuditRecord
+from turnwise.persistence.traces import Traces, Violation
+from turnwise.states import guards as g
+from turnwise.states.names import LEASED, NEW, UNKNOWN, ChatState, Trigger
+from turnwise.states.table import Guard, Row, rows_of, triggers_in
+
+
+class Replay:
+    """Where a chat stands according to its log. Takes the records in order."""
+
+    def __init__(self) -> None:
+        self._traces = Traces()
+        self._state: str | None = None
+        self._settled = True
+        self._archived = False
+        self._numbers = (0, 0, 0)
+
+    def follow(self, record: AuditRecord) -> None:
+        """Take the next record in.
+
+        Raises:
+            Violation: it cannot be, after what came before. The replay is of no use any more.
+        """
+        self._record = record
+        self._check_row()
+        self._check_own_write()
+        self._traces.follow(record, step=self._numbers[1])
+        self._check_numbers()
+        self._conclude()
+        self._check_promises()
+
+    # The row
+
+    def _check_row(self) -> None:
+        record = self._record
+        if record.trigger not in _TRIGGERS:
+            self._refuse("the table knows no such trigger")
+        trigger, place = Trigger(record.trigger), _place_of(record.source)
+        if trigger is not Trigger.repaired and record.source != self._state:
+            self._refuse(f"it starts from {record.source!a:.40}, but the record before led to {self._state!a}")
+        if self._state is None and trigger is not Trigger.create:
+            self._refuse("a chat begins with create")
+        if self._archived and trigger not in (Trigger.unarchived, Trigger.repaired):
+            self._refuse("the chat is archived, and an archived chat accepts only unarchived")
+        rows = rows_of(trigger, place)
+        if not rows:
+            self._refuse(f"the table has no such row in {place}; it allows there: {', '.join(triggers_in(place))}")
+        targets = [row.target for row in rows if trigger is Trigger.repaired or self._can_match(row)]
+        if record.target not in targets:
+            known = ", ".join(dict.fromkeys(targets)) or "nothing, as the chat stands"
+            self._refuse(f"it leads from {place} to {record.target!a:.40}, but the table leads to: {known}")
+
+    def _can_match(self, row: Row) -> bool:
+        """Whether the row's guards hold, as far as a log can answer them."""
+        known: dict[Guard, bool] = {
+            g.settled: self._settled,
+            g.queue_waits: bool(self._traces.queue),
+            g.unleased: self._traces.token is None,
+        }
+        return all(known.get(guard, True) for guard in row.when) and not any(
+            known.get(guard, False) for guard in row.unless
+        )
+
+    def _check_numbers(self) -> None:
+        record = self._record
+        found = (record.turn, record.step, record.attempt)
+        if record.trigger == Trigger.repaired or (self._state is None and min(found) >= 0):
+            return
+        turn, step, attempt = self._numbers
+        step_begun = record.step == step + 1 and record.trigger in _BEGIN_STEPS
+        wanted = (
+            turn + self._begins_turn(),
+            step + step_begun,
+            0 if step_begun else attempt + (record.trigger == Trigger.attempt_started),
+        )
+        if found != wanted:
+            self._refuse(f"turn, step and attempt are {found} after {self._numbers}, but {wanted} follows")
+
+    def _begins_turn(self) -> bool:
+        record = self._record
+        said = record.trigger == Trigger.send_message and record.source != record.target == ChatState.pending
+        taken = any(write.kind == "dequeue:taken" for write in record.writes)
+        return said or taken or record.trigger == Trigger.edit_message
+
+    def _check_own_write(self) -> None:
+        """Some writes are made by one trigger, exactly once, and by no other."""
+        kinds = [write.kind for write in self._record.writes]
+        own = _OWN_WRITE.get(Trigger(self._record.trigger))
+        if own is not None and kinds.count(own) != 1:
+            self._refuse(f"it has {kinds.count(own)} writes {own}, where exactly one belongs")
+        for kind in kinds:
+            if kind in _OWNED and kind != own:
+                self._refuse(f"a write {kind} belongs to another trigger")
+
+    def _conclude(self) -> None:
+        record = self._record
+        if record.trigger in (Trigger.archived, Trigger.unarchived):
+            self._archived = record.trigger == Trigger.archived
+        self._settled = (
+            record.target != ChatState.interrupted
+            or record.trigger == Trigger.settled
+            or (record.source == ChatState.interrupted and self._settled)
+        )
+        self._state = record.target
+        self._numbers = (record.turn, record.step, record.attempt)
+
+    # What the states promise
+
+    def _check_promises(self) -> None:
+        state, step, traces = self._record.target, self._record.step, self._traces
+        if state in LEASED and traces.token is None:
+            self._refuse(f"nobody holds the chat, but {state} demands a live lease")
+        if state not in LEASED and traces.token is not None and self._settled:
+            self._refuse(f"token {traces.token} still holds the chat, but {state} allows no lease")
+        if state == ChatState.waiting and traces.queue:
+            self._refuse(f"the queue holds {traces.queue[0]!a:.40}, but waiting promises an empty queue")
+        if state == ChatState.compacting and step in traces.compacted:
+            self._refuse(f"step {step} had its compaction, and a step has at most one")
+        if state == ChatState.executing_tools and traces.acting_step != step:
+            self._refuse(f"step {step} planned no local call, but executing_tools demands one")
+        if self._settled:
+            self._check_open_calls(state)
+
+    def _check_open_calls(self, state: str) -> None:
+        calls = self._traces.open_calls
+        client = [call_id for call_id, call in calls.items() if call.runner == "client"]
+        local = [call_id for call_id in calls if call_id not in client]
+        if state == ChatState.requires_action and not client:
+            self._refuse("no client call is open, but requires_action demands one")
+        if self._is_handed_back():
+            lost = [call_id for call_id in local if calls[call_id].started and calls[call_id].runner == "at_most_once"]
+            if lost:
+                self._refuse(f"call {lost[0]!a:.40} was started and runs at most once, so it must end `unknown` here")
+            return
+        if local and state != ChatState.executing_tools:
+            self._refuse(f"the local call {local[0]!a:.40} has no result, but {state} demands one")
+        if client and state not in _CLIENT_MAY_OWE:
+            self._refuse(f"the client call {client[0]!a:.40} has no result, but {state} demands one")
+
+    def _is_handed_back(self) -> bool:
+        """Whether the chat waits for the next holder in the midst of a step."""
+        record = self._record
+        handed = record.source == record.target or record.trigger in (Trigger.released, Trigger.lease_expired)
+        return handed and record.target == ChatState.pending
+
+    def _refuse(self, problem: str) -> NoReturn:
+        raise Violation(self._record, problem)
+
+
+def _place_of(source: str | None) -> str:
+    if source is None:
+        return NEW
+    return source if source in _STATES else UNKNOWN
+
+
+_STATES: Final = frozenset(state.value for state in ChatState)
+_TRIGGERS: Final = frozenset(trigger.value for trigger in Trigger)
+_CLIENT_MAY_OWE: Final = (ChatState.executing_tools, ChatState.compacting, ChatState.requires_action)
+
+_BEGIN_STEPS: Final = (
+    Trigger.claimed,
+    Trigger.tools_finished,
+    Trigger.compacted,
+    Trigger.compaction_failed,
+    Trigger.request_compaction,
+)
+
+_OWN_WRITE: Final = {
+    Trigger.create: "profile",
+    Trigger.renamed: "profile",
+    Trigger.metadata_changed: "profile",
+    Trigger.edit_message: "cut",
+    Trigger.message_erased: "erase",
+    Trigger.clear_context: "boundary:clear",
+    Trigger.compacted: "boundary:compaction",
+    Trigger.call_started: "call:started",
+}
+_OWNED: Final = frozenset(_OWN_WRITE.values())
