@@ -132,7 +132,7 @@ class Draft:
         return head
 
     def book(self, usage: Usage | None, *, lost: bool = False) -> None:
-        """Add a model call to the ledger, the turn and the chat: as partial if it was silent about its usage, or lost."""
+        """Add a model call to the ledger, the turn and the chat: as partial if it was silent about usage, or lost."""
         spent = reported(usage)
         if lost:
             spent = spent.marked_partial()

@@ -91,8 +91,8 @@ def lease_is_the_newest(facts: Facts) -> bool:
 
 def calls_are_of_this_step(facts: Facts) -> bool:
     """Every remembered call belongs to the current step, each id once."""
-    ids = [call.call_id for call in facts.calls]
-    return len(set(ids)) == len(ids) and all(call.step == facts.step.number for call in facts.calls)
+    ids = {call.call_id for call in facts.calls}
+    return len(ids) == len(facts.calls) and all(call.step == facts.step.number for call in facts.calls)
 
 
 ALWAYS: Final[tuple[Promise, ...]] = (
@@ -118,10 +118,11 @@ PROMISES: Final[dict[ChatState, tuple[Promise, ...]]] = {
 assert set(PROMISES) == set(ChatState), "every state makes a promise"  # noqa: S101 - checked at import
 assert {state for state, promises in PROMISES.items() if has_a_lease in promises} == LEASED  # noqa: S101 - as above
 
+_HOLDING: Final = {state: (*ALWAYS, *promises) for state, promises in PROMISES.items()}
+
 
 def broken_promises(facts: Facts) -> tuple[str, ...]:
     """Return the names of the promises that `facts` break: none for a sound chat."""
     if facts.stored_state is not None:
         return (state_is_declared.__name__,)
-    promises = (*ALWAYS, *PROMISES[facts.state])
-    return tuple(promise.__name__ for promise in promises if not promise(facts))
+    return tuple([promise.__name__ for promise in _HOLDING[facts.state] if not promise(facts)])

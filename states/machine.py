@@ -41,7 +41,7 @@ class _Guard(Condition):
 
 
 class _RowTransition(Transition):
-    """A transition that remembers the row it was made from, and hands it over instead of changing a state."""
+    """A transition that hands over the row it was made from. The machine has no callbacks and changes no state."""
 
     condition_cls = _Guard
 
@@ -49,8 +49,13 @@ class _RowTransition(Transition):
         super().__init__(*args, **kwargs)
         self.row = row
 
-    def _change_state(self, event_data: EventData) -> None:
+    def execute(self, event_data: EventData) -> bool:
+        """Whether every guard of the row agrees; then the slot receives the row."""
+        for condition in self.conditions:
+            if not condition.check(event_data):
+                return False
         event_data.model.row = self.row  # type: ignore[attr-defined] # the model is always a slot
+        return True
 
 
 class _TableMachine(Machine):

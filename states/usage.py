@@ -46,19 +46,28 @@ class Usage(BaseModel):
 
     def marked_partial(self) -> Usage:
         """Return the same counts, marked as incomplete."""
-        return self if self.partial else self.model_copy(update={"partial": True})
+        return self if self.partial else self + _INCOMPLETE
 
     def as_compaction(self) -> Usage:
         """Return the same counts, all of them also in the compaction share."""
-        return self.model_copy(update={"compaction": self.model_copy(update={"compaction": None})})
+        return Usage(
+            input_tokens=self.input_tokens,
+            output_tokens=self.output_tokens,
+            reasoning_tokens=self.reasoning_tokens,
+            cache_read_tokens=self.cache_read_tokens,
+            cache_write_tokens=self.cache_write_tokens,
+            partial=self.partial,
+            compaction=self if self.compaction is None else self.model_copy(update={"compaction": None}),
+        )
 
 
 NO_USAGE = Usage()
+_INCOMPLETE = Usage(partial=True)
 
 
 def reported(usage: Usage | None) -> Usage:
     """Return `usage`, or, for a model call that reported none, an unknown usage marked partial."""
-    return Usage(partial=True) if usage is None or not usage.known else usage
+    return _INCOMPLETE if usage is None or not usage.known else usage
 
 
 def _add(left: int | None, right: int | None) -> int | None:
