@@ -150,8 +150,9 @@ class Replay:
     def _is_handed_back(self) -> bool:
         """Whether the chat waits for the next holder in the midst of a step."""
         record = self._record
-        handed = record.source == record.target or record.trigger in (Trigger.released, Trigger.lease_expired)
-        return handed and record.target == ChatState.pending
+        left = record.source == ChatState.pending and record.trigger != Trigger.claimed
+        dropped = record.trigger in (Trigger.released, Trigger.lease_expired)
+        return record.target == ChatState.pending and (left or dropped)
 
     def _refuse(self, problem: str) -> NoReturn:
         raise Violation(self._record, problem)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 from collections.abc import Callable
@@ -25,7 +26,8 @@ from turnwise.persistence.audit import (
 from turnwise.persistence.verification import Verdict, verify_export, verify_records
 from turnwise.states.arguments import Cut, Partial, Reply, Summary
 from turnwise.states.calls import CallOutcome, ToolCall, ToolResult
-from turnwise.states.decide import decide
+from turnwise.states.decide import decide, legal_triggers
+from turnwise.states.errors import TurnwiseError
 from turnwise.states.events import ErrorInfo
 from turnwise.states.facts import Facts, Limits, Profile
 from turnwise.states.messages import Message, Part, TextPart, ToolCallPart
@@ -46,6 +48,8 @@ class Life:
         self.facts = Facts(chat_id="chat-1", profile=Profile(created_at=START))
         self.records: list[AuditRecord] = []
         self.now = START
+        self.first = ""
+        """The message that the history begins with."""
         self.fire(T.create, profile=self.facts.profile)
 
     def fire(self, trigger: Trigger, **arguments: Any) -> None:
@@ -56,6 +60,9 @@ class Life:
         prev = self.records[-1].hash if self.records else GENESIS
         self.records.append(record_of(decision, prev=prev, at=self.now))
         self.facts = decision.facts
+        if not self.first or trigger is T.edit_message:
+            inserted = (write.id for write in decision.writes if write.kind == "message")
+            self.first = next(inserted, "")
 
     def say(self, text: str, **arguments: Any) -> None:
         arguments = {"content_digest": text, "client_id": text, **arguments}
@@ -238,6 +245,60 @@ def _with_write(place: int, kind: str, id_: str) -> Verdict:
 def test_a_rich_life_verifies() -> None:
     assert verify_export(TEXT) == Verdict(ok=True)
     assert verify_records(LOG) == Verdict(ok=True)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 7)), min_size=40, max_size=150))
+def test_whatever_life_the_table_allows_verifies(wishes: list[tuple[int, int]]) -> None:
+    """The checker demands no more than the machine promises."""
+    life = Life()
+    life.say("hello")
+    for wish, choice in wishes:
+        legal = legal_triggers(life.facts)
+        with contextlib.suppress(TurnwiseError):
+            life.fire(legal[wish % len(legal)], **_arguments(life, choice))
+    assert verify_records(life.records) == Verdict(ok=True)
+
+
+def _arguments(life: Life, choice: int) -> dict[str, Any]:
+    """Return something for every argument that a trigger may take."""
+    facts = life.facts
+    names = {call.call_id for call in facts.calls}
+    kinds = ((Executor.local, "at_most_once"), (Executor.local, "at_least_once"), (Executor.client, "at_most_once"))
+    planned = tuple(
+        life.call(f"c{facts.version}-{index}", executor=executor, crash=crash, index=index)
+        for index, (executor, crash) in enumerate(kinds)
+        if choice >> index & 1
+    )
+    parts: tuple[Part, ...] = (TextPart(text="so"), *map(_part, planned))
+    ids = [call.call_id for call in facts.open_calls] or ["none"]
+    client = [call.call_id for call in facts.open_calls if call.is_client]
+    queued = [item.id for item in facts.queue] or ["none"]
+    call_id = ids[choice % len(ids)]
+    return {
+        "worker": "w",
+        "profile": facts.profile,
+        "parts": (TextPart(text="hi"),),
+        "when_busy": "interrupt" if choice == 0 else "queue",
+        "client_id": f"k{facts.version}",
+        "content_digest": "d",
+        "results": tuple(ToolResult(name, choice) for name in client),
+        "cut": Cut(position=1, first_removed=life.first, boundary=0, foldable=0, history_version=facts.history_version),
+        "queued_id": queued[choice % len(queued)],
+        "reply": Reply(parts=parts, calls=planned, context_tokens=choice * 200),
+        "partial": Partial(step=facts.step.number, attempt=facts.step.attempt, parts=parts, calls=planned)
+        if facts.step.attempt_open and names.isdisjoint(call.call_id for call in planned)
+        else None,
+        "call_id": call_id,
+        "outcome": CallOutcome(call_id=call_id, status=CallStatus.failed, output=1, is_error=True),
+        "summary": Summary(text="short", carried=(), folded=2, awaits_answer=False),
+        "error": ERROR,
+        "delay": 1.0,
+        "retry_at": life.now,
+        "title": "t",
+        "metadata": {},
+        "erased": _blank(life.first),
+    }
 
 
 def test_the_rich_life_is_rich() -> None:
