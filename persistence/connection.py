@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import sqlite3
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Final, Literal, TypeVar
 
 import aiosqlite
@@ -40,6 +41,7 @@ class Connection:
     def __init__(self, path: str, connection: aiosqlite.Connection) -> None:
         self.path = path
         self._connection = connection
+        self._closed = False
 
     @classmethod
     async def open(cls, path: str, prepare: Callable[[sqlite3.Connection], None]) -> Connection:
@@ -62,26 +64,35 @@ class Connection:
             raise
         return connection
 
-    async def run(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
-        """Return what `work` returns, done as one function on the connection's thread.
+    def start(self, work: Callable[[sqlite3.Connection], _T]) -> asyncio.Future[_T]:
+        """Begin `work` as one function on the connection's thread and return its outcome to come.
 
-        A cancelled caller leaves the work running: what it must not leave half done, it must do in one function.
+        Whoever stops waiting leaves the work running: what must not be left half done belongs in one function.
+
+        Raises:
+            StoreError: the connection is closed.
+        """
+        if self._closed:
+            raise StoreError(f"the store {self.path!r} is closed; nothing was written")
+        opened = self._connection
+        outcome: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
+        opened._tx.put_nowait((outcome, lambda: work(opened._conn)))  # noqa: SLF001 - one hop, not one per statement
+        return outcome
+
+    async def run(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
+        """Return what `work` returns.
 
         Raises:
             StoreError: the database refused, or the connection is closed.
         """
         try:
-            execute: Callable[..., Awaitable[_T]] = self._connection._execute  # noqa: SLF001 - one hop for many statements
-            return await execute(work, self._connection._conn)  # noqa: SLF001
+            return await self.start(work)
         except sqlite3.Error as error:
             raise meaning_of(error, self.path) from error
-        except ValueError as error:
-            if self._connection._connection is not None:  # noqa: SLF001 - aiosqlite says it is closed by a ValueError
-                raise
-            raise StoreError(f"the store {self.path!r} is closed; nothing was written") from error
 
     async def close(self) -> None:
         """Finish what was begun and close, even in a cancelled scope."""
+        self._closed = True
         with anyio.CancelScope(shield=True):
             await self._connection.close()
 

@@ -1,4 +1,4 @@
-"""Group commit: one task owns the writing connection, and whoever writes at the same time shares a commit."""
+"""Group commit: whoever writes while a commit is under way shares the next one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import sqlite3
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
 import anyio
@@ -21,111 +21,122 @@ Work = Callable[[sqlite3.Connection], _T]
 """Reads and writes inside a transaction that it neither begins nor ends. What it raises undoes what it wrote."""
 
 
-@dataclass(slots=True, eq=False)
 class _Job(Generic[_T]):
-    work: Work[_T]
-    outcome: asyncio.Future[_T]
+    """A piece of work and the future on which its submitter waits."""
 
-    def answer(self, outcome: _T | BaseException) -> None:
-        if self.outcome.done():
+    __slots__ = ("known", "outcome", "work")
+
+    def __init__(self, work: Work[_T]) -> None:
+        self.work = work
+        self.outcome: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
+        self.known: asyncio.Future[None] | None = None
+        """Takes the outcome's place for a submitter that was cancelled: it is told when, and not what."""
+
+    def answer(self, outcome: _T | Exception) -> None:
+        if self.known is not None:
+            self.known.set_result(None)
+        elif self.outcome.cancelled():
             return
-        if isinstance(outcome, BaseException):
+        elif isinstance(outcome, Exception):
             self.outcome.set_exception(outcome)
         else:
             self.outcome.set_result(outcome)
 
 
 class Writer:
-    """Runs jobs in transactions. Batches form under load, by themselves: no job ever waits for another to come."""
+    """Runs jobs in transactions on one connection.
+
+    Batches form under load, by themselves: no timer runs and no job waits for another to come.
+    """
 
     def __init__(self, connection: Connection, *, forget: Callable[[], None]) -> None:
         self._connection = connection
         self._forget = forget
         self._waiting: deque[_Job[Any]] = deque()
-        self._taken: list[_Job[Any]] = []
-        self._wake = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
         self._closing = False
-        self._task = asyncio.create_task(self._serve(), name="turnwise-writer")
 
     async def submit(self, work: Work[_T]) -> _T:
         """Return what `work` returned, once it is committed.
 
-        Cancelled before the work was taken, it never happens; cancelled later, the outcome is awaited first.
+        Cancelled before the work was begun, it never happens; cancelled later, its end is awaited first.
 
         Raises:
             StoreError: the database refused; nothing of the work was written.
         """
         if self._closing:
             raise StoreError(f"the store {self._connection.path!r} is closed; nothing was written")
-        job = _Job(work, asyncio.get_running_loop().create_future())
+        job = _Job(work)
         self._waiting.append(job)
-        self._wake.set()
+        if self._idle.is_set():
+            self._idle.clear()
+            asyncio.get_running_loop().call_soon(self._commit_waiting)
         try:
-            return await asyncio.shield(job.outcome)
+            return await job.outcome
         except asyncio.CancelledError:
-            if job in self._waiting:
-                self._waiting.remove(job)
-            else:
-                with anyio.CancelScope(shield=True):
-                    await asyncio.wait([job.outcome])
+            await self._give_up(job)
             raise
 
     async def close(self) -> None:
-        """Finish what was accepted and stop."""
+        """Finish what was accepted; accept nothing more."""
         self._closing = True
-        self._wake.set()
         with anyio.CancelScope(shield=True):
-            await asyncio.wait([self._task])
+            await self._idle.wait()
 
-    async def _serve(self) -> None:
-        try:
-            while await self._work_waits():
-                self._taken = [self._waiting.popleft() for _ in range(min(_BATCH, len(self._waiting)))]
-                await self._commit(self._taken)
-        finally:
-            self._closing = True
-            for job in (*self._taken, *self._waiting):
-                job.answer(StoreError("the store was torn down before it could say whether this was written"))
+    async def _give_up(self, job: _Job[Any]) -> None:
+        if job in self._waiting:
+            self._waiting.remove(job)
+        elif job.outcome.cancelled():
+            job.known = asyncio.get_running_loop().create_future()
+            with anyio.CancelScope(shield=True):
+                await asyncio.shield(job.known)
 
-    async def _work_waits(self) -> bool:
-        if not self._waiting and not self._closing:
-            self._wake.clear()
-            await self._wake.wait()
-        return bool(self._waiting)
+    def _commit_waiting(self) -> None:
+        if not self._waiting:
+            self._idle.set()
+            return
+        jobs = [self._waiting.popleft() for _ in range(min(_BATCH, len(self._waiting)))]
+        self._connection.start(partial(self._transact, jobs)).add_done_callback(partial(self._answer, jobs))
 
-    async def _commit(self, jobs: Sequence[_Job[Any]]) -> None:
-        try:
-            outcomes = await self._connection.run(lambda connection: self._transact(connection, jobs))
-        except Exception as error:  # noqa: BLE001 - every submitter hears it
-            outcomes = [error] * len(jobs)
+    def _answer(self, jobs: Sequence[_Job[Any]], done: asyncio.Future[list[Any]]) -> None:
+        failure = done.exception()
+        outcomes = [failure] * len(jobs) if failure else done.result()
         for job, outcome in zip(jobs, outcomes, strict=True):
             job.answer(outcome)
+        # Who was answered runs first, so that its next job joins the batch.
+        asyncio.get_running_loop().call_soon(self._commit_waiting)
 
-    def _transact(self, connection: sqlite3.Connection, jobs: Sequence[_Job[Any]]) -> list[Any]:
-        """Run on the connection's thread: one transaction, whatever becomes of each job."""
-        patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
+    def _transact(self, jobs: Sequence[_Job[Any]], connection: sqlite3.Connection) -> list[Any]:
+        """Do the jobs in one transaction, as one function on the connection's thread."""
         try:
-            outcomes = [self._attempt(connection, job.work) for job in jobs]
+            patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
+            outcomes = [self._attempt(job.work, connection) for job in jobs]
             connection.execute("COMMIT")
-        except BaseException:
+        except BaseException as error:
             self._forget()
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
-            raise
+            raise self._told(error) from error
         return outcomes
 
-    def _attempt(self, connection: sqlite3.Connection, work: Work[Any]) -> Any:
+    def _attempt(self, work: Work[_T], connection: sqlite3.Connection) -> _T | BaseException:
         connection.execute("SAVEPOINT job")
+        outcome: _T | BaseException
         try:
             outcome = work(connection)
         except Exception as error:
             if not connection.in_transaction:
-                raise  # the database has undone the whole batch
+                raise  # the database itself has undone the whole batch
             connection.execute("ROLLBACK TO job")
-            outcome = error
-            if isinstance(error, sqlite3.Error):
-                self._forget()
-                outcome = meaning_of(error, self._connection.path)
-                outcome.__cause__ = error
+            outcome = self._told(error)
         connection.execute("RELEASE job")
         return outcome
+
+    def _told(self, error: BaseException) -> BaseException:
+        if not isinstance(error, sqlite3.Error):
+            return error
+        self._forget()
+        told = meaning_of(error, self._connection.path)
+        told.__cause__ = error
+        return told
