@@ -1,0 +1,47 @@
+"""What is written beside an arrow: each trigger once, with no more of its guards than a reader needs there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from turnwise.diagrams.model import Line, Party
+
+
+@dataclass(frozen=True, slots=True)
+class Caption:
+    """Triggers under one condition. The condition is a summary; the list of rows has it in full."""
+
+    triggers: tuple[str, ...]
+    party: Party
+    condition: str
+
+
+def captions(lines: Iterable[Line]) -> tuple[Caption, ...]:
+    """Return the captions of an arrow, in the order of its lines; neighbours under one condition share a caption."""
+    by_trigger: dict[str, list[Line]] = {}
+    for line in lines:
+        by_trigger.setdefault(line.trigger, []).append(line)
+    found: list[Caption] = []
+    for trigger, same in by_trigger.items():
+        caption = Caption((trigger,), same[0].party, _condition(same))
+        if found and (found[-1].party, found[-1].condition) == (caption.party, caption.condition):
+            caption = Caption((*found.pop().triggers, trigger), caption.party, caption.condition)
+        found.append(caption)
+    return tuple(found)
+
+
+def _condition(lines: list[Line]) -> str:
+    """What must hold for one of the lines: the guards all of them demand, then those by which they differ."""
+    if not any(line.when for line in lines):
+        return _exclusion(lines[0]) if len(lines) == 1 else ""
+    common = [guard for guard in lines[0].when if all(guard in line.when for line in lines)]
+    differing = [[guard.words for guard in line.when if guard not in common] for line in lines]
+    said = [guard.words for guard in common]
+    if all(differing):
+        said.append(" or ".join(" and ".join(words) for words in differing))
+    return ", ".join(said)
+
+
+def _exclusion(line: Line) -> str:
+    return "otherwise" if line.otherwise else ", ".join(f"not {guard.words}" for guard in line.unless)

@@ -1,0 +1,107 @@
+"""What several states share is said once: edges gathered into arrows from groups, rows into entries of a list."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from turnwise.diagrams.extract import parties
+from turnwise.diagrams.model import Line, Picture
+from turnwise.states.names import LEASED, ChatState
+from turnwise.states.table import BUSY
+
+GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
+    "every state": tuple(state.value for state in ChatState),
+    "busy": tuple(state.value for state in BUSY),
+    "leased": tuple(state.value for state in ChatState if state in LEASED),
+}
+"""States that are drawn inside one frame, the widest frame first."""
+
+SAME: Final = "same"
+"""The target of a line that leaves a chat where it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrow:
+    """Lines that lead from a state, or from every state of a group, to one target or back to the `SAME` state."""
+
+    origin: str
+    sources: tuple[str, ...]
+    target: str
+    lines: tuple[Line, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Rows that differ in nothing but their source."""
+
+    sources: tuple[str, ...]
+    target: str
+    line: Line
+
+    @property
+    def origin(self) -> str:
+        """The sources in words, with the name of each group for its members."""
+        left, words = list(self.sources), []
+        for name, members in GROUPS.items():
+            if set(members) <= set(left):
+                left = [source for source in left if source not in members]
+                words.append(name)
+        return ", ".join([*words, *left])
+
+
+def arrows(picture: Picture) -> tuple[Arrow, ...]:
+    """Return every row of the picture exactly once, on the widest group all of whose states share it."""
+    left = {(edge.source, edge.target, line): None for edge in picture.edges for line in edge.lines}
+    found: list[Arrow] = []
+    for name, members in GROUPS.items():
+        for target in (*members, *(node.id for node in picture.states if node.id not in members), SAME):
+            lines = _shared(left, members, target)
+            if lines:
+                found.append(Arrow(name, members, target, lines))
+                for line in lines:
+                    for source in members:
+                        del left[source, source if target == SAME else target, line]
+    singles: dict[tuple[str, str], list[Line]] = {}
+    for source, target, line in left:
+        singles.setdefault((source, SAME if source == target else target), []).append(line)
+    found += [Arrow(source, (source,), target, tuple(lines)) for (source, target), lines in singles.items()]
+    return tuple(found)
+
+
+def entries(picture: Picture) -> tuple[Entry, ...]:
+    """Return every row of the picture exactly once: by trigger, then by source, a row after those it excludes.
+
+    Rows that differ in nothing but their source share an entry.
+    """
+    shared: dict[tuple[str, Line], list[str]] = {}
+    for edge in picture.edges:
+        for line in edge.lines:
+            shared.setdefault((SAME if edge.stays else edge.target, line), []).append(edge.source)
+    triggers = [trigger.value for trigger in parties()]
+    places = [node.id for node in picture.nodes]
+    found = [
+        Entry(tuple(sorted(sources, key=places.index)), target, line) for (target, line), sources in shared.items()
+    ]
+    return tuple(
+        sorted(
+            found,
+            key=lambda entry: (
+                triggers.index(entry.line.trigger),
+                places.index(entry.sources[0]),
+                len(entry.line.unless),
+            ),
+        )
+    )
+
+
+def _shared(left: Iterable[tuple[str, str, Line]], members: tuple[str, ...], target: str) -> tuple[Line, ...]:
+    present = set(left)
+    return tuple(
+        line
+        for source, goal, line in left
+        if source == members[0]
+        and goal == (source if target == SAME else target)
+        and all((member, member if target == SAME else target, line) in present for member in members)
+    )

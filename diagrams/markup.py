@@ -1,0 +1,108 @@
+"""SVG markup from Python values: elements, wrapped text, rounded paths. Presentation attributes only.
+
+A page with a strict content security policy drops style elements and style attributes, so there are none; a
+page's own style sheet wins over every attribute written here.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+from xml.sax.saxutils import escape, quoteattr
+
+Point = tuple[float, float]
+
+SANS: Final = "system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif"
+MONO: Final = "ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monospace"
+
+GLYPH_WIDTH: Final = 0.53
+"""The mean width of a letter of a plain sans-serif, in font sizes. There is no font to measure."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pen:
+    """How a text is set."""
+
+    size: float
+    fill: str
+    weight: str | None = None
+    anchor: str = "start"
+    family: str | None = None
+
+    def lines(self, words: str, width: float) -> list[str]:
+        """Break words into lines that should fit a width."""
+        return textwrap.wrap(words, int(width / (self.size * GLYPH_WIDTH)), break_long_words=False)
+
+
+def tag(name: str, *children: str, **attributes: str | float | None) -> str:
+    """Return an element. `data_state` becomes `data-state`, `class_` becomes `class`; `None` is left out."""
+    text = "".join(
+        f" {key.rstrip('_').replace('_', '-')}={quoteattr(_plain(value))}"
+        for key, value in attributes.items()
+        if value is not None
+    )
+    if not children:
+        return f"<{name}{text}/>"
+    separator = "" if name in ("text", "tspan", "title", "desc") else "\n"
+    return f"<{name}{text}>{separator}{separator.join(children)}{separator}</{name}>"
+
+
+def text(at: Point, words: str, pen: Pen, **attributes: str | float | None) -> str:
+    """Return one line of text whose baseline starts or ends at a point."""
+    return _line(
+        at,
+        [escape(words)],
+        pen.anchor,
+        font_size=pen.size,
+        fill=pen.fill,
+        font_weight=pen.weight,
+        font_family=pen.family,
+        **attributes,
+    )
+
+
+def spans(
+    at: Point, pieces: Sequence[tuple[str, Pen]], *, anchor: str = "start", **attributes: str | float | None
+) -> str:
+    """Return one line of text in several pens."""
+    children = [
+        tag("tspan", escape(words), font_size=one.size, fill=one.fill, font_weight=one.weight, dx=4 if place else None)
+        for place, (words, one) in enumerate(pieces)
+    ]
+    return _line(at, children, anchor, **attributes)
+
+
+def title(words: str) -> str:
+    """Return what a reader hears and what a pointer shows."""
+    return tag("title", escape(words))
+
+
+def rounded(points: Sequence[Point], radius: float = 16) -> str:
+    """Return the path through points, its corners rounded."""
+    moves = [f"M{_plain(points[0][0])},{_plain(points[0][1])}"]
+    for before, corner, after in zip(points, points[1:], points[2:], strict=False):
+        start, end = _towards(corner, before, radius), _towards(corner, after, radius)
+        moves.append(f"L{_pair(start)} Q{_pair(corner)} {_pair(end)}")
+    moves.append(f"L{_pair(points[-1])}")
+    return " ".join(moves)
+
+
+def _line(at: Point, children: Iterable[str], anchor: str, **attributes: str | float | None) -> str:
+    return tag("text", *children, x=at[0], y=at[1], text_anchor=None if anchor == "start" else anchor, **attributes)
+
+
+def _towards(start: Point, goal: Point, distance: float) -> Point:
+    dx, dy = goal[0] - start[0], goal[1] - start[1]
+    length = (dx * dx + dy * dy) ** 0.5
+    part = min(distance, length / 2) / length
+    return start[0] + dx * part, start[1] + dy * part
+
+
+def _pair(point: Iterable[float]) -> str:
+    return ",".join(_plain(value) for value in point)
+
+
+def _plain(value: str | float) -> str:
+    return value if isinstance(value, str) else f"{value:.1f}".removesuffix(".0")

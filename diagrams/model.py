@@ -1,0 +1,101 @@
+"""The picture of a machine, before anyone decides how it looks: what to draw, in words, and nothing about drawing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["start", "resting", "claimable", "leased", "unknown"]
+"""What a state asks of the workers: nothing, to be claimed, to be held. `start` and `unknown` are no states."""
+
+Party = Literal["client", "lease holder", "clock", "administrator"]
+"""Who fires a trigger."""
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """A named function of the machine: a guard, a write or a promise."""
+
+    name: str
+    meaning: str
+
+    @property
+    def words(self) -> str:
+        """The name as it is read aloud."""
+        return self.name.replace("_", " ")
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """What one row says beside its source and target."""
+
+    trigger: str
+    party: Party
+    when: tuple[Term, ...]
+    unless: tuple[Term, ...]
+    writes: tuple[Term, ...]
+    otherwise: bool
+    """Whether the row is what remains: each guard in `unless` is asked by another row of the trigger and source."""
+
+    @property
+    def condition(self) -> str:
+        """All guards, in words; empty when the row always holds."""
+        return ", ".join([guard.words for guard in self.when] + [f"not {guard.words}" for guard in self.unless])
+
+    @property
+    def effect(self) -> str:
+        """All writes, in words."""
+        return ", ".join(write.words for write in self.writes)
+
+    def __str__(self) -> str:
+        condition = f" [{self.condition}]" if self.condition else ""
+        effect = f" / {self.effect}" if self.effect else ""
+        return f"{self.trigger}{condition}{effect}"
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A state, or one of the two places that are none: `new` and `unknown`."""
+
+    id: str
+    kind: Kind
+    job: str | None = None
+    promise: tuple[Term, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """Every row that leads from one node to another, or back to itself."""
+
+    source: str
+    target: str
+    lines: tuple[Line, ...]
+
+    @property
+    def stays(self) -> bool:
+        """Whether the chat is afterwards where it was."""
+        return self.source == self.target
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """Nodes and edges in the order of their declaration. No two edges join the same nodes in the same direction."""
+
+    nodes: tuple[Node, ...]
+    edges: tuple[Edge, ...]
+
+    @property
+    def states(self) -> tuple[Node, ...]:
+        """The nodes a chat can stand in."""
+        return tuple(node for node in self.nodes if node.kind not in ("start", "unknown"))
+
+    def current(self, state: str | None) -> str | None:
+        """Return the id of the state to light.
+
+        Raises:
+            ValueError: there is no such state; the text names those there are.
+        """
+        states = [node.id for node in self.states]
+        if state is not None and state not in states:
+            raise ValueError(f"unknown state {str(state)!r}; the states are {', '.join(states)}")
+        return None if state is None else str(state)
