@@ -20,13 +20,15 @@ ARGUMENT_TEXT: Final = "_arguments_text"
 _part_adapter: TypeAdapter[Part] = TypeAdapter(Part)
 
 
-def read_arguments(text: str) -> dict[str, Any]:
-    """Return the JSON object that `text` spells, or the text itself under `ARGUMENT_TEXT`."""
+def read_arguments(_name: str, given: str | Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments as they came, or the JSON object that text spells, or hopeless text under `ARGUMENT_TEXT`."""
+    if isinstance(given, Mapping):
+        return dict(given)
     try:
-        value = json.loads(text)
+        value = json.loads(given)
     except ValueError:
         value = None
-    return value if isinstance(value, dict) else {ARGUMENT_TEXT: text}
+    return value if isinstance(value, dict) else {ARGUMENT_TEXT: given}
 
 
 class ReplyBuilder:
@@ -39,19 +41,19 @@ class ReplyBuilder:
     What is to be shown is joined as it comes: a delta costs no more than its place in a list until `take_shown`.
 
     Args:
-        parse: reads the JSON text of a call's arguments; it is never given blank text, which means `{}`.
+        read: makes a call's arguments of the tool's name and what came: JSON text, never blank, or a mapping.
         rename: gives the id under which a new call id shall go; ids are unique within the reply in any case.
     """
 
     def __init__(
         self,
         *,
-        parse: Callable[[str], dict[str, Any]] = read_arguments,
+        read: Callable[[str, str | Mapping[str, Any]], dict[str, Any]] = read_arguments,
         rename: Callable[[str], str] = str,
     ) -> None:
         self.finish: ModelPart | None = None
         """The part that ended the reply, once it came."""
-        self._parse = parse
+        self._read = read
         self._rename = rename
         self._slots: list[Slot] = []
         self._news: dict[int, Slot] = {}
@@ -62,6 +64,11 @@ class ReplyBuilder:
     def finished(self) -> bool:
         """Whether the finish came. A stream that ends without one was cut."""
         return self.finish is not None
+
+    @property
+    def has_news(self) -> bool:
+        """Whether there is something to take and show."""
+        return bool(self._news)
 
     def add(self, part: ModelPart) -> bool:
         """Take in the next part; return whether there is something to take and show."""
@@ -83,7 +90,7 @@ class ReplyBuilder:
             case "finish":
                 self.finish = part
                 self._complete_open_calls()
-        return bool(self._news)
+        return self.has_news
 
     def take_shown(self) -> list[tuple[int, PartDelta]]:
         """Return what was not taken before, as (index of the part, piece); neighbours are joined."""
@@ -161,20 +168,18 @@ class ReplyBuilder:
         call.name = part.name or call.name
         call.executor = Executor(part.executor)
         call.metadata = _merged(call.metadata, part.metadata)
-        if isinstance(part.arguments, Mapping):
-            call.arguments = dict(part.arguments)
-        else:
-            self._complete_from_text(call, part.arguments or "".join(call.pieces))
-        self._news[call.index] = call
+        given = part.arguments
+        self._complete_with(call, given if isinstance(given, Mapping) else given or "".join(call.pieces))
 
-    def _complete_from_text(self, call: CallSlot, text: str) -> None:
-        call.arguments = self._parse(text) if text.strip() else {}
+    def _complete_with(self, call: CallSlot, given: str | Mapping[str, Any]) -> None:
+        blank = not given or (isinstance(given, str) and not given.strip())
+        call.arguments = {} if blank else self._read(call.name, given)
         self._news[call.index] = call
 
     def _complete_open_calls(self) -> None:
         for slot in self._slots:
             if isinstance(slot, CallSlot) and slot.arguments is None:
-                self._complete_from_text(slot, "".join(slot.pieces))
+                self._complete_with(slot, "".join(slot.pieces))
 
     def _add_result(self, part: ModelPart) -> None:
         call = next((slot for slot in self._slots if isinstance(slot, CallSlot) and slot.is_answered_by(part)), None)
@@ -183,7 +188,7 @@ class ReplyBuilder:
         call.answered = True
         if call.arguments is None:
             call.executor = Executor.provider
-            self._complete_from_text(call, "".join(call.pieces))
+            self._complete_with(call, "".join(call.pieces))
         result = ToolResultPart(
             call_id=call.call_id, name=call.name, output=part.output, metadata=_copied(part.metadata)
         )

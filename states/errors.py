@@ -3,6 +3,7 @@
     TurnwiseError
     |-- ChatNotFound            no chat of that id
     |-- MessageNotFound         no message of that id where one was asked for
+    |-- InvalidContent          a message or a result that says nothing, or is no JSON
     |-- IllegalTransition       the table has no row for the trigger in that state
     |-- ToolResultMismatch      a submission that does not name exactly the open client calls
     |-- ConflictingReplay       an answered call or an accepted message, again, with other content
@@ -46,6 +47,14 @@ class MessageNotFound(TurnwiseError):
         self.message_id = message_id
         self.expected = expected
         super().__init__(f"chat {chat_id!r} has no {expected} {message_id!r}; nothing was written")
+
+
+class InvalidContent(TurnwiseError):
+    """What was sent cannot be stored: an empty message, a result that is no JSON value. Nothing was written."""
+
+    def __init__(self, problem: str) -> None:
+        self.problem = problem
+        super().__init__(f"{problem}; nothing was written")
 
 
 class IllegalTransition(TurnwiseError):

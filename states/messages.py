@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
+from turnwise.states.errors import InvalidContent
 from turnwise.states.names import Audience, BoundaryReason, CallStatus, Executor
 
 FORMAT: Final = 1
@@ -156,12 +157,14 @@ def parts_of(content: Content) -> tuple[TextPart | FilePart, ...]:
     """Return `content` as parts, without empty text.
 
     Raises:
-        ValueError: nothing is left to say.
+        InvalidContent: nothing is left to say, or a part is neither text nor a file.
     """
     given: Sequence[TextPart | FilePart] = [TextPart(text=content)] if isinstance(content, str) else content
+    if any(not isinstance(part, TextPart | FilePart) for part in given):
+        raise InvalidContent("the content of a message must be text, or a sequence of TextPart and FilePart")
     parts = tuple(part for part in given if not (isinstance(part, TextPart) and not part.text.strip()))
     if not parts:
-        raise ValueError("the content of a message must hold text or a file; it was empty")
+        raise InvalidContent("the content of a message must hold text or a file; it was empty")
     return parts
 
 

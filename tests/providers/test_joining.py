@@ -102,12 +102,12 @@ def test_empty_arguments_are_an_empty_object(arguments: Any) -> None:
 
 @pytest.mark.parametrize("hopeless", ['{"q":', "[1]", "nonsense", "null"])
 def test_unreadable_arguments_are_kept_as_text(hopeless: str) -> None:
-    assert read_arguments(hopeless) == {ARGUMENT_TEXT: hopeless}
+    assert read_arguments("find", hopeless) == {ARGUMENT_TEXT: hopeless}
     assert join([call("a", hopeless)]).calls[0].arguments == {ARGUMENT_TEXT: hopeless}
 
 
-def test_the_parser_given_reads_the_arguments() -> None:
-    builder = ReplyBuilder(parse=lambda given: {"length": len(given)})
+def test_the_reader_given_reads_the_arguments() -> None:
+    builder = ReplyBuilder(read=lambda name, given: {"length": len(given)})
     builder.add(call("a", "{{"))
     builder.add(start("b"))
     builder.add(fragment("b", "{{{"))
@@ -302,10 +302,11 @@ def streams(draw: st.DrawFn) -> tuple[list[Part], list[ModelPart]]:
                 streamed += [thought(piece) for piece in draw(cut(part.text))]
                 streamed += [thought("", part.signature)] if part.signature else []
             case ToolCallPart():
-                streamed += [start(part.call_id, part.name)] if draw(st.booleans()) else []
-                if streamed and streamed[-1].type == "tool_call_start":
+                in_fragments = draw(st.booleans())
+                if in_fragments:
+                    streamed += [start(part.call_id, part.name)]
                     streamed += [fragment(part.call_id, piece) for piece in draw(cut(json.dumps(part.arguments)))]
-                if not streamed or streamed[-1].type != "tool_call_delta" or draw(st.booleans()):
+                if not in_fragments or draw(st.booleans()):
                     streamed += [call(part.call_id, part.arguments, part.name)]
             case SourcePart():
                 streamed += [ModelPart("source", url=part.url, title=part.title)]

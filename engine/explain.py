@@ -1,0 +1,109 @@
+"""Explaining: where a chat stands, what will move it next, and why it is not moving."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from turnwise.states.calls import ToolCall
+from turnwise.states.decide import legal_triggers
+from turnwise.states.events import ErrorInfo
+from turnwise.states.facts import Facts
+from turnwise.states.invariants import broken_promises
+from turnwise.states.names import LEASED, ChatState, Trigger
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """Where a chat stands, for an operator."""
+
+    chat_id: str
+    state: ChatState
+    since: datetime | None
+    """When the chat came into this state."""
+    lease_worker: str | None
+    lease_expires: datetime | None
+    next_timer: datetime | None
+    """When the clock will next do something to the chat: a retry, a deadline, the end of a lease."""
+    open_calls: tuple[ToolCall, ...]
+    queued: int
+    last_error: ErrorInfo | None
+    legal_triggers: tuple[Trigger, ...]
+    broken_promises: tuple[str, ...]
+    reason: str
+    """One sentence: why the chat is not moving, or what it is doing."""
+
+
+def explanation(facts: Facts, *, lease_expires: datetime | None, now: datetime) -> Explanation:
+    """Return the explanation of a chat at `now`."""
+    timers = [
+        *(call.deadline for call in facts.open_calls if call.deadline is not None),
+        *([facts.step.retry_at] if facts.step.retry_at is not None and facts.state in LEASED else []),
+        *([lease_expires] if lease_expires is not None else []),
+    ]
+    return Explanation(
+        chat_id=facts.chat_id,
+        state=facts.state,
+        since=facts.since,
+        lease_worker=facts.lease.worker if facts.lease else None,
+        lease_expires=lease_expires,
+        next_timer=min(timers, default=None),
+        open_calls=facts.open_calls,
+        queued=len(facts.queue),
+        last_error=facts.last_error,
+        legal_triggers=(Trigger.unarchived,) if facts.archived else legal_triggers(facts),
+        broken_promises=broken_promises(facts),
+        reason=_reason(facts, lease_expires, now),
+    )
+
+
+def _reason(facts: Facts, lease_expires: datetime | None, now: datetime) -> str:
+    if facts.stored_state is not None:
+        return f"The stored state {facts.stored_state!r} is not one of the table's; a worker's sweep will repair it."
+    if facts.archived:
+        return "The chat is archived; unarchive it to go on."
+    if facts.lease is not None:
+        return _held(facts, facts.lease.worker, lease_expires, now)
+    return _resting(facts)
+
+
+def _resting(facts: Facts) -> str:
+    match facts.state:
+        case ChatState.waiting:
+            return "Nothing to do: the chat waits for the next message."
+        case ChatState.requires_action:
+            return _awaiting_client(facts)
+        case ChatState.error:
+            problem = facts.last_error.message if facts.last_error else "an unknown error"
+            return f"The chat cannot go on without the user: {problem}"
+        case ChatState.interrupted if facts.settled:
+            waits = f" {len(facts.queue)} queued message(s) wait;" if facts.queue else ""
+            return f"The user said stop;{waits} resume it or send a message to go on."
+    return "There is work to do and no worker has claimed the chat: is a worker running?"
+
+
+def _awaiting_client(facts: Facts) -> str:
+    calls = ", ".join(f"{call.name} ({call.call_id})" for call in facts.open_calls)
+    deadlines = [call.deadline for call in facts.open_calls if call.deadline is not None]
+    until = f", until {min(deadlines):%Y-%m-%d %H:%M:%S} UTC" if deadlines else ""
+    return f"Waiting for the client's results of {calls}{until}."
+
+
+def _held(facts: Facts, worker: str, lease_expires: datetime | None, now: datetime) -> str:
+    if lease_expires is not None and lease_expires <= now:
+        ago = (now - lease_expires).total_seconds()
+        return f"The lease of worker {worker} ran out {ago:.0f} s ago: it is dead or cut off; any worker may take over."
+    if facts.step.retry_at is not None and facts.step.retry_at > now:
+        wait = (facts.step.retry_at - now).total_seconds()
+        return (
+            f"In back-off: the model call failed {facts.step.failures} time(s) in a row; "
+            f"next attempt in {wait:.0f} s, at {facts.step.retry_at:%H:%M:%S} UTC."
+        )
+    doing = {
+        ChatState.streaming: f"The model is answering step {facts.step.number}, attempt {facts.step.attempt}",
+        ChatState.executing_tools: "Tools are running: "
+        + ", ".join(call.name for call in facts.open_calls if call.is_local),
+        ChatState.compacting: "The history is being summarised",
+        ChatState.interrupted: "The interrupt is being settled",
+    }
+    return f"{doing.get(facts.state, 'The chat is held')}; worker {worker} holds the chat."

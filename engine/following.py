@@ -1,0 +1,44 @@
+"""Following a chat: its events as they come, and its coming to rest."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+
+from turnwise.engine.hub import Hub
+from turnwise.persistence.protocol import ChatStore
+from turnwise.states.events import Event
+from turnwise.states.facts import Facts
+
+EVENTS_PER_READ = 500
+
+
+async def follow(store: ChatStore, hub: Hub, chat_id: str, *, after: int, live: bool) -> AsyncIterator[Event]:
+    """Yield the chat's events after number `after`, in order and without a gap; go on with what comes if `live`.
+
+    A reader may be as slow as it likes: it then reads from the store what the hub did not keep.
+    """
+    await store.facts(chat_id)
+    cursor = after
+    with hub.listen(chat_id) as listener:
+        while True:
+            batch = listener.take(cursor)
+            if not batch:
+                batch = await store.events(chat_id, after=cursor, limit=EVENTS_PER_READ)
+            for event in batch:
+                yield event
+                cursor = event.seq
+            if batch:
+                continue
+            if not live:
+                return
+            await listener.wait()
+
+
+async def wait_for(store: ChatStore, hub: Hub, chat_id: str, arrived: Callable[[Facts], bool]) -> Facts:
+    """Return the facts of the chat as soon as they are as wanted."""
+    with hub.listen(chat_id) as listener:
+        facts = await store.facts(chat_id)
+        while not arrived(facts):
+            await listener.wait()
+            facts = listener.facts or await store.facts(chat_id)
+        return facts

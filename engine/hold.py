@@ -1,0 +1,166 @@
+"""A hold: what a worker has in hand while it holds a chat. Loaded once per lease, kept current by the holder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from anyio.abc import TaskGroup
+
+from turnwise.engine.apply import Applier, Chain, Script
+from turnwise.engine.clock import Clock
+from turnwise.engine.hooks import Hooks
+from turnwise.engine.settings import Settings
+from turnwise.engine.toolbox import Toolbox
+from turnwise.persistence.protocol import ChatStore, Committed
+from turnwise.providers.protocol import Model
+from turnwise.states.effects import InsertBoundary, InsertMessage, PutCall
+from turnwise.states.errors import IllegalTransition, StaleLease
+from turnwise.states.events import Event, PartEvent
+from turnwise.states.facts import Facts
+from turnwise.states.messages import Message
+from turnwise.states.names import Audience, ChatState, Trigger
+
+
+class Moved(Exception):
+    """Someone else moved the chat: what the job wanted to do is not what the chat needs any more."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Desk:
+    """What every job of an engine works with."""
+
+    applier: Applier
+    model: Model
+    toolbox: Toolbox
+    settings: Settings
+    clock: Clock
+    worker_id: str
+    tasks: TaskGroup
+    """Where work runs that must not hold a job up: a flush, a tool that ignores its cancellation."""
+    hooks: Hooks
+    flush_clock: Clock
+    """The clock of the window in which deltas are gathered: not a promise, so it always runs."""
+    stopping: bool = False
+    """Whether the worker is about to stop, and takes on nothing more."""
+
+    @property
+    def store(self) -> ChatStore:
+        """The store."""
+        return self.applier.store
+
+    def begin(self, chain: Chain, *, claims: bool) -> None:
+        """Fire what is known to come next, so that it shares the commit.
+
+        A chat that waits for a worker is claimed if `claims`; the first trigger of the job is fired.
+        """
+        while claims and not self.stopping and chain.facts.state is ChatState.pending:
+            chain.fire(Trigger.claimed, worker=self.worker_id)
+        facts = chain.facts
+        if facts.lease is None or facts.lease.worker != self.worker_id or not chain.entered:
+            return
+        token = facts.lease.token
+        if facts.state is ChatState.compacting or (facts.state is ChatState.streaming and facts.step.retry_at is None):
+            chain.fire(Trigger.attempt_started, token=token)
+        elif facts.state is ChatState.executing_tools:
+            for call in self.toolbox.first_calls(facts):
+                chain.fire(Trigger.call_started, token=token, call_id=call.call_id)
+
+
+@dataclass(slots=True)
+class Hold:
+    """One chat in the hands of one worker, under one lease."""
+
+    desk: Desk
+    facts: Facts
+    token: int
+    begun_attempt: tuple[int, int] | None = None
+    """Step and attempt that this holder started."""
+    begun_calls: set[str] = field(default_factory=set)
+    """Calls that this holder started."""
+    _messages: list[Message] | None = None
+    _history_version: int = 0
+
+    @property
+    def chat_id(self) -> str:
+        """The chat."""
+        return self.facts.chat_id
+
+    @property
+    def lost(self) -> bool:
+        """Whether the lease is gone."""
+        return self.facts.lease is None or self.facts.lease.token != self.token
+
+    async def messages(self) -> list[Message]:
+        """Return what the model sees, read from the store only when it is not in hand."""
+        if self._messages is None or self._history_version != self.facts.history_version:
+            version = self.facts.history_version
+            self._messages = await self.desk.store.prompt(self.chat_id)
+            self._history_version = version
+        return self._messages
+
+    async def fire(self, script: Script, *, shown: Sequence[PartEvent] = ()) -> Facts:
+        """Run `script`, and what is known to follow, in one transaction under this lease.
+
+        Raises:
+            Moved: the chat is not any more where the job believed it to be. Nothing was written.
+        """
+
+        def whole(chain: Chain) -> None:
+            script(chain)
+            self.desk.begin(chain, claims=True)
+
+        try:
+            committed = await self.desk.applier.change(
+                self.chat_id, whole, actor=f"worker:{self.desk.worker_id}", shown=shown
+            )
+        except (StaleLease, IllegalTransition) as error:
+            known = self.facts.version
+            self.facts = await self.desk.store.facts(self.chat_id)
+            if self.facts.version == known:
+                raise
+            raise Moved from error
+        self.take(committed)
+        return self.facts
+
+    async def show(self, state: ChatState, events: Sequence[Event]) -> None:
+        """Store events of the running job, then show them.
+
+        Raises:
+            Moved: the job is over, or the lease is lost. Nothing was shown.
+        """
+        try:
+            stored = await self.desk.store.journal(self.chat_id, self.token, state, events)
+        except StaleLease as error:
+            self.facts = await self.desk.store.facts(self.chat_id)
+            raise Moved from error
+        self.desk.applier.hub.show(self.chat_id, stored)
+
+    def take(self, committed: Committed) -> None:
+        """Take in what this holder committed."""
+        self.observe(committed.facts)
+        for decision in committed.decisions:
+            after = decision.facts
+            if after.lease is not None and after.lease.worker == self.desk.worker_id:
+                self.token = after.lease.token
+            if decision.trigger is Trigger.attempt_started:
+                self.begun_attempt = (after.step.number, after.step.attempt)
+            for write in decision.writes:
+                if isinstance(write, PutCall) and decision.trigger is Trigger.call_started:
+                    self.begun_calls.add(write.call.call_id)
+                elif isinstance(write, InsertMessage) and self._messages is not None:
+                    if write.message.audience is not Audience.user:
+                        self._messages.append(write.message)
+                    self._history_version = after.history_version
+                elif isinstance(write, InsertBoundary):
+                    self._messages = None
+
+    def observe(self, facts: Facts) -> None:
+        """Take in what someone committed."""
+        if facts.version >= self.facts.version:
+            self.facts = facts
+
+    @property
+    def attempt_is_begun(self) -> bool:
+        """Whether this holder has started the current attempt."""
+        return self.begun_attempt == (self.facts.step.number, self.facts.step.attempt)

@@ -1,0 +1,77 @@
+"""The live side of a step: shown parts are stored first, in small batches, without holding the stream up."""
+
+from __future__ import annotations
+
+import anyio
+
+from turnwise.engine.clock import Timer
+from turnwise.engine.hold import Hold
+from turnwise.providers.joining import ReplyBuilder
+from turnwise.states.events import PartEvent
+from turnwise.states.names import ChatState
+
+
+class LiveParts:
+    """Brings the parts of one attempt to subscribers: stored before they are shown, neighbours joined.
+
+    A first delta starts the window (`Settings.coalesce`); what has gathered when it closes is stored together.
+    """
+
+    def __init__(self, hold: Hold, builder: ReplyBuilder, scope: anyio.CancelScope) -> None:
+        self._hold = hold
+        self._builder = builder
+        self._scope = scope
+        self._step = hold.facts.step.number
+        self._attempt = hold.facts.step.attempt
+        self._timer: Timer | None = None
+        self._idle: anyio.Event | None = None
+        self._closed = False
+        self.failure: Exception | None = None
+        """What kept parts from being stored; the attempt's scope is cancelled then."""
+
+    def changed(self) -> None:
+        """Note that the builder has something to show."""
+        if self._timer is None and self._idle is None and not self._closed:
+            settings = self._hold.desk.settings
+            self._timer = self._hold.desk.flush_clock.call_later(settings.coalesce, self._flush_soon)
+
+    def stop(self) -> None:
+        """Show nothing more."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    async def close(self) -> list[PartEvent]:
+        """Stop showing, wait for what is being stored, and return what was not shown."""
+        self.stop()
+        if self._idle is not None:
+            await self._idle.wait()
+        if self.failure is not None:
+            raise self.failure
+        return self._events()
+
+    def _flush_soon(self) -> None:
+        self._timer = None
+        self._idle = anyio.Event()
+        self._hold.desk.tasks.start_soon(self._flush)
+
+    async def _flush(self) -> None:
+        try:
+            await self._hold.show(ChatState.streaming, self._events())
+        except Exception as failure:  # noqa: BLE001 - it ends the attempt, which reports it
+            self.failure = failure
+            self._closed = True
+            self._scope.cancel()
+        finally:
+            idle, self._idle = self._idle, None
+            if idle is not None:
+                idle.set()
+        if self._builder.has_news:
+            self.changed()
+
+    def _events(self) -> list[PartEvent]:
+        return [
+            PartEvent(chat_id=self._hold.chat_id, step=self._step, attempt=self._attempt, index=index, part=part)
+            for index, part in self._builder.take_shown()
+        ]

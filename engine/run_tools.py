@@ -1,0 +1,177 @@
+"""The job of `executing_tools`: run the step's local calls, each recorded before it starts and as it ends."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+import anyio
+from pydantic import JsonValue
+
+from turnwise.engine.apply import Chain
+from turnwise.engine.clock import Timer
+from turnwise.engine.hold import Hold, Moved
+from turnwise.engine.log import Log
+from turnwise.engine.toolbox import failed, idempotency_key
+from turnwise.engine.tools import ToolContext
+from turnwise.states.calls import CallOutcome, ToolCall
+from turnwise.states.errors import FatalToolError
+from turnwise.states.events import ErrorInfo, ToolProgressEvent
+from turnwise.states.names import CallStatus, ChatState, Trigger
+
+_log = Log("turnwise.jobs")
+
+
+async def run_tools(hold: Hold) -> None:
+    """Run every open local call, then fire `tools_finished`; a fatal tool fires `failed` instead."""
+    batch = [call for call in hold.facts.calls if call.is_local]
+    waiting = deque(call for call in batch if call.open)
+    if not waiting:
+        await hold.fire(lambda chain: chain.fire(Trigger.tools_finished, token=hold.token))
+        return
+    running = Running()
+    width = hold.desk.toolbox.width(batch)
+    try:
+        while waiting or running.calls:
+            while waiting and len(running.calls) < width:
+                await _start(hold, waiting.popleft(), running)
+            call, outcome = await running.next_finished()
+            if isinstance(outcome, FatalToolError):
+                await _fail(hold, call, outcome)
+                return
+            following = waiting.popleft() if waiting else None
+            await _finish(hold, outcome, following)
+            if following is not None:
+                _run(hold, following, running)
+    finally:
+        running.abandon()
+
+
+@dataclass(slots=True)
+class Running:
+    """The calls that run now, each in a task of its own: one that ignores its cancellation holds nobody up."""
+
+    calls: dict[str, Run] = field(default_factory=dict)
+    _finished: deque[tuple[ToolCall, CallOutcome | FatalToolError]] = field(default_factory=deque)
+    _bell: anyio.Event = field(default_factory=anyio.Event)
+
+    def finish(self, call: ToolCall, outcome: CallOutcome | FatalToolError) -> None:
+        """Take the outcome of a call; that of an abandoned one is dropped."""
+        if self.calls.pop(call.call_id, None) is not None:
+            self._finished.append((call, outcome))
+            self._bell.set()
+
+    async def next_finished(self) -> tuple[ToolCall, CallOutcome | FatalToolError]:
+        """Wait for the next call that ends."""
+        while not self._finished:
+            self._bell = anyio.Event()
+            await self._bell.wait()
+        return self._finished.popleft()
+
+    def abandon(self) -> None:
+        """Cancel what still runs; results that come late are dropped."""
+        for run in self.calls.values():
+            run.context.cancelled = True
+            run.scope.cancel()
+        self.calls.clear()
+
+
+@dataclass(slots=True)
+class Run:
+    """One run of one call."""
+
+    context: ToolContext
+    scope: anyio.CancelScope
+
+
+async def _start(hold: Hold, call: ToolCall, running: Running) -> None:
+    """Start a call that the job begins with, recording it first unless entering the state did."""
+    if call.call_id not in hold.begun_calls:
+        if call.status is CallStatus.started:
+            found = await hold.desk.toolbox.reconcile(call, _context(hold, call))
+            if found is not None:
+                running.calls[call.call_id] = Run(_context(hold, call), anyio.CancelScope())
+                running.finish(call, found)
+                return
+        await hold.fire(lambda chain: chain.fire(Trigger.call_started, token=hold.token, call_id=call.call_id))
+    _run(hold, call, running)
+
+
+def _run(hold: Hold, call: ToolCall, running: Running) -> None:
+    run = Run(_context(hold, call), anyio.CancelScope())
+    running.calls[call.call_id] = run
+    hold.desk.tasks.start_soon(_run_one, hold, call, run, running)
+
+
+async def _run_one(hold: Hold, call: ToolCall, run: Run, running: Running) -> None:
+    timeout = hold.desk.toolbox.timeout(call)
+    timer: Timer | None = None
+    timed_out = False
+
+    def expire() -> None:
+        nonlocal timed_out
+        timed_out = True
+        run.context.cancelled = True
+        run.scope.cancel()
+        running.finish(call, _timed_out(call, timeout))
+
+    if timeout is not None:
+        timer = hold.desk.clock.call_later(timeout, expire)
+    try:
+        with run.scope:
+            running.finish(call, await hold.desk.toolbox.run(call, run.context))
+    except FatalToolError as fatal:
+        running.finish(call, fatal)
+    finally:
+        if timer is not None:
+            timer.cancel()
+    _log.debug("tool_run", chat_id=hold.chat_id, tool=call.name, timed_out=timed_out)
+
+
+async def _finish(hold: Hold, outcome: CallOutcome, following: ToolCall | None) -> None:
+    def script(chain: Chain) -> None:
+        facts = chain.fire(Trigger.call_finished, token=hold.token, call_id=outcome.call_id, outcome=outcome)
+        if following is not None:
+            chain.fire(Trigger.call_started, token=hold.token, call_id=following.call_id)
+        elif not any(call.is_local for call in facts.open_calls):
+            chain.fire(Trigger.tools_finished, token=hold.token)
+
+    await hold.fire(script)
+
+
+async def _fail(hold: Hold, call: ToolCall, fatal: FatalToolError) -> None:
+    message = str(fatal) or "the tool ended the chat"
+    error = ErrorInfo(kind="tool", message=f"{call.name}: {message}", step=call.step, attempt=hold.facts.step.attempt)
+
+    def script(chain: Chain) -> None:
+        chain.fire(Trigger.call_finished, token=hold.token, call_id=call.call_id, outcome=failed(call, message))
+        chain.fire(Trigger.failed, token=hold.token, error=error)
+
+    await hold.fire(script)
+
+
+def _timed_out(call: ToolCall, timeout: float | None) -> CallOutcome:
+    text = f"{call.name} timed out after {timeout:g} s. Its outcome is unknown: it may or may not have taken effect."
+    return failed(call, text, CallStatus.timed_out)
+
+
+def _context(hold: Hold, call: ToolCall) -> ToolContext:
+    def report(progress: JsonValue) -> None:
+        hold.desk.tasks.start_soon(_show_progress, hold, call, progress)
+
+    return ToolContext(
+        chat_id=hold.chat_id,
+        call_id=call.call_id,
+        step=call.step,
+        attempt=hold.facts.step.attempt,
+        idempotency_key=idempotency_key(hold.chat_id, call),
+        report=report,
+    )
+
+
+async def _show_progress(hold: Hold, call: ToolCall, progress: JsonValue) -> None:
+    event = ToolProgressEvent(chat_id=hold.chat_id, step=call.step, call_id=call.call_id, progress=progress)
+    try:
+        await hold.show(ChatState.executing_tools, [event])
+    except Moved:
+        _log.debug("progress_dropped", chat_id=hold.chat_id, call_id=call.call_id)

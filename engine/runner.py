@@ -1,0 +1,112 @@
+"""The runner of one chat: state in, job started or cancelled."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import anyio
+
+from turnwise.engine.compact import compact
+from turnwise.engine.hold import Hold, Moved
+from turnwise.engine.log import Log
+from turnwise.engine.reply import error_info, shown_reply
+from turnwise.engine.run_tools import run_tools
+from turnwise.engine.settle import settle
+from turnwise.engine.stream_step import stream_step
+from turnwise.states.decide import job_of
+from turnwise.states.errors import StoreError, TurnwiseError
+from turnwise.states.facts import Facts
+from turnwise.states.names import Job, Trigger
+
+_log = Log("turnwise.jobs")
+
+JOBS: Final[dict[Job, Callable[[Hold], Awaitable[None]]]] = {
+    Job.stream_step: stream_step,
+    Job.run_tools: run_tools,
+    Job.compact: compact,
+    Job.settle: settle,
+}
+
+
+class Runner:
+    """Runs the jobs of a chat while this worker holds it.
+
+    A job that is cancelled does not know why: the facts do. They say `interrupted`, and its job settles; they say
+    that the lease is lost, and nothing more is written; or the worker was asked to let go, and `released` is fired.
+    """
+
+    def __init__(self, hold: Hold) -> None:
+        self.hold = hold
+        self.done = anyio.Event()
+        self._job: Job | None = None
+        self._scope = anyio.CancelScope()
+        self._let_go = False
+
+    async def run(self) -> None:
+        """Run job after job until the chat needs none, or is somebody else's."""
+        try:
+            while (job := self._next_job()) is not None:
+                self._job = job
+                self._scope = anyio.CancelScope()
+                with self._scope:
+                    await self._run(job)
+                if self._let_go:
+                    await self._release()
+                    return
+        finally:
+            self.done.set()
+
+    def observe(self, facts: Facts) -> None:
+        """Take in where the chat is now; cancel the job if it is not what the chat needs any more."""
+        self.hold.observe(facts)
+        if self._next_job() is not self._job:
+            self._scope.cancel()
+
+    def let_go(self) -> None:
+        """Cancel the job and give the chat back for another worker to go on with."""
+        self._let_go = True
+        self._scope.cancel()
+
+    def _next_job(self) -> Job | None:
+        return None if self.hold.lost else job_of(self.hold.facts)
+
+    async def _run(self, job: Job) -> None:
+        hold = self.hold
+        try:
+            await JOBS[job](hold)
+        except Moved:
+            _log.debug("chat_moved", chat_id=hold.chat_id, job=job, state=hold.facts.state)
+        except Exception as error:  # noqa: BLE001 - whatever a job raises ends the chat in `error`, named
+            _log.exception("job_failed", chat_id=hold.chat_id, job=job, state=hold.facts.state)
+            await self._fail(error)
+
+    async def _fail(self, error: Exception) -> None:
+        hold = self.hold
+        info = error_info(error, hold.facts.step)
+        try:
+            partial = await shown_reply(hold.desk.store, hold.facts, hold.desk.toolbox)
+            await hold.fire(lambda chain: chain.fire(Trigger.failed, token=hold.token, error=info, partial=partial))
+        except Moved:
+            _log.debug("chat_moved", chat_id=hold.chat_id, state=hold.facts.state)
+        except Exception as again:  # noqa: BLE001 - the store is out of reach: whoever waits must not wait for ever
+            _log.exception("failure_not_stored", chat_id=hold.chat_id)
+            failure = (
+                again if isinstance(again, TurnwiseError) else StoreError(f"{info.message}; it could not be stored")
+            )
+            hold.desk.applier.hub.fail(hold.chat_id, failure)
+            hold.token = -1
+
+    async def _release(self) -> None:
+        hold = self.hold
+        if hold.lost or self._next_job() is None:
+            return
+        with anyio.CancelScope(shield=True):
+            try:
+                await hold.desk.applier.change(
+                    hold.chat_id,
+                    lambda chain: chain.fire(Trigger.released, token=hold.token),
+                    actor=f"worker:{hold.desk.worker_id}",
+                )
+            except TurnwiseError as error:
+                _log.info("not_released", chat_id=hold.chat_id, problem=str(error))

@@ -1,0 +1,218 @@
+"""Settings: every constant of the engine, checked when it is built."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from turnwise.providers.protocol import Model
+from turnwise.states.errors import SettingsError
+from turnwise.states.facts import Limits
+from turnwise.states.messages import Message
+from turnwise.states.usage import Usage
+
+SUMMARY_PROMPT: Final = """\
+The conversation above is about to be replaced by your summary; nothing else of it will be kept. Write for the \
+assistant who will go on from here. State, in this order and without preamble: the user's goal; decisions that \
+were taken and why; facts, names, paths and figures that will be needed; errors met and how they were dealt with; \
+what is done, what is under way, what is left; and the very action in flight."""
+
+SUMMARY_PREFIX: Final = (
+    "The earlier conversation was summarised to make room. Continue the work from this summary; do not greet, "
+    "do not repeat what is done.\n\n"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """What a compaction strategy has to work with."""
+
+    context_tokens: int | None
+    context_limit: int | None
+    compactions: int
+    """Compactions committed in this chat so far."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Folded:
+    """What a compaction strategy made of a history.
+
+    Messages that are kept are given back as they were; new ones, without a position, make up the summary.
+    """
+
+    messages: Sequence[Message]
+    usage: Usage | None = None
+
+
+CompactionStrategy = Callable[[Sequence[Message], Budget], Awaitable[Folded | None]]
+"""Folds a history; `None` means that nothing was folded."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryPolicy:
+    """How a failed model call is tried again: after 1, 2, 4 ... seconds, without dice."""
+
+    first_delay: float = 1
+    max_delay: float = 60
+    attempts: int = 25
+    """How many attempts a step gets in all."""
+    after_output: Literal["reset", "never"] = "reset"
+    """After visible output: take it back and try again, or end in `error` with the partial text kept."""
+
+    def __post_init__(self) -> None:
+        _positive("retry.first_delay", self.first_delay)
+        _positive("retry.max_delay", self.max_delay)
+        _at_least_one("retry.attempts", self.attempts)
+        _one_of("retry.after_output", self.after_output, ("reset", "never"))
+
+    def delay(self, failures: int, retry_after: float | None = None) -> float:
+        """Return the seconds to wait after so many `failures` in a row; the provider's wish is a minimum."""
+        doubled = self.first_delay * 2.0 ** min(failures - 1, 62)
+        return max(min(doubled, self.max_delay), retry_after or 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionPolicy:
+    """When and how a history that outgrows the context window is summarised."""
+
+    threshold_percent: float = 80
+    """Share of the context limit at which a compaction is due; 100 turns compaction off."""
+    context_limit: int | None = None
+    """Tokens; used where the provider reports none. 0 turns compaction off."""
+    prompt: str = SUMMARY_PROMPT
+    timeout: float = 90
+    model: Model | None = None
+    """A model for the summaries; the chat's own by default."""
+    after_final_step: Literal["continue", "rest"] = "continue"
+    max_reentries: int = 3
+    """How often a turn may go on after a compaction that followed its final step."""
+    strategy: CompactionStrategy | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 < self.threshold_percent <= 100:  # noqa: PLR2004 - percent
+            raise SettingsError("compaction.threshold_percent", f"must be in (0, 100]; it was {self.threshold_percent}")
+        if self.context_limit is not None and self.context_limit < 0:
+            raise SettingsError("compaction.context_limit", f"must be 0 (off) or more; it was {self.context_limit}")
+        if not self.prompt.strip():
+            raise SettingsError("compaction.prompt", "must say what the summary shall keep; it was empty")
+        _positive("compaction.timeout", self.timeout)
+        _one_of("compaction.after_final_step", self.after_final_step, ("continue", "rest"))
+        if self.max_reentries < 0:
+            raise SettingsError("compaction.max_reentries", f"must be 0 or more; it was {self.max_reentries}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How an engine behaves. Times are in seconds unless the name says otherwise.
+
+    Raises:
+        SettingsError: a value makes no sense; the text says which, and what would.
+    """
+
+    run_worker: bool = True
+    max_running: int = 100
+    """Chats one worker runs at once."""
+    poll_interval: float = 1
+    lease: float = 30
+    renew_every: float = 10
+    shutdown_grace: float = 5
+    durability: Literal["full", "normal"] = "full"
+    max_steps: int | None = 50
+    turn_tokens: int | None = None
+    turn_seconds: float | None = None
+    tools_parallel: Literal["safe", "all"] = "safe"
+    parallel_cap: int = 10
+    tool_timeout: float | None = 120
+    output_limit_bytes: int = 65536
+    startup_timeout: float | None = 60
+    """Opening the stream plus its first part; doubles after each start-up timeout in a row, up to 600."""
+    idle_timeout: float | None = 90
+    """Between two parts."""
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    compaction: CompactionPolicy = field(default_factory=CompactionPolicy)
+    queue_limit: int = 20
+    promote_after_interrupt: bool = False
+    action_deadline: float | None = None
+    coalesce: float = 0.03
+    """How long text deltas are gathered before they are stored and shown."""
+    continue_prompt: str = "Continue."
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    """Passed to the model with every step, see `ModelRequest.parameters`."""
+    active_tools: Sequence[str] | None = None
+    """Names of the tools that are offered to the model; `None` offers all."""
+
+    def __post_init__(self) -> None:
+        for name in _WHOLE:
+            _at_least_one(name, getattr(self, name))
+        for name in _SECONDS:
+            _positive(name, getattr(self, name))
+        for name in ("shutdown_grace", "coalesce"):
+            if getattr(self, name) < 0:
+                raise SettingsError(name, f"must be 0 or more; it was {getattr(self, name)}")
+        if self.renew_every >= self.lease:
+            raise SettingsError("renew_every", f"must be shorter than lease ({self.lease}); it was {self.renew_every}")
+        _one_of("durability", self.durability, ("full", "normal"))
+        _one_of("tools_parallel", self.tools_parallel, ("safe", "all"))
+        if not self.continue_prompt.strip():
+            raise SettingsError("continue_prompt", "must hold text; an empty message is refused by providers")
+
+    def limits(self, context_limit: int | None) -> Limits:
+        """Return what guards and writes look at, for a model with that context window."""
+        configured = self.compaction.context_limit
+        return Limits(
+            max_steps=self.max_steps,
+            turn_tokens=self.turn_tokens,
+            turn_seconds=self.turn_seconds,
+            queue_limit=self.queue_limit,
+            promote_after_interrupt=self.promote_after_interrupt,
+            action_deadline=self.action_deadline,
+            threshold_percent=self.compaction.threshold_percent,
+            context_limit=configured if configured is not None else context_limit,
+            after_final_step=self.compaction.after_final_step,
+            max_reentries=self.compaction.max_reentries,
+            lease=self.lease,
+        )
+
+
+_WHOLE: Final = ("max_running", "parallel_cap", "output_limit_bytes", "queue_limit", "max_steps", "turn_tokens")
+_SECONDS: Final = (
+    "poll_interval",
+    "lease",
+    "renew_every",
+    "turn_seconds",
+    "tool_timeout",
+    "startup_timeout",
+    "idle_timeout",
+    "action_deadline",
+)
+_MAY_BE_NONE: Final = frozenset(
+    {
+        "max_steps",
+        "turn_tokens",
+        "turn_seconds",
+        "tool_timeout",
+        "startup_timeout",
+        "idle_timeout",
+        "action_deadline",
+    }
+)
+
+
+def _positive(name: str, value: float | None) -> None:
+    if value is None and name in _MAY_BE_NONE:
+        return
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        raise SettingsError(name, f"must be a number of seconds above 0; it was {value!r}")
+
+
+def _at_least_one(name: str, value: int | None) -> None:
+    if value is None and name in _MAY_BE_NONE:
+        return
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise SettingsError(name, f"must be a whole number of at least 1; it was {value!r}")
+
+
+def _one_of(name: str, value: str, allowed: Sequence[str]) -> None:
+    if value not in allowed:
+        raise SettingsError(name, f"must be one of {', '.join(map(repr, allowed))}; it was {value!r}")

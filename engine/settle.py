@@ -1,0 +1,13 @@
+"""The job of `interrupted` while unsettled: keep what was shown, close what is open, come to rest."""
+
+from __future__ import annotations
+
+from turnwise.engine.hold import Hold
+from turnwise.engine.reply import shown_reply
+from turnwise.states.names import Trigger
+
+
+async def settle(hold: Hold) -> None:
+    """Commit the partial answer as subscribers saw it, and a result for every open call."""
+    partial = await shown_reply(hold.desk.store, hold.facts, hold.desk.toolbox)
+    await hold.fire(lambda chain: chain.fire(Trigger.settled, token=hold.token, partial=partial))

@@ -1,0 +1,173 @@
+"""The job of `streaming`: ask the model for one step, show what comes, commit the reply."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import aclosing
+from datetime import timedelta
+from typing import Any
+
+import anyio
+
+from turnwise.engine import arguments
+from turnwise.engine.clock import sleep
+from turnwise.engine.hold import Hold
+from turnwise.engine.live import LiveParts
+from turnwise.engine.log import Log
+from turnwise.engine.prompt import estimated_tokens
+from turnwise.engine.reply import calls_among, error_info, partial_reply, with_executors
+from turnwise.engine.request import build_request
+from turnwise.engine.watchdog import Watchdog, startup_limit
+from turnwise.providers.joining import ReplyBuilder
+from turnwise.providers.protocol import ModelPart, ModelRequest
+from turnwise.states.arguments import Reply
+from turnwise.states.errors import ModelError
+from turnwise.states.names import StopReason, Trigger
+
+_log = Log("turnwise.jobs")
+
+_STOP_REASONS = {
+    "length": StopReason.max_tokens,
+    "max_tokens": StopReason.max_tokens,
+    "content_filter": StopReason.content_filter,
+    "refusal": StopReason.content_filter,
+}
+
+
+async def stream_step(hold: Hold) -> None:
+    """Stream one model step and commit it by firing `step_finished`; a failure that may pass is tried again."""
+    while True:
+        await _wait_for_retry(hold)
+        if not hold.attempt_is_begun or not hold.facts.step.attempt_open:
+            await hold.fire(lambda chain: chain.fire(Trigger.attempt_started, token=hold.token))
+        attempt = Attempt(hold)
+        try:
+            await attempt.run()
+        except ModelError as error:
+            if not await attempt.fail(error):
+                return
+        else:
+            return
+
+
+async def _wait_for_retry(hold: Hold) -> None:
+    retry_at = hold.facts.step.retry_at
+    if retry_at is not None:
+        await sleep(hold.desk.clock, (retry_at - hold.desk.clock.now()).total_seconds())
+
+
+class Attempt:
+    """One try at a step's model call."""
+
+    def __init__(self, hold: Hold) -> None:
+        self._hold = hold
+        self._names: dict[str, str] = {}
+        self._client_tools = {tool.name: tool for tool in hold.facts.profile.client_tools}
+        self._builder = ReplyBuilder(read=self._read_arguments, rename=lambda given: self._names.get(given, given))
+        self._scope = anyio.CancelScope()
+        self._live = LiveParts(hold, self._builder, self._scope)
+
+    async def run(self) -> None:
+        """Stream the reply, show it, commit it.
+
+        Raises:
+            ModelError: the attempt failed.
+            Moved: the chat is somewhere else.
+        """
+        hold = self._hold
+        request = await build_request(hold)
+        try:
+            await self._stream(request)
+        except BaseException:
+            self._live.stop()
+            raise
+        rest = await self._live.close()
+        reply = self._reply(request)
+        _log.debug("step_streamed", chat_id=hold.chat_id, step=hold.facts.step.number, calls=len(reply.calls))
+        await hold.fire(lambda chain: chain.fire(Trigger.step_finished, token=hold.token, reply=reply), shown=rest)
+
+    async def fail(self, error: ModelError) -> bool:
+        """Commit that the attempt failed; return whether another one is due."""
+        hold = self._hold
+        rest = await self._live.close()
+        step, policy = hold.facts.step, hold.desk.settings.retry
+        info = error_info(error, step)
+        stays = policy.after_output == "never" and bool(self._builder.partial_parts())
+        if error.retryable and not stays and step.failures + 1 < policy.attempts:
+            delay = policy.delay(step.failures + 1, error.retry_after)
+            await hold.fire(
+                lambda chain: chain.fire(
+                    Trigger.attempt_discarded,
+                    token=hold.token,
+                    error=info,
+                    delay=delay,
+                    retry_at=chain.now + timedelta(seconds=delay),
+                    usage=self._builder.reply().usage,
+                )
+            )
+            return True
+        partial = partial_reply(
+            self._builder.partial_parts(), hold.facts, hold.desk.toolbox, usage=self._builder.reply().usage
+        )
+        await hold.fire(
+            lambda chain: chain.fire(Trigger.failed, token=hold.token, error=info, partial=partial), shown=rest
+        )
+        return False
+
+    async def _stream(self, request: ModelRequest) -> None:
+        settings, model = self._hold.desk.settings, self._hold.desk.model
+        builder, live = self._builder, self._live
+        limit = startup_limit(settings.startup_timeout, self._hold.facts.step.startup_timeouts)
+        with self._scope:
+            watchdog = Watchdog(self._hold.desk.clock, self._scope, startup=limit, idle=settings.idle_timeout)
+            try:
+                async with aclosing(model.stream(request)) as stream:  # type: ignore[type-var]
+                    async for part in stream:
+                        if part.type == "heartbeat":
+                            continue
+                        watchdog.heard()
+                        if part.id is not None and part.id not in self._names:
+                            await self._name(part)
+                        if builder.add(part):
+                            live.changed()
+                        if builder.finished:
+                            break
+            finally:
+                watchdog.stop()
+        if watchdog.bite is not None:
+            raise watchdog.bite
+        if live.failure is not None:
+            raise live.failure
+        if not builder.finished:
+            raise ModelError("network", message="the stream ended without saying why the reply ended")
+
+    async def _name(self, part: ModelPart) -> None:
+        """Give a call id that the chat has seen before a new name, the same one every time."""
+        given = part.id or ""
+        in_view = {call.call_id for message in await self._hold.messages() for call in message.calls}
+        candidate, number = given, 2
+        while candidate in in_view or await self._hold.desk.store.calls(self._hold.chat_id, [candidate]):
+            candidate = f"{given}-{number}"
+            number += 1
+        self._names[given] = candidate
+
+    def _read_arguments(self, name: str, given: str | Mapping[str, Any]) -> dict[str, Any]:
+        known = arguments.parse(given) if isinstance(given, str) else dict(given)
+        return arguments.coerced(self._client_tools.get(name) or self._hold.desk.toolbox.tools.get(name), known)
+
+    def _reply(self, request: ModelRequest) -> Reply:
+        hold, reply = self._hold, self._builder.reply()
+        finish = reply.finish
+        parts = with_executors(reply.parts, hold.facts)
+        word = str(finish.stop_reason) if finish.stop_reason is not None else None
+        reported = finish.usage.input_tokens if finish.usage is not None else None
+        return Reply(
+            parts=parts,
+            calls=calls_among(parts, hold.facts, hold.desk.toolbox),
+            usage=finish.usage,
+            stop_reason=_STOP_REASONS.get(word or "", StopReason.end_turn),
+            provider_reason=word,
+            context_tokens=estimated_tokens(request.messages, request.system) if reported is None else reported,
+            context_limit=finish.context_limit or hold.desk.model.context_limit,
+            estimated=reported is None,
+        )

@@ -1,0 +1,84 @@
+"""The watchdog of an attempt: cancels it when the model takes too long to begin, or falls silent."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import anyio
+
+from turnwise.engine.clock import Clock, Timer
+from turnwise.states.errors import ModelError
+
+LONGEST_STARTUP = 600.0
+"""Seconds up to which the start-up limit doubles."""
+
+
+class Watchdog:
+    """Watches one attempt: start-up (opening plus first part) and silence between parts have limits of their own.
+
+    One timer serves all parts: it looks when it rings, and is set again for what is left.
+
+    Args:
+        clock: tells the time.
+        scope: cancelled when a limit is passed.
+        startup: seconds; `None` waits for ever.
+        idle: seconds; `None` waits for ever.
+    """
+
+    def __init__(self, clock: Clock, scope: anyio.CancelScope, *, startup: float | None, idle: float | None) -> None:
+        self._clock = clock
+        self._scope = scope
+        self._idle = idle
+        self._startup = startup
+        self._opened = clock.now()
+        self._first: datetime | None = None
+        self._last: datetime | None = None
+        self._timer: Timer | None = None
+        self.bite: ModelError | None = None
+        """Why the attempt was ended, if the watchdog did it."""
+        if startup is not None:
+            self._timer = clock.call_later(startup, self._startup_is_over)
+
+    @property
+    def first_part_after(self) -> float | None:
+        """Seconds until the first part; measured once per attempt."""
+        return None if self._first is None else (self._first - self._opened).total_seconds()
+
+    def heard(self) -> None:
+        """Note that a part came. A provider's heartbeats are none."""
+        self._last = self._clock.now()
+        if self._first is None:
+            self._first = self._last
+            self.stop()
+            if self._idle is not None:
+                self._timer = self._clock.call_later(self._idle, self._look)
+
+    def stop(self) -> None:
+        """Stop watching."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _startup_is_over(self) -> None:
+        self._bite("startup_timeout", f"no part within {self._startup:g} s of opening the stream")
+
+    def _look(self) -> None:
+        if self._idle is None or self._last is None:
+            return
+        silent = (self._clock.now() - self._last).total_seconds()
+        if silent >= self._idle:
+            self._bite("network", f"the stream stalled: no part for {self._idle:g} s")
+        else:
+            self._timer = self._clock.call_later(self._idle - silent, self._look)
+
+    def _bite(self, kind: str, message: str) -> None:
+        self._timer = None
+        self.bite = ModelError(kind, message=message)
+        self._scope.cancel()
+
+
+def startup_limit(configured: float | None, timeouts_in_a_row: int) -> float | None:
+    """Return the start-up limit in seconds: it doubles after each start-up timeout in a row."""
+    if configured is None:
+        return None
+    return max(configured, min(configured * 2.0 ** min(timeouts_in_a_row, 16), LONGEST_STARTUP))

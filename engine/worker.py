@@ -1,0 +1,203 @@
+"""The worker: claims chats, keeps their leases, sweeps what the clock has brought about."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import anyio
+import anyio.lowlevel
+
+from turnwise.engine.apply import Chain, Script
+from turnwise.engine.clock import wait_until
+from turnwise.engine.hold import Desk, Hold
+from turnwise.engine.log import Log
+from turnwise.engine.runner import Runner
+from turnwise.persistence.protocol import Committed
+from turnwise.states.decide import job_of
+from turnwise.states.errors import StoreError, TurnwiseError
+from turnwise.states.events import ErrorInfo
+from turnwise.states.facts import Facts
+from turnwise.states.invariants import broken_promises
+from turnwise.states.names import ChatState, Trigger
+
+CLAIMS_PER_TICK = 10
+SWEEP_LIMIT = 100
+
+_log = Log("turnwise.worker")
+
+
+class Worker:
+    """Runs up to `max_running` chats of a store."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        self._settings = desk.settings
+        self._actor = f"worker:{desk.worker_id}"
+        self._runners: dict[str, Runner] = {}
+        self._reserved = 0
+        self._wake = anyio.Event()
+        self._backlog = True
+        self._renew_at = desk.clock.now()
+        self._sweep_at = desk.clock.now()
+
+    # What the engine asks of it
+
+    async def act(self, chat_id: str, script: Script, *, actor: str) -> Committed:
+        """Run `script` on a chat in one transaction, and run the chat here if it then wants a worker."""
+        reserved = not self._desk.stopping and self._room() > 0
+        self._reserved += reserved
+        committed = None
+
+        def whole(chain: Chain) -> None:
+            script(chain)
+            self._desk.begin(chain, claims=reserved)
+
+        try:
+            committed = await self._desk.applier.change(chat_id, whole, actor=actor)
+        finally:
+            self._reserved -= reserved
+            if committed is not None:
+                self._adopt(committed)
+        return committed
+
+    def observe(self, facts: Facts) -> None:
+        """Take in what this process committed."""
+        runner = self._runners.get(facts.chat_id)
+        if runner is not None:
+            runner.observe(facts)
+        wants = facts.state is ChatState.pending or (facts.state is ChatState.interrupted and not facts.settled)
+        if wants and facts.lease is None:
+            self.wake()
+
+    def wake(self) -> None:
+        """Look for chats that want a worker now, and not only at the next poll."""
+        self._backlog = True
+        self._wake.set()
+
+    async def hint(self, chat_id: str | None) -> None:
+        """Take in that another process may have changed a chat, or some."""
+        for known in [*self._runners] if chat_id is None else [chat_id]:
+            runner = self._runners.get(known)
+            if runner is not None:
+                runner.observe(await self._desk.store.facts(known))
+        self.wake()
+
+    # Its life
+
+    async def run(self) -> None:
+        """Tick for ever: renew, sweep, claim, then wait for a notice or the poll interval."""
+        while True:
+            self._wake = anyio.Event()
+            try:
+                await self._tick()
+            except StoreError as error:
+                _log.warning("tick_failed", problem=str(error))
+            if not (self._backlog and self._room() > 0):
+                await wait_until(self._wake, self._desk.clock, self._settings.poll_interval)
+
+    async def stop(self) -> None:
+        """Claim nothing more, give running jobs their grace, then let their chats go."""
+        self._desk.stopping = True
+        with anyio.move_on_after(self._settings.shutdown_grace):
+            await self._all_done()
+        for runner in [*self._runners.values()]:
+            runner.let_go()
+        await self._all_done()
+
+    async def _all_done(self) -> None:
+        while self._runners:
+            await next(iter(self._runners.values())).done.wait()
+            await anyio.lowlevel.checkpoint()
+
+    async def _run(self, runner: Runner) -> None:
+        try:
+            await runner.run()
+        finally:
+            if self._runners.get(runner.hold.chat_id) is runner:
+                del self._runners[runner.hold.chat_id]
+            if self._backlog:
+                self._wake.set()
+
+    async def _tick(self) -> None:
+        now = self._desk.clock.now()
+        if now >= self._renew_at:
+            self._renew_at = now + timedelta(seconds=self._settings.renew_every)
+            await self._renew()
+        if now >= self._sweep_at:
+            self._sweep_at = now + timedelta(seconds=self._settings.poll_interval)
+            await self._sweep()
+            self._backlog = True
+        if self._backlog:
+            await self._claim()
+
+    async def _renew(self) -> None:
+        held = await self._desk.store.renew(self._desk.worker_id, self._settings.lease)
+        for chat_id, runner in [*self._runners.items()]:
+            if held.get(chat_id) != runner.hold.token:
+                runner.observe(await self._desk.store.facts(chat_id))
+
+    async def _claim(self) -> None:
+        limit = min(CLAIMS_PER_TICK, self._room())
+        if limit < 1 or self._desk.stopping:
+            return
+        self._reserved += limit
+        self._backlog = False
+        claimed: list[Committed] = []
+        try:
+            claimed = await self._desk.applier.claim(self._claiming, actor=self._actor, limit=limit)
+        finally:
+            self._reserved -= limit
+        for committed in claimed:
+            self._adopt(committed)
+        self._backlog = self._backlog or len(claimed) == limit
+
+    def _claiming(self, chain: Chain) -> None:
+        chain.fire(Trigger.claimed, worker=self._desk.worker_id)
+        self._desk.begin(chain, claims=True)
+
+    async def _sweep(self) -> None:
+        overdue = await self._desk.store.overdue(limit=SWEEP_LIMIT)
+        for chat_id, token in overdue.leases:
+            runner = self._runners.get(chat_id)
+            if runner is None or runner.hold.token != token:
+                await self._change(chat_id, _expiry(token))
+        for chat_id in overdue.deadlines:
+            await self._change(chat_id, lambda chain: chain.fire(Trigger.deadline_passed))
+        for chat_id in overdue.strays:
+            await self._change(chat_id, _repair)
+
+    async def _change(self, chat_id: str, script: Script) -> None:
+        try:
+            await self.act(chat_id, script, actor=self._actor)
+        except StoreError:
+            raise
+        except TurnwiseError as error:
+            _log.debug("swept_by_another", chat_id=chat_id, problem=str(error))
+
+    def _adopt(self, committed: Committed) -> None:
+        """Run a chat that a transaction gave to this worker."""
+        facts = committed.facts
+        if facts.lease is None or facts.lease.worker != self._desk.worker_id or job_of(facts) is None:
+            return
+        known = self._runners.get(facts.chat_id)
+        if known is not None and known.hold.token == facts.lease.token:
+            return
+        hold = Hold(self._desk, facts, facts.lease.token)
+        hold.take(committed)
+        runner = Runner(hold)
+        self._runners[facts.chat_id] = runner
+        self._desk.tasks.start_soon(self._run, runner)
+
+    def _room(self) -> int:
+        return self._settings.max_running - len(self._runners) - self._reserved
+
+
+def _expiry(token: int) -> Script:
+    return lambda chain: chain.fire(Trigger.lease_expired, token=token)
+
+
+def _repair(chain: Chain) -> None:
+    broken = broken_promises(chain.facts)
+    stored = chain.facts.stored_state or chain.facts.state
+    error = ErrorInfo(kind="repaired", message=f"found in state {stored!s} with {', '.join(broken)} broken")
+    chain.fire(Trigger.repaired, error=error)

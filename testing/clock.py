@@ -1,0 +1,74 @@
+"""A clock that stands still until it is moved by hand."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable, Generator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import anyio.lowlevel
+
+
+class ManualClock:
+    """A `Clock` for tests: time passes only in `advance`, so nothing ever has to sleep."""
+
+    def __init__(self, start: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
+        self._now = start
+        self._serial = itertools.count()
+        self._timers: list[tuple[datetime, int, _ManualTimer]] = []
+
+    def now(self) -> datetime:
+        """Return the time that the clock was moved to."""
+        return self._now
+
+    def call_later(self, seconds: float, callback: Callable[[], object]) -> _ManualTimer:
+        """Call `callback` in the `advance` that passes its time."""
+        timer = _ManualTimer(callback)
+        heapq.heappush(self._timers, (self._now + timedelta(seconds=max(seconds, 0)), next(self._serial), timer))
+        return timer
+
+    @property
+    def next_timer(self) -> datetime | None:
+        """When the next timer is due; `None` if none waits."""
+        while self._timers and self._timers[0][2].cancelled:
+            heapq.heappop(self._timers)
+        return self._timers[0][0] if self._timers else None
+
+    def advance(self, seconds: float) -> Settling:
+        """Move the clock; every timer that comes due is called, in order of its time.
+
+        Await the result to let the tasks that were woken run.
+        """
+        end = self._now + timedelta(seconds=seconds)
+        while (due := self.next_timer) is not None and due <= end:
+            _, _, timer = heapq.heappop(self._timers)
+            self._now = max(self._now, due)
+            timer.fire()
+        self._now = end
+        return Settling()
+
+
+class Settling:
+    """Awaiting it gives every task that is ready its turn, some rounds over."""
+
+    ROUNDS = 20
+
+    def __await__(self) -> Generator[Any, None, None]:
+        for _ in range(self.ROUNDS):
+            yield from anyio.lowlevel.checkpoint().__await__()
+
+
+class _ManualTimer:
+    def __init__(self, callback: Callable[[], object]) -> None:
+        self._callback = callback
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+    def fire(self) -> None:
+        if not self.cancelled:
+            self.cancelled = True
+            self._callback()
