@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from turnwise.states.arguments import Cut, Partial, Reply, Summary
+from turnwise.states.arguments import Arguments, Cut, Partial, Reply, Summary
 from turnwise.states.calls import CallOutcome, ToolCall, ToolResult
 from turnwise.states.decide import Decision, decide
 from turnwise.states.digests import digest
@@ -33,9 +33,7 @@ def said(text: str) -> tuple[Part, ...]:
 
 def local(call_id: str, index: int = 0, **more: Any) -> ToolCall:
     """Return a planned local call; the life gives it its step."""
-    return ToolCall(
-        call_id=call_id, name="search", arguments={}, executor=Executor.local, index=index, step=0, **more
-    )
+    return ToolCall(call_id=call_id, name="search", arguments={}, executor=Executor.local, index=index, step=0, **more)
 
 
 def client(call_id: str, index: int = 0, **more: Any) -> ToolCall:
@@ -53,10 +51,14 @@ class Life:
         self.messages: list[Message] = []
         self.events: list[Event] = []
         self.decisions: list[Decision] = []
+        self.asked: list[tuple[Facts, Trigger, Arguments]] = []
+        """Every trigger that was fired, with the facts it met, refused ones too."""
 
     def fire(self, trigger: Trigger, **arguments: Any) -> Decision:
         """Decide and perform; refused triggers leave the life as it was."""
-        decision = decide(self.facts, trigger, now=self.now, limits=self.limits, **arguments)
+        given = Arguments(now=self.now, limits=self.limits, **arguments)
+        self.asked.append((self.facts, trigger, given))
+        decision = decide(self.facts, trigger, **given)
         self.facts = decision.facts
         self.decisions.append(decision)
         for event in decision.events:

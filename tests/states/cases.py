@@ -1,0 +1,397 @@
+"""The plan of the table's tests: for every row a chat that matches it, and what the row then writes and tells."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from lives import (
+    ERROR,
+    Life,
+    asking,
+    client,
+    compacting,
+    executing,
+    failed,
+    interrupted,
+    local,
+    pending,
+    queued,
+    said,
+    streaming,
+    unsettled,
+    waiting,
+)
+
+from turnwise.states import ChatState, Trigger
+from turnwise.states.calls import ToolCall
+from turnwise.states.facts import Lease
+from turnwise.states.names import Need
+from turnwise.states.table import BUSY
+
+S, T = ChatState, Trigger
+Fire = Callable[[Life], Any]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One way to match a row: where the chat stands, what happens, what is written and told."""
+
+    build: Callable[[], Life]
+    fire: Fire
+    writes: str = ""
+    """The kinds of the writes, in order."""
+    events: str = ""
+    """The kinds of the events, in order."""
+
+
+def standing(state: ChatState) -> Life:
+    """Return a life that stands in `state`, with work under way where the state has a job."""
+    builders: dict[ChatState, Callable[[], Life]] = {
+        S.waiting: waiting,
+        S.pending: pending,
+        S.streaming: streaming,
+        S.executing_tools: executing,
+        S.compacting: compacting,
+        S.requires_action: asking,
+        S.interrupted: interrupted,
+        S.error: failed,
+    }
+    life = builders[state]()
+    assert life.facts.state is state
+    return life
+
+
+def stray(state: ChatState | None = None) -> Life:
+    """Return a chat whose stored facts break a promise: an unknown state, or an open call of no step."""
+    life = standing(state or S.waiting)
+    if state is None:
+        life.facts = dataclasses.replace(life.facts, stored_state="brooding")
+    else:
+        life.facts = dataclasses.replace(life.facts, lease=Lease("w", 99), calls=(local("lost"),))
+    return life
+
+
+def changed(life: Life, **facts: Any) -> Life:
+    """Return the life with facts that no life of its own reaches."""
+    life.facts = dataclasses.replace(life.facts, **facts)
+    return life
+
+
+def two_results(life: Life) -> Life:
+    """Return an executing life all of whose local calls are finished."""
+    for call in life.facts.open_calls:
+        if call.is_local:
+            life.start(call.call_id)
+            life.finish(call.call_id)
+    return life
+
+
+def abandoned_compaction() -> Life:
+    """Return a pending chat whose client call was asked for before a compaction that lost its worker."""
+    life = compacting(client("a"))
+    life.held(T.lease_expired)
+    return life
+
+
+def client_left_open() -> Life:
+    """Return a pending chat with an open client call and no compaction owed, as no life reaches it."""
+    life = abandoned_compaction()
+    return changed(life, compaction=dataclasses.replace(life.facts.compaction, need=Need.none, step=1))
+
+
+def lazily(build: Callable[..., Life], *args: Any, **limits: Any) -> Callable[[], Life]:
+    return lambda: build(*args, **limits)
+
+
+def send(life: Life) -> None:
+    life.send("more", client_id="k")
+
+
+def send_now(life: Life) -> None:
+    life.send("now", when_busy="interrupt")
+
+
+def fired(trigger: Trigger, **arguments: Any) -> Fire:
+    return lambda life: life.fire(trigger, **arguments)
+
+
+def held(trigger: Trigger, **arguments: Any) -> Fire:
+    return lambda life: life.held(trigger, **arguments)
+
+
+def on_head(trigger: Trigger, **arguments: Any) -> Fire:
+    return lambda life: life.fire(trigger, queued_id=life.facts.queue[0].id, **arguments)
+
+
+def erase(life: Life) -> None:
+    blank = life.messages[0].model_copy(update={"parts": (), "erased": True})
+    life.fire(T.message_erased, erased=blank)
+
+
+def handed_back(state: ChatState) -> Life:
+    """Return a chat whose worker stopped in the middle of the job of `state`."""
+    life = unsettled() if state is S.interrupted else standing(state)
+    life.held(T.released)
+    return life
+
+
+def claimed(state: ChatState) -> Life:
+    """Return a chat in `state` just after an attempt: none yet, or a compaction's."""
+    life = pending() if state is S.streaming else compacting()
+    if state is S.streaming:
+        life.claim()
+    else:
+        life.attempt()
+    return life
+
+
+def started(state: ChatState) -> Life:
+    """Return a chat in `state` whose call, if it has one, has started."""
+    life = standing(state)
+    for call in life.facts.calls:
+        life.start(call.call_id)
+    return life
+
+
+def finished(*calls: ToolCall, queue: bool = False, tokens: int | None = None, **limits: Any) -> Life:
+    """Return a chat all of whose local calls have ended, and are not concluded."""
+    life = two_results(executing(*calls, tokens=tokens, **limits))
+    return queued(life) if queue else life
+
+
+def out_of_steps(*, queue: bool = False) -> Life:
+    """Return a pending chat that has its client's results and no step left to show them to the model."""
+    life = asking(max_steps=1)
+    if queue:
+        life.send()
+    life.submit()
+    return life
+
+
+def stopped(*, promote: bool) -> Life:
+    """Return an unsettled chat whose queue waits for the settling."""
+    life = queued(streaming(promote_after_interrupt=promote))
+    life.interrupt()
+    return life
+
+
+def rested() -> Life:
+    """Return a chat that compacts after its final step, and then rests."""
+    return compacting(after_final_step="rest")
+
+
+def overdue(*calls: ToolCall) -> Life:
+    """Return a chat whose client has let the deadline pass."""
+    life = asking(*calls)
+    life.wait(1)
+    return life
+
+
+def archived(state: ChatState) -> Life:
+    life = standing(state)
+    life.fire(T.archived)
+    return life
+
+
+def on_last(trigger: Trigger) -> Fire:
+    return lambda life: life.fire(trigger, queued_id=life.facts.queue[-1].id)
+
+
+def with_queue(state: ChatState) -> Life:
+    """Return a life in `state` in whose queue two messages wait."""
+    if state in (S.interrupted, S.error):
+        life = queued(streaming(), "later", "last")
+        if state is S.error:
+            life.fail()
+        else:
+            life.interrupt()
+            life.settle(life.partial())
+        return life
+    return queued(standing(state), "later", "last")
+
+
+ENDED = "turn_finished"
+TAKEN = "dequeue:taken message"
+PLANNED = "call:planned:at_most_once"
+ASKED = "call:planned:client"
+LEASED = (S.streaming, S.executing_tools, S.compacting)
+
+
+def cases() -> Iterator[Case]:
+    """Yield a case for every row of the table, in its order."""
+    yield from from_the_client()
+    yield from around_the_queue()
+    yield from from_the_holder()
+    yield from after_a_step()
+    yield from after_a_compaction()
+    yield from stopping()
+    yield from from_the_clock()
+    yield from administration()
+
+
+def from_the_client() -> Iterator[Case]:
+    yield Case(Life, Life.create, "profile", "status")
+
+    for at in (S.waiting, S.error, S.interrupted):
+        yield Case(lazily(standing, at), send, "message receipt", "message status")
+    for at in (S.error, S.interrupted):
+        yield Case(lazily(with_queue, at), send, f"receipt enqueue {TAKEN}", "queue message queue status")
+    yield Case(unsettled, send, "receipt enqueue", "queue")
+    yield Case(unsettled, send_now, "enqueue", "queue")
+    for at in BUSY:
+        yield Case(lazily(standing, at), send, "receipt enqueue", "queue")
+        yield Case(lazily(standing, at), send_now, "enqueue", "queue status")
+
+    yield Case(asking, Life.submit, "call:succeeded message", "message tool_result status")
+
+    for at in BUSY:
+        yield Case(lazily(standing, at), Life.interrupt, "", "status")
+
+    for at in (S.interrupted, S.error):
+        yield Case(lazily(with_queue, at), fired(T.resume), TAKEN, "message queue status")
+        yield Case(lazily(standing, at), fired(T.resume), "", "status")
+
+    yield from edits()
+
+    for at in (S.waiting, S.error, S.interrupted):
+        yield Case(lazily(standing, at), fired(T.request_compaction), "", "status")
+    yield Case(waiting, fired(T.clear_context), "message boundary:clear", "message")
+    for at in (S.error, S.interrupted):
+        yield Case(lazily(standing, at), fired(T.clear_context), "message boundary:clear", "message status")
+
+
+def edits() -> Iterator[Case]:
+    first = "m1"
+    lost = {
+        S.streaming: ("usage cut message lease:dropped", "attempt_discarded history_reset message status"),
+        S.executing_tools: ("cut call:cancelled message lease:dropped", "history_reset message status"),
+        S.compacting: ("cut message lease:dropped", "history_reset message status"),
+        S.requires_action: ("cut call:cancelled message", "history_reset message status"),
+        S.pending: ("cut message", "history_reset message"),
+    }
+    for at in (S.waiting, *BUSY, S.error, S.interrupted):
+        writes, events = lost.get(at, ("cut message", "history_reset message status"))
+        yield Case(lazily(standing, at), lambda life: life.edit(first), writes, events)
+
+
+def around_the_queue() -> Iterator[Case]:
+    for at in (*BUSY, S.interrupted, S.error):
+        yield Case(lazily(with_queue, at), on_head(T.edit_queued, parts=said("changed")), "enqueue", "queue")
+        yield Case(lazily(with_queue, at), on_head(T.delete_queued), "dequeue:deleted", "queue")
+    for at in BUSY:
+        yield Case(lazily(with_queue, at), on_last(T.promote_queued), "enqueue enqueue", "queue status")
+    yield Case(lambda: queued(unsettled()), on_head(T.promote_queued), "", "")
+    for at in (S.interrupted, S.error):
+        writes, events = f"enqueue enqueue {TAKEN}", "queue message queue status"
+        yield Case(lazily(with_queue, at), on_last(T.promote_queued), writes, events)
+
+
+def from_the_holder() -> Iterator[Case]:
+    yield Case(lazily(handed_back, S.executing_tools), Life.claim, "lease", "status")
+    yield Case(lazily(handed_back, S.compacting), Life.claim, "lease", "status")
+    yield Case(client_left_open, Life.claim, "", "action_required status")
+    yield Case(lazily(out_of_steps, queue=True), Life.claim, TAKEN, f"{ENDED} message queue")
+    yield Case(lazily(out_of_steps), Life.claim, "", f"status {ENDED}")
+    yield Case(pending, Life.claim, "lease", "status")
+    yield Case(lazily(handed_back, S.interrupted), Life.claim, "lease", "")
+
+    yield Case(lazily(claimed, S.streaming), Life.attempt, "", "")
+    yield Case(compacting, Life.attempt, "", "compaction")
+    yield Case(streaming, Life.discard, "usage", "attempt_discarded retry")
+    yield Case(lazily(claimed, S.compacting), Life.discard, "usage", "retry")
+
+    yield Case(executing, lambda life: life.start("a"), "call:started", "")
+    yield Case(executing, lambda life: life.finish("a"), "call:succeeded message", "message tool_result")
+
+
+def after_a_step() -> Iterator[Case]:
+    reply, both = "message usage", (local("a"), client("b", 1, within=60))
+    yield Case(streaming, lambda life: life.reply(*both), f"{reply} {PLANNED} {ASKED}", "message status")
+    yield Case(streaming, lambda life: life.reply(tokens=80), reply, "message status")
+    asks, asked = f"{reply} {ASKED} {ASKED} lease:dropped", "message action_required status"
+    yield Case(streaming, lambda life: life.reply(client("b", within=60)), asks, asked)
+    told = f"message {ENDED} message queue status"
+    yield Case(lazily(with_queue, S.streaming), Life.reply, f"{reply} {TAKEN} lease:dropped", told)
+    yield Case(streaming, Life.reply, f"{reply} lease:dropped", f"message status {ENDED}")
+
+    conclude = held(T.tools_finished)
+    yield Case(lazily(finished, tokens=80), conclude, "", "status")
+    yield Case(lazily(finished, *both), conclude, f"{ASKED} lease:dropped", "action_required status")
+    yield Case(
+        lazily(finished, queue=True, max_steps=1), conclude, f"{TAKEN} lease:dropped", f"{ENDED} message queue status"
+    )
+    yield Case(lazily(finished, max_steps=1), conclude, "lease:dropped", f"status {ENDED}")
+    yield Case(finished, conclude, "", "status")
+
+
+def after_a_compaction() -> Iterator[Case]:
+    done = "compaction message compaction compaction"
+    boundary = "usage message boundary:compaction message"
+    failure = ("usage", "compaction")
+    for fire, (writes, events) in ((Life.compact, (boundary, done)), (Life.fail_to_compact, failure)):
+        with_client = lazily(compacting, client("a", within=60))
+        yield Case(with_client, fire, f"{writes} {ASKED} lease:dropped", f"{events} action_required status")
+        yield Case(lazily(compacting, local("a")), fire, writes, f"{events} status")
+        yield Case(
+            lambda: queued(rested()), fire, f"{writes} {TAKEN} lease:dropped", f"{events} {ENDED} message queue status"
+        )
+        yield Case(rested, fire, f"{writes} lease:dropped", f"{events} status {ENDED}")
+
+
+def stopping() -> Iterator[Case]:
+    def settle(life: Life) -> None:
+        life.settle(life.partial(local("a")))
+
+    kept = "usage message call:planned:at_most_once call:interrupted message"
+    told = "message message tool_result"
+    yield Case(
+        lazily(stopped, promote=True), settle, f"{kept} {TAKEN} lease:dropped", f"{told} {ENDED} message queue status"
+    )
+    yield Case(unsettled, settle, f"{kept} lease:dropped", f"{told} {ENDED}")
+
+    for at in LEASED:
+        given_up = ("call:unknown message ", "message tool_result ") if at is S.executing_tools else ("", "")
+        for trigger in (T.released, T.lease_expired):
+            yield Case(lazily(started, at), held(trigger), f"{given_up[0]}lease:dropped", f"{given_up[1]}status")
+    for trigger in (T.released, T.lease_expired):
+        yield Case(unsettled, held(trigger), "lease:dropped", "")
+
+    def partial(life: Life) -> None:
+        life.fail(life.partial())
+
+    yield Case(pending, Life.fail, "", f"error status {ENDED}")
+    yield Case(streaming, partial, "usage message lease:dropped", f"message error status {ENDED}")
+    tools = ("call:cancelled message lease:dropped", f"message tool_result error status {ENDED}")
+    yield Case(executing, Life.fail, *tools)
+    yield Case(compacting, Life.fail, "lease:dropped", f"error status {ENDED}")
+    yield Case(unsettled, partial, "usage message lease:dropped", f"message error status {ENDED}")
+
+
+def from_the_clock() -> Iterator[Case]:
+    answered = ("call:timed_out message", "message tool_result")
+    late, later = client("a", within=1), client("b", 1)
+    yield Case(lazily(overdue, late), fired(T.deadline_passed), answered[0], f"{answered[1]} status")
+    yield Case(lazily(overdue, late, later), fired(T.deadline_passed), *answered)
+
+    repair = fired(T.repaired, error=ERROR)
+    yield Case(stray, repair, "", "error status")
+    for at in S:
+        told = {S.waiting: "", S.error: "", S.interrupted: ""}.get(at, f" {ENDED}")
+        status = "" if at is S.error else " status"
+        opened = "usage " if at is S.streaming else ""
+        closed = "interrupted" if at is S.interrupted else "cancelled"
+        writes = f"{opened}call:{closed} message lease:dropped"
+        yield Case(lazily(stray, at), repair, writes, f"message tool_result error{status}{told}")
+
+
+def administration() -> Iterator[Case]:
+    for at in (S.waiting, S.requires_action, S.error, S.interrupted):
+        yield Case(lazily(standing, at), fired(T.archived))
+        yield Case(lazily(archived, at), fired(T.unarchived))
+    for at in S:
+        yield Case(lazily(standing, at), fired(T.renamed, title="Apples"), "profile")
+        yield Case(lazily(standing, at), fired(T.metadata_changed, metadata={"a": 1}), "profile")
+        yield Case(lazily(standing, at), erase, "erase", "message")

@@ -1,0 +1,134 @@
+"""The table is its own test plan: every row has a case, every pair without a row is refused, nothing is left over."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from cases import Case, cases, standing, stray
+from lives import BLANK, NOW, Life
+
+from turnwise.states import TABLE, ChatState, IllegalTransition, Trigger, decide
+from turnwise.states import guards as g
+from turnwise.states.arguments import Arguments
+from turnwise.states.facts import Facts, Limits
+from turnwise.states.invariants import broken_promises
+from turnwise.states.names import NEW, UNKNOWN
+from turnwise.states.table import Row, check, rows_of, triggers_in
+
+S, T = ChatState, Trigger
+
+
+def matching(facts: Facts, trigger: Trigger, source: str, arguments: Arguments) -> list[Row]:
+    """Return the rows whose guards hold, judged without the machine."""
+    return [
+        row
+        for row in rows_of(trigger, source)
+        if all(guard(facts, arguments) for guard in row.when)
+        and not any(guard(facts, arguments) for guard in row.unless)
+    ]
+
+
+def place(facts: Facts) -> str:
+    if facts.version == 0:
+        return NEW
+    return facts.state if facts.stored_state is None else UNKNOWN
+
+
+def row_of(case: Case) -> tuple[Row, Life, Facts]:
+    """Fire a case, and return its row, the life after it and the facts before."""
+    life = case.build()
+    before, asked = life.facts, len(life.asked)
+    case.fire(life)
+    assert len(life.asked) == asked + 1, "a case fires one trigger"
+    facts, trigger, arguments = life.asked[-1]
+    rows = matching(facts, trigger, place(facts), arguments)
+    assert len(rows) == 1
+    return rows[0], life, before
+
+
+def name_of(case: Case) -> str:
+    row, _, _ = row_of(case)
+    return f"{row.trigger}-{row.source}-{row.target}-{'-'.join(guard.__name__ for guard in row.when)}"
+
+
+CASES = list(cases())
+PAIRS = set(itertools.product(Trigger, (NEW, UNKNOWN, *ChatState)))
+
+
+@pytest.mark.parametrize("case", CASES, ids=name_of)
+def test_a_row_leads_where_it_says_and_does_what_it_names(case: Case) -> None:
+    row, life, before = row_of(case)
+    decision = life.decisions[-1]
+
+    assert decision.target is row.target is life.facts.state
+    assert life.facts.version == before.version + 1
+    assert broken_promises(life.facts) == ()
+    assert " ".join(write.kind for write in decision.writes) == case.writes
+    assert " ".join(event.kind for event in decision.events) == case.events
+
+
+def test_every_row_has_a_case() -> None:
+    covered = {row_of(case)[0] for case in CASES}
+
+    assert [row for row in TABLE if row not in covered] == []
+
+
+@pytest.mark.parametrize("state", [NEW, UNKNOWN, *ChatState])
+def test_every_trigger_without_a_row_is_refused_and_changes_nothing(state: str) -> None:
+    facts = {NEW: BLANK, UNKNOWN: stray().facts}.get(state) or standing(ChatState(state)).facts
+    allowed = triggers_in(state)
+
+    for trigger in set(Trigger) - set(allowed):
+        with pytest.raises(IllegalTransition) as refused:
+            decide(facts, trigger, now=NOW, limits=Limits())
+        assert (refused.value.state, refused.value.trigger, refused.value.allowed) == (state, trigger, allowed)
+        assert str(refused.value).endswith("nothing was written")
+
+
+def test_the_two_plans_together_cover_every_trigger_in_every_state() -> None:
+    tried = {(row.trigger, row.source) for row, _, _ in map(row_of, CASES)}
+    refused = {(trigger, source) for trigger, source in PAIRS if not rows_of(trigger, source)}
+
+    assert tried | refused == PAIRS
+    assert not tried & refused
+
+
+def test_a_refused_trigger_leaves_the_facts_as_they_were() -> None:
+    life = standing(S.streaming)
+    before = life.facts
+
+    with pytest.raises(IllegalTransition):
+        life.fire(T.resume)
+
+    assert life.facts is before
+
+
+def test_a_trigger_whose_guards_all_fail_is_refused_like_one_without_a_row() -> None:
+    life = standing(S.interrupted)
+
+    with pytest.raises(IllegalTransition) as refused:
+        life.held(T.settled)
+
+    assert refused.value.allowed == triggers_in(S.interrupted)
+
+
+def test_two_rows_that_can_match_the_same_facts_are_found_at_once() -> None:
+    with pytest.raises(ValueError, match="can both match"):
+        check([*TABLE, Row(T.resume, S.error, S.waiting, when=(g.queue_waits,))])
+
+
+@pytest.mark.parametrize(
+    "row",
+    [Row(T.resume, S.waiting, "nowhere"), Row(T.resume, "nowhere", S.waiting), Row(T.resume, S.waiting, NEW)],  # type: ignore[arg-type]
+    ids=["unknown target", "unknown source", "back to before the creation"],
+)
+def test_a_row_from_or_to_an_undeclared_state_is_found_at_once(row: Row) -> None:
+    with pytest.raises(ValueError, match="not a declared state"):
+        check([row])
+
+
+def test_guards_and_writes_have_names_and_say_what_they_mean() -> None:
+    functions = {function for row in TABLE for function in (*row.when, *row.unless, *row.writes)}
+
+    assert [function for function in functions if "<" in function.__name__ or not function.__doc__] == []
