@@ -71,7 +71,7 @@ def _line(row: Row, party: Party, rows: tuple[Row, ...]) -> Line:
         when=tuple(_term(guard) for guard in row.when),
         unless=tuple(_term(guard) for guard in row.unless),
         writes=tuple(_term(write) for write in row.writes),
-        otherwise=bool(row.unless) and asked.issuperset(row.unless),
+        otherwise=not asked.isdisjoint(row.unless),
     )
 
 

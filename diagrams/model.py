@@ -35,7 +35,7 @@ class Line:
     unless: tuple[Term, ...]
     writes: tuple[Term, ...]
     otherwise: bool
-    """Whether the row is what remains: each guard in `unless` is asked by another row of the trigger and source."""
+    """Whether the row is what remains: a guard in `unless` is asked by another row of the trigger and source."""
 
     @property
     def condition(self) -> str:

@@ -42,7 +42,8 @@ def render(picture: Picture, state: str | None = None, *, rows: bool = True) -> 
     current = picture.current(state)
     gathered = arrows(picture)
     ways = [(one, way) for one in gathered if (way := layout.route(one.origin, one.target))]
-    drawn = dict.fromkeys(line.party for one, _ in ways for line in one.lines)
+    firing = {line.party for one, _ in ways for line in one.lines}
+    drawn = [party for party in PARTY_INK if party in firing]
     listed, height = drawn_rows(picture, layout.HEIGHT) if rows else ("", layout.HEIGHT)
     standing = f" The chat stands in {current}." if current else ""
     document = tag(
