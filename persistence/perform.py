@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from turnwise.persistence.erasure import erase
 from turnwise.persistence.protocol import DuplicateReceipt
 from turnwise.persistence.rows import CALLS, MESSAGES, PROFILES, QUEUE, RECEIPTS, USAGE, micros_of
 from turnwise.states.effects import (
@@ -87,12 +88,7 @@ def _cut_history(place: Place, write: CutHistory) -> None:
 
 
 def _erase_message(place: Place, write: EraseMessage) -> None:
-    changed = place.connection.execute(
-        "UPDATE messages SET erased = 1, format = ?, body = ? WHERE chat_id = ? AND id = ?",
-        (FORMAT, MESSAGES.dump(write.message), place.chat_id, write.id),
-    )
-    if changed.rowcount != 1:
-        raise StoreError(f"chat {place.chat_id!r} has no message {write.id!r} to erase; nothing was written")
+    erase(place.connection, place.chat_id, write.message)
 
 
 def _put_call(place: Place, write: PutCall) -> None:

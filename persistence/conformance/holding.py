@@ -1,0 +1,174 @@
+"""What a store promises about leases: who may work on a chat, and what the clock brings about."""
+# ruff: noqa: S101 - asserting is what a suite does
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from datetime import datetime
+
+import anyio
+
+from turnwise.persistence.conformance import plans
+from turnwise.persistence.conformance.checks import contents, failure_of, part, refused
+from turnwise.persistence.protocol import ChatStore, Committed
+from turnwise.states.decide import Decision
+from turnwise.states.errors import StaleLease, StoreError
+from turnwise.states.events import ErrorInfo
+from turnwise.states.facts import Facts
+from turnwise.states.names import ChatState, Trigger
+
+
+async def _stray(store: ChatStore, chat_id: str) -> None:
+    def lose(facts: Facts, now: datetime) -> Sequence[Decision]:
+        decision = plans.move(Trigger.renamed, title="lost")(facts, now)
+        return [dataclasses.replace(decision, facts=dataclasses.replace(decision.facts, stored_state="dreaming"))]
+
+    await plans.created(store, chat_id)
+    await store.change(chat_id, lose)
+
+
+class HoldingConformance:
+    """One holder at a time: the token is the fence."""
+
+    async def test_chats_are_claimed_longest_waiting_first(self, store: ChatStore) -> None:
+        """Up to the limit, and each once."""
+        for chat_id in ("a", "b", "c"):
+            await plans.created(store, chat_id)
+        for chat_id in ("b", "c", "a"):
+            await store.change(chat_id, plans.plan(plans.send("hello")))
+        first = await store.claim(plans.plan(plans.claim()), limit=2)
+        second = await store.claim(plans.plan(plans.claim()), limit=2)
+        assert [[claimed.facts.chat_id for claimed in claim] for claim in (first, second)] == [["b", "c"], ["a"]]
+        assert await store.claim(plans.plan(plans.claim()), limit=2) == []
+
+    async def test_only_chats_that_want_a_worker_are_claimed(self, store: ChatStore) -> None:
+        """Pending ones, and interrupted ones that are unsettled and unleased; none that rests or is held."""
+        await plans.created(store, "resting")
+        await plans.created(store, "held", plans.send("hello"), plans.claim("other"))
+        await plans.created(store, "stopped", plans.send("hello"), plans.move(Trigger.interrupt))
+        await plans.created(
+            store,
+            "settled",
+            plans.send("hello"),
+            plans.move(Trigger.interrupt),
+            plans.claim(),
+            plans.move(Trigger.settled),
+        )
+        await plans.created(store, "stopping", plans.send("hello"), plans.claim("other"), plans.move(Trigger.interrupt))
+        claimed = await store.claim(plans.plan(plans.claim()), limit=10)
+        assert [committed.facts.chat_id for committed in claimed] == ["stopped"]
+
+    async def test_two_callers_never_claim_the_same_chat(self, store: ChatStore) -> None:
+        """Ten callers at once share twenty chats."""
+        for number in range(20):
+            await plans.created(store, f"chat-{number}", plans.send("hello"))
+        claimed: list[Committed] = []
+
+        async def claim(worker: str) -> None:
+            claimed.extend(await store.claim(plans.plan(plans.claim(worker)), limit=3))
+
+        async with anyio.create_task_group() as tasks:
+            for number in range(10):
+                tasks.start_soon(claim, f"worker-{number}")
+        ids = [committed.facts.chat_id for committed in claimed]
+        assert sorted(ids) == sorted(f"chat-{number}" for number in range(20))
+
+    async def test_a_chat_that_cannot_be_claimed_keeps_no_other_from_it(self, store: ChatStore) -> None:
+        """A plan that raises for one chat leaves that one alone, and the next takes its place."""
+        for chat_id in ("poison", "good", "better"):
+            await plans.created(store, chat_id, plans.send("hello"))
+        before = await contents(store, "poison")
+
+        def picky(facts: Facts, now: datetime) -> Sequence[Decision]:
+            if facts.chat_id == "poison":
+                raise RuntimeError(facts.chat_id)
+            return plans.plan(plans.claim())(facts, now)
+
+        claimed = await store.claim(picky, limit=2)
+        assert [committed.facts.chat_id for committed in claimed] == ["good", "better"]
+        assert await contents(store, "poison") == before
+
+    async def test_the_holder_journals_what_it_shows(self, store: ChatStore) -> None:
+        """Its events get the next numbers, and no version is spent."""
+        last = await plans.created(store, "chat", plans.send("hello"), plans.claim(), plans.start())
+        told = await store.events("chat", after=0, limit=100)
+        stored = await store.journal("chat", 1, ChatState.streaming, [part("h"), part("i")])
+        assert [event.seq for event in stored] == [len(told) + 1, len(told) + 2]
+        assert await store.events("chat", after=0, limit=100) == [*told, *stored]
+        assert await store.facts("chat") == last.facts
+        committed = await store.change("chat", plans.plan(plans.reply("hi")))
+        assert committed.events[0].seq == len(told) + 3
+
+    async def test_a_lost_lease_journals_nothing(self, store: ChatStore) -> None:
+        """Neither under another token, nor in another state, nor once the lease is dropped."""
+        await plans.created(store, "chat", plans.send("hello"), plans.claim(), plans.start())
+        await self._journals_nothing(store, 2, ChatState.streaming)
+        await self._journals_nothing(store, 1, ChatState.compacting)
+        await store.change("chat", plans.plan(plans.move(Trigger.interrupt)))
+        await self._journals_nothing(store, 1, ChatState.streaming)
+        await store.change("chat", plans.plan(plans.move(Trigger.settled)))
+        await self._journals_nothing(store, 1, ChatState.interrupted)
+
+    async def _journals_nothing(self, store: ChatStore, token: int, state: ChatState) -> None:
+        shown = store.journal("chat", token, state, [part("unseen")])
+        assert (await refused(store, "chat", shown, StaleLease)).token == token
+
+    async def test_a_worker_renews_all_its_leases_at_once(self, store: ChatStore) -> None:
+        """Those that ran out too: the token, not the time, is the fence. Nobody else's are touched."""
+        for chat_id, worker in (("a", "mine"), ("b", "mine"), ("c", "other")):
+            await plans.created(store, chat_id, plans.send("hello"), plans.claim(worker, lease=0))
+        assert await store.renew("mine", 60) == {"a": 1, "b": 1}
+        assert (await store.overdue(limit=10)).leases == (("c", 1),)
+        assert await store.renew("nobody", 60) == {}
+
+    async def test_a_lease_runs_out_by_the_stores_clock(self, store: ChatStore) -> None:
+        """It is told with its token, and ends when it is dropped."""
+        held = await plans.created(store, "chat", plans.send("hello"), plans.claim(lease=30))
+        expiry = await store.lease_expiry("chat")
+        assert expiry is not None
+        assert (expiry - held.at).total_seconds() == 30  # noqa: PLR2004 - as claimed
+        assert (await store.overdue(limit=10)).leases == ()
+        await store.renew("worker", 0)
+        assert (await store.overdue(limit=10)).leases == (("chat", 1),)
+        await store.change("chat", plans.plan(plans.move(Trigger.lease_expired)))
+        assert (await store.overdue(limit=10)).leases == ()
+        assert await store.lease_expiry("chat") is None
+
+    async def test_a_passed_deadline_is_told_until_the_call_is_answered(self, store: ChatStore) -> None:
+        """Only in `requires_action`, and not for an archived chat."""
+        asked = (plans.send("look"), plans.claim(), plans.start(), plans.reply("", client=["one", "two"]))
+        await plans.created(store, "chat", *asked)
+        await plans.created(store, "shelved", *asked, plans.move(Trigger.archived))
+        assert (await store.overdue(limit=10)).deadlines == ("chat",)
+        await store.change("chat", plans.plan(plans.move(Trigger.deadline_passed)))
+        assert (await store.overdue(limit=10)).deadlines == ()
+
+    async def test_a_stray_is_told_and_can_be_repaired(self, store: ChatStore) -> None:
+        """A state that the table does not know is read as it is stored, and `repaired` leads on."""
+        await _stray(store, "chat")
+        assert (await store.overdue(limit=10)).strays == ("chat",)
+        facts = await store.facts("chat")
+        assert (facts.state, facts.stored_state) == (ChatState.error, "dreaming")
+        error = ErrorInfo(kind="repaired", message="the state 'dreaming' is unknown")
+        repaired = await store.change("chat", plans.plan(plans.move(Trigger.repaired, error=error)))
+        assert (repaired.facts.state, repaired.facts.stored_state) == (ChatState.error, None)
+        assert (await store.overdue(limit=10)).strays == ()
+
+    async def test_a_sweep_is_bounded(self, store: ChatStore) -> None:
+        """Each list holds as many as were asked for, and no more."""
+        asked = (plans.send("look"), plans.claim(lease=0), plans.start())
+        for number in range(3):
+            await plans.created(store, f"leased-{number}", *asked)
+            await plans.created(store, f"asking-{number}", *asked, plans.reply("", client=["c"]))
+            await _stray(store, f"stray-{number}")
+        overdue = await store.overdue(limit=2)
+        assert [len(overdue.leases), len(overdue.deadlines), len(overdue.strays)] == [2, 2, 2]
+
+    async def test_a_closed_store_refuses(self, store: ChatStore) -> None:
+        """Closing twice is harmless; whatever is asked afterwards is a `StoreError`."""
+        await plans.created(store, "chat")
+        await store.close()
+        await store.close()
+        for call in (store.facts("chat"), store.change("chat", plans.idle)):
+            assert "not open" in (await failure_of(call, StoreError)).problem

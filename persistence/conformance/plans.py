@@ -1,0 +1,136 @@
+"""Plans to rehearse a chat's life with: each move is one trigger, decided by the table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from turnwise.persistence.protocol import ChatStore, Committed, Plan
+from turnwise.states.arguments import Reply, Summary
+from turnwise.states.calls import CallOutcome, ToolCall, ToolResult
+from turnwise.states.decide import Decision, decide
+from turnwise.states.digests import digest
+from turnwise.states.facts import Facts, Limits, Profile
+from turnwise.states.messages import Part, TextPart, ToolCallPart
+from turnwise.states.names import CallStatus, Executor, Trigger
+from turnwise.states.usage import Usage
+
+Move = Callable[[Facts, datetime], Decision]
+
+LIMITS: Final = Limits(context_limit=100)
+
+
+def plan(*moves: Move) -> Plan:
+    """Return a plan that makes the moves, each on the facts that the one before left."""
+
+    def decide_all(facts: Facts, now: datetime) -> list[Decision]:
+        decisions: list[Decision] = []
+        for move in moves:
+            decisions.append(move(decisions[-1].facts if decisions else facts, now))
+        return decisions
+
+    return decide_all
+
+
+def idle(facts: Facts, now: datetime) -> list[Decision]:  # noqa: ARG001 - a plan's signature
+    """Decide nothing."""
+    return []
+
+
+async def created(store: ChatStore, chat_id: str, *moves: Move, owner: str | None = None) -> Committed:
+    """Create a chat, make the moves, and return what the last of them did."""
+    committed = await store.create(chat_id, plan(create(owner)))
+    for made in moves:
+        committed = await store.change(chat_id, plan(made))
+    return committed
+
+
+def move(trigger: Trigger, **arguments: Any) -> Move:
+    """Return the move of a trigger, made by whoever holds the chat."""
+
+    def made(facts: Facts, now: datetime) -> Decision:
+        token = facts.lease.token if facts.lease else None
+        return decide(facts, trigger, **{"now": now, "limits": LIMITS, "token": token, **arguments})
+
+    return made
+
+
+def create(owner: str | None = None) -> Move:
+    """Create a chat."""
+
+    def made(facts: Facts, now: datetime) -> Decision:
+        profile = Profile(created_at=now, system="Be brief.", owner=owner, metadata={"kind": ["test"]})
+        return move(Trigger.create, profile=profile)(facts, now)
+
+    return made
+
+
+def send(text: str, *, client_id: str | None = None) -> Move:
+    """Say something."""
+    parts = (TextPart(text=text),)
+    return move(Trigger.send_message, parts=parts, client_id=client_id, content_digest=digest(text))
+
+
+def claim(worker: str = "worker", *, lease: float = 30) -> Move:
+    """Take the chat, for `lease` seconds."""
+    return move(Trigger.claimed, worker=worker, limits=Limits(context_limit=100, lease=lease))
+
+
+def start() -> Move:
+    """Start an attempt."""
+    return move(Trigger.attempt_started)
+
+
+def reply(text: str, *, local: Sequence[str] = (), client: Sequence[str] = (), tokens: int = 10) -> Move:
+    """Finish the step with a text and calls; at 80 `tokens` a compaction is due. Client calls are due at once."""
+
+    def made(facts: Facts, now: datetime) -> Decision:
+        executors = [*((id_, Executor.local) for id_ in local), *((id_, Executor.client) for id_ in client)]
+        calls = tuple(
+            ToolCall(
+                call_id=call_id,
+                name="look",
+                arguments={"at": call_id},
+                executor=executor,
+                index=index,
+                step=facts.step.number,
+                within=0 if executor is Executor.client else None,
+            )
+            for index, (call_id, executor) in enumerate(executors)
+        )
+        parts: tuple[Part, ...] = (
+            TextPart(text=text),
+            *(ToolCallPart(call_id=c.call_id, name=c.name, arguments=c.arguments, executor=c.executor) for c in calls),
+        )
+        finished = Reply(parts=parts, calls=calls, usage=Usage(input_tokens=tokens), context_tokens=tokens)
+        return move(Trigger.step_finished, reply=finished)(facts, now)
+
+    return made
+
+
+def finish(call_id: str) -> Move:
+    """Finish a local call."""
+    outcome = CallOutcome(call_id=call_id, status=CallStatus.succeeded, output={"saw": call_id}, is_error=False)
+    return move(Trigger.call_finished, call_id=call_id, outcome=outcome)
+
+
+def tools_finished() -> Move:
+    """Conclude the local calls of the step."""
+    return move(Trigger.tools_finished)
+
+
+def submit(*call_ids: str) -> Move:
+    """Answer client calls."""
+    return move(Trigger.submit_tool_results, results=tuple(ToolResult(call_id, "seen") for call_id in call_ids))
+
+
+def compact(text: str, *, carried: tuple[int, ...] = ()) -> Move:
+    """Commit a compaction."""
+    summary = Summary(text=text, carried=carried, folded=1, awaits_answer=False)
+    return move(Trigger.compacted, summary=summary, usage=Usage(input_tokens=7))
+
+
+def turn(asked: str, answered: str, *, tokens: int = 10) -> tuple[Move, ...]:
+    """Return the moves of a whole turn."""
+    return send(asked), claim(), start(), reply(answered, tokens=tokens)

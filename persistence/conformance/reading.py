@@ -1,0 +1,202 @@
+"""What a store promises about reading chats."""
+# ruff: noqa: S101 - asserting is what a suite does
+
+from __future__ import annotations
+
+from turnwise.persistence.conformance import plans
+from turnwise.persistence.conformance.checks import part
+from turnwise.persistence.protocol import ChatStore
+from turnwise.persistence.verification import verify_records
+from turnwise.states.messages import Message, TextPart
+from turnwise.states.names import Audience, CallStatus, ChatState, Trigger
+
+
+def said(messages: list[Message]) -> list[str]:
+    """Return what the messages say: their text, or the call whose result they hold."""
+    return [message.text or (message.result.call_id if message.result else "-") for message in messages]
+
+
+async def _edited(store: ChatStore, message_id: str, text: str) -> None:
+    found = await store.cut_at("chat", message_id)
+    assert found is not None
+    parts = (TextPart(text=text),)
+    await store.change("chat", plans.plan(plans.move(Trigger.edit_message, cut=found[1], parts=parts)))
+
+
+class ReadingConformance:
+    """Every view is made of the same rows, now and as they were."""
+
+    async def test_the_history_is_what_was_said_and_not_cut(self, store: ChatStore) -> None:
+        """By position; a cut message is gone from now on, and stays in the history as of earlier versions."""
+        first = await plans.created(store, "chat", *plans.turn("one", "1"))
+        before = await plans.created(store, "other", *plans.turn("unrelated", "-"))
+        assert before.facts.version == first.facts.version
+        for move in plans.turn("two", "2"):
+            before = await store.change("chat", plans.plan(move))
+        await _edited(store, "m3", "three")
+        assert said(await store.history("chat")) == ["one", "1", "three"]
+        assert said(await store.history("chat", at_version=before.facts.version)) == ["one", "1", "two", "2"]
+        assert said(await store.history("chat", at_version=first.facts.version)) == ["one", "1"]
+        assert await store.history("chat", at_version=1) == []
+
+    async def test_the_model_sees_results_in_the_order_of_their_calls(self, store: ChatStore) -> None:
+        """However they finished; the history keeps the order in which they came."""
+        await plans.created(
+            store,
+            "chat",
+            plans.send("look"),
+            plans.claim(),
+            plans.start(),
+            plans.reply("I look.", local=["a", "b"]),
+            plans.finish("b"),
+            plans.finish("a"),
+        )
+        assert said(await store.history("chat")) == ["look", "I look.", "b", "a"]
+        assert said(await store.prompt("chat")) == ["look", "I look.", "a", "b"]
+
+    async def test_after_a_compaction_the_model_sees_summary_carried_and_later_messages(self, store: ChatStore) -> None:
+        """The marker is the user's alone; the transcript keeps all of it."""
+        await plans.created(store, "chat", *plans.turn("one", "1"), *plans.turn("two", "2", tokens=90))
+        await store.change("chat", plans.plan(plans.compact("summary", carried=(3,))))
+        await store.change("chat", plans.plan(plans.start()))
+        await store.change("chat", plans.plan(plans.reply("3")))
+        assert said(await store.prompt("chat")) == ["summary", "two", "3"]
+        history = await store.history("chat")
+        assert said(history) == ["one", "1", "two", "2", "-", "summary", "3"]
+        assert [message.audience for message in history[4:6]] == [Audience.user, Audience.model]
+        assert [message.position for message in history] == [1, 2, 3, 4, 5, 6, 7]
+
+    async def test_after_clearing_the_model_sees_what_came_after(self, store: ChatStore) -> None:
+        """A boundary without a summary."""
+        cleared = (*plans.turn("one", "1"), plans.move(Trigger.clear_context))
+        await plans.created(store, "chat", *cleared, *plans.turn("two", "2"))
+        assert said(await store.prompt("chat")) == ["two", "2"]
+
+    async def test_an_edit_before_a_boundary_takes_the_boundary_away(self, store: ChatStore) -> None:
+        """What it hid is seen again; one of two boundaries leaves the other."""
+        cleared = (*plans.turn("one", "1"), plans.move(Trigger.clear_context))
+        twice = (*cleared, *plans.turn("two", "2"), plans.move(Trigger.clear_context), *plans.turn("three", "3"))
+        await plans.created(store, "chat", *twice)
+        assert said(await store.prompt("chat")) == ["three", "3"]
+        await _edited(store, "m4", "second")
+        assert said(await store.prompt("chat")) == ["second"]
+        await _edited(store, "m1", "first")
+        assert said(await store.prompt("chat")) == ["first"]
+
+    async def test_a_cut_restores_the_facts_that_stood_before_the_message(self, store: ChatStore) -> None:
+        """Boundary and foldable messages are as they were when the message came."""
+        stood: dict[str, tuple[int, int]] = {}
+        last = await plans.created(store, "chat")
+        moves = (
+            *plans.turn("one", "1"),
+            *plans.turn("two", "2", tokens=90),
+            plans.compact("summary", carried=(3,)),
+            plans.start(),
+            plans.reply("3"),
+            plans.send("four"),
+        )
+        for move in moves:
+            before = last.facts.history
+            last = await store.change("chat", plans.plan(move))
+            if move in (moves[0], moves[4], moves[-1]):
+                newest = (await store.history("chat"))[-1]
+                stood[newest.id] = before.boundary, before.foldable
+        for message_id, expected in stood.items():
+            found = await store.cut_at("chat", message_id)
+            assert found is not None
+            message, cut = found
+            assert (message.id, cut.first_removed, cut.position) == (message_id, message_id, message.position)
+            assert (cut.boundary, cut.foldable) == expected
+            assert cut.history_version == last.facts.history_version
+        assert len(stood) == 3  # noqa: PLR2004 - one for each turn
+
+    async def test_what_is_not_in_the_history_cannot_be_cut(self, store: ChatStore) -> None:
+        """An unknown message, and one that was cut before."""
+        await plans.created(store, "chat", *plans.turn("one", "1"))
+        await _edited(store, "m1", "two")
+        assert await store.cut_at("chat", "m1") is None
+        assert await store.cut_at("chat", "m99") is None
+
+    async def test_an_erased_message_is_blank_everywhere(self, store: ChatStore) -> None:
+        """In the history and in every event that told it; their numbers and the audit chain stay as they are."""
+        asked = (plans.send("look"), plans.claim(), plans.start(), plans.send("secret wish"))
+        await plans.created(store, "chat", *asked)
+        await store.journal("chat", 1, ChatState.streaming, [part("secret "), part("thought")])
+        for move in (plans.reply("secret thought", local=["secret"]), plans.finish("secret")):
+            await store.change("chat", plans.plan(move))
+        wished = (plans.tools_finished(), plans.start(), plans.reply("done"))
+        for move in wished:
+            await store.change("chat", plans.plan(move))
+        told = await store.events("chat", after=0, limit=100)
+        for message in await store.history("chat"):
+            blank = message.model_copy(update={"parts": (), "erased": True})
+            await store.change("chat", plans.plan(plans.move(Trigger.message_erased, erased=blank)))
+        assert all(message.erased and not message.parts for message in await store.history("chat"))
+        left = await store.events("chat", after=0, limit=100)
+        assert "secret " not in repr(left)
+        assert "'saw'" not in repr(left)
+        assert {event.seq for event in told if event.kind != "part"} <= {event.seq for event in left}
+        assert verify_records(await store.audit("chat")).ok
+
+    async def test_every_call_is_remembered(self, store: ChatStore) -> None:
+        """Those of earlier steps too, with their answers; unknown ids are left out."""
+        asked = (plans.send("look"), plans.claim(), plans.start(), plans.reply("", client=["c"]), plans.submit("c"))
+        await plans.created(store, "chat", *asked, plans.claim(), plans.start(), plans.reply("Seen."))
+        calls = await store.calls("chat", ["c", "nothing"])
+        assert list(calls) == ["c"]
+        assert calls["c"].status is CallStatus.succeeded
+        assert calls["c"].answer is not None
+        assert await store.calls("chat", []) == {}
+
+    async def test_a_receipt_is_found_by_its_client_id(self, store: ChatStore) -> None:
+        """Of its own chat only."""
+        await plans.created(store, "chat", plans.send("hello", client_id="c1"), plans.send("more", client_id="c2"))
+        await plans.created(store, "other")
+        first, second = await store.receipt("chat", "c1"), await store.receipt("chat", "c2")
+        assert first is not None
+        assert second is not None
+        assert (first.message_id, first.queued) == ("m1", False)
+        assert (second.message_id, second.queued) == ("m2", True)
+        assert await store.receipt("other", "c1") is None
+
+    async def test_the_ledger_holds_every_model_call(self, store: ChatStore) -> None:
+        """In order, with its purpose."""
+        await plans.created(store, "chat", *plans.turn("one", "1", tokens=90), plans.compact("summary"))
+        ledger = await store.ledger("chat")
+        assert [(entry.purpose, entry.usage.input_tokens) for entry in ledger] == [("step", 90), ("summary", 7)]
+
+    async def test_events_are_numbered_without_gaps_and_read_in_pages(self, store: ChatStore) -> None:
+        """Transitions and journal share one sequence."""
+        await plans.created(store, "chat", plans.send("hello"), plans.claim(), plans.start())
+        await store.journal("chat", 1, ChatState.streaming, [part("h"), part("i")])
+        await store.change("chat", plans.plan(plans.reply("hi")))
+        events = await store.events("chat", after=0, limit=100)
+        assert [event.seq for event in events] == list(range(1, len(events) + 1))
+        assert await store.events("chat", after=2, limit=3) == events[2:5]
+        assert await store.events("chat", after=len(events), limit=3) == []
+
+    async def test_the_parts_shown_of_an_attempt_are_found(self, store: ChatStore) -> None:
+        """Of that attempt only, whatever came between them."""
+        await plans.created(store, "chat", plans.send("hello"), plans.claim(), plans.start())
+        await store.journal("chat", 1, ChatState.streaming, [part("h")])
+        await store.change("chat", plans.plan(plans.move(Trigger.renamed, title="Greeting")))
+        await store.journal("chat", 1, ChatState.streaming, [part("i"), part("x", attempt=2)])
+        assert [event.part.delta for event in await store.shown("chat", 1, 1)] == ["h", "i"]
+        assert [event.part.delta for event in await store.shown("chat", 1, 2)] == ["x"]
+        assert await store.shown("chat", 2, 1) == []
+
+    async def test_chats_are_listed_newest_first(self, store: ChatStore) -> None:
+        """By owner, by state, and from where the last page ended."""
+        for chat_id, owner in (("a", "ann"), ("b", "bob"), ("c", "ann"), ("d", None)):
+            await plans.created(store, chat_id, owner=owner)
+        await store.change("a", plans.plan(plans.send("hello")))
+
+        async def listed(owner: str | None, state: ChatState | None, limit: int, after: str | None) -> str:
+            found = await store.chats(owner=owner, state=state, limit=limit, after=after)
+            return "".join(facts.chat_id for facts in found)
+
+        assert await listed(None, None, 10, None) == "dcba"
+        assert await listed("ann", None, 10, None) == "ca"
+        assert await listed(None, ChatState.waiting, 10, None) == "dcb"
+        assert await listed(None, None, 2, None) == "dc"
+        assert await listed(None, None, 2, "c") == "ba"

@@ -1,0 +1,57 @@
+"""Erasing what a message said: from its row and from every event that told it. The audit log keeps its digest."""
+
+from __future__ import annotations
+
+import sqlite3
+
+from turnwise.persistence.rows import EVENTS, MESSAGES, message_of
+from turnwise.states.errors import StoreError
+from turnwise.states.events import QueueEvent
+from turnwise.states.messages import FORMAT, Message, without_metadata
+
+
+def erase(connection: sqlite3.Connection, chat_id: str, blank: Message) -> None:
+    """Put `blank` in the place of the message of its id.
+
+    Events keep their numbers, apart from the parts of a reply: they are pruned, the message's event replaces them.
+
+    Raises:
+        StoreError: the chat has no such message.
+    """
+    sql = "SELECT format, body FROM messages WHERE chat_id = ? AND id = ?"
+    row = connection.execute(sql, (chat_id, blank.id)).fetchone()
+    if row is None:
+        raise StoreError(f"chat {chat_id!r} has no message {blank.id!r} to erase; nothing was written")
+    connection.execute(
+        "UPDATE messages SET erased = 1, format = ?, body = ? WHERE chat_id = ? AND id = ?",
+        (FORMAT, MESSAGES.dump(blank), chat_id, blank.id),
+    )
+    connection.execute(
+        "UPDATE events SET body = json_set(body, '$.message', json(?))"
+        " WHERE chat_id = ? AND kind = 'message' AND json_extract(body, '$.message.id') = ?",
+        (MESSAGES.dump(without_metadata(blank)), chat_id, blank.id),
+    )
+    _erase_from_queue_events(connection, chat_id, blank)
+    said = message_of(*row)
+    if said.role == "assistant":
+        connection.execute("DELETE FROM events WHERE kind = 'part' AND chat_id = ? AND step = ?", (chat_id, said.step))
+    elif said.result is not None:
+        connection.execute(
+            "UPDATE events SET body = json_set(body, '$.output', NULL)"
+            " WHERE chat_id = ? AND kind = 'tool_result' AND json_extract(body, '$.call_id') = ?",
+            (chat_id, said.result.call_id),
+        )
+
+
+def _erase_from_queue_events(connection: sqlite3.Connection, chat_id: str, blank: Message) -> None:
+    told = connection.execute("SELECT body FROM events WHERE chat_id = ? AND kind = 'queue'", (chat_id,)).fetchall()
+    for (body,) in told:
+        event = EVENTS.load(body)
+        if isinstance(event, QueueEvent) and any(queued.id == blank.id for queued in event.queue):
+            queue = [
+                queued.model_copy(update={"parts": blank.parts}) if queued.id == blank.id else queued
+                for queued in event.queue
+            ]
+            erased = EVENTS.dump(event.model_copy(update={"queue": tuple(queue)}))
+            sql = "UPDATE events SET body = ? WHERE chat_id = ? AND seq = ?"
+            connection.execute(sql, (erased, chat_id, event.seq))
