@@ -1,0 +1,63 @@
+"""What the tests of the engine share: a strict model, and engines whose every chat is verified when they close."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from strict import StrictModel
+
+from turnwise import Engine, verify_export
+
+OpenEngine = Callable[..., AbstractAsyncContextManager[Engine]]
+"""Opens an engine on the test's database file, or on `store`; further options are the engine's."""
+
+
+@pytest.fixture
+def strict_model() -> Iterator[Callable[..., StrictModel]]:
+    """Make models that hold the engine to a strict provider's rules, for every request of the test."""
+    models: list[StrictModel] = []
+
+    def make(*args: Any, **options: Any) -> StrictModel:
+        models.append(StrictModel(*args, **options))
+        return models[-1]
+
+    yield make
+    assert [fault for model in models for fault in model.faults] == []
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Path:
+    """Return where the test's database is, or will be."""
+    return tmp_path / "chats.db"
+
+
+@pytest.fixture
+def open_engine(database: Path) -> OpenEngine:
+    """Open engines on one database, one after another or side by side."""
+
+    @asynccontextmanager
+    async def opened(model: Any, *, store: Any = f"sqlite:///{database}", **options: Any) -> AsyncIterator[Engine]:
+        async with Engine(store, model=model, **options) as engine:
+            yield engine
+            await verify_every_chat(engine)
+
+    return opened
+
+
+async def verify_every_chat(engine: Engine) -> None:
+    """Check each chat's audit log, in the store and as an export, and that its events have no gap."""
+    after: str | None = None
+    while True:
+        page = await engine.list_chats(after=after)
+        for chat in page.items:
+            verdict = await engine.verify(chat.id)
+            assert verdict.ok, verdict
+            exported = verify_export(await engine.export_audit(chat.id))
+            assert exported.ok, exported
+        after = page.next
+        if after is None:
+            return
