@@ -1,0 +1,113 @@
+"""Opening a database: turnwise's own is brought up to date, every other is left as it was."""
+
+# ruff: noqa: ASYNC240 - a test may block its own loop
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from turnwise.persistence.migrate import APPLICATION_ID, Migration, migrate, migrations
+from turnwise.persistence.sqlite import SQLiteStore
+from turnwise.states.errors import StoreError
+from turnwise.states.names import ChatState
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "chats.db"
+
+
+def execute(path: Path, *statements: str) -> None:
+    with closing(sqlite3.connect(path)) as connection, connection:
+        for statement in statements:
+            connection.execute(statement)
+
+
+async def opened(path: Path) -> None:
+    store = SQLiteStore(path)
+    try:
+        await store.open()
+    finally:
+        await store.close()
+
+
+async def refusal_of(path: Path) -> str:
+    """Return why a database is refused, having checked that nothing was written."""
+    before = path.read_bytes()
+    with pytest.raises(StoreError) as caught:
+        await opened(path)
+    assert path.read_bytes() == before
+    return caught.value.problem
+
+
+async def test_a_new_database_says_whose_it_is_and_how_it_was_made(path: Path) -> None:
+    await opened(path)
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("PRAGMA application_id").fetchone() == (APPLICATION_ID,)
+        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+        applied = connection.execute("SELECT name, checksum FROM turnwise_migrations ORDER BY name").fetchall()
+    assert applied == [(migration.name, migration.checksum) for migration in migrations()]
+    assert applied
+
+
+async def test_an_empty_file_is_taken_and_an_open_twice_changes_nothing(path: Path) -> None:
+    path.touch()
+    await opened(path)
+    before = path.read_bytes()
+    await opened(path)
+    assert path.read_bytes() == before
+
+
+async def test_another_programs_database_is_refused(path: Path) -> None:
+    execute(path, "CREATE TABLE recipes (name TEXT)")
+    assert "another program" in await refusal_of(path)
+
+
+async def test_another_programs_application_id_is_refused(path: Path) -> None:
+    execute(path, "PRAGMA application_id = 42", "CREATE TABLE turnwise_migrations (name TEXT)")
+    assert "0x2a" in await refusal_of(path)
+
+
+async def test_a_file_that_is_no_database_is_refused(path: Path) -> None:
+    path.write_text("Dear diary, " * 100)
+    assert "not a SQLite database" in await refusal_of(path)
+
+
+async def test_a_newer_versions_database_is_refused(path: Path) -> None:
+    await opened(path)
+    execute(path, "INSERT INTO turnwise_migrations VALUES ('9999_dreams', 'x', 'tomorrow')")
+    problem = await refusal_of(path)
+    assert "newer version" in problem
+    assert "9999_dreams" in problem
+
+
+async def test_a_migration_that_was_applied_in_another_form_is_refused(path: Path) -> None:
+    await opened(path)
+    execute(path, "UPDATE turnwise_migrations SET checksum = 'tampered'")
+    assert "another form" in await refusal_of(path)
+
+
+def test_missing_migrations_are_applied_together_or_not_at_all(path: Path) -> None:
+    first = Migration("0001_a", "CREATE TABLE a (x);")
+    broken = Migration("0002_b", "CREATE TABLE b (x);\nCREATE TABLE a (x);")
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        with pytest.raises(sqlite3.OperationalError):
+            migrate(connection, str(path), (first, broken))
+        assert connection.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,)
+        migrate(connection, str(path), (first,))
+        migrate(connection, str(path), (first, Migration("0002_b", "CREATE TABLE b (x);")))
+        names = connection.execute("SELECT name FROM turnwise_migrations ORDER BY name").fetchall()
+    assert names == [("0001_a",), ("0002_b",)]
+
+
+def test_the_schema_knows_every_state() -> None:
+    """The index of strays lists the states; one that is missing there would be swept as a stray's."""
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        migrate(connection, ":memory:", migrations())
+        (index,) = connection.execute("SELECT sql FROM sqlite_master WHERE name = 'chats_stray'").fetchone()
+    assert all(f"'{state}'" in index for state in ChatState)
+    assert index.count("'") == 2 * len(ChatState)

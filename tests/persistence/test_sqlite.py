@@ -1,0 +1,251 @@
+"""The SQLite store where its own nature shows: shared files, killed processes, full disks, indexes."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import sys
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, closing
+from pathlib import Path
+
+import anyio
+import pytest
+
+from turnwise.persistence import reading, transactions
+from turnwise.persistence.conformance import plans
+from turnwise.persistence.migrate import migrate, migrations
+from turnwise.persistence.sqlite import SQLiteStore
+from turnwise.persistence.verification import verify_records
+from turnwise.states.errors import StoreError
+from turnwise.states.names import Trigger
+
+WRITE_FOR_EVER = """
+import anyio, sys
+from turnwise.persistence.conformance import plans
+from turnwise.persistence.sqlite import SQLiteStore
+from turnwise.states.names import Trigger
+
+async def main(path, count):
+    store = SQLiteStore(path)
+    await store.open()
+    while count:
+        committed = await store.change("chat", plans.plan(plans.move(Trigger.renamed, title=str(count))))
+        print(committed.facts.version, flush=True)
+        count -= 1
+    await store.close()
+
+anyio.run(main, sys.argv[1], int(sys.argv[2]))
+"""
+
+FORGET_TO_CLOSE = """
+import anyio, sys
+from turnwise.persistence.sqlite import SQLiteStore
+
+store = SQLiteStore(sys.argv[1])
+anyio.run(store.open)
+print("open")
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "chats.db"
+
+
+@asynccontextmanager
+async def opened(path: Path | None) -> AsyncIterator[SQLiteStore]:
+    store = SQLiteStore(path)
+    await store.open()
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+def rename(title: str) -> plans.Plan:
+    return plans.plan(plans.move(Trigger.renamed, title=title))
+
+
+async def test_two_stores_on_one_file_see_each_others_changes(path: Path) -> None:
+    """What a store remembers of a chat is worth nothing once another process has changed it."""
+    async with opened(path) as one, opened(path) as other:
+        await plans.created(one, "chat")
+        for _ in range(5):
+            await one.change("chat", rename("one"))
+            committed = await other.change("chat", rename("other"))
+        assert committed.facts.version == 11
+        assert await one.facts("chat") == committed.facts
+        assert verify_records(await one.audit("chat")).ok
+
+
+async def test_two_stores_writing_at_once_are_never_told_of_locks(path: Path) -> None:
+    async with opened(path) as one, opened(path) as other, anyio.create_task_group() as tasks:
+        await plans.created(one, "chat")
+        for number in range(40):
+            tasks.start_soon((one, other)[number % 2].change, "chat", rename(str(number)))
+    async with opened(path) as store:
+        assert (await store.facts("chat")).version == 41
+        assert verify_records(await store.audit("chat")).ok
+
+
+async def test_processes_writing_at_once_are_never_told_of_locks(path: Path) -> None:
+    async with opened(path) as store:
+        await plans.created(store, "chat")
+        async with anyio.create_task_group() as tasks:
+            for _ in range(2):
+                tasks.start_soon(anyio.run_process, [sys.executable, "-c", WRITE_FOR_EVER, str(path), "100"])
+            for number in range(100):
+                await store.change("chat", rename(str(number)))
+        assert (await store.facts("chat")).version == 301
+        assert verify_records(await store.audit("chat")).ok
+
+
+async def test_a_killed_process_leaves_what_it_acknowledged(path: Path) -> None:
+    async with opened(path) as store:
+        await plans.created(store, "chat")
+    for _ in range(3):
+        async with await anyio.open_process([sys.executable, "-c", WRITE_FOR_EVER, str(path), "-1"]) as process:
+            assert process.stdout is not None
+            acknowledged = b""
+            while acknowledged.count(b"\n") < 20:
+                acknowledged += await process.stdout.receive()
+            process.kill()
+        last = int(acknowledged[: acknowledged.rindex(b"\n")].split()[-1])
+        async with opened(path) as store:
+            facts = await store.facts("chat")
+            records = await store.audit("chat")
+            assert facts.version >= last
+            assert [record.version for record in records] == list(range(1, facts.version + 1))
+            assert verify_records(records).ok
+        with closing(sqlite3.connect(path)) as connection:
+            assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+async def test_a_change_waits_for_a_stranger_that_holds_the_file(path: Path) -> None:
+    async with opened(path) as store:
+        await plans.created(store, "chat")
+        with closing(sqlite3.connect(path, isolation_level=None)) as stranger:
+            stranger.execute("BEGIN IMMEDIATE")
+            change = asyncio.create_task(store.change("chat", rename("patient")))
+            assert (await store.facts("chat")).version == 1
+            assert not change.done()
+            stranger.execute("ROLLBACK")
+        assert (await change).facts.version == 2
+
+
+async def test_only_other_connections_commits_are_noticed(path: Path) -> None:
+    async with opened(path) as store, opened(path) as other:
+        seen = await store._foreign_commits()
+        await plans.created(store, "mine")
+        assert await store._foreign_commits() == seen
+        await plans.created(other, "theirs")
+        assert await store._foreign_commits() != seen
+
+
+async def test_a_watcher_is_woken_by_another_process(path: Path) -> None:
+    async with opened(path) as store, opened(path) as other, anyio.create_task_group() as tasks:
+        hints: list[str | None] = []
+
+        async def watch() -> None:
+            async for hint in store.watch():
+                hints.append(hint)
+                return
+
+        tasks.start_soon(watch)
+        await anyio.wait_all_tasks_blocked()
+        await store._foreign_commits()
+        await plans.created(other, "theirs")
+    assert hints == [None]
+
+
+async def test_facts_of_a_commit_that_failed_are_not_remembered(path: Path) -> None:
+    def orphan(connection: sqlite3.Connection) -> None:
+        connection.execute("PRAGMA defer_foreign_keys = ON")
+        connection.execute("INSERT INTO events (chat_id, seq, kind, body) VALUES ('nobody', 1, 'status', '{}')")
+
+    async with opened(path) as store:
+        await plans.created(store, "chat")
+        failed, also_failed = await asyncio.gather(
+            store.change("chat", rename("lost")), store._write(orphan), return_exceptions=True
+        )
+        assert isinstance(failed, StoreError)
+        assert isinstance(also_failed, StoreError)
+        committed = await store.change("chat", rename("kept"))
+        assert committed.facts.version == 2
+        assert await store.facts("chat") == committed.facts
+
+
+async def test_a_full_disk_is_named_and_survived(path: Path) -> None:
+    async with opened(path) as store:
+        await plans.created(store, "chat")
+        await store._opened()[0].run(lambda on: on.execute("PRAGMA max_page_count = 1").fetchone())
+        with pytest.raises(StoreError, match="disk is full"):
+            await store.change("chat", plans.plan(plans.send("a long story " * 10_000)))
+        await store._opened()[0].run(lambda on: on.execute("PRAGMA max_page_count = 1000000").fetchone())
+        assert (await store.change("chat", plans.plan(plans.send("a long story " * 10_000)))).facts.version == 2
+
+
+async def test_a_read_only_file_is_named(path: Path) -> None:
+    async with opened(path) as store:
+        await store._opened()[0].run(lambda on: on.execute("PRAGMA query_only = ON"))
+        with pytest.raises(StoreError, match="read-only"):
+            await plans.created(store, "chat")
+
+
+async def test_a_body_that_something_else_wrote_is_a_store_error(path: Path) -> None:
+    async with opened(path) as store:
+        await plans.created(store, "chat", *plans.turn("hello", "hi"))
+        with closing(sqlite3.connect(path)) as stranger, stranger:
+            stranger.execute("UPDATE messages SET body = '{}' WHERE position = 1")
+            stranger.execute("UPDATE chats SET facts = '{\"turn\": 7}'")
+            stranger.execute("UPDATE audit SET body = '[]'")
+        for call in (store.history("chat"), store.facts("chat"), store.audit("chat")):
+            with pytest.raises(StoreError, match="cannot be read"):
+                await call
+
+
+async def test_a_message_of_a_newer_format_is_refused(path: Path) -> None:
+    async with opened(path) as store:
+        await plans.created(store, "chat", plans.send("hello"))
+        with closing(sqlite3.connect(path)) as stranger, stranger:
+            stranger.execute("UPDATE messages SET format = 2")
+        with pytest.raises(StoreError, match="format 2"):
+            await store.history("chat")
+
+
+async def test_a_store_that_was_never_opened_says_so() -> None:
+    with pytest.raises(StoreError, match="not open"):
+        await SQLiteStore(None).facts("chat")
+
+
+async def test_many_stores_in_memory_are_strangers() -> None:
+    async with AsyncExitStack() as stack:
+        one, other = [await stack.enter_async_context(opened(None)) for _ in range(2)]
+        await plans.created(one, "chat")
+        assert await other.chats(owner=None, state=None, limit=10, after=None) == []
+
+
+async def test_a_forgotten_close_does_not_keep_the_interpreter_from_exiting(path: Path) -> None:
+    done = await anyio.run_process([sys.executable, "-W", "ignore", "-c", FORGET_TO_CLOSE, str(path)])
+    assert done.stdout == b"open\n"
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        transactions._STANDING,
+        transactions._CLAIMABLE,
+        reading._STRAYS,
+        "SELECT chat_id, token FROM leases WHERE expires <= ? ORDER BY expires LIMIT ?",
+        "SELECT body FROM events WHERE kind = 'part' AND chat_id = ? AND step = ? AND attempt = ? ORDER BY seq",
+    ],
+)
+def test_what_is_asked_often_is_answered_from_an_index(question: str) -> None:
+    """No question of a worker's loop may cost more as the store fills."""
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        migrate(connection, ":memory:", migrations())
+        rows = connection.execute(f"EXPLAIN QUERY PLAN {question}", [None] * question.count("?")).fetchall()
+    steps = [detail for *_, detail in rows]
+    assert all("USING" in step for step in steps if step.startswith(("SCAN", "SEARCH"))), steps
+    assert not any("TEMP B-TREE" in step for step in steps), steps
