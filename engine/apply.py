@@ -93,19 +93,24 @@ class Applier:
         return decided
 
     def _told(self, committed: Committed) -> Committed:
-        for decision in committed.decisions:
-            after = decision.facts
-            _log.info(
-                decision.trigger.value,
-                chat_id=after.chat_id,
-                version=after.version,
-                source=decision.source,
-                state=after.state.value,
-                actor=decision.actor,
-            )
+        if _log.listens():
+            _log_all(committed)
         if committed.decisions:
             self.hub.deliver(committed)
         return committed
+
+
+def _log_all(committed: Committed) -> None:
+    for decision in committed.decisions:
+        after = decision.facts
+        _log.info(
+            decision.trigger.value,
+            chat_id=after.chat_id,
+            version=after.version,
+            source=decision.source,
+            state=after.state.value,
+            actor=decision.actor,
+        )
 
 
 async def _shielded(work: Awaitable[Outcome]) -> Outcome:

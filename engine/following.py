@@ -15,20 +15,22 @@ EVENTS_PER_READ = 500
 async def follow(store: ChatStore, hub: Hub, chat_id: str, *, after: int, live: bool) -> AsyncIterator[Event]:
     """Yield the chat's events after number `after`, in order and without a gap; go on with what comes if `live`.
 
+    Raises:
+        ChatNotFound: there is no such chat.
+
     A reader may be as slow as it likes: it then reads from the store what the hub did not keep.
     """
-    await store.facts(chat_id)
     cursor = after
     with hub.listen(chat_id) as listener:
         while True:
-            batch = listener.take(cursor)
-            if not batch:
-                batch = await store.events(chat_id, after=cursor, limit=EVENTS_PER_READ)
+            batch = listener.take(cursor) or await store.events(chat_id, after=cursor, limit=EVENTS_PER_READ)
             for event in batch:
                 yield event
                 cursor = event.seq
             if batch:
                 continue
+            if cursor == after:
+                await store.facts(chat_id)
             if not live:
                 return
             await listener.wait()

@@ -14,7 +14,7 @@ from turnwise.engine.settings import Settings
 from turnwise.engine.toolbox import Toolbox
 from turnwise.persistence.protocol import ChatStore, Committed
 from turnwise.providers.protocol import Model
-from turnwise.states.effects import InsertBoundary, InsertMessage, PutCall
+from turnwise.states.effects import CutHistory, EraseMessage, InsertBoundary, InsertMessage, PutCall, Write
 from turnwise.states.errors import IllegalTransition, StaleLease
 from turnwise.states.events import Event, PartEvent
 from turnwise.states.facts import Facts
@@ -68,6 +68,25 @@ class Desk:
 
 
 @dataclass(slots=True)
+class View:
+    """What the model sees of a chat, as of a history version."""
+
+    messages: list[Message]
+    history_version: int
+
+    def after(self, write: Write, history_version: int) -> View | None:
+        """Return the view after a write; `None` if it has to be read again."""
+        match write:
+            case InsertMessage(message):
+                if message.audience is not Audience.user:
+                    self.messages.append(message)
+                self.history_version = history_version
+            case InsertBoundary() | CutHistory() | EraseMessage():
+                return None
+        return self
+
+
+@dataclass(slots=True)
 class Hold:
     """One chat in the hands of one worker, under one lease."""
 
@@ -78,8 +97,8 @@ class Hold:
     """Step and attempt that this holder started."""
     begun_calls: set[str] = field(default_factory=set)
     """Calls that this holder started."""
-    _messages: list[Message] | None = None
-    _history_version: int = 0
+    view: View | None = None
+    """What the model sees, if it is in hand."""
 
     @property
     def chat_id(self) -> str:
@@ -93,11 +112,18 @@ class Hold:
 
     async def messages(self) -> list[Message]:
         """Return what the model sees, read from the store only when it is not in hand."""
-        if self._messages is None or self._history_version != self.facts.history_version:
+        if self.view is None or self.view.history_version != self.facts.history_version:
             version = self.facts.history_version
-            self._messages = await self.desk.store.prompt(self.chat_id)
-            self._history_version = version
-        return self._messages
+            self.view = View(await self.desk.store.prompt(self.chat_id), version)
+        return self.view.messages
+
+    async def knows_call(self, call_id: str) -> bool:
+        """Return whether the chat has ever had a call of that id."""
+        if any(call.call_id == call_id for message in await self.messages() for call in message.calls):
+            return True
+        history = self.facts.history
+        everything_is_in_view = history.foldable == history.length
+        return not everything_is_in_view and bool(await self.desk.store.calls(self.chat_id, [call_id]))
 
     async def fire(self, script: Script, *, shown: Sequence[PartEvent] = ()) -> Facts:
         """Run `script`, and what is known to follow, in one transaction under this lease.
@@ -148,12 +174,8 @@ class Hold:
             for write in decision.writes:
                 if isinstance(write, PutCall) and decision.trigger is Trigger.call_started:
                     self.begun_calls.add(write.call.call_id)
-                elif isinstance(write, InsertMessage) and self._messages is not None:
-                    if write.message.audience is not Audience.user:
-                        self._messages.append(write.message)
-                    self._history_version = after.history_version
-                elif isinstance(write, InsertBoundary):
-                    self._messages = None
+                elif self.view is not None:
+                    self.view = self.view.after(write, after.history_version)
 
     def observe(self, facts: Facts) -> None:
         """Take in what someone committed."""

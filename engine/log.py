@@ -18,6 +18,10 @@ class Log:
         self._plain = logging.getLogger(name)
         self._structured = structlog.get_logger(name)
 
+    def listens(self, level: int = logging.INFO) -> bool:
+        """Whether anybody wants what is logged at `level`: worth asking before the fields are made."""
+        return structlog.is_configured() or self._plain.isEnabledFor(level)
+
     def debug(self, event: str, **fields: Any) -> None:
         """Log what only an engineer at work on it wants to know."""
         self._log(logging.DEBUG, event, fields)

@@ -144,9 +144,8 @@ class Attempt:
     async def _name(self, part: ModelPart) -> None:
         """Give a call id that the chat has seen before a new name, the same one every time."""
         given = part.id or ""
-        in_view = {call.call_id for message in await self._hold.messages() for call in message.calls}
         candidate, number = given, 2
-        while candidate in in_view or await self._hold.desk.store.calls(self._hold.chat_id, [candidate]):
+        while await self._hold.knows_call(candidate):
             candidate = f"{given}-{number}"
             number += 1
         self._names[given] = candidate

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from datetime import timedelta
 
 import anyio
@@ -9,7 +10,7 @@ import anyio.lowlevel
 
 from turnwise.engine.apply import Chain, Script
 from turnwise.engine.clock import wait_until
-from turnwise.engine.hold import Desk, Hold
+from turnwise.engine.hold import Desk, Hold, View
 from turnwise.engine.log import Log
 from turnwise.engine.runner import Runner
 from turnwise.persistence.protocol import Committed
@@ -22,6 +23,8 @@ from turnwise.states.names import ChatState, Trigger
 
 CLAIMS_PER_TICK = 10
 SWEEP_LIMIT = 100
+VIEWS_KEPT = 200
+"""Chats at rest whose history a worker keeps in memory, the latest ones."""
 
 _log = Log("turnwise.worker")
 
@@ -34,6 +37,7 @@ class Worker:
         self._settings = desk.settings
         self._actor = f"worker:{desk.worker_id}"
         self._runners: dict[str, Runner] = {}
+        self._views: OrderedDict[str, View] = OrderedDict()
         self._reserved = 0
         self._wake = anyio.Event()
         self._backlog = True
@@ -46,9 +50,10 @@ class Worker:
         """Run `script` on a chat in one transaction, and run the chat here if it then wants a worker."""
         reserved = not self._desk.stopping and self._room() > 0
         self._reserved += reserved
-        committed = None
+        before: dict[str, Facts] = {}
 
         def whole(chain: Chain) -> None:
+            before[chat_id] = chain.facts
             script(chain)
             self._desk.begin(chain, claims=reserved)
 
@@ -56,8 +61,7 @@ class Worker:
             committed = await self._desk.applier.change(chat_id, whole, actor=actor)
         finally:
             self._reserved -= reserved
-            if committed is not None:
-                self._adopt(committed)
+        self._adopt(committed, before[chat_id])
         return committed
 
     def observe(self, facts: Facts) -> None:
@@ -115,6 +119,7 @@ class Worker:
         finally:
             if self._runners.get(runner.hold.chat_id) is runner:
                 del self._runners[runner.hold.chat_id]
+                self._keep_view(runner.hold)
             if self._backlog:
                 self._wake.set()
 
@@ -142,18 +147,20 @@ class Worker:
             return
         self._reserved += limit
         self._backlog = False
-        claimed: list[Committed] = []
+        before: dict[str, Facts] = {}
+
+        def claiming(chain: Chain) -> None:
+            before[chain.facts.chat_id] = chain.facts
+            chain.fire(Trigger.claimed, worker=self._desk.worker_id)
+            self._desk.begin(chain, claims=True)
+
         try:
-            claimed = await self._desk.applier.claim(self._claiming, actor=self._actor, limit=limit)
+            claimed = await self._desk.applier.claim(claiming, actor=self._actor, limit=limit)
         finally:
             self._reserved -= limit
         for committed in claimed:
-            self._adopt(committed)
+            self._adopt(committed, before[committed.facts.chat_id])
         self._backlog = self._backlog or len(claimed) == limit
-
-    def _claiming(self, chain: Chain) -> None:
-        chain.fire(Trigger.claimed, worker=self._desk.worker_id)
-        self._desk.begin(chain, claims=True)
 
     async def _sweep(self) -> None:
         overdue = await self._desk.store.overdue(limit=SWEEP_LIMIT)
@@ -174,7 +181,7 @@ class Worker:
         except TurnwiseError as error:
             _log.debug("swept_by_another", chat_id=chat_id, problem=str(error))
 
-    def _adopt(self, committed: Committed) -> None:
+    def _adopt(self, committed: Committed, before: Facts) -> None:
         """Run a chat that a transaction gave to this worker."""
         facts = committed.facts
         if facts.lease is None or facts.lease.worker != self._desk.worker_id or job_of(facts) is None:
@@ -182,11 +189,24 @@ class Worker:
         known = self._runners.get(facts.chat_id)
         if known is not None and known.hold.token == facts.lease.token:
             return
-        hold = Hold(self._desk, facts, facts.lease.token)
+        hold = Hold(self._desk, before, facts.lease.token, view=self._view_of(before))
         hold.take(committed)
         runner = Runner(hold)
         self._runners[facts.chat_id] = runner
         self._desk.tasks.start_soon(self._run, runner)
+
+    def _view_of(self, facts: Facts) -> View | None:
+        if facts.history.length == 0:
+            return View([], facts.history_version)
+        view = self._views.pop(facts.chat_id, None)
+        return view if view is not None and view.history_version == facts.history_version else None
+
+    def _keep_view(self, hold: Hold) -> None:
+        """Keep what the model sees of a chat at rest: its next turn is likely to run here, too."""
+        if hold.view is not None:
+            self._views[hold.chat_id] = hold.view
+            if len(self._views) > VIEWS_KEPT:
+                self._views.popitem(last=False)
 
     def _room(self) -> int:
         return self._settings.max_running - len(self._runners) - self._reserved
