@@ -189,7 +189,7 @@ def overdue(connection: sqlite3.Connection, *, now: int, limit: int) -> Overdue:
     strays = connection.execute(_STRAYS, (limit,))
     return Overdue(
         leases=tuple((chat_id, token) for chat_id, token in leases),
-        deadlines=tuple(chat_id for chat_id, _ in deadlines),
+        deadlines=tuple(dict.fromkeys(chat_id for (chat_id,) in deadlines)),
         strays=tuple(chat_id for (chat_id,) in strays),
     )
 
@@ -199,10 +199,10 @@ def _listed(words: Iterable[str]) -> str:
 
 
 _DEADLINES: Final = f"""
-SELECT chat_id, min(deadline) FROM calls JOIN chats ON chats.id = chat_id
+SELECT chat_id FROM calls JOIN chats ON chats.id = chat_id
 WHERE deadline <= ? AND status IN ({_listed(sorted(OPEN_STATUSES))})
 AND chats.state = 'requires_action' AND archived = 0
-GROUP BY chat_id ORDER BY min(deadline) LIMIT ?
+ORDER BY deadline LIMIT ?
 """  # noqa: S608 - our own words
 _STRAYS: Final = f"SELECT id FROM chats WHERE state NOT IN ({_listed(ChatState)}) ORDER BY number LIMIT ?"  # noqa: S608
 

@@ -237,6 +237,7 @@ async def test_a_forgotten_close_does_not_keep_the_interpreter_from_exiting(path
         transactions._STANDING,
         transactions._CLAIMABLE,
         reading._STRAYS,
+        reading._DEADLINES,
         "SELECT chat_id, token FROM leases WHERE expires <= ? ORDER BY expires LIMIT ?",
         "SELECT body FROM events WHERE kind = 'part' AND chat_id = ? AND step = ? AND attempt = ? ORDER BY seq",
     ],
@@ -248,4 +249,5 @@ def test_what_is_asked_often_is_answered_from_an_index(question: str) -> None:
         rows = connection.execute(f"EXPLAIN QUERY PLAN {question}", [None] * question.count("?")).fetchall()
     steps = [detail for *_, detail in rows]
     assert all("USING" in step for step in steps if step.startswith(("SCAN", "SEARCH"))), steps
+    assert not any(step.startswith("SCAN") and "chats_stray" not in step for step in steps), steps
     assert not any("TEMP B-TREE" in step for step in steps), steps

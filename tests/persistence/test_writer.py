@@ -100,6 +100,21 @@ async def test_a_job_that_fails_takes_only_its_own_writes_with_it(bench: Bench) 
     )
     assert [repr(answer) for answer in answers] == ["None", "LookupError('mine')", "None"]
     assert await bench.notes() == ["before", "after"]
+
+
+async def test_a_job_that_fails_before_it_has_written_costs_the_others_nothing(bench: Bench) -> None:
+    def fail(connection: sqlite3.Connection) -> None:
+        connection.execute("SELECT text FROM notes").fetchall()
+        raise LookupError("mine")
+
+    commands: list[str] = []
+    await bench.connection.run(lambda on: on.set_trace_callback(commands.append))
+    answers = await asyncio.gather(
+        bench.writer.submit(note("before")), bench.writer.submit(fail), return_exceptions=True
+    )
+    assert [repr(answer) for answer in answers] == ["None", "LookupError('mine')"]
+    assert commands.count("BEGIN IMMEDIATE") == 1
+    assert "ROLLBACK" not in commands
     assert bench.forgotten == 0
 
 
