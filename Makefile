@@ -1,0 +1,62 @@
+# Everything happens in one virtual environment, .venv, which the targets make for themselves.
+# Another interpreter: make PYTHON=python3.12 test. Some tests only: make test TESTS="tests/states -x".
+
+PYTHON ?= python3
+TESTS ?=
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+# A stamp per extra: installing again only when pyproject.toml has changed.
+INSTALLED := $(VENV)/.installed
+INSTALLED_DEV := $(VENV)/.installed-dev
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint docs bench wheel clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-6s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(INSTALLED) ## watch a chat's whole life in the terminal: no key, no server
+	@$(BIN)/turnwise demo
+
+test: $(INSTALLED_DEV) ## run the tests
+	@$(BIN)/pytest -n 2 $(TESTS)
+
+lint: $(INSTALLED_DEV) ## check style, types and the direction of imports
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+docs: $(INSTALLED_DEV) ## draw the diagrams anew, then run the examples and follow the links of the docs
+	@$(BIN)/python -m turnwise.diagrams
+	@$(BIN)/pytest tests/test_docs.py
+
+bench: $(INSTALLED_DEV) ## measure
+	@$(BIN)/python benchmarks/run.py
+
+wheel: $(INSTALLED_DEV) ## build the sdist and the wheel into dist/
+	@$(BIN)/python -m build --no-isolation
+
+clean: ## remove .venv, dist and every cache
+	@rm -rf $(VENV) dist build .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(INSTALLED): pyproject.toml | $(BIN)/python
+	@echo "Installing turnwise into $(VENV) ..."
+	@$(PIP) install --editable .
+	@touch $@
+
+$(INSTALLED_DEV): pyproject.toml | $(BIN)/python
+	@echo "Installing turnwise and its development tools into $(VENV): half a minute, once ..."
+	@$(PIP) install --editable '.[dev]'
+	@touch $(INSTALLED) $@
+
+$(BIN)/python:
+	@command -v $(PYTHON) >/dev/null || \
+		{ echo "There is no $(PYTHON) here. Name a Python 3.11 or newer: make PYTHON=python3.12 ..."; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "turnwise needs Python 3.11 or newer, and $(PYTHON) is older: make PYTHON=python3.12 ..."; exit 1; }
+	@echo "Making $(VENV) with $$($(PYTHON) --version) ..."
+	@$(PYTHON) -m venv $(VENV) || \
+		{ rm -rf $(VENV); echo "$(PYTHON) cannot make a virtual environment; Debian: apt install python3-venv"; exit 1; }
