@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ import pydantic_core
 
 from turnwise.engine.apply import Chain, Script
 from turnwise.engine.chat import Chat, SendReceipt, SubmissionReceipt, chat_of
+from turnwise.engine.fork import inheritance_of
 from turnwise.engine.hold import Desk
 from turnwise.engine.reply import shown_reply
 from turnwise.engine.views import erased
@@ -49,11 +51,34 @@ class Commands:
 
     async def create(self, profile: Callable[[Chain], Profile]) -> Chat:
         """Create a chat."""
-        chat_id = f"c{secrets.token_hex(12)}"
         committed = await self.desk.applier.create(
-            chat_id, lambda chain: chain.fire(Trigger.create, profile=profile(chain)), actor=CLIENT
+            new_chat_id(), lambda chain: chain.fire(Trigger.create, profile=profile(chain)), actor=CLIENT
         )
         return chat_of(committed.facts)
+
+    async def fork(self, chat_id: str, at_version: int) -> Chat:
+        """Create a chat that begins with another's history as of a version."""
+        facts = await self._store.facts(chat_id)
+        records = await self._store.audit(chat_id)
+        if not 1 <= at_version <= len(records):
+            raise SettingsError("at_version", f"must be from 1 to {len(records)}; it was {at_version}")
+        history = await self._store.history(chat_id, at_version=at_version)
+
+        def script(chain: Chain) -> None:
+            profile = dataclasses.replace(
+                facts.profile,
+                created_at=chain.now,
+                parent=chat_id,
+                forked_from=f"{at_version}:{records[at_version - 1].hash}",
+            )
+            chain.fire(
+                Trigger.create,
+                profile=profile,
+                inheritance=inheritance_of(facts, history, chain.now),
+                reason=f"fork of {chat_id} at version {at_version}, {profile.forked_from}",
+            )
+
+        return chat_of((await self.desk.applier.create(new_chat_id(), script, actor=CLIENT)).facts)
 
     async def send(self, chat_id: str, content: Content, *, when_busy: WhenBusy, client_id: str | None) -> SendReceipt:
         """Accept a user message, once per `client_id`."""
@@ -203,6 +228,11 @@ class Commands:
             raise DeadlineExpired(expired)
         first = next(call.answer for _, call in known if call.answer)
         return SubmissionReceipt(chat_of(await self._store.facts(chat_id)), first.receipt_id, replayed=True)
+
+
+def new_chat_id() -> str:
+    """Return an id that no chat has."""
+    return f"c{secrets.token_hex(12)}"
 
 
 def digest_of_parts(parts: Sequence[Part]) -> str:

@@ -209,7 +209,7 @@ class Engine:
         Raises:
             SettingsError: the chat has no such version.
         """
-        raise AssertionError(chat_id, at_version)
+        return await self._commands.fork(chat_id, at_version)
 
     # Turns
 
@@ -371,7 +371,16 @@ class Engine:
 
     async def verify(self, chat_id: str) -> Verdict:
         """Check the chain, and every transition and invariant against the declared table."""
-        return verify_records(await self.audit(chat_id))
+        facts = await self._store.facts(chat_id)
+        records = await self._store.audit(chat_id)
+        if len(records) < facts.version:
+            missing = len(records) + 1
+            return Verdict(
+                ok=False,
+                problem=f"The log ends at version {len(records)}, but the chat stands at version {facts.version}.",
+                position=missing,
+            )
+        return verify_records(records)
 
     @property
     def _commands(self) -> Commands:

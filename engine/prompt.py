@@ -17,7 +17,7 @@ from turnwise.states.names import Audience
 
 
 def sendable(messages: Sequence[Message]) -> list[Message]:
-    """Return the history as a strict provider takes it.
+    """Return copies of the history as a strict provider takes it.
 
     Sources are not sent. Reasoning that an interrupt left without its signature is not, nor is anything empty.
     """
@@ -28,7 +28,7 @@ def sendable(messages: Sequence[Message]) -> list[Message]:
             parts = tuple(part for part in parts if _is_sent(part, partial=message.partial))
         if parts:
             sent.append(message if parts is message.parts else message.model_copy(update={"parts": parts}))
-    return in_call_order(sent)
+    return in_call_order([_copied(message) for message in sent])
 
 
 def continued(messages: list[Message], continue_prompt: str) -> list[Message]:
@@ -76,11 +76,17 @@ def _is_sent(part: Part, *, partial: bool) -> bool:
         case SourcePart():
             return False
         case TextPart():
-            return bool(part.text)
+            return bool(part.text.strip())
         case ReasoningPart():
-            return part.signature is not None or (bool(part.text) and not partial)
+            return part.signature is not None or (bool(part.text.strip()) and not partial)
         case _:
             return True
+
+
+def _copied(message: Message) -> Message:
+    """Return a copy, or the message itself if all of it is immutable."""
+    words_alone = all(isinstance(part, TextPart) and part.metadata is None for part in message.parts)
+    return message if words_alone else message.model_copy(deep=True)
 
 
 def _length(part: Part) -> int:

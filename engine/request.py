@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from copy import deepcopy
 
 from turnwise.engine.hold import Hold
 from turnwise.engine.hooks import loop_state
@@ -17,7 +18,7 @@ async def build_request(hold: Hold) -> ModelRequest:
     history = await hold.messages()
     messages = continued(sendable(history), settings.continue_prompt)
     if hooks.prepare_messages is not None:
-        prepared = hooks.prepare_messages([message.model_copy(deep=True) for message in messages])
+        prepared = hooks.prepare_messages(messages)
         messages = await prepared if inspect.isawaitable(prepared) else prepared
     if hooks.reminders and history:
         state = loop_state(hold.facts, history)
@@ -39,6 +40,6 @@ def request_of(hold: Hold, purpose: Purpose, messages: list[Message]) -> ModelRe
         step=step.number,
         attempt=step.attempt,
         system=profile.system,
-        tools=hold.desk.toolbox.offered(profile.client_tools),
-        parameters=hold.desk.settings.parameters,
+        tools=deepcopy(hold.desk.toolbox.offered(profile.client_tools)),
+        parameters=deepcopy(dict(hold.desk.settings.parameters)),
     )

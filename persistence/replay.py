@@ -93,13 +93,14 @@ class Replay:
         return said or taken or record.trigger == Trigger.edit_message
 
     def _check_own_write(self) -> None:
-        """Some writes are made by one trigger, exactly once, and by no other."""
+        """Some writes are made by one trigger, exactly once, and by no other; only a fork takes over a boundary."""
         kinds = [write.kind for write in self._record.writes]
         own = _OWN_WRITE.get(Trigger(self._record.trigger))
         if own is not None and kinds.count(own) != 1:
             self._refuse(f"it has {kinds.count(own)} writes {own}, where exactly one belongs")
         for kind in kinds:
-            if kind in _OWNED and kind != own:
+            inherited = self._record.trigger == Trigger.create and kind.startswith("boundary:")
+            if kind in _OWNED and kind != own and not inherited:
                 self._refuse(f"a write {kind} belongs to another trigger")
 
     def _conclude(self) -> None:

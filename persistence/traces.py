@@ -195,8 +195,8 @@ class Traces:
         self.token = None
 
     def set_boundary(self, write: WriteRecord) -> None:
-        """The context starts anew, at the step where the chat stands."""
-        step = self._step
+        """The context starts anew, at the step where the chat stands; a fork takes over where its parent stood."""
+        step = self._record.step if self._record.trigger == Trigger.create else self._step
         if write.id != str(step):
             self._refuse(f"its boundary names step {write.id!a:.40}, but the chat stands at step {step}")
 

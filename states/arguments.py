@@ -10,7 +10,7 @@ from turnwise.states.calls import CallOutcome, ToolCall, ToolResult
 from turnwise.states.events import ErrorInfo
 from turnwise.states.facts import Limits, Profile
 from turnwise.states.messages import Message, Part
-from turnwise.states.names import StopReason, WhenBusy
+from turnwise.states.names import StopReason, Tail, WhenBusy
 from turnwise.states.usage import Usage
 
 
@@ -65,6 +65,25 @@ class Cut:
     history_version: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inheritance:
+    """What a fork takes over from its parent: the history as it stood, every call in it answered."""
+
+    messages: tuple[Message, ...]
+    """In order of position, of every audience; they keep their ids, turns and steps."""
+    boundary: int
+    """The position of the newest boundary marker; 0 for none."""
+    carried: tuple[int, ...]
+    """The positions that the boundary carries."""
+    compacted: bool
+    """Whether the boundary is a compaction's."""
+    foldable: int
+    serial: int
+    """The parent's last message number."""
+    tail: Tail
+    compactions: int
+
+
 class Arguments(TypedDict, total=False):
     """The arguments of `decide`. `now` and `limits` always come; the rest by trigger."""
 
@@ -76,6 +95,7 @@ class Arguments(TypedDict, total=False):
     """The lease holder's fencing token."""
     worker: str
     profile: Profile
+    inheritance: Inheritance
     parts: tuple[Part, ...]
     when_busy: WhenBusy
     client_id: str | None

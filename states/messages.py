@@ -87,6 +87,8 @@ class MarkerPart(_Part):
     type: Literal["marker"] = "marker"
     reason: BoundaryReason
     text: str
+    carried: tuple[int, ...] = ()
+    """Positions of earlier messages that stay in the model's view."""
 
 
 Part = Annotated[

@@ -128,7 +128,7 @@ def _mark(
     carried: tuple[int, ...] = (),
     usage: Usage | None = None,
 ) -> None:
-    part = MarkerPart(reason=reason, text=text)
+    part = MarkerPart(reason=reason, text=text, carried=carried)
     marker = draft.append("system", (part,), audience=Audience.user, synthetic=True)
     draft.writes.append(InsertBoundary(reason, draft.step.number, marker.position, carried, usage))
     draft.history = dataclasses.replace(draft.history, boundary=marker.position)

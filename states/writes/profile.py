@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 
+from turnwise.states.arguments import Inheritance
 from turnwise.states.draft import Draft
-from turnwise.states.effects import PutProfile
-from turnwise.states.facts import Profile
+from turnwise.states.effects import InsertBoundary, InsertMessage, PutProfile
+from turnwise.states.events import MessageEvent
+from turnwise.states.facts import CompactionFacts, HistoryFacts, Profile, StepFacts, TurnFacts
+from turnwise.states.messages import without_metadata
+from turnwise.states.names import Audience, BoundaryReason
 
 
 def insert_chat(draft: Draft) -> None:
-    """Store the chat with what was said at its creation."""
+    """Store the chat with what was said at its creation; a fork begins with its parent's history."""
     _put(draft, draft.arguments["profile"])
+    inheritance = draft.arguments.get("inheritance")
+    if inheritance is not None:
+        _inherit(draft, inheritance)
 
 
 def change_title(draft: Draft) -> None:
@@ -37,3 +44,26 @@ def unmark_archived(draft: Draft) -> None:
 def _put(draft: Draft, profile: Profile) -> None:
     draft.set(profile=profile)
     draft.writes.append(PutProfile(profile))
+
+
+def _inherit(draft: Draft, inheritance: Inheritance) -> None:
+    messages = inheritance.messages
+    draft.turn = TurnFacts(number=max((message.turn for message in messages), default=0))
+    draft.step = StepFacts(number=max((message.step for message in messages), default=0))
+    draft.serial = inheritance.serial
+    draft.compaction = CompactionFacts(count=inheritance.compactions)
+    draft.history = HistoryFacts(
+        length=max((message.position for message in messages), default=0),
+        tail=inheritance.tail,
+        boundary=inheritance.boundary,
+        foldable=inheritance.foldable,
+    )
+    for message in messages:
+        draft.writes.append(InsertMessage(message))
+        if message.audience is not Audience.model:
+            draft.events.append(MessageEvent(message=without_metadata(message)))
+    if inheritance.boundary:
+        reason: BoundaryReason = "compaction" if inheritance.compacted else "clear"
+        boundary = InsertBoundary(reason, draft.step.number, inheritance.boundary, inheritance.carried)
+        draft.writes.append(boundary)
+    draft.history_changed()

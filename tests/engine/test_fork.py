@@ -1,0 +1,80 @@
+"""A fork begins where its parent stood, and never touches it."""
+
+from __future__ import annotations
+
+import pytest
+
+from turnwise import ClientTool, CompactionPolicy, Engine, Settings, SettingsError, ToolResult
+from turnwise.providers.scripted import Call, Reply, ScriptedModel
+
+ASK = ClientTool("ask_user", "Asks the user.", {"type": "object"})
+
+
+async def test_a_fork_sees_the_history_of_its_version_and_nothing_later() -> None:
+    model = ScriptedModel([Reply("one"), Reply("two"), Reply("of the fork")])
+    async with Engine("sqlite://", model=model) as engine:
+        parent = await engine.create_chat(system="Be terse.", owner="ann")
+        first = await engine.ask(parent.id, "1")
+        await engine.ask(parent.id, "2")
+        before = await engine.get_chat(parent.id)
+        fork = await engine.fork(parent.id, at_version=first.chat.version)
+        result = await engine.ask(fork.id, "3")
+
+        assert (fork.state, fork.parent, fork.owner) == ("waiting", parent.id, "ann")
+        assert [message.text for message in await engine.messages(fork.id)] == ["1", "one", "3", "of the fork"]
+        assert result.chat.turn == 2
+        assert [message.text for message in model.requests[-1].messages] == ["1", "one", "3"]
+        assert await engine.get_chat(parent.id) == before
+        assert (await engine.verify(fork.id)).ok
+
+
+async def test_the_audit_log_of_a_fork_names_parent_version_and_head() -> None:
+    async with Engine("sqlite://", model=ScriptedModel(["hello"])) as engine:
+        parent = await engine.create_chat()
+        chat = (await engine.ask(parent.id, "hi")).chat
+        fork = await engine.fork(parent.id, at_version=chat.version)
+        head = (await engine.audit(parent.id))[-1].hash
+        reason = (await engine.audit(fork.id))[0].reason
+        assert reason is not None
+        assert all(part in reason for part in (parent.id, f"version {chat.version}", head))
+
+
+async def test_calls_that_were_open_are_closed_by_rule_in_the_fork_only() -> None:
+    model = ScriptedModel([Reply(calls=[Call("ask_user", {}, id="a")]), Reply("thanks"), Reply("forked")])
+    async with Engine("sqlite://", model=model) as engine:
+        parent = await engine.create_chat(client_tools=[ASK])
+        asking = (await engine.ask(parent.id, "hi")).chat
+        fork = await engine.fork(parent.id, at_version=asking.version)
+        await engine.submit_tool_results(parent.id, [ToolResult("a", "yes")])
+        await engine.wait(parent.id)
+        await engine.ask(fork.id, "go on")
+
+        results = [message.result for message in model.requests[-1].messages if message.result is not None]
+        assert [(result.call_id, result.outcome) for result in results] == [("a", "cancelled")]
+        answered = [message.result.output for message in await engine.messages(parent.id) if message.result]
+        assert answered == ["yes"]
+        assert (await engine.verify(fork.id)).ok
+
+
+async def test_a_fork_of_a_compacted_chat_asks_with_the_summary() -> None:
+    model = ScriptedModel([Reply("long", usage=(90, 1)), Reply("after", usage=(10, 1)), Reply("forked")])
+    settings = Settings(compaction=CompactionPolicy(context_limit=100))
+    async with Engine("sqlite://", model=model, settings=settings) as engine:
+        parent = await engine.create_chat()
+        chat = (await engine.ask(parent.id, "hi")).chat
+        fork = await engine.fork(parent.id, at_version=chat.version)
+        await engine.ask(fork.id, "more")
+
+        asked = [message.text for message in model.requests[-1].messages]
+        assert asked[0].endswith("summary")
+        assert asked[1:] == ["after", "more"]
+        assert (await engine.verify(fork.id)).ok
+
+
+@pytest.mark.parametrize("version", [0, 99])
+async def test_a_version_that_never_was_is_refused(version: int) -> None:
+    async with Engine("sqlite://", model=ScriptedModel([])) as engine:
+        chat = await engine.create_chat()
+        with pytest.raises(SettingsError, match="must be from 1 to 1"):
+            await engine.fork(chat.id, at_version=version)
+        assert len((await engine.list_chats()).items) == 1
