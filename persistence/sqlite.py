@@ -28,15 +28,13 @@ from turnwise.states.messages import Message
 from turnwise.states.names import ChatState
 
 _T = TypeVar("_T")
+_IN_MEMORY: Final = ":memory:"
+_GLANCE: Final = 0.02
+"""Seconds between two looks for what other processes have committed."""
 
 
 def _utc_now() -> datetime:
     return datetime.now(UTC)
-
-
-_IN_MEMORY: Final = ":memory:"
-_GLANCE: Final = 0.02
-"""Seconds between two looks for what other processes have committed."""
 
 
 class SQLiteStore:
@@ -196,7 +194,7 @@ class SQLiteStore:
 
     async def _read(self, question: Callable[[sqlite3.Connection], _T]) -> _T:
         reader = self._opened()[-1]
-        return await reader.run(lambda on: reading.in_one_snapshot(on, question))
+        return await reader.run(lambda on: patiently(lambda: reading.in_one_snapshot(on, question)))
 
     def _opened(self) -> list[Connection]:
         if self._writer is None:

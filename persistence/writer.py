@@ -36,12 +36,12 @@ class _Job(Generic[_T]):
         self.known: asyncio.Future[None] | None = None
         """Takes the outcome's place for a submitter that was cancelled: it is told when, and not what."""
 
-    def answer(self, outcome: _T | Exception) -> None:
+    def answer(self, outcome: _T | BaseException) -> None:
         if self.known is not None:
             self.known.set_result(None)
         elif self.outcome.cancelled():
             return
-        elif isinstance(outcome, Exception):
+        elif isinstance(outcome, BaseException):
             self.outcome.set_exception(outcome)
         else:
             self.outcome.set_result(outcome)
@@ -95,6 +95,8 @@ class Writer:
             job.known = asyncio.get_running_loop().create_future()
             with anyio.CancelScope(shield=True):
                 await asyncio.shield(job.known)
+        else:
+            job.outcome.exception()  # looked at, or asyncio would report it as lost
 
     def _commit_waiting(self) -> None:
         if not self._waiting:
@@ -161,10 +163,14 @@ class Writer:
         return outcome
 
     def _told(self, error: BaseException) -> BaseException:
-        if not isinstance(error, sqlite3.Error):
+        told: BaseException
+        if isinstance(error, sqlite3.Error):
+            self._forget()
+            told = meaning_of(error, self._connection.path)
+        elif isinstance(error, StopIteration):
+            told = RuntimeError("a plan raised StopIteration; nothing was written")  # no future can carry it
+        else:
             return error
-        self._forget()
-        told = meaning_of(error, self._connection.path)
         told.__cause__ = error
         return told
 

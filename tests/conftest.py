@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+pytest.register_assert_rewrite("turnwise.persistence.conformance")
+
 
 @pytest.fixture
 def anyio_backend() -> str:

@@ -118,6 +118,16 @@ async def test_a_job_that_fails_before_it_has_written_costs_the_others_nothing(b
     assert bench.forgotten == 0
 
 
+async def test_a_job_that_raises_stop_iteration_is_answered(bench: Bench) -> None:
+    """No future can carry a StopIteration: unanswered, its submitter would wait for ever."""
+
+    def fail(connection: sqlite3.Connection) -> None:
+        next(connection.execute("SELECT text FROM notes"))
+
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        await bench.writer.submit(fail)
+
+
 async def test_a_database_error_of_a_job_becomes_a_store_error_and_is_no_reason_to_trust_memory(bench: Bench) -> None:
     await bench.writer.submit(note("once"))
     with pytest.raises(StoreError, match="UNIQUE") as caught:
