@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from lives import ERROR, Life, client, local
 
 from turnwise.states import ChatState, IllegalTransition, Trigger
+from turnwise.states.arguments import Partial
 from turnwise.states.calls import ToolResult
 from turnwise.states.decide import Decision, job_of
 from turnwise.states.effects import DropQueued, InsertBoundary, PutCall, RecordReceipt, RecordUsage
@@ -35,11 +36,11 @@ TOOLS = st.lists(st.sampled_from(["local", "once", "stop", "client", "client wit
 
 
 def in_state(*states: ChatState) -> Any:
-    return precondition(lambda self: self.life.facts.state in states and not self.life.facts.archived)
+    return precondition(lambda self: self.life.facts.state in states)
 
 
 def facts_say(question: Any) -> Any:
-    return precondition(lambda self: question(self.life.facts) and not self.life.facts.archived)
+    return precondition(lambda self: question(self.life.facts))
 
 
 unsettled = facts_say(lambda facts: not facts.settled)
@@ -81,7 +82,6 @@ class TableLife(RuleBasedStateMachine):
     # From outside
 
     @rule(when_busy=st.sampled_from(["queue", "interrupt"]))
-    @facts_say(lambda facts: True)
     def send(self, when_busy: str) -> None:
         facts = self.life.facts
         busy = not facts.resting or facts.state is S.requires_action
@@ -106,11 +106,10 @@ class TableLife(RuleBasedStateMachine):
         self.submissions.append(results)
 
     @rule(choice=st.data())
-    @facts_say(lambda facts: True)
+    @precondition(lambda self: self.submissions)
     def submit_again(self, choice: Any) -> None:
-        if self.submissions:
-            results = choice.draw(st.sampled_from(self.submissions))
-            self.refused((IllegalTransition, ToolResultMismatch), T.submit_tool_results, results=results)
+        results = choice.draw(st.sampled_from(self.submissions))
+        self.refused((IllegalTransition, ToolResultMismatch), T.submit_tool_results, results=results)
 
     @rule()
     @in_state(S.pending, S.streaming, S.executing_tools, S.compacting, S.requires_action)
@@ -128,14 +127,11 @@ class TableLife(RuleBasedStateMachine):
             self.refused(IllegalTransition, T.resume)
 
     @rule(choice=st.data())
-    @facts_say(lambda facts: facts.settled)
+    @facts_say(lambda facts: facts.settled and facts.turn.number)
     def edit(self, choice: Any) -> None:
-        spoken = [message.id for message in self.life.messages if message.role == "user" and not message.synthetic]
-        if spoken:
-            edited = choice.draw(st.sampled_from(spoken))
-            self.life.edit(edited)
-            self.accepted = {message.id for message in self.life.messages if message.id in self.accepted}
-            self.accepted.add(f"m{self.life.facts.serial}")
+        self.life.edit(choice.draw(st.sampled_from(self.spoken())))
+        self.accepted &= set(self.spoken())
+        self.accepted.add(f"m{self.life.facts.serial}")
 
     @rule(trigger=st.sampled_from([T.edit_queued, T.delete_queued, T.promote_queued]), choice=st.data())
     @queued
@@ -155,12 +151,8 @@ class TableLife(RuleBasedStateMachine):
 
     @rule()
     @resting
-    def archive(self) -> None:
+    def archive_and_unarchive(self) -> None:
         self.life.fire(T.archived)
-
-    @rule()
-    @precondition(lambda self: self.life.facts.archived)
-    def unarchive(self) -> None:
         self.refused(ChatArchived, T.send_message, parts=())
         self.life.fire(T.unarchived)
 
@@ -179,8 +171,12 @@ class TableLife(RuleBasedStateMachine):
             self.life.discard(usage)
 
     @rule(tools=TOOLS, tokens=TOKENS, usage=USAGES, text=st.sampled_from(["", "words"]))
-    @in_state(S.streaming)
+    @in_state(S.pending, S.streaming)
     def reply(self, tools: list[str], tokens: int | None, usage: Usage | None, text: str) -> None:
+        if self.life.facts.state is S.pending:
+            self.life.claim()
+        if self.life.facts.state is not S.streaming:
+            return
         self.life.attempt()
         self.life.reply(*self.planned(tools), text=text, tokens=tokens, usage=usage)
 
@@ -228,14 +224,12 @@ class TableLife(RuleBasedStateMachine):
     def settle(self, tools: list[str], text: str, usage: Usage | None) -> None:
         for trigger in (T.call_started, T.step_finished, T.attempt_started, T.attempt_discarded):
             self.refused(IllegalTransition, trigger, token=self.token)
-        open_attempt = self.life.facts.step.attempt_open and self.life.facts.step.purpose == "step"
-        calls = self.planned(tools) if open_attempt else ()
-        self.life.settle(self.life.partial(*calls, text=text, usage=usage) if open_attempt else None)
+        self.life.settle(self.shown(tools, text, usage))
 
-    @rule()
+    @rule(tools=TOOLS, usage=USAGES)
     @facts_say(lambda facts: facts.state in (*LEASED, S.pending) or not facts.settled)
-    def fail(self) -> None:
-        self.life.fail()
+    def fail(self, tools: list[str], usage: Usage | None) -> None:
+        self.life.fail(self.shown(tools, "so far", usage))
 
     @rule(trigger=st.sampled_from([T.released, T.lease_expired]))
     @leased
@@ -251,15 +245,19 @@ class TableLife(RuleBasedStateMachine):
             dead = choice.draw(st.integers(min_value=0, max_value=self.life.facts.fence - 1))
             self.refused(StaleLease, choice.draw(st.sampled_from(possible)), token=dead)
 
+    @rule(choice=st.data(), steps=st.integers(min_value=1, max_value=5))
+    def go_on(self, choice: Any, steps: int) -> None:
+        """Do what comes next where the chat stands: without this, few lives would come far."""
+        for _ in range(steps):
+            tools, tokens, usage = choice.draw(st.tuples(TOOLS, TOKENS, USAGES))
+            self.do_next(tools, tokens, usage)
+
     # From the clock
 
-    @rule(seconds=st.sampled_from([1, 10]))
-    def let_time_pass(self, seconds: float) -> None:
-        self.life.wait(seconds)
-
-    @rule()
+    @rule(seconds=st.sampled_from([0, 3, 5]))
     @in_state(S.requires_action)
-    def sweep_deadlines(self) -> None:
+    def sweep_deadlines(self, seconds: float) -> None:
+        self.life.wait(seconds)
         if any(call.is_due(self.life.now) for call in self.life.facts.calls):
             self.life.fire(T.deadline_passed)
         else:
@@ -286,8 +284,7 @@ class TableLife(RuleBasedStateMachine):
 
     @invariant()
     def every_accepted_message_is_in_history_or_queue_exactly_once(self) -> None:
-        spoken = [message.id for message in self.life.messages if message.role == "user" and not message.synthetic]
-        kept = spoken + [queued.id for queued in self.life.facts.queue]
+        kept = self.spoken() + [queued.id for queued in self.life.facts.queue]
         assert sorted(kept) == sorted(self.accepted)
         plain = [int(name[1:]) for name in kept if name not in self.ahead]
         assert plain == sorted(plain)
@@ -356,36 +353,47 @@ class TableLife(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """With a worker and nobody else, the chat comes to rest in a bounded number of steps."""
-        if self.life.facts.version == 0 or self.life.facts.archived:
-            return
-        for _ in range(60):
-            if self.life.facts.resting:
+        bound = 20 * (1 + len(self.life.facts.queue))
+        for _ in range(bound):
+            if self.life.facts.resting or self.life.facts.version == 0:
                 return
-            self.work()
-        raise AssertionError(f"still in {self.life.facts.state} after 60 steps")
+            self.do_next([], 90, None)
+        raise AssertionError(f"still in {self.life.facts.state} after {bound} steps")
 
     # What the rules share
 
-    def work(self) -> None:
+    def do_next(self, tools: list[str], tokens: int | None, usage: Usage | None) -> None:
         match self.life.facts.state:
             case S.pending:
                 self.life.claim()
-            case S.streaming:
+            case S.streaming if tokens == 10:
                 self.life.attempt()
-                self.life.reply(tokens=90)
+            case S.streaming:
+                self.reply(tools, tokens, usage, "words")
             case S.executing_tools:
-                for call in self.life.facts.open_calls:
-                    if call.is_local:
-                        self.life.finish(call.call_id)
-                self.life.held(T.tools_finished)
+                self.run_next_call(fails=False)
             case S.compacting:
-                self.compact(succeeds=True)
+                self.compact(succeeds=tokens != 10)
+            case S.requires_action:
+                self.submit(fails=False)
+            case S.interrupted if not self.life.facts.settled:
+                self.settle(tools, "so far", usage)
             case _:
-                self.life.settle()
+                self.send("queue")
+
+    def spoken(self) -> list[str]:
+        return [message.id for message in self.life.messages if message.role == "user" and not message.synthetic]
 
     @property
     def token(self) -> int | None:
         return self.life.facts.lease.token if self.life.facts.lease else None
+
+    def shown(self, tools: list[str], text: str, usage: Usage | None) -> Partial | None:
+        """Return what an attempt at an answer has shown; `None` where none is under way."""
+        step = self.life.facts.step
+        if not (step.attempt_open and step.purpose == "step"):
+            return None
+        return self.life.partial(*self.planned(tools), text=text, usage=usage)
 
     def planned(self, tools: list[str]) -> tuple[Any, ...]:
         made = []
