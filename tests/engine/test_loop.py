@@ -1,0 +1,342 @@
+"""The loop of a turn: steps until the model stops, and every other way in which a turn may end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from latch import Latch
+from witness import events_of, path_of, told
+
+from turnwise import CompactionPolicy, Message, ModelPart, Settings, SettingsError, TextPart, Usage, fold, tool
+from turnwise.providers.scripted import Call, Reply
+
+
+@tool
+async def count(what: str = "things") -> str:
+    """Count."""
+    return f"2 {what}"
+
+
+async def test_a_plain_answer_is_one_step_and_rests_in_waiting(open_engine: Any, strict_model: Any) -> None:
+    model = strict_model(["done"])
+    async with open_engine(model) as engine:
+        chat = await engine.create_chat()
+        result = await engine.ask(chat.id, "hi")
+        assert (result.text, result.stop_reason, result.chat.state) == ("done", "end_turn", "waiting")
+        assert len(model.requests) == 1
+        assert await path_of(engine, chat.id) == ["waiting", "pending", "streaming", "waiting"]
+        assert told(result.messages) == ["user: hi", "assistant: done"]
+
+
+async def test_the_model_sees_the_result_of_its_call(open_engine: Any, strict_model: Any) -> None:
+    model = strict_model([Reply(calls=[Call("count", {})]), "all done"])
+    async with open_engine(model, tools=[count]) as engine:
+        chat = await engine.create_chat(system="Count.")
+        result = await engine.ask(chat.id, "how many?")
+        assert result.text == "all done"
+        assert [request.system for request in model.requests] == ["Count.", "Count."]
+        seen = ["user: how many?", "assistant: count(call_1)", "tool: call_1=2 things"]
+        assert told(model.requests[1].messages) == seen
+        assert [request.step for request in model.requests] == [1, 2]
+
+
+@pytest.mark.parametrize("stop_reason", ["end_turn", "max_tokens", "stop"])
+async def test_calls_beat_the_stop_reason(open_engine: Any, strict_model: Any, stop_reason: str) -> None:
+    model = strict_model([Reply(calls=[Call("count", {})], stop_reason=stop_reason), "all done"])
+    async with open_engine(model, tools=[count]) as engine:
+        chat = await engine.create_chat()
+        result = await engine.ask(chat.id, "how many?")
+        assert (len(model.requests), result.stop_reason) == (2, "end_turn")
+        assert "tool: call_1=2 things" in told(result.messages)
+
+
+async def test_the_ceiling_ends_a_turn_of_endless_calls_with_everything_stored(
+    open_engine: Any, strict_model: Any
+) -> None:
+    model = strict_model(Reply(calls=[Call("count", {})]))
+    async with open_engine(model, tools=[count], settings=Settings(max_steps=3)) as engine:
+        chat = await engine.create_chat()
+        result = await engine.ask(chat.id, "go")
+        assert (len(model.requests), result.stop_reason) == (3, "max_steps")
+        assert [line.split("=")[0] for line in told(result.messages) if line.startswith("tool")] == [
+            "tool: call_1",
+            "tool: call_2",
+            "tool: call_3",
+        ]
+
+
+async def test_a_compaction_does_not_reset_the_ceiling(open_engine: Any, strict_model: Any) -> None:
+    model = strict_model(Reply(calls=[Call("count", {})], usage=(90, 1)), context_limit=100)
+    async with open_engine(model, tools=[count], settings=Settings(max_steps=2)) as engine:
+        chat = await engine.create_chat()
+        result = await engine.ask(chat.id, "go")
+        assert [request.purpose for request in model.requests].count("step") == 2
+        assert [request.purpose for request in model.requests].count("summary") >= 1
+        assert result.stop_reason == "max_steps"
+
+
+async def test_a_new_turn_has_a_fresh_ceiling_and_the_whole_history(open_engine: Any, strict_model: Any) -> None:
+    model = strict_model(["one", "two"])
+    async with open_engine(model, settings=Settings(max_steps=1)) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, "first")
+        second = await engine.ask(chat.id, "second")
+        assert second.stop_reason == "end_turn"
+        assert told(model.requests[1].messages) == ["user: first", "assistant: one", "user: second"]
+        whole = ["user: first", "assistant: one", "user: second", "assistant: two"]
+        assert told(await engine.messages(chat.id)) == whole
+        assert told(second.messages) == whole[2:]
+
+
+async def test_text_before_a_call_is_in_the_message_of_the_call(open_engine: Any, strict_model: Any) -> None:
+    model = strict_model([Reply("running ", calls=[Call("count", {})]), "done"])
+    async with open_engine(model, tools=[count]) as engine:
+        chat = await engine.create_chat()
+        result = await engine.ask(chat.id, "go")
+        assert told(result.messages)[1] == "assistant: running  count(call_1)"
+
+
+async def test_a_call_and_its_message_are_stored_before_the_tool_starts(open_engine: Any, strict_model: Any) -> None:
+    """A crash inside the tool must find out that it may have happened."""
+    seen: list[Any] = []
+
+    @tool
+    async def look() -> str:
+        """Look at the chat from inside the call."""
+        chat = await engine.get_chat(chat_id)
+        seen.append((chat.state, [call.status for call in chat.open_calls], told(await engine.messages(chat_id))))
+        return "seen"
+
+    async with open_engine(strict_model([Reply(calls=[Call("look", {})]), "done"]), tools=[look]) as engine:
+        chat_id = (await engine.create_chat()).id
+        await engine.ask(chat_id, "go")
+    assert seen == [("executing_tools", ["started"], ["user: go", "assistant: look(call_1)"])]
+
+
+async def test_a_stop_after_tool_that_succeeds_ends_the_turn(open_engine: Any, strict_model: Any) -> None:
+    @tool(stop_after=True)
+    async def hand_over() -> str:
+        """Hand over."""
+        return "handed over"
+
+    model = strict_model([Reply(calls=[Call("hand_over", {}), Call("count", {})])])
+    async with open_engine(model, tools=[hand_over, count]) as engine:
+        chat = await engine.create_chat()
+        result = await engine.ask(chat.id, "go")
+        assert (len(model.requests), result.stop_reason) == (1, "stop_after_tool")
+        assert told(result.messages)[2:] == ["tool: call_1=handed over", "tool: call_2=2 things"]
+
+
+async def test_a_stop_after_tool_that_fails_lets_the_turn_go_on(open_engine: Any, strict_model: Any) -> None:
+    @tool(stop_after=True)
+    async def hand_over() -> str:
+        """Hand over."""
+        raise ValueError("nobody there")
+
+    model = strict_model([Reply(calls=[Call("hand_over", {})]), "I go on"])
+    async with open_engine(model, tools=[hand_over]) as engine:
+        chat = await engine.create_chat()
+        result = await engine.ask(chat.id, "go")
+        assert (result.text, result.stop_reason) == ("I go on", "end_turn")
+
+
+async def test_a_stop_after_turn_can_be_followed_by_the_next_message(open_engine: Any, strict_model: Any) -> None:
+    @tool(stop_after=True)
+    async def hand_over() -> str:
+        """Hand over."""
+        return "handed over"
+
+    model = strict_model([Reply(calls=[Call("hand_over", {})]), "hello again"])
+    async with open_engine(model, tools=[hand_over]) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, "go")
+        assert (await engine.ask(chat.id, "and?")).text == "hello again"
+
+
+@pytest.mark.parametrize(
+    ("word", "reason"),
+    [
+        (None, "end_turn"),
+        ("stop", "end_turn"),
+        ("length", "max_tokens"),
+        ("max_tokens", "max_tokens"),
+        ("content_filter", "content_filter"),
+    ],
+)
+async def test_the_providers_own_word_is_kept_beside_the_stop_reason(
+    open_engine: Any, strict_model: Any, word: str | None, reason: str
+) -> None:
+    async with open_engine(strict_model([Reply("well", stop_reason=word)])) as engine:
+        chat = await engine.create_chat()
+        assert (await engine.ask(chat.id, "go")).stop_reason == reason
+        (finished,) = await events_of(engine, chat.id, "turn_finished")
+        assert (finished.stop_reason, finished.provider_reason) == (reason, word or "end_turn")
+
+
+async def test_a_reply_without_content_is_not_stored_and_ends_the_turn(open_engine: Any, strict_model: Any) -> None:
+    async with open_engine(strict_model([Reply(""), "hello"])) as engine:
+        chat = await engine.create_chat()
+        result = await engine.ask(chat.id, "go")
+        assert (result.text, result.stop_reason, told(result.messages)) == ("", "end_turn", ["user: go"])
+        assert (await engine.ask(chat.id, "still there?")).text == "hello"
+
+
+@pytest.mark.parametrize("nothing", [" ", "\n\n"])
+async def test_a_reply_of_white_space_never_reaches_the_provider_again(
+    open_engine: Any, strict_model: Any, nothing: str
+) -> None:
+    """Providers refuse a text that says nothing: the chat would be stuck for good."""
+    async with open_engine(
+        strict_model([Reply(nothing), Reply(nothing, calls=[Call("count", {})]), "hello"]), tools=[count]
+    ) as engine:
+        chat = await engine.create_chat()
+        assert (await engine.ask(chat.id, "go")).stop_reason == "end_turn"
+        assert (await engine.ask(chat.id, "and now?")).text == "hello"
+
+
+async def test_tools_and_parameters_are_the_same_in_every_step_of_a_turn(open_engine: Any, strict_model: Any) -> None:
+    model = strict_model([Reply(calls=[Call("count", {})]), "done"])
+    parameters = {"temperature": 0.5, "tool_choice": "auto", "provider_options": {"top_k": 3}}
+    async with open_engine(model, tools=[count], settings=Settings(parameters=parameters)) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, "go")
+        first, second = model.requests
+        assert first.tools == second.tools
+        assert [spec.name for spec in first.tools] == ["count"]
+        assert first.parameters == second.parameters == parameters
+
+
+async def test_only_active_tools_are_offered(open_engine: Any, strict_model: Any) -> None:
+    @tool
+    async def other() -> str:
+        """Do otherwise."""
+        return ""
+
+    model = strict_model(["done"])
+    async with open_engine(model, tools=[count, other], settings=Settings(active_tools=["other"])) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, "go")
+        assert [spec.name for spec in model.requests[0].tools] == ["other"]
+
+
+async def test_prepared_messages_and_reminders_are_for_one_request_only(open_engine: Any, strict_model: Any) -> None:
+    def shouting(messages: list[Message]) -> list[Message]:
+        first = messages[0]
+        return [first.model_copy(update={"parts": (TextPart(text=first.text.upper()),)}), *messages[1:]]
+
+    model = strict_model([Reply(calls=[Call("count", {})]), "done"])
+    async with open_engine(
+        model, tools=[count], prepare_messages=shouting, reminders=[lambda state: [f"step {state.step}", "be brief"]]
+    ) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, "go")
+        assert told(model.requests[0].messages) == [
+            "user: GO",
+            "system: <reminder>step 1</reminder>",
+            "system: <reminder>be brief</reminder>",
+        ]
+        assert told(model.requests[1].messages)[-2:] == [
+            "system: <reminder>step 2</reminder>",
+            "system: <reminder>be brief</reminder>",
+        ]
+        assert "step 1" not in str(model.requests[1].messages)
+        stored = ["user: go", "assistant: count(call_1)", "tool: call_1=2 things", "assistant: done"]
+        assert told(await engine.messages(chat.id)) == stored
+
+
+async def test_what_an_adapter_does_to_a_request_does_not_leak_back(open_engine: Any, strict_model: Any) -> None:
+    def vandalise(request: Any) -> str:
+        for message in request.messages:
+            for call in message.calls:
+                call.arguments["what"] = "lies"
+        request.messages.clear()
+        request.tools[0].schema.clear()
+        request.parameters["provider_options"]["seed"] = 0
+        return "done"
+
+    model = strict_model([Reply(calls=[Call("count", {"what": "sheep"})]), vandalise, "again"])
+    settings = Settings(parameters={"provider_options": {"seed": 7}})
+    async with open_engine(model, tools=[count], settings=settings) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, "go")
+        await engine.ask(chat.id, "more")
+        assert [call.arguments for message in model.requests[-1].messages for call in message.calls] == [
+            {"what": "sheep"}
+        ]
+        assert model.requests[-1].tools[0].schema["type"] == "object"
+        assert model.requests[-1].parameters == {"provider_options": {"seed": 7}}
+        history = await engine.messages(chat.id)
+        assert history[1].calls[0].arguments == {"what": "sheep"}
+        assert len(history) == 6
+
+
+async def test_usage_is_the_sum_of_the_steps(open_engine: Any, strict_model: Any) -> None:
+    model = strict_model([Reply(calls=[Call("count", {})], usage=(10, 1)), Reply("done", usage=(20, 2)), "more"])
+    async with open_engine(model, tools=[count]) as engine:
+        chat = await engine.create_chat()
+        assert (await engine.ask(chat.id, "go")).usage == Usage(input_tokens=30, output_tokens=3)
+        unreported = (await engine.ask(chat.id, "more")).usage
+        assert (unreported.input_tokens, unreported.output_tokens) == (None, None)
+
+
+async def test_events_fold_to_the_transcript_and_precede_the_status_they_imply(
+    open_engine: Any, strict_model: Any
+) -> None:
+    model = strict_model([Reply("running", calls=[Call("count", {})]), Reply("all done", chunks=3)])
+    async with open_engine(model, tools=[count]) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, "go")
+        events = await events_of(engine, chat.id)
+        transcript = fold(events)
+        assert [event.seq for event in events] == list(range(1, len(events) + 1))
+        assert transcript.messages == await engine.messages(chat.id)
+        assert (transcript.state, transcript.stop_reason, transcript.live) == ("waiting", "end_turn", {})
+        assert [getattr(event, "state", event.kind) for event in events if event.kind != "part"] == [
+            *("waiting", "message", "pending", "streaming"),
+            *("message", "executing_tools", "message", "tool_result", "streaming"),
+            *("message", "waiting", "turn_finished"),
+        ]
+
+
+async def test_a_signature_without_text_is_silent_and_goes_back(open_engine: Any, strict_model: Any) -> None:
+    signed = [
+        ModelPart("reasoning_delta", text="", signature="c2ln+/=="),
+        ModelPart("text_delta", text="hello"),
+        ModelPart("finish", stop_reason="end_turn"),
+    ]
+    model = strict_model([Reply(parts=signed), Reply("two", reasoning="hm\n", signature="\u2028x"), "three"])
+    async with open_engine(model) as engine:
+        chat = await engine.create_chat()
+        for text in ("a", "b", "c"):
+            await engine.ask(chat.id, text)
+        back = [part for message in model.requests[2].messages for part in message.parts if part.type == "reasoning"]
+        assert [(part.text, part.signature) for part in back] == [("", "c2ln+/=="), ("hm\n", "\u2028x")]
+
+
+async def test_a_turn_goes_on_when_nobody_listens(open_engine: Any, strict_model: Any) -> None:
+    latch = Latch()
+    model = strict_model([Reply("hello", first_delay=1)], sleep=latch.pass_through)
+    async with open_engine(model) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "go")
+        async for event in engine.events(chat.id):
+            if event.kind == "status" and event.state == "streaming":
+                break
+        latch.open()
+        assert (await engine.wait(chat.id)).stop_reason == "end_turn"
+
+
+@pytest.mark.parametrize("ceiling", [0, -1, True, 1.5])
+def test_a_ceiling_that_makes_no_sense_is_refused_before_anything_is_stored(ceiling: Any) -> None:
+    with pytest.raises(SettingsError, match=r"max_steps: must be a whole number of at least 1"):
+        Settings(max_steps=ceiling)
+
+
+async def test_no_ceiling_means_none(open_engine: Any, strict_model: Any) -> None:
+    model = strict_model([*60 * [Reply(calls=[Call("count", {})])], "done"])
+    settings = Settings(max_steps=None, compaction=CompactionPolicy(threshold_percent=100))
+    async with open_engine(model, tools=[count], settings=settings) as engine:
+        chat = await engine.create_chat()
+        assert (await engine.ask(chat.id, "go")).text == "done"
+        assert len(model.requests) == 61

@@ -1,0 +1,55 @@
+"""What a test can swear to: what was said, how a chat moved, and that a refusal wrote nothing."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+from turnwise import ChatState, Engine, Event, Message
+from turnwise.states.messages import TextPart, ToolCallPart, ToolResultPart
+
+
+def told(messages: Sequence[Message]) -> list[str]:
+    """Return one line a message: its role and what its parts say."""
+    return [f"{message.role}: {' '.join(_said(part) for part in message.parts)}" for message in messages]
+
+
+def _said(part: object) -> str:
+    match part:
+        case TextPart():
+            return part.text
+        case ToolCallPart():
+            return f"{part.name}({part.call_id})"
+        case ToolResultPart():
+            return f"{part.call_id}={part.output}"
+    return str(getattr(part, "type", part))
+
+
+async def events_of(engine: Engine, chat_id: str, *kinds: str) -> list[Event]:
+    """Return the chat's events so far, of these kinds or all."""
+    return [event async for event in engine.events(chat_id, follow=False) if not kinds or event.kind in kinds]
+
+
+async def path_of(engine: Engine, chat_id: str) -> list[ChatState]:
+    """Return the states the chat has been in, as its audit log tells them."""
+    records = await engine.audit(chat_id)
+    return [record.target for record in records if record.source != record.target]
+
+
+async def _account(engine: Engine, chat_id: str) -> list[object]:
+    return [
+        await engine.get_chat(chat_id),
+        await engine.audit(chat_id),
+        await events_of(engine, chat_id),
+        await engine.messages(chat_id, view="raw"),
+        await engine.messages(chat_id, view="model"),
+        await engine.queued(chat_id),
+    ]
+
+
+@asynccontextmanager
+async def untouched(engine: Engine, chat_id: str) -> AsyncIterator[None]:
+    """Swear that what happens inside writes nothing to the chat: no version, record, event, message or queue."""
+    before = await _account(engine, chat_id)
+    yield
+    assert await _account(engine, chat_id) == before
