@@ -218,7 +218,7 @@ class Commands:
             raise refusal
         expired = [call.call_id for _, call in known if call.status is CallStatus.timed_out]
         for result, call in known:
-            if call.open or not call.is_client:
+            if call.answer is None and (call.open or not call.is_client):
                 raise refusal
             if call.answer is None and call.status is not CallStatus.timed_out:
                 raise ConflictingReplay(call_id=call.call_id, outcome=call.status)

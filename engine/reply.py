@@ -36,12 +36,14 @@ def calls_among(parts: Sequence[Part], facts: Facts, toolbox: Toolbox) -> tuple[
         if not isinstance(part, ToolCallPart) or part.executor is Executor.provider:
             continue
         local, client = toolbox.tools.get(part.name), client_tools.get(part.name)
+        asks = local is not None and client is None and local.policy == "ask"
         calls.append(
             ToolCall(
                 call_id=part.call_id,
                 name=part.name,
                 arguments=part.arguments,
-                executor=part.executor,
+                executor=Executor.client if asks else part.executor,
+                approval="asked" if asks else "not_needed",
                 index=len(calls),
                 step=facts.step.number,
                 crash=local.crash if local is not None else "at_most_once",

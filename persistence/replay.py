@@ -143,7 +143,8 @@ class Replay:
             if lost:
                 self._refuse(f"call {lost[0]!a:.40} was started and runs at most once, so it must end `unknown` here")
             return
-        if local and state != ChatState.executing_tools:
+        approved = self._record.trigger == Trigger.submit_tool_results
+        if local and state != ChatState.executing_tools and not approved:
             self._refuse(f"the local call {local[0]!a:.40} has no result, but {state} demands one")
         if client and state not in _CLIENT_MAY_OWE:
             self._refuse(f"the client call {client[0]!a:.40} has no result, but {state} demands one")

@@ -143,6 +143,14 @@ class Traces:
         if runner != "client":
             self.acting_step = self._record.step
 
+    def approve_call(self, write: WriteRecord) -> None:
+        """A call that asked the client for its approval has it, and is turnwise's to run."""
+        call = self._find_open(write)
+        if call.runner != "client":
+            self._refuse(f"call {write.id!a:.40} is approved, but did not wait for the client")
+        self.open_calls[write.id] = OpenCall(write.kind.rpartition(":")[2], write.digest)
+        self.acting_step = self._record.step
+
     def start_call(self, write: WriteRecord) -> None:
         """A planned local call starts: again only if it may run at least once."""
         call = self._find_open(write)
@@ -224,6 +232,8 @@ _METHODS: Final[dict[str, Callable[[Traces, WriteRecord], None]]] = {
     "call:planned:client": Traces.plan_call,
     "call:planned:at_most_once": Traces.plan_call,
     "call:planned:at_least_once": Traces.plan_call,
+    "call:approved:at_most_once": Traces.approve_call,
+    "call:approved:at_least_once": Traces.approve_call,
     "call:started": Traces.start_call,
     **{f"call:{status}": Traces.finish_call for status in CallStatus if status not in OPEN_STATUSES},
     "lease": Traces.grant_lease,

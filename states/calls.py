@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import JsonValue
 
-from turnwise.states.names import OPEN_STATUSES, CallStatus, Crash, Executor
+from turnwise.states.names import OPEN_STATUSES, Approval, CallStatus, Crash, Executor
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,17 @@ class ToolResult:
     call_id: str
     output: JsonValue
     is_error: bool = False
+
+    @property
+    def approves(self) -> bool | None:
+        """What the result says to a call that asks for approval; `None` if it is no answer to that.
+
+        `True` and `{"approved": true}` allow the call; `False`, `{"approved": false}` and any error do not.
+        """
+        if self.is_error:
+            return False
+        said = self.output.get("approved") if isinstance(self.output, dict) else self.output
+        return said if isinstance(said, bool) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +67,8 @@ class ToolCall:
     status: CallStatus = CallStatus.planned
     crash: Crash = "at_most_once"
     stop_after: bool = False
+    approval: Approval = "not_needed"
+    """While it is "asked" the call is the client's; once it is "granted" the call is local."""
     within: float | None = None
     """Seconds a client has to answer once asked."""
     deadline: datetime | None = None
@@ -85,6 +98,12 @@ class ToolCall:
         """Return the call moved on to `status`; a call that has ended has no deadline."""
         deadline = self.deadline if status in OPEN_STATUSES else None
         return dataclasses.replace(self, status=status, answer=answer or self.answer, deadline=deadline)
+
+    def granted(self, answer: Answer) -> ToolCall:
+        """Return the call as the client has allowed it: local, and not started."""
+        return dataclasses.replace(
+            self, executor=Executor.local, approval="granted", answer=answer, deadline=None, status=CallStatus.planned
+        )
 
     def asked_at(self, now: datetime, default: float | None) -> ToolCall:
         """Return the client call with its deadline counted from `now`."""

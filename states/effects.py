@@ -81,9 +81,14 @@ class PutCall:
 
     @property
     def kind(self) -> str:
-        """`call:` and the status; of a planned call also who runs it, `client`, or what a crash of it means."""
+        """`call:` and the status; of a planned call also who runs it, `client`, or what a crash of it means.
+
+        A call that the client has allowed is `call:approved:` and what a crash of it means.
+        """
         if self.call.status is not CallStatus.planned:
             return f"call:{self.call.status}"
+        if self.call.approval == "granted":
+            return f"call:approved:{self.call.crash}"
         return f"call:planned:{'client' if self.call.is_client else self.call.crash}"
 
     @property

@@ -157,6 +157,9 @@ UNKNOWN: Final = "unknown"
 WhenBusy = Literal["queue", "interrupt", "reject"]
 """What `send_message` does while a chat works."""
 
+Approval = Literal["not_needed", "asked", "granted"]
+"""Whether the client has to allow a local call before it runs."""
+
 Crash = Literal["at_most_once", "at_least_once"]
 """What a crash during a tool call means: its outcome is unknown, or it runs again with the same key."""
 

@@ -10,6 +10,7 @@ from turnwise.states.arguments import Arguments
 from turnwise.states.errors import (
     ChatArchived,
     ChatBusy,
+    InvalidContent,
     MessageNotFound,
     NothingToCompact,
     QueueFull,
@@ -58,6 +59,16 @@ def refuse_mismatch(facts: Facts, arguments: Arguments) -> None:
         raise ToolResultMismatch(missing, extra, duplicate)
 
 
+def refuse_unclear_approval(facts: Facts, arguments: Arguments) -> None:
+    """Refuse an answer to a call for approval that neither allows nor denies it."""
+    asked = {call.call_id for call in facts.open_calls if call.approval == "asked"}
+    for result in arguments["results"]:
+        if result.call_id in asked and result.approves is None:
+            raise InvalidContent(
+                f'call {result.call_id!r} asks for approval: answer true, false, or {{"approved": true or false}}'
+            )
+
+
 def refuse_unknown_queued(facts: Facts, arguments: Arguments) -> None:
     """Refuse to touch a message that is not in the queue."""
     if all(queued.id != arguments["queued_id"] for queued in facts.queue):
@@ -93,7 +104,7 @@ REFUSALS: Final[dict[Trigger, tuple[Refusal, ...]]] = {
     },
     **dict.fromkeys(_HELD, (refuse_archived, refuse_dead_token)),
     Trigger.send_message: (refuse_archived, refuse_when_busy),
-    Trigger.submit_tool_results: (refuse_archived, refuse_mismatch),
+    Trigger.submit_tool_results: (refuse_archived, refuse_mismatch, refuse_unclear_approval),
     Trigger.edit_queued: (refuse_archived, refuse_unknown_queued),
     Trigger.delete_queued: (refuse_archived, refuse_unknown_queued),
     Trigger.promote_queued: (refuse_archived, refuse_unknown_queued),

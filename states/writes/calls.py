@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Final
 
-from turnwise.states.calls import Answer, CallOutcome, ToolCall
+from turnwise.states.calls import Answer, CallOutcome, ToolCall, ToolResult
 from turnwise.states.digests import digest_of_answer
 from turnwise.states.draft import Draft
 from turnwise.states.events import ActionRequiredEvent, ToolResultEvent
@@ -15,6 +15,7 @@ from turnwise.states.names import CallStatus, ChatState, Stage, Tail
 INTERRUPTED_TEXT: Final = "Interrupted by the user before a result was there."
 ABANDONED_TEXT: Final = "Cancelled: the chat ended in an error before a result was there."
 TIMED_OUT_TEXT: Final = "Timed out: no result arrived before the deadline. Whether the action happened is unknown."
+DENIED_TEXT: Final = "Not run: the user did not approve this call."
 UNKNOWN_TEXT: Final = (
     "Outcome unknown: the process that ran this call stopped before a result was recorded. "
     "It may or may not have taken effect."
@@ -54,17 +55,22 @@ def ask_client(draft: Draft) -> None:
 
 
 def record_results(draft: Draft) -> None:
-    """Append the client's results, and keep what proves them."""
+    """Append the client's results, and keep what proves them; a call that is approved waits for a worker."""
     receipt_id = f"{draft.before.chat_id}-r{draft.before.version + 1}"
     for result in draft.arguments["results"]:
-        outcome = CallOutcome(
-            call_id=result.call_id,
-            status=CallStatus.failed if result.is_error else CallStatus.succeeded,
-            output=result.output,
-            is_error=result.is_error,
-            answer=Answer(digest_of_answer(result.output, is_error=result.is_error), receipt_id, draft.now),
-        )
-        _answer(draft, outcome)
+        answer = Answer(digest_of_answer(result.output, is_error=result.is_error), receipt_id, draft.now)
+        call = _known(draft, result.call_id)
+        if call.approval == "asked" and result.approves:
+            draft.put_call(call.granted(answer))
+            draft.step = dataclasses.replace(draft.step, stage=Stage.acting)
+        elif call.approval == "asked":
+            _answer(draft, _denial(result, answer))
+        else:
+            status = CallStatus.failed if result.is_error else CallStatus.succeeded
+            outcome = CallOutcome(
+                call_id=call.call_id, status=status, output=result.output, is_error=result.is_error, answer=answer
+            )
+            _answer(draft, outcome)
 
 
 def time_out_due_calls(draft: Draft) -> None:
@@ -95,6 +101,12 @@ def cancel_open_calls(draft: Draft) -> None:
     for call in draft.calls:
         if call.open:
             draft.put_call(call.with_status(CallStatus.cancelled))
+
+
+def _denial(result: ToolResult, answer: Answer) -> CallOutcome:
+    reason = result.output.get("reason") if isinstance(result.output, dict) else None
+    text = f"{DENIED_TEXT} Reason: {reason}" if isinstance(reason, str) and reason else DENIED_TEXT
+    return CallOutcome(call_id=result.call_id, status=CallStatus.cancelled, output=text, is_error=True, answer=answer)
 
 
 def _close(draft: Draft, call: ToolCall, status: CallStatus, text: str) -> None:
