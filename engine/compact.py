@@ -26,11 +26,12 @@ async def compact(hold: Hold) -> None:
     if not hold.attempt_is_begun:
         await hold.fire(lambda chain: chain.fire(Trigger.attempt_started, token=hold.token))
     history = await hold.messages()
+    kept = _kept(hold, history)
     usage: Usage | None = None
     try:
-        folded = await _fold(hold, history)
+        folded = await _fold(hold, history, kept)
         usage = folded.usage
-        summary = _summary_of(hold, history, folded)
+        summary = _summary_of(history, folded, kept)
     except ModelError as failure:
         _log.warning("compaction_failed", chat_id=hold.chat_id, step=hold.facts.step.number, kind=failure.kind)
         error = ErrorInfo(
@@ -41,9 +42,19 @@ async def compact(hold: Hold) -> None:
     await hold.fire(lambda chain: chain.fire(Trigger.compacted, token=hold.token, summary=summary, usage=usage))
 
 
-async def _fold(hold: Hold, history: Sequence[Message]) -> Folded:
+def _kept(hold: Hold, history: Sequence[Message]) -> set[int]:
+    """Return the positions of what is not folded: user messages without an answer, a step with open calls."""
+    kept = set(unanswered(history))
+    if hold.facts.open_calls:
+        step = hold.facts.step.number
+        kept.update(message.position for message in history if message.step == step)
+    return kept
+
+
+async def _fold(hold: Hold, history: Sequence[Message], kept: set[int]) -> Folded:
     policy, clock = hold.desk.settings.compaction, hold.desk.clock
-    strategy = policy.strategy or (lambda messages, _budget: _summarise(hold, messages))
+    to_fold = [message for message in history if message.position not in kept]
+    strategy = policy.strategy or (lambda _messages, _budget: _summarise(hold, to_fold))
     known = hold.facts.compaction
     budget = Budget(context_tokens=known.context_tokens, context_limit=known.context_limit, compactions=known.count)
     with anyio.CancelScope() as scope:
@@ -68,23 +79,21 @@ async def _summarise(hold: Hold, messages: Sequence[Message]) -> Folded:
     policy = hold.desk.settings.compaction
     model = policy.model or hold.desk.model
     asked = sendable(messages)
-    if asked:
-        asked.append(transient("user", policy.prompt, asked[-1]))
+    if not asked:
+        raise ModelError("bad_request", message="there was nothing to fold")
+    asked.append(transient("user", policy.prompt, asked[-1]))
     reply = await model.generate(request_of(hold, "summary", asked))
-    if not reply.text.strip():
-        raise ModelError("bad_request", message="the summary was empty")
-    return Folded(messages=[transient("user", SUMMARY_PREFIX + reply.text.strip(), messages[-1])], usage=reply.usage)
+    text = reply.text.strip()
+    return Folded(
+        messages=[transient("user", SUMMARY_PREFIX + text, messages[-1])] if text else [],
+        usage=reply.usage,
+    )
 
 
-def _summary_of(hold: Hold, history: Sequence[Message], folded: Folded) -> Summary:
-    """Return the summary with what is carried: what the strategy kept, what is not answered, what is open."""
-    waiting = unanswered(history)
-    carried = {message.position for message in folded.messages if message.position}
-    carried.update(waiting)
-    if hold.facts.open_calls:
-        step = hold.facts.step.number
-        carried.update(message.position for message in history if message.step == step and message.position)
-    carried = _with_partners(history, carried)
+def _summary_of(history: Sequence[Message], folded: Folded, kept: set[int]) -> Summary:
+    """Return the summary with what is carried: what had to be kept, and what the strategy kept."""
+    chosen = {message.position for message in folded.messages if message.position}
+    carried = _with_partners(history, kept | chosen)
     text = "\n\n".join(message.text for message in folded.messages if not message.position)
     if not text.strip():
         raise ModelError("bad_request", message="the summary was empty")
@@ -92,7 +101,7 @@ def _summary_of(hold: Hold, history: Sequence[Message], folded: Folded) -> Summa
         text=text,
         carried=tuple(sorted(carried)),
         folded=len(history) - len(carried),
-        awaits_answer=bool(waiting),
+        awaits_answer=bool(unanswered(history)),
     )
 
 
