@@ -101,6 +101,11 @@ class CompactionPolicy:
         if self.max_reentries < 0:
             raise SettingsError("compaction.max_reentries", f"must be 0 or more; it was {self.max_reentries}")
 
+    def strictest(self, context_limit: int | None) -> int | None:
+        """Return the smaller of a context limit and the summary model's own; `None` if neither is known."""
+        own = self.model.context_limit if self.model is not None else None
+        return min((limit for limit in (context_limit, own) if limit is not None), default=None)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
@@ -168,7 +173,7 @@ class Settings:
             promote_after_interrupt=self.promote_after_interrupt,
             action_deadline=self.action_deadline,
             threshold_percent=self.compaction.threshold_percent,
-            context_limit=configured if configured is not None else context_limit,
+            context_limit=self.compaction.strictest(configured if configured is not None else context_limit),
             after_final_step=self.compaction.after_final_step,
             max_reentries=self.compaction.max_reentries,
             lease=self.lease,

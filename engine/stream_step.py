@@ -160,6 +160,7 @@ class Attempt:
         parts = with_executors(reply.parts, hold.facts)
         word = str(finish.stop_reason) if finish.stop_reason is not None else None
         reported = finish.usage.input_tokens if finish.usage is not None else None
+        limit = finish.context_limit or hold.desk.model.context_limit
         return Reply(
             parts=parts,
             calls=calls_among(parts, hold.facts, hold.desk.toolbox),
@@ -167,6 +168,6 @@ class Attempt:
             stop_reason=_STOP_REASONS.get(word or "", StopReason.end_turn),
             provider_reason=word,
             context_tokens=estimated_tokens(request.messages, request.system) if reported is None else reported,
-            context_limit=finish.context_limit or hold.desk.model.context_limit,
+            context_limit=limit and hold.desk.settings.compaction.strictest(limit),
             estimated=reported is None,
         )
