@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import secrets
-import socket
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
@@ -21,6 +18,7 @@ from turnwise.engine.following import follow, wait_for
 from turnwise.engine.hold import Desk
 from turnwise.engine.hooks import Hooks, PrepareMessages, Reminder
 from turnwise.engine.hub import Hub
+from turnwise.engine.identity import worker_name
 from turnwise.engine.models import model_from
 from turnwise.engine.prompt import continued, sendable
 from turnwise.engine.settings import Settings
@@ -98,7 +96,7 @@ class Engine:
             settings=self.settings,
             clock=self._clock,
             flush_clock=SystemClock(),
-            worker_id=f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}",
+            worker_id=worker_name(),
             tasks=self._tasks,
             hooks=self._hooks,
         )

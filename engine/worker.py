@@ -11,6 +11,7 @@ import anyio.lowlevel
 from turnwise.engine.apply import Chain, Script
 from turnwise.engine.clock import wait_until
 from turnwise.engine.hold import Desk, Hold, View
+from turnwise.engine.identity import is_dead
 from turnwise.engine.log import Log
 from turnwise.engine.runner import Runner
 from turnwise.persistence.protocol import Committed
@@ -163,6 +164,10 @@ class Worker:
         self._backlog = self._backlog or len(claimed) == limit
 
     async def _sweep(self) -> None:
+        for holder in await self._desk.store.holders():
+            if holder != self._desk.worker_id and is_dead(holder):
+                _log.info("worker_is_dead", worker=holder)
+                await self._desk.store.renew(holder, 0)
         overdue = await self._desk.store.overdue(limit=SWEEP_LIMIT)
         for chat_id, token in overdue.leases:
             runner = self._runners.get(chat_id)

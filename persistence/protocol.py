@@ -123,7 +123,9 @@ class ChatStore(Protocol):
         ...
 
     async def renew(self, worker: str, seconds: float) -> Mapping[str, int]:
-        """Prolong every lease of `worker` to `seconds` from now, and return the tokens it holds, by chat.
+        """Let every lease of `worker` last `seconds` from now, and return the tokens it holds, by chat.
+
+        0 ends them: for a worker that is known to be dead.
 
         A lease that ran out and that nobody has taken is renewed too: the token, not the time, is the fence.
         """
@@ -184,6 +186,10 @@ class ChatStore(Protocol):
 
     async def ledger(self, chat_id: str) -> list[RecordUsage]:
         """Return every model call of the chat with its usage, in order."""
+        ...
+
+    async def holders(self) -> frozenset[str]:
+        """Return the workers that hold a lease, run out or not."""
         ...
 
     async def overdue(self, *, limit: int) -> Overdue:

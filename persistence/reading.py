@@ -180,6 +180,11 @@ def audit(connection: sqlite3.Connection, chat_id: str) -> list[AuditRecord]:
         raise unreadable(f"audit log of chat {chat_id!r}", error) from error
 
 
+def holders(connection: sqlite3.Connection) -> frozenset[str]:
+    """Return the workers that hold a lease."""
+    return frozenset(worker for (worker,) in connection.execute("SELECT DISTINCT worker FROM leases"))
+
+
 def overdue(connection: sqlite3.Connection, *, now: int, limit: int) -> Overdue:
     """Return what has run out at `now`, in microseconds."""
     leases = connection.execute(

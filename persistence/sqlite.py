@@ -162,6 +162,10 @@ class SQLiteStore:
         """Return every model call's usage."""
         return await self._read(lambda on: reading.ledger(on, chat_id))
 
+    async def holders(self) -> frozenset[str]:
+        """Return the workers that hold a lease."""
+        return await self._read(reading.holders)
+
     async def overdue(self, *, limit: int) -> Overdue:
         """Return what has run out by the store's clock."""
         now = micros_of(self._now())

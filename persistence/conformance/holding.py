@@ -114,6 +114,14 @@ class HoldingConformance:
         shown = store.journal("chat", token, state, [part("unseen")])
         assert (await refused(store, "chat", shown, StaleLease)).token == token
 
+    async def test_the_leases_of_a_dead_worker_end_at_once(self, store: ChatStore) -> None:
+        """A worker whose process is gone must not keep its chats until its leases run out."""
+        for chat_id, worker in (("a", "dead"), ("b", "dead"), ("c", "alive")):
+            await plans.created(store, chat_id, plans.send("hello"), plans.claim(worker, lease=30))
+        assert await store.holders() == {"dead", "alive"}
+        await store.renew("dead", 0)
+        assert sorted((await store.overdue(limit=10)).leases) == [("a", 1), ("b", 1)]
+
     async def test_a_worker_renews_all_its_leases_at_once(self, store: ChatStore) -> None:
         """Those that ran out too: the token, not the time, is the fence. Nobody else's are touched."""
         for chat_id, worker in (("a", "mine"), ("b", "mine"), ("c", "other")):

@@ -1,0 +1,79 @@
+"""From its name alone others can tell that a worker's process is gone."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+from turnwise import Engine, Settings
+from turnwise.engine.identity import is_dead, worker_name
+from turnwise.providers.scripted import Reply, ScriptedModel
+
+NAME_ITSELF = """
+import sys
+from turnwise.engine.identity import worker_name
+print(worker_name(), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_worker_of_a_living_process_is_not_dead() -> None:
+    assert not is_dead(worker_name())
+
+
+def test_a_worker_is_dead_as_soon_as_its_process_is_killed() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", NAME_ITSELF], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        name = process.stdout.readline().strip()
+        assert not is_dead(name)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert is_dead(name)
+
+
+def test_nothing_is_said_of_workers_elsewhere_or_of_other_names() -> None:
+    machine, pid, started, word = worker_name().split(":")
+    assert not is_dead(f"other-machine:{pid}:1:{word}")
+    assert is_dead(f"{machine}:{pid}:{int(started) + 1}:{word}")
+    for name in ("", "worker", f"{machine}:x:1:{word}", f"{machine}:1:0:{word}"):
+        assert not is_dead(name)
+
+
+async def test_the_chats_of_a_dead_process_are_taken_over_without_waiting_for_their_leases(tmp_path: object) -> None:
+    """The lease would last a minute; the takeover needs one poll."""
+    url = f"sqlite:///{tmp_path}/chats.db"
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD_AND_WAIT, url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        chat_id = process.stdout.readline().strip()
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    settings = Settings(lease=60, poll_interval=0.05)
+    async with Engine(url, model=ScriptedModel([Reply("taken over")]), settings=settings) as engine:
+        chat = await engine.wait(chat_id, timeout=10)
+        assert chat.state == "waiting"
+        assert [message.text for message in await engine.messages(chat_id)] == ["hello", "taken over"]
+        assert (await engine.verify(chat_id)).ok
+
+
+HOLD_AND_WAIT = """
+import sys
+import anyio
+from turnwise import Engine, Settings
+from turnwise.providers.scripted import Reply, ScriptedModel
+
+async def main():
+    model = ScriptedModel([Reply("never", chunks=["ne", "ver"], stall_after=1)])
+    async with Engine(sys.argv[1], model=model, settings=Settings(lease=60)) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "hello")
+        async for event in engine.events(chat.id):
+            if event.kind == "part":
+                print(chat.id, flush=True)
+
+anyio.run(main)
+"""
