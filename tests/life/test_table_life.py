@@ -14,7 +14,7 @@ from lives import ERROR, Life, client, local
 
 from turnwise.states import ChatState, IllegalTransition, Trigger
 from turnwise.states.arguments import Partial
-from turnwise.states.calls import ToolResult
+from turnwise.states.calls import ToolCall, ToolResult
 from turnwise.states.decide import Decision, job_of
 from turnwise.states.effects import DropQueued, InsertBoundary, PutCall, RecordReceipt, RecordUsage
 from turnwise.states.errors import ChatArchived, QueueFull, StaleLease, ToolResultMismatch
@@ -190,7 +190,7 @@ class TableLife(RuleBasedStateMachine):
         self.refused(IllegalTransition, T.tools_finished, token=self.token)
         call = waiting[0]
         if call.status is CallStatus.planned or call.crash == "at_least_once":
-            self.life.start(call.call_id)
+            self.start(call)
         self.life.finish(call.call_id, fails=fails)
         with pytest.raises(IllegalTransition):
             self.life.finish(call.call_id)
@@ -200,15 +200,14 @@ class TableLife(RuleBasedStateMachine):
     def start_next_call(self) -> None:
         for call in self.life.facts.open_calls:
             if call.is_local and call.status is CallStatus.planned:
-                self.life.start(call.call_id)
-                if call.crash == "at_most_once":
-                    with pytest.raises(IllegalTransition):
-                        self.life.start(call.call_id)
+                self.start(call)
                 return
 
     @rule(succeeds=st.booleans())
     @in_state(S.compacting)
     def compact(self, succeeds: bool) -> None:  # noqa: FBT001 - hypothesis gives it
+        if not self.life.facts.step.attempt_open:
+            self.life.attempt()
         if not succeeds:
             self.life.fail_to_compact()
             return
@@ -331,6 +330,11 @@ class TableLife(RuleBasedStateMachine):
         assert (facts.usage.compaction or NO_USAGE) == total(summaries).model_copy(update={"compaction": None})
 
     @invariant()
+    def every_attempt_is_in_the_ledger_once_it_has_ended(self) -> None:
+        started = sum(decision.trigger is T.attempt_started for decision in self.life.decisions)
+        assert started == len(self.writes(RecordUsage)) + self.life.facts.step.attempt_open
+
+    @invariant()
     def a_turn_ends_once_unless_it_is_resumed(self) -> None:
         told = [event.turn for event in self.life.events if isinstance(event, TurnFinishedEvent)]
         assert len(told) - len(set(told)) <= self.resumed
@@ -387,6 +391,12 @@ class TableLife(RuleBasedStateMachine):
     @property
     def token(self) -> int | None:
         return self.life.facts.lease.token if self.life.facts.lease else None
+
+    def start(self, call: ToolCall) -> None:
+        self.life.start(call.call_id)
+        if call.crash == "at_most_once":
+            with pytest.raises(IllegalTransition):
+                self.life.start(call.call_id)
 
     def shown(self, tools: list[str], text: str, usage: Usage | None) -> Partial | None:
         """Return what an attempt at an answer has shown; `None` where none is under way."""
