@@ -32,7 +32,7 @@ async def run_tools(hold: Hold) -> None:
     running = Running()
     width = hold.desk.toolbox.width(batch)
     try:
-        while waiting or running.calls:
+        while waiting or running.has_more:
             while waiting and len(running.calls) < width:
                 await _start(hold, waiting.popleft(), running)
             call, outcome = await running.next_finished()
@@ -54,6 +54,11 @@ class Running:
     calls: dict[str, Run] = field(default_factory=dict)
     _finished: deque[tuple[ToolCall, CallOutcome | FatalToolError]] = field(default_factory=deque)
     _bell: anyio.Event = field(default_factory=anyio.Event)
+
+    @property
+    def has_more(self) -> bool:
+        """Whether a call still runs, or has ended and was not asked for."""
+        return bool(self.calls or self._finished)
 
     def finish(self, call: ToolCall, outcome: CallOutcome | FatalToolError) -> None:
         """Take the outcome of a call; that of an abandoned one is dropped."""
