@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 import anyio
+from anyio.lowlevel import checkpoint
 
 
 class Timer(Protocol):
@@ -43,7 +44,10 @@ class SystemClock:
 
 
 async def sleep(clock: Clock, seconds: float) -> None:
-    """Wait that many seconds of `clock`'s time."""
+    """Wait that many seconds of `clock`'s time; a time that has passed is not waited for."""
+    if seconds <= 0:
+        await checkpoint()
+        return
     over = anyio.Event()
     timer = clock.call_later(seconds, over.set)
     try:
