@@ -1,0 +1,95 @@
+"""What the README and the docs say is so: their examples run, their links lead somewhere, their commands exist."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import CodeType
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+README = ROOT / "README.md"
+EXAMPLE = ROOT / "examples" / "readme.py"
+GUIDES = sorted((ROOT / "docs").rglob("*.md"))
+PAGES = [README, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *GUIDES]
+FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+
+
+def name_of(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+def examples_of(page: Path) -> list[CodeType]:
+    """Return the python blocks of a page, compiled so that a traceback names the line of the page."""
+    text = page.read_text()
+    blocks = []
+    for block in FENCED.finditer(text):
+        if block[1] == "python":
+            lines_before = text[: block.start(2)].count("\n")
+            code = "\n" * lines_before + block[2]
+            flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+            blocks.append(compile(code, str(page), "exec", flags=flags, dont_inherit=True))
+    return blocks
+
+
+def anchors_of(page: Path) -> set[str]:
+    """Return the names under which the headings of a page can be linked to."""
+    prose = FENCED.sub("", page.read_text())
+    headings = re.findall(r"^#+ (.+)$", prose, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", [page for page in GUIDES if examples_of(page)], ids=name_of)
+async def test_the_examples_of_a_page_run_in_order(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {"__name__": "__main__"}
+    for example in examples_of(page):
+        running = eval(example, names)  # noqa: S307 - our own pages
+        if inspect.isawaitable(running):
+            await running
+
+
+def test_the_readme_shows_the_example_that_is_shipped() -> None:
+    assert [block[2] for block in FENCED.finditer(README.read_text()) if block[1] == "python"] == [EXAMPLE.read_text()]
+
+
+def test_the_example_of_the_readme_runs(tmp_path: Path) -> None:
+    shutil.copy(README, tmp_path)
+    done = subprocess.run(
+        [sys.executable, EXAMPLE], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=15
+    )
+    assert "read_file says: “# turnwise" in done.stdout
+    assert done.stdout.endswith("Verdict(ok=True, problem=None, position=None)\n")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_link_leads_somewhere(page: Path) -> None:
+    dead = []
+    for link in LINK.findall(FENCED.sub("", page.read_text())):
+        if link.startswith("https://"):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        if not target.exists() or (anchor and anchor not in anchors_of(target)):
+            dead.append(link)
+    assert dead == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_make_target_that_is_named_exists(page: Path) -> None:
+    named = set(re.findall(r"(?:^\$ |`)make ([a-z]+)", page.read_text(), re.MULTILINE))
+    makefile = (ROOT / "Makefile").read_text()
+    assert named <= set(re.findall(r"^([a-z]+):", makefile, re.MULTILINE))
+
+
+def test_every_guide_and_decision_is_in_the_index() -> None:
+    index = ROOT / "docs" / "index.md"
+    linked = {(index.parent / link).resolve() for link in LINK.findall(index.read_text())}
+    assert set(GUIDES) - {index} <= linked
