@@ -8,8 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Unpack, get_args
 
-import pydantic_core
-
 from turnwise.engine.apply import Chain, Script
 from turnwise.engine.chat import Chat, SendReceipt, SubmissionReceipt, chat_of
 from turnwise.engine.fork import inheritance_of
@@ -20,7 +18,7 @@ from turnwise.engine.worker import Worker
 from turnwise.persistence.protocol import ChatStore, Committed
 from turnwise.states.arguments import Arguments
 from turnwise.states.calls import ClientTool, ToolResult
-from turnwise.states.digests import digest, digest_of_answer
+from turnwise.states.digests import as_json, digest, digest_of_answer
 from turnwise.states.errors import (
     ConflictingReplay,
     DeadlineExpired,
@@ -266,6 +264,6 @@ def _attempt(facts: Any) -> tuple[int, int]:
 
 def _as_json(result: ToolResult) -> ToolResult:
     try:
-        return ToolResult(result.call_id, pydantic_core.to_jsonable_python(result.output), result.is_error)
-    except pydantic_core.PydanticSerializationError as error:
-        raise InvalidContent(f"the output of call {result.call_id!r} is no JSON value: {error}") from error
+        return ToolResult(result.call_id, as_json(result.output), result.is_error)
+    except InvalidContent as error:
+        raise InvalidContent(f"the output of call {result.call_id!r}: {error.problem}") from error

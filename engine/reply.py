@@ -14,6 +14,7 @@ from turnwise.states.events import ErrorInfo
 from turnwise.states.facts import Facts, StepFacts
 from turnwise.states.messages import Part, ToolCallPart, ToolResultPart
 from turnwise.states.names import Executor
+from turnwise.states.unicode import well_formed
 from turnwise.states.usage import Usage
 
 
@@ -88,7 +89,7 @@ def error_info(error: Exception, step: StepFacts) -> ErrorInfo:
     if isinstance(error, ModelError):
         return ErrorInfo(
             kind=error.kind,
-            message=error.message,
+            message=well_formed(error.message),
             step=step.number,
             attempt=step.attempt,
             retryable=error.retryable,
@@ -96,7 +97,7 @@ def error_info(error: Exception, step: StepFacts) -> ErrorInfo:
         )
     return ErrorInfo(
         kind="internal",
-        message=f"step {step.number}: {type(error).__name__}: {error}",
+        message=well_formed(f"step {step.number}: {type(error).__name__}: {error}"),
         step=step.number,
         attempt=step.attempt,
     )

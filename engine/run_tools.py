@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from dataclasses import dataclass, field
 
 import anyio
+import anyio.from_thread
 from pydantic import JsonValue
 
 from turnwise.engine.apply import Chain
@@ -15,9 +17,11 @@ from turnwise.engine.log import Log
 from turnwise.engine.toolbox import failed, idempotency_key
 from turnwise.engine.tools import ToolContext
 from turnwise.states.calls import CallOutcome, ToolCall
-from turnwise.states.errors import FatalToolError
+from turnwise.states.digests import as_json
+from turnwise.states.errors import FatalToolError, TurnwiseError
 from turnwise.states.events import ErrorInfo, ToolProgressEvent
 from turnwise.states.names import CallStatus, ChatState, Trigger
+from turnwise.states.unicode import well_formed
 
 _log = Log("turnwise.jobs")
 
@@ -127,6 +131,9 @@ async def _run_one(hold: Hold, call: ToolCall, run: Run, running: Running) -> No
             running.finish(call, await hold.desk.toolbox.run(call, run.context))
     except FatalToolError as fatal:
         running.finish(call, fatal)
+    except anyio.get_cancelled_exc_class():
+        # Going on, it would end every chat of this engine: a library inside the tool cancelled, not the engine.
+        running.finish(call, failed(call, "The tool was cancelled from within: its outcome is unknown."))
     finally:
         if timer is not None:
             timer.cancel()
@@ -145,7 +152,7 @@ async def _finish(hold: Hold, outcome: CallOutcome, following: ToolCall | None) 
 
 
 async def _fail(hold: Hold, call: ToolCall, fatal: FatalToolError) -> None:
-    message = str(fatal) or "the tool ended the chat"
+    message = well_formed(str(fatal)) or "the tool ended the chat"
     error = ErrorInfo(kind="tool", message=f"{call.name}: {message}", step=call.step, attempt=hold.facts.step.attempt)
 
     def script(chain: Chain) -> None:
@@ -162,7 +169,15 @@ def _timed_out(call: ToolCall, timeout: float | None) -> CallOutcome:
 
 def _context(hold: Hold, call: ToolCall) -> ToolContext:
     def report(progress: JsonValue) -> None:
-        hold.desk.tasks.start_soon(_show_progress, hold, call, progress)
+        event = ToolProgressEvent(
+            chat_id=hold.chat_id, step=call.step, call_id=call.call_id, progress=as_json(progress)
+        )
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            anyio.from_thread.run_sync(hold.desk.tasks.start_soon, _show_progress, hold, event)
+        else:
+            hold.desk.tasks.start_soon(_show_progress, hold, event)
 
     return ToolContext(
         chat_id=hold.chat_id,
@@ -174,9 +189,8 @@ def _context(hold: Hold, call: ToolCall) -> ToolContext:
     )
 
 
-async def _show_progress(hold: Hold, call: ToolCall, progress: JsonValue) -> None:
-    event = ToolProgressEvent(chat_id=hold.chat_id, step=call.step, call_id=call.call_id, progress=progress)
+async def _show_progress(hold: Hold, event: ToolProgressEvent) -> None:
     try:
         await hold.show(ChatState.executing_tools, [event])
-    except Moved:
-        _log.debug("progress_dropped", chat_id=hold.chat_id, call_id=call.call_id)
+    except (Moved, TurnwiseError) as error:
+        _log.debug("progress_dropped", chat_id=hold.chat_id, call_id=event.call_id, problem=str(error))

@@ -15,9 +15,11 @@ from turnwise.engine.settings import Settings
 from turnwise.engine.tools import Tool, ToolContext, ToolOutput
 from turnwise.providers.protocol import ToolSpec
 from turnwise.states.calls import CallOutcome, ClientTool, ToolCall
-from turnwise.states.errors import FatalToolError
+from turnwise.states.digests import as_json
+from turnwise.states.errors import FatalToolError, InvalidContent
 from turnwise.states.facts import Facts
 from turnwise.states.names import CallStatus, Stage
+from turnwise.states.unicode import well_formed
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +94,9 @@ class Toolbox:
     def _succeeded(self, call: ToolCall, returned: Any) -> CallOutcome:
         given = returned if isinstance(returned, ToolOutput) else ToolOutput(returned)
         try:
-            output: JsonValue = pydantic_core.to_jsonable_python(given.output)
-        except pydantic_core.PydanticSerializationError as error:
-            return failed(call, f"The tool returned something that is no JSON value: {error}")
+            output = as_json(given.output)
+        except InvalidContent as error:
+            return failed(call, f"What the tool returned cannot be kept: {error.problem}.")
         return CallOutcome(
             call_id=call.call_id,
             status=CallStatus.succeeded,
@@ -106,7 +108,7 @@ class Toolbox:
 
 def failed(call: ToolCall, text: str, status: CallStatus = CallStatus.failed) -> CallOutcome:
     """Return the outcome of a call that went wrong, told to the model in `text`."""
-    return CallOutcome(call_id=call.call_id, status=status, output=text, is_error=True)
+    return CallOutcome(call_id=call.call_id, status=status, output=well_formed(text), is_error=True)
 
 
 def idempotency_key(chat_id: str, call: ToolCall) -> str:

@@ -13,6 +13,7 @@ from turnwise.providers.slots import CallSlot, Slot, WholeSlot, WordsSlot
 from turnwise.states.events import PartDelta, PartEvent
 from turnwise.states.messages import FilePart, Part, SourcePart, ToolCallPart, ToolResultPart
 from turnwise.states.names import Executor
+from turnwise.states.unicode import well_formed, well_formed_json
 
 ARGUMENT_TEXT: Final = "_arguments_text"
 """The one key of a call's arguments that stand for JSON text which could not be read."""
@@ -111,7 +112,7 @@ class ReplyBuilder:
         self._news[slot.index] = slot
 
     def _add_words(self, kind: Literal["text", "reasoning"], part: ModelPart, signature: str | None) -> None:
-        text = part.text
+        text = well_formed(part.text)
         slot = self._slots[-1] if self._slots else None
         if not isinstance(slot, WordsSlot) or slot.kind != kind or slot.ended_before(text, signature):
             if not text and signature is None:
@@ -150,7 +151,7 @@ class ReplyBuilder:
         if call is None:
             call = self._open_call(part)
         if call.arguments is None and isinstance(part.arguments, str) and part.arguments:
-            call.pieces.append(part.arguments)
+            call.pieces.append(well_formed(part.arguments))
             self._news[call.index] = call
 
     def _newest_call(self) -> CallSlot | None:
@@ -173,7 +174,7 @@ class ReplyBuilder:
 
     def _complete_with(self, call: CallSlot, given: str | Mapping[str, Any]) -> None:
         blank = not given or (isinstance(given, str) and not given.strip())
-        call.arguments = {} if blank else self._read(call.name, given)
+        call.arguments = {} if blank else well_formed_json(self._read(call.name, given))
         self._news[call.index] = call
 
     def _complete_open_calls(self) -> None:
@@ -190,7 +191,10 @@ class ReplyBuilder:
             call.executor = Executor.provider
             self._complete_with(call, "".join(call.pieces))
         result = ToolResultPart(
-            call_id=call.call_id, name=call.name, output=part.output, metadata=_copied(part.metadata)
+            call_id=call.call_id,
+            name=call.name,
+            output=well_formed_json(part.output),
+            metadata=_copied(part.metadata),
         )
         self._place(WholeSlot(len(self._slots), result))
 

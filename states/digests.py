@@ -6,10 +6,36 @@ import hashlib
 import json
 from typing import Any
 
+from pydantic import JsonValue
+from pydantic_core import PydanticSerializationError, to_jsonable_python
+
+from turnwise.states.errors import InvalidContent
+
 
 def canonical(value: Any) -> bytes:
-    """Return the one JSON spelling of `value`: sorted keys, no spaces, UTF-8."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+    """Return the one JSON spelling of `value`: sorted keys, no spaces, UTF-8.
+
+    Raises:
+        InvalidContent: it has none.
+    """
+    try:
+        return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidContent(f"only JSON values and well-formed Unicode can be stored: {error}") from error
+
+
+def as_json(value: Any) -> JsonValue:
+    """Return `value` as it will be after it was stored: plain JSON, with nothing in the place of what is no number.
+
+    Raises:
+        InvalidContent: it cannot be stored.
+    """
+    try:
+        plain: JsonValue = to_jsonable_python(value, inf_nan_mode="null")
+    except (PydanticSerializationError, ValueError, RecursionError) as error:
+        raise InvalidContent(f"only JSON values can be stored: {error}") from error
+    canonical(plain)
+    return plain
 
 
 def digest(value: Any) -> str:

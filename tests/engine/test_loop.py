@@ -314,6 +314,24 @@ async def test_a_signature_without_text_is_silent_and_goes_back(open_engine: Any
         assert [(part.text, part.signature) for part in back] == [("", "c2ln+/=="), ("hm\n", "\u2028x")]
 
 
+async def test_half_characters_of_a_model_are_replaced_and_stop_nothing(open_engine: Any, strict_model: Any) -> None:
+    """Cut in the middle of an emoji, text cannot be stored; the chat must live on."""
+    parts = [
+        ModelPart("reasoning_delta", text="hm \ud83d"),
+        ModelPart("text_delta", text="look \ud83d"),
+        ModelPart("tool_call", id="call_1", name="count", arguments='{"what": "\\ud83d"}'),
+        ModelPart("finish", stop_reason="tool_use"),
+    ]
+    model = strict_model([Reply(parts=parts), "done"])
+    async with open_engine(model, tools=[count]) as engine:
+        chat = await engine.create_chat()
+        result = await engine.ask(chat.id, "go")
+        reasoning, text, call = result.messages[1].parts
+        assert (reasoning.text, text.text, call.arguments) == ("hm \ufffd", "look \ufffd", {"what": "\ufffd"})
+        assert result.messages[2].result.output == "2 \ufffd"
+        assert result.chat.state == "waiting"
+
+
 async def test_a_turn_goes_on_when_nobody_listens(open_engine: Any, strict_model: Any) -> None:
     latch = Latch()
     model = strict_model([Reply("hello", first_delay=1)], sleep=latch.pass_through)

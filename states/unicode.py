@@ -1,0 +1,26 @@
+"""Unicode: text that a model, a tool or an exception brings may hold half characters, which nothing can store."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def well_formed(text: str) -> str:
+    """Return the text with the halves of a surrogate pair joined, and a half without its other replaced."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+def well_formed_json(value: Any) -> Any:
+    """Return a JSON value with all of its text well-formed."""
+    match value:
+        case str():
+            return well_formed(value)
+        case dict():
+            return {well_formed(key): well_formed_json(kept) for key, kept in value.items()}
+        case list():
+            return [well_formed_json(kept) for kept in value]
+    return value

@@ -1,0 +1,388 @@
+"""Client calls: the chat is let go until the client has answered, and each answer takes effect once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import anyio
+import pytest
+from latch import Latch
+from witness import events_of, path_of, told, untouched
+
+from turnwise import (
+    ClientTool,
+    ConflictingReplay,
+    DeadlineExpired,
+    Engine,
+    IllegalTransition,
+    InvalidContent,
+    Settings,
+    SubmissionReceipt,
+    ToolResult,
+    ToolResultMismatch,
+    tool,
+)
+from turnwise.providers.scripted import Call, Reply
+from turnwise.testing import ManualClock
+
+ASK = ClientTool("ask_user", "Ask the user.", {"type": "object", "properties": {"question": {"type": "string"}}})
+PICK = ClientTool("pick_file", "Pick a file.", {"type": "object"}, deadline=60)
+TWO_CALLS = Reply(calls=[Call("ask_user", {"question": "why?"}), Call("ask_user", {"question": "how?"})])
+ANSWERS = [ToolResult("call_1", "because"), ToolResult("call_2", {"so": [1]})]
+
+
+async def asked(engine: Engine, *, tools: Sequence[ClientTool] = (ASK, PICK)) -> str:
+    """Return a chat whose model has asked the client."""
+    chat = await engine.create_chat(client_tools=tools)
+    result = await engine.ask(chat.id, "go")
+    assert result.chat.state == "requires_action"
+    return chat.id
+
+
+def results_in(lines: Sequence[str]) -> list[str]:
+    return [line.removeprefix("tool: ") for line in lines if line.startswith("tool: ")]
+
+
+async def test_a_client_call_lets_the_chat_go_with_what_was_asked(open_engine: Any, strict_model: Any) -> None:
+    async with open_engine(strict_model([TWO_CALLS])) as engine:
+        chat_id = await asked(engine)
+        chat = await engine.get_chat(chat_id)
+        assert [(call.call_id, call.name, call.arguments) for call in chat.open_calls] == [
+            ("call_1", "ask_user", {"question": "why?"}),
+            ("call_2", "ask_user", {"question": "how?"}),
+        ]
+        (event,) = await events_of(engine, chat_id, "action_required")
+        assert [call.call_id for call in event.calls] == ["call_1", "call_2"]
+        explained = await engine.explain(chat_id)
+        assert explained.lease_worker is None
+
+
+async def test_restarting_every_worker_changes_nothing_for_a_chat_that_waits(
+    open_engine: Any, strict_model: Any
+) -> None:
+    async with open_engine(strict_model([TWO_CALLS])) as engine:
+        chat_id = await asked(engine)
+        before = await engine.get_chat(chat_id)
+    model = strict_model(["I see"])
+    async with open_engine(model) as engine:
+        assert await engine.get_chat(chat_id) == before
+        await engine.submit_tool_results(chat_id, ANSWERS)
+        assert (await engine.wait(chat_id)).state == "waiting"
+        assert results_in(told(model.requests[0].messages)) == ["call_1=because", "call_2={'so': [1]}"]
+
+
+async def test_a_mixed_step_runs_its_own_tools_first_and_the_model_sees_all_results_in_call_order(
+    open_engine: Any, strict_model: Any
+) -> None:
+    @tool
+    async def look() -> str:
+        """Look."""
+        return "seen"
+
+    model = strict_model([Reply(calls=[Call("ask_user", {}), Call("look", {}), Call("ask_user", {})]), "done"])
+    async with open_engine(model, tools=[look]) as engine:
+        chat_id = await asked(engine)
+        assert results_in(told(await engine.messages(chat_id))) == ["call_2=seen"]
+        assert await path_of(engine, chat_id) == [
+            *("waiting", "pending", "streaming", "executing_tools", "requires_action")
+        ]
+        assert len(model.requests) == 1
+        await engine.submit_tool_results(chat_id, [ToolResult("call_3", "c"), ToolResult("call_1", "a")])
+        await engine.wait(chat_id)
+        expected = ["call_1=a", "call_2=seen", "call_3=c"]
+        assert results_in(told(model.requests[1].messages)) == expected
+        assert results_in(told(await engine.messages(chat_id))) == expected
+
+
+async def test_a_providers_result_is_stored_inline_before_the_pause(open_engine: Any, strict_model: Any) -> None:
+    from turnwise import ModelPart  # noqa: PLC0415 - only here
+
+    parts = [
+        ModelPart("tool_call", id="p1", name="search", arguments={"q": "x"}, executor="provider", metadata={"k": "v"}),
+        ModelPart("provider_result", call_id="p1", output=["hit"], metadata={"enc": "zzz"}),
+        ModelPart("tool_call", id="call_1", name="ask_user", arguments={}),
+        ModelPart("finish", stop_reason="tool_use"),
+    ]
+    model = strict_model([Reply(parts=parts), "done"])
+    async with open_engine(model) as engine:
+        chat_id = await asked(engine)
+        said = (await engine.messages(chat_id))[1]
+        assert [part.type for part in said.parts] == ["tool_call", "tool_result", "tool_call"]
+        assert all(part.metadata is None for part in said.parts)
+        assert "zzz" not in str(await events_of(engine, chat_id))
+        assert [call.call_id for call in (await engine.get_chat(chat_id)).open_calls] == ["call_1"]
+        await engine.submit_tool_results(chat_id, [ToolResult("call_1", "ok")])
+        await engine.wait(chat_id)
+        back = model.requests[1].messages[1].parts
+        assert [part.metadata for part in back] == [{"k": "v"}, {"enc": "zzz"}, None]
+
+
+@pytest.mark.parametrize(
+    ("results", "missing", "extra", "duplicate"),
+    [
+        (ANSWERS[:1], ("call_2",), (), ()),
+        ([*ANSWERS, ToolResult("call_9", "x")], (), ("call_9",), ()),
+        ([ANSWERS[0], ToolResult("call_9", "x")], ("call_2",), ("call_9",), ()),
+        ([*ANSWERS, ANSWERS[0]], (), (), ("call_1",)),
+        ([ANSWERS[0], ANSWERS[0]], ("call_2",), (), ("call_1",)),
+        ([], ("call_1", "call_2"), (), ()),
+    ],
+)
+async def test_a_submission_that_does_not_fit_is_refused_with_the_ids_named(
+    open_engine: Any, strict_model: Any, results: Any, missing: Any, extra: Any, duplicate: Any
+) -> None:
+    async with open_engine(strict_model([TWO_CALLS])) as engine:
+        chat_id = await asked(engine)
+        async with untouched(engine, chat_id):
+            with pytest.raises(ToolResultMismatch) as refused:
+                await engine.submit_tool_results(chat_id, results)
+        assert (refused.value.missing, refused.value.extra, refused.value.duplicate) == (missing, extra, duplicate)
+        for call_id in (*missing, *extra, *duplicate):
+            assert call_id in str(refused.value)
+
+
+@pytest.mark.parametrize("output", [object(), {1, 2, object()}, b"\xff", "\ud800", {"a": ["\udfff"]}])
+async def test_a_result_that_is_no_json_value_is_refused(open_engine: Any, strict_model: Any, output: Any) -> None:
+    async with open_engine(strict_model([TWO_CALLS])) as engine:
+        chat_id = await asked(engine)
+        async with untouched(engine, chat_id):
+            with pytest.raises(InvalidContent, match="call_2"):
+                await engine.submit_tool_results(chat_id, [ANSWERS[0], ToolResult("call_2", output)])
+
+
+async def test_results_for_a_chat_that_never_asked_are_illegal(open_engine: Any, strict_model: Any) -> None:
+    async with open_engine(strict_model(["hello"])) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, "hi")
+        async with untouched(engine, chat.id):
+            for results in (ANSWERS, []):
+                with pytest.raises(IllegalTransition) as refused:
+                    await engine.submit_tool_results(chat.id, results)
+                assert (refused.value.state, refused.value.trigger) == ("waiting", "submit_tool_results")
+                assert "send_message" in refused.value.allowed
+
+
+async def test_a_local_call_is_not_the_clients_to_answer(open_engine: Any, strict_model: Any) -> None:
+    latch = Latch()
+
+    @tool
+    async def look() -> str:
+        """Look."""
+        await latch.pass_through()
+        return "seen"
+
+    model = strict_model([Reply(calls=[Call("look", {}), Call("ask_user", {})]), "done"])
+    async with open_engine(model, tools=[look]) as engine:
+        chat = await engine.create_chat(client_tools=[ASK])
+        await engine.send_message(chat.id, "go")
+        await latch.entered.wait()
+        async with untouched(engine, chat.id):
+            for call_id in ("call_1", "call_2"):
+                with pytest.raises(IllegalTransition):
+                    await engine.submit_tool_results(chat.id, [ToolResult(call_id, "mine")])
+        latch.open()
+        await engine.wait(chat.id)
+        async with untouched(engine, chat.id):
+            with pytest.raises(ToolResultMismatch):
+                await engine.submit_tool_results(chat.id, [ToolResult("call_1", "x"), ToolResult("call_2", "y")])
+
+
+async def replayed(engine: Engine, chat_id: str, first: SubmissionReceipt) -> None:
+    """Swear that the same submission again is answered with the first receipt, and that another one conflicts."""
+    async with untouched(engine, chat_id):
+        again = await engine.submit_tool_results(chat_id, ANSWERS)
+        assert (again.receipt_id, again.replayed) == (first.receipt_id, True)
+        backwards = await engine.submit_tool_results(chat_id, ANSWERS[::-1])
+        assert (backwards.receipt_id, backwards.replayed) == (first.receipt_id, True)
+        for other in (ToolResult("call_1", "otherwise"), ToolResult("call_1", "because", is_error=True)):
+            with pytest.raises(ConflictingReplay) as refused:
+                await engine.submit_tool_results(chat_id, [other, ANSWERS[1]])
+            assert refused.value.call_id == "call_1"
+
+
+async def test_a_submission_replays_in_every_later_state_and_after_a_restart(
+    open_engine: Any, strict_model: Any
+) -> None:
+    latch = Latch()
+    async with open_engine(strict_model([TWO_CALLS])) as engine:
+        chat_id = await asked(engine)
+    async with open_engine(strict_model([]), settings=Settings(run_worker=False)) as engine:
+        first = await engine.submit_tool_results(chat_id, ANSWERS)
+        assert (first.replayed, first.chat.state) == (False, "pending")
+        await replayed(engine, chat_id, first)
+    model = strict_model([Reply("wait", first_delay=1), "done"], sleep=latch.pass_through)
+    async with open_engine(model) as engine:
+        await latch.entered.wait()
+        assert (await engine.get_chat(chat_id)).state == "streaming"
+        await replayed(engine, chat_id, first)
+        await engine.interrupt(chat_id)
+        assert (await engine.wait(chat_id)).state == "interrupted"
+        await replayed(engine, chat_id, first)
+        await engine.resume(chat_id)
+        assert (await engine.wait(chat_id)).state == "waiting"
+        await replayed(engine, chat_id, first)
+        results = [message for message in await engine.messages(chat_id) if message.role == "tool"]
+        assert len(results) == 2
+        assert [record.trigger for record in await engine.audit(chat_id)].count("submit_tool_results") == 1
+    async with open_engine(strict_model([])) as engine:
+        await replayed(engine, chat_id, first)
+
+
+async def test_a_submission_for_an_earlier_step_replays_while_the_chat_asks_again(
+    open_engine: Any, strict_model: Any
+) -> None:
+    async with open_engine(strict_model([TWO_CALLS, Reply(calls=[Call("ask_user", {})])])) as engine:
+        chat_id = await asked(engine)
+        first = await engine.submit_tool_results(chat_id, ANSWERS)
+        assert (await engine.wait(chat_id)).state == "requires_action"
+        await replayed(engine, chat_id, first)
+        async with untouched(engine, chat_id):
+            with pytest.raises(ToolResultMismatch):
+                await engine.submit_tool_results(chat_id, [*ANSWERS, ToolResult("call_3", "x")])
+
+
+async def test_part_of_an_accepted_submission_is_no_conflict_with_it(open_engine: Any, strict_model: Any) -> None:
+    async with open_engine(strict_model([TWO_CALLS, "done"])) as engine:
+        chat_id = await asked(engine)
+        first = await engine.submit_tool_results(chat_id, ANSWERS)
+        await engine.wait(chat_id)
+        async with untouched(engine, chat_id):
+            again = await engine.submit_tool_results(chat_id, ANSWERS[:1])
+            assert (again.receipt_id, again.replayed) == (first.receipt_id, True)
+
+
+async def test_twenty_racing_clients_have_one_effect_and_twenty_successes(open_engine: Any, strict_model: Any) -> None:
+    model = strict_model([TWO_CALLS, "done"])
+    receipts: list[SubmissionReceipt] = []
+    async with open_engine(model) as engine, open_engine(model, settings=Settings(run_worker=False)) as other:
+        chat_id = await asked(engine)
+
+        async def submit(through: Engine) -> None:
+            receipts.append(await through.submit_tool_results(chat_id, ANSWERS))
+
+        async with anyio.create_task_group() as tasks:
+            for number in range(20):
+                tasks.start_soon(submit, engine if number % 2 else other)
+        await engine.wait(chat_id)
+        assert len(receipts) == 20
+        assert len({receipt.receipt_id for receipt in receipts}) == 1
+        assert [receipt.replayed for receipt in receipts].count(False) == 1
+        assert len(results_in(told(await engine.messages(chat_id)))) == 2
+        assert len(model.requests) == 2
+
+
+async def test_after_the_deadline_the_call_is_timed_out_the_model_goes_on_and_a_late_result_is_expired(
+    open_engine: Any, strict_model: Any
+) -> None:
+    clock = ManualClock()
+    model = strict_model([Reply(calls=[Call("pick_file", {})]), "I go on"])
+    async with open_engine(model, clock=clock) as engine:
+        chat_id = await asked(engine)
+        (call,) = (await engine.get_chat(chat_id)).open_calls
+        assert (call.deadline - clock.now()).total_seconds() == 60
+        await clock.advance(59)
+        assert (await engine.get_chat(chat_id)).state == "requires_action"
+        await clock.advance(2)
+        await engine.wait(chat_id, until={"waiting"})
+        result = (await engine.messages(chat_id))[2]
+        assert (result.synthetic, result.result.outcome, result.result.is_error) == (True, "timed_out", True)
+        assert (await engine.messages(chat_id))[-1].text == "I go on"
+        async with untouched(engine, chat_id):
+            with pytest.raises(DeadlineExpired, match="expired") as refused:
+                await engine.submit_tool_results(chat_id, [ToolResult("call_1", "late")])
+        assert refused.value.call_ids == ("call_1",)
+
+
+async def test_a_deadline_closes_its_call_only_and_a_submission_names_those_still_open(
+    open_engine: Any, strict_model: Any
+) -> None:
+    clock = ManualClock()
+    model = strict_model([Reply(calls=[Call("pick_file", {}), Call("ask_user", {})]), "done"])
+    async with open_engine(model, clock=clock) as engine:
+        chat_id = await asked(engine)
+        await clock.advance(61)
+        async for event in engine.events(chat_id):
+            if event.kind == "tool_result":
+                break
+        chat = await engine.get_chat(chat_id)
+        assert (chat.state, [call.call_id for call in chat.open_calls]) == ("requires_action", ["call_2"])
+        async with untouched(engine, chat_id):
+            with pytest.raises((ToolResultMismatch, DeadlineExpired), match="call_1"):
+                await engine.submit_tool_results(chat_id, [ToolResult("call_1", "a"), ToolResult("call_2", "b")])
+        await engine.submit_tool_results(chat_id, [ToolResult("call_2", "b")])
+        await engine.wait(chat_id)
+        outcomes = [message.result.outcome for message in model.requests[1].messages if message.role == "tool"]
+        assert outcomes == ["timed_out", "succeeded"]
+
+
+async def test_the_settings_give_a_deadline_to_tools_that_have_none(open_engine: Any, strict_model: Any) -> None:
+    clock = ManualClock()
+    model = strict_model([Reply(calls=[Call("ask_user", {}), Call("pick_file", {})])])
+    async with open_engine(model, clock=clock, settings=Settings(action_deadline=600)) as engine:
+        chat_id = await asked(engine)
+        deadlines = [call.deadline - clock.now() for call in (await engine.get_chat(chat_id)).open_calls]
+        assert [deadline.total_seconds() for deadline in deadlines] == [600, 60]
+
+
+async def test_results_after_an_interrupt_conflict_and_say_that_the_interrupt_came_first(
+    open_engine: Any, strict_model: Any
+) -> None:
+    model = strict_model([TWO_CALLS, "hello again"])
+    async with open_engine(model) as engine:
+        chat_id = await asked(engine)
+        await engine.interrupt(chat_id)
+        async with untouched(engine, chat_id):
+            with pytest.raises(ConflictingReplay, match="interrupted") as refused:
+                await engine.submit_tool_results(chat_id, ANSWERS)
+        assert refused.value.outcome == "interrupted"
+        assert len(model.requests) == 1
+        assert (await engine.ask(chat_id, "still there?")).text == "hello again"
+
+
+async def test_a_submission_racing_an_interrupt_leaves_one_result_a_call_and_tells_who_came_first(
+    open_engine: Any, strict_model: Any
+) -> None:
+    for interrupt_first in (True, False):
+        async with open_engine(strict_model([TWO_CALLS, Reply("done", stall_after=0)])) as engine:
+            chat_id = await asked(engine)
+            told_to: list[str] = []
+
+            async def submit(engine: Engine = engine, chat_id: str = chat_id, told_to: list[str] = told_to) -> None:
+                try:
+                    await engine.submit_tool_results(chat_id, ANSWERS)
+                    told_to.append("accepted")
+                except ConflictingReplay as refused:
+                    told_to.append(str(refused.outcome))
+
+            async with anyio.create_task_group() as tasks:
+                if interrupt_first:
+                    tasks.start_soon(engine.interrupt, chat_id)
+                tasks.start_soon(submit)
+                if not interrupt_first:
+                    tasks.start_soon(engine.interrupt, chat_id)
+            assert (await engine.wait(chat_id)).state == "interrupted"
+            results = [message for message in await engine.messages(chat_id) if message.role == "tool"]
+            assert [message.result.call_id for message in results] == ["call_1", "call_2"]
+            assert told_to == (["interrupted"] if all(message.synthetic for message in results) else ["accepted"])
+            assert len({message.synthetic for message in results}) == 1
+
+
+async def test_an_error_from_the_client_is_a_result_like_any_other(open_engine: Any, strict_model: Any) -> None:
+    model = strict_model([Reply(calls=[Call("ask_user", {})]), "I see"])
+    async with open_engine(model) as engine:
+        chat_id = await asked(engine)
+        await engine.submit_tool_results(chat_id, [ToolResult("call_1", "declined", is_error=True)])
+        await engine.wait(chat_id)
+        result = model.requests[1].messages[-1].result
+        assert (result.output, result.is_error, result.outcome) == ("declined", True, "failed")
+
+
+async def test_a_client_call_may_end_the_turns_steps(open_engine: Any, strict_model: Any) -> None:
+    """The ceiling is reached while the client answers: its results are kept, the model is not asked again."""
+    model = strict_model(Reply(calls=[Call("ask_user", {})]))
+    async with open_engine(model, settings=Settings(max_steps=1)) as engine:
+        chat_id = await asked(engine)
+        await engine.submit_tool_results(chat_id, [ToolResult("call_1", "x")])
+        chat = await engine.wait(chat_id)
+        assert (chat.state, chat.stop_reason, len(model.requests)) == ("waiting", "max_steps", 1)
