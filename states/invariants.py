@@ -84,6 +84,11 @@ def only_interrupts_are_unsettled(facts: Facts) -> bool:
     return facts.settled or facts.state is ChatState.interrupted
 
 
+def only_unsettled_chats_promote(facts: Facts) -> bool:
+    """The head of the queue is promoted as an interrupt is settled, and at no other time."""
+    return not (facts.promote and facts.settled)
+
+
 def lease_is_the_newest(facts: Facts) -> bool:
     """The lease carries the last fencing token given."""
     return facts.lease is None or facts.lease.token == facts.fence
@@ -98,6 +103,7 @@ def calls_are_of_this_step(facts: Facts) -> bool:
 ALWAYS: Final[tuple[Promise, ...]] = (
     state_is_declared,
     only_interrupts_are_unsettled,
+    only_unsettled_chats_promote,
     lease_is_the_newest,
     calls_are_of_this_step,
 )

@@ -1,0 +1,209 @@
+"""Tool calls: each gets exactly one result, by whomever, and none starts that must not."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from lives import NOW, Life, asking, client, executing, failed, interrupted, local, streaming
+
+from turnwise.states import ChatState, IllegalTransition, Trigger
+from turnwise.states.calls import ToolResult
+from turnwise.states.digests import digest_of_answer
+from turnwise.states.effects import PutCall
+from turnwise.states.errors import InvalidContent
+from turnwise.states.messages import ToolResultPart
+from turnwise.states.names import CallStatus
+
+S, T = ChatState, Trigger
+
+
+def results(life: Life) -> dict[str, ToolResultPart]:
+    found = [message.result for message in life.messages if message.result]
+    assert len({result.call_id for result in found}) == len(found)
+    return {result.call_id: result for result in found}
+
+
+def test_calls_are_recorded_with_the_message_that_asks_for_them_before_any_starts() -> None:
+    decision = streaming().reply(local("a"), client("b", 1))
+
+    assert decision.writes[0].kind == "message"
+    assert [call.status for call in decision.facts.calls] == [CallStatus.planned] * 2
+
+
+def test_text_before_calls_is_in_the_same_message() -> None:
+    life = executing(local("a"))
+
+    assert [part.type for part in life.messages[-1].parts] == ["text", "tool_call"]
+
+
+def test_results_are_stored_as_they_finish_with_the_place_of_their_call() -> None:
+    life = executing(local("a"), local("b", 1))
+    life.start("b")
+    life.finish("b")
+    life.start("a")
+    told = life.finish("a", fails=True).events[-1]
+
+    assert [message.call_index for message in life.messages[-2:]] == [1, 0]
+    assert (told.call_id, told.index, told.is_error, told.outcome) == ("a", 0, True, CallStatus.failed)
+
+
+@pytest.mark.parametrize("finished", ["unknown", "a"])
+def test_only_an_open_local_call_takes_a_result(finished: str) -> None:
+    life = executing(local("a"), client("c", 1))
+    life.finish("a")
+
+    for call_id in (finished, "c"):
+        with pytest.raises(IllegalTransition):
+            life.finish(call_id)
+    assert list(results(life)) == ["a"]
+
+
+def test_an_at_most_once_call_starts_once_and_an_at_least_once_call_may_start_again() -> None:
+    life = executing(local("a"), local("b", 1, crash="at_least_once"))
+    life.start("a")
+    life.start("b")
+    life.start("b")
+
+    with pytest.raises(IllegalTransition):
+        life.start("a")
+
+
+def test_tools_are_not_finished_while_a_local_call_is_open() -> None:
+    life = executing(local("a"), local("b", 1))
+    life.finish("a")
+
+    with pytest.raises(IllegalTransition):
+        life.held(T.tools_finished)
+
+
+@pytest.mark.parametrize("trigger", [T.released, T.lease_expired])
+def test_a_crash_makes_started_at_most_once_calls_unknown_and_leaves_the_others_to_the_next_holder(
+    trigger: Trigger,
+) -> None:
+    life = executing(local("a"), local("b", 1, crash="at_least_once"), local("c", 2))
+    life.start("a")
+    life.start("b")
+    life.held(trigger)
+
+    assert results(life)["a"].outcome is CallStatus.unknown
+    assert "unknown" in str(results(life)["a"].output)
+    assert [call.call_id for call in life.facts.open_calls] == ["b", "c"]
+    life.claim()
+    assert life.facts.state is S.executing_tools
+
+
+def test_a_submission_answers_every_open_call_with_one_receipt_and_a_proof() -> None:
+    life = asking(client("a", within=9), client("b", 1))
+    answers = life.submit(ToolResult("b", {"x": 1}, is_error=True), ToolResult("a", "yes"))
+
+    calls = {write.call.call_id: write.call for write in answers.writes if isinstance(write, PutCall)}
+    assert {call.answer.receipt_id for call in calls.values() if call.answer} == {f"c-r{answers.facts.version}"}
+    assert calls["b"].answer is not None
+    assert calls["b"].answer.digest == digest_of_answer({"x": 1}, is_error=True)
+    assert (calls["a"].status, calls["a"].deadline, calls["b"].status) == ("succeeded", None, "failed")
+    assert life.facts.open_calls == ()
+
+
+def test_a_deadline_counts_from_the_moment_the_client_is_asked() -> None:
+    life = executing(local("l"), client("a", 1, within=3), client("b", 2), action_deadline=60)
+    life.wait(10)
+    asked = life.run_tools()
+
+    deadlines = {call.call_id: call.deadline for call in asked.facts.open_calls}
+    assert deadlines == {"a": NOW + timedelta(seconds=13), "b": NOW + timedelta(seconds=70)}
+    assert asked.events[0].calls == asked.facts.open_calls
+
+
+def test_a_passed_deadline_answers_the_calls_that_are_due_and_no_others() -> None:
+    life = asking(client("a", within=3), client("b", 1, within=9), client("c", 2))
+    life.wait(3)
+    life.fire(T.deadline_passed)
+    assert (life.facts.state, list(results(life))) == (S.requires_action, ["a"])
+    with pytest.raises(IllegalTransition):
+        life.fire(T.deadline_passed)
+    life.submit()
+
+    assert results(life)["a"].outcome is CallStatus.timed_out
+    assert "unknown" in str(results(life)["a"].output)
+    assert set(results(life)) == {"a", "b", "c"}
+
+
+def test_the_model_goes_on_when_the_last_deadline_has_passed() -> None:
+    life = asking(client("a", within=3))
+    life.wait(3)
+    life.fire(T.deadline_passed)
+    life.claim()
+
+    assert life.facts.state is S.streaming
+
+
+@pytest.mark.parametrize(
+    ("ends", "outcome", "is_error"),
+    [("interrupt", CallStatus.interrupted, False), ("fail", CallStatus.cancelled, True)],
+)
+def test_open_calls_get_a_synthetic_result_when_work_stops_and_finished_ones_keep_theirs(
+    ends: str, outcome: CallStatus, is_error: Any
+) -> None:
+    life = executing(local("a"), local("b", 1), client("c", 2))
+    life.finish("a")
+    if ends == "interrupt":
+        life.interrupt()
+        life.settle()
+    else:
+        life.fail()
+
+    assert results(life)["a"].outcome is CallStatus.succeeded
+    assert {(results(life)[name].outcome, results(life)[name].is_error) for name in "bc"} == {(outcome, is_error)}
+    assert [message.synthetic for message in life.messages[-3:]] == [False, True, True]
+
+
+@pytest.mark.parametrize("life", [interrupted(), failed()], ids=["interrupted", "error"])
+def test_a_chat_at_rest_asks_for_nothing(life: Life) -> None:
+    assert life.facts.open_calls == ()
+
+
+def test_an_edit_closes_open_calls_without_a_result_as_their_message_is_gone() -> None:
+    life = asking()
+    decision = life.edit("m1")
+
+    assert results(life) == {}
+    assert [write.call.status for write in decision.writes if isinstance(write, PutCall)] == [CallStatus.cancelled]
+    assert life.facts.calls == ()
+
+
+def approvals(*answers: ToolResult) -> Life:
+    """Return a chat whose client has answered two calls that ask for approval."""
+    life = asking(client("a", approval="asked", within=5), client("b", 1, approval="asked"))
+    life.submit(*answers)
+    return life
+
+
+def test_an_approved_call_is_run_by_the_next_holder_and_a_denied_one_is_not() -> None:
+    life = approvals(ToolResult("a", output=True), ToolResult("b", {"approved": False, "reason": "too dear"}))
+    life.claim()
+
+    assert (life.facts.state, [call.call_id for call in life.facts.open_calls]) == (S.executing_tools, ["a"])
+    assert life.facts.calls[0].deadline is None
+    assert results(life)["b"].outcome is CallStatus.cancelled
+    assert "too dear" in str(results(life)["b"].output)
+    life.run_tools()
+    assert life.facts.state is S.streaming
+
+
+@pytest.mark.parametrize("denial", [ToolResult("a", "no", is_error=True), ToolResult("a", output=False)])
+def test_a_chat_whose_calls_are_all_denied_goes_on_without_them(denial: ToolResult) -> None:
+    life = approvals(denial, ToolResult("b", output=False))
+    life.claim()
+
+    assert life.facts.state is S.streaming
+    assert {result.is_error for result in results(life).values()} == {True}
+
+
+def test_an_answer_that_neither_allows_nor_denies_is_refused() -> None:
+    life = asking(client("a", approval="asked"))
+
+    with pytest.raises(InvalidContent, match="'a' asks for approval: answer true, false"):
+        life.submit(ToolResult("a", "perhaps"))
+    assert life.facts.state is S.requires_action

@@ -1,0 +1,265 @@
+"""Compaction: due by a figure, at most once a step, never in the way of the turn and never without end."""
+
+from __future__ import annotations
+
+import pytest
+from lives import USAGE, Life, client, compacting, executing, interrupted, local, queued, streaming, waiting
+
+from turnwise.states import ChatState, Trigger
+from turnwise.states.budgets import over_threshold
+from turnwise.states.effects import InsertBoundary
+from turnwise.states.facts import Limits
+from turnwise.states.names import Audience, Need, StopReason, Tail
+from turnwise.states.usage import Usage
+
+S, T = ChatState, Trigger
+
+
+@pytest.mark.parametrize(
+    ("tokens", "limit", "settings", "over"),
+    [
+        (80, 100, {}, True),
+        (79, 100, {}, False),
+        (None, 100, {}, False),
+        (80, None, {}, False),
+        (80, None, {"context_limit": 100}, True),
+        (80, 100, {"context_limit": 1000}, True),
+        (99, 100, {"threshold_percent": 100}, False),
+        (99, 100, {"context_limit": 0}, False),
+        (50, 100, {"threshold_percent": 50}, True),
+    ],
+)
+def test_the_threshold_is_reached_by_a_known_share_of_a_known_window(
+    tokens: int | None, limit: int | None, settings: dict[str, int], *, over: bool
+) -> None:
+    assert over_threshold(tokens, limit, Limits(**settings)) is over
+
+
+def test_a_reply_over_the_threshold_leads_to_a_compaction_and_the_summary_goes_on() -> None:
+    life = compacting()
+    assert (life.facts.state, life.facts.compaction.need) == (S.compacting, Need.due)
+    life.attempt()
+    life.compact()
+
+    assert (life.facts.state, life.facts.step.number, life.facts.turn.reentries) == (S.streaming, 2, 1)
+    assert (life.facts.compaction.need, life.facts.compaction.count) == (Need.none, 1)
+
+
+def test_tools_run_before_the_compaction_their_step_owes() -> None:
+    life = executing(tokens=90)
+    assert life.facts.compaction.need is Need.due
+    life.run_tools()
+
+    assert life.facts.state is S.compacting
+
+
+def test_the_order_that_subscribers_see() -> None:
+    life = compacting()
+    events = [*life.attempt().events, *life.compact().events]
+    told = [getattr(event, "phase", event.kind) for event in events]
+
+    assert told == ["started", "summarised", "message", "stored", "finished", "status"]
+    assert (events[0].percent, events[0].context_tokens, events[0].context_limit) == (90.0, 90, 100)
+
+
+def test_the_user_sees_a_marker_and_the_model_a_summary() -> None:
+    life = compacting()
+    life.compact(1)
+
+    marker, summary = life.messages[-2:]
+    assert (marker.role, marker.audience, marker.synthetic) == ("system", Audience.user, True)
+    assert (summary.role, summary.audience, summary.text) == ("user", Audience.model, "In short.")
+    assert life.facts.history.boundary == marker.position
+    assert life.facts.history.foldable == 1
+
+
+def test_reentries_are_bounded_and_the_turn_ends_with_its_own_reason() -> None:
+    life = compacting(max_reentries=2)
+    for _ in range(2):
+        life.compact()
+        life.reply(tokens=10)
+        life.send()
+        life.claim()
+        life.reply(tokens=90)
+    assert life.facts.turn.number == 3
+
+    again = compacting(max_reentries=1)
+    again.compact()
+    again.reply(tokens=10, stop=StopReason.end_turn)
+    assert (again.facts.state, again.facts.stop_reason) == (S.waiting, StopReason.end_turn)
+
+
+def test_a_turn_that_has_used_its_reentries_ends_after_the_compaction() -> None:
+    life = compacting(max_reentries=0)
+    life.compact()
+
+    assert (life.facts.state, life.facts.stop_reason) == (S.waiting, StopReason.end_turn)
+
+
+def test_settings_may_let_the_chat_rest_after_a_compaction_of_its_final_step() -> None:
+    life = compacting(after_final_step="rest")
+    life.compact()
+
+    assert (life.facts.state, life.facts.turn.reentries) == (S.waiting, 0)
+
+
+def test_a_text_reply_at_the_ceiling_keeps_its_own_reason_through_the_compaction() -> None:
+    life = compacting(max_steps=1)
+    life.compact()
+
+    assert (life.facts.state, life.facts.stop_reason) == (S.waiting, StopReason.end_turn)
+
+
+def test_results_at_the_ceiling_are_compacted_before_the_turn_ends_by_it() -> None:
+    life = compacting(local("a"), max_steps=1)
+    life.compact()
+
+    assert (life.facts.state, life.facts.stop_reason) == (S.waiting, StopReason.max_steps)
+
+
+def test_results_are_not_a_reentry() -> None:
+    life = compacting(local("a"))
+    life.compact()
+
+    assert (life.facts.state, life.facts.turn.reentries) == (S.streaming, 0)
+
+
+def test_a_figure_still_over_the_threshold_is_unproductive_and_this_turn_compacts_no_more() -> None:
+    life = compacting()
+    life.compact()
+    told = life.reply(local("a"), tokens=95)
+
+    assert [event.phase for event in told.events if event.kind == "compaction"] == ["unproductive"]
+    life.run_tools()
+    life.reply(tokens=95)
+    assert life.facts.state is S.waiting
+    life.send()
+    life.claim()
+    life.reply(tokens=95)
+    assert life.facts.state is S.compacting
+
+
+def test_a_silent_reply_proves_nothing() -> None:
+    life = compacting()
+    life.compact()
+    life.reply(local("a"), tokens=None)
+    assert life.facts.compaction.unproven
+    life.run_tools()
+    life.reply(tokens=10)
+
+    assert not life.facts.compaction.unproven
+
+
+def test_a_failure_changes_nothing_and_is_not_tried_again_in_the_same_step() -> None:
+    life = compacting(local("a"))
+    seen = len(life.messages)
+    told = life.fail_to_compact()
+
+    assert (life.facts.state, len(life.messages)) == (S.streaming, seen)
+    assert [(event.phase, event.error is None) for event in told.events if event.kind == "compaction"] == [
+        ("failed", False)
+    ]
+    life.reply(tokens=90)
+    assert life.facts.state is S.compacting
+
+
+def test_a_failure_after_the_final_step_ends_the_turn_normally() -> None:
+    life = compacting()
+    life.fail_to_compact()
+
+    assert (life.facts.state, life.facts.stop_reason) == (S.waiting, StopReason.end_turn)
+
+
+def test_the_context_is_compacted_before_the_client_is_asked() -> None:
+    life = compacting(client("a"))
+    assert life.facts.state is S.compacting
+    life.compact(2)
+
+    assert (life.facts.state, life.facts.history.tail) == (S.requires_action, Tail.awaits_answer)
+    life.submit()
+    assert [message.call_index for message in life.messages if message.result] == [0]
+
+
+def test_a_compaction_that_was_asked_for_ends_in_waiting_and_tells_no_turn() -> None:
+    life = waiting()
+    life.fire(T.request_compaction)
+    life.claim()
+    life.attempt()
+    told = life.compact()
+
+    assert life.facts.state is S.waiting
+    assert "turn_finished" not in [event.kind for event in told.events]
+    assert (life.facts.turn.number, life.facts.step.number) == (1, 2)
+
+
+def test_a_compaction_that_was_asked_for_leaves_an_unanswered_message_unanswered() -> None:
+    life = streaming()
+    life.interrupt()
+    life.settle()
+    life.fire(T.request_compaction)
+    life.claim()
+    life.compact(1, awaits_answer=True)
+
+    assert (life.facts.state, life.facts.history.tail) == (S.waiting, Tail.awaits_answer)
+
+
+def test_a_message_that_waited_for_a_compaction_begins_its_turn_afterwards() -> None:
+    life = waiting()
+    life.fire(T.request_compaction)
+    queued(life)
+    life.claim()
+    life.fail_to_compact()
+
+    assert (life.facts.state, life.facts.turn.number) == (S.pending, 2)
+
+
+def test_clearing_starts_the_context_anew_at_once() -> None:
+    life = interrupted()
+    life.fire(T.clear_context)
+
+    facts = life.facts
+    assert (facts.state, facts.history.tail, facts.history.foldable) == (S.waiting, Tail.empty, 0)
+    assert facts.history.boundary == life.messages[-1].position
+    assert facts.interrupt_reason is None
+
+
+def test_an_edit_forgets_a_boundary_that_came_after_the_message() -> None:
+    life = compacting()
+    life.compact()
+    life.reply(tokens=10)
+    life.edit("m1")
+
+    assert (life.facts.history.boundary, life.facts.history.foldable) == (0, 1)
+    assert (life.facts.compaction.unproven, life.facts.compaction.need) == (False, Need.none)
+
+
+def test_attempts_at_a_summary_are_counted_in_their_own_share_and_show_nothing_to_take_back() -> None:
+    life = compacting()
+    life.attempt()
+    told = life.discard(USAGE)
+    life.attempt()
+    life.held(T.lease_expired)
+    life.claim()
+    life.attempt()
+    life.compact()
+
+    assert [event.kind for event in told.events] == ["retry"]
+    share = life.facts.usage.compaction
+    assert share == Usage(input_tokens=20, output_tokens=10, partial=True)
+    assert life.facts.usage.input_tokens == 30
+
+
+def test_a_boundary_says_what_it_carries_and_what_it_cost() -> None:
+    life = compacting(client("a"))
+    decision = life.compact(1, 2)
+    boundary = next(write for write in decision.writes if isinstance(write, InsertBoundary))
+
+    assert (boundary.step, boundary.carried, boundary.usage) == (1, (1, 2), USAGE)
+
+
+def test_a_chat_without_known_window_shows_no_percentage() -> None:
+    life: Life = waiting()
+    life.fire(T.request_compaction)
+    life.claim()
+
+    assert life.attempt().events[0].percent is None

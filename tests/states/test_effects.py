@@ -1,0 +1,106 @@
+"""Writes as values: each has a kind, an id and a digest by which the audit log knows it."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+
+import pytest
+from cases import cases
+from lives import NOW, PROFILE, asking, said
+
+from turnwise.states.calls import Answer, ClientTool
+from turnwise.states.digests import canonical, digest
+from turnwise.states.effects import (
+    CutHistory,
+    DropLease,
+    DropQueued,
+    EraseMessage,
+    GrantLease,
+    InsertBoundary,
+    InsertMessage,
+    PutCall,
+    PutProfile,
+    PutQueued,
+    RecordReceipt,
+    RecordUsage,
+    Write,
+    digest_of_message,
+)
+from turnwise.states.errors import InvalidContent
+from turnwise.states.facts import Lease
+from turnwise.states.messages import QueuedMessage
+from turnwise.states.names import CallStatus
+from turnwise.states.usage import Usage
+
+LIFE = asking()
+CALL = LIFE.facts.calls[0]
+MESSAGE = LIFE.messages[0]
+QUEUED = QueuedMessage(id="m9", parts=said("later"), accepted_at=NOW)
+
+IDENTITIES: list[tuple[Write, str, str]] = [
+    (InsertMessage(MESSAGE), "message", "m1"),
+    (EraseMessage(MESSAGE), "erase", "m1"),
+    (CutHistory(3, "m3"), "cut", "m3"),
+    (PutCall(CALL), "call:planned:client", "a"),
+    (PutCall(CALL.with_status(CallStatus.failed)), "call:failed", "a"),
+    (PutCall(CALL.granted(Answer("d", "r", NOW))), "call:approved:at_most_once", "a"),
+    (PutQueued(QUEUED, rank=1), "enqueue", "m9"),
+    (DropQueued("m9", "taken"), "dequeue:taken", "m9"),
+    (DropQueued("m9", "deleted"), "dequeue:deleted", "m9"),
+    (InsertBoundary("compaction", 4, 7, (1, 2)), "boundary:compaction", "4"),
+    (GrantLease(Lease("w", 3), 30), "lease", "3"),
+    (DropLease(3), "lease:dropped", "3"),
+    (RecordUsage("step", 1, 2, 3, Usage(input_tokens=1)), "usage", "step:2:3"),
+    (PutProfile(PROFILE), "profile", ""),
+    (RecordReceipt("k", "d", "m1", queued=False), "receipt", "k"),
+]
+
+
+def test_each_write_is_known_by_kind_and_id() -> None:
+    assert [(write.kind, write.id) for write, _, _ in IDENTITIES] == [(kind, name) for _, kind, name in IDENTITIES]
+    assert {type(write) for write, _, _ in IDENTITIES} == set(Write.__args__)
+
+
+def test_each_digest_is_that_of_what_the_write_says() -> None:
+    for write, _, _ in IDENTITIES:
+        assert write.digest == "d" if isinstance(write, RecordReceipt) else len(write.digest) == 64
+
+
+def test_every_write_of_every_row_can_stand_in_the_log() -> None:
+    for case in cases():
+        life = case.build()
+        case.fire(life)
+        assert all(write.kind and isinstance(write.id, str) and write.digest for write in life.decisions[-1].writes)
+
+
+def test_other_content_has_another_digest() -> None:
+    answered = dataclasses.replace(CALL, answer=Answer("d", "r", NOW))
+    tool = ClientTool("ask", "Ask the user.", {"type": "object"}, deadline=5)
+    pairs: list[tuple[Write, Write]] = [
+        (PutCall(CALL), PutCall(answered)),
+        (PutProfile(PROFILE), PutProfile(dataclasses.replace(PROFILE, title="x"))),
+        (PutProfile(PROFILE), PutProfile(dataclasses.replace(PROFILE, client_tools=(tool,)))),
+        (InsertBoundary("clear", 1, 2, ()), InsertBoundary("clear", 1, 3, ())),
+        (PutQueued(QUEUED, None), PutQueued(QUEUED.model_copy(update={"parts": said("x")}), None)),
+        (CutHistory(1, "m1"), CutHistory(2, "m1")),
+    ]
+
+    assert all(one.digest != other.digest for one, other in pairs)
+
+
+def test_a_message_keeps_its_digest_wherever_it_is_stored() -> None:
+    moved = MESSAGE.model_copy(update={"position": 99, "id": "m99"})
+
+    assert digest_of_message(moved) == digest_of_message(MESSAGE) == InsertMessage(MESSAGE).digest
+
+
+@pytest.mark.parametrize("value", [float("nan"), {1}, "\ud800"])
+def test_what_has_no_canonical_json_is_refused(value: object) -> None:
+    with pytest.raises(InvalidContent, match="only JSON values and well-formed Unicode can be stored"):
+        canonical(value)
+
+
+def test_canonical_json_is_sorted_dense_utf_8() -> None:
+    assert canonical({"b": [1, None], "a": "ü"}) == '{"a":"ü","b":[1,null]}'.encode()
+    assert digest("x") == hashlib.sha256(b'"x"').hexdigest()

@@ -1,0 +1,120 @@
+"""No facts match two rows: the table checks it by its words when it is imported, this by asking the guards."""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import timedelta
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+from lives import BLANK, NOW, client, local, parts_of, said
+
+from turnwise.states import TABLE, ChatState, Trigger
+from turnwise.states.arguments import Arguments, Reply, Summary
+from turnwise.states.calls import CallOutcome, ToolCall
+from turnwise.states.facts import CompactionFacts, Facts, HistoryFacts, Lease, Limits, StepFacts, TurnFacts
+from turnwise.states.machine import judge
+from turnwise.states.messages import QueuedMessage
+from turnwise.states.names import CallStatus, Need, Stage, Tail
+from turnwise.states.table import Row, rows_of
+
+call_ids = st.sampled_from(["a", "b"])
+
+
+@st.composite
+def calls(draw: st.DrawFn) -> tuple[ToolCall, ...]:
+    made = []
+    for name in draw(st.lists(call_ids, unique=True)):
+        kind = draw(st.sampled_from([local, client]))
+        made.append(
+            kind(
+                name,
+                status=draw(st.sampled_from(CallStatus)),
+                crash=draw(st.sampled_from(["at_most_once", "at_least_once"])),
+                stop_after=draw(st.booleans()),
+                deadline=draw(st.sampled_from([None, NOW, NOW + timedelta(seconds=1)])),
+            )
+        )
+    return tuple(made)
+
+
+queues = st.sampled_from([(), (QueuedMessage(id="m5", parts=said("later"), accepted_at=NOW),)])
+facts_of_any_kind = st.builds(
+    Facts,
+    chat_id=st.just("c"),
+    profile=st.just(BLANK.profile),
+    state=st.sampled_from(ChatState),
+    version=st.just(3),
+    settled=st.booleans(),
+    promote=st.booleans(),
+    lease=st.sampled_from([None, Lease("w", 1)]),
+    turn=st.builds(
+        TurnFacts,
+        steps=st.integers(0, 3),
+        started_at=st.just(NOW),
+        reentries=st.integers(0, 3),
+        compacts_no_more=st.booleans(),
+    ),
+    step=st.builds(StepFacts, number=st.just(0), stage=st.sampled_from(Stage)),
+    calls=calls(),
+    queue=queues,
+    history=st.builds(HistoryFacts, tail=st.sampled_from(Tail), foldable=st.integers(0, 1)),
+    compaction=st.builds(CompactionFacts, need=st.sampled_from(Need), unproven=st.booleans()),
+)
+
+
+@st.composite
+def arguments_of_any_kind(draw: st.DrawFn) -> Arguments:
+    asked = draw(calls())
+    given_ = Arguments(
+        now=NOW,
+        limits=draw(
+            st.builds(
+                Limits, max_steps=st.sampled_from([None, 2]), after_final_step=st.sampled_from(["continue", "rest"])
+            )
+        ),
+        when_busy=draw(st.sampled_from(["queue", "interrupt"])),
+        reply=Reply(
+            parts=parts_of(asked),
+            calls=asked,
+            context_tokens=draw(st.sampled_from([None, 10, 90])),
+            context_limit=draw(st.sampled_from([None, 100])),
+        ),
+        call_id=draw(call_ids),
+        outcome=CallOutcome(call_id=draw(call_ids), status=CallStatus.succeeded, output=None, is_error=False),
+    )
+    if draw(st.booleans()):
+        given_["summary"] = Summary(text="s", carried=(), folded=1, awaits_answer=False)
+    return given_
+
+
+def holds(row: Row, facts: Facts, arguments: Arguments) -> bool:
+    return all(guard(facts, arguments) for guard in row.when) and not any(
+        guard(facts, arguments) for guard in row.unless
+    )
+
+
+@given(facts_of_any_kind, arguments_of_any_kind())
+@example(dataclasses.replace(BLANK, version=1), Arguments(now=NOW, limits=Limits(), reply=Reply(parts=())))
+def test_whatever_the_facts_at_most_one_row_matches_and_the_machine_finds_it(
+    facts: Facts, arguments: Arguments
+) -> None:
+    for trigger in Trigger:
+        rows = rows_of(trigger, facts.state)
+        if not rows:
+            continue
+        asked = arguments | {"call_id": "a"} | {"outcome": arguments.get("outcome", OUTCOME)}
+        matching = [row for row in rows if holds(row, facts, asked)]  # type: ignore[arg-type]
+
+        assert len(matching) <= 1
+        assert judge(facts.state, trigger, facts, asked) is (matching[0] if matching else None)  # type: ignore[arg-type]
+
+
+OUTCOME = CallOutcome(call_id="a", status=CallStatus.failed, output=None, is_error=True)
+
+
+def test_a_trigger_that_a_state_must_accept_always_finds_its_row() -> None:
+    """Where all rows of a pair exclude each other by one chain of guards, the last of them is the else of the rest."""
+    open_ended = [row for row in TABLE if not row.when and not row.unless]
+
+    assert all(len(rows_of(row.trigger, row.source)) == 1 for row in open_ended)

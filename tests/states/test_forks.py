@@ -1,0 +1,70 @@
+"""Forks: a chat that begins with the history of another."""
+
+from __future__ import annotations
+
+import pytest
+from lives import PROFILE, Life, compacting, waiting
+
+from turnwise.states import ChatState, Trigger
+from turnwise.states.arguments import Inheritance
+from turnwise.states.effects import InsertBoundary, InsertMessage
+from turnwise.states.names import Audience
+
+S, T = ChatState, Trigger
+
+
+def fork_of(parent: Life, *, compacted: bool = False) -> Life:
+    """Return a fork of a chat as it stands."""
+    history = parent.facts.history
+    child = Life()
+    child.fire(
+        T.create,
+        profile=PROFILE,
+        inheritance=Inheritance(
+            messages=tuple(parent.messages),
+            boundary=history.boundary,
+            carried=(1,) if history.boundary else (),
+            compacted=compacted,
+            foldable=history.foldable,
+            serial=parent.facts.serial,
+            tail=history.tail,
+            compactions=parent.facts.compaction.count,
+        ),
+    )
+    return child
+
+
+def test_a_fork_waits_with_its_parents_history_and_goes_on_numbering_where_it_stopped() -> None:
+    parent = waiting()
+    child = fork_of(parent)
+    assert (child.facts.state, child.messages, child.facts.history) == (
+        S.waiting,
+        parent.messages,
+        parent.facts.history,
+    )
+    child.send("and then?")
+    child.claim()
+
+    assert (child.messages[-1].id, child.messages[-1].position) == ("m3", 3)
+    assert (child.facts.turn.number, child.facts.step.number) == (2, 2)
+
+
+@pytest.mark.parametrize(("compacted", "kind"), [(True, "boundary:compaction"), (False, "boundary:clear")])
+def test_a_fork_keeps_the_boundary_and_shows_what_a_reader_may_see(compacted: bool, kind: str) -> None:  # noqa: FBT001 - parametrised
+    parent = compacting(after_final_step="rest")
+    parent.compact(1)
+    decision = fork_of(parent, compacted=compacted).decisions[0]
+
+    boundary = next(write for write in decision.writes if isinstance(write, InsertBoundary))
+    assert (boundary.kind, boundary.position, boundary.carried) == (kind, parent.facts.history.boundary, (1,))
+    assert len([write for write in decision.writes if isinstance(write, InsertMessage)]) == len(parent.messages)
+    told = [event.message for event in decision.events if event.kind == "message"]
+    assert told == [message for message in parent.messages if message.audience is not Audience.model]
+
+
+def test_a_fork_of_nothing_is_a_new_chat() -> None:
+    parent = Life()
+    parent.create()
+    child = fork_of(parent)
+
+    assert (child.facts.turn.number, child.facts.history.length, child.messages) == (0, 0, [])

@@ -1,0 +1,101 @@
+"""Messages: what a user may send, what a client may see, and in which order results stand."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from lives import NOW, streaming
+
+from turnwise.states import Trigger
+from turnwise.states.arguments import Reply
+from turnwise.states.errors import InvalidContent
+from turnwise.states.messages import (
+    FilePart,
+    Message,
+    Part,
+    QueuedMessage,
+    ReasoningPart,
+    TextPart,
+    ToolCallPart,
+    ToolResultPart,
+    in_call_order,
+    parts_of,
+    without_metadata,
+)
+
+
+def result(index: int, step: int = 1) -> Message:
+    part = ToolResultPart(call_id=f"{step}.{index}", name="t", output=None)
+    return message("tool", part, step=step, call_index=index)
+
+
+def message(role: str, *parts: Part, step: int = 1, call_index: int | None = None) -> Message:
+    return Message(
+        id="m",
+        role=role,
+        parts=parts,
+        turn=1,
+        step=step,
+        created_at=NOW,
+        call_index=call_index,  # type: ignore[arg-type]
+    )
+
+
+def test_text_is_content_and_empty_text_is_none() -> None:
+    file = FilePart(media_type="image/png", url="https://example.org/a.png")
+
+    assert parts_of("hello") == (TextPart(text="hello"),)
+    assert parts_of([TextPart(text=" "), file]) == (file,)
+    for nothing in ("", "  \n", [], [TextPart(text="")]):
+        with pytest.raises(InvalidContent, match="must hold text or a file; it was empty"):
+            parts_of(nothing)
+
+
+def test_a_message_shows_its_text_its_calls_and_its_result() -> None:
+    call = ToolCallPart(call_id="a", name="t", arguments={})
+    said = message("assistant", TextPart(text="a"), ReasoningPart(text="hm"), call, TextPart(text="b"))
+
+    assert (said.text, said.calls, said.result) == ("ab", (call,), None)
+    assert result(0).result == result(0).parts[0]
+    assert message("tool").result is None
+    assert QueuedMessage(id="m", parts=said.parts, accepted_at=NOW).text == "ab"
+
+
+def test_a_client_never_sees_a_providers_metadata() -> None:
+    secret = message("assistant", TextPart(text="a", metadata={"k": 1}), TextPart(text="b"))
+
+    assert [part.metadata for part in without_metadata(secret).parts] == [None, None]
+    assert secret.parts[0].metadata == {"k": 1}
+    assert without_metadata(without_metadata(secret)) is not secret
+
+
+def test_what_is_committed_keeps_the_metadata_that_events_leave_out() -> None:
+    life = streaming()
+    part = TextPart(text="hi", metadata={"k": 1})
+    told = life.held(Trigger.step_finished, reply=Reply(parts=(part,)))
+
+    assert life.messages[-1].parts == (part,)
+    assert told.events[0].message == without_metadata(life.messages[-1]) != life.messages[-1]
+
+
+def test_only_text_and_files_are_content() -> None:
+    with pytest.raises(InvalidContent, match="must be text, or a sequence of TextPart and FilePart"):
+        parts_of([ReasoningPart(text="x")])  # type: ignore[list-item]
+
+
+@given(st.permutations(range(5)), st.permutations(range(5, 8)))
+def test_results_of_a_step_stand_in_the_order_of_their_calls(first: list[int], second: list[int]) -> None:
+    asked = message("assistant", TextPart(text="x"))
+    history = [asked, *map(result, first), asked, *(result(index, step=2) for index in second)]
+    ordered = in_call_order(history)
+
+    assert [entry.call_index for entry in ordered] == [None, *range(5), None, *range(5, 8)]
+    assert in_call_order(ordered) == ordered
+
+
+@given(st.lists(st.sampled_from(["user", "assistant", "system"])))
+def test_nothing_but_results_changes_its_place(roles: list[str]) -> None:
+    history = [message(role, step=step) for step, role in enumerate(roles)]
+
+    assert in_call_order(history) == history

@@ -1,0 +1,134 @@
+"""The queue: accepted messages wait in order, and none is lost or doubled on its way into the history."""
+
+from __future__ import annotations
+
+import pytest
+from cases import with_queue
+from lives import Life, asking, interrupted, queued, said, streaming, unsettled
+
+from turnwise.states import ChatState, Trigger
+from turnwise.states.effects import DropQueued, PutQueued, RecordReceipt
+from turnwise.states.table import BUSY
+
+S, T = ChatState, Trigger
+
+
+def texts(life: Life) -> list[str]:
+    return [message.text for message in life.facts.queue]
+
+
+def ranks(life: Life) -> list[str]:
+    """Return the queue as a store orders it: by the last rank that was written for each message."""
+    kept: dict[str, tuple[int, str]] = {}
+    for decision in life.decisions:
+        for write in decision.writes:
+            if isinstance(write, PutQueued):
+                rank = kept[write.id][0] if write.rank is None else write.rank
+                kept[write.id] = (rank, write.queued.text)
+            if isinstance(write, DropQueued):
+                del kept[write.id]
+    return [text for _, text in sorted(kept.values())]
+
+
+def test_messages_to_a_busy_chat_wait_in_the_order_they_came() -> None:
+    life = queued(streaming(), "one", "two", "three")
+
+    assert texts(life) == ranks(life) == ["one", "two", "three"]
+
+
+def test_a_message_that_interrupts_goes_ahead_of_the_queue() -> None:
+    life = queued(streaming(), "one", "two")
+    life.send("now", when_busy="interrupt")
+    life.send("three")
+
+    assert texts(life) == ranks(life) == ["now", "one", "two", "three"]
+
+
+def test_a_message_that_interrupts_becomes_the_next_turn_once_settled() -> None:
+    life = asking()
+    life.send("now", when_busy="interrupt")
+    life.settle()
+
+    assert (life.facts.state, life.messages[-1].text, life.facts.promote) == (S.pending, "now", False)
+    assert [message.role for message in life.messages] == ["user", "assistant", "tool", "user"]
+
+
+def test_a_promoted_message_moves_to_the_head_and_keeps_its_content() -> None:
+    life = queued(unsettled(), "one", "two", "three")
+    life.fire(T.promote_queued, queued_id=life.facts.queue[2].id)
+
+    assert texts(life) == ranks(life) == ["three", "one", "two"]
+    assert life.facts.promote
+
+
+def test_promoting_the_head_moves_nothing() -> None:
+    life = queued(unsettled(), "one", "two")
+    decision = life.fire(T.promote_queued, queued_id=life.facts.queue[0].id)
+
+    assert (decision.writes, decision.events) == ((), ())
+
+
+def test_a_queued_message_can_be_changed_in_place_and_deleted() -> None:
+    life = queued(streaming(), "one", "two", "three")
+    life.fire(T.edit_queued, queued_id=life.facts.queue[1].id, parts=said("zwei"))
+    life.fire(T.delete_queued, queued_id=life.facts.queue[0].id)
+
+    assert texts(life) == ranks(life) == ["zwei", "three"]
+
+
+def test_an_interrupt_holds_the_queue() -> None:
+    life = with_queue(S.interrupted)
+
+    assert (life.facts.state, texts(life)) == (S.interrupted, ["later", "last"])
+
+
+def test_settings_may_let_the_queue_go_on_after_any_interrupt() -> None:
+    life = queued(streaming(promote_after_interrupt=True))
+    life.interrupt()
+    life.settle()
+
+    assert (life.facts.state, life.messages[-1].text) == (S.pending, "later")
+
+
+def test_an_interrupt_with_nothing_to_promote_rests() -> None:
+    life = streaming(promote_after_interrupt=True)
+    life.interrupt()
+    life.settle()
+
+    assert (life.facts.state, life.facts.promote) == (S.interrupted, False)
+
+
+@pytest.mark.parametrize("state", [S.interrupted, S.error])
+def test_a_message_to_a_resting_queue_joins_its_end_and_the_head_goes_first(state: ChatState) -> None:
+    life = with_queue(state)
+    life.send("new")
+
+    assert (life.messages[-1].text, texts(life)) == ("later", ["last", "new"])
+
+
+@pytest.mark.parametrize("state", BUSY)
+def test_an_edit_empties_the_queue(state: ChatState) -> None:
+    life = with_queue(state)
+    decision = life.edit("m1")
+
+    assert (texts(life), ranks(life)) == ([], [])
+    assert [message.text for message in life.messages] == ["rather"]
+    assert any(event.kind == "queue" and event.queue == () for event in decision.events)
+
+
+def test_a_receipt_names_the_message_and_whether_it_was_queued() -> None:
+    life = interrupted()
+    direct = life.send("a", client_id="one")
+    waits = life.send("b", client_id="two")
+
+    receipts = [write for made in (direct, waits) for write in made.writes if isinstance(write, RecordReceipt)]
+    assert [(receipt.client_id, receipt.queued) for receipt in receipts] == [("one", False), ("two", True)]
+    assert receipts[1].message_id == life.facts.queue[0].id
+
+
+def test_a_queued_message_keeps_its_id_in_the_history() -> None:
+    life = queued(streaming())
+    waiting = life.facts.queue[0].id
+    life.reply()
+
+    assert life.messages[-1].id == waiting

@@ -1,0 +1,183 @@
+"""Refusals: typed, with their facts and with what would have been right; nothing is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from cases import standing, with_queue
+from lives import Life, asking, client, queued, said, streaming, unsettled
+
+from turnwise.states import ChatState, IllegalTransition, Trigger
+from turnwise.states.calls import ToolResult
+from turnwise.states.errors import (
+    RETRYABLE_KINDS,
+    BrokenPromise,
+    ChatArchived,
+    ChatBusy,
+    ChatNotFound,
+    ConflictingReplay,
+    DeadlineExpired,
+    FatalToolError,
+    MessageNotFound,
+    ModelError,
+    NothingToCompact,
+    QueueFull,
+    SettingsError,
+    StaleLease,
+    StoreError,
+    ToolResultMismatch,
+    TurnwiseError,
+)
+from turnwise.states.refusals import REFUSALS
+from turnwise.states.table import BUSY
+
+S, T = ChatState, Trigger
+
+
+def refused(life: Life, error: type[TurnwiseError], act: Callable[[Life], Any]) -> Any:
+    before = life.facts
+    with pytest.raises(error) as raised:
+        act(life)
+    assert life.facts is before
+    assert str(raised.value).endswith("nothing was written")
+    return raised.value
+
+
+@pytest.mark.parametrize("state", BUSY)
+def test_a_message_that_must_not_wait_is_refused_by_a_busy_chat(state: ChatState) -> None:
+    error = refused(standing(state), ChatBusy, lambda life: life.send(when_busy="reject"))
+
+    assert error.state == state
+
+
+@pytest.mark.parametrize("state", [S.waiting, S.interrupted, S.error])
+def test_a_resting_chat_refuses_no_message(state: ChatState) -> None:
+    life = standing(state)
+    life.send(when_busy="reject")
+
+    assert life.facts.state is S.pending
+
+
+def test_a_full_queue_takes_no_more_but_never_keeps_the_user_from_stopping() -> None:
+    life = queued(streaming(queue_limit=1))
+    error = refused(life, QueueFull, lambda life: life.send("too many"))
+    assert error.limit == 1
+    life.send("now", when_busy="interrupt")
+
+    assert [message.text for message in life.facts.queue] == ["now", "later"]
+
+
+def test_an_unsettled_chat_is_busy() -> None:
+    refused(unsettled(), ChatBusy, lambda life: life.send(when_busy="reject"))
+
+
+@pytest.mark.parametrize(
+    ("given", "missing", "extra", "duplicate"),
+    [
+        (("a",), ("b",), (), ()),
+        (("a", "b", "x"), (), ("x",), ()),
+        (("a", "b", "b"), (), (), ("b",)),
+        ((), ("a", "b"), (), ()),
+        (("x", "x"), ("a", "b"), ("x",), ("x",)),
+    ],
+)
+def test_a_submission_names_exactly_the_open_client_calls(
+    given: tuple[str, ...], missing: tuple[str, ...], extra: tuple[str, ...], duplicate: tuple[str, ...]
+) -> None:
+    results = tuple(ToolResult(name, 1) for name in given)
+    life = asking(client("a"), client("b", 1))
+    error = refused(life, ToolResultMismatch, lambda life: life.fire(T.submit_tool_results, results=results))
+
+    assert (error.missing, error.extra, error.duplicate) == (missing, extra, duplicate)
+    assert all(name in str(error) for name in (*missing, *extra, *duplicate))
+
+
+@pytest.mark.parametrize("token", [None, 0, 2])
+def test_whoever_lost_the_lease_can_write_nothing(token: int | None) -> None:
+    error = refused(streaming(), StaleLease, lambda life: life.fire(T.step_finished, token=token))
+
+    assert (error.token, error.current) == (token, 1)
+
+
+def test_where_nobody_holds_the_chat_no_token_counts() -> None:
+    error = refused(standing(S.pending), StaleLease, lambda life: life.fire(T.failed, token=1))
+
+    assert "nobody holds the chat" in str(error)
+
+
+@pytest.mark.parametrize("trigger", [T.edit_queued, T.delete_queued, T.promote_queued])
+def test_only_what_waits_in_the_queue_can_be_touched_there(trigger: Trigger) -> None:
+    error = refused(
+        with_queue(S.streaming), MessageNotFound, lambda life: life.fire(trigger, queued_id="m99", parts=said("x"))
+    )
+
+    assert (error.message_id, error.expected) == ("m99", "queued message")
+
+
+def test_nothing_cannot_be_compacted() -> None:
+    life = Life()
+    life.create()
+
+    refused(life, NothingToCompact, lambda life: life.fire(T.request_compaction))
+
+
+def test_a_queue_that_waits_comes_before_a_compaction_or_a_clearing() -> None:
+    for trigger in (T.request_compaction, T.clear_context):
+        refused(with_queue(S.error), IllegalTransition, lambda life, trigger=trigger: life.fire(trigger))
+
+
+@pytest.mark.parametrize("state", [S.waiting, S.requires_action, S.error, S.interrupted])
+def test_an_archived_chat_accepts_nothing_but_unarchived(state: ChatState) -> None:
+    life = standing(state)
+    life.fire(T.archived)
+
+    for trigger in (T.edit_message, T.renamed, T.message_erased, T.archived):
+        refused(life, ChatArchived, lambda life, trigger=trigger: life.fire(trigger))
+    life.fire(T.unarchived)
+    assert not life.facts.archived
+
+
+def test_every_trigger_says_what_it_refuses() -> None:
+    assert set(REFUSALS) == set(Trigger)
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (ChatNotFound("c"), "there is no chat 'c' in this store; nothing was written"),
+        (
+            IllegalTransition(S.error, T.claimed, [T.resume, T.archived]),
+            (
+                "claimed is not possible in state error as the chat stands; "
+                "the table allows there: resume, archived; nothing was written"
+            ),
+        ),
+        (ConflictingReplay(call_id="a"), "call 'a' was answered before with another result; "),
+        (ConflictingReplay(call_id="a", outcome="interrupted"), "closed before any result came: interrupted; "),
+        (ConflictingReplay(client_id="k"), "client_id 'k' was used before for a message with other content; "),
+        (DeadlineExpired(["a", "b"]), "the deadline of a, b has passed; nothing was written"),
+        (ChatBusy(S.streaming), "send with when_busy='queue' or 'interrupt', or wait; nothing was written"),
+        (ChatArchived("c"), "unarchive it first; nothing was written"),
+        (BrokenPromise("c", T.settled, ["has_no_lease"]), "breaking has_no_lease; nothing was written"),
+        (SettingsError("max_steps", "0 is not positive"), "max_steps: 0 is not positive; nothing was stored"),
+        (StoreError("the disk is full"), "the disk is full"),
+        (ModelError("quota"), "the model call failed (quota): quota"),
+        (ModelError("stall", message="silence"), "the model call failed (stall): silence"),
+        (StaleLease("c", 1, 2), "token 1 is lost: token 2 holds the chat; nothing was written"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, TurnwiseError) else "",
+)
+def test_an_error_makes_its_text_from_its_facts(error: TurnwiseError, text: str) -> None:
+    assert text in str(error)
+
+
+@pytest.mark.parametrize("kind", [*sorted(RETRYABLE_KINDS), "authentication", "context_overflow"])
+def test_a_model_error_knows_whether_trying_again_may_help(kind: str) -> None:
+    assert ModelError(kind).retryable is (kind in RETRYABLE_KINDS)
+    assert ModelError(kind, retryable=False).retryable is False
+
+
+def test_a_tool_ends_a_chat_with_an_error_of_the_family() -> None:
+    assert issubclass(FatalToolError, TurnwiseError)

@@ -1,0 +1,196 @@
+"""Interrupts, lost attempts and repairs: what was shown is kept or taken back, and never both."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from cases import standing, stray
+from lives import ERROR, USAGE, Life, client, executing, local, pending, streaming, unsettled
+
+from turnwise.states import ChatState, IllegalTransition, Trigger
+from turnwise.states.facts import Lease
+from turnwise.states.invariants import PROMISES, broken_promises
+from turnwise.states.names import CallStatus, Need, StopReason, Tail
+
+S, T = ChatState, Trigger
+
+
+def test_an_interrupt_keeps_the_partial_answer_and_says_so() -> None:
+    life = unsettled()
+    life.settle(life.partial(text="so f", usage=USAGE))
+
+    message = life.messages[-1]
+    assert (message.text, message.partial, message.synthetic) == ("so f", True, False)
+    assert (life.facts.history.tail, life.facts.stop_reason) == (Tail.partial, StopReason.interrupted)
+    assert life.facts.usage == USAGE.marked_partial()
+
+
+def test_complete_calls_of_a_partial_answer_are_kept_and_answered() -> None:
+    life = unsettled()
+    life.settle(life.partial(local("a"), client("b", 1)))
+
+    assert [message.role for message in life.messages] == ["user", "assistant", "tool", "tool"]
+    assert {call.status for call in life.facts.calls} == {CallStatus.interrupted}
+    assert life.facts.history.tail is Tail.awaits_answer
+
+
+def test_an_interrupt_before_anything_was_shown_keeps_nothing() -> None:
+    life = unsettled()
+    life.settle(life.partial(text=""))
+
+    assert [message.role for message in life.messages] == ["user"]
+    assert life.facts.usage.partial
+
+
+def test_what_a_discarded_attempt_had_shown_is_not_kept() -> None:
+    """It was taken back: keeping it would show subscribers what they were told to forget."""
+    life = streaming()
+    shown = life.partial()
+    life.discard()
+    life.interrupt()
+    life.settle(shown)
+
+    assert [message.role for message in life.messages] == ["user"]
+
+
+def test_an_interrupted_chat_shows_and_starts_nothing_more() -> None:
+    life = executing()
+    life.interrupt()
+
+    for work in (life.attempt, life.reply, life.run_tools):
+        with pytest.raises(IllegalTransition):
+            work()
+
+
+def test_an_interrupt_without_a_holder_settles_without_a_lease() -> None:
+    life = pending()
+    life.interrupt()
+    life.settle()
+
+    assert (life.facts.state, life.facts.settled, life.facts.lease) == (S.interrupted, True, None)
+
+
+def test_an_unsettled_chat_that_lost_its_holder_is_settled_by_the_next() -> None:
+    life = unsettled()
+    life.held(T.lease_expired)
+    with pytest.raises(IllegalTransition):
+        life.held(T.lease_expired)
+    life.claim()
+    life.settle(life.partial())
+
+    assert (life.facts.settled, life.messages[-1].partial) == (True, True)
+
+
+def test_stopping_a_chat_forgets_the_compaction_it_owed() -> None:
+    life = standing(S.compacting)
+    life.interrupt()
+    life.settle()
+
+    assert life.facts.compaction.need is Need.none
+    assert life.facts.turn.ended_by is StopReason.interrupted
+
+
+def test_a_new_attempt_takes_back_what_a_dead_one_had_shown() -> None:
+    life = streaming()
+    life.held(T.lease_expired)
+    life.claim()
+    events = life.attempt().events
+
+    assert [(event.kind, event.attempt) for event in events] == [("attempt_discarded", 1)]
+    assert (life.facts.step.attempt, life.facts.usage.partial) == (2, True)
+
+
+def test_a_retry_schedule_survives_a_restart() -> None:
+    life = streaming()
+    life.discard()
+    retry_at = life.facts.step.retry_at
+    life.held(T.released)
+    life.claim()
+
+    step = life.facts.step
+    assert (step.failures, step.attempt, step.retry_at) == (1, 1, retry_at)
+    life.attempt()
+    assert (life.facts.step.failures, life.facts.step.attempt, life.facts.step.retry_at) == (1, 2, None)
+
+
+def test_startup_timeouts_are_counted_while_they_follow_one_another() -> None:
+    late = ERROR.model_copy(update={"kind": "startup_timeout"})
+    life = streaming()
+    counts = []
+    for error in (late, late, ERROR):
+        life.discard(error=error)
+        counts.append(life.facts.step.startup_timeouts)
+        life.attempt()
+
+    assert counts == [1, 2, 0]
+
+
+def test_an_edit_takes_back_the_attempt_under_way_and_counts_it() -> None:
+    life = streaming()
+    decision = life.edit("m1")
+
+    assert [event.kind for event in decision.events][:2] == ["attempt_discarded", "history_reset"]
+    assert life.facts.usage.partial
+    assert (life.facts.state, life.facts.turn.number) == (S.pending, 2)
+
+
+def test_a_fatal_error_keeps_the_partial_text() -> None:
+    life = streaming()
+    told = life.fail(life.partial(text="half"))
+
+    assert (life.messages[-1].text, life.messages[-1].partial) == ("half", True)
+    assert [event.kind for event in told.events] == ["message", "error", "status", "turn_finished"]
+
+
+@pytest.mark.parametrize("state", [None, *S])
+def test_a_repair_leads_to_an_error_that_promises_what_errors_promise(state: ChatState | None) -> None:
+    life = stray(state)
+    assert broken_promises(life.facts)
+    life.fire(T.repaired, error=ERROR)
+
+    assert (life.facts.state, life.facts.last_error, broken_promises(life.facts)) == (S.error, ERROR, ())
+
+
+@pytest.mark.parametrize("state", list(S))
+def test_a_sound_chat_is_not_repaired(state: ChatState) -> None:
+    with pytest.raises(IllegalTransition):
+        standing(state).fire(T.repaired, error=ERROR)
+
+
+def test_a_repaired_chat_is_answered_again_once_someone_resumes_it() -> None:
+    life = stray(S.streaming)
+    life.fire(T.repaired, error=ERROR)
+    life.fire(T.resume)
+    life.claim()
+
+    assert life.facts.state is S.streaming
+
+
+@pytest.mark.parametrize(
+    ("state", "change", "promise"),
+    [
+        (S.waiting, {"lease": Lease("w", 1)}, "has_no_lease"),
+        (S.waiting, {"lease": Lease("w", 7)}, "lease_is_the_newest"),
+        (S.waiting, {"settled": False}, "only_interrupts_are_unsettled"),
+        (S.waiting, {"promote": True}, "only_unsettled_chats_promote"),
+        (S.streaming, {"lease": None}, "has_a_lease"),
+        (S.streaming, {"calls": (local("a"),)}, "calls_are_of_this_step"),
+        (S.pending, {"history": Life().facts.history}, "work_is_left"),
+        (S.error, {"last_error": None}, "error_is_named"),
+        (S.requires_action, {"calls": ()}, "has_an_open_client_call"),
+        (S.compacting, {"compaction": Life().facts.compaction}, "step_is_not_compacted"),
+        (S.executing_tools, {"calls": ()}, "has_local_calls"),
+        (S.interrupted, {"lease": Lease("w", 1)}, "rests_without_lease_or_calls"),
+        (S.error, {"stored_state": "lost"}, "state_is_declared"),
+    ],
+)
+def test_a_broken_promise_is_named(state: ChatState, change: dict[str, object], promise: str) -> None:
+    life: Life = standing(state)
+    broken = broken_promises(dataclasses.replace(life.facts, **change))  # type: ignore[arg-type]
+
+    assert promise in broken
+
+
+def test_every_promise_is_a_sentence() -> None:
+    assert all(promise.__doc__ for promises in PROMISES.values() for promise in promises)

@@ -1,0 +1,222 @@
+"""The reference reader: a log folds to one transcript, however it is cut, and to what was committed."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from lives import (
+    ERROR,
+    Life,
+    asking,
+    client,
+    compacting,
+    executing,
+    failed,
+    interrupted,
+    local,
+    queued,
+    streaming,
+    waiting,
+)
+
+from turnwise.states import ChatState, Trigger
+from turnwise.states.calls import ToolResult
+from turnwise.states.events import Event, PartDelta, PartEvent, RetryEvent, StatusEvent, event_adapter
+from turnwise.states.messages import in_call_order
+from turnwise.states.names import Audience, StopReason
+from turnwise.states.transcript import Transcript, fold
+
+S, T = ChatState, Trigger
+
+
+def shown(life: Life, *deltas: str, attempt: int = 1) -> None:
+    """Let subscribers see parts of the attempt under way."""
+    for delta in deltas:
+        part = PartDelta(type="text", delta=delta)
+        event = PartEvent(seq=len(life.events) + 1, step=life.facts.step.number, attempt=attempt, index=0, part=part)
+        life.events.append(event)
+
+
+def long_life() -> Life:
+    """Return a chat that was retried, ran tools, asked its client, was compacted, edited, stopped and failed."""
+    life = streaming()
+    shown(life, "I ", "th")
+    life.discard()
+    life.attempt()
+    shown(life, "Let me ", "see", attempt=2)
+    life.reply(local("a", 2), local("b", 1), client("c", 0))
+    life.start("b")
+    life.finish("b")
+    life.finish("a")
+    life.held(T.tools_finished)
+    life.send("and now?")
+    life.submit(ToolResult("c", "yes"))
+    life.claim()
+    life.attempt()
+    life.reply(tokens=90)
+    life.compact()
+    life.attempt()
+    life.reply(tokens=10)
+    life.claim()
+    life.attempt()
+    shown(life, "Well")
+    life.interrupt()
+    life.settle(life.partial(text="Well"))
+    life.edit("m1", "from the start")
+    life.claim()
+    life.attempt()
+    life.fail()
+    return life
+
+
+LIVES: dict[str, Callable[[], Life]] = {
+    "long": long_life,
+    "waiting": waiting,
+    "asking": asking,
+    "executing": lambda: executing(local("a"), local("b", 1)),
+    "compacting": compacting,
+    "interrupted": interrupted,
+    "failed": failed,
+    "queued": lambda: queued(streaming(), "a", "b"),
+}
+
+
+def without_seq(transcript: Transcript) -> Transcript:
+    found = copy.deepcopy(transcript)
+    found.last_seq = 0
+    return found
+
+
+@pytest.mark.parametrize("name", LIVES)
+def test_events_fold_to_the_committed_transcript(name: str) -> None:
+    life = LIVES[name]()
+    told = fold(life.events)
+
+    assert told.messages == in_call_order([m for m in life.messages if m.audience is not Audience.model])
+    assert (told.state, told.queue, told.error) == (life.facts.state, life.facts.queue, life.facts.last_error)
+    assert told.open_calls == (life.facts.open_calls if life.facts.state is S.requires_action else ())
+    assert told.live == {}
+
+
+@given(st.data())
+def test_a_log_folds_the_same_in_pieces_as_whole(data: st.DataObject) -> None:
+    events = LONG.events
+    cut = data.draw(st.integers(min_value=0, max_value=len(events)))
+    again = data.draw(st.integers(min_value=0, max_value=cut))
+
+    half = fold(events[:cut])
+    assert fold(events[again:], half) == fold(events)
+
+
+@given(st.integers(min_value=0))
+def test_a_log_folds_the_same_after_a_journey_through_json(cut: int) -> None:
+    part = LONG.events[: cut % len(LONG.events)]
+    travelled: list[Event] = [event_adapter.validate_json(event_adapter.dump_json(event)) for event in part]
+
+    assert fold(travelled) == fold(part)
+
+
+LONG = long_life()
+
+
+def test_a_reply_under_way_is_live_until_it_is_a_message() -> None:
+    life = streaming()
+    shown(life, "Hel", "lo")
+    assert fold(life.events).live_text == "Hello"
+    life.reply(text="Hello")
+
+    told = fold(life.events)
+    assert (told.live_text, told.live_step, told.messages[-1].text) == ("", None, "Hello")
+    assert told.stop_reason is StopReason.end_turn
+
+
+def test_a_discarded_attempt_takes_its_parts_back_and_no_others() -> None:
+    life = streaming()
+    shown(life, "Hel")
+    before = fold(life.events)
+    life.discard()
+    taken_back = life.events[-2]
+    assert fold(life.events).live_text == ""
+
+    other = taken_back.model_copy(update={"attempt": 7, "seq": before.last_seq + 1})
+    assert fold([other], before).live_text == "Hel"
+
+
+def test_a_new_attempt_starts_with_nothing_shown() -> None:
+    life = streaming()
+    shown(life, "Hel")
+    shown(life, "Bon", attempt=2)
+
+    assert fold(life.events).live_text == "Bon"
+
+
+def test_parts_of_other_types_and_without_text_are_live_too() -> None:
+    part = PartDelta(type="reasoning", signature="s")
+    event = PartEvent(seq=1, step=1, attempt=1, index=3, part=part)
+
+    told = fold([event])
+    assert (told.live[3].type, told.live[3].text, told.live_text) == ("reasoning", "", "")
+
+
+def test_a_tool_message_does_not_end_the_reply_under_way() -> None:
+    life = executing(local("a"))
+    shown(life, "Hm")
+    life.finish("a")
+
+    assert fold(life.events).live_text == "Hm"
+
+
+def test_an_answered_call_is_no_longer_open_for_the_reader() -> None:
+    life = asking(client("a", within=1), client("b", 1))
+    life.wait(1)
+    life.fire(T.deadline_passed)
+
+    assert [call.call_id for call in fold(life.events).open_calls] == ["b"]
+
+
+def test_an_erased_message_takes_the_place_of_what_was_said() -> None:
+    life = waiting()
+    blank = life.messages[0].model_copy(update={"parts": (), "erased": True})
+    life.fire(T.message_erased, erased=blank)
+    told = fold(life.events)
+
+    assert [message.text for message in told.messages] == ["", "hi"]
+    assert life.messages[0].erased
+
+
+def test_erasing_what_only_the_model_saw_tells_nobody() -> None:
+    life = compacting()
+    life.compact()
+    blank = life.messages[-1].model_copy(update={"parts": (), "erased": True})
+
+    assert life.fire(T.message_erased, erased=blank).events == ()
+
+
+def test_a_reset_to_a_message_the_reader_never_saw_drops_only_what_is_live() -> None:
+    """A reader may join late: it has no message to take out."""
+    life = waiting()
+    told = fold(life.events)
+    reset = next(event for event in LONG.events if event.kind == "history_reset")
+    stranger = reset.model_copy(update={"seq": told.last_seq + 1, "first_removed": "m77"})
+
+    assert len(fold([stranger], told).messages) == 2
+
+
+def test_events_that_change_no_transcript_are_passed_over() -> None:
+    life = waiting()
+    told = fold(life.events)
+    retry = RetryEvent(seq=told.last_seq + 1, step=1, attempt=1, delay=1, error=ERROR, retry_at=life.now)
+
+    assert without_seq(fold([retry], copy.deepcopy(told))) == without_seq(told)
+
+
+def test_an_error_is_forgotten_when_the_chat_moves_on() -> None:
+    told = fold(failed().events)
+    assert told.error == ERROR
+
+    moved = StatusEvent(seq=told.last_seq + 1, state=S.pending, previous=S.error)
+    assert fold([moved], told).error is None

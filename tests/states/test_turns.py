@@ -1,0 +1,173 @@
+"""Turns: how they begin, what ends them, and that their end is told once, with the right reason."""
+
+from __future__ import annotations
+
+import pytest
+from lives import USAGE, Life, asking, client, executing, failed, interrupted, local, pending, queued, streaming
+
+from turnwise.states import ChatState, Trigger
+from turnwise.states.calls import ToolResult
+from turnwise.states.names import StopReason
+from turnwise.states.usage import Usage
+
+S, T = ChatState, Trigger
+
+
+def test_a_reply_without_calls_ends_the_turn_with_its_own_reason_and_the_providers_word() -> None:
+    ended = streaming().reply(stop=StopReason.max_tokens).events[-1]
+
+    assert (ended.turn, ended.stop_reason, ended.provider_reason) == (1, StopReason.max_tokens, "stop")
+    assert ended.usage == USAGE
+
+
+def test_calls_in_a_reply_beat_its_stop_reason() -> None:
+    life = streaming()
+    life.reply(local("a"), stop=StopReason.max_tokens)
+    life.run_tools()
+
+    assert life.facts.state is S.streaming
+    assert life.facts.turn.ended_by is None
+
+
+def test_an_empty_reply_ends_the_turn_and_stores_nothing() -> None:
+    decision = streaming().reply(text="")
+
+    assert [write.kind for write in decision.writes] == ["usage", "lease:dropped"]
+    assert decision.facts.stop_reason is StopReason.end_turn
+
+
+def test_the_last_allowed_step_runs_its_tools_and_ends_the_turn() -> None:
+    life = executing(max_steps=1)
+    life.run_tools()
+
+    assert (life.facts.state, life.facts.stop_reason) == (S.waiting, StopReason.max_steps)
+
+
+def test_a_text_reply_at_the_ceiling_keeps_its_own_reason() -> None:
+    life = streaming(max_steps=1)
+    life.reply()
+
+    assert life.facts.stop_reason is StopReason.end_turn
+
+
+@pytest.mark.parametrize(
+    ("limits", "reason"),
+    [({"turn_tokens": 15}, StopReason.token_budget), ({"turn_seconds": 2}, StopReason.time_budget)],
+)
+def test_a_spent_budget_ends_the_turn_after_its_tools(limits: dict[str, float], reason: StopReason) -> None:
+    life = executing(**limits)
+    life.wait(2)
+    life.run_tools()
+
+    assert (life.facts.state, life.facts.stop_reason) == (S.waiting, reason)
+
+
+def test_budgets_that_are_not_spent_let_the_turn_go_on() -> None:
+    life = executing(turn_tokens=16, turn_seconds=2, max_steps=None)
+    life.wait(1)
+    life.run_tools()
+
+    assert life.facts.state is S.streaming
+
+
+def test_no_budget_takes_a_step_away_that_has_begun() -> None:
+    """A worker that takes over a step half done must finish it."""
+    life = streaming(max_steps=1)
+    life.held(T.released)
+    life.claim()
+
+    assert (life.facts.state, life.facts.step.number) == (S.streaming, 1)
+
+
+def test_a_stop_after_tool_ends_the_turn_when_it_succeeds() -> None:
+    life = executing(local("a", stop_after=True))
+    life.run_tools()
+
+    assert (life.facts.state, life.facts.stop_reason) == (S.waiting, StopReason.stop_after_tool)
+
+
+def test_a_stop_after_tool_that_fails_lets_the_turn_go_on() -> None:
+    life = executing(local("a", stop_after=True))
+    life.finish("a", fails=True)
+    life.held(T.tools_finished)
+
+    assert life.facts.state is S.streaming
+
+
+def test_a_stop_after_tool_beside_a_client_call_ends_the_turn_once_the_client_has_answered() -> None:
+    life = executing(local("a", stop_after=True), client("b", 1))
+    life.run_tools()
+    assert life.facts.state is S.requires_action
+    life.submit()
+    life.claim()
+
+    assert (life.facts.state, life.facts.stop_reason) == (S.waiting, StopReason.stop_after_tool)
+
+
+def test_a_turn_out_of_steps_ends_when_the_clients_results_come() -> None:
+    life = asking(max_steps=1)
+    life.submit(ToolResult("a", 1))
+    life.claim()
+
+    assert (life.facts.state, life.facts.stop_reason) == (S.waiting, StopReason.max_steps)
+
+
+def test_a_new_turn_has_a_fresh_budget_and_its_own_usage() -> None:
+    life = streaming(max_steps=1)
+    life.reply()
+    life.send()
+    life.claim()
+
+    assert (life.facts.turn.number, life.facts.turn.first_step, life.facts.turn.steps) == (2, 2, 1)
+    assert life.facts.turn.usage == Usage()
+    assert life.facts.usage == USAGE
+
+
+def test_a_resumed_turn_is_the_same_turn_with_a_fresh_budget() -> None:
+    life = interrupted(max_steps=1)
+    used = life.facts.turn.usage
+    life.fire(T.resume)
+
+    turn = life.facts.turn
+    assert (turn.number, turn.steps, turn.open, turn.ended_by, turn.usage) == (1, 0, True, None, used)
+    assert (life.facts.interrupt_reason, life.facts.stop_reason) == (None, None)
+
+
+def test_resuming_a_rested_queue_begins_a_turn_with_its_head() -> None:
+    life = queued(streaming(), "first", "second")
+    life.interrupt()
+    life.settle()
+    life.fire(T.resume)
+
+    assert (life.facts.turn.number, life.messages[-1].text) == (2, "first")
+    assert [message.text for message in life.facts.queue] == ["second"]
+
+
+def test_an_error_ends_the_turn_is_named_and_is_forgotten_by_the_next_message() -> None:
+    life = failed()
+    assert life.facts.stop_reason is StopReason.error
+    assert life.facts.last_error is not None
+    life.send()
+
+    assert (life.facts.last_error, life.facts.stop_reason) == (None, None)
+
+
+def test_the_end_of_a_turn_is_told_once() -> None:
+    life = interrupted()
+    life.fire(T.request_compaction)
+    life.claim()
+    life.interrupt()
+    life.settle()
+
+    assert sum(event.kind == "turn_finished" for event in life.events) == 1
+    assert life.facts.stop_reason is StopReason.interrupted
+
+
+def test_labels_change_without_touching_the_conversation() -> None:
+    life: Life = pending()
+    history = life.facts.history_version
+    life.fire(T.renamed, title="Apples")
+    life.fire(T.metadata_changed, metadata={"team": "x"})
+
+    assert (life.facts.profile.title, life.facts.profile.metadata) == ("Apples", {"team": "x"})
+    assert life.facts.history_version == history
