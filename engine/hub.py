@@ -51,8 +51,9 @@ class Listener:
             raise failure
 
     def ring(self, events: Sequence[Event] = (), facts: Facts | None = None) -> None:
-        """Wake the reader."""
-        self.facts = facts
+        """Wake the reader. What was committed first may be told last: the newest facts count."""
+        if facts is None or self.facts is None or facts.version > self.facts.version:
+            self.facts = facts
         self._buffer.extend(events)
         if len(self._buffer) > MAX_BUFFERED:
             self._buffer.clear()
