@@ -37,11 +37,15 @@ class Toolbox:
         return tuple(specs) if active is None else tuple(spec for spec in specs if spec.name in active)
 
     def first_calls(self, facts: Facts) -> tuple[ToolCall, ...]:
-        """Return the calls to start as soon as the chat executes tools: one, or a batch that may run in parallel."""
+        """Return the calls to start as soon as the chat executes tools: one, or a batch that may run in parallel.
+
+        A call that a crash cut off is none of them: its tool is asked first what became of it.
+        """
         if facts.step.stage is not Stage.acting:
             return ()
         local = [call for call in facts.calls if call.is_local]
-        return tuple(call for call in local if call.open)[: self.width(local)]
+        first = [call for call in local if call.open][: self.width(local)]
+        return tuple(call for call in first if call.status is CallStatus.planned)
 
     def width(self, calls: Sequence[ToolCall]) -> int:
         """Return how many calls of a batch may run at once: several only if every call is safe."""
