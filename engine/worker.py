@@ -49,7 +49,7 @@ class Worker:
 
     async def act(self, chat_id: str, script: Script, *, actor: str) -> Committed:
         """Run `script` on a chat in one transaction, and run the chat here if it then wants a worker."""
-        reserved = not self._desk.stopping and self._room() > 0
+        reserved = self._room() > 0
         self._reserved += reserved
         before: dict[str, Facts] = {}
 
@@ -144,7 +144,7 @@ class Worker:
 
     async def _claim(self) -> None:
         limit = min(CLAIMS_PER_TICK, self._room())
-        if limit < 1 or self._desk.stopping:
+        if limit < 1:
             return
         self._reserved += limit
         self._backlog = False
@@ -214,6 +214,9 @@ class Worker:
                 self._views.popitem(last=False)
 
     def _room(self) -> int:
+        """Return how many more chats may run here: none once the worker is about to stop."""
+        if self._desk.stopping:
+            return 0
         return self._settings.max_running - len(self._runners) - self._reserved
 
 
