@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Self
 
 from turnwise.providers.protocol import Model
 from turnwise.states.errors import SettingsError
@@ -161,6 +161,15 @@ class Settings:
         _one_of("tools_parallel", self.tools_parallel, ("safe", "all"))
         if not self.continue_prompt.strip():
             raise SettingsError("continue_prompt", "must hold text; an empty message is refused by providers")
+
+    @classmethod
+    def for_reasoning(cls, **settings: Any) -> Self:
+        """Return settings for models that think long before they speak: both timeouts are ten minutes.
+
+        Raises:
+            SettingsError: a value makes no sense.
+        """
+        return cls(**{"startup_timeout": 600, "idle_timeout": 600, **settings})
 
     def limits(self, context_limit: int | None) -> Limits:
         """Return what guards and writes look at, for a model with that context window."""
