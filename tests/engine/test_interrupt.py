@@ -1,0 +1,421 @@
+"""Interrupts: whatever a chat is doing, stop means stop; what was shown is kept, and the next request is valid."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import anyio
+import anyio.from_thread
+import pytest
+from watching import (
+    Delegate,
+    Gate,
+    MakeModel,
+    OpenEngine,
+    Started,
+    assert_told_right,
+    log,
+    phases,
+    said,
+    seen,
+    shown,
+    stored_at,
+)
+
+from turnwise import (
+    ChatState,
+    ClientTool,
+    ConflictingReplay,
+    Engine,
+    IllegalTransition,
+    ModelError,
+    ModelPart,
+    Settings,
+    ToolContext,
+    ToolResult,
+    tool,
+)
+from turnwise.persistence.protocol import Committed, Plan
+from turnwise.providers.scripted import Call, Reply
+from turnwise.states.events import PartEvent, StatusEvent, ToolResultEvent, TurnFinishedEvent
+from turnwise.states.messages import ReasoningPart
+from turnwise.testing.clock import ManualClock
+
+QUICK = Settings(coalesce=0)
+ASK = ClientTool("ask", "Ask the person.", {"type": "object"})
+STOPPED = "Interrupted by the user before a result was there."
+
+
+async def stop(engine: Engine, chat_id: str) -> None:
+    """Interrupt, and wait until the interrupt is settled."""
+    await engine.interrupt(chat_id, reason="enough")
+    chat = await engine.wait(chat_id, until=[ChatState.interrupted])
+    assert (chat.settled, chat.stop_reason, chat.open_calls) == (True, "interrupted", [])
+    ends = [event for event in await log(engine, chat_id) if isinstance(event, TurnFinishedEvent)]
+    assert [event.stop_reason for event in ends] == ["interrupted"]
+    await assert_told_right(engine, chat_id)
+
+
+async def test_while_streaming_what_was_shown_is_kept_as_partial(
+    open_engine: OpenEngine, strict_model: MakeModel
+) -> None:
+    model = strict_model([Reply("Hello", chunks=["Hel", "lo"], stall_after=1), "Hi again"])
+    async with open_engine(model, settings=QUICK) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "hello")
+        await shown(engine, chat.id, "Hel")
+        await stop(engine, chat.id)
+        history = await engine.messages(chat.id)
+        assert said(history) == [("user", "hello"), ("assistant", "Hel")]
+        assert [message.partial for message in history] == [False, True]
+        await engine.ask(chat.id, "next")
+        assert said(model.requests[-1].messages) == [("user", "hello"), ("assistant", "Hel"), ("user", "next")]
+
+
+async def test_resuming_asks_to_go_on_without_storing_the_request(
+    open_engine: OpenEngine, strict_model: MakeModel
+) -> None:
+    model = strict_model([Reply("Hello", chunks=["Hel", "lo"], stall_after=1), "lo"])
+    async with open_engine(model, settings=QUICK) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "hello")
+        await shown(engine, chat.id, "Hel")
+        await stop(engine, chat.id)
+        await engine.resume(chat.id)
+        await engine.wait(chat.id, until=[ChatState.waiting])
+        assert said(model.requests[-1].messages) == [("user", "hello"), ("assistant", "Hel"), ("user", "Continue.")]
+        assert said(await engine.messages(chat.id)) == [("user", "hello"), ("assistant", "Hel"), ("assistant", "lo")]
+
+
+async def test_before_the_first_part_it_ends_at_once_without_an_empty_message(
+    open_engine: OpenEngine, strict_model: MakeModel
+) -> None:
+    silent = Started(Reply(stall_after=0))
+    async with open_engine(strict_model([silent, "ok"]), settings=QUICK) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "hello")
+        await silent.asked.wait()
+        await stop(engine, chat.id)
+        assert said(await engine.messages(chat.id)) == [("user", "hello")]
+        assert (await engine.get_chat(chat.id)).usage.partial
+        assert (await engine.ask(chat.id, "next")).text == "ok"
+
+
+async def test_nothing_of_the_attempt_is_shown_once_the_interrupt_is_committed(
+    open_engine: OpenEngine, strict_model: MakeModel
+) -> None:
+    model = strict_model(Reply("x" * 2000, chunks=1))
+    async with open_engine(model, settings=QUICK) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "hello")
+        await shown(engine, chat.id, "x")
+        await stop(engine, chat.id)
+        kinds = [(event.kind, getattr(event, "state", None)) for event in await log(engine, chat.id)]
+        assert "part" not in [kind for kind, _ in kinds[kinds.index(("status", "interrupted")) :]]
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [ModelPart("reasoning_delta", text="Let me")],
+        [ModelPart("reasoning_delta", text="Let me think", signature="s1")],
+        [ModelPart("reasoning_delta", text="Hm", signature="s1"), ModelPart("text_delta", text="So")],
+        [ModelPart("reasoning_delta", text="Hm", signature="s1"), ModelPart("reasoning_delta", text="and")],
+    ],
+)
+async def test_in_the_midst_of_reasoning_the_next_request_is_valid(
+    open_engine: OpenEngine, strict_model: MakeModel, parts: list[ModelPart]
+) -> None:
+    model = strict_model([Reply(parts=parts, stall_after=len(parts)), "ok", "fine"])
+    async with open_engine(model, settings=QUICK) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "hello")
+        await shown(engine, chat.id, parts[-1].text)
+        await stop(engine, chat.id)
+        assert (await engine.messages(chat.id))[-1].partial
+        await engine.resume(chat.id)
+        await engine.wait(chat.id, until=[ChatState.waiting])
+        signed = [
+            part
+            for message in model.requests[-1].messages
+            for part in message.parts
+            if isinstance(part, ReasoningPart) and part.signature is not None
+        ]
+        assert all((part.text, part.signature) == (parts[0].text, "s1") for part in signed)
+        assert (await engine.ask(chat.id, "next")).text == "fine"
+
+
+async def test_a_complete_call_of_a_reply_that_was_cut_short_gets_a_result_and_never_runs(
+    open_engine: OpenEngine, strict_model: MakeModel
+) -> None:
+    work = Gate()
+    parts = [
+        ModelPart("text_delta", text="I will"),
+        ModelPart("tool_call", id="c1", name="work", arguments={}),
+        ModelPart("tool_call_start", id="c2", name="work"),
+        ModelPart("tool_call_delta", id="c2", arguments="{"),
+    ]
+    model = strict_model([Reply(parts=parts, stall_after=4), "ok"])
+    async with open_engine(model, settings=QUICK, tools=[work.tool]) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "hello")
+        await shown(engine, chat.id, "{")
+        await stop(engine, chat.id)
+        assert said(await engine.messages(chat.id))[1:] == [("assistant", "I will"), ("tool", STOPPED)]
+        assert (await engine.ask(chat.id, "next")).text == "ok"
+        assert work.runs == []
+
+
+async def test_in_back_off_no_further_attempt_is_made(open_engine: OpenEngine, strict_model: MakeModel) -> None:
+    clock = ManualClock()
+    model = strict_model([Reply(error=ModelError("overloaded")), "ok"])
+    async with open_engine(model, settings=QUICK, clock=clock) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "hello")
+        await seen(engine, chat.id, "retry")
+        await stop(engine, chat.id)
+        await clock.advance(10)
+        assert len(model.requests) == 1
+        assert said(await engine.messages(chat.id)) == [("user", "hello")]
+        assert (await engine.ask(chat.id, "next")).text == "ok"
+
+
+async def test_parallel_tools_are_cancelled_and_a_finished_sibling_keeps_its_result(
+    open_engine: OpenEngine, strict_model: MakeModel
+) -> None:
+    slow, fast = Gate("slow", parallel_safe=True), Gate("fast", parallel_safe=True)
+    calls = [Call("slow", {}, id="s1"), Call("fast", {}, id="f"), Call("slow", {}, id="s2")]
+    model = strict_model([Reply("on it", calls=calls), "ok"])
+    async with open_engine(model, settings=QUICK, tools=[slow.tool, fast.tool]) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "hello")
+        await fast.entered.wait()
+        fast.open.set()
+        await seen(engine, chat.id, "tool_result", call_id="f")
+        await stop(engine, chat.id)
+        assert slow.cancelled == 2
+        assert said(await engine.messages(chat.id)) == [
+            ("user", "hello"),
+            ("assistant", "on it"),
+            ("tool", STOPPED),
+            ("tool", "fast done"),
+            ("tool", STOPPED),
+        ]
+        results = [message.result for message in await engine.messages(chat.id) if message.result]
+        assert [(result.outcome, result.is_error) for result in results] == [
+            ("interrupted", False),
+            ("succeeded", False),
+            ("interrupted", False),
+        ]
+        assert said(await engine.messages(chat.id, view="raw")) == [
+            ("user", "hello"),
+            ("assistant", "on it"),
+            ("tool", "fast done"),
+        ]
+        assert (await engine.ask(chat.id, "next")).text == "ok"
+
+
+async def test_of_sequential_tools_those_that_wait_never_start(
+    open_engine: OpenEngine, strict_model: MakeModel
+) -> None:
+    work, later = Gate(), Gate("later")
+    model = strict_model([Reply("", calls=[Call("work", {}), Call("later", {})]), "ok"])
+    async with open_engine(model, settings=QUICK, tools=[work.tool, later.tool]) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "hello")
+        await work.entered.wait()
+        await stop(engine, chat.id)
+        assert (work.cancelled, len(later.runs)) == (1, 0)
+        assert (await engine.ask(chat.id, "next")).text == "ok"
+        assert later.runs == []
+
+
+async def test_a_tool_that_ignores_its_cancellation_holds_nobody_up_and_its_late_result_is_dropped(
+    open_engine: OpenEngine, strict_model: MakeModel
+) -> None:
+    entered, let_go, finished = anyio.Event(), anyio.Event(), anyio.Event()
+
+    @tool
+    async def stubborn(context: ToolContext) -> str:
+        """Work on, whatever they say."""
+        entered.set()
+        with anyio.CancelScope(shield=True):
+            await let_go.wait()
+        finished.set()
+        return "too late"
+
+    async with open_engine(strict_model([Reply("", calls=[Call("stubborn", {})]), "ok"]), tools=[stubborn]) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "hello")
+        await entered.wait()
+        await stop(engine, chat.id)
+        before = await log(engine, chat.id)
+        let_go.set()
+        await finished.wait()
+        await engine.ask(chat.id, "next")
+        outputs = [event.output for event in await log(engine, chat.id) if isinstance(event, ToolResultEvent)]
+        assert outputs == [STOPPED]
+        assert (await log(engine, chat.id))[: len(before)] == before
+
+
+async def test_a_blocking_tool_in_a_thread_is_told_and_not_waited_for(
+    open_engine: OpenEngine, strict_model: MakeModel
+) -> None:
+    entered, let_go, contexts = anyio.Event(), threading.Event(), []
+
+    @tool
+    def block(context: ToolContext) -> str:
+        """Block a thread."""
+        contexts.append(context)
+        anyio.from_thread.run_sync(entered.set)
+        let_go.wait()
+        return "too late"
+
+    try:
+        async with open_engine(strict_model([Reply("", calls=[Call("block", {})]), "ok"]), tools=[block]) as engine:
+            chat = await engine.create_chat()
+            await engine.send_message(chat.id, "hello")
+            await entered.wait()
+            await stop(engine, chat.id)
+            assert contexts[0].cancelled
+            assert (await engine.ask(chat.id, "next")).text == "ok"
+    finally:
+        let_go.set()
+
+
+async def test_while_compacting_the_history_stays_as_it_is(open_engine: OpenEngine, strict_model: MakeModel) -> None:
+    silent = Started(Reply(stall_after=0))
+    model = strict_model([Reply("hi", usage=(80, 5)), "ok"], summary=silent, context_limit=100)
+    async with open_engine(model, settings=QUICK) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "hello")
+        await silent.asked.wait()
+        await stop(engine, chat.id)
+        assert await phases(engine, chat.id) == ["started"]
+        assert said(await engine.messages(chat.id)) == [("user", "hello"), ("assistant", "hi")]
+        with pytest.raises(IllegalTransition):
+            await engine.resume(chat.id)
+        assert (await engine.ask(chat.id, "next")).text == "ok"
+
+
+async def test_in_requires_action_the_calls_are_closed_without_a_model_call(
+    open_engine: OpenEngine, strict_model: MakeModel
+) -> None:
+    model = strict_model([Reply("", calls=[Call("ask", {})]), "ok"])
+    async with open_engine(model, settings=QUICK) as engine:
+        chat = await engine.create_chat(client_tools=[ASK])
+        await engine.ask(chat.id, "hello")
+        await stop(engine, chat.id)
+        assert len(model.requests) == 1
+        assert said(await engine.messages(chat.id))[-1] == ("tool", STOPPED)
+        assert (await engine.ask(chat.id, "next")).text == "ok"
+
+
+async def test_a_pending_chat_without_any_worker_is_settled_at_once(
+    open_engine: OpenEngine, strict_model: MakeModel
+) -> None:
+    async with open_engine(strict_model([]), settings=Settings(run_worker=False)) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "hello")
+        await engine.send_message(chat.id, "and")
+        chat = await engine.interrupt(chat.id)
+        assert (chat.state, chat.settled, chat.queued) == ("interrupted", True, 1)
+        triggers = [record.trigger for record in await engine.audit(chat.id)]
+        assert triggers[-2:] == ["interrupt", "settled"]
+        await assert_told_right(engine, chat.id)
+
+
+async def test_interrupting_twice_changes_nothing_and_succeeds(
+    open_engine: OpenEngine, strict_model: MakeModel
+) -> None:
+    silent = Started(Reply(stall_after=0))
+    async with open_engine(strict_model([silent]), settings=QUICK) as engine:
+        chat = await engine.create_chat()
+        with pytest.raises(IllegalTransition):
+            await engine.interrupt(chat.id)
+        await engine.send_message(chat.id, "hello")
+        await silent.asked.wait()
+        await stop(engine, chat.id)
+        before = await engine.get_chat(chat.id)
+        assert await engine.interrupt(chat.id) == before
+
+
+async def test_the_queue_is_held_until_someone_resumes(open_engine: OpenEngine, strict_model: MakeModel) -> None:
+    silent = Started(Reply(stall_after=0))
+    async with open_engine(strict_model([silent, "one", "two"]), settings=QUICK) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "hello")
+        await silent.asked.wait()
+        await engine.send_message(chat.id, "later")
+        await stop(engine, chat.id)
+        assert [queued.text for queued in await engine.queued(chat.id)] == ["later"]
+        await engine.resume(chat.id)
+        await engine.wait(chat.id, until=[ChatState.waiting])
+        assert said(await engine.messages(chat.id)) == [("user", "hello"), ("user", "later"), ("assistant", "one")]
+
+
+class Interrupting(Delegate):
+    """A store that interrupts the chat right before or right after the `at`th transaction, once."""
+
+    def __init__(self, store: Any, at: int, *, before: bool) -> None:
+        super().__init__(store)
+        self._at = at
+        self._before = before
+        self.interrupt: Callable[[str], Any] | None = None
+        self.struck = False
+
+    @property
+    def strikes_next(self) -> bool:
+        """Whether the next transaction is the one."""
+        return self._at == 1
+
+    async def change(self, chat_id: str, plan: Plan, *, shown: Sequence[PartEvent] = ()) -> Committed:
+        if self.interrupt is not None:
+            self._at -= 1
+        strikes = self._at == 0 and not self.struck and self.interrupt is not None
+        self.struck = self.struck or strikes
+        if strikes and self._before and self.interrupt is not None:
+            await self.interrupt(chat_id)
+        committed: Committed = await self._store.change(chat_id, plan, shown=shown)
+        if strikes and not self._before and self.interrupt is not None:
+            await self.interrupt(chat_id)
+        return committed
+
+
+@pytest.mark.parametrize(("at", "before"), [(at, where) for at in range(2, 8) for where in (True, False)][:-1])
+async def test_an_interrupt_around_any_commit_of_a_turn_settles_cleanly(
+    open_engine: OpenEngine, strict_model: MakeModel, database: Any, at: int, *, before: bool
+) -> None:
+    one, two = Gate("one"), Gate("two")
+    one.open.set()
+    two.open.set()
+    calls = [Call("one", {}, id="a"), Call("two", {}, id="b"), Call("ask", {}, id="c")]
+    replies = [Reply("see", calls=calls, usage=(80, 5)), Reply("so", usage=(20, 5)), "ok"]
+    model = strict_model(replies, context_limit=100)
+    store = Interrupting(stored_at(database), at, before=before)
+    async with open_engine(model, store=store, settings=QUICK, tools=[one.tool, two.tool]) as engine:
+        chat = await engine.create_chat(client_tools=[ASK])
+        store.interrupt = engine.interrupt
+        await engine.send_message(chat.id, "hello")
+        rested = await engine.wait(chat.id)
+        if rested.state == "requires_action":
+            overtaken = pytest.raises(ConflictingReplay) if store.strikes_next and before else contextlib.nullcontext()
+            with overtaken:
+                await engine.submit_tool_results(chat.id, [ToolResult("c", "yes")])
+            rested = await engine.wait(chat.id, until=[ChatState.interrupted])
+        assert store.struck
+        assert (rested.state, rested.open_calls) == ("interrupted", [])
+        await assert_told_right(engine, chat.id)
+        after = await engine.ask(chat.id, "next")
+        assert after.chat.state == "waiting"
+        history = await engine.messages(chat.id)
+        asked = [call.call_id for message in history for call in message.calls]
+        answered = [message.result.call_id for message in history if message.result]
+        assert sorted(asked) == sorted(answered)
+        assert max(len(one.runs), len(two.runs)) <= 1
+        states = [event.state for event in await log(engine, chat.id) if isinstance(event, StatusEvent)]
+        assert states.count(ChatState.interrupted) == 1
+        await assert_told_right(engine, chat.id)

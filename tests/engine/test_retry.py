@@ -1,0 +1,298 @@
+"""Retry and timeouts: one layer, on a durable schedule, and no model is given up too early or waited for in vain."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from watching import Gate, MakeModel, OpenEngine, assert_told_right, log, said, seen, shown
+
+from turnwise import ChatState, ModelError, ModelPart, ModelRequest, RetryPolicy, Settings
+from turnwise.engine.clock import sleep
+from turnwise.providers.scripted import Call, Reply
+from turnwise.states.events import AttemptDiscardedEvent, RetryEvent
+from turnwise.testing.clock import ManualClock
+
+NEVER = RetryPolicy(after_output="never")
+HEL = Reply("Hello", chunks=["Hel", "lo"], stall_after=1)
+
+
+def retrying(**changes: object) -> Settings:
+    return Settings(
+        **{"coalesce": 0, "shutdown_grace": 0, "poll_interval": 10_000, "lease": 100_000, "renew_every": 10_000}
+        | changes
+    )  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("retry_after", "delays"),
+    [(None, [1, 2, 4, 8, 16, 32, 60, 60]), (90, [90] * 8), (10, [10, 10, 10, 10, 16, 32, 60, 60])],
+)
+async def test_the_delays_double_up_to_a_minute_and_the_providers_wish_is_a_minimum(
+    open_engine: OpenEngine, strict_model: MakeModel, retry_after: float | None, delays: list[float]
+) -> None:
+    clock = ManualClock()
+    down = Reply(error=ModelError("overloaded", retry_after=retry_after, status=503))
+    model = strict_model([*[down] * 8, "at last"])
+    async with open_engine(model, settings=retrying(), clock=clock) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "hello")
+        for number, delay in enumerate(delays, start=1):
+            retry = await seen(engine, chat.id, "retry", number)
+            assert (retry.attempt, retry.delay) == (number, delay)
+            assert retry.retry_at == clock.now() + timedelta(seconds=delay)
+            assert (retry.error.kind, retry.error.status) == ("overloaded", 503)
+            await clock.advance(delay - 0.001)
+            assert len(model.requests) == number
+            await clock.advance(0.001)
+        rested = await engine.wait(chat.id)
+        assert (rested.state, rested.attempt) == ("waiting", 9)
+        assert said(await engine.messages(chat.id)) == [("user", "hello"), ("assistant", "at last")]
+        await assert_told_right(engine, chat.id)
+
+
+async def test_after_the_last_attempt_the_chat_ends_in_error(open_engine: OpenEngine, strict_model: MakeModel) -> None:
+    clock = ManualClock()
+    model = strict_model(Reply(error=ModelError("rate_limit")))
+    settings = retrying(retry=RetryPolicy(attempts=3))
+    async with open_engine(model, settings=settings, clock=clock) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "hello")
+        for number, delay in ((1, 1), (2, 2)):
+            await seen(engine, chat.id, "retry", number)
+            await clock.advance(delay)
+        rested = await engine.wait(chat.id)
+        assert (rested.state, rested.stop_reason, len(model.requests)) == ("error", "error", 3)
+        assert rested.last_error is not None
+        assert (rested.last_error.kind, rested.last_error.attempt) == ("rate_limit", 3)
+
+
+async def test_a_step_that_succeeds_forgets_the_failures_of_the_one_before(
+    open_engine: OpenEngine, strict_model: MakeModel
+) -> None:
+    clock, work = ManualClock(), Gate()
+    work.open.set()
+    down = Reply(error=ModelError("network"))
+    model = strict_model([down, Reply("", calls=[Call("work", {})]), down, "done"])
+    async with open_engine(model, settings=retrying(), clock=clock, tools=[work.tool]) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "hello")
+        for number in (1, 2):
+            assert (await seen(engine, chat.id, "retry", number)).delay == 1
+            await clock.advance(1)
+        assert (await engine.wait(chat.id)).state == "waiting"
+
+
+@pytest.mark.parametrize(
+    "kind", ["authentication", "quota", "bad_request", "unknown_model", "context_overflow", "content_filter"]
+)
+async def test_what_cannot_pass_is_not_tried_again(open_engine: OpenEngine, strict_model: MakeModel, kind: str) -> None:
+    model = strict_model([Reply("Hel", error=ModelError(kind, status=400), error_after=1)])
+    async with open_engine(model, settings=retrying()) as engine:
+        chat = await engine.create_chat()
+        result = await engine.ask(chat.id, "hello")
+        assert (result.chat.state, len(model.requests)) == ("error", 1)
+        assert result.chat.last_error is not None
+        assert (result.chat.last_error.kind, result.chat.last_error.retryable) == (kind, False)
+        assert said(result.messages) == [("user", "hello"), ("assistant", "Hel")]
+        await assert_told_right(engine, chat.id)
+
+
+@pytest.mark.parametrize("kind", ["rate_limit", "overloaded", "server_error", "network", "startup_timeout", "stall"])
+async def test_what_may_pass_is_tried_again(open_engine: OpenEngine, strict_model: MakeModel, kind: str) -> None:
+    clock = ManualClock()
+    model = strict_model([Reply(error=ModelError(kind)), "ok"])
+    async with open_engine(model, settings=retrying(), clock=clock) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "hello")
+        await seen(engine, chat.id, "retry")
+        await clock.advance(1)
+        assert (await engine.wait(chat.id)).state == "waiting"
+
+
+async def test_a_model_that_does_not_begin_is_given_up_and_given_longer_each_time(
+    open_engine: OpenEngine, strict_model: MakeModel
+) -> None:
+    clock = ManualClock()
+    model = strict_model([*[Reply(stall_after=0)] * 6, "Hello"])
+    async with open_engine(model, settings=retrying(), clock=clock) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "hi")
+        for number, limit in enumerate((60, 120, 240, 480, 600, 600), start=1):
+            await seen(engine, chat.id, "status", state="streaming")
+            while len(model.requests) < number:
+                await clock.advance(0)
+            await clock.advance(limit - 1)
+            assert len([event for event in await log(engine, chat.id) if isinstance(event, RetryEvent)]) == number - 1
+            await clock.advance(1)
+            retry = await seen(engine, chat.id, "retry", number)
+            assert (retry.error.kind, retry.attempt, retry.delay) == ("startup_timeout", number, 2 ** (number - 1))
+            await clock.advance(retry.delay)
+        assert (await engine.wait(chat.id)).state == "waiting"
+        assert said(await engine.messages(chat.id)) == [("user", "hi"), ("assistant", "Hello")]
+        await assert_told_right(engine, chat.id)
+
+
+async def test_a_stall_before_any_output_leads_to_a_second_attempt_and_the_text_comes_once(
+    open_engine: OpenEngine, strict_model: MakeModel
+) -> None:
+    clock = ManualClock()
+    opened = Reply(parts=[ModelPart("reasoning_delta")], stall_after=1)
+    model = strict_model([opened, "Hello"])
+    async with open_engine(model, settings=retrying(retry=NEVER), clock=clock) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "hi")
+        await _stalled(clock, model, 90)
+        assert (await seen(engine, chat.id, "retry")).error.kind == "network"
+        await clock.advance(1)
+        await engine.wait(chat.id)
+        assert len(model.requests) == 2
+        assert said(await engine.messages(chat.id)) == [("user", "hi"), ("assistant", "Hello")]
+
+
+async def test_a_stall_after_output_takes_it_back_and_tries_again(
+    open_engine: OpenEngine, strict_model: MakeModel
+) -> None:
+    clock = ManualClock()
+    model = strict_model([HEL, "Hello"])
+    async with open_engine(model, settings=retrying(), clock=clock) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "hi")
+        await shown(engine, chat.id, "Hel")
+        await clock.advance(89)
+        assert (await engine.get_chat(chat.id)).attempt == 1
+        await clock.advance(1)
+        await seen(engine, chat.id, "retry")
+        await clock.advance(1)
+        await engine.wait(chat.id)
+        discarded = [event for event in await log(engine, chat.id) if isinstance(event, AttemptDiscardedEvent)]
+        assert [event.attempt for event in discarded] == [1]
+        assert said(await engine.messages(chat.id)) == [("user", "hi"), ("assistant", "Hello")]
+        await assert_told_right(engine, chat.id)
+
+
+async def test_a_stall_after_output_may_end_in_error_with_the_text_kept(
+    open_engine: OpenEngine, strict_model: MakeModel
+) -> None:
+    clock = ManualClock()
+    model = strict_model([HEL])
+    async with open_engine(model, settings=retrying(retry=NEVER), clock=clock) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "hi")
+        await shown(engine, chat.id, "Hel")
+        await clock.advance(90)
+        rested = await engine.wait(chat.id)
+        assert rested.last_error is not None
+        assert (rested.state, rested.last_error.kind, len(model.requests)) == ("error", "network", 1)
+        history = await engine.messages(chat.id)
+        assert said(history) == [("user", "hi"), ("assistant", "Hel")]
+        assert history[1].partial
+        await assert_told_right(engine, chat.id)
+
+
+async def test_heartbeats_do_not_count_as_output(open_engine: OpenEngine, strict_model: MakeModel) -> None:
+    clock = ManualClock()
+    model = strict_model([Reply(parts=[ModelPart("heartbeat")] * 3, stall_after=3), "Hello"])
+    async with open_engine(model, settings=retrying(), clock=clock) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "hi")
+        await _stalled(clock, model, 60)
+        assert (await seen(engine, chat.id, "retry")).error.kind == "startup_timeout"
+
+
+async def test_parts_that_keep_coming_are_no_stall(open_engine: OpenEngine, strict_model: MakeModel) -> None:
+    clock = ManualClock()
+    slow = Reply("abc", chunks=1, delay=80)
+    model = strict_model([slow], sleep=lambda seconds: sleep(clock, seconds))
+    async with open_engine(model, settings=retrying(), clock=clock) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "hi")
+        for told in ("a", "b", "c"):
+            await shown(engine, chat.id, told)
+            await clock.advance(80)
+        assert (await engine.wait(chat.id)).state == "waiting"
+        assert len(model.requests) == 1
+
+
+async def test_a_slow_thinker_may_take_its_time(open_engine: OpenEngine, strict_model: MakeModel) -> None:
+    clock = ManualClock()
+    model = strict_model([Reply("Hello", first_delay=300)], sleep=lambda seconds: sleep(clock, seconds))
+    settings = Settings.for_reasoning(coalesce=0, shutdown_grace=0)
+    assert (settings.startup_timeout, settings.idle_timeout) == (600, 600)
+    async with open_engine(model, settings=settings, clock=clock) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "hi")
+        await _stalled(clock, model, 300)
+        assert (await engine.wait(chat.id)).state == "waiting"
+        assert len(model.requests) == 1
+
+
+async def test_both_timers_can_be_switched_off(open_engine: OpenEngine, strict_model: MakeModel) -> None:
+    clock = ManualClock()
+    slow = Reply("ab", chunks=1, first_delay=5000, delay=5000)
+    model = strict_model([slow], sleep=lambda seconds: sleep(clock, seconds))
+    settings = retrying(startup_timeout=None, idle_timeout=None)
+    async with open_engine(model, settings=settings, clock=clock) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "hi")
+        await _stalled(clock, model, 5000)
+        for told in ("a", "b"):
+            await shown(engine, chat.id, told)
+            await clock.advance(5000)
+        assert (await engine.wait(chat.id)).state == "waiting"
+
+
+async def test_a_stream_that_ends_without_a_finish_is_a_cut_stream_and_no_stop(
+    open_engine: OpenEngine, strict_model: MakeModel
+) -> None:
+    clock = ManualClock()
+    cut = Reply(parts=[ModelPart("text_delta", text="Hel"), ModelPart("tool_call", id="c", name="work", arguments={})])
+    work = Gate()
+    model = strict_model([cut, "Hello"])
+    async with open_engine(model, settings=retrying(), clock=clock, tools=[work.tool]) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "hi")
+        assert (await seen(engine, chat.id, "retry")).error.kind == "network"
+        await clock.advance(1)
+        await engine.wait(chat.id)
+        assert said(await engine.messages(chat.id)) == [("user", "hi"), ("assistant", "Hello")]
+        # A call from a dead attempt never runs.
+        assert work.runs == []
+        await assert_told_right(engine, chat.id)
+
+
+async def test_what_a_lost_attempt_used_is_counted_and_marked_as_partial(
+    open_engine: OpenEngine, strict_model: MakeModel
+) -> None:
+    clock = ManualClock()
+    model = strict_model([Reply(error=ModelError("network")), Reply("ok", usage=(10, 2))])
+    async with open_engine(model, settings=retrying(), clock=clock) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "hi")
+        await seen(engine, chat.id, "retry")
+        await clock.advance(1)
+        usage = (await engine.wait(chat.id)).usage
+        assert (usage.input_tokens, usage.output_tokens, usage.partial) == (10, 2, True)
+
+
+async def test_an_error_of_the_model_object_itself_is_named_and_not_tried_again(
+    open_engine: OpenEngine, strict_model: MakeModel
+) -> None:
+    def broken(request: ModelRequest) -> Reply:
+        raise RuntimeError("no such luck")
+
+    async with open_engine(strict_model([broken, "ok"]), settings=retrying()) as engine:
+        chat = await engine.create_chat()
+        failed = (await engine.ask(chat.id, "hi")).chat
+        assert failed.last_error is not None
+        assert (failed.state, failed.last_error.kind) == ("error", "internal")
+        assert "step 1: RuntimeError: no such luck" in failed.last_error.message
+        await engine.resume(chat.id)
+        assert (await engine.wait(chat.id, until=[ChatState.waiting])).last_error is None
+
+
+async def _stalled(clock: ManualClock, model: object, seconds: float) -> None:
+    """Let so much time pass once the model has been asked."""
+    while not model.requests:  # type: ignore[attr-defined]
+        await clock.advance(0)
+    await clock.advance(seconds)

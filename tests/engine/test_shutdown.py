@@ -1,0 +1,307 @@
+"""Shutdown, takeover and lost leases: another engine on the same database goes on, and a zombie writes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from watching import (
+    Delegate,
+    Gate,
+    MakeModel,
+    OpenEngine,
+    assert_told_right,
+    log,
+    phases,
+    said,
+    seen,
+    shown,
+    stored_at,
+)
+
+from turnwise import ChatState, ModelError, ModelRequest, Settings, ToolContext, tool
+from turnwise.engine.clock import sleep
+from turnwise.providers.scripted import Call, Reply
+from turnwise.states.events import AttemptDiscardedEvent, StatusEvent
+from turnwise.testing.clock import ManualClock
+
+AT_ONCE = Settings(coalesce=0, shutdown_grace=0)
+
+
+class Unwatched(Delegate):
+    """A store whose notices are all lost."""
+
+    async def watch(self) -> AsyncIterator[str | None]:
+        await anyio.sleep_forever()
+        yield None
+
+
+def never_rested(states: list[ChatState]) -> bool:
+    """Return whether the chat worked from its first message to its last state."""
+    return not set(states[1:-1]) & {ChatState.interrupted, ChatState.waiting, ChatState.error}
+
+
+async def states_of(engine: Any, chat_id: str) -> list[ChatState]:
+    return [event.state for event in await log(engine, chat_id) if isinstance(event, StatusEvent)]
+
+
+@pytest.mark.parametrize(
+    ("crash", "runs", "output"),
+    [("at_least_once", 2, "work done"), ("at_most_once", 1, "Outcome unknown")],
+)
+async def test_a_tool_that_a_shutdown_cut_off_ends_as_its_crash_class_says(
+    open_engine: OpenEngine, strict_model: MakeModel, crash: str, runs: int, output: str
+) -> None:
+    work = Gate(crash=crash)
+    model = strict_model([Reply("", calls=[Call("work", {})]), "done"])
+    async with open_engine(model, settings=AT_ONCE, tools=[work.tool]) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "hello")
+        await work.entered.wait()
+    assert work.cancelled == 1
+    work.open.set()
+    async with open_engine(model, settings=Settings(run_worker=False)) as onlooker:
+        assert (await onlooker.get_chat(chat.id)).state == "pending"
+    async with open_engine(model, settings=AT_ONCE, tools=[work.tool]) as engine:
+        assert (await engine.wait(chat.id)).state == "waiting"
+        assert len(work.runs) == runs
+        assert len({context.idempotency_key for context in work.runs}) == 1
+        history = said(await engine.messages(chat.id))
+        assert str(history[2][1]).startswith(output)
+        assert history[3] == ("assistant", "done")
+        assert never_rested(await states_of(engine, chat.id))
+        await assert_told_right(engine, chat.id)
+
+
+async def test_a_tool_is_asked_what_became_of_a_call_before_it_runs_again(
+    open_engine: OpenEngine, strict_model: MakeModel
+) -> None:
+    asked: list[ToolContext] = []
+
+    async def reconcile(context: ToolContext) -> str:
+        asked.append(context)
+        return "it was done"
+
+    work = Gate(crash="at_least_once", reconcile=reconcile)
+    model = strict_model([Reply("", calls=[Call("work", {})]), "done"])
+    async with open_engine(model, settings=AT_ONCE, tools=[work.tool]) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "hello")
+        await work.entered.wait()
+    async with open_engine(model, settings=AT_ONCE, tools=[work.tool]) as engine:
+        await engine.wait(chat.id)
+        assert len(work.runs) == 1
+        assert [context.idempotency_key for context in asked] == [work.runs[0].idempotency_key]
+        assert said(await engine.messages(chat.id))[2] == ("tool", "it was done")
+
+
+async def test_a_reply_that_a_shutdown_cut_off_is_taken_back_and_given_anew(
+    open_engine: OpenEngine, strict_model: MakeModel
+) -> None:
+    model = strict_model([Reply("Hello", chunks=["Hel", "lo"], stall_after=1), "Hello"])
+    async with open_engine(model, settings=AT_ONCE) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "hi")
+        await shown(engine, chat.id, "Hel")
+    async with open_engine(model, settings=AT_ONCE) as engine:
+        assert (await engine.wait(chat.id)).state == "waiting"
+        assert said(await engine.messages(chat.id)) == [("user", "hi"), ("assistant", "Hello")]
+        events = await log(engine, chat.id)
+        assert [event.attempt for event in events if isinstance(event, AttemptDiscardedEvent)] == [1]
+        assert never_rested(await states_of(engine, chat.id))
+        await assert_told_right(engine, chat.id)
+
+
+async def test_a_compaction_that_a_shutdown_cut_off_is_made_by_the_next_holder(
+    open_engine: OpenEngine, strict_model: MakeModel
+) -> None:
+    asked = anyio.Event()
+
+    def silent_at_first(request: ModelRequest) -> Reply:
+        first = not asked.is_set()
+        asked.set()
+        return Reply("summary", stall_after=0 if first else None)
+
+    replies = [Reply("hi", usage=(80, 5)), Reply("go on", usage=(10, 5))]
+    model = strict_model(replies, summary=silent_at_first, context_limit=100)
+    async with open_engine(model, settings=AT_ONCE) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "hello")
+        await asked.wait()
+    async with open_engine(model, settings=AT_ONCE) as engine:
+        assert (await engine.wait(chat.id)).state == "waiting"
+        assert await phases(engine, chat.id) == ["started", "started", "summarised", "stored", "finished"]
+        assert said(await engine.messages(chat.id))[-1] == ("assistant", "go on")
+
+
+async def test_a_restart_in_the_middle_of_back_off_continues_the_schedule(
+    open_engine: OpenEngine, strict_model: MakeModel
+) -> None:
+    clock = ManualClock()
+    down = Reply(error=ModelError("overloaded"))
+    model = strict_model([down, down, "ok"])
+    async with open_engine(model, settings=AT_ONCE, clock=clock) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "hello")
+        first = await seen(engine, chat.id, "retry")
+        await clock.advance(1)
+        second = await seen(engine, chat.id, "retry", 2)
+        assert (first.delay, second.delay) == (1, 2)
+        await clock.advance(1)
+    async with open_engine(model, settings=AT_ONCE, clock=clock) as engine:
+        taken = await engine.wait(chat.id, until=[ChatState.streaming])
+        assert (taken.attempt, len(model.requests)) == (2, 2)
+        explained = await engine.explain(chat.id)
+        assert explained.next_timer == second.retry_at
+        await clock.advance(1)
+        assert (await engine.wait(chat.id)).attempt == 3
+        assert clock.now() == second.retry_at
+        assert said(await engine.messages(chat.id)) == [("user", "hello"), ("assistant", "ok")]
+
+
+async def test_what_ends_within_its_grace_is_not_cut_off(open_engine: OpenEngine, strict_model: MakeModel) -> None:
+    work = Gate()
+    model = strict_model([Reply("", calls=[Call("work", {})]), "done"])
+    async with open_engine(model, settings=Settings(coalesce=0, shutdown_grace=15), tools=[work.tool]) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "hello")
+        await work.entered.wait()
+        work.open.set()
+    async with open_engine(model, settings=Settings(run_worker=False)) as onlooker:
+        assert (await onlooker.get_chat(chat.id)).state == "waiting"
+        assert work.cancelled == 0
+
+
+async def test_a_chat_whose_worker_is_gone_is_taken_over_when_its_lease_runs_out(
+    open_engine: OpenEngine, strict_model: MakeModel, database: Path
+) -> None:
+    """The first engine becomes a zombie: its clock stands still and it hears nothing, so that it renews nothing."""
+    slow, now = ManualClock(), ManualClock()
+    zombies = strict_model(Reply("Hello", chunks=["Hel", "lo"], delay=1), sleep=lambda seconds: sleep(slow, seconds))
+    model = strict_model(["Hi there"])
+    async with open_engine(
+        zombies, store=Unwatched(stored_at(database, ManualClock())), clock=ManualClock(), settings=Settings(coalesce=0)
+    ) as zombie:
+        chat = await zombie.create_chat()
+        await zombie.send_message(chat.id, "hello")
+        await shown(zombie, chat.id, "Hel")
+        async with open_engine(model, clock=now, settings=Settings(coalesce=0)) as engine:
+            await now.advance(29)
+            assert (await engine.get_chat(chat.id)).state == "streaming"
+            await now.advance(2)
+            assert (await engine.wait(chat.id)).state == "waiting"
+            before, records = await log(engine, chat.id), await engine.audit(chat.id)
+            # The zombie's model goes on; what it says is nobody's any more.
+            await slow.advance(1)
+            await slow.advance(1)
+            while slow.next_timer is not None:
+                await slow.advance(1)
+            assert await zombie.wait(chat.id) == await engine.get_chat(chat.id)
+            assert (await log(engine, chat.id), await engine.audit(chat.id)) == (before, records)
+            assert said(await engine.messages(chat.id)) == [("user", "hello"), ("assistant", "Hi there")]
+            await assert_told_right(engine, chat.id)
+    async with open_engine(model, settings=Settings(run_worker=False)) as onlooker:
+        assert (await log(onlooker, chat.id), await onlooker.audit(chat.id)) == (before, records)
+
+
+async def test_a_zombies_tool_result_is_dropped(
+    open_engine: OpenEngine, strict_model: MakeModel, database: Path
+) -> None:
+    now, work = ManualClock(), Gate()
+    zombies, model = strict_model([Reply("", calls=[Call("work", {})])]), strict_model(["done"])
+    async with open_engine(
+        zombies,
+        store=Unwatched(stored_at(database, ManualClock())),
+        clock=ManualClock(),
+        tools=[work.tool],
+        settings=Settings(coalesce=0),
+    ) as zombie:
+        chat = await zombie.create_chat()
+        await zombie.send_message(chat.id, "hello")
+        await work.entered.wait()
+        async with open_engine(model, clock=now, tools=[work.tool], settings=Settings(coalesce=0)) as engine:
+            await now.advance(31)
+            assert (await engine.wait(chat.id)).state == "waiting"
+            before = await log(engine, chat.id)
+        work.open.set()
+    async with open_engine(model, settings=Settings(run_worker=False)) as onlooker:
+        assert await log(onlooker, chat.id) == before
+        history = said(await onlooker.messages(chat.id))
+        assert [role for role, _ in history] == ["user", "assistant", "tool", "assistant"]
+        assert history[2][1].startswith("Outcome unknown")
+        assert len(work.runs) == 1
+
+
+async def test_with_a_worker_alive_a_lease_is_renewed_and_nobody_takes_the_chat(
+    open_engine: OpenEngine, strict_model: MakeModel
+) -> None:
+    clock, work = ManualClock(), Gate(timeout=10_000)
+    model, idle = strict_model([Reply("", calls=[Call("work", {})]), "done"]), strict_model([])
+    settings = Settings(coalesce=0, poll_interval=5)
+    async with (
+        open_engine(model, clock=clock, tools=[work.tool], settings=settings) as engine,
+        open_engine(idle, clock=clock, tools=[work.tool], settings=settings) as other,
+    ):
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "hello")
+        await work.entered.wait()
+        holder = (await engine.explain(chat.id)).lease_worker
+        for _ in range(20):
+            await clock.advance(5)
+            explained = await other.explain(chat.id)
+            assert (explained.state, explained.lease_worker) == ("executing_tools", holder)
+        work.open.set()
+        assert (await engine.wait(chat.id)).state == "waiting"
+        assert len(work.runs) == 1
+
+
+async def test_a_subscriber_that_leaves_does_not_stop_the_turn(
+    open_engine: OpenEngine, strict_model: MakeModel
+) -> None:
+    work = Gate()
+    model = strict_model([Reply("", calls=[Call("work", {})]), "done"])
+    async with open_engine(model, settings=Settings(coalesce=0), tools=[work.tool]) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "hello")
+
+        async def subscribe() -> None:
+            async for _ in engine.events(chat.id):
+                pass
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(subscribe)
+            await work.entered.wait()
+            tasks.cancel_scope.cancel()
+        work.open.set()
+        assert (await engine.wait(chat.id)).state == "waiting"
+
+
+async def test_replacing_every_worker_while_chats_run_finishes_them_all(
+    open_engine: OpenEngine, strict_model: MakeModel
+) -> None:
+    @tool(crash="at_least_once")
+    async def step() -> str:
+        """Take a step."""
+        return "taken"
+
+    def answer(request: Any) -> Reply:
+        steps = sum(message.role == "tool" for message in request.messages)
+        return Reply("done") if steps == 3 else Reply("", calls=[Call("step", {})])
+
+    chats: list[str] = []
+    model = strict_model(answer)
+    for _ in range(4):
+        async with open_engine(model, settings=AT_ONCE, tools=[step]) as engine:
+            for _ in range(5):
+                chat = await engine.create_chat()
+                chats.append(chat.id)
+                await engine.send_message(chat.id, "go")
+    async with open_engine(model, settings=AT_ONCE, tools=[step]) as engine:
+        for chat_id in chats:
+            assert (await engine.wait(chat_id)).state == "waiting"
+            assert said(await engine.messages(chat_id))[-1] == ("assistant", "done")
+            assert never_rested(await states_of(engine, chat_id))
+            await assert_told_right(engine, chat_id)
