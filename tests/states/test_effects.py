@@ -10,7 +10,7 @@ from cases import cases
 from lives import NOW, PROFILE, asking, said
 
 from turnwise.states.calls import Answer, ClientTool
-from turnwise.states.digests import canonical, digest
+from turnwise.states.digests import as_json, canonical, digest
 from turnwise.states.effects import (
     CutHistory,
     DropLease,
@@ -99,6 +99,17 @@ def test_a_message_keeps_its_digest_wherever_it_is_stored() -> None:
 def test_what_has_no_canonical_json_is_refused(value: object) -> None:
     with pytest.raises(InvalidContent, match="only JSON values and well-formed Unicode can be stored"):
         canonical(value)
+
+
+def test_a_value_becomes_the_json_that_will_be_stored() -> None:
+    assert as_json({"at": NOW, "n": float("inf"), "t": (1, 2)}) == {
+        "at": "2026-11-01T12:00:00Z",
+        "n": None,
+        "t": [1, 2],
+    }
+    for value in (object(), "\ud800"):
+        with pytest.raises(InvalidContent, match="JSON values"):
+            as_json(value)
 
 
 def test_canonical_json_is_sorted_dense_utf_8() -> None:
