@@ -1,23 +1,15 @@
-"""Models by name: what a string like `demo` or `openai:gpt-5` stands for."""
+"""Models: what an engine is given as its model."""
 
 from __future__ import annotations
 
-from turnwise.providers.demo import DemoModel
+from turnwise.providers.locate import model_named
 from turnwise.providers.protocol import Model
-from turnwise.states.errors import SettingsError
 
 
 def model_from(model: Model | str) -> Model:
-    """Return the model itself, or the one that a string names.
+    """Return the model itself, or the one that a string names, see `model_named`.
 
     Raises:
-        SettingsError: the string names no provider that this version knows.
+        SettingsError: the string names no model that can be asked; the text says what would be right.
     """
-    if not isinstance(model, str):
-        return model
-    provider, _, name = model.partition(":")
-    if provider == "demo":
-        return DemoModel(name or "demo")
-    raise SettingsError(
-        "model", f"{model!r} names no model this version can talk to; pass 'demo', or an object that is a Model"
-    )
+    return model_named(model) if isinstance(model, str) else model

@@ -1,0 +1,38 @@
+"""Models by name: what a string like `demo`, `openai:gpt-5` or `anthropic:claude-sonnet-4-5` stands for."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from turnwise.providers.demo import DemoModel
+from turnwise.providers.protocol import Model
+from turnwise.states.errors import SettingsError
+
+
+def model_named(name: str) -> Model:
+    """Return the model that a string names; a provider's library is imported only when one is named.
+
+    | string | is |
+    | --- | --- |
+    | `demo` | the embedded demo model |
+    | `openai:NAME` | OpenAI, Chat Completions |
+    | `openai-responses:NAME` | OpenAI, Responses |
+    | `anthropic:NAME`, `google:NAME` | Anthropic, Gemini |
+    | `openai-compatible:NAME@URL` | any service that speaks Chat Completions |
+    | `PROVIDER:NAME` | any other provider that pydantic-ai knows |
+
+    `@URL` after a name of OpenAI, Anthropic or Google is the base URL of a proxy.
+
+    Raises:
+        SettingsError: no such provider, the `models` extra or a provider's library is missing, or its key is not set.
+    """
+    provider, _, rest = name.partition(":")
+    if provider == "demo":
+        return DemoModel(rest or "demo")
+    if not rest:
+        raise SettingsError("model", f"{name!r} names no model; write 'demo', or 'provider:name' as in 'openai:gpt-5'")
+    if find_spec("pydantic_ai") is None:
+        raise SettingsError("model", f"{name!r} needs the extra `models`: pip install 'turnwise[models]'")
+    from turnwise.providers.pydantic_ai import PydanticAIModel  # noqa: PLC0415 - it takes seconds to import
+
+    return PydanticAIModel(name)

@@ -1,0 +1,8 @@
+"""Real providers through pydantic-ai's direct API: OpenAI, Anthropic, Google and what else it speaks to.
+
+Importing this package imports pydantic-ai, which takes seconds; nothing else of turnwise does.
+"""
+
+from turnwise.providers.pydantic_ai.model import PydanticAIModel
+
+__all__ = ["PydanticAIModel"]

@@ -1,0 +1,129 @@
+"""Asking: the history, in turnwise's messages, becomes what pydantic-ai sends."""
+
+from __future__ import annotations
+
+import re
+from base64 import b64decode
+from collections.abc import Iterable, Sequence
+from hashlib import sha256
+from itertools import groupby
+from typing import Any, Final
+
+from pydantic_ai import messages as theirs
+
+from turnwise.providers.pydantic_ai.origin import Origin
+from turnwise.states.messages import (
+    FilePart,
+    Message,
+    Part,
+    ReasoningPart,
+    TextPart,
+    ToolCallPart,
+    ToolResultPart,
+)
+from turnwise.states.names import Executor
+
+_CALL_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+"""What every provider takes as the id of a call."""
+
+_URLS: Final = {"image": theirs.ImageUrl, "audio": theirs.AudioUrl, "video": theirs.VideoUrl}
+
+
+class Asking:
+    """Writes requests for one provider.
+
+    Args:
+        origin: whose own data goes back with the parts.
+        takes_system: whether the provider takes system messages anywhere; else reminders are told by the user.
+        needs_signature: whether reasoning without a signature is refused.
+        marks_cache: whether the prompt cache ends where a marker says, so that reminders must stay behind it.
+    """
+
+    def __init__(self, origin: Origin, *, takes_system: bool, needs_signature: bool, marks_cache: bool) -> None:
+        self._origin = origin
+        self._takes_system = takes_system
+        self._needs_signature = needs_signature
+        self._marks_cache = marks_cache
+
+    def history(self, messages: Sequence[Message]) -> list[theirs.ModelMessage]:
+        """Return the messages, neighbours of one side joined."""
+        asked: list[theirs.ModelMessage] = []
+        for replied, run in groupby(messages, key=lambda message: message.role == "assistant"):
+            if replied:
+                parts = [said for message in run for part in message.parts for said in self._said(part)]
+                asked.append(theirs.ModelResponse(parts, provider_name=self._maker(parts)))
+            else:
+                asked.append(theirs.ModelRequest(list(self._told(run, after=bool(asked)))))
+        return asked
+
+    def _told(self, messages: Iterable[Message], *, after: bool) -> Iterable[theirs.ModelRequestPart]:
+        marked = not self._marks_cache
+        for message in messages:
+            if message.role != "system":
+                after = True
+                yield _result(message.result) if message.result is not None else _prompt(message)
+                continue
+            if not marked and after:
+                marked = True
+                yield theirs.UserPromptPart([theirs.CachePoint()])
+            if self._takes_system or not after:
+                yield theirs.SystemPromptPart(message.text)
+            else:
+                yield theirs.UserPromptPart(message.text)
+
+    def _said(self, part: Part) -> Iterable[theirs.ModelResponsePart]:
+        own = self._origin.data(part)
+        match part:
+            case TextPart():
+                yield theirs.TextPart(part.text, **own)
+            case ReasoningPart() if own and (part.signature is not None or not self._needs_signature):
+                yield theirs.ThinkingPart(part.text, signature=part.signature, **own)
+            case ToolCallPart(executor=Executor.provider):
+                if own:
+                    yield theirs.NativeToolCallPart(part.name, part.arguments, part.call_id, **own)
+            case ToolCallPart():
+                yield theirs.ToolCallPart(part.name, part.arguments, _wire_id(part.call_id), **own)
+            case ToolResultPart() if own:
+                own.pop("id")
+                yield theirs.NativeToolReturnPart(part.name, part.output, part.call_id, **own)
+            case FilePart(data=str(data)) if own:
+                yield theirs.FilePart(theirs.BinaryContent(b64decode(data), media_type=part.media_type), **own)
+
+    def _maker(self, parts: Iterable[theirs.ModelResponsePart]) -> str | None:
+        return self._origin.provider if any(part.provider_name for part in parts) else None
+
+
+def _wire_id(call_id: str) -> str:
+    """Return an id that any provider takes, the same one for a call and its result."""
+    return call_id if _CALL_ID.fullmatch(call_id) else f"call_{sha256(call_id.encode()).hexdigest()[:24]}"
+
+
+def _prompt(message: Message) -> theirs.UserPromptPart:
+    if all(isinstance(part, TextPart) for part in message.parts):
+        return theirs.UserPromptPart(message.text)
+    return theirs.UserPromptPart([content for part in message.parts for content in _content(part)])
+
+
+def _content(part: Part) -> Iterable[theirs.UserContent]:
+    if isinstance(part, TextPart):
+        yield part.text
+    elif isinstance(part, FilePart):
+        yield _file(part)
+
+
+def _file(part: FilePart) -> theirs.MultiModalContent:
+    if part.data is not None:
+        return theirs.BinaryContent(b64decode(part.data), media_type=part.media_type)
+    kind: Any = _URLS.get(part.media_type.partition("/")[0], theirs.DocumentUrl)
+    url: theirs.MultiModalContent = kind(part.url or "", media_type=part.media_type)
+    return url
+
+
+def _result(result: ToolResultPart) -> theirs.ToolReturnPart:
+    files = [_file(file) for file in result.attachments]
+    return theirs.ToolReturnPart(
+        result.name,
+        [result.output, *files] if files else result.output,
+        _wire_id(result.call_id),
+        outcome="failed" if result.is_error else "success",
+    )

@@ -1,0 +1,135 @@
+"""A provider's model behind pydantic-ai's direct API, as the engine asks it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from types import TracebackType
+from typing import Final, Self, TypedDict
+
+from pydantic_ai import direct
+from pydantic_ai import messages as theirs
+from pydantic_ai.models import Model as TheirModel
+from pydantic_ai.models import ModelRequestParameters
+from pydantic_ai.native_tools import AbstractNativeTool
+from pydantic_ai.settings import ModelSettings
+
+from turnwise.providers.joining import join
+from turnwise.providers.protocol import ModelPart, ModelReply, ModelRequest
+from turnwise.providers.pydantic_ai.asking import Asking
+from turnwise.providers.pydantic_ai.errors import classified
+from turnwise.providers.pydantic_ai.hearing import Hearing, usage_of
+from turnwise.providers.pydantic_ai.naming import their_model
+from turnwise.providers.pydantic_ai.origin import Origin
+from turnwise.providers.pydantic_ai.parameters import offer_of, settings_of
+from turnwise.providers.validity import made_valid
+from turnwise.states.usage import Usage
+
+_MOST_PAUSES: Final = 16
+"""How often a provider may pause one reply for tools of its own, to be asked to go on."""
+
+
+class _Call(TypedDict):
+    model_settings: ModelSettings
+    model_request_parameters: ModelRequestParameters
+
+
+class PydanticAIModel:
+    """Asks a real provider. Use it as an async context manager to close its connections in the end.
+
+    The whole history is sent each time, made valid for the provider before; its own data about its parts goes back
+    to it, and to no other. Nothing of pydantic-ai's is stored. The provider's SDK does not retry.
+
+    Args:
+        model: a name as `model_named` takes it, or a model of pydantic-ai, configured as you like.
+        context_limit: in tokens; what pydantic-ai knows of the model by default.
+        settings: pydantic-ai's `ModelSettings`, for every call; a request's parameters win.
+        native_tools: tools that the provider runs itself, such as pydantic-ai's `WebSearchTool()`.
+
+    Raises:
+        SettingsError: the name names no model that can be asked.
+    """
+
+    def __init__(
+        self,
+        model: TheirModel | str,
+        *,
+        context_limit: int | None = None,
+        settings: ModelSettings | None = None,
+        native_tools: Sequence[AbstractNativeTool] = (),
+    ) -> None:
+        self._model = their_model(model) if isinstance(model, str) else model
+        self._settings = settings or ModelSettings()
+        self._native_tools = tuple(native_tools)
+        self._origin = Origin(self._model.system, self._model.base_url or "")
+        anthropic = self._model.system == "anthropic"
+        self._asking = Asking(
+            self._origin,
+            takes_system=self._model.profile.get("supports_inline_system_prompts", False),
+            needs_signature=anthropic,
+            marks_cache=anthropic,
+        )
+        self.name = self._model.model_name
+        self.provider = self._model.system
+        self.context_limit = context_limit or self._model.context_window
+
+    async def __aenter__(self) -> Self:
+        """Hold the provider's client."""
+        await self._model.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Close the provider's connections."""
+        await self._model.__aexit__(exc_type, exc, traceback)
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelPart]:
+        """Yield the parts of the reply as they arrive."""
+        history, call = self._ask(request)
+        usage: Usage | None = None
+        for _ in range(_MOST_PAUSES):
+            hearing = Hearing(self._origin)
+            with classified():
+                async with direct.model_request_stream(self._model, history, **call) as stream:
+                    async for event in stream:
+                        for part in hearing.hear(event):
+                            yield part
+                    response = stream.get()
+            usage = _sum(usage, usage_of(response))
+            if response.state != "suspended":
+                break
+            for part in hearing.rest(response):
+                yield part
+            history.append(response)
+        for part in hearing.finish(response, usage):
+            yield part
+
+    async def generate(self, request: ModelRequest) -> ModelReply:
+        """Return the whole reply, asked for without streaming."""
+        history, call = self._ask(request)
+        usage: Usage | None = None
+        parts: list[ModelPart] = []
+        for _ in range(_MOST_PAUSES):
+            hearing = Hearing(self._origin)
+            with classified():
+                response = await direct.model_request(self._model, history, **call)
+            usage = _sum(usage, usage_of(response))
+            for index, part in enumerate(response.parts):
+                parts.extend(hearing.begin(index, part))
+            if response.state != "suspended":
+                break
+            parts.extend(hearing.rest(response))
+            history.append(response)
+        parts.extend(hearing.finish(response, usage))
+        return join(parts)
+
+    def _ask(self, request: ModelRequest) -> tuple[list[theirs.ModelMessage], _Call]:
+        with classified():
+            return self._asking.history(made_valid(request)), {
+                "model_settings": settings_of(request, self._settings),
+                "model_request_parameters": offer_of(request, self._native_tools),
+            }
+
+
+def _sum(before: Usage | None, more: Usage | None) -> Usage | None:
+    return more if before is None else before + (more or Usage(partial=True))

@@ -1,0 +1,63 @@
+"""Naming: the model of pydantic-ai that a string like `openai:gpt-5` stands for."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any, Final
+
+from pydantic_ai.exceptions import UserError
+from pydantic_ai.models import Model, infer_model
+from pydantic_ai.providers import Provider, infer_provider, infer_provider_class
+
+from turnwise.states.errors import SettingsError
+
+_BASE_URL: Final = re.compile(r"(?P<name>.+?)@(?P<url>https?://.+)")
+_KINDS: Final = {"openai": "openai-chat", "openai-compatible": "openai-chat"}
+"""What pydantic-ai calls them, where it differs: its own `openai` is the Responses API."""
+_KEYS: Final = {
+    "openai": "OPENAI_API_KEY",
+    "openai-chat": "OPENAI_API_KEY",
+    "openai-responses": "OPENAI_API_KEY",
+    "anthropic": "ANTHROPIC_API_KEY",
+    "google": "GOOGLE_API_KEY",
+}
+_COMPATIBLE_KEY: Final = "OPENAI_COMPATIBLE_API_KEY"
+
+
+def their_model(text: str) -> Model:
+    """Return the model that `text` names, see `model_named`.
+
+    Raises:
+        SettingsError: no such provider, or its library or key is missing; the text says what would be right.
+    """
+    kind, _, rest = text.partition(":")
+    at = _BASE_URL.fullmatch(rest)
+    name, base_url = (at["name"], at["url"]) if at else (rest, None)
+    if kind == "openai-compatible" and base_url is None:
+        raise SettingsError("model", f"{text!r} has no address; write 'openai-compatible:NAME@https://host/v1'")
+    if base_url is not None and kind != "openai-compatible" and kind not in _KEYS:
+        raise SettingsError("model", f"{text!r}: only {', '.join(_KEYS)} and openai-compatible take an address")
+    try:
+        return infer_model(f"{_KINDS.get(kind, kind)}:{name}", lambda their_kind: _provider(kind, their_kind, base_url))
+    except ImportError as missing:
+        raise SettingsError("model", f"{text!r} needs a library that is not installed: {missing}") from missing
+    except ValueError as unknown:
+        known = ", ".join(("demo", *_KEYS, "openai-compatible"))
+        raise SettingsError("model", f"{text!r} names no known provider; known are {known}") from unknown
+    except UserError as refused:
+        key = _KEYS.get(kind)
+        wish = f"{key} is not set; set it, or pass a PydanticAIModel that has its key" if key else str(refused)
+        raise SettingsError("model", f"{text!r} needs a key: {wish}") from refused
+
+
+def _provider(kind: str, their_kind: str, base_url: str | None) -> Provider[Any]:
+    if kind == "openai-compatible" and base_url is not None:
+        from pydantic_ai.providers.openai_compatible import OpenAICompatibleProvider  # noqa: PLC0415 - needs openai
+
+        return OpenAICompatibleProvider(kind, base_url=base_url, api_key=os.environ.get(_COMPATIBLE_KEY))
+    if base_url is None:
+        return infer_provider(their_kind)
+    configurable: Any = infer_provider_class(their_kind)
+    provider: Provider[Any] = configurable(base_url=base_url)
+    return provider

@@ -1,0 +1,133 @@
+"""Every fault of a provider, over real HTTP and through the provider's own SDK: what it does to a chat."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+from dialects import DIALECTS, Connect, Dialect, Said
+from server import Answer, Server
+
+from turnwise import ChatState, Engine, RetryPolicy, Settings
+
+SETTINGS = Settings(
+    startup_timeout=1,
+    idle_timeout=0.3,
+    retry=RetryPolicy(first_delay=0.01, max_delay=0.02, attempts=3),
+)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What goes wrong, and what becomes of the chat."""
+
+    name: str
+    answer: Callable[[Dialect], Answer]
+    kind: str
+    passes: bool = True
+    """Whether the next attempt is made, and succeeds."""
+    least_delay: float = 0
+    status: int | None = None
+
+
+def _part(dialect: Dialect, *, frames: int | None = None, tail: str = "", end: str = "end") -> Answer:
+    """Return an answer that says the beginning of the reply, or all but its end, and then something else."""
+    whole = dialect.frames(Said())
+    shown = whole[: -dialect.finish_frames] if frames is None else whole[:frames]
+    return Answer([*shown, tail] if tail else shown, end=end)  # type: ignore[arg-type]
+
+
+def _refusal(status: int, code: str, **headers: str) -> Callable[[Dialect], Answer]:
+    return lambda dialect: dialect.error(status, code, f"scripted {code}", **headers)
+
+
+def _half_a_frame(dialect: Dialect) -> str:
+    frame = dialect.frames(Said())[-dialect.finish_frames]
+    return frame[: len(frame) // 2]
+
+
+FAULTS = [
+    Fault("slow open", lambda dialect: Answer(None), "startup_timeout"),
+    Fault("silence after output", lambda dialect: _part(dialect, end="silence"), "network"),
+    Fault("cut without finish reason", lambda dialect: _part(dialect), "network"),
+    Fault("connection dropped after output", lambda dialect: _part(dialect, end="drop"), "network"),
+    Fault("cut mid-JSON", lambda dialect: _part(dialect, tail=_half_a_frame(dialect)), "network"),
+    Fault("dropped mid-JSON", lambda dialect: _part(dialect, tail=_half_a_frame(dialect), end="drop"), "network"),
+    Fault("not JSON", lambda dialect: _part(dialect, tail="data: {oops}\n\n"), "network"),
+    Fault("401", _refusal(401, "authentication_error"), "authentication", passes=False, status=401),
+    Fault("403", _refusal(403, "permission_error"), "authentication", passes=False, status=403),
+    Fault("404", _refusal(404, "not_found_error"), "unknown_model", passes=False, status=404),
+    Fault("400", _refusal(400, "invalid_request_error"), "bad_request", passes=False, status=400),
+    Fault("402", _refusal(402, "billing_error"), "quota", passes=False, status=402),
+    Fault(
+        "429 with Retry-After",
+        _refusal(429, "rate_limit_error", retry_after="1"),
+        "rate_limit",
+        least_delay=1,
+        status=429,
+    ),
+    Fault("500", _refusal(500, "api_error"), "server_error", status=500),
+    Fault("529 before the stream", _refusal(529, "overloaded_error"), "overloaded", status=529),
+    Fault(
+        "overloaded inside the stream", lambda dialect: _part(dialect, tail=dialect.overloaded_frame()), "overloaded"
+    ),
+    Fault("context overflow", lambda dialect: dialect.overflow(), "context_overflow", passes=False, status=400),
+]
+
+
+@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+async def test_a_fault_that_may_pass_is_tried_again_and_any_other_ends_in_error(
+    fault: Fault, dialect: Dialect, server: Server, connect: Connect
+) -> None:
+    """The SDK itself never retries: every request the server saw is an attempt of the engine."""
+    server.script = [fault.answer(dialect), Answer(dialect.frames(Said()))]
+    model = await connect(dialect)
+    async with Engine("sqlite://", model=model, settings=SETTINGS) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "Greet the world.")
+        chat = await engine.wait(chat.id, timeout=10)
+        events = [event async for event in engine.events(chat.id, follow=False)]
+        replies = [message for message in await engine.messages(chat.id) if message.role == "assistant"]
+        assert (await engine.verify(chat.id)).ok
+
+    retries = [event for event in events if event.kind == "retry"]
+    if fault.passes:
+        assert (chat.state, chat.last_error) == (ChatState.waiting, None)
+        assert [reply.text for reply in replies] == ["Hello world."]
+        assert [(retry.attempt, retry.error.kind) for retry in retries] == [(1, fault.kind)]
+        assert retries[0].delay >= fault.least_delay
+        assert retries[0].error.status in {fault.status, 503, 529} if fault.kind == "overloaded" else True
+        assert len(server.asked) == 2
+    else:
+        assert chat.state is ChatState.error
+        assert chat.last_error is not None
+        assert (chat.last_error.kind, chat.last_error.retryable) == (fault.kind, False)
+        assert (replies, retries, len(server.asked)) == ([], [], 1)
+    told = [*(retry.error for retry in retries), *([chat.last_error] if chat.last_error else [])]
+    assert all(error.message for error in told)
+    if fault.status is not None:
+        assert [error.status for error in told] == [fault.status]
+
+
+@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
+async def test_a_fault_that_stays_ends_in_error_after_the_last_attempt(
+    dialect: Dialect, server: Server, connect: Connect
+) -> None:
+    server.script = [dialect.error(500, "api_error", "still broken")]
+    async with Engine("sqlite://", model=await connect(dialect), settings=SETTINGS) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "Greet the world.")
+        chat = await engine.wait(chat.id, timeout=10)
+
+    assert chat.state is ChatState.error
+    assert chat.last_error is not None
+    assert (chat.last_error.kind, chat.last_error.message) == ("server_error", "still broken")
+    assert len(server.asked) == 3
+
+
+def test_the_table_of_faults_names_each_once() -> None:
+    assert len({fault.name for fault in FAULTS}) == len(FAULTS)
+    assert len(list(itertools.product(FAULTS, DIALECTS))) == 51
