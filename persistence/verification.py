@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from turnwise.persistence.audit import FORMAT, GENESIS, AuditRecord, from_json, hash_of, object_of, signature_of
 from turnwise.persistence.replay import Replay
 from turnwise.persistence.traces import Violation
+from turnwise.states.errors import InvalidContent
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ class _Walk:
                 self._take(record)
         except Violation as violation:
             return self.stopped(str(violation))
-        except ValueError as error:
+        except (ValueError, InvalidContent) as error:
             return self.stopped(f"Version {self.count + 1} cannot be read: {error}")
         if not self.count:
             return self.stopped("The log holds no record, and every chat begins with version 1")
