@@ -165,11 +165,13 @@ def test_a_chat_at_rest_asks_for_nothing(life: Life) -> None:
 
 
 def test_an_edit_closes_open_calls_without_a_result_as_their_message_is_gone() -> None:
-    life = asking()
+    life = executing(local("a"), local("b", 1))
+    life.finish("a")
     decision = life.edit("m1")
 
     assert results(life) == {}
-    assert [write.call.status for write in decision.writes if isinstance(write, PutCall)] == [CallStatus.cancelled]
+    closed = [write.call for write in decision.writes if isinstance(write, PutCall)]
+    assert [(call.call_id, call.status) for call in closed] == [("b", CallStatus.cancelled)]
     assert life.facts.calls == ()
 
 
