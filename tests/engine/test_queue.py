@@ -1,0 +1,324 @@
+"""Messages to a chat at work: queued, refused or let through at once, each accepted exactly once."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import pytest
+from latch import Latch
+from witness import events_of, told, untouched
+
+from turnwise import (
+    ChatBusy,
+    ConflictingReplay,
+    Engine,
+    IllegalTransition,
+    InvalidContent,
+    MessageNotFound,
+    QueueFull,
+    SendReceipt,
+    Settings,
+    SettingsError,
+)
+from turnwise.providers.scripted import Reply
+
+
+class Busy:
+    """A chat whose model has said "Hel" and now waits at a latch."""
+
+    def __init__(self, engine: Engine, chat_id: str, latch: Latch) -> None:
+        self.engine = engine
+        self.id = chat_id
+        self.latch = latch
+
+    async def finish(self) -> list[str]:
+        """Let the model go on, and return what was said once the chat rests."""
+        self.latch.open()
+        await self.engine.wait(self.id)
+        return told(await self.engine.messages(self.id))
+
+    async def waiting(self) -> list[tuple[str, str]]:
+        return [(queued.id, queued.text) for queued in await self.engine.queued(self.id)]
+
+
+@pytest.fixture
+def busy(open_engine: Any, strict_model: Any) -> Any:
+    @asynccontextmanager
+    async def opened(*answers: Any, **options: Any) -> AsyncIterator[Busy]:
+        latch = Latch()
+        script = [Reply("Hello", chunks=["Hel", "lo"], delay=1), *answers]
+        async with open_engine(strict_model(script, sleep=latch.pass_through), **options) as engine:
+            chat = await engine.create_chat()
+            await engine.send_message(chat.id, "first")
+            async for event in engine.events(chat.id):
+                if event.kind == "part":
+                    break
+            yield Busy(engine, chat.id, latch)
+
+    return opened
+
+
+async def test_messages_to_a_busy_chat_wait_in_order_and_are_answered_in_order(busy: Any) -> None:
+    async with busy("two", "three") as chat:
+        second = await chat.engine.send_message(chat.id, "second")
+        third = await chat.engine.send_message(chat.id, "third")
+        assert (second.queued, third.queued) == (True, True)
+        assert await chat.waiting() == [(second.message_id, "second"), (third.message_id, "third")]
+        assert (await chat.engine.get_chat(chat.id)).queued == 2
+        assert await chat.finish() == [
+            *("user: first", "assistant: Hello"),
+            *("user: second", "assistant: two"),
+            *("user: third", "assistant: three"),
+        ]
+        history = await chat.engine.messages(chat.id)
+        assert [message.id for message in history if message.role == "user"][1:] == [
+            second.message_id,
+            third.message_id,
+        ]
+        assert [message.turn for message in history] == [1, 1, 2, 2, 3, 3]
+
+
+async def test_subscribers_see_the_whole_queue_whenever_it_changes(busy: Any) -> None:
+    async with busy("two") as chat:
+        await chat.engine.send_message(chat.id, "second")
+        await chat.finish()
+        queues = [[q.text for q in event.queue] for event in await events_of(chat.engine, chat.id, "queue")]
+        assert queues == [["second"], []]
+
+
+async def test_a_full_queue_refuses_and_names_the_cap(busy: Any) -> None:
+    async with busy("two", "three", settings=Settings(queue_limit=2)) as chat:
+        await chat.engine.send_message(chat.id, "second")
+        await chat.engine.send_message(chat.id, "third")
+        async with untouched(chat.engine, chat.id):
+            with pytest.raises(QueueFull, match="at most 2") as refused:
+                await chat.engine.send_message(chat.id, "fourth")
+        assert refused.value.limit == 2
+        assert "fourth" not in str(await chat.finish())
+
+
+async def test_the_cap_is_twenty_unless_set(busy: Any) -> None:
+    async with busy(*20 * ["ok"]) as chat:
+        for number in range(20):
+            await chat.engine.send_message(chat.id, f"n{number}")
+        with pytest.raises(QueueFull):
+            await chat.engine.send_message(chat.id, "one too many")
+        assert len(await chat.finish()) == 42
+
+
+async def test_a_message_that_must_not_wait_is_refused_while_the_chat_works(busy: Any) -> None:
+    async with busy("two") as chat:
+        async with untouched(chat.engine, chat.id):
+            with pytest.raises(ChatBusy, match="when_busy='queue' or 'interrupt'") as refused:
+                await chat.engine.send_message(chat.id, "second", when_busy="reject")
+        assert refused.value.state == "streaming"
+        await chat.finish()
+        receipt = await chat.engine.send_message(chat.id, "second", when_busy="reject")
+        assert not receipt.queued
+
+
+async def test_an_interrupting_message_keeps_what_was_shown_and_goes_ahead_of_the_queue(busy: Any) -> None:
+    async with busy("two", "three") as chat:
+        await chat.engine.send_message(chat.id, "later")
+        receipt = await chat.engine.send_message(chat.id, "now", when_busy="interrupt")
+        history = await chat.finish()
+        assert history == [
+            *("user: first", "assistant: Hel"),
+            *("user: now", "assistant: two"),
+            *("user: later", "assistant: three"),
+        ]
+        messages = await chat.engine.messages(chat.id)
+        assert (messages[1].partial, messages[2].id) == (True, receipt.message_id)
+
+
+async def test_an_interrupting_message_to_a_resting_chat_is_just_a_message(open_engine: Any, strict_model: Any) -> None:
+    async with open_engine(strict_model(["one"])) as engine:
+        chat = await engine.create_chat()
+        receipt = await engine.send_message(chat.id, "hi", when_busy="interrupt")
+        assert not receipt.queued
+        await engine.wait(chat.id)
+        assert told(await engine.messages(chat.id)) == ["user: hi", "assistant: one"]
+
+
+async def test_stop_means_stop_the_queue_waits_until_resumed(busy: Any) -> None:
+    async with busy("two") as chat:
+        await chat.engine.send_message(chat.id, "second")
+        await chat.engine.interrupt(chat.id)
+        stopped = await chat.engine.wait(chat.id)
+        assert (stopped.state, stopped.queued) == ("interrupted", 1)
+        await chat.engine.resume(chat.id)
+        assert (await chat.finish())[2:] == ["user: second", "assistant: two"]
+
+
+async def test_a_message_after_a_stop_is_answered_after_the_queue(busy: Any) -> None:
+    async with busy("two", "three") as chat:
+        await chat.engine.send_message(chat.id, "second")
+        await chat.engine.interrupt(chat.id)
+        await chat.engine.wait(chat.id)
+        await chat.engine.send_message(chat.id, "third")
+        assert [line for line in await chat.finish() if line.startswith("user")] == [
+            "user: first",
+            "user: second",
+            "user: third",
+        ]
+
+
+async def test_the_settings_let_the_queue_go_on_after_a_stop(busy: Any) -> None:
+    async with busy("two", settings=Settings(promote_after_interrupt=True)) as chat:
+        await chat.engine.send_message(chat.id, "second")
+        await chat.engine.interrupt(chat.id)
+        await chat.engine.wait(chat.id, until={"waiting"})
+        assert (await chat.finish())[2:] == ["user: second", "assistant: two"]
+
+
+async def test_queued_messages_can_be_edited_and_deleted(busy: Any) -> None:
+    async with busy("two") as chat:
+        second = await chat.engine.send_message(chat.id, "second")
+        third = await chat.engine.send_message(chat.id, "third")
+        await chat.engine.edit_queued(chat.id, second.message_id, "2nd")
+        assert await chat.waiting() == [(second.message_id, "2nd"), (third.message_id, "third")]
+        await chat.engine.delete_queued(chat.id, third.message_id)
+        assert await chat.waiting() == [(second.message_id, "2nd")]
+        assert (await chat.finish())[1:] == ["assistant: Hello", "user: 2nd", "assistant: two"]
+
+
+async def test_a_promoted_message_interrupts_and_is_next_and_nothing_shown_is_lost(busy: Any) -> None:
+    async with busy("now three", "then two") as chat:
+        await chat.engine.send_message(chat.id, "second")
+        third = await chat.engine.send_message(chat.id, "third")
+        await chat.engine.promote_queued(chat.id, third.message_id)
+        assert await chat.finish() == [
+            *("user: first", "assistant: Hel"),
+            *("user: third", "assistant: now three"),
+            *("user: second", "assistant: then two"),
+        ]
+
+
+async def test_a_promoted_message_wakes_a_stopped_chat(busy: Any) -> None:
+    async with busy("now three", "then two") as chat:
+        await chat.engine.send_message(chat.id, "second")
+        third = await chat.engine.send_message(chat.id, "third")
+        await chat.engine.interrupt(chat.id)
+        await chat.engine.wait(chat.id)
+        await chat.engine.promote_queued(chat.id, third.message_id)
+        assert (await chat.finish())[2:4] == ["user: third", "assistant: now three"]
+
+
+@pytest.mark.parametrize("change", ["edit", "delete", "promote"])
+async def test_what_is_not_in_the_queue_cannot_be_changed_there(busy: Any, change: str) -> None:
+    async with busy("two") as chat:
+        engine = chat.engine
+        act: Any = {
+            "edit": lambda queued_id: engine.edit_queued(chat.id, queued_id, "x"),
+            "delete": lambda queued_id: engine.delete_queued(chat.id, queued_id),
+            "promote": lambda queued_id: engine.promote_queued(chat.id, queued_id),
+        }[change]
+        await engine.send_message(chat.id, "second")
+        taken = (await engine.messages(chat.id))[0].id
+        async with untouched(engine, chat.id):
+            for queued_id in ("m999", taken, ""):
+                with pytest.raises(MessageNotFound, match="no queued message") as refused:
+                    await act(queued_id)
+                assert refused.value.message_id == queued_id
+        await chat.finish()
+        async with untouched(engine, chat.id):
+            with pytest.raises((MessageNotFound, IllegalTransition)):
+                await act(taken)
+
+
+async def test_a_queued_message_cannot_be_emptied(busy: Any) -> None:
+    async with busy("two") as chat:
+        second = await chat.engine.send_message(chat.id, "second")
+        async with untouched(chat.engine, chat.id):
+            with pytest.raises(InvalidContent):
+                await chat.engine.edit_queued(chat.id, second.message_id, " ")
+
+
+async def test_the_same_client_id_replays_the_first_receipt_in_every_state(busy: Any) -> None:
+    async with busy("two", "three") as chat:
+        first = await chat.engine.send_message(chat.id, "second", client_id="k")
+        assert (first.queued, first.replayed) == (True, False)
+
+        async def replayed() -> None:
+            async with untouched(chat.engine, chat.id):
+                for when_busy in ("queue", "reject", "interrupt"):
+                    again = await chat.engine.send_message(chat.id, "second", client_id="k", when_busy=when_busy)
+                    assert (again.message_id, again.queued, again.replayed) == (first.message_id, True, True)
+                with pytest.raises(ConflictingReplay) as refused:
+                    await chat.engine.send_message(chat.id, "other", client_id="k")
+                assert refused.value.client_id == "k"
+
+        await replayed()
+        await chat.engine.interrupt(chat.id)
+        await chat.engine.wait(chat.id)
+        await replayed()
+        await chat.engine.resume(chat.id)
+        await chat.finish()
+        await replayed()
+
+
+async def test_a_replay_is_no_message_to_a_full_queue_or_an_archived_chat(busy: Any) -> None:
+    async with busy("two", settings=Settings(queue_limit=1)) as chat:
+        first = await chat.engine.send_message(chat.id, "second", client_id="k")
+        assert (await chat.engine.send_message(chat.id, "second", client_id="k")).replayed
+        await chat.finish()
+        await chat.engine.archive(chat.id)
+        again = await chat.engine.send_message(chat.id, "second", client_id="k")
+        assert (again.message_id, again.replayed) == (first.message_id, True)
+
+
+async def test_a_client_id_counts_for_its_chat_only_and_survives_a_restart(open_engine: Any, strict_model: Any) -> None:
+    async with open_engine(strict_model("ok")) as engine:
+        one, other = await engine.create_chat(), await engine.create_chat()
+        first = await engine.send_message(one.id, "hi", client_id="k")
+        assert not (await engine.send_message(other.id, "else", client_id="k")).replayed
+        await engine.wait(one.id)
+        await engine.wait(other.id)
+    async with open_engine(strict_model([])) as engine:
+        again = await engine.send_message(one.id, "hi", client_id="k")
+        assert (again.message_id, again.replayed) == (first.message_id, True)
+
+
+@pytest.mark.parametrize("when_busy", ["queue", "interrupt"])
+async def test_twenty_racing_clients_of_one_id_have_one_effect(
+    open_engine: Any, strict_model: Any, when_busy: str
+) -> None:
+    model = strict_model("ok")
+    receipts: list[SendReceipt] = []
+    async with open_engine(model) as engine, open_engine(model, settings=Settings(run_worker=False)) as other:
+        chat = await engine.create_chat()
+
+        async def send(through: Engine) -> None:
+            receipts.append(await through.send_message(chat.id, "hi", client_id="k", when_busy=when_busy))
+
+        async with anyio.create_task_group() as tasks:
+            for number in range(20):
+                tasks.start_soon(send, engine if number % 2 else other)
+        await engine.wait(chat.id)
+        assert len({receipt.message_id for receipt in receipts}) == 1
+        assert [receipt.replayed for receipt in receipts].count(False) == 1
+        assert told(await engine.messages(chat.id)) == ["user: hi", "assistant: ok"]
+
+
+async def test_twenty_racing_messages_are_each_answered_exactly_once(open_engine: Any, strict_model: Any) -> None:
+    async with open_engine(strict_model("ok")) as engine:
+        chat = await engine.create_chat()
+        async with anyio.create_task_group() as tasks:
+            for number in range(20):
+                tasks.start_soon(engine.send_message, chat.id, f"n{number}")
+        await engine.wait(chat.id)
+        lines = told(await engine.messages(chat.id))
+        assert sorted(line for line in lines if line.startswith("user")) == sorted(f"user: n{n}" for n in range(20))
+        assert lines.count("assistant: ok") == 20
+
+
+@pytest.mark.parametrize("word", ["wait", "", None, "Queue"])
+async def test_an_unknown_word_for_when_busy_is_refused(open_engine: Any, strict_model: Any, word: Any) -> None:
+    async with open_engine(strict_model([])) as engine:
+        chat = await engine.create_chat()
+        async with untouched(engine, chat.id):
+            with pytest.raises(SettingsError, match="when_busy: must be one of queue, interrupt, reject"):
+                await engine.send_message(chat.id, "hi", when_busy=word)
