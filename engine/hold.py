@@ -131,8 +131,11 @@ class Hold:
         Raises:
             Moved: the chat is not any more where the job believed it to be. Nothing was written.
         """
+        found = self.facts
 
         def whole(chain: Chain) -> None:
+            nonlocal found
+            found = chain.facts
             script(chain)
             self.desk.begin(chain, claims=True)
 
@@ -146,6 +149,8 @@ class Hold:
             if self.facts.version == known:
                 raise
             raise Moved from error
+        if self.view is not None and self.view.history_version != found.history_version:
+            self.view = None  # someone else has changed messages meanwhile
         self.take(committed)
         return self.facts
 
