@@ -1,0 +1,256 @@
+"""Events: one gapless sequence that tells the same whenever one joins, and never what is not for the client."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from watching import Gate, MakeModel, OpenEngine, assert_told_right, log, said, seen
+
+from turnwise import (
+    ChatNotFound,
+    ChatState,
+    ClientTool,
+    Engine,
+    ModelError,
+    ModelPart,
+    Settings,
+    ToolContext,
+    ToolResult,
+    fold,
+    tool,
+)
+from turnwise.providers.scripted import Call, Reply
+from turnwise.states.events import MessageEvent, StatusEvent
+from turnwise.testing.clock import ManualClock
+
+QUICK = Settings(coalesce=0)
+ASK = ClientTool("ask", "Ask the person.", {"type": "object"})
+
+
+@tool
+async def look(context: ToolContext) -> str:
+    """Look around."""
+    context.report({"seen": 1})
+    return "2 things"
+
+
+@tool
+async def report(context: ToolContext) -> str:
+    """Report a lot, and go on when all of it is stored."""
+    for number in range(1200):
+        context.report(number)
+    for _ in range(100):
+        await anyio.lowlevel.checkpoint()
+    return "reported"
+
+
+async def rich_life(engine: Engine, model_clock: ManualClock) -> str:
+    """Live through everything that events tell of: a retry, tools, a client call, a compaction, a queue, a stop."""
+    chat = await engine.create_chat(client_tools=[ASK])
+    await engine.send_message(chat.id, "hello")
+    await seen(engine, chat.id, "retry")
+    await engine.send_message(chat.id, "and then?")
+    await model_clock.advance(1)
+    await engine.wait(chat.id, until=[ChatState.requires_action])
+    await engine.submit_tool_results(chat.id, [ToolResult("a", "yes")])
+    await seen(engine, chat.id, "part", step=3)
+    await engine.interrupt(chat.id)
+    await engine.wait(chat.id, until=[ChatState.interrupted])
+    first = (await engine.messages(chat.id))[0]
+    await engine.edit_message(chat.id, first.id, "hello again")
+    await engine.wait(chat.id, until=[ChatState.waiting])
+    return chat.id
+
+
+def rich_script() -> list[Reply]:
+    calls = [Call("look", {}, id="l"), Call("ask", {"what": "colour"}, id="a")]
+    return [
+        Reply("Hmmm", chunks=1, error=ModelError("overloaded"), error_after=2),
+        Reply("Let me see", chunks=3, reasoning="think", signature="s", calls=calls, usage=(80, 5)),
+        Reply("It is", chunks=2, usage=(20, 5)),
+        Reply("And then", chunks=3, stall_after=2),
+        Reply("Fine", chunks=1, usage=(10, 1)),
+    ]
+
+
+async def test_joining_after_any_event_tells_the_same_transcript(
+    open_engine: OpenEngine, strict_model: MakeModel
+) -> None:
+    clock = ManualClock()
+    model = strict_model(rich_script(), context_limit=100)
+    async with open_engine(model, settings=QUICK, tools=[look], clock=clock) as engine:
+        chat_id = await rich_life(engine, clock)
+        await assert_told_right(engine, chat_id)
+        whole = await log(engine, chat_id)
+    assert {event.kind for event in whole} == {
+        "status",
+        "message",
+        "part",
+        "tool_result",
+        "tool_progress",
+        "queue",
+        "action_required",
+        "retry",
+        "attempt_discarded",
+        "compaction",
+        "history_reset",
+        "turn_finished",
+    }
+    async with open_engine(model, settings=Settings(run_worker=False)) as elsewhere:
+        for known in range(len(whole) + 1):
+            rest = await log(elsewhere, chat_id, after=known)
+            assert rest == whole[known:]
+            assert fold(rest, fold(whole[:known])) == fold(whole)
+
+
+async def test_a_live_reader_sees_what_is_stored_wherever_it_joins(
+    open_engine: OpenEngine, strict_model: MakeModel
+) -> None:
+    model = strict_model(["x" * 200, Reply("y" * 300, chunks=1)])
+    async with open_engine(model, settings=QUICK) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, "hello")
+        start = len(await log(engine, chat.id))
+        told: dict[int, list[Any]] = {}
+
+        async def read(after: int) -> None:
+            told[after] = []
+            async for event in engine.events(chat.id, after=after):
+                told[after].append(event)
+                if event.kind == "turn_finished" and event.turn == 2:
+                    return
+
+        async with anyio.create_task_group() as tasks:
+            for after in range(0, start + 1, 3):
+                tasks.start_soon(read, after)
+            await engine.send_message(chat.id, "go on")
+            await seen(engine, chat.id, "part", step=2)
+            tasks.start_soon(read, start + 2)
+        stored = await log(engine, chat.id)
+        for after, events in told.items():
+            assert events == stored[after:]
+
+
+async def test_numbers_are_unique_even_where_time_stands_still(
+    open_engine: OpenEngine, strict_model: MakeModel
+) -> None:
+    clock = ManualClock()
+
+    model = strict_model([Reply("", calls=[Call("report", {})]), "done"])
+    async with open_engine(model, settings=QUICK, tools=[report], clock=clock) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, "hello")
+        events = await log(engine, chat.id)
+        assert {event.at for event in events} == {clock.now()}
+        assert [event.seq for event in events] == list(range(1, len(events) + 1))
+        assert len(events) > 1000
+
+
+async def test_a_reader_that_stops_reading_slows_nobody_and_misses_nothing(
+    open_engine: OpenEngine, strict_model: MakeModel
+) -> None:
+    model = strict_model([Reply("", calls=[Call("report", {})]), "done"])
+    async with open_engine(model, settings=QUICK, tools=[report]) as engine:
+        chat = await engine.create_chat()
+        reader = engine.events(chat.id)
+        await engine.send_message(chat.id, "hello")
+        first = await anext(reader)
+        assert (await engine.wait(chat.id)).state == "waiting"
+        stored = await log(engine, chat.id)
+        late = [first]
+        async for event in reader:
+            late.append(event)
+            if event.seq == stored[-1].seq:
+                break
+        await reader.aclose()  # type: ignore[attr-defined]
+        assert len(late) > 1000
+        assert late == stored
+
+
+async def test_neither_a_providers_metadata_nor_what_is_for_the_model_alone_is_ever_shown(
+    open_engine: OpenEngine, strict_model: MakeModel
+) -> None:
+    hidden = {"secret": "do-not-show"}
+    parts = [
+        ModelPart("reasoning_delta", text="think", signature="sig", metadata=hidden),
+        ModelPart("text_delta", text="searching", metadata=hidden),
+        ModelPart("tool_call", id="p", name="search", arguments={}, executor="provider", metadata=hidden),
+        ModelPart("provider_result", call_id="p", output="found", metadata=hidden),
+        ModelPart("source", url="https://example.org", metadata=hidden),
+        ModelPart("tool_call", id="l", name="look", arguments={}, metadata=hidden),
+        ModelPart("finish", usage=Reply(usage=(80, 1)).usage, metadata=hidden),  # type: ignore[arg-type]
+    ]
+    parts[-1] = ModelPart("finish", context_limit=10, metadata=hidden)
+    model = strict_model([Reply(parts=parts), "done"], summary="the summary in confidence")
+    async with open_engine(model, settings=QUICK, tools=[look]) as engine:
+        chat = await engine.create_chat(system="a system prompt in confidence")
+        await engine.ask(chat.id, "hello, " * 20)
+        shown = "".join(event.model_dump_json() for event in await log(engine, chat.id))
+        shown += "".join(message.model_dump_json() for message in await engine.messages(chat.id))
+        assert "searching" in shown
+        assert "found" in shown
+        assert "do-not-show" not in shown
+        assert "in confidence" not in shown
+        await assert_told_right(engine, chat.id)
+
+
+async def test_a_providers_metadata_goes_back_to_it(open_engine: OpenEngine, strict_model: MakeModel) -> None:
+    parts = [ModelPart("text_delta", text="hi", metadata={"id": "abc"}), ModelPart("finish")]
+    model = strict_model([Reply(parts=parts), "done"])
+    async with open_engine(model, settings=QUICK) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, "hello")
+        await engine.ask(chat.id, "again")
+        assert model.requests[1].messages[1].parts[0].metadata == {"id": "abc"}
+
+
+async def test_a_change_of_state_never_precedes_the_messages_it_implies(
+    open_engine: OpenEngine, strict_model: MakeModel
+) -> None:
+    clock = ManualClock()
+    model = strict_model(rich_script(), context_limit=100)
+    async with open_engine(model, settings=QUICK, tools=[look], clock=clock) as engine:
+        chat_id = await rich_life(engine, clock)
+        last: str | None = None
+        for event in await log(engine, chat_id):
+            if isinstance(event, MessageEvent):
+                last = event.message.role
+            elif isinstance(event, StatusEvent):
+                expected = {
+                    ChatState.pending: {"user", "tool"},
+                    ChatState.executing_tools: {"assistant"},
+                    ChatState.requires_action: {"system"},  # the marker of the compaction before
+                    ChatState.waiting: {None, "assistant", "system"},
+                }
+                assert last in expected.get(event.state, {last})
+
+
+async def test_the_events_of_a_chat_that_is_not_there_are_an_error(
+    open_engine: OpenEngine, strict_model: MakeModel
+) -> None:
+    async with open_engine(strict_model([])) as engine:
+        for follow in (True, False):
+            with pytest.raises(ChatNotFound):
+                await anext(aiter(engine.events("nobody", follow=follow)))
+
+
+async def test_a_reader_in_another_process_follows_as_well(
+    open_engine: OpenEngine, strict_model: MakeModel, database: Path
+) -> None:
+    work = Gate()
+    model = strict_model([Reply("", calls=[Call("work", {})]), "done"])
+    async with (
+        open_engine(model, settings=QUICK, tools=[work.tool]) as engine,
+        open_engine(model, settings=Settings(run_worker=False)) as elsewhere,
+    ):
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "hello")
+        await seen(elsewhere, chat.id, "status", state=ChatState.executing_tools)
+        await work.entered.wait()
+        work.open.set()
+        await seen(elsewhere, chat.id, "turn_finished")
+        assert (await elsewhere.wait(chat.id)).state == "waiting"
+        assert said(await elsewhere.messages(chat.id))[-1] == ("assistant", "done")
