@@ -66,7 +66,7 @@ class ModelPart:
     | `source` | `url`, `title`, `metadata` |
     | `file` | `media_type`, `data` (base64) or `url`, `name` |
     | `heartbeat` | |
-    | `finish` | `stop_reason`, `usage`, `context_limit` (tokens), `metadata` |
+    | `finish` | `stop_reason`, `usage`, `context_limit` (tokens), `metadata` (`reason`: the provider's own word) |
     """
 
     type: PartType

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -23,9 +23,12 @@ class WordsSlot:
     signature: str | None = None
     metadata: dict[str, Any] | None = None
 
-    def ended_before(self, text: str, signature: str | None) -> bool:
-        """Whether these words begin another part: a signature ends the part that it signs."""
-        return self.signature is not None and signature != self.signature and bool(text or signature)
+    def ended_before(self, text: str, signature: str | None, metadata: Mapping[str, Any] | None = None) -> bool:
+        """Whether these words begin another part: a signature ends the part that it signs, another id is another's."""
+        signed = self.signature is not None and signature != self.signature
+        known = (self.metadata or {}).get("id")
+        renamed = known is not None and (metadata or {}).get("id", known) != known
+        return (signed or renamed) and bool(text or signature)
 
     def part(self) -> Part:
         """Return the join of the pieces."""

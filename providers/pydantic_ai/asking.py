@@ -50,8 +50,9 @@ class Asking:
         asked: list[theirs.ModelMessage] = []
         for replied, run in groupby(messages, key=lambda message: message.role == "assistant"):
             if replied:
-                parts = [said for message in run for part in message.parts for said in self._said(part)]
-                asked.append(theirs.ModelResponse(parts, provider_name=self._maker(parts)))
+                parts = [part for message in run for part in message.parts]
+                said = [their_part for part in parts for their_part in self._said(part)]
+                asked.append(theirs.ModelResponse(said, **self._origin.address(parts)))
             else:
                 asked.append(theirs.ModelRequest(list(self._told(run, after=bool(asked)))))
         return asked
@@ -88,9 +89,6 @@ class Asking:
                 yield theirs.NativeToolReturnPart(part.name, part.output, part.call_id, **own)
             case FilePart(data=str(data)) if own:
                 yield theirs.FilePart(theirs.BinaryContent(b64decode(data), media_type=part.media_type), **own)
-
-    def _maker(self, parts: Iterable[theirs.ModelResponsePart]) -> str | None:
-        return self._origin.provider if any(part.provider_name for part in parts) else None
 
 
 def _wire_id(call_id: str) -> str:

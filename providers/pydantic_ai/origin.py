@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +13,7 @@ from turnwise.states.messages import Part
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """A provider at an address, as it is named in the metadata of the parts it made."""
+    """A provider and its address, as they stand in the metadata of the parts it made."""
 
     provider: str
     endpoint: str
@@ -26,17 +27,16 @@ class Origin:
             kept["id"] = item_id
         return kept | {"details": to_jsonable_python(details)} if details else kept
 
-    def made(self, part: Part) -> bool:
-        """Whether this provider made the part and said something about it."""
-        known = part.metadata or {}
-        return known.get("provider") == self.provider and known.get("endpoint") == self.endpoint
-
     def data(self, part: Part) -> dict[str, Any]:
         """Return the provider's own data about a part, in pydantic-ai's words; nothing for a stranger's part."""
-        if not self.made(part) or part.metadata is None:
+        known = part.metadata or {}
+        if known.get("provider") != self.provider:
             return {}
-        return {
-            "provider_name": self.provider,
-            "id": part.metadata.get("id"),
-            "provider_details": part.metadata.get("details"),
-        }
+        return {"provider_name": self.provider, "id": known.get("id"), "provider_details": known.get("details")}
+
+    def address(self, parts: Iterable[Part]) -> dict[str, Any]:
+        """Return where the provider made the parts: ids mean nothing anywhere else; nothing for a stranger's parts."""
+        for part in parts:
+            if part.metadata is not None and part.metadata.get("provider") == self.provider:
+                return {"provider_name": self.provider, "provider_url": part.metadata["endpoint"]}
+        return {}

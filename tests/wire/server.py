@@ -52,6 +52,7 @@ class Server:
         self.script: list[Answer] = []
         self.asked: list[Asked] = []
         self.arrived = asyncio.Condition()
+        self.connections: set[asyncio.Task[None]] = set()
 
     async def request(self, number: int) -> Asked:
         """Return the request of that number, from 1, once it is there."""
@@ -61,7 +62,9 @@ class Server:
 
     async def converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve one connection until a side closes it."""
-        asked: Asked | None = None
+        connection = asyncio.current_task()
+        assert connection is not None
+        self.connections.add(connection)
         try:
             while (asked := await _read(reader)) is not None:
                 async with self.arrived:
@@ -76,9 +79,10 @@ class Server:
                     asked.gone.set()
                 if answer.pieces is None or answer.end != "end":
                     return
-        except (ConnectionError, asyncio.IncompleteReadError):
+        except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
             return
         finally:
+            self.connections.discard(connection)
             writer.close()
             with suppress(ConnectionError):
                 await writer.wait_closed()
@@ -94,6 +98,10 @@ async def serving() -> AsyncIterator[Server]:
         yield server
     finally:
         listener.close()
+        connections = list(server.connections)
+        for connection in connections:
+            connection.cancel()
+        await asyncio.gather(*connections, return_exceptions=True)
 
 
 async def _read(reader: asyncio.StreamReader) -> Asked | None:

@@ -1,0 +1,394 @@
+"""What a provider says comes into turnwise's words, and goes back to it unchanged."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import pytest
+from asking import asked, message, reply_of, result_of
+from dialects import DIALECTS, Anthropic, Chat, Connect, Dialect, Responses, Said
+from server import Answer, Server
+
+from turnwise import Engine, ToolSpec, tool
+from turnwise.providers.joining import join
+from turnwise.states.messages import FilePart, ReasoningPart, SourcePart, TextPart, ToolCallPart, ToolResultPart
+from turnwise.states.names import Executor, StopReason
+from turnwise.states.usage import Usage
+
+SIGNATURE = "EqRkCkYIChgCKkD+/sig=="
+REPLY = Said(
+    "I look.",
+    reasoning="Two sums.",
+    signature=SIGNATURE,
+    calls=[("call_1", "add", '{"a": 1, "b": 2}'), ("call_2", "add", '{"a": 3, "b": 4}')],
+)
+SCHEMA = {
+    "type": "object",
+    "properties": {"a": {"type": "integer", "default": 0}, "b": {"type": "integer"}},
+    "required": ["b"],
+}
+ADD = ToolSpec("add", "Add two numbers.", SCHEMA)
+each_dialect = pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
+
+
+@each_dialect
+async def test_a_reply_comes_in_turnwise_words(dialect: Dialect, server: Server, connect: Connect) -> None:
+    server.script = [Answer(dialect.frames(REPLY))]
+    model = await connect(dialect)
+    parts = [part async for part in model.stream(asked("Add.", tools=[ADD]))]
+    reply = join(parts)
+
+    assert reply.text == "I look."
+    assert [(call.call_id, call.name, call.arguments, call.executor) for call in reply.calls] == [
+        ("call_1", "add", {"a": 1, "b": 2}, Executor.local),
+        ("call_2", "add", {"a": 3, "b": 4}, Executor.local),
+    ]
+    reasoning = reply.parts[0]
+    assert isinstance(reasoning, ReasoningPart)
+    assert reasoning.text == "Two sums."
+    assert reasoning.signature == (None if dialect.name == "openai" else SIGNATURE)
+    assert reply.finish.stop_reason is StopReason.end_turn
+    streamed = [part.text for part in parts if part.type == "text_delta" and part.text]
+    assert len(streamed) > 1
+    fragments = [part.arguments for part in parts if part.type == "tool_call_delta" and part.id == "call_1"]
+    assert "".join(map(str, fragments)) == '{"a": 1, "b": 2}'
+    assert len(fragments) > 1
+
+
+@each_dialect
+async def test_usage_counts_every_prompt_token_cached_ones_included(
+    dialect: Dialect, server: Server, connect: Connect
+) -> None:
+    """Anthropic reports 30 fresh, 60 read and 10 written tokens apart; OpenAI 100 with 60 of them read."""
+    server.script = [Answer(dialect.frames(REPLY))]
+    reply = join([part async for part in (await connect(dialect)).stream(asked("Add."))])
+    written = 10 if dialect.name == "anthropic" else None
+    assert reply.usage == Usage(
+        input_tokens=100, output_tokens=20, reasoning_tokens=7, cache_read_tokens=60, cache_write_tokens=written
+    )
+
+
+async def test_usage_that_is_not_reported_is_unknown_and_not_zero(server: Server, connect: Connect) -> None:
+    frames = [frame for frame in Chat().frames(Said()) if '"usage"' not in frame]
+    server.script = [Answer(frames)]
+    reply = join([part async for part in (await connect(Chat())).stream(asked("Hello."))])
+    assert reply.usage is None
+
+
+@each_dialect
+async def test_the_history_goes_back_as_the_provider_gave_it(
+    dialect: Dialect, server: Server, connect: Connect
+) -> None:
+    server.script = [Answer(dialect.frames(REPLY)), Answer(dialect.frames(Said()))]
+    model = await connect(dialect)
+    first = join([part async for part in model.stream(asked("Add.", tools=[ADD]))])
+    history = [
+        message("user", "Add.", FilePart(media_type="image/png", data="aGVsbG8=")),
+        reply_of(first),
+        result_of("call_1", "add", 3),
+        result_of("call_2", "add", "no such number", is_error=True),
+        message("system", "<reminder>be quick</reminder>"),
+    ]
+    asked_for = asked(*history, tools=[ADD], system="Be terse.", parameters={"max_output_tokens": 99})
+    before = copy.deepcopy(asked_for)
+    async for _ in model.stream(asked_for):
+        pass
+
+    sent = server.asked[1].body
+    assert asked_for == before
+    assert _sent(dialect, sent) == {
+        "system": "Be terse.",
+        "user": ["Add.", "aGVsbG8="],
+        "reasoning": ["Two sums.", None if dialect.name == "openai" else SIGNATURE],
+        "said": "I look.",
+        "calls": [["call_1", {"a": 1, "b": 2}], ["call_2", {"a": 3, "b": 4}]],
+        "results": [["call_1", "3"], ["call_2", "no such number"]],
+        "last": "<reminder>be quick</reminder>",
+        "limit": 99,
+        "schema": SCHEMA,
+    }
+    assert '"strict": true' not in json.dumps(sent)
+
+
+@each_dialect
+async def test_a_strangers_data_stays_with_the_stranger(dialect: Dialect, server: Server, connect: Connect) -> None:
+    """Reasoning, ids and provider calls of one provider mean nothing to another; what was said does."""
+    server.script = [Answer(dialect.frames(Said()))]
+    theirs = {"provider": "stranger", "endpoint": "https://stranger.example", "id": "st_1", "details": {"key": "st_2"}}
+    reply = message(
+        "assistant",
+        ReasoningPart(text="st_thought", signature="st_signature", metadata=theirs),
+        TextPart(text="I said so.", metadata=theirs),
+        ToolCallPart(call_id="st_3", name="web", arguments={}, executor=Executor.provider, metadata=theirs),
+        ToolResultPart(call_id="st_3", name="web", output="found", metadata=theirs),
+        ToolCallPart(call_id="a call/of:theirs", name="add", arguments={"b": 1}, metadata=theirs),
+    )
+    history = [message("user", "Hi."), reply, result_of("a call/of:theirs", "add", 1), message("user", "And?")]
+    async for _ in (await connect(dialect)).stream(asked(*history, tools=[ADD])):
+        pass
+    sent = json.dumps(server.asked[0].body)
+    assert "st_" not in sent.replace("last_", "")
+    assert "I said so." in sent
+    assert "a call/of:theirs" not in sent
+    assert _sent(dialect, server.asked[0].body)["calls"][0][0] == _sent(dialect, server.asked[0].body)["results"][0][0]
+
+
+async def test_reasoning_that_lacks_its_signature_is_not_sent_to_anthropic(server: Server, connect: Connect) -> None:
+    server.script = [Answer(Anthropic().frames(Said()))]
+    model = await connect(Anthropic())
+    own = {"provider": "anthropic", "endpoint": server.url}
+    cut = message("assistant", ReasoningPart(text="I was cut", metadata=own), "Half an ans")
+    async for _ in model.stream(asked("Hi.", cut, message("user", "Go on."))):
+        pass
+    assert "I was cut" not in json.dumps(server.asked[0].body)
+    assert "Half an ans" in json.dumps(server.asked[0].body)
+
+
+async def test_redacted_reasoning_and_reasoning_in_two_blocks_go_back_byte_identical(
+    server: Server, connect: Connect
+) -> None:
+    anthropic = Anthropic()
+    blocks: list[tuple[dict[str, Any], list[dict[str, Any]]]] = [
+        (
+            {"type": "thinking", "thinking": "", "signature": ""},
+            [{"type": "thinking_delta", "thinking": "One."}, {"type": "signature_delta", "signature": "sig-1+/="}],
+        ),
+        ({"type": "redacted_thinking", "data": "hidden-1+/="}, []),
+        ({"type": "redacted_thinking", "data": "hidden-2+/="}, []),
+        (
+            {"type": "thinking", "thinking": "", "signature": ""},
+            [{"type": "thinking_delta", "thinking": "Two."}, {"type": "signature_delta", "signature": "sig-2+/="}],
+        ),
+        ({"type": "text", "text": ""}, [{"type": "text_delta", "text": "Done."}]),
+    ]
+    server.script = [Answer(anthropic.stream(blocks, "end_turn")), Answer(anthropic.frames(Said()))]
+    model = await connect(anthropic)
+    reply = join([part async for part in model.stream(asked("Think."))])
+    async for _ in model.stream(asked("Think.", reply_of(reply), message("user", "And?"))):
+        pass
+    assert server.asked[1].body["messages"][1]["content"] == [
+        {"type": "thinking", "thinking": "One.", "signature": "sig-1+/="},
+        {"type": "redacted_thinking", "data": "hidden-1+/="},
+        {"type": "redacted_thinking", "data": "hidden-2+/="},
+        {"type": "thinking", "thinking": "Two.", "signature": "sig-2+/="},
+        {"type": "text", "text": "Done."},
+    ]
+
+
+async def test_a_providers_call_and_result_stay_inline_and_go_back_whole(server: Server, connect: Connect) -> None:
+    """A reply that the provider pauses for its own tool is one reply: it is asked to go on."""
+    from pydantic_ai.native_tools import WebSearchTool  # noqa: PLC0415 - needed by this test alone
+
+    anthropic = Anthropic()
+    found = {"type": "web_search_result", "url": "https://turn.example", "title": "Turn", "encrypted_content": "e+/="}
+    call = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {}}
+    result = {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": [{**found, "page_age": None}]}
+    cited = {
+        "type": "web_search_result_location",
+        "url": "https://turn.example",
+        "title": "Turn",
+        "cited_text": "turns",
+        "encrypted_index": "i+/=",
+    }
+    searched = [
+        (call, [{"type": "input_json_delta", "partial_json": '{"query": "turn"}'}]),
+        (result, []),
+    ]
+    answered: list[tuple[dict[str, Any], list[dict[str, Any]]]] = [
+        (
+            {"type": "text", "text": "", "citations": []},
+            [{"type": "text_delta", "text": "It turns."}, {"type": "citations_delta", "citation": cited}],
+        ),
+    ]
+    server.script = [
+        Answer(anthropic.stream(searched, "pause_turn")),
+        Answer(anthropic.stream(answered, "end_turn")),
+        Answer(anthropic.frames(Said())),
+    ]
+    model = await connect(anthropic, native_tools=[WebSearchTool()])
+    reply = join([part async for part in model.stream(asked("Search."))])
+    assert [part.type for part in reply.parts] == ["tool_call", "tool_result", "text", "source"]
+    assert reply.calls[0].executor is Executor.provider
+    assert isinstance(reply.parts[3], SourcePart)
+    assert reply.parts[3].url == "https://turn.example"
+    assert reply.usage is not None
+    assert reply.usage.input_tokens == 200
+    assert [block["type"] for block in server.asked[1].body["messages"][-1]["content"]] == [
+        "server_tool_use",
+        "web_search_tool_result",
+    ]
+
+    async for _ in model.stream(asked("Search.", reply_of(reply), message("user", "And?"))):
+        pass
+    back = server.asked[2].body["messages"][1]["content"]
+    assert [block["type"] for block in back] == ["server_tool_use", "web_search_tool_result", "text"]
+    assert (back[0]["id"], back[0]["input"]) == ("srvtoolu_1", {"query": "turn"})
+    assert back[1]["content"][0]["encrypted_content"] == "e+/="
+
+
+async def test_two_items_of_one_reply_keep_their_own_ids(server: Server, connect: Connect) -> None:
+    """OpenAI looks text up by the id of its item: text under another item's id would be lost."""
+    responses = Responses()
+    output: list[dict[str, Any]] = []
+    first = responses._message("Let me think. ", output)
+    second = json.loads(json.dumps(responses._message("Done.", output)).replace("msg_1", "msg_2"))
+    output[1] = {**output[1], "id": "msg_2"}
+    events = [
+        {"type": "response.created", "response": responses._response("in_progress", [])},
+        *first,
+        *second,
+        {"type": "response.completed", "response": responses._response("completed", output)},
+    ]
+    frames = [f"data: {json.dumps({**event, 'sequence_number': place})}\n\n" for place, event in enumerate(events)]
+    server.script = [Answer(frames), Answer(responses.frames(Said()))]
+    model = await connect(responses)
+    reply = join([part async for part in model.stream(asked("Think."))])
+    async for _ in model.stream(asked("Think.", reply_of(reply), message("user", "And?"))):
+        pass
+    back = [item for item in server.asked[1].body["input"] if item.get("role") == "assistant"]
+    assert [(item["id"], item["content"][0]["text"]) for item in back] == [
+        ("msg_1", "Let me think. "),
+        ("msg_2", "Done."),
+    ]
+
+
+async def test_anthropic_gets_its_cache_marks_and_a_reminder_stays_behind_them(
+    server: Server, connect: Connect
+) -> None:
+    """A mark on the reminder would cache a prompt that never comes again."""
+    server.script = [Answer(Anthropic().frames(Said()))]
+    model = await connect(Anthropic())
+    history = [message("user", "Hi."), message("system", "<reminder>be quick</reminder>")]
+    async for _ in model.stream(asked(*history, tools=[ADD], system="Be terse.")):
+        pass
+    sent = server.asked[0].body
+    marked = {"type": "ephemeral", "ttl": "5m"}
+    assert sent["system"][-1]["cache_control"] == marked
+    assert sent["tools"][-1]["cache_control"] == marked
+    assert sent["messages"][0]["content"][-1]["cache_control"] == marked
+    assert "cache_control" not in sent["messages"][-1]["content"][-1]
+
+
+@each_dialect
+async def test_parameters_are_passed_through(dialect: Dialect, server: Server, connect: Connect) -> None:
+    server.script = [Answer(dialect.frames(Said()))]
+    model = await connect(dialect)
+    other = ToolSpec("other", "Another.", {"type": "object", "properties": {}})
+    parameters = {
+        "tool_choice": "add",
+        "parallel_tool_calls": False,
+        "provider_options": {"extra_body": {"custom": 7}},
+    }
+    async for _ in model.stream(asked("Add.", tools=[ADD, other], parameters=parameters)):
+        pass
+    sent = server.asked[0].body
+    assert sent["custom"] == 7
+    choice = json.dumps(sent["tool_choice"])
+    assert '"add"' in choice or (len(sent["tools"]) == 1 and choice in {'"required"', '{"type": "any"}'})
+    assert server.asked[0].headers["x-stainless-retry-count"] == "0"
+
+
+@each_dialect
+async def test_a_turn_with_parallel_calls_lives_through_the_engine(
+    dialect: Dialect, server: Server, connect: Connect
+) -> None:
+    @tool(parallel_safe=True)
+    async def add(a: int, b: int) -> int:
+        """Add two numbers."""
+        return a + b
+
+    server.script = [Answer(dialect.frames(REPLY)), Answer(dialect.frames(Said("3 and 7.")))]
+    async with Engine("sqlite://", model=await connect(dialect), tools=[add]) as engine:
+        chat = await engine.create_chat(system="Be terse.")
+        result = await engine.ask(chat.id, "Add.", timeout=10)
+        shown = [event.model_dump_json() async for event in engine.events(chat.id, follow=False)]
+    assert (result.text, result.stop_reason) == ("3 and 7.", StopReason.end_turn)
+    assert result.usage.input_tokens == 200
+    assert _sent(dialect, server.asked[1].body)["results"] == [["call_1", "3"], ["call_2", "7"]]
+    assert _sent(dialect, server.asked[1].body)["reasoning"][1] == (None if dialect.name == "openai" else SIGNATURE)
+    assert all("endpoint" not in event for event in shown)
+
+
+def _sent(dialect: Dialect, body: dict[str, Any]) -> dict[str, Any]:
+    """Return what a request says, in no dialect."""
+    return {"openai": _sent_chat, "openai-responses": _sent_responses, "anthropic": _sent_anthropic}[dialect.name](body)
+
+
+def _sent_chat(body: dict[str, Any]) -> dict[str, Any]:
+    messages = body["messages"]
+    replied = next(message for message in messages if message["role"] == "assistant")
+    return {
+        "system": messages[0]["content"],
+        "user": _texts(next(message for message in messages if message["role"] == "user")["content"]),
+        "reasoning": [replied.get("reasoning_content"), None],
+        "said": replied["content"],
+        "calls": [[call["id"], json.loads(call["function"]["arguments"])] for call in replied.get("tool_calls", ())],
+        "results": [
+            [result["tool_call_id"], _plain(result["content"])] for result in messages if result["role"] == "tool"
+        ],
+        "last": messages[-1]["content"],
+        "limit": body.get("max_completion_tokens"),
+        "schema": body["tools"][0]["function"]["parameters"],
+    }
+
+
+def _sent_responses(body: dict[str, Any]) -> dict[str, Any]:
+    items = body["input"]
+    of = {kind: [item for item in items if item.get("type") == kind] for kind in ("reasoning", "function_call")}
+    said = next(item for item in items if item.get("role") == "assistant")["content"]
+    outputs = [item for item in items if item.get("type") == "function_call_output"]
+    reasoning = of["reasoning"][0] if of["reasoning"] else {"summary": [{"text": None}], "encrypted_content": None}
+    return {
+        "system": body.get("instructions"),
+        "user": _texts(items[0]["content"]),
+        "reasoning": [reasoning["summary"][0]["text"], reasoning["encrypted_content"]],
+        "said": said if isinstance(said, str) else said[0]["text"],
+        "calls": [[call["call_id"], json.loads(call["arguments"])] for call in of["function_call"]],
+        "results": [[output["call_id"], _plain(output["output"])] for output in outputs],
+        "last": items[-1].get("content"),
+        "limit": body.get("max_output_tokens"),
+        "schema": body["tools"][0]["parameters"],
+    }
+
+
+def _sent_anthropic(body: dict[str, Any]) -> dict[str, Any]:
+    blocks = [block for message in body["messages"][1:] for block in message["content"]]
+    of = {
+        kind: [block for block in blocks if block["type"] == kind] for kind in ("thinking", "tool_use", "tool_result")
+    }
+    thinking = of["thinking"][0] if of["thinking"] else {"thinking": None, "signature": None}
+    return {
+        "system": body["system"][0]["text"] if "system" in body else None,
+        "user": _texts(body["messages"][0]["content"]),
+        "reasoning": [thinking["thinking"], thinking["signature"]],
+        "said": next(block["text"] for block in blocks if block["type"] == "text"),
+        "calls": [[call["id"], call["input"]] for call in of["tool_use"]],
+        "results": [[result["tool_use_id"], result["content"][0]["text"]] for result in of["tool_result"]],
+        "last": blocks[-1].get("text"),
+        "limit": body["max_tokens"],
+        "schema": body["tools"][0]["input_schema"],
+    }
+
+
+def _texts(content: Any) -> list[str]:
+    """Return the texts and the data of a user's message."""
+    if isinstance(content, str):
+        return [content]
+    found: list[str] = []
+    for block in content:
+        source = block.get("source", {}).get("data")
+        image = block.get("image_url")
+        url = image["url"] if isinstance(image, dict) else image
+        found.append(block.get("text") or source or str(url).partition("base64,")[2])
+    return found
+
+
+def _plain(output: str) -> str:
+    """Return a result without the wrapping in which pydantic-ai tells OpenAI of an error."""
+    try:
+        value = json.loads(output)
+    except ValueError:
+        return output
+    return str(value["error"]) if isinstance(value, dict) and "error" in value else output
