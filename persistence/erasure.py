@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sqlite3
+from dataclasses import replace
 
 from turnwise.persistence.rows import EVENTS, MESSAGES, message_of
 from turnwise.states.errors import StoreError
-from turnwise.states.events import QueueEvent
+from turnwise.states.events import ActionRequiredEvent, QueueEvent
 from turnwise.states.messages import FORMAT, Message, without_metadata
 
 
@@ -35,12 +36,27 @@ def erase(connection: sqlite3.Connection, chat_id: str, blank: Message) -> None:
     said = message_of(*row)
     if said.role == "assistant":
         connection.execute("DELETE FROM events WHERE kind = 'part' AND chat_id = ? AND step = ?", (chat_id, said.step))
+        _erase_arguments(connection, chat_id, {call.call_id for call in said.calls})
     elif said.result is not None:
         connection.execute(
             "UPDATE events SET body = json_set(body, '$.output', NULL)"
             " WHERE chat_id = ? AND kind = 'tool_result' AND json_extract(body, '$.call_id') = ?",
             (chat_id, said.result.call_id),
         )
+
+
+def _erase_arguments(connection: sqlite3.Connection, chat_id: str, call_ids: set[str]) -> None:
+    connection.executemany(
+        "UPDATE calls SET body = json_set(body, '$.arguments', json('{}')) WHERE chat_id = ? AND call_id = ?",
+        [(chat_id, call_id) for call_id in call_ids],
+    )
+    sql = "SELECT seq, body FROM events WHERE chat_id = ? AND kind = 'action_required'"
+    for seq, body in connection.execute(sql, (chat_id,)).fetchall():
+        event = EVENTS.load(body)
+        if isinstance(event, ActionRequiredEvent) and any(call.call_id in call_ids for call in event.calls):
+            calls = tuple(replace(call, arguments={}) if call.call_id in call_ids else call for call in event.calls)
+            erased = EVENTS.dump(event.model_copy(update={"calls": calls}))
+            connection.execute("UPDATE events SET body = ? WHERE chat_id = ? AND seq = ?", (erased, chat_id, seq))
 
 
 def _erase_from_queue_events(connection: sqlite3.Connection, chat_id: str, blank: Message) -> None:

@@ -35,6 +35,10 @@ def blank_message(draft: Draft) -> None:
     """Take the payload out of a message; its digest stays in the audit log."""
     message = draft.arguments["erased"]
     draft.writes.append(EraseMessage(message))
+    blanked = {call.call_id: call.arguments for call in message.calls}
+    draft.calls = tuple(
+        dataclasses.replace(call, arguments=blanked.get(call.call_id, call.arguments)) for call in draft.calls
+    )
     draft.history_changed()
     if message.audience is not Audience.model:
         draft.events.append(MessageEvent(message=message))
