@@ -47,7 +47,7 @@ def decide(facts: Facts, trigger: Trigger, **arguments: Unpack[Arguments]) -> De
         BrokenPromise: the facts afterwards would break an invariant.
     """
     source = place_of(facts)
-    if not rows_of(trigger, source):
+    if not rows_of(trigger, source) and not facts.archived:
         raise IllegalTransition(source, trigger, triggers_in(source))
     for refuse in REFUSALS[trigger]:
         refuse(facts, arguments)

@@ -1,0 +1,259 @@
+"""Chats as things: their labels, lists, views and archives."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import closing
+from typing import Any
+
+import anyio
+import pytest
+from latch import Latch
+from witness import events_of, told, untouched
+
+from turnwise import (
+    ChatArchived,
+    ChatNotFound,
+    ClientTool,
+    FilePart,
+    IllegalTransition,
+    MessageNotFound,
+    Settings,
+    TextPart,
+    ToolResult,
+    tool,
+    verify_export,
+)
+from turnwise.engine.views import ERASED
+from turnwise.providers.scripted import Call, Reply
+
+ASK = ClientTool("ask_user", "Ask the user.", {"type": "object"})
+
+
+async def test_a_new_chat_waits_and_is_as_it_was_described(open_engine: Any, strict_model: Any) -> None:
+    async with open_engine(strict_model([])) as engine:
+        parent = await engine.create_chat()
+        chat = await engine.create_chat(
+            system="Be kind.", owner="ada", title="T", metadata={"a": [1, None]}, parent=parent.id, client_tools=[ASK]
+        )
+        assert (chat.state, chat.version, chat.turn, chat.archived, chat.settled) == ("waiting", 1, 0, False, True)
+        assert (chat.owner, chat.title, chat.metadata, chat.parent) == ("ada", "T", {"a": [1, None]}, parent.id)
+        assert await engine.get_chat(chat.id) == chat
+
+
+async def test_labels_change_in_any_state_and_each_change_is_in_the_log(open_engine: Any, strict_model: Any) -> None:
+    latch = Latch()
+    async with open_engine(strict_model([Reply("ok", first_delay=1)], sleep=latch.pass_through)) as engine:
+        chat = await engine.create_chat(title="old")
+        await engine.send_message(chat.id, "hi")
+        await latch.entered.wait()
+        assert (await engine.rename(chat.id, "new")).title == "new"
+        assert (await engine.set_metadata(chat.id, {"k": 1})).metadata == {"k": 1}
+        latch.open()
+        rested = await engine.wait(chat.id)
+        assert (rested.title, rested.metadata) == ("new", {"k": 1})
+        assert (await engine.rename(chat.id, None)).title is None
+        triggers = [record.trigger for record in await engine.audit(chat.id)]
+        assert (triggers.count("renamed"), triggers.count("metadata_changed")) == (2, 1)
+
+
+async def test_an_archived_chat_accepts_nothing_until_it_is_unarchived(open_engine: Any, strict_model: Any) -> None:
+    async with open_engine(strict_model("ok")) as engine:
+        chat = await engine.create_chat()
+        said = (await engine.ask(chat.id, "hi")).messages[0]
+        assert (await engine.archive(chat.id)).archived
+        refused: Any = {
+            "send": lambda: engine.send_message(chat.id, "x"),
+            "interrupting": lambda: engine.send_message(chat.id, "x", when_busy="interrupt"),
+            "submit": lambda: engine.submit_tool_results(chat.id, [ToolResult("c", 1)]),
+            "interrupt": lambda: engine.interrupt(chat.id),
+            "resume": lambda: engine.resume(chat.id),
+            "edit": lambda: engine.edit_message(chat.id, said.id, "x"),
+            "compact": lambda: engine.request_compaction(chat.id),
+            "clear": lambda: engine.clear_context(chat.id),
+            "rename": lambda: engine.rename(chat.id, "x"),
+            "metadata": lambda: engine.set_metadata(chat.id, {}),
+            "archive": lambda: engine.archive(chat.id),
+            "erase": lambda: engine.erase_message(chat.id, said.id),
+            "delete_queued": lambda: engine.delete_queued(chat.id, "m9"),
+        }
+        async with untouched(engine, chat.id):
+            for act in refused.values():
+                with pytest.raises(ChatArchived, match="unarchive it first"):
+                    await act()
+        assert not (await engine.unarchive(chat.id)).archived
+        assert (await engine.ask(chat.id, "again")).text == "ok"
+
+
+async def test_a_chat_at_work_cannot_be_archived(open_engine: Any, strict_model: Any) -> None:
+    latch = Latch()
+    async with open_engine(strict_model([Reply("ok", first_delay=1)], sleep=latch.pass_through)) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "hi")
+        await latch.entered.wait()
+        async with untouched(engine, chat.id):
+            with pytest.raises(IllegalTransition):
+                await engine.archive(chat.id)
+        latch.open()
+        await engine.wait(chat.id)
+
+
+async def test_lists_are_paged_newest_first_and_filtered(open_engine: Any, strict_model: Any) -> None:
+    async with open_engine(strict_model("ok")) as engine:
+        made = [(await engine.create_chat(owner="ada" if number % 2 else "bob")).id for number in range(7)]
+        await engine.send_message(made[0], "hi")
+        await engine.wait(made[0])
+        seen: list[str] = []
+        after = None
+        sizes = []
+        while True:
+            page = await engine.list_chats(limit=3, after=after)
+            seen += [chat.id for chat in page.items]
+            sizes.append(len(page.items))
+            after = page.next
+            if after is None:
+                break
+        assert sizes == [3, 3, 1]
+        assert seen == made[::-1]
+        assert {chat.owner for chat in (await engine.list_chats(owner="ada")).items} == {"ada"}
+        assert (await engine.list_chats(owner="nobody")).items == []
+        assert len((await engine.list_chats(state="waiting", limit=7)).items) == 7
+        assert (await engine.list_chats(state="error")).items == []
+        assert (await engine.list_chats(limit=7)).next is None
+
+
+async def test_a_cleared_context_hides_the_past_from_the_model_only(open_engine: Any, strict_model: Any) -> None:
+    model = strict_model(["one", "two"])
+    async with open_engine(model) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, "first")
+        assert (await engine.clear_context(chat.id)).state == "waiting"
+        assert told(await engine.messages(chat.id, view="model")) == []
+        await engine.ask(chat.id, "second")
+        assert told(model.requests[1].messages) == ["user: second"]
+        lines = ["user: first", "assistant: one", "system: marker", "user: second", "assistant: two"]
+        assert told(await engine.messages(chat.id)) == lines
+        assert "system: marker" not in told(await engine.messages(chat.id, view="raw"))
+        assert len(model.requests) == 2
+
+
+async def test_an_erased_message_is_gone_everywhere_and_the_log_still_verifies(
+    open_engine: Any, strict_model: Any, database: Any
+) -> None:
+    @tool
+    async def look() -> str:
+        """Look."""
+        return "the password is tr0ub4dor"
+
+    model = strict_model(
+        [
+            Reply("I see tr0ub4dor", calls=[Call("look", {"p": "tr0ub4dor"}), Call("ask_user", {"p": "tr0ub4dor"})]),
+            "ok",
+            "fine",
+        ]
+    )
+    async with open_engine(model, tools=[look]) as engine:
+        chat = await engine.create_chat(client_tools=[ASK])
+        await engine.ask(chat.id, "it is tr0ub4dor")
+        await engine.submit_tool_results(chat.id, [ToolResult("call_2", "yes, tr0ub4dor")])
+        await engine.wait(chat.id)
+        before = await engine.export_audit(chat.id)
+        for message in await engine.messages(chat.id):
+            await engine.erase_message(chat.id, message.id)
+        after = await engine.export_audit(chat.id)
+        assert after.startswith(before.rsplit("\n", 2)[0])
+        assert verify_export(after).ok
+        history = await engine.messages(chat.id)
+        assert {message.erased for message in history} == {True}
+        assert told(history)[0] == f"user: {ERASED}"
+        for said in (history, await events_of(engine, chat.id), await engine.audit(chat.id)):
+            assert "tr0ub4dor" not in str(said)
+        with closing(sqlite3.connect(database)) as connection:
+            assert "tr0ub4dor" not in "\n".join(connection.iterdump())
+        await engine.ask(chat.id, "and now?")
+        assert "tr0ub4dor" not in str(model.requests[-1].messages)
+
+
+async def test_only_a_message_of_the_history_can_be_erased(open_engine: Any, strict_model: Any) -> None:
+    async with open_engine(strict_model("ok")) as engine:
+        chat = await engine.create_chat()
+        async with untouched(engine, chat.id):
+            with pytest.raises(MessageNotFound, match="no message in its history 'm7'"):
+                await engine.erase_message(chat.id, "m7")
+
+
+async def test_each_view_shows_what_it_is_for(open_engine: Any, strict_model: Any) -> None:
+    model = strict_model([Reply("well", calls=[Call("ask_user", {})]), "ok"])
+    async with open_engine(model) as engine:
+        chat = await engine.create_chat(client_tools=[ASK])
+        await engine.ask(chat.id, [TextPart(text="look"), FilePart(media_type="text/plain", data="aGk=")])
+        await engine.interrupt(chat.id)
+        called = ["user: look file", "assistant: well ask_user(call_1)"]
+        assert told(await engine.messages(chat.id, view="raw")) == called
+        user = await engine.messages(chat.id)
+        assert told(user)[:2] == called
+        assert [(message.synthetic, message.result.outcome) for message in user[2:]] == [(True, "interrupted")]
+        assert told(await engine.messages(chat.id, view="model")) == told(user)
+
+
+async def test_the_model_view_is_what_the_next_request_holds(open_engine: Any, strict_model: Any) -> None:
+    latch = Latch()
+    model = strict_model([Reply("one", first_delay=1)], sleep=latch.pass_through)
+    async with open_engine(model) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "hi")
+        await latch.entered.wait()
+        assert await engine.messages(chat.id, view="model") == model.requests[0].messages
+        latch.open()
+        await engine.wait(chat.id)
+
+
+async def test_a_keyed_export_is_proved_by_its_key_only(open_engine: Any, strict_model: Any) -> None:
+    async with open_engine(strict_model("ok")) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, "hi")
+        text = await engine.export_audit(chat.id, key=b"secret")
+        assert verify_export(text, key=b"secret").ok
+        assert not verify_export(text, key=b"other").ok
+        lines = text.splitlines()
+        changed = json.loads(lines[3]) | {"actor": "somebody else"}
+        forged = "\n".join([*lines[:3], json.dumps(changed), *lines[4:]])
+        verdict = verify_export(forged)
+        assert (verdict.ok, verdict.position) == (False, changed["version"])
+
+
+async def test_a_wait_gives_up_when_told_to_and_the_turn_goes_on(open_engine: Any, strict_model: Any) -> None:
+    latch = Latch()
+    async with open_engine(strict_model([Reply("ok", first_delay=1)], sleep=latch.pass_through)) as engine:
+        chat = await engine.create_chat()
+        with pytest.raises(TimeoutError):
+            await engine.ask(chat.id, "hi", timeout=0)
+        latch.open()
+        assert (await engine.wait(chat.id)).stop_reason == "end_turn"
+
+
+async def test_a_reader_that_comes_back_reads_the_same_as_one_that_stayed(open_engine: Any, strict_model: Any) -> None:
+    seen: list[Any] = []
+    async with open_engine(strict_model([Reply("hello there", chunks=2)])) as engine:
+        chat = await engine.create_chat()
+
+        async def stay() -> None:
+            async for event in engine.events(chat.id):
+                seen.append(event)
+                if event.kind == "turn_finished":
+                    return
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(stay)
+            await engine.send_message(chat.id, "hi")
+    async with open_engine(strict_model([]), settings=Settings(run_worker=False)) as engine:
+        for after in range(len(seen) + 1):
+            came_back = [event async for event in engine.events(chat.id, after=after, follow=False)]
+            assert came_back == seen[after:]
+
+
+async def test_no_chat_is_found_where_there_is_none(open_engine: Any, strict_model: Any) -> None:
+    async with open_engine(strict_model([])) as engine:
+        with pytest.raises(ChatNotFound, match="no chat 'c404' in this store; nothing was written"):
+            await engine.get_chat("c404")

@@ -1,0 +1,204 @@
+"""Edits of what was said, whatever runs meanwhile; and going on after a stop or an error."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from latch import Latch
+from witness import events_of, path_of, told, untouched
+
+from turnwise import (
+    ClientTool,
+    FilePart,
+    IllegalTransition,
+    InvalidContent,
+    MessageNotFound,
+    ModelError,
+    TextPart,
+    fold,
+    tool,
+)
+from turnwise.providers.scripted import Call, Reply
+
+ASK = ClientTool("ask_user", "Ask the user.", {"type": "object"})
+
+
+@pytest.mark.parametrize("edited", [0, 1])
+async def test_an_edit_replaces_a_message_and_what_followed(open_engine: Any, strict_model: Any, edited: int) -> None:
+    async with open_engine(strict_model(["one", "two", "anew"])) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, "first")
+        await engine.ask(chat.id, "second")
+        users = [message for message in await engine.messages(chat.id) if message.role == "user"]
+        await engine.edit_message(chat.id, users[edited].id, "edited")
+        await engine.wait(chat.id)
+        kept = ["user: first", "assistant: one"][: 2 * edited]
+        history = await engine.messages(chat.id)
+        assert told(history) == [*kept, "user: edited", "assistant: anew"]
+        assert fold(await events_of(engine, chat.id)).messages == history
+        (reset,) = await events_of(engine, chat.id, "history_reset")
+        assert reset.first_removed == users[edited].id
+        assert told(await engine.messages(chat.id, view="model")) == told(history)
+
+
+@pytest.mark.parametrize("edited", [0, 1])
+async def test_any_message_can_be_edited_while_the_model_answers(
+    open_engine: Any, strict_model: Any, edited: int
+) -> None:
+    latch = Latch()
+    model = strict_model(["one", Reply("never", first_delay=1), "anew"], sleep=latch.pass_through)
+    async with open_engine(model) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, "first")
+        await engine.send_message(chat.id, "second")
+        await engine.send_message(chat.id, "queued")
+        await latch.entered.wait()
+        users = [message for message in await engine.messages(chat.id) if message.role == "user"]
+        await engine.edit_message(chat.id, users[edited].id, "edited")
+        latch.open()
+        await engine.wait(chat.id)
+        kept = ["user: first", "assistant: one"][: 2 * edited]
+        history = await engine.messages(chat.id)
+        assert told(history) == [*kept, "user: edited", "assistant: anew"]
+        assert fold(await events_of(engine, chat.id)).messages == history
+        assert await engine.queued(chat.id) == []
+
+
+async def test_an_edit_while_a_tool_runs_drops_its_result(open_engine: Any, strict_model: Any) -> None:
+    latch = Latch()
+
+    @tool
+    async def work() -> str:
+        """Work."""
+        await latch.pass_through()
+        return "done"
+
+    async with open_engine(strict_model([Reply(calls=[Call("work", {})]), "anew"]), tools=[work]) as engine:
+        chat = await engine.create_chat()
+        receipt = await engine.send_message(chat.id, "first")
+        await latch.entered.wait()
+        await engine.edit_message(chat.id, receipt.message_id, "edited")
+        latch.open()
+        await engine.wait(chat.id)
+        assert told(await engine.messages(chat.id)) == ["user: edited", "assistant: anew"]
+
+
+async def test_an_edit_while_the_client_is_asked_closes_its_calls(open_engine: Any, strict_model: Any) -> None:
+    async with open_engine(strict_model([Reply(calls=[Call("ask_user", {})]), "anew"])) as engine:
+        chat = await engine.create_chat(client_tools=[ASK])
+        result = await engine.ask(chat.id, "first")
+        await engine.edit_message(chat.id, result.messages[0].id, "edited")
+        rested = await engine.wait(chat.id)
+        assert (rested.state, rested.open_calls) == ("waiting", [])
+        assert told(await engine.messages(chat.id)) == ["user: edited", "assistant: anew"]
+
+
+async def test_a_stopped_chat_goes_on_with_the_edited_message(open_engine: Any, strict_model: Any) -> None:
+    latch = Latch()
+    model = strict_model([Reply("Hello", chunks=["Hel", "lo"], delay=1), "anew"], sleep=latch.pass_through)
+    async with open_engine(model) as engine:
+        chat = await engine.create_chat()
+        receipt = await engine.send_message(chat.id, "first")
+        await latch.entered.wait()
+        await engine.interrupt(chat.id)
+        await engine.wait(chat.id)
+        await engine.edit_message(
+            chat.id, receipt.message_id, [TextPart(text="edited"), FilePart(media_type="a/b", url="u")]
+        )
+        latch.open()
+        await engine.wait(chat.id)
+        assert told(await engine.messages(chat.id)) == ["user: edited file", "assistant: anew"]
+
+
+async def test_an_edit_before_a_cleared_context_brings_the_context_back(open_engine: Any, strict_model: Any) -> None:
+    model = strict_model("ok")
+    async with open_engine(model) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, "first")
+        second = await engine.ask(chat.id, "second")
+        await engine.clear_context(chat.id)
+        await engine.ask(chat.id, "third")
+        await engine.edit_message(chat.id, second.messages[0].id, "edited")
+        await engine.wait(chat.id)
+        assert told(model.requests[-1].messages) == ["user: first", "assistant: ok", "user: edited"]
+
+
+@pytest.mark.parametrize("which", ["assistant", "unknown", "cut", "queued"])
+async def test_only_a_user_message_of_the_history_can_be_edited(
+    open_engine: Any, strict_model: Any, which: str
+) -> None:
+    async with open_engine(strict_model("ok")) as engine:
+        chat = await engine.create_chat()
+        result = await engine.ask(chat.id, "first")
+        await engine.edit_message(chat.id, result.messages[0].id, "edited")
+        await engine.wait(chat.id)
+        target = {
+            "assistant": (await engine.messages(chat.id))[1].id,
+            "unknown": "m999",
+            "cut": result.messages[0].id,
+            "queued": "",
+        }[which]
+        async with untouched(engine, chat.id):
+            with pytest.raises(MessageNotFound, match="user message in its history"):
+                await engine.edit_message(chat.id, target, "x")
+
+
+async def test_an_edit_that_says_nothing_is_refused(open_engine: Any, strict_model: Any) -> None:
+    async with open_engine(strict_model("ok")) as engine:
+        chat = await engine.create_chat()
+        result = await engine.ask(chat.id, "first")
+        async with untouched(engine, chat.id):
+            with pytest.raises(InvalidContent):
+                await engine.edit_message(chat.id, result.messages[0].id, "")
+
+
+async def test_a_partial_answer_is_continued_on_request_and_the_request_is_not_stored(
+    open_engine: Any, strict_model: Any
+) -> None:
+    latch = Latch()
+    model = strict_model([Reply("Hello", chunks=["Hel", "lo"], delay=1), "lo again", "bye"], sleep=latch.pass_through)
+    async with open_engine(model) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "first")
+        async for event in engine.events(chat.id):
+            if event.kind == "part":
+                break
+        await engine.interrupt(chat.id)
+        await engine.wait(chat.id)
+        expected = ["user: first", "assistant: Hel", "user: Continue."]
+        assert told(await engine.messages(chat.id, view="model")) == expected
+        await engine.resume(chat.id)
+        await engine.wait(chat.id)
+        assert told(model.requests[1].messages) == expected
+        assert told(await engine.messages(chat.id)) == ["user: first", "assistant: Hel", "assistant: lo again"]
+        assert (await engine.ask(chat.id, "more")).text == "bye"
+
+
+async def test_an_error_is_named_and_a_resume_tries_again(open_engine: Any, strict_model: Any) -> None:
+    model = strict_model([Reply(error=ModelError("authentication", status=401)), "hello"])
+    async with open_engine(model) as engine:
+        chat = await engine.create_chat()
+        failed = await engine.ask(chat.id, "hi")
+        assert (failed.chat.state, failed.stop_reason, failed.chat.last_error.kind) == (
+            "error",
+            "error",
+            "authentication",
+        )
+        resumed = await engine.resume(chat.id)
+        assert resumed.last_error is None
+        rested = await engine.wait(chat.id)
+        assert (rested.state, rested.last_error) == ("waiting", None)
+        assert told(await engine.messages(chat.id)) == ["user: hi", "assistant: hello"]
+        assert (await path_of(engine, chat.id))[-4:] == ["error", "pending", "streaming", "waiting"]
+
+
+async def test_there_is_nothing_to_resume_in_a_chat_that_waits(open_engine: Any, strict_model: Any) -> None:
+    async with open_engine(strict_model("ok")) as engine:
+        chat = await engine.create_chat()
+        for _ in range(2):
+            async with untouched(engine, chat.id):
+                with pytest.raises(IllegalTransition) as refused:
+                    await engine.resume(chat.id)
+                assert "send_message" in refused.value.allowed
+            await engine.ask(chat.id, "hi")
