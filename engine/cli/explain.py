@@ -1,0 +1,54 @@
+"""`turnwise explain`: why a chat is where it is."""
+
+from __future__ import annotations
+
+import anyio
+import typer
+from rich.table import Table
+
+from turnwise.engine.cli.choosing import chosen, reading
+from turnwise.engine.cli.look import clean, clock_time, console, excerpt, plain_table, print_json, state_text
+from turnwise.engine.cli.options import DEFAULT_STORE, ChatArgument, JsonOption, StoreOption
+from turnwise.engine.explain import Explanation
+
+
+def explain(chat: ChatArgument, *, store: StoreOption = DEFAULT_STORE, as_json: JsonOption = False) -> None:
+    """Say where a chat stands, and in one sentence why it is not moving."""
+    explanation = anyio.run(_explanation, store, chat)
+    if as_json:
+        print_json(explanation)
+    else:
+        console.print(explanation_table(explanation))
+    if explanation.broken_promises:
+        raise typer.Exit(1)
+
+
+def explanation_table(explanation: Explanation) -> Table:
+    """Return what is known, without the lines that have nothing to say."""
+    calls = ", ".join(f"{call.name} ({call.call_id}, {call.status})" for call in explanation.open_calls)
+    lines = {
+        "why": clean(explanation.reason),
+        "since": clock_time(explanation.since),
+        "lease of": explanation.lease_worker or "",
+        "lease until": clock_time(explanation.lease_expires),
+        "next timer": clock_time(explanation.next_timer),
+        "open calls": clean(calls),
+        "queue": str(explanation.queued or ""),
+        "last error": excerpt(explanation.last_error.message, 300) if explanation.last_error else "",
+        "may come": ", ".join(explanation.legal_triggers),
+        "broken": ", ".join(explanation.broken_promises),
+    }
+    table = plain_table("", "")
+    table.show_header = False
+    table.columns[0].style = "dim"
+    table.columns[0].no_wrap = True
+    table.add_row("state", state_text(explanation.state))
+    for name, value in lines.items():
+        if value:
+            table.add_row(name, value)
+    return table
+
+
+async def _explanation(store: str, name: str) -> Explanation:
+    async with reading(store) as engine:
+        return await engine.explain((await chosen(engine, name)).id)

@@ -1,0 +1,18 @@
+"""The arguments and options that several commands share."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import typer
+
+DEFAULT_STORE: Final = "sqlite:///turnwise.db"
+
+StoreOption = Annotated[
+    str, typer.Option("--store", envvar="TURNWISE_STORE", metavar="URL", help="Where the chats are kept.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+ChatArgument = Annotated[
+    str, typer.Argument(metavar="CHAT", help="A chat: its id, the beginning of it, or 'last'.", show_default=False)
+]
+ModelOption = Annotated[str, typer.Option("--model", metavar="NAME", help="The model that answers.")]

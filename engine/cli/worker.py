@@ -1,0 +1,45 @@
+"""`turnwise worker`: a process that runs the chats of a store."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+from pathlib import Path
+from typing import Annotated
+
+import anyio
+import typer
+
+from turnwise.engine.cli.files import file_tools
+from turnwise.engine.cli.look import console
+from turnwise.engine.cli.options import DEFAULT_STORE, ModelOption, StoreOption
+from turnwise.engine.engine import Engine
+from turnwise.engine.settings import Settings
+
+
+def worker(
+    *,
+    store: StoreOption = DEFAULT_STORE,
+    model: ModelOption = "demo",
+    max_running: Annotated[int, typer.Option(help="Chats to run at once.")] = 100,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Do not tell every transition.")] = False,
+) -> None:
+    """Run the chats of a store until SIGTERM or Ctrl-C; running steps get their grace, then the chats are let go."""
+    logging.basicConfig(
+        level=logging.WARNING if quiet else logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S"
+    )
+    settings = Settings(max_running=max_running)
+    engine = Engine(store, model=model, tools=file_tools(Path.cwd()), settings=settings)
+    anyio.run(run_until_stopped, engine)
+
+
+async def run_until_stopped(engine: Engine) -> None:
+    """Run an engine's worker until the process is asked to stop, then stop gracefully."""
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async with engine:
+            console.print(f"worker {os.getpid()} runs; SIGTERM or Ctrl-C stops it")
+            async for received in signals:
+                console.print(f"{received.name}: letting the chats go")
+                break
+    console.print("stopped")

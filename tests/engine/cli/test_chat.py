@@ -1,0 +1,97 @@
+"""`turnwise chat`, talked to through a pipe and at a terminal."""
+
+from __future__ import annotations
+
+import json
+
+import anyio
+import pytest
+from terminals import Keyboard, Terminal
+
+from turnwise import ChatState, Engine, tool
+
+CTRL_C = "\x03"
+
+
+def test_a_conversation_goes_through_a_pipe(terminal: Terminal) -> None:
+    told = terminal.run("chat", typed="hello\n\n/state\n/quit\nnever read\n")
+    assert told.code == 0, told.err
+    assert "Hello! I am the demo model" in told.out
+    assert "waiting → pending → streaming → waiting" in told.out
+    assert "the chat waits for the next message" in told.out
+    assert "never read" not in told.out
+    assert "The chat is kept" in told.out
+
+
+def test_it_reads_the_files_of_the_folder_and_no_others(terminal: Terminal) -> None:
+    (terminal.folder / "plan.md").write_text("Sail at dawn.")
+    told = terminal.run("chat", typed="read_file plan.md\nread_file ../secret.md\n").out
+    assert "✓ read_file → Sail at dawn." in told
+    assert "✗ read_file → PermissionError: '../secret.md' lies outside" in told
+
+
+def test_the_models_question_is_put_to_the_person(terminal: Terminal) -> None:
+    told = terminal.run("chat", typed="Ask the user “Which way?”\nTo the left.\n").out
+    assert "? ask_user(question='Which way?')" in told
+    assert "ask_user says: “To the left.”" in told
+
+
+def test_a_question_left_open_is_asked_again_when_the_chat_goes_on(terminal: Terminal) -> None:
+    left = terminal.run("chat", typed="Ask the user “Which way?”\n")
+    assert left.code == 0
+    assert json.loads(terminal.run("list", "--json").out)[0]["state"] == "requires_action"
+    told = terminal.run("chat", "--chat", "last", typed="To the right.\n").out
+    assert "» Ask the user “Which way?”" in told
+    assert told.count("? ask_user(question='Which way?')") == 1
+    assert "ask_user says: “To the right.”" in told
+
+
+@pytest.mark.parametrize(("answer", "outcome"), [("y", "✓ read_file → Sail"), ("n", "✗ read_file →")])
+def test_a_call_that_needs_approval_is_put_to_the_person(terminal: Terminal, answer: str, outcome: str) -> None:
+    """A chat of a service may be gone on with in the terminal, open questions and all."""
+    (terminal.folder / "plan.md").write_text("Sail at dawn.")
+    anyio.run(_leave_a_call_open, f"sqlite:///{terminal.folder}/turnwise.db")
+    told = terminal.run("chat", "--chat", "last", typed=f"{answer}\n").out
+    assert "allow read_file? (y/n)" in told
+    assert outcome in told
+
+
+async def _leave_a_call_open(store: str) -> None:
+    @tool(policy="ask")
+    def read_file(path: str) -> str:
+        """Read a file."""
+        raise AssertionError(path)
+
+    async with Engine(store, model="demo", tools=[read_file]) as engine:
+        chat = await engine.create_chat()
+        rested = await engine.ask(chat.id, "read_file plan.md")
+        assert rested.chat.state is ChatState.requires_action
+
+
+def test_commands_compact_clear_and_refuse_in_words(terminal: Terminal) -> None:
+    told = terminal.run("chat", typed="/compact\nhello\n/compact\n/clear\n/resume\n/dance\n/help\n")
+    assert told.code == 0
+    assert "no message to compact" in told.out
+    assert "messages are folded into a summary" in told.out
+    assert "The model starts anew" in told.out
+    assert "resume is not possible in state waiting" in told.words
+    assert "There is no /dance." in told.out
+
+
+def test_ctrl_c_stops_the_turn_and_keeps_the_chat(terminal: Terminal) -> None:
+    """The same key ends a turn and, at the prompt, the conversation: never the chat."""
+    with Keyboard(terminal, ("chat", "--pace", "0.3")) as keyboard:
+        keyboard.see("» ")
+        keyboard.type("Why is the sky as blue as it is?\n")
+        keyboard.see("I am the demo")
+        keyboard.type(CTRL_C)
+        keyboard.see("stopped; what was said is kept")
+        keyboard.type("/state\n")
+        keyboard.see("The user said stop")
+        keyboard.type(CTRL_C)
+        keyboard.see("The chat is kept")
+        assert keyboard.process.wait() == 0
+    shown = json.loads(terminal.run("show", "last", "--json").out)
+    assert shown["chat"]["state"] == "interrupted"
+    assert shown["messages"][-1]["partial"]
+    assert shown["messages"][-1]["parts"][-1]["text"].startswith("I am the demo")
