@@ -32,11 +32,12 @@ class HoldingConformance:
     """One holder at a time: the token is the fence."""
 
     async def test_chats_are_claimed_longest_waiting_first(self, store: ChatStore) -> None:
-        """Up to the limit, and each once."""
+        """Up to the limit, and each once; what leaves the state as it is costs a chat no place."""
         for chat_id in ("a", "b", "c"):
             await plans.created(store, chat_id)
         for chat_id in ("b", "c", "a"):
             await store.change(chat_id, plans.plan(plans.send("hello")))
+        await store.change("b", plans.plan(plans.move(Trigger.renamed, title="still waiting")))
         first = await store.claim(plans.plan(plans.claim()), limit=2)
         second = await store.claim(plans.plan(plans.claim()), limit=2)
         assert [[claimed.facts.chat_id for claimed in claim] for claim in (first, second)] == [["b", "c"], ["a"]]

@@ -34,7 +34,9 @@ class ReadingConformance:
         for move in plans.turn("two", "2"):
             before = await store.change("chat", plans.plan(move))
         await _edited(store, "m3", "three")
+        now = (await store.facts("chat")).version
         assert said(await store.history("chat")) == ["one", "1", "three"]
+        assert said(await store.history("chat", at_version=now)) == ["one", "1", "three"]
         assert said(await store.history("chat", at_version=before.facts.version)) == ["one", "1", "two", "2"]
         assert said(await store.history("chat", at_version=first.facts.version)) == ["one", "1"]
         assert await store.history("chat", at_version=1) == []
@@ -74,14 +76,14 @@ class ReadingConformance:
 
     async def test_an_edit_before_a_boundary_takes_the_boundary_away(self, store: ChatStore) -> None:
         """What it hid is seen again; one of two boundaries leaves the other."""
-        cleared = (*plans.turn("one", "1"), plans.move(Trigger.clear_context))
-        twice = (*cleared, *plans.turn("two", "2"), plans.move(Trigger.clear_context), *plans.turn("three", "3"))
-        await plans.created(store, "chat", *twice)
-        assert said(await store.prompt("chat")) == ["three", "3"]
-        await _edited(store, "m4", "second")
-        assert said(await store.prompt("chat")) == ["second"]
-        await _edited(store, "m1", "first")
-        assert said(await store.prompt("chat")) == ["first"]
+        clear = plans.move(Trigger.clear_context)
+        turns = [plans.turn(asked, answered) for asked, answered in (("one", "1"), ("two", "2"), ("three", "3"))]
+        await plans.created(store, "chat", *turns[0], clear, *turns[1], *turns[2], clear)
+        assert said(await store.prompt("chat")) == []
+        await _edited(store, "m6", "third")
+        assert said(await store.prompt("chat")) == ["two", "2", "third"]
+        await _edited(store, "m2", "first")
+        assert said(await store.prompt("chat")) == ["one", "first"]
 
     async def test_a_cut_restores_the_facts_that_stood_before_the_message(self, store: ChatStore) -> None:
         """Boundary and foldable messages are as they were when the message came."""

@@ -34,7 +34,7 @@ class Bench:
     def hold(self, connection: sqlite3.Connection) -> None:
         connection.execute("INSERT INTO notes VALUES ('held')")
         self.reached.set()
-        self.gate.wait()
+        self.gate.wait(timeout=5)
 
     async def notes(self) -> list[str]:
         rows = await self.connection.run(lambda on: on.execute("SELECT text FROM notes").fetchall())
