@@ -56,8 +56,12 @@ async def sleep(clock: Clock, seconds: float) -> None:
         timer.cancel()
 
 
-async def wait_until(event: anyio.Event, clock: Clock, seconds: float) -> None:
-    """Wait for `event`, but no longer than that many seconds of `clock`'s time."""
+async def wait_until(event: anyio.Event, clock: Clock, end: datetime) -> None:
+    """Wait for `event`, but no longer than until `end` by `clock`'s time."""
+    seconds = (end - clock.now()).total_seconds()
+    if seconds <= 0:
+        await checkpoint()
+        return
     timer = clock.call_later(seconds, event.set)
     try:
         await event.wait()

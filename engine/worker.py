@@ -90,7 +90,7 @@ class Worker:
     # Its life
 
     async def run(self) -> None:
-        """Tick for ever: renew, sweep, claim, then wait for a notice or the poll interval."""
+        """Tick for ever: renew, sweep, claim, then wait for a notice or the next of the first two."""
         while True:
             self._wake = anyio.Event()
             try:
@@ -98,7 +98,7 @@ class Worker:
             except StoreError as error:
                 _log.warning("tick_failed", problem=str(error))
             if not (self._backlog and self._room() > 0):
-                await wait_until(self._wake, self._desk.clock, self._settings.poll_interval)
+                await wait_until(self._wake, self._desk.clock, min(self._renew_at, self._sweep_at))
 
     async def stop(self) -> None:
         """Claim nothing more, give running jobs their grace, then let their chats go."""

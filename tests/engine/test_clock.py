@@ -5,7 +5,7 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from turnwise.engine.clock import sleep
+from turnwise.engine.clock import sleep, wait_until
 from turnwise.testing import ManualClock
 
 
@@ -30,3 +30,10 @@ async def test_sleep_lasts_until_the_clock_is_moved_that_far() -> None:
         assert not woke.is_set()
         await clock.advance(1)
         assert woke.is_set()
+
+
+async def test_a_moment_that_has_passed_is_not_waited_for() -> None:
+    """A worker that was busy while its clock was moved looks again at once."""
+    clock = ManualClock()
+    with anyio.fail_after(5):
+        await wait_until(anyio.Event(), clock, clock.now())
