@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import sqlite3
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from importlib import resources
-from typing import Final, NamedTuple
+from typing import Final
 
+from turnwise.persistence.migrations import Migration, unapplied
 from turnwise.states.errors import StoreError
 
 APPLICATION_ID: Final = 0x7475726E
@@ -19,25 +18,6 @@ CREATE TABLE IF NOT EXISTS turnwise_migrations (
     name TEXT PRIMARY KEY, checksum TEXT NOT NULL, applied_at TEXT NOT NULL
 ) WITHOUT ROWID
 """
-
-
-class Migration(NamedTuple):
-    """One step of the schema: a file of SQL that never changes once released."""
-
-    name: str
-    script: str
-
-    @property
-    def checksum(self) -> str:
-        """The SHA-256, hex, of the script."""
-        return hashlib.sha256(self.script.encode()).hexdigest()
-
-
-def migrations() -> tuple[Migration, ...]:
-    """Return every migration that this version knows, in order."""
-    folder = resources.files("turnwise.persistence") / "sql" / "sqlite"
-    files = sorted((file for file in folder.iterdir() if file.name.endswith(".sql")), key=lambda file: file.name)
-    return tuple(Migration(file.name.removesuffix(".sql"), file.read_text(encoding="utf-8")) for file in files)
 
 
 def migrate(connection: sqlite3.Connection, path: str, known: tuple[Migration, ...]) -> None:
@@ -71,19 +51,7 @@ def _missing(connection: sqlite3.Connection, path: str, known: tuple[Migration, 
             "name a path that does not exist yet, or a turnwise database; nothing was written"
         )
     applied = dict(connection.execute("SELECT name, checksum FROM turnwise_migrations"))
-    unknown = sorted(applied.keys() - {migration.name for migration in known})
-    if unknown:
-        raise StoreError(
-            f"{path!r} was written by a newer version of turnwise (migrations not known here: {', '.join(unknown)}); "
-            "install that version; nothing was written"
-        )
-    for migration in known:
-        if applied.get(migration.name, migration.checksum) != migration.checksum:
-            raise StoreError(
-                f"{path!r}: migration {migration.name} was applied in another form than this version's; "
-                "install the version that applied it; nothing was written"
-            )
-    return tuple(migration for migration in known if migration.name not in applied)
+    return unapplied(applied, known, repr(path))
 
 
 def _apply(connection: sqlite3.Connection, migration: Migration) -> None:

@@ -13,7 +13,8 @@ import anyio
 from turnwise.persistence import reading
 from turnwise.persistence.audit import AuditRecord
 from turnwise.persistence.connection import PATIENCE, Connection, Durability, patiently
-from turnwise.persistence.migrate import migrate, migrations
+from turnwise.persistence.migrate import migrate
+from turnwise.persistence.migrations import migrations
 from turnwise.persistence.protocol import Committed, Overdue, Plan
 from turnwise.persistence.rows import micros_of, time_of
 from turnwise.persistence.transactions import Transactions
@@ -41,7 +42,8 @@ class SQLiteStore:
     """Keeps chats in a SQLite database that several processes of one machine may share.
 
     `path` is a file, created if it is missing, or `None` for a database in memory that ends with the store.
-    `now` is the database's clock: leases and deadlines count by it. It returns UTC. The store needs asyncio.
+    `now` is the clock by which leases and deadlines count, without it the machine's. It returns UTC. The store needs
+    asyncio.
     """
 
     def __init__(
@@ -49,12 +51,12 @@ class SQLiteStore:
         path: str | Path | None,
         *,
         durability: Durability = "full",
-        now: Callable[[], datetime] = _utc_now,
+        now: Callable[[], datetime] | None = None,
     ) -> None:
         self._path = _IN_MEMORY if path is None else str(path)
         self._durability = durability
-        self._now = now
-        self._transactions = Transactions(now)
+        self._now = now or _utc_now
+        self._transactions = Transactions(self._now)
         self._connections: list[Connection] = []
         self._writer: Writer | None = None
 
@@ -65,10 +67,10 @@ class SQLiteStore:
         folder = Path(self._path).parent
         if self._path != _IN_MEMORY and not await anyio.Path(folder).is_dir():
             raise StoreError(f"the store {self._path!r}: there is no folder {str(folder)!r}; create it first")
-        self._connections.append(await Connection.open(self._path, self._prepare))
+        self._connections.append(await Connection.open(self._path, self.prepare))
         if self._path != _IN_MEMORY:
             try:
-                self._connections.append(await Connection.open(self._path, self._prepare))
+                self._connections.append(await Connection.open(self._path, self.prepare))
             except BaseException:
                 await self.close()
                 raise
@@ -82,9 +84,10 @@ class SQLiteStore:
         while self._connections:
             await self._connections.pop().close()
 
-    def _prepare(self, connection: sqlite3.Connection) -> None:
+    def prepare(self, connection: sqlite3.Connection) -> None:
+        """Make a fresh connection one of this store's: migrated, and set up for concurrent use."""
         connection.execute(f"PRAGMA busy_timeout = {PATIENCE * 1000:.0f}")
-        patiently(lambda: migrate(connection, self._path, migrations()))
+        patiently(lambda: migrate(connection, self._path, migrations("sqlite")))
         patiently(lambda: connection.execute("PRAGMA journal_mode = WAL"))
         connection.execute(f"PRAGMA synchronous = {self._durability.upper()}")
         connection.execute("PRAGMA foreign_keys = ON")

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from turnwise.persistence.migrate import APPLICATION_ID, Migration, migrate, migrations
+from turnwise.persistence.migrate import APPLICATION_ID, migrate
+from turnwise.persistence.migrations import Migration, migrations
 from turnwise.persistence.sqlite import SQLiteStore
 from turnwise.states.errors import StoreError
 from turnwise.states.names import ChatState
@@ -50,7 +51,7 @@ async def test_a_new_database_says_whose_it_is_and_how_it_was_made(path: Path) -
         assert connection.execute("PRAGMA application_id").fetchone() == (APPLICATION_ID,)
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
         applied = connection.execute("SELECT name, checksum FROM turnwise_migrations ORDER BY name").fetchall()
-    assert applied == [(migration.name, migration.checksum) for migration in migrations()]
+    assert applied == [(migration.name, migration.checksum) for migration in migrations("sqlite")]
     assert applied
 
 
@@ -107,7 +108,7 @@ def test_missing_migrations_are_applied_together_or_not_at_all(path: Path) -> No
 def test_the_schema_knows_every_state() -> None:
     """The index of strays lists the states; one that is missing there would be swept as a stray's."""
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
-        migrate(connection, ":memory:", migrations())
+        migrate(connection, ":memory:", migrations("sqlite"))
         (index,) = connection.execute("SELECT sql FROM sqlite_master WHERE name = 'chats_stray'").fetchone()
     assert all(f"'{state}'" in index for state in ChatState)
     assert index.count("'") == 2 * len(ChatState)

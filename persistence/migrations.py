@@ -1,0 +1,50 @@
+"""The steps of a store's schema: files of SQL that never change once released."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from importlib import resources
+from typing import Literal, NamedTuple
+
+from turnwise.states.errors import StoreError
+
+
+class Migration(NamedTuple):
+    """One step of the schema: a file of SQL that never changes once released."""
+
+    name: str
+    script: str
+
+    @property
+    def checksum(self) -> str:
+        """The SHA-256, hex, of the script."""
+        return hashlib.sha256(self.script.encode()).hexdigest()
+
+
+def migrations(dialect: Literal["sqlite", "postgres"]) -> tuple[Migration, ...]:
+    """Return every migration that this version knows, in order."""
+    folder = resources.files("turnwise.persistence") / "sql" / dialect
+    files = sorted((file for file in folder.iterdir() if file.name.endswith(".sql")), key=lambda file: file.name)
+    return tuple(Migration(file.name.removesuffix(".sql"), file.read_text(encoding="utf-8")) for file in files)
+
+
+def unapplied(applied: Mapping[str, str], known: tuple[Migration, ...], where: str) -> tuple[Migration, ...]:
+    """Return the migrations that are missing, given the checksums of those applied `where`.
+
+    Raises:
+        StoreError: one was applied that this version does not know, or in another form.
+    """
+    unknown = sorted(applied.keys() - {migration.name for migration in known})
+    if unknown:
+        raise StoreError(
+            f"{where} was written by a newer version of turnwise (migrations not known here: {', '.join(unknown)}); "
+            "install that version; nothing was written"
+        )
+    for migration in known:
+        if applied.get(migration.name, migration.checksum) != migration.checksum:
+            raise StoreError(
+                f"{where}: migration {migration.name} was applied in another form than this version's; "
+                "install the version that applied it; nothing was written"
+            )
+    return tuple(migration for migration in known if migration.name not in applied)
