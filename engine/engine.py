@@ -75,7 +75,7 @@ class Engine:
         self._toolbox = Toolbox(tools_by_name(tools), self.settings)
         self._hooks = Hooks(tuple(reminders), prepare_messages)
         self._store = (
-            store_from_url(store, durability=self.settings.durability, now=self._clock.now)
+            store_from_url(store, durability=self.settings.durability, now=clock.now if clock else None)
             if isinstance(store, str)
             else store
         )

@@ -11,18 +11,21 @@ from turnwise.persistence.protocol import ChatStore
 from turnwise.persistence.sqlite import SQLiteStore
 from turnwise.states.errors import SettingsError
 
-_RIGHT: Final = "use sqlite:///chats.db, sqlite:////absolute/path.db, or sqlite:// for a database in memory"
+_RIGHT: Final = (
+    "use sqlite:///chats.db, sqlite:////absolute/path.db, sqlite:// for a database in memory,"
+    " or postgresql://user:password@host/database"
+)
 
 
-def store_from_url(url: str, *, durability: Durability, now: Callable[[], datetime]) -> ChatStore:
-    """Return the store that a URL names, not opened yet.
+def store_from_url(url: str, *, durability: Durability, now: Callable[[], datetime] | None) -> ChatStore:
+    """Return the store that a URL names, not opened yet. Without `now` it counts by its own clock.
 
     Raises:
         SettingsError: there is no such store.
     """
     scheme, found, rest = url.partition("://")
     if scheme in ("postgresql", "postgres"):
-        raise SettingsError("store", f"this version has no PostgreSQL store yet; {_RIGHT}")
+        return _postgres(url, now)
     if scheme != "sqlite" or not found:
         raise SettingsError("store", f"{url!r} is no store's URL; {_RIGHT}")
     if rest == "":
@@ -31,3 +34,14 @@ def store_from_url(url: str, *, durability: Durability, now: Callable[[], dateti
     if path == rest or path.strip("/") == "":
         raise SettingsError("store", f"{url!r} names no file; {_RIGHT}")
     return SQLiteStore(path, durability=durability, now=now)
+
+
+def _postgres(url: str, now: Callable[[], datetime] | None) -> ChatStore:
+    try:
+        from turnwise.persistence.postgres import PostgresStore  # noqa: PLC0415 - asyncpg is an extra
+    except ModuleNotFoundError as error:
+        if error.name != "asyncpg":
+            raise
+        needed = "PostgreSQL needs the extra `postgres`: pip install 'turnwise[postgres]'"
+        raise SettingsError("store", needed) from error
+    return PostgresStore(url, now=now)

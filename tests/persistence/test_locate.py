@@ -4,12 +4,14 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from turnwise.persistence.locate import store_from_url
+from turnwise.persistence.postgres import PostgresStore
 from turnwise.persistence.sqlite import SQLiteStore
 from turnwise.states.errors import SettingsError, StoreError
 
@@ -52,9 +54,20 @@ def test_what_is_no_url_of_a_store_is_answered_with_one(url: str) -> None:
     assert caught.value.field == "store"
 
 
-def test_postgresql_is_said_to_be_missing() -> None:
-    with pytest.raises(SettingsError, match="no PostgreSQL store yet"):
-        located("postgresql://host/db")
+@pytest.mark.parametrize("scheme", ["postgresql", "postgres"])
+def test_postgresql_is_a_store(scheme: str) -> None:
+    store = store_from_url(f"{scheme}://user@host/db", durability="full", now=None)
+    assert isinstance(store, PostgresStore)
+
+
+def test_without_its_extra_postgresql_is_answered_with_the_extras_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in [name for name in sys.modules if name.startswith("turnwise.persistence.postgres")]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.delattr("turnwise.persistence.postgres")
+    monkeypatch.setitem(sys.modules, "asyncpg", None)
+    with pytest.raises(SettingsError, match=r"pip install 'turnwise\[postgres\]'") as caught:
+        store_from_url("postgresql://host/db", durability="full", now=None)
+    assert caught.value.field == "store"
 
 
 async def test_a_folder_that_does_not_exist_is_named(tmp_path: Path) -> None:

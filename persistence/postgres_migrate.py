@@ -1,0 +1,57 @@
+"""Bringing a schema of a PostgreSQL database up to this version, beside workers that run and may be older."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import asyncpg
+
+from turnwise.persistence.migrations import Migration, unapplied
+from turnwise.states.errors import StoreError
+
+_LOCK: Final = 0x7475726E77697365
+"""`turnwise` in ASCII: the advisory lock of whoever migrates."""
+_TABLES: Final = "SELECT relname FROM pg_class WHERE relkind = 'r' AND relnamespace = to_regnamespace(quote_ident($1))"
+_MIGRATIONS_TABLE: Final = """
+CREATE TABLE turnwise_migrations (name text PRIMARY KEY, checksum text NOT NULL, applied_at timestamptz NOT NULL)
+"""
+
+
+async def migrate(connection: asyncpg.Connection, schema: str, known: tuple[Migration, ...]) -> None:
+    """Apply the migrations that are missing, all in one transaction; of several processes one does, the others wait.
+
+    A migration adds and never takes away or renames, so that workers of the version before run on beside it. It waits
+    for a table's lock no longer than `lock_timeout`, so that nobody queues behind it for long.
+
+    Raises:
+        StoreError: the schema is another program's, of a newer version, or its history differs. Nothing was written.
+    """
+    if not await _missing(connection, schema, known):
+        return
+    async with connection.transaction():
+        await connection.execute("SET LOCAL statement_timeout = 0")
+        await connection.execute("SELECT pg_advisory_xact_lock($1)", _LOCK)
+        await connection.execute("SET LOCAL lock_timeout = '5s'")
+        missing = await _missing(connection, schema, known)
+        if missing == known:
+            if await connection.fetchval("SELECT to_regnamespace(quote_ident($1)) IS NULL", schema):
+                await connection.execute('CREATE SCHEMA "' + schema.replace('"', '""') + '"')
+            await connection.execute(_MIGRATIONS_TABLE)
+        for migration in missing:
+            await connection.execute(migration.script)
+            sql = "INSERT INTO turnwise_migrations (name, checksum, applied_at) VALUES ($1, $2, now())"
+            await connection.execute(sql, migration.name, migration.checksum)
+
+
+async def _missing(connection: asyncpg.Connection, schema: str, known: tuple[Migration, ...]) -> tuple[Migration, ...]:
+    where = f"schema {schema!r}"
+    tables = [row["relname"] for row in await connection.fetch(_TABLES, schema)]
+    if not tables:
+        return known
+    if "turnwise_migrations" not in tables:
+        raise StoreError(
+            f"{where} belongs to another program (tables: {', '.join(sorted(tables)[:5])}); "
+            "name a schema of its own for turnwise with ?schema=; nothing was written"
+        )
+    rows = await connection.fetch("SELECT name, checksum FROM turnwise_migrations")
+    return unapplied({row["name"]: row["checksum"] for row in rows}, known, where)

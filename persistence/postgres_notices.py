@@ -1,0 +1,128 @@
+"""Notices between the processes that share a PostgreSQL database: hints, sent after the commit, that may be lost."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator
+from functools import partial
+from typing import Final
+
+import anyio
+import asyncpg
+import structlog
+
+from turnwise.persistence.postgres_pool import Pool
+from turnwise.states.errors import StoreError
+
+_log = structlog.get_logger(__name__)
+
+_SEND: Final = "SELECT pg_notify(current_schema(), payload) FROM unnest($1::text[]) AS payload"
+_ANSWER_WITHIN: Final = 5.0
+_FIRST_PAUSE: Final = 0.1
+_LONGEST_PAUSE: Final = 5.0
+_REMEMBERED: Final = 1000
+"""Hints that a slow reader may be behind before they become one: "some chat"."""
+
+
+class Notices:
+    """Tells other processes which chats this one has changed, and hears it from them.
+
+    They are not sent inside the transactions: a transaction that notifies makes every other that does wait for its
+    commit. Those that gather while some are being sent go together.
+    """
+
+    def __init__(self, pool: Pool, *, poll_interval: float) -> None:
+        self._pool = pool
+        self._poll_interval = poll_interval
+        self._origin = secrets.token_hex(8)
+        self._waiting: set[str] = set()
+        self._sending: asyncio.Task[None] | None = None
+        self._listening: set[asyncpg.Connection] = set()
+
+    def tell(self, chat_id: str) -> None:
+        """Tell the other processes, soon, that a chat was changed."""
+        self._waiting.add(chat_id)
+        if self._sending is None or self._sending.done():
+            self._sending = asyncio.get_running_loop().create_task(self._send())
+
+    async def close(self) -> None:
+        """Send what waits and stop listening."""
+        if self._sending is not None:
+            with anyio.CancelScope(shield=True):
+                await self._sending
+        while self._listening:
+            self._listening.pop().terminate()
+
+    async def _send(self) -> None:
+        while self._waiting:
+            payloads = [f"{self._origin} {chat_id}" for chat_id in self._waiting]
+            self._waiting.clear()
+            try:
+                await self._pool.run(partial(_send, payloads))
+            except StoreError as error:
+                _log.warning("notices_lost", count=len(payloads), problem=error.problem)
+
+    async def hear(self) -> AsyncIterator[str | None]:
+        """Yield the chats that other processes have changed; `None` when some may have been missed."""
+        pause = _FIRST_PAUSE
+        while True:
+            try:
+                connection = await self._pool.connect()
+            except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+                _log.warning("listening_failed", problem=self._pool.meaning_of(error).problem)
+                await anyio.sleep(pause)
+                pause = min(pause * 2, _LONGEST_PAUSE)
+                continue
+            self._listening.add(connection)
+            try:
+                inbox = _Inbox(self._origin)
+                await inbox.attach(connection)
+                pause = _FIRST_PAUSE
+                yield None
+                while not connection.is_closed():
+                    with anyio.move_on_after(self._poll_interval):
+                        await inbox.arrival.wait()
+                    for hint in inbox.taken() or [None]:
+                        yield hint
+                    await connection.fetchval("SELECT 1", timeout=_ANSWER_WITHIN)
+            except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+                _log.warning("listening_broke_off", problem=self._pool.meaning_of(error).problem)
+            finally:
+                self._listening.discard(connection)
+                connection.terminate()
+
+
+async def _send(payloads: list[str], connection: asyncpg.Connection) -> None:
+    await connection.execute(_SEND, payloads)
+
+
+class _Inbox:
+    """What was heard and not yet yielded."""
+
+    def __init__(self, origin: str) -> None:
+        self._origin = origin
+        self._hints: dict[str | None, None] = {}
+        self.arrival = anyio.Event()
+
+    async def attach(self, connection: asyncpg.Connection) -> None:
+        """Hear what comes over a connection, and when it ends."""
+        channel = await connection.fetchval("SELECT current_schema()")
+        await connection.add_listener(channel, lambda _on, _pid, _channel, payload: self._put(payload))
+        connection.add_termination_listener(lambda _on: self.arrival.set())
+
+    def _put(self, payload: object) -> None:
+        origin, _, chat_id = str(payload).partition(" ")
+        if origin != self._origin:
+            if len(self._hints) >= _REMEMBERED:
+                self._hints.clear()
+                self._hints[None] = None
+            self._hints[chat_id] = None
+            self.arrival.set()
+
+    def taken(self) -> list[str | None]:
+        """Return what was heard, and forget it."""
+        hints = [*self._hints]
+        self._hints.clear()
+        self.arrival = anyio.Event()
+        return hints

@@ -1,0 +1,158 @@
+"""Connections to PostgreSQL: a bounded pool, patience with a server that goes away, and what its errors mean."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, TypeVar
+from urllib.parse import urlsplit
+
+import anyio
+import asyncpg
+
+from turnwise.states.errors import StoreError
+
+_T = TypeVar("_T")
+
+PATIENCE: Final = 10.0
+"""Seconds to go on trying while the server cannot be reached."""
+_FIRST_PAUSE: Final = 0.02
+_LONGEST_PAUSE: Final = 1.0
+_OLDEST_SERVER: Final = 15
+
+_GONE: Final = (
+    OSError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.InterfaceError,
+    asyncpg.OperatorInterventionError,
+    asyncpg.TooManyConnectionsError,
+)
+_PASSING: Final = (
+    asyncpg.IdleInTransactionSessionTimeoutError,
+    asyncpg.SerializationError,
+    asyncpg.DeadlockDetectedError,
+    asyncpg.InvalidCachedStatementError,
+)
+_MEANING: Final[dict[type[Exception], str]] = {
+    asyncpg.QueryCanceledError: "a statement took longer than `statement_timeout` allows",
+    asyncpg.InvalidAuthorizationSpecificationError: "the server refuses this user or password",
+    asyncpg.InvalidCatalogNameError: "the server has no such database; create it first",
+    asyncpg.InsufficientPrivilegeError: "this user may not do that; grant it the schema",
+    asyncpg.ReadOnlySQLTransactionError: "this server is read-only; name the primary",
+    asyncpg.DiskFullError: "the server's disk is full; make room and try again",
+    asyncpg.TooManyConnectionsError: "the server accepts no more connections; lower `pool_size` or use fewer workers",
+}
+
+
+class Unreachable(StoreError):
+    """The server could not be reached, or went away again and again."""
+
+
+class Pool:
+    """Up to `size` connections; whoever wants one more waits."""
+
+    def __init__(self, url: str, *, size: int, schema: str, statement_timeout: float) -> None:
+        self.name = _without_password(url)
+        self._url = url
+        self._size = size
+        self._options: dict[str, Any] = {
+            "timeout": PATIENCE,
+            "command_timeout": statement_timeout + PATIENCE,
+            "server_settings": {
+                "application_name": "turnwise",
+                "search_path": '"' + schema.replace('"', '""') + '"',
+                "default_transaction_isolation": "read committed",
+                "plan_cache_mode": "force_generic_plan",
+                "statement_timeout": f"{statement_timeout * 1000:.0f}",
+                "idle_in_transaction_session_timeout": f"{statement_timeout * 1000:.0f}",
+            },
+        }
+        self._pool: asyncpg.Pool | None = None
+
+    async def open(self) -> None:
+        """Connect once, to see that it can be done.
+
+        Raises:
+            StoreError: it cannot, or the server is too old.
+        """
+        try:
+            self._pool = await asyncpg.create_pool(
+                self._url, min_size=1, max_size=self._size, reset=_keep_session, **self._options
+            )
+            async with self._pool.acquire() as connection:
+                major = connection.get_server_version().major
+        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, ValueError) as error:
+            await self.close()
+            raise self.meaning_of(error) from error
+        if major < _OLDEST_SERVER:
+            await self.close()
+            raise StoreError(f"the store {self.name}: PostgreSQL {_OLDEST_SERVER} is needed, this server is {major}")
+
+    async def close(self) -> None:
+        """Wait for the connections in use, and close. Closing twice is harmless."""
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            with anyio.CancelScope(shield=True):
+                await pool.close()
+
+    async def connect(self) -> asyncpg.Connection:
+        """Return a connection of its own, outside the pool."""
+        self._opened()
+        return await asyncpg.connect(self._url, **self._options)
+
+    async def run(self, work: Callable[[Any], Awaitable[_T]]) -> _T:
+        """Return what `work` returns, given a connection, in a scope that cannot be cancelled.
+
+        It is called again, on another connection, if the one it had was lost, or if the server gave it up in favour
+        of another transaction: it must find out for itself what it did before.
+
+        Raises:
+            Unreachable: the server could not be reached for as long as there is patience.
+            StoreError: the server refused.
+        """
+        give_up, pause = time.monotonic() + PATIENCE, _FIRST_PAUSE
+        while True:
+            pool = self._opened()
+            connection = None
+            try:
+                connection = await pool.acquire()
+                with anyio.CancelScope(shield=True):
+                    return await work(connection)
+            except (*_GONE, *_PASSING) as error:
+                if not _may_pass(error):
+                    raise self.meaning_of(error) from error
+                if time.monotonic() > give_up:
+                    raise Unreachable(self.meaning_of(error).problem) from error
+            except asyncpg.PostgresError as error:
+                raise self.meaning_of(error) from error
+            finally:
+                if connection is not None:
+                    with anyio.CancelScope(shield=True):
+                        await pool.release(connection)
+            await anyio.sleep(pause)
+            pause = min(pause * 2, _LONGEST_PAUSE)
+
+    def meaning_of(self, error: Exception) -> StoreError:
+        """Return what an error of the database means to whoever runs turnwise."""
+        found = (meaning for kind, meaning in _MEANING.items() if isinstance(error, kind))
+        fallback = "the server cannot be reached" if isinstance(error, _GONE) else "the database refused"
+        return StoreError(f"the store {self.name}: {next(found, fallback)} (PostgreSQL: {error}); nothing was written")
+
+    def _opened(self) -> asyncpg.Pool:
+        if self._pool is None:
+            raise StoreError(f"the store {self.name} is not open; open it, or enter the engine, first")
+        return self._pool
+
+
+def _may_pass(error: Exception) -> bool:
+    """Return whether to try again: not after a timeout of the server's, nor a value that no column can hold."""
+    return not isinstance(error, asyncpg.QueryCanceledError | ValueError)
+
+
+async def _keep_session(connection: object) -> None:
+    """Leave a returned connection as it is: nothing here changes its session, and a reset is a round trip."""
+
+
+def _without_password(url: str) -> str:
+    parts = urlsplit(url)
+    return repr(f"{parts.scheme}://{parts.hostname or ''}{parts.path}")
