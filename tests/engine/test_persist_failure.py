@@ -1,0 +1,145 @@
+"""A commit that fails for real: an error that names the step, nothing half-written, nobody left hanging."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from latch import Latch
+from witness import events_of, told, untouched
+
+from turnwise import Settings, StoreError, tool
+from turnwise.providers.scripted import Call, Reply
+
+
+@contextmanager
+def refusing(database: Path, when: str, table: str, *, operation: str = "INSERT") -> Iterator[None]:
+    """Make the database refuse rows of a table while inside, as a full disk or a broken constraint would."""
+    with closing(sqlite3.connect(database, isolation_level=None)) as connection:
+        connection.execute(
+            f"CREATE TRIGGER refuse BEFORE {operation} ON {table} WHEN {when} BEGIN SELECT RAISE(ABORT, 'planted'); END"
+        )
+        try:
+            yield
+        finally:
+            connection.execute("DROP TRIGGER refuse")
+
+
+ASSISTANT = 'NEW.body LIKE \'%"role":"assistant"%\''
+
+
+async def test_a_reply_that_cannot_be_stored_ends_in_an_error_that_names_the_step(
+    open_engine: Any, strict_model: Any, database: Path
+) -> None:
+    async with open_engine(strict_model(["lost", "kept"]), settings=Settings(coalesce=60)) as engine:
+        chat = await engine.create_chat()
+        with refusing(database, ASSISTANT, "messages"):
+            result = await engine.ask(chat.id, "hi")
+        assert (result.chat.state, result.stop_reason) == ("error", "error")
+        assert "step 1" in result.chat.last_error.message
+        assert "planted" in result.chat.last_error.message
+        assert told(await engine.messages(chat.id)) == ["user: hi"]
+        messages = await events_of(engine, chat.id, "message")
+        assert [event.message for event in messages] == await engine.messages(chat.id)
+        await engine.resume(chat.id)
+        assert (await engine.wait(chat.id)).state == "waiting"
+        assert (await engine.messages(chat.id))[-1].text == "kept"
+
+
+async def test_a_result_that_cannot_be_stored_ends_in_an_error_with_every_call_answered(
+    open_engine: Any, strict_model: Any, database: Path
+) -> None:
+    @tool
+    async def look() -> str:
+        """Look."""
+        return "unspeakable"
+
+    model = strict_model([Reply(calls=[Call("look", {})]), "I go on"])
+    async with open_engine(model, tools=[look]) as engine:
+        chat = await engine.create_chat()
+        with refusing(database, "NEW.body LIKE '%unspeakable%'", "messages"):
+            result = await engine.ask(chat.id, "hi")
+        assert (result.chat.state, result.open_calls) == ("error", [])
+        assert "step 1" in result.chat.last_error.message
+        assert "unspeakable" not in str(await events_of(engine, chat.id))
+        assert (await engine.ask(chat.id, "and now?")).text == "I go on"
+
+
+async def test_nobody_hangs_when_not_even_the_failure_can_be_stored(
+    open_engine: Any, strict_model: Any, database: Path
+) -> None:
+    latch = Latch()
+    model = strict_model([Reply("lost", first_delay=1), "kept"], sleep=latch.pass_through)
+    failures: list[Exception] = []
+    async with open_engine(model) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "hi")
+        await latch.entered.wait()
+
+        async def follow() -> None:
+            try:
+                async for _ in engine.events(chat.id):
+                    pass
+            except StoreError as failure:
+                failures.append(failure)
+
+        async def wait() -> None:
+            try:
+                await engine.wait(chat.id)
+            except StoreError as failure:
+                failures.append(failure)
+
+        before = await engine.get_chat(chat.id)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(follow)
+            tasks.start_soon(wait)
+            await anyio.wait_all_tasks_blocked()
+            with refusing(database, "1", "audit"):
+                latch.open()
+                while len(failures) < 2:
+                    await anyio.lowlevel.checkpoint()
+        assert len(failures) == 2
+        assert await engine.get_chat(chat.id) == before
+        assert told(await engine.messages(chat.id)) == ["user: hi"]
+
+
+@pytest.mark.parametrize("table", ["audit", "messages", "events"])
+async def test_a_message_that_cannot_be_stored_is_refused_and_leaves_no_trace(
+    open_engine: Any, strict_model: Any, database: Path, table: str
+) -> None:
+    async with open_engine(strict_model(["ok"])) as engine:
+        chat = await engine.create_chat()
+        async with untouched(engine, chat.id):
+            with refusing(database, "1", table), pytest.raises(StoreError, match=r"planted.*nothing was written"):
+                await engine.send_message(chat.id, "hi")
+        assert (await engine.ask(chat.id, "hi")).text == "ok"
+
+
+async def test_parts_that_cannot_be_stored_are_not_shown(open_engine: Any, strict_model: Any, database: Path) -> None:
+    latch = Latch()
+    model = strict_model([Reply("Hello", chunks=["Hel", "lo"], delay=1), "again"], sleep=latch.pass_through)
+    async with open_engine(model) as engine:
+        chat = await engine.create_chat()
+        with refusing(database, "NEW.kind = 'part'", "events"):
+            await engine.send_message(chat.id, "hi")
+            rested = await engine.wait(chat.id)
+        assert rested.state == "error"
+        assert "step 1" in rested.last_error.message
+        assert await events_of(engine, chat.id, "part") == []
+        latch.open()
+
+
+async def test_a_worker_outlives_a_database_that_refuses_for_a_while(
+    open_engine: Any, strict_model: Any, database: Path
+) -> None:
+    async with open_engine(strict_model("ok")) as engine:
+        chat, other = await engine.create_chat(), await engine.create_chat()
+        with refusing(database, "1", "audit"), pytest.raises(StoreError):
+            await engine.send_message(chat.id, "hi")
+        assert (await engine.ask(chat.id, "hi")).text == "ok"
+        assert (await engine.ask(other.id, "hi")).text == "ok"
