@@ -226,7 +226,8 @@ async def test_many_stores_in_memory_are_strangers() -> None:
 
 
 async def test_a_forgotten_close_does_not_keep_the_interpreter_from_exiting(path: Path) -> None:
-    done = await anyio.run_process([sys.executable, "-W", "ignore", "-c", FORGET_TO_CLOSE, str(path)])
+    with anyio.fail_after(15):
+        done = await anyio.run_process([sys.executable, "-W", "ignore", "-c", FORGET_TO_CLOSE, str(path)])
     assert done.stdout == b"open\n"
 
 
