@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import anyio.lowlevel
 from anyio.abc import TaskGroup
 
 from turnwise.engine.apply import Applier, Chain, Script
@@ -128,6 +129,8 @@ class Hold:
     async def fire(self, script: Script, *, shown: Sequence[PartEvent] = ()) -> Facts:
         """Run `script`, and what is known to follow, in one transaction under this lease.
 
+        What others committed meanwhile has cancelled the job: it then goes no further than this.
+
         Raises:
             Moved: the chat is not any more where the job believed it to be. Nothing was written.
         """
@@ -152,6 +155,7 @@ class Hold:
         if self.view is not None and self.view.history_version != found.history_version:
             self.view = None  # someone else has changed messages meanwhile
         self.take(committed)
+        await anyio.lowlevel.checkpoint_if_cancelled()
         return self.facts
 
     async def show(self, state: ChatState, events: Sequence[Event]) -> None:

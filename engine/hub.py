@@ -69,7 +69,7 @@ class Hub:
     """Connects what is committed with who waits for it."""
 
     def __init__(self) -> None:
-        self._listeners: dict[str, set[Listener]] = {}
+        self._listeners: dict[str, dict[Listener, None]] = {}
         self._observers: list[Callable[[Facts], None]] = []
 
     def observe(self, observer: Callable[[Facts], None]) -> None:
@@ -80,12 +80,12 @@ class Hub:
     def listen(self, chat_id: str) -> Iterator[Listener]:
         """Listen to one chat."""
         listener = Listener()
-        self._listeners.setdefault(chat_id, set()).add(listener)
+        self._listeners.setdefault(chat_id, {})[listener] = None
         try:
             yield listener
         finally:
             listeners = self._listeners[chat_id]
-            listeners.discard(listener)
+            del listeners[listener]
             if not listeners:
                 del self._listeners[chat_id]
 

@@ -32,8 +32,11 @@ class LiveParts:
     def changed(self) -> None:
         """Note that the builder has something to show."""
         if self._timer is None and self._idle is None and not self._closed:
-            settings = self._hold.desk.settings
-            self._timer = self._hold.desk.flush_clock.call_later(settings.coalesce, self._flush_soon)
+            window = self._hold.desk.settings.coalesce
+            if window:
+                self._timer = self._hold.desk.flush_clock.call_later(window, self._flush_soon)
+            else:
+                self._flush_soon()
 
     def stop(self) -> None:
         """Show nothing more."""

@@ -10,6 +10,7 @@ from typing import Any
 import anyio
 
 from turnwise.engine import arguments
+from turnwise.engine.call_names import CallNames
 from turnwise.engine.clock import sleep
 from turnwise.engine.hold import Hold
 from turnwise.engine.live import LiveParts
@@ -19,13 +20,14 @@ from turnwise.engine.reply import calls_among, error_info, partial_reply, with_e
 from turnwise.engine.request import build_request
 from turnwise.engine.watchdog import Watchdog, startup_limit
 from turnwise.providers.joining import ReplyBuilder
-from turnwise.providers.protocol import ModelPart, ModelRequest
+from turnwise.providers.protocol import ModelRequest
 from turnwise.states.arguments import Reply
 from turnwise.states.errors import ModelError
 from turnwise.states.names import StopReason, Trigger
 
 _log = Log("turnwise.jobs")
 
+_OF_CALLS = frozenset({"tool_call_start", "tool_call_delta", "tool_call", "provider_result"})
 _STOP_REASONS = {
     "length": StopReason.max_tokens,
     "max_tokens": StopReason.max_tokens,
@@ -61,9 +63,8 @@ class Attempt:
 
     def __init__(self, hold: Hold) -> None:
         self._hold = hold
-        self._names: dict[str, str] = {}
         self._client_tools = {tool.name: tool for tool in hold.facts.profile.client_tools}
-        self._builder = ReplyBuilder(read=self._read_arguments, rename=lambda given: self._names.get(given, given))
+        self._builder = ReplyBuilder(read=self._read_arguments)
         self._scope = anyio.CancelScope()
         self._live = LiveParts(hold, self._builder, self._scope)
 
@@ -117,6 +118,7 @@ class Attempt:
     async def _stream(self, request: ModelRequest) -> None:
         settings, model = self._hold.desk.settings, self._hold.desk.model
         builder, live = self._builder, self._live
+        names = CallNames(self._hold.knows_call)
         limit = startup_limit(settings.startup_timeout, self._hold.facts.step.startup_timeouts)
         with self._scope:
             watchdog = Watchdog(self._hold.desk.clock, self._scope, startup=limit, idle=settings.idle_timeout)
@@ -126,8 +128,8 @@ class Attempt:
                         if part.type == "heartbeat":
                             continue
                         watchdog.heard()
-                        if part.id is not None and part.id not in self._names:
-                            await self._name(part)
+                        if part.type in _OF_CALLS:
+                            part = await names.renamed(part)  # noqa: PLW2901 - the same part, under its name here
                         if builder.add(part):
                             live.changed()
                         if builder.finished:
@@ -140,15 +142,6 @@ class Attempt:
             raise live.failure
         if not builder.finished:
             raise ModelError("network", message="the stream ended without saying why the reply ended")
-
-    async def _name(self, part: ModelPart) -> None:
-        """Give a call id that the chat has seen before a new name, the same one every time."""
-        given = part.id or ""
-        candidate, number = given, 2
-        while await self._hold.knows_call(candidate):
-            candidate = f"{given}-{number}"
-            number += 1
-        self._names[given] = candidate
 
     def _read_arguments(self, name: str, given: str | Mapping[str, Any]) -> dict[str, Any]:
         known = arguments.parse(given) if isinstance(given, str) else dict(given)
@@ -166,7 +159,7 @@ class Attempt:
             calls=calls_among(parts, hold.facts, hold.desk.toolbox),
             usage=finish.usage,
             stop_reason=_STOP_REASONS.get(word or "", StopReason.end_turn),
-            provider_reason=word,
+            provider_reason=(finish.metadata or {}).get("reason", word),
             context_tokens=estimated_tokens(request.messages, request.system) if reported is None else reported,
             context_limit=limit and hold.desk.settings.compaction.strictest(limit),
             estimated=reported is None,

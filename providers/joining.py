@@ -43,19 +43,16 @@ class ReplyBuilder:
 
     Args:
         read: makes a call's arguments of the tool's name and what came: JSON text, never blank, or a mapping.
-        rename: gives the id under which a new call id shall go; ids are unique within the reply in any case.
     """
 
     def __init__(
         self,
         *,
         read: Callable[[str, str | Mapping[str, Any]], dict[str, Any]] = read_arguments,
-        rename: Callable[[str], str] = str,
     ) -> None:
         self.finish: ModelPart | None = None
         """The part that ended the reply, once it came."""
         self._read = read
-        self._rename = rename
         self._slots: list[Slot] = []
         self._news: dict[int, Slot] = {}
         self._calls: dict[str, CallSlot] = {}
@@ -114,7 +111,7 @@ class ReplyBuilder:
     def _add_words(self, kind: Literal["text", "reasoning"], part: ModelPart, signature: str | None) -> None:
         text = well_formed(part.text)
         slot = self._slots[-1] if self._slots else None
-        if not isinstance(slot, WordsSlot) or slot.kind != kind or slot.ended_before(text, signature):
+        if not isinstance(slot, WordsSlot) or slot.kind != kind or slot.ended_before(text, signature, part.metadata):
             if not text and signature is None:
                 return
             slot = WordsSlot(len(self._slots), kind)
@@ -138,10 +135,10 @@ class ReplyBuilder:
         return call
 
     def _new_id(self, given: str) -> str:
-        call_id = self._rename(given)
+        call_id = given
         number = 2
         while call_id in self._call_ids:
-            call_id = self._rename(f"{given}-{number}")
+            call_id = f"{given}-{number}"
             number += 1
         self._call_ids.add(call_id)
         return call_id

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from strict import StrictModel
 
 from turnwise import Engine, verify_export
+from turnwise.testing.strict import StrictModel
 
 OpenEngine = Callable[..., AbstractAsyncContextManager[Engine]]
 """Opens an engine on the test's database file, or on `store`; further options are the engine's."""

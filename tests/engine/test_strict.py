@@ -6,12 +6,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from strict import StrictModel, faults_in
 
 from turnwise import Message, ModelRequest, TextPart, ToolSpec
 from turnwise.providers.scripted import Reply
 from turnwise.states.messages import Part, ReasoningPart, SourcePart, ToolCallPart, ToolResultPart
 from turnwise.states.names import Audience, Executor
+from turnwise.testing.strict import StrictModel, faults_in
 
 USER = ("user", (TextPart(text="hi"),))
 SAID = ("assistant", (TextPart(text="hello"),))

@@ -7,7 +7,6 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import anyio
-from strict import StrictModel
 
 from turnwise import Engine, Event, Message, ModelRequest, ToolContext, fold, tool
 from turnwise.engine.tools import Tool
@@ -16,6 +15,7 @@ from turnwise.persistence.sqlite import SQLiteStore
 from turnwise.providers.scripted import Reply
 from turnwise.states.events import CompactionEvent, PartEvent
 from turnwise.testing.clock import ManualClock
+from turnwise.testing.strict import StrictModel
 
 OpenEngine = Callable[..., AbstractAsyncContextManager[Engine]]
 MakeModel = Callable[..., StrictModel]

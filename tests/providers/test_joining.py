@@ -157,15 +157,6 @@ def test_a_missing_id_is_made_from_the_place() -> None:
     ]
 
 
-def test_ids_taken_elsewhere_in_the_chat_are_renamed_throughout() -> None:
-    taken = {"a", "a-2"}
-    builder = ReplyBuilder(rename=lambda given: f"{given}!" if given in taken else given)
-    for part in (start("a"), fragment("a", "{}"), call("a", {}), call("a", {})):
-        builder.add(part)
-    assert [made.call_id for made in builder.reply().calls] == ["a!", "a-2!"]
-    assert {piece.call_id for _, piece in builder.take_shown()} == {"a!", "a-2!"}
-
-
 def test_a_providers_result_stands_right_after_its_call() -> None:
     search = call("s", {"q": 1}, "web_search", executor="provider", metadata={"raw": 1})
     local = call("l", {})

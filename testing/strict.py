@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import aclosing
-from typing import Any
+from typing import Any, TypeGuard
 
 from pydantic_core import to_json
 
@@ -155,11 +155,11 @@ def _faults_of_tools(request: ModelRequest) -> Iterator[str]:
             yield f"tool {tool.name}: its schema is no object schema"
 
 
-def _is_provider_call(part: Part | None) -> bool:
+def _is_provider_call(part: Part | None) -> TypeGuard[ToolCallPart]:
     return isinstance(part, ToolCallPart) and part.executor is Executor.provider
 
 
-def _is_signed(part: Part) -> bool:
+def _is_signed(part: Part) -> TypeGuard[ReasoningPart]:
     return isinstance(part, ReasoningPart) and part.signature is not None
 
 

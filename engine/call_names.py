@@ -1,0 +1,56 @@
+"""Names of calls: ids that a chat has never seen, whatever ids a provider gives."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Awaitable, Callable
+
+from turnwise.providers.protocol import ModelPart
+
+
+class CallNames:
+    """Renames the calls of one reply, so that no result can ever answer two calls.
+
+    An id that the chat has had, in this reply or before, gets a number behind it; a missing one becomes `call`. The
+    same reply in the same chat always gets the same names.
+
+    Args:
+        is_taken: tells whether the chat has ever had a call of an id.
+    """
+
+    def __init__(self, is_taken: Callable[[str], Awaitable[bool]]) -> None:
+        self._is_taken = is_taken
+        self._given: set[str] = set()
+        self._names: dict[str | None, str] = {}
+        self._incomplete: set[str | None] = set()
+
+    async def renamed(self, part: ModelPart) -> ModelPart:
+        """Return the part with the name of its call; parts that belong to no call come back as they are."""
+        match part.type:
+            case "tool_call_start":
+                return dataclasses.replace(part, id=await self._open(part.id))
+            case "tool_call_delta":
+                return dataclasses.replace(part, id=await self._name_of(part.id))
+            case "tool_call":
+                name = await self._name_of(part.id)
+                self._incomplete.discard(part.id or None)
+                return dataclasses.replace(part, id=name)
+            case "provider_result":
+                return dataclasses.replace(part, call_id=self._names.get(part.call_id, part.call_id))
+            case _:
+                return part
+
+    async def _name_of(self, given: str | None) -> str:
+        key = given or None
+        return self._names[key] if key in self._incomplete else await self._open(given)
+
+    async def _open(self, given: str | None) -> str:
+        wanted = given or "call"
+        name, number = wanted, 2
+        while name in self._given or await self._is_taken(name):
+            name = f"{wanted}-{number}"
+            number += 1
+        self._given.add(name)
+        self._names[given or None] = name
+        self._incomplete.add(given or None)
+        return name

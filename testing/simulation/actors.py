@@ -1,0 +1,152 @@
+"""The actors of a simulation: a model, tools and a client that do whatever the seed says."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+import anyio.lowlevel
+
+from turnwise.engine.clock import Clock, sleep
+from turnwise.engine.tools import Tool, ToolContext, tool
+from turnwise.providers.joining import join
+from turnwise.providers.protocol import ModelPart, ModelReply, ModelRequest
+from turnwise.states.calls import ClientTool
+from turnwise.states.errors import FatalToolError, ModelError
+from turnwise.states.usage import Usage
+from turnwise.testing.strict import faults_in
+
+CLIENT_TOOLS = (
+    ClientTool("ask_user", "Asks the user.", {"type": "object"}),
+    ClientTool("sign", "Asks the user to sign in time.", {"type": "object"}, deadline=40),
+)
+CONTEXT_LIMIT = 1000
+_ARGUMENTS: list[str | dict[str, str]] = [{"what": "it"}, {"what": "it"}, '{"what": "it"', "hopeless", {}]
+
+
+@dataclass
+class Outside:
+    """The world outside: what really happened there, whatever the chats believe."""
+
+    payments: Counter[str] = field(default_factory=Counter)
+    """Starts of the at-most-once tool, by idempotency key."""
+    notes: set[str] = field(default_factory=set)
+    """Keys under which the at-least-once tool has acted."""
+    attempts: Counter[tuple[str, int, int]] = field(default_factory=Counter)
+    """Model calls, by chat, step and attempt."""
+    faults: list[str] = field(default_factory=list)
+    """What a strict provider would have refused."""
+
+
+class SimulatedModel:
+    """A model that streams, thinks, calls tools, stalls and fails as the seed says."""
+
+    name = "simulated"
+    provider = "simulated"
+    context_limit = CONTEXT_LIMIT
+
+    def __init__(self, random: Random, clock: Clock, outside: Outside) -> None:
+        self.calm = False
+        """Whether it has stopped failing and stalling."""
+        self._random = random
+        self._clock = clock
+        self._outside = outside
+        self._serial = 0
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelPart]:
+        """Yield a reply."""
+        self._outside.attempts[request.chat_id, request.step, request.attempt] += 1
+        self._look_at(request)
+        parts = self._parts()
+        fails_after = self._random.randrange(len(parts) + 1) if self._is_bad(0.15) else None
+        stalls_after = self._random.randrange(len(parts) + 1) if self._is_bad(0.05) else None
+        for number, part in enumerate(parts):
+            await self._pause()
+            if number == stalls_after:
+                await anyio.sleep_forever()
+            if number == fails_after:
+                raise self._error()
+            yield part
+
+    async def generate(self, request: ModelRequest) -> ModelReply:
+        """Return a summary, most of the time."""
+        self._look_at(request)
+        await self._pause()
+        if self._is_bad(0.2):
+            raise self._error()
+        text = "" if self._is_bad(0.1) else f"summary of {len(request.messages)}"
+        return join([ModelPart("text_delta", text=text), ModelPart("finish", usage=Usage(input_tokens=5))])
+
+    def _look_at(self, request: ModelRequest) -> None:
+        where = f"{request.chat_id} step {request.step} attempt {request.attempt}"
+        self._outside.faults += [f"{where}: {fault}" for fault in faults_in(request)]
+
+    def _parts(self) -> list[ModelPart]:
+        random, parts = self._random, []
+        if random.random() < 0.3:
+            parts.append(ModelPart("reasoning_delta", text="hm", signature=f"s{self._serial}"))
+        parts += [ModelPart("text_delta", text=f"w{number} ") for number in range(random.randrange(4))]
+        if random.random() < (0.2 if self.calm else 0.5):
+            parts += [self._call() for _ in range(random.randrange(1, 4))]
+        usage = None if random.random() < 0.1 else Usage(input_tokens=random.choice([50, 400, 900]), output_tokens=7)
+        return [*parts, ModelPart("finish", stop_reason="end_turn", usage=usage)]
+
+    def _call(self) -> ModelPart:
+        self._serial += 1
+        name = self._random.choice(["pay", "note", "look", "look", "ask_user", "sign", "nonsense"])
+        arguments: str | dict[str, str] = self._random.choice(_ARGUMENTS)
+        call_id = self._random.choice([f"call{self._serial}", "same"])
+        return ModelPart("tool_call", id=call_id, name=name, arguments=arguments)
+
+    def _error(self) -> ModelError:
+        kind = self._random.choice(["overloaded", "network", "rate_limit", "server_error", "bad_request"])
+        return ModelError(kind)
+
+    def _is_bad(self, chance: float) -> bool:
+        return not self.calm and self._random.random() < chance
+
+    async def _pause(self) -> None:
+        if self._is_bad(0.1):
+            await sleep(self._clock, self._random.choice([0.5, 20]))
+        for _ in range(self._random.randrange(3)):
+            await anyio.lowlevel.checkpoint()
+
+
+def simulated_tools(random: Random, clock: Clock, outside: Outside) -> list[Tool]:
+    """Return tools of each kind: at most once, at least once, and one that only looks."""
+
+    async def act() -> None:
+        for _ in range(random.randrange(4)):
+            await anyio.lowlevel.checkpoint()
+        if random.random() < 0.1:
+            await sleep(clock, random.choice([1, 50]))
+        if random.random() < 0.1:
+            raise ValueError("the tool failed")
+        if random.random() < 0.02:
+            raise FatalToolError("the tool gave up")
+
+    @tool
+    async def pay(what: str, context: ToolContext) -> str:
+        """Pay for something, once."""
+        outside.payments[context.idempotency_key] += 1
+        await act()
+        return f"paid {what}"
+
+    @tool(crash="at_least_once")
+    async def note(what: str, context: ToolContext) -> str:
+        """Note something down; the same key notes it once."""
+        outside.notes.add(context.idempotency_key)
+        await act()
+        return f"noted {what}"
+
+    @tool(parallel_safe=True)
+    async def look(what: str, context: ToolContext) -> dict[str, Any]:
+        """Look at something."""
+        context.report("looking")
+        await act()
+        return {"seen": what}
+
+    return [pay, note, look]

@@ -1,0 +1,91 @@
+"""The disk of a simulation: a real SQLite database that outlives the engines, and the store of one engine on it."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import datetime
+from typing import TypeVar
+
+import anyio
+
+from turnwise.persistence import reading
+from turnwise.persistence.sqlite import SQLiteStore
+from turnwise.persistence.writer import Work
+from turnwise.states.errors import StoreError
+
+_T = TypeVar("_T")
+
+
+class Disk:
+    """A SQLite database in memory: what is committed stays, whoever dies."""
+
+    def __init__(self) -> None:
+        self.connection = sqlite3.connect(":memory:", isolation_level=None)
+        SQLiteStore(None).prepare(self.connection)
+
+    def close(self) -> None:
+        """Forget everything."""
+        self.connection.close()
+
+
+class Dead(StoreError):
+    """The process of this store has died."""
+
+    def __init__(self) -> None:
+        super().__init__("the process of this store is dead")
+
+
+class SimulatedStore(SQLiteStore):
+    """A SQLite store whose every transaction runs where it is called, so that one seed decides the order of all.
+
+    The SQL, the cache and the fences are the store's own; only threads and files are taken away. `pause` is awaited
+    before and after each transaction: it may take time, and it may kill the process this store stands for.
+    """
+
+    def __init__(self, disk: Disk, *, now: Callable[[], datetime], pause: Callable[[str], Awaitable[None]]) -> None:
+        super().__init__(None, now=now)
+        self._disk = disk
+        self._pause = pause
+        self._open = False
+        self.dead = False
+        self.hint = anyio.Event()
+
+    async def open(self) -> None:
+        """Begin; the disk is there already."""
+        self._open = True
+
+    async def close(self) -> None:
+        """End; the disk stays."""
+        self._open = False
+
+    async def watch(self) -> AsyncIterator[str | None]:
+        """Yield a hint whenever the simulation lets one through."""
+        while True:
+            await self.hint.wait()
+            self.hint = anyio.Event()
+            yield None
+
+    async def _write(self, work: Work[_T]) -> _T:
+        await self._live("before")
+        connection = self._disk.connection
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            done = work(connection)
+        except BaseException:
+            connection.execute("ROLLBACK")
+            self._transactions.forget()
+            raise
+        connection.execute("COMMIT")
+        await self._live("after")
+        return done
+
+    async def _read(self, question: Callable[[sqlite3.Connection], _T]) -> _T:
+        await self._live("read")
+        return reading.in_one_snapshot(self._disk.connection, question)
+
+    async def _live(self, moment: str) -> None:
+        if not self.dead:
+            await self._pause(moment)
+        if self.dead or not self._open:
+            raise Dead

@@ -1,0 +1,369 @@
+"""The world of a simulation: engines that live and die on one disk, a clock, clients, and one seed that decides all."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+from anyio.abc import TaskGroup
+
+from turnwise.engine.engine import Engine, EngineClosed
+from turnwise.engine.settings import CompactionPolicy, RetryPolicy, Settings
+from turnwise.engine.tools import Tool
+from turnwise.persistence.audit import AuditRecord
+from turnwise.states.calls import ToolResult
+from turnwise.states.errors import (
+    ChatArchived,
+    ConflictingReplay,
+    DeadlineExpired,
+    IllegalTransition,
+    InvalidContent,
+    MessageNotFound,
+    NothingToCompact,
+    QueueFull,
+    StoreError,
+    ToolResultMismatch,
+    TurnwiseError,
+)
+from turnwise.states.names import ChatState, Trigger
+from turnwise.testing.clock import ManualClock
+from turnwise.testing.simulation.actors import (
+    CLIENT_TOOLS,
+    CONTEXT_LIMIT,
+    Outside,
+    SimulatedModel,
+    simulated_tools,
+)
+from turnwise.testing.simulation.checks import problems_of
+from turnwise.testing.simulation.disk import Disk, SimulatedStore
+
+LEASE = 30.0
+REFUSALS = (
+    ChatArchived,
+    ConflictingReplay,
+    DeadlineExpired,
+    IllegalTransition,
+    InvalidContent,
+    MessageNotFound,
+    NothingToCompact,
+    QueueFull,
+    ToolResultMismatch,
+)
+"""What a client may be told; the chat is then as it was."""
+
+Toolmaker = Callable[[Random, ManualClock, Outside], list[Tool]]
+
+
+class _Mortal(Engine):
+    """An engine whose process can die: then nobody lets chats go or says goodbye."""
+
+    def die(self) -> None:
+        self._worker = None
+
+
+@dataclass
+class Node:
+    """One process of the simulation."""
+
+    name: str
+    engine: _Mortal
+    store: SimulatedStore
+    scope: anyio.CancelScope
+    up: anyio.Event = field(default_factory=anyio.Event)
+    down: anyio.Event = field(default_factory=anyio.Event)
+
+
+class World:
+    """One run. The same seed makes the same world: its model, tools, clients, interleaving, crashes and clock.
+
+    Args:
+        seed: decides everything.
+        chats: how many chats live in it.
+        rounds: how often the world turns before it calms down and every chat has to come to rest.
+        tools: makes the tools of the chats; turnwise's own simulated ones by default.
+        settings: the engines' settings.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        chats: int = 2,
+        rounds: int = 25,
+        tools: Toolmaker = simulated_tools,
+        settings: Settings | None = None,
+    ) -> None:
+        self.seed = seed
+        self.random = Random(seed)  # noqa: S311 - the dice of a simulation
+        self.clock = ManualClock()
+        self.outside = Outside()
+        self.problems: list[str] = []
+        self.trace: list[str] = []
+        """What happened, in order: the same for the same seed."""
+        self._rounds = rounds
+        self._chat_count = chats
+        self._toolmaker = tools
+        self._settings = settings or self._drawn_settings()
+        self._disk = Disk()
+        self._model = SimulatedModel(self.random, self.clock, self.outside)
+        self._nodes: list[Node] = []
+        self._chats: list[str] = []
+        self._accepted: dict[tuple[str, str], int] = {}
+        self._serial = 0
+        self._calm = False
+
+    async def run(self) -> list[str]:
+        """Live the world to its end and return what went wrong in it: nothing, if turnwise keeps its promises."""
+        try:
+            async with anyio.create_task_group() as tasks:
+                await self._boot(tasks)
+                for _ in range(self._chat_count):
+                    await self._create_chat()
+                for _ in range(self._rounds):
+                    await self._turn(tasks)
+                await self._come_to_rest(tasks)
+                await self._check()
+                tasks.cancel_scope.cancel()
+        finally:
+            self._disk.close()
+        return self.problems
+
+    # What happens
+
+    async def _turn(self, tasks: TaskGroup) -> None:
+        chance = self.random.random()
+        if chance < 0.05:
+            await self._crash()
+        elif chance < 0.08:
+            await self._stop()
+        elif chance < 0.15 and len(self._nodes) < 3:
+            await self._boot(tasks)
+        elif chance < 0.30:
+            await self._pass_time(self.random.choice([0.1, 1, 1, 5, LEASE / 2, LEASE + 1, 120]))
+        elif chance < 0.40:
+            self._hint()
+        else:
+            tasks.start_soon(self._act, self.random.choice(self._chats))
+        if not self._nodes:
+            await self._boot(tasks)
+        await self._settle(self.random.randrange(12))
+
+    async def _act(self, chat_id: str) -> None:
+        """Do what a client does, on any process; what is refused leaves everything as it was."""
+        if not self._nodes:
+            return
+        engine = self.random.choice(self._nodes).engine
+        deed = self.random.choice(self._deeds())
+        try:
+            await deed(engine, chat_id)
+            self._note(f"{deed.__name__} of {self._chats.index(chat_id)}")
+        except REFUSALS as refusal:
+            self._note(f"{deed.__name__} of {self._chats.index(chat_id)} refused: {type(refusal).__name__}")
+        except (StoreError, EngineClosed):
+            self._note(f"{deed.__name__} of {self._chats.index(chat_id)} lost")
+
+    def _deeds(self) -> list[Callable[[Engine, str], Awaitable[Any]]]:
+        often = [self._send, self._send, self._send, self._submit, self._submit]
+        return [*often, self._interrupt, self._resume, self._edit, self._queue, self._context, self._submit_wrongly]
+
+    async def _send(self, engine: Engine, chat_id: str) -> None:
+        self._serial += 1
+        client_id, text = f"k{self._serial}", f"message {self._serial}"
+        when_busy = self.random.choice(["queue", "queue", "interrupt"])
+        receipt = await engine.send_message(chat_id, text, when_busy=when_busy, client_id=client_id)  # type: ignore[arg-type]
+        self._accepted[chat_id, receipt.message_id] = receipt.chat.version
+        if self.random.random() < 0.3:
+            again = await engine.send_message(chat_id, text, client_id=client_id)
+            if not again.replayed or again.message_id != receipt.message_id:
+                self.problems.append(f"{client_id} was accepted twice")
+
+    async def _submit(self, engine: Engine, chat_id: str) -> None:
+        calls = [call for call in (await engine.get_chat(chat_id)).open_calls if call.is_client]
+        if not calls:
+            return
+        results = [ToolResult(call.call_id, {"said": call.call_id}) for call in calls]
+        first = await engine.submit_tool_results(chat_id, results)
+        again = await engine.submit_tool_results(chat_id, results)
+        if again.receipt_id != first.receipt_id or not again.replayed:
+            self.problems.append(f"{chat_id}: the same results were taken twice, as {first} and {again}")
+
+    async def _submit_wrongly(self, engine: Engine, chat_id: str) -> None:
+        await engine.submit_tool_results(chat_id, [ToolResult(self.random.choice(["same", "nobody"]), "other")])
+
+    async def _interrupt(self, engine: Engine, chat_id: str) -> None:
+        await engine.interrupt(chat_id, reason="the seed said so")
+
+    async def _resume(self, engine: Engine, chat_id: str) -> None:
+        await engine.resume(chat_id)
+
+    async def _edit(self, engine: Engine, chat_id: str) -> None:
+        said = [message for message in await engine.messages(chat_id) if message.role == "user"]
+        if said:
+            await engine.edit_message(chat_id, self.random.choice(said).id, "edited")
+
+    async def _queue(self, engine: Engine, chat_id: str) -> None:
+        waiting = await engine.queued(chat_id)
+        if not waiting:
+            return
+        queued = self.random.choice(waiting)
+        match self.random.randrange(3):
+            case 0:
+                await engine.edit_queued(chat_id, queued.id, "changed")
+            case 1:
+                await engine.delete_queued(chat_id, queued.id)
+            case _:
+                await engine.promote_queued(chat_id, queued.id)
+
+    async def _context(self, engine: Engine, chat_id: str) -> None:
+        deed = self.random.choice([engine.request_compaction, engine.clear_context])
+        await deed(chat_id)
+
+    # Processes and time
+
+    async def _boot(self, tasks: TaskGroup) -> None:
+        name = f"n{self._serial}-{len(self._nodes)}"
+        store = SimulatedStore(self._disk, now=self.clock.now, pause=self._pause)
+        engine = _Mortal(
+            store,
+            model=self._model,
+            tools=self._toolmaker(self.random, self.clock, self.outside),
+            settings=self._settings,
+            clock=self.clock,
+        )
+        node = Node(name, engine, store, anyio.CancelScope())
+        tasks.start_soon(self._live, node)
+        await node.up.wait()
+        self._nodes.append(node)
+        self._note(f"{name} is up")
+
+    async def _live(self, node: Node) -> None:
+        try:
+            with node.scope:
+                async with node.engine:
+                    node.up.set()
+                    await anyio.sleep_forever()
+        finally:
+            node.down.set()
+
+    async def _crash(self) -> None:
+        node = self._nodes.pop(self.random.randrange(len(self._nodes)))
+        self._note(f"{node.name} is killed")
+        node.store.dead = True
+        node.engine.die()
+        node.scope.cancel()
+        await node.down.wait()
+
+    async def _stop(self) -> None:
+        node = self._nodes.pop(self.random.randrange(len(self._nodes)))
+        self._note(f"{node.name} is stopped")
+        node.scope.cancel()
+        await node.down.wait()
+
+    async def _pass_time(self, seconds: float) -> None:
+        self._note(f"{seconds:g} s pass")
+        self.clock.advance(seconds)
+        await self._settle(self.random.randrange(6))
+
+    def _hint(self) -> None:
+        self.random.choice(self._nodes).store.hint.set()
+
+    async def _settle(self, rounds: int) -> None:
+        for _ in range(rounds):
+            await anyio.lowlevel.checkpoint()
+
+    async def _pause(self, _moment: str) -> None:
+        if not self._calm:
+            await self._settle(self.random.randrange(3))
+
+    def _note(self, what: str) -> None:
+        self.trace.append(what)
+
+    # How it ends
+
+    async def _come_to_rest(self, tasks: TaskGroup) -> None:
+        """Stop all mischief: with a live worker every chat must come to rest in a bounded number of steps."""
+        self._calm = self._model.calm = True
+        if not self._nodes:
+            await self._boot(tasks)
+        engine = self._nodes[0].engine
+        for _ in range(400):
+            await self._settle(60)
+            moving = [chat_id for chat_id in self._chats if not await self._rests(engine, chat_id)]
+            if not moving:
+                return
+            self.clock.advance(self.random.choice([1.0, 20.0, LEASE + 1]))
+        for chat_id in moving:
+            self.problems.append(f"{chat_id} never came to rest: {(await engine.explain(chat_id)).reason}")
+
+    async def _rests(self, engine: Engine, chat_id: str) -> bool:
+        chat = await engine.get_chat(chat_id)
+        if chat.state is ChatState.requires_action:
+            try:
+                await self._submit(engine, chat_id)
+            except REFUSALS:
+                self._note("the last submission came too late")
+            return False
+        return chat.settled and chat.state in (ChatState.waiting, ChatState.interrupted, ChatState.error)
+
+    async def _check(self) -> None:
+        store = self._nodes[0].store
+        for chat_id in self._chats:
+            self.problems += await problems_of(store, chat_id)
+            kept = [message.id for message in await store.history(chat_id)]
+            kept += [queued.id for queued in (await store.facts(chat_id)).queue]
+            wanted = self._still_wanted(chat_id, await store.audit(chat_id))
+            self.problems += [
+                f"{chat_id}: message {message_id} was accepted and is kept {kept.count(message_id)} times"
+                for message_id in wanted
+                if kept.count(message_id) != 1
+            ]
+        self.problems += [f"{key} was paid {count} times" for key, count in self.outside.payments.items() if count > 1]
+        self.problems += [
+            f"the model was asked {count} times for {attempt}"
+            for attempt, count in self.outside.attempts.items()
+            if count > 1
+        ]
+        self.problems += self.outside.faults
+
+    def _still_wanted(self, chat_id: str, log: Sequence[AuditRecord]) -> list[str]:
+        """Return the messages that were accepted and that nobody has edited or deleted away since."""
+        edited = max((record.version for record in log if record.trigger == Trigger.edit_message), default=0)
+        deleted = {write.id for record in log for write in record.writes if write.kind == "dequeue:deleted"}
+        return [
+            message_id
+            for (known, message_id), version in self._accepted.items()
+            if known == chat_id and version > edited and message_id not in deleted
+        ]
+
+    async def _create_chat(self) -> None:
+        while True:
+            try:
+                chat = await self.random.choice(self._nodes).engine.create_chat(client_tools=CLIENT_TOOLS)
+            except TurnwiseError:
+                continue
+            self._chats.append(chat.id)
+            return
+
+    def _drawn_settings(self) -> Settings:
+        random = self.random
+        return Settings(
+            lease=LEASE,
+            shutdown_grace=0,
+            coalesce=0,
+            max_steps=random.choice([2, 6, 50]),
+            queue_limit=3,
+            startup_timeout=15,
+            idle_timeout=15,
+            tool_timeout=30,
+            action_deadline=random.choice([None, 60.0]),
+            promote_after_interrupt=random.random() < 0.3,
+            tools_parallel=random.choice(["safe", "all"]),
+            retry=RetryPolicy(attempts=4, after_output=random.choice(["reset", "never"])),
+            compaction=CompactionPolicy(
+                context_limit=CONTEXT_LIMIT, after_final_step=random.choice(["continue", "rest"]), timeout=15
+            ),
+        )
