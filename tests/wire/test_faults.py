@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
 from dialects import DIALECTS, Connect, Dialect, Said
-from server import Answer, Server
+from server import Answer, End, Server
 
 from turnwise import ChatState, Engine, RetryPolicy, Settings
 
@@ -32,11 +31,11 @@ class Fault:
     status: int | None = None
 
 
-def _part(dialect: Dialect, *, frames: int | None = None, tail: str = "", end: str = "end") -> Answer:
+def _part(dialect: Dialect, *, frames: int | None = None, tail: str = "", end: End = "end") -> Answer:
     """Return an answer that says the beginning of the reply, or all but its end, and then something else."""
     whole = dialect.frames(Said())
     shown = whole[: -dialect.finish_frames] if frames is None else whole[:frames]
-    return Answer([*shown, tail] if tail else shown, end=end)  # type: ignore[arg-type]
+    return Answer([*shown, tail] if tail else shown, end=end)
 
 
 def _refusal(status: int, code: str, **headers: str) -> Callable[[Dialect], Answer]:
@@ -51,7 +50,7 @@ def _half_a_frame(dialect: Dialect) -> str:
 FAULTS = [
     Fault("slow open", lambda dialect: Answer(None), "startup_timeout"),
     Fault("silence after output", lambda dialect: _part(dialect, end="silence"), "network"),
-    Fault("cut without finish reason", lambda dialect: _part(dialect), "network"),
+    Fault("cut without finish reason", _part, "network"),
     Fault("connection dropped after output", lambda dialect: _part(dialect, end="drop"), "network"),
     Fault("cut mid-JSON", lambda dialect: _part(dialect, tail=_half_a_frame(dialect)), "network"),
     Fault("dropped mid-JSON", lambda dialect: _part(dialect, tail=_half_a_frame(dialect), end="drop"), "network"),
@@ -99,7 +98,6 @@ async def test_a_fault_that_may_pass_is_tried_again_and_any_other_ends_in_error(
         assert [reply.text for reply in replies] == ["Hello world."]
         assert [(retry.attempt, retry.error.kind) for retry in retries] == [(1, fault.kind)]
         assert retries[0].delay >= fault.least_delay
-        assert retries[0].error.status in {fault.status, 503, 529} if fault.kind == "overloaded" else True
         assert len(server.asked) == 2
     else:
         assert chat.state is ChatState.error
@@ -126,8 +124,3 @@ async def test_a_fault_that_stays_ends_in_error_after_the_last_attempt(
     assert chat.last_error is not None
     assert (chat.last_error.kind, chat.last_error.message) == ("server_error", "still broken")
     assert len(server.asked) == 3
-
-
-def test_the_table_of_faults_names_each_once() -> None:
-    assert len({fault.name for fault in FAULTS}) == len(FAULTS)
-    assert len(list(itertools.product(FAULTS, DIALECTS))) == 51
