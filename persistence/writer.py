@@ -28,15 +28,17 @@ _Attempt = Callable[[Work[Any], sqlite3.Connection], Any]
 class _Job(Generic[_T]):
     """A piece of work and the future on which its submitter waits."""
 
-    __slots__ = ("known", "outcome", "work")
+    __slots__ = ("known", "outcome", "over", "work")
 
     def __init__(self, work: Work[_T]) -> None:
         self.work = work
         self.outcome: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
         self.known: asyncio.Future[None] | None = None
         """Takes the outcome's place for a submitter that was cancelled: it is told when, and not what."""
+        self.over = False
 
     def answer(self, outcome: _T | BaseException) -> None:
+        self.over = True
         if self.known is not None:
             self.known.set_result(None)
         elif self.outcome.cancelled():
@@ -91,11 +93,11 @@ class Writer:
     async def _give_up(self, job: _Job[Any]) -> None:
         if job in self._waiting:
             self._waiting.remove(job)
-        elif job.outcome.cancelled():
+        elif not job.over:
             job.known = asyncio.get_running_loop().create_future()
             with anyio.CancelScope(shield=True):
                 await asyncio.shield(job.known)
-        else:
+        elif not job.outcome.cancelled():
             job.outcome.exception()  # looked at, or asyncio would report it as lost
 
     def _commit_waiting(self) -> None:

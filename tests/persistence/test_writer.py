@@ -7,6 +7,7 @@ import sqlite3
 import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -100,6 +101,7 @@ async def test_a_job_that_fails_takes_only_its_own_writes_with_it(bench: Bench) 
     )
     assert [repr(answer) for answer in answers] == ["None", "LookupError('mine')", "None"]
     assert await bench.notes() == ["before", "after"]
+    assert bench.forgotten > 0
 
 
 async def test_a_job_that_fails_before_it_has_written_costs_the_others_nothing(bench: Bench) -> None:
@@ -185,6 +187,22 @@ async def test_a_submitter_cancelled_later_waits_for_the_outcome(bench: Bench) -
     with pytest.raises(asyncio.CancelledError):
         await task
     assert await bench.notes() == ["held"]
+
+
+async def test_a_submitter_cancelled_just_before_it_is_answered_does_not_wait_for_ever(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = Writer._answer
+
+    def cancel_first(writer: Writer, *args: Any) -> None:
+        task.cancel()
+        answer(writer, *args)
+
+    monkeypatch.setattr(Writer, "_answer", cancel_first)
+    task = asyncio.create_task(bench.writer.submit(note("kept")))
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert await bench.notes() == ["kept"]
 
 
 async def test_closing_finishes_what_was_accepted_and_accepts_no_more(bench: Bench) -> None:
