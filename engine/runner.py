@@ -48,8 +48,9 @@ class Runner:
         try:
             while (job := self._next_job()) is not None:
                 self._job = job
-                self._scope = anyio.CancelScope()
-                with self._scope:
+                with anyio.CancelScope() as self._scope:
+                    if self._let_go:
+                        self._scope.cancel()
                     await self._run(job)
                 if self._let_go:
                     await self._release()

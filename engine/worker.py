@@ -104,14 +104,18 @@ class Worker:
         """Claim nothing more, give running jobs their grace, then let their chats go."""
         self._desk.stopping = True
         with anyio.move_on_after(self._settings.shutdown_grace):
-            await self._all_done()
-        for runner in [*self._runners.values()]:
-            runner.let_go()
-        await self._all_done()
+            await self._all_done(let_go=False)
+        await self._all_done(let_go=True)
 
-    async def _all_done(self) -> None:
-        while self._runners:
-            await next(iter(self._runners.values())).done.wait()
+    async def _all_done(self, *, let_go: bool) -> None:
+        """Wait for what runs, and for what is being claimed: a chat may still come with a commit under way."""
+        while self._runners or self._reserved:
+            running = [*self._runners.values()]
+            if let_go:
+                for runner in running:
+                    runner.let_go()
+            if running:
+                await running[0].done.wait()
             await anyio.lowlevel.checkpoint()
 
     async def _run(self, runner: Runner) -> None:
