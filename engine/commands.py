@@ -18,7 +18,7 @@ from turnwise.engine.worker import Worker
 from turnwise.persistence.protocol import ChatStore, Committed
 from turnwise.states.arguments import Arguments
 from turnwise.states.calls import ClientTool, ToolResult
-from turnwise.states.digests import as_json, digest, digest_of_answer
+from turnwise.states.digests import as_json, canonical, digest, digest_of_answer
 from turnwise.states.errors import (
     ConflictingReplay,
     DeadlineExpired,
@@ -84,6 +84,7 @@ class Commands:
             raise SettingsError("when_busy", f"must be one of {', '.join(get_args(WhenBusy))}; it was {when_busy!r}")
         parts = parts_of(content)
         content_digest = digest_of_parts(parts)
+        canonical(client_id)
 
         def script(chain: Chain) -> None:
             chain.fire(

@@ -162,7 +162,7 @@ def parts_of(content: Content) -> tuple[TextPart | FilePart, ...]:
         InvalidContent: nothing is left to say, or a part is neither text nor a file.
     """
     given: Sequence[TextPart | FilePart] = [TextPart(text=content)] if isinstance(content, str) else content
-    if any(not isinstance(part, TextPart | FilePart) for part in given):
+    if not isinstance(given, Sequence) or any(not isinstance(part, TextPart | FilePart) for part in given):
         raise InvalidContent("the content of a message must be text, or a sequence of TextPart and FilePart")
     parts = tuple(part for part in given if not (isinstance(part, TextPart) and not part.text.strip()))
     if not parts:

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from typing import Final
 
 from turnwise.states.arguments import Arguments
+from turnwise.states.digests import canonical
+from turnwise.states.effects import PutProfile
 from turnwise.states.errors import (
     ChatArchived,
     ChatBusy,
@@ -81,6 +83,13 @@ def refuse_empty_compaction(facts: Facts, arguments: Arguments) -> None:
         raise NothingToCompact(facts.chat_id)
 
 
+def refuse_unstorable_labels(facts: Facts, arguments: Arguments) -> None:
+    """Refuse what is said about a chat if it has no spelling as JSON."""
+    if "profile" in arguments:
+        _ = PutProfile(arguments["profile"]).digest
+    canonical([arguments.get("title"), arguments.get("metadata")])
+
+
 _HELD: Final = (
     Trigger.attempt_started,
     Trigger.attempt_discarded,
@@ -109,7 +118,9 @@ REFUSALS: Final[dict[Trigger, tuple[Refusal, ...]]] = {
     Trigger.delete_queued: (refuse_archived, refuse_unknown_queued),
     Trigger.promote_queued: (refuse_archived, refuse_unknown_queued),
     Trigger.request_compaction: (refuse_archived, refuse_empty_compaction),
-    Trigger.create: (),
+    Trigger.create: (refuse_unstorable_labels,),
+    Trigger.renamed: (refuse_archived, refuse_unstorable_labels),
+    Trigger.metadata_changed: (refuse_archived, refuse_unstorable_labels),
     Trigger.unarchived: (),
     Trigger.repaired: (),
 }

@@ -1,0 +1,270 @@
+"""Bad input: a typed error that says what would have been right, and nothing written."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from witness import untouched
+
+from turnwise import (
+    ChatNotFound,
+    ClientTool,
+    Engine,
+    FilePart,
+    IllegalTransition,
+    InvalidContent,
+    MessageNotFound,
+    NothingToCompact,
+    RetryPolicy,
+    Settings,
+    SettingsError,
+    StoreError,
+    TextPart,
+    ToolResult,
+)
+from turnwise.engine.engine import EngineClosed
+
+OBJECT = {"type": "object"}
+
+
+@pytest.mark.parametrize("chat_id", ["c404", "", "x" * 10_000])
+async def test_an_unknown_chat_is_not_found_whatever_is_asked(
+    open_engine: Any, strict_model: Any, chat_id: str
+) -> None:
+    async with open_engine(strict_model([])) as engine:
+
+        async def first_event() -> None:
+            async for _ in engine.events(chat_id):
+                return
+
+        asked: list[Any] = [
+            lambda: engine.get_chat(chat_id),
+            lambda: engine.send_message(chat_id, "hi"),
+            lambda: engine.send_message(chat_id, "hi", client_id="k", when_busy="interrupt"),
+            lambda: engine.ask(chat_id, "hi"),
+            lambda: engine.submit_tool_results(chat_id, [ToolResult("c", 1)]),
+            lambda: engine.interrupt(chat_id),
+            lambda: engine.resume(chat_id),
+            lambda: engine.edit_message(chat_id, "m1", "x"),
+            lambda: engine.queued(chat_id),
+            lambda: engine.edit_queued(chat_id, "m1", "x"),
+            lambda: engine.delete_queued(chat_id, "m1"),
+            lambda: engine.promote_queued(chat_id, "m1"),
+            lambda: engine.request_compaction(chat_id),
+            lambda: engine.clear_context(chat_id),
+            lambda: engine.archive(chat_id),
+            lambda: engine.unarchive(chat_id),
+            lambda: engine.rename(chat_id, "x"),
+            lambda: engine.set_metadata(chat_id, {}),
+            *(lambda view=view: engine.messages(chat_id, view=view) for view in ("user", "model", "raw")),
+            first_event,
+            lambda: engine.wait(chat_id),
+            lambda: engine.audit(chat_id),
+            lambda: engine.export_audit(chat_id),
+            lambda: engine.verify(chat_id),
+            lambda: engine.explain(chat_id),
+            lambda: engine.create_chat(parent=chat_id),
+            lambda: engine.fork(chat_id, at_version=1),
+        ]
+        for act in asked:
+            with pytest.raises(ChatNotFound) as refused:
+                await act()
+            assert refused.value.chat_id == chat_id
+        with pytest.raises((ChatNotFound, MessageNotFound)):
+            await engine.erase_message(chat_id, "m1")
+        assert (await engine.list_chats()).items == []
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *("", "  ", "\n\t", [], [TextPart(text="")], ["hi"], [None], None, 7, {"text": "hi"}, b"hi"),
+        *("half \ud83d", [TextPart(text="\udc00")], [FilePart(media_type="a/b", url="\ud800")]),
+    ],
+)
+async def test_content_that_says_nothing_or_cannot_be_stored_is_refused(
+    open_engine: Any, strict_model: Any, content: Any
+) -> None:
+    async with open_engine(strict_model("ok")) as engine:
+        chat = await engine.create_chat()
+        said = (await engine.ask(chat.id, "hi")).messages[0]
+        async with untouched(engine, chat.id):
+            for client_id in (None, "k"):
+                with pytest.raises(InvalidContent, match="nothing was written"):
+                    await engine.send_message(chat.id, content, client_id=client_id)
+            with pytest.raises(InvalidContent, match="nothing was written"):
+                await engine.edit_message(chat.id, said.id, content)
+
+
+@pytest.mark.parametrize("bad", ["\ud800", "half \udfff"])
+async def test_labels_that_cannot_be_stored_are_refused(open_engine: Any, strict_model: Any, bad: str) -> None:
+    async with open_engine(strict_model("ok")) as engine:
+        for described in ({"title": bad}, {"owner": bad}, {"system": bad}, {"metadata": {"k": bad}}):
+            with pytest.raises(InvalidContent):
+                await engine.create_chat(**described)
+        assert (await engine.list_chats()).items == []
+        chat = await engine.create_chat()
+        async with untouched(engine, chat.id):
+            with pytest.raises(InvalidContent):
+                await engine.rename(chat.id, bad)
+            with pytest.raises(InvalidContent):
+                await engine.send_message(chat.id, "hi", client_id=bad)
+
+
+@pytest.mark.parametrize("metadata", [{"k": object()}, {"k": "\ud800"}, {"\ud800": 1}, {"k": {1, 2}}, {(1, 2): 3}])
+async def test_metadata_that_is_no_json_is_refused(open_engine: Any, strict_model: Any, metadata: Any) -> None:
+    async with open_engine(strict_model([])) as engine:
+        with pytest.raises(InvalidContent):
+            await engine.create_chat(metadata=metadata)
+        assert (await engine.list_chats()).items == []
+        chat = await engine.create_chat()
+        async with untouched(engine, chat.id):
+            with pytest.raises(InvalidContent):
+                await engine.set_metadata(chat.id, metadata)
+
+
+async def test_a_reason_that_cannot_be_stored_does_not_keep_a_chat_from_stopping(
+    open_engine: Any, strict_model: Any
+) -> None:
+    async with open_engine(strict_model([]), settings=Settings(run_worker=False)) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "hi")
+        async with untouched(engine, chat.id):
+            with pytest.raises(InvalidContent):
+                await engine.interrupt(chat.id, reason="\ud800")
+
+
+async def test_a_trigger_that_the_table_does_not_know_there_names_those_it_knows(
+    open_engine: Any, strict_model: Any
+) -> None:
+    async with open_engine(strict_model([])) as engine:
+        chat = await engine.create_chat()
+        async with untouched(engine, chat.id):
+            for act, trigger in ((engine.interrupt, "interrupt"), (engine.resume, "resume")):
+                with pytest.raises(IllegalTransition, match="send_message") as refused:
+                    await act(chat.id)
+                assert (refused.value.state, refused.value.trigger) == ("waiting", trigger)
+            with pytest.raises(NothingToCompact, match="send one first"):
+                await engine.request_compaction(chat.id)
+
+
+async def test_an_unknown_view_or_state_or_page_is_refused(open_engine: Any, strict_model: Any) -> None:
+    async with open_engine(strict_model([])) as engine:
+        chat = await engine.create_chat()
+        with pytest.raises(SettingsError, match="view: must be one of user, model, raw; it was 'all'"):
+            await engine.messages(chat.id, view="all")
+        with pytest.raises(SettingsError, match=r"state: must be one of waiting, pending, .*; it was .idle."):
+            await engine.list_chats(state="idle")
+        with pytest.raises(SettingsError, match="state: must be one of waiting"):
+            await engine.wait(chat.id, until={"done"})
+        with pytest.raises(SettingsError, match="limit: must be at least 1"):
+            await engine.list_chats(limit=0)
+
+
+@pytest.mark.parametrize(
+    ("tools", "problem"),
+    [
+        ([ClientTool("a", "A.", {})], "needs a JSON schema"),
+        ([ClientTool("a", "A.", {"type": "string"})], "needs a JSON schema"),
+        ([ClientTool("a", "A.", None)], "needs a JSON schema"),  # type: ignore[arg-type]
+        ([ClientTool("a", "A.", OBJECT), ClientTool("a", "B.", OBJECT)], "needs a name of its own"),
+        ([ClientTool("a", "A.", OBJECT, deadline=0)], "deadline must be above 0"),
+        ([ClientTool("a", "A.", OBJECT, deadline=-1)], "deadline must be above 0"),
+    ],
+)
+async def test_a_client_tool_that_makes_no_sense_is_refused_and_no_chat_is_made(
+    open_engine: Any, strict_model: Any, tools: Any, problem: str
+) -> None:
+    async with open_engine(strict_model([])) as engine:
+        with pytest.raises(SettingsError, match=f"client tool 'a'.*{problem}"):
+            await engine.create_chat(client_tools=tools)
+        assert (await engine.list_chats()).items == []
+
+
+@pytest.mark.parametrize(
+    "url", ["", "chats.db", "sqlite:chats.db", "sqlite:///", "sqlite://chats.db", "mysql://x/y", "://", "sqlite:////"]
+)
+def test_a_store_url_that_means_nothing_is_refused_with_one_that_would(url: str) -> None:
+    with pytest.raises(SettingsError, match=r"store: .*use sqlite:///chats\.db"):
+        Engine(url, model="demo")
+
+
+@pytest.mark.parametrize("name", ["", "nobody:gpt", "gpt-5"])
+def test_a_model_name_that_means_nothing_is_refused(name: str) -> None:
+    with pytest.raises(SettingsError, match=r"model: .*demo"):
+        Engine("sqlite://", model=name)
+
+
+async def refused_to_open(database: Path, problem: str) -> None:
+    file = anyio.Path(database)
+    before = await file.read_bytes()
+    with pytest.raises(StoreError, match=problem):
+        async with Engine(f"sqlite:///{database}", model="demo"):
+            raise AssertionError
+    assert await file.read_bytes() == before
+
+
+async def test_the_database_of_another_program_is_refused_and_left_alone(database: Path) -> None:
+    with closing(sqlite3.connect(database)) as connection:
+        connection.execute("CREATE TABLE recipes (name TEXT)")
+        connection.commit()
+    await refused_to_open(database, r"another program .*recipes.*nothing was written")
+
+
+async def test_a_file_that_is_no_database_is_refused_and_left_alone(database: Path) -> None:
+    await anyio.Path(database).write_text("Dear diary, " * 100)
+    await refused_to_open(database, "not a SQLite database")
+
+
+async def test_a_database_of_a_newer_version_is_refused_and_left_alone(
+    open_engine: Any, strict_model: Any, database: Path
+) -> None:
+    async with open_engine(strict_model([])):
+        pass
+    with closing(sqlite3.connect(database)) as connection:
+        connection.execute("INSERT INTO turnwise_migrations VALUES ('9999_future', 'x', '2099-01-01')")
+        connection.commit()
+    await refused_to_open(database, r"newer version of turnwise .*9999_future")
+
+
+async def test_a_database_in_a_folder_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="folder"):
+        async with Engine(f"sqlite:///{tmp_path}/nowhere/chats.db", model="demo"):
+            raise AssertionError
+
+
+async def test_an_engine_that_is_not_open_says_how_to_open_it(strict_model: Any) -> None:
+    engine = Engine("sqlite://", model=strict_model([]))
+    with pytest.raises(EngineClosed, match="async with"):
+        await engine.create_chat()
+    async with engine:
+        chat = await engine.create_chat()
+    with pytest.raises(EngineClosed, match="async with"):
+        await engine.send_message(chat.id, "hi")
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"lease": 10, "renew_every": 10}, "renew_every: must be shorter than lease"),
+        ({"poll_interval": 0}, "poll_interval: must be a number of seconds above 0"),
+        ({"queue_limit": 0}, "queue_limit: must be a whole number of at least 1"),
+        ({"tools_parallel": "some"}, "tools_parallel: must be one of 'safe', 'all'"),
+        ({"durability": "none"}, "durability: must be one of 'full', 'normal'"),
+        ({"continue_prompt": " "}, "continue_prompt: must hold text"),
+        ({"tool_timeout": float("nan")}, "tool_timeout: must be a number of seconds above 0"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused_when_they_are_built(settings: Any, problem: str) -> None:
+    with pytest.raises(SettingsError, match=problem):
+        Settings(**settings)
+
+
+def test_a_retry_policy_that_makes_no_sense_is_refused() -> None:
+    with pytest.raises(SettingsError, match=r"retry\.after_output: must be one of 'reset', 'never'"):
+        RetryPolicy(after_output="maybe")  # type: ignore[arg-type]
