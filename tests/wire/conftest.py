@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -11,6 +12,13 @@ from dialects import Connect, Dialect
 from server import Server, serving
 
 from turnwise.providers.pydantic_ai import PydanticAIModel
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _sdks() -> None:
+    """Import what the SDKs import at a first request: it takes longer than a test's timers."""
+    for module in ("openai.resources.chat", "openai.resources.responses", "anthropic.resources.beta"):
+        import_module(module)
 
 
 @pytest.fixture(autouse=True)

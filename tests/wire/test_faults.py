@@ -11,11 +11,8 @@ from server import Answer, End, Server
 
 from turnwise import ChatState, Engine, RetryPolicy, Settings
 
-SETTINGS = Settings(
-    startup_timeout=1,
-    idle_timeout=0.3,
-    retry=RetryPolicy(first_delay=0.01, max_delay=0.02, attempts=3),
-)
+RETRY = RetryPolicy(first_delay=0.01, max_delay=0.02, attempts=3)
+SETTINGS = Settings(retry=RETRY)
 
 
 @dataclass(frozen=True)
@@ -29,6 +26,7 @@ class Fault:
     """Whether the next attempt is made, and succeeds."""
     least_delay: float = 0
     status: int | None = None
+    settings: Settings = SETTINGS
 
 
 def _part(dialect: Dialect, *, frames: int | None = None, tail: str = "", end: End = "end") -> Answer:
@@ -48,8 +46,18 @@ def _half_a_frame(dialect: Dialect) -> str:
 
 
 FAULTS = [
-    Fault("slow open", lambda dialect: Answer(None), "startup_timeout"),
-    Fault("silence after output", lambda dialect: _part(dialect, end="silence"), "network"),
+    Fault(
+        "slow open",
+        lambda dialect: Answer(None),
+        "startup_timeout",
+        settings=Settings(retry=RETRY, startup_timeout=0.5),
+    ),
+    Fault(
+        "silence after output",
+        lambda dialect: _part(dialect, end="silence"),
+        "network",
+        settings=Settings(retry=RETRY, idle_timeout=0.5),
+    ),
     Fault("cut without finish reason", _part, "network"),
     Fault("connection dropped after output", lambda dialect: _part(dialect, end="drop"), "network"),
     Fault("cut mid-JSON", lambda dialect: _part(dialect, tail=_half_a_frame(dialect)), "network"),
@@ -84,7 +92,7 @@ async def test_a_fault_that_may_pass_is_tried_again_and_any_other_ends_in_error(
     """The SDK itself never retries: every request the server saw is an attempt of the engine."""
     server.script = [fault.answer(dialect), Answer(dialect.frames(Said()))]
     model = await connect(dialect)
-    async with Engine("sqlite://", model=model, settings=SETTINGS) as engine:
+    async with Engine("sqlite://", model=model, settings=fault.settings) as engine:
         chat = await engine.create_chat()
         await engine.send_message(chat.id, "Greet the world.")
         chat = await engine.wait(chat.id, timeout=10)
