@@ -191,7 +191,8 @@ class Commands:
                     return
                 script(chain)
                 after = chain.facts
-                if after.state is ChatState.interrupted and not after.settled and after.lease is None:
+                stopped = bool(chain.decisions) and after.state is ChatState.interrupted
+                if stopped and not after.settled and after.lease is None:
                     chain.fire(Trigger.settled, partial=partial)
 
             committed = await self._act(chat_id, whole)
