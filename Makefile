@@ -20,7 +20,7 @@ demo: $(INSTALLED) ## watch a chat's whole life in the terminal: no key, no serv
 	@$(BIN)/turnwise demo
 
 test: $(INSTALLED_DEV) ## run the tests
-	@$(BIN)/pytest -n 2 $(TESTS)
+	@$(BIN)/pytest -n 2 --dist loadfile $(TESTS)
 
 lint: $(INSTALLED_DEV) ## check style, types and the direction of imports
 	@$(BIN)/ruff check .

@@ -13,6 +13,8 @@ from types import CodeType
 
 import pytest
 
+from turnwise.engine.cli.app import app
+
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
 EXAMPLE = ROOT / "examples" / "readme.py"
@@ -87,6 +89,12 @@ def test_every_make_target_that_is_named_exists(page: Path) -> None:
     named = set(re.findall(r"(?:^\$ |`)make ([a-z]+)", page.read_text(), re.MULTILINE))
     makefile = (ROOT / "Makefile").read_text()
     assert named <= set(re.findall(r"^([a-z]+):", makefile, re.MULTILINE))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_command_that_is_named_exists(page: Path) -> None:
+    named = set(re.findall(r"(?:^\$ |`)turnwise ([a-z]+)", page.read_text(), re.MULTILINE))
+    assert named <= {command.name for command in app.registered_commands}
 
 
 def test_every_guide_and_decision_is_in_the_index() -> None:
