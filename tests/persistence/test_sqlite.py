@@ -14,7 +14,8 @@ import pytest
 
 from turnwise.persistence import reading, transactions
 from turnwise.persistence.conformance import plans
-from turnwise.persistence.migrate import migrate, migrations
+from turnwise.persistence.migrate import migrate
+from turnwise.persistence.migrations import migrations
 from turnwise.persistence.sqlite import SQLiteStore
 from turnwise.persistence.verification import verify_records
 from turnwise.states.errors import StoreError
@@ -245,7 +246,7 @@ async def test_a_forgotten_close_does_not_keep_the_interpreter_from_exiting(path
 def test_what_is_asked_often_is_answered_from_an_index(question: str) -> None:
     """No question of a worker's loop may cost more as the store fills."""
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
-        migrate(connection, ":memory:", migrations())
+        migrate(connection, ":memory:", migrations("sqlite"))
         rows = connection.execute(f"EXPLAIN QUERY PLAN {question}", [None] * question.count("?")).fetchall()
     steps = [detail for *_, detail in rows]
     assert all("USING" in step for step in steps if step.startswith(("SCAN", "SEARCH"))), steps
