@@ -77,7 +77,7 @@ class Replay:
         if record.trigger == Trigger.repaired or (self._state is None and min(found) >= 0):
             return
         turn, step, attempt = self._numbers
-        step_begun = record.step == step + 1 and record.trigger in _BEGIN_STEPS
+        step_begun = self._begins_step()
         wanted = (
             turn + self._begins_turn(),
             step + step_begun,
@@ -85,6 +85,13 @@ class Replay:
         )
         if found != wanted:
             self._refuse(f"turn, step and attempt are {found} after {self._numbers}, but {wanted} follows")
+
+    def _begins_step(self) -> bool:
+        """Whether a step begins here; a claim may also go on with one that the model has still to answer."""
+        record = self._record
+        if record.trigger == Trigger.claimed and record.step == self._numbers[1]:
+            return False
+        return (record.trigger, record.target) in _BEGIN_STEPS
 
     def _begins_turn(self) -> bool:
         record = self._record
@@ -171,11 +178,11 @@ _TRIGGERS: Final = frozenset(trigger.value for trigger in Trigger)
 _CLIENT_MAY_OWE: Final = (ChatState.executing_tools, ChatState.compacting, ChatState.requires_action)
 
 _BEGIN_STEPS: Final = (
-    Trigger.claimed,
-    Trigger.tools_finished,
-    Trigger.compacted,
-    Trigger.compaction_failed,
-    Trigger.request_compaction,
+    (Trigger.claimed, ChatState.streaming),
+    (Trigger.tools_finished, ChatState.streaming),
+    (Trigger.compacted, ChatState.streaming),
+    (Trigger.compaction_failed, ChatState.streaming),
+    (Trigger.request_compaction, ChatState.pending),
 )
 
 _OWN_WRITE: Final = {

@@ -512,6 +512,12 @@ def test_a_jump_of_turn_step_or_attempt_is_found(version: int, name: str, by: in
     assert verdict.position in (version, version + 1)
 
 
+def test_a_requested_compaction_that_begins_no_step_is_found() -> None:
+    """Only a claim may go on with a step or begin one; the forger must not be able to move the beginning there."""
+    asked = next(record for record in LOG if record.trigger == "request_compaction")
+    assert not _forged(asked.version - 1, step=asked.step - 1).ok
+
+
 def test_a_log_begins_with_create() -> None:
     verdict = verify_records(_rehashed([dataclasses.replace(LOG[_find(T.repaired)])]))
     assert verdict.position == 1
