@@ -204,7 +204,7 @@ class StoreLife(RuleBasedStateMachine):
             assert isinstance(self.unchanged(command), IllegalTransition)
 
     @rule(node=NODES, choice=st.data())
-    @facts_say(lambda facts: facts.settled and facts.turn.number and facts.step.number > 1)
+    @facts_say(lambda facts: facts.settled and facts.turn.number and (facts.queue or facts.step.number > 1))
     def edit(self, node: int, choice: st.DataObject) -> None:
         spoken = [message.id for message in self.history if message.role == "user" and not message.synthetic]
         chosen = choice.draw(st.sampled_from(spoken))
@@ -265,25 +265,6 @@ class StoreLife(RuleBasedStateMachine):
             elif holders:
                 self.act(holders[0], choice.draw(TOOLS), choice.draw(TOKENS))
 
-    @rule(node=NODES)
-    @precondition(lambda self: any(process.token is not None for process in self.processes))
-    def act_in_vain(self, node: int) -> None:
-        """A holder whose lease is gone is refused, whatever it tries."""
-        facts, process = self.facts, self.processes[node]
-        if process.token is None or (facts.lease is not None and facts.lease.token == process.token):
-            return
-        held = [T.attempt_started, T.tools_finished, T.settled, T.released, T.failed]
-        tried = [
-            process.applier.change(self.chat_id, _firing(trigger, token=process.token), actor=process.name)
-            for trigger in held
-        ]
-        journal = process.store.journal(self.chat_id, process.token, facts.state, [self.words(facts)])
-        outcomes = self.do(_all([journal, *tried]))
-        assert isinstance(outcomes[0], StaleLease)
-        assert all(isinstance(outcome, StaleLease | IllegalTransition) for outcome in outcomes)
-        assert self.do(process.store.facts(self.chat_id)) == facts
-        process.token = None
-
     @rule(node=NODES, trigger=st.sampled_from([T.released, T.failed, T.attempt_discarded]))
     @facts_say(lambda facts: facts.lease is not None)
     def give_up(self, node: int, trigger: Trigger) -> None:
@@ -329,6 +310,7 @@ class StoreLife(RuleBasedStateMachine):
         self.read()
         self.the_promises_and_the_ledger_hold()
         self.each_process_knows_what_the_file_says()
+        self.nothing_is_written_under_a_dead_token()
         self.events_have_no_gap_and_fold_to_what_the_user_sees()
         self.every_accepted_message_is_there_once_and_in_order()
         self.every_call_has_one_result()
@@ -366,6 +348,23 @@ class StoreLife(RuleBasedStateMachine):
         assert len(there) == len(self.accepted)
         plain = [int(message.id[1:]) for message in there if message.id not in self.ahead]
         assert plain == sorted(plain)
+
+    def nothing_is_written_under_a_dead_token(self) -> None:
+        """A holder whose lease is gone is refused, whatever it tries, the first time after it has lost it."""
+        facts = self.facts
+        for process in self.processes:
+            if process.token is None or (facts.lease is not None and facts.lease.token == process.token):
+                continue
+            tried = [
+                process.applier.change(self.chat_id, _firing(trigger, token=process.token), actor=process.name)
+                for trigger in (T.attempt_started, T.tools_finished, T.settled, T.released, T.failed)
+            ]
+            journal = process.store.journal(self.chat_id, process.token, facts.state, [self.words(facts)])
+            outcomes = self.do(_all([journal, *tried]))
+            assert isinstance(outcomes[0], StaleLease)
+            assert all(isinstance(outcome, StaleLease | IllegalTransition) for outcome in outcomes)
+            assert self.do(process.store.facts(self.chat_id)) == facts
+            process.token = None
 
     def every_call_has_one_result(self) -> None:
         asked = [call.call_id for message in self.history for call in message.calls]
