@@ -116,12 +116,3 @@ def said(messages: Sequence[Message]) -> list[tuple[str, Any]]:
 def stored_at(path: Any, clock: ManualClock | None = None) -> SQLiteStore:
     """Return a store on a file, on the clock if one is given."""
     return SQLiteStore(path, now=clock.now) if clock is not None else SQLiteStore(path)
-
-
-async def pass_until(clock: ManualClock, arrived: Callable[[], bool], *, step: float = 1, at_most: int = 1000) -> None:
-    """Move the clock on, a step at a time, until `arrived`."""
-    for _ in range(at_most):
-        if arrived():
-            return
-        await clock.advance(step)
-    raise AssertionError(f"{at_most * step} s have passed in vain")
