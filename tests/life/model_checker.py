@@ -1,0 +1,318 @@
+"""A model checker: explores the pure table from a chat's creation on, breadth first, until nothing new is found.
+
+The facts of a chat are brought down to what the table can tell apart: what they count is bounded by small limits;
+texts, times and figures are forgotten. So all that can happen fits into a small graph, of which every edge is a
+decision that was really made. A problem is told with the shortest way that leads to it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import deque
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, field
+
+from lives import BLANK, ERROR, NOW
+from moves import DUE, HELLO, Move, moves_from, repairs_of
+
+from turnwise.states.calls import ToolCall
+from turnwise.states.decide import Decision, decide, place_of
+from turnwise.states.effects import DropLease, DropQueued, GrantLease, InsertMessage, PutCall
+from turnwise.states.errors import BrokenPromise, StaleLease, TurnwiseError
+from turnwise.states.facts import CompactionFacts, Facts, HistoryFacts, Lease, Limits, StepFacts, TurnFacts
+from turnwise.states.invariants import broken_promises
+from turnwise.states.messages import QueuedMessage
+from turnwise.states.names import CallStatus, ChatState, Stage, Trigger
+from turnwise.states.table import triggers_in
+
+Key = Hashable
+_STEP = 2
+_QUEUE = tuple(QueuedMessage(id=f"m{place}", parts=HELLO, accepted_at=NOW) for place in range(1, 9))
+_RUNNING_OUT = (Trigger.released, Trigger.lease_expired)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One edge of the graph: a move that was made, and where it led."""
+
+    move: Move
+    target: Key
+
+
+@dataclass(slots=True)
+class Exploration:
+    """All that can happen to a chat under some limits, and what is wrong with it."""
+
+    problems: list[str] = field(default_factory=list)
+    """Each with the way that leads to it; found shortest first."""
+    transitions: int = 0
+    fired: set[tuple[Trigger, str, ChatState]] = field(default_factory=set)
+    """The rows that were seen to match, as trigger, source and target."""
+    longest: int = 0
+    """The most moves it ever takes a worker to bring a chat to rest, whatever model and tools answer."""
+    _places: dict[Key, Facts] = field(default_factory=dict)
+    _steps: dict[Key, list[Step]] = field(default_factory=dict)
+    _found_by: dict[Key, tuple[Key, Move]] = field(default_factory=dict)
+
+    @property
+    def places(self) -> int:
+        """How many situations a chat can be in."""
+        return len(self._places)
+
+    def trace(self, key: Key) -> list[str]:
+        """Return the shortest way to a situation, a line a move."""
+        lines: list[str] = []
+        while key in self._found_by:
+            source, move = self._found_by[key]
+            lines.append(self._line(source, move, key))
+            key = source
+        return lines[::-1]
+
+    def _line(self, source: Key, move: Move, target: Key) -> str:
+        return f"  {move!s:<60} {_said(self._places[source])} -> {_said(self._places[target])}"
+
+    def _report(self, problem: str, key: Key, *then: str) -> None:
+        self.problems.append("\n".join([problem, *self.trace(key), *then]))
+
+
+def explore(*, stop_at: int = 3, **limits: object) -> Exploration:
+    """Explore the table; give up after `stop_at` problems."""
+    found = Exploration()
+    given = Limits(**{"max_steps": 2, "max_reentries": 1, "queue_limit": 2, **limits})  # type: ignore[arg-type]
+    start = key_of(BLANK)
+    found._places[start] = BLANK
+    waiting = deque([start])
+    while waiting and len(found.problems) < stop_at:
+        key = waiting.popleft()
+        waiting += _explore_one(found, key, given)
+    if not found.problems:
+        _find_dead_ends(found)
+        _find_endless_runs(found)
+    return found
+
+
+def _explore_one(found: Exploration, key: Key, limits: Limits) -> Iterator[Key]:
+    facts = found._places[key]
+    found._steps[key] = []
+    known = triggers_in(place_of(facts))
+    tried = [(facts, move) for move in moves_from(facts, room=limits.queue_limit) if move.trigger in known]
+    if facts.version and not facts.archived:
+        tried += repairs_of(facts)
+    for before, move in tried:
+        decision, problems = _tried(before, move, limits)
+        if decision is not None:
+            found.transitions += 1
+            source = "new" if decision.source is None else "unknown" if before.stored_state else decision.source
+            found.fired.add((decision.trigger, source, decision.target))
+            after = canonical(decision.facts)
+            target = key_of(after)
+            found._steps[key].append(Step(move, target))
+            if target not in found._places:
+                found._places[target] = after
+                found._found_by[target] = (key, move)
+                yield target
+        for problem in problems:
+            found._report(problem, key, f"  {move!s:<60} {_said(before)} -> {decision.target if decision else '?'}")
+
+
+def _tried(facts: Facts, move: Move, limits: Limits) -> tuple[Decision | None, list[str]]:
+    """Make a move; return what came of it, if it was not refused, and what is wrong with that."""
+    try:
+        decision = decide(facts, move.trigger, **{"now": NOW, "limits": limits, **move.arguments})  # type: ignore[arg-type]
+    except BrokenPromise as broken:
+        return None, [f"{move} breaks {', '.join(broken.promises)}"]
+    except StaleLease:
+        return None, [] if move.stale or facts.lease is None else [f"{move} is refused to the holder"]
+    except TurnwiseError:
+        return None, []
+    except Exception as error:  # noqa: BLE001 - whatever it is, the trace tells how to get there
+        return None, [f"{move} raises {type(error).__name__}: {error}"]
+    return decision, [*_wrong_with(facts, move, decision)]
+
+
+def _wrong_with(before: Facts, move: Move, decision: Decision) -> Iterator[str]:
+    """Yield where a decision does not keep what the machine promises, or its writes are not what its facts say."""
+    after, writes = decision.facts, decision.writes
+    if move.stale:
+        yield f"{move} is taken"
+    if after.version != before.version + 1:
+        yield f"{move} makes version {after.version} of version {before.version}"
+    for promise in broken_promises(after):
+        yield f"{move} breaks {promise}"
+    if after.resting and after.step.stage is not Stage.done:
+        yield f"after {move} the chat rests, but its step is {after.step.stage}"
+    if move.trigger in _RUNNING_OUT and after.lease is not None:
+        yield f"after {move} the chat is still held"
+    granted = [write.lease for write in writes if isinstance(write, GrantLease)]
+    dropped = any(isinstance(write, DropLease) for write in writes)
+    held = granted[-1] if granted and not dropped else None if dropped else before.lease
+    if held != after.lease and move.trigger is not Trigger.repaired:
+        yield f"after {move} the store holds the lease {held}, but the facts say {after.lease}"
+    yield from _wrong_with_queue(before, move, decision)
+    yield from _wrong_with_calls(before, move, decision)
+
+
+def _wrong_with_queue(before: Facts, move: Move, decision: Decision) -> Iterator[str]:
+    waits = [queued.id for queued in before.queue]
+    gone = {write.queued_id: write.why for write in decision.writes if isinstance(write, DropQueued)}
+    said_ = [
+        write.message.id
+        for write in decision.writes
+        if isinstance(write, InsertMessage) and write.message.role == "user" and not write.message.synthetic
+    ]
+    still = [queued.id for queued in decision.facts.queue]
+    new = [f"m{decision.facts.serial}"] if move.trigger is Trigger.send_message else []
+    for message_id in [*waits, *new]:
+        places = still.count(message_id) + said_.count(message_id) + (gone.get(message_id) == "deleted")
+        if places != 1:
+            yield f"after {move} message {message_id} is in {places} places"
+    if move.trigger is Trigger.send_message and still and decision.facts.state is ChatState.waiting:
+        yield f"after {move} nobody will take the queue"
+
+
+def _wrong_with_calls(before: Facts, move: Move, decision: Decision) -> Iterator[str]:
+    after = {call.call_id: call for call in decision.facts.calls}
+    put = {write.call.call_id: write.call for write in decision.writes if isinstance(write, PutCall)}
+    results = [
+        write.message.result.call_id
+        for write in decision.writes
+        if isinstance(write, InsertMessage) and write.message.result is not None
+    ]
+    planned = [*getattr(move.arguments.get("reply"), "calls", ())]
+    cut = move.trigger is Trigger.edit_message
+    for call in [*before.open_calls, *planned]:
+        now = after.get(call.call_id) or put.get(call.call_id)
+        ended = now is not None and not now.open
+        if now is None or (call.call_id not in after and now.open):
+            yield f"after {move} nobody knows of the open call {call.call_id}"
+        elif results.count(call.call_id) != (ended and not cut):
+            yield f"after {move} call {call.call_id} is {now.status} with {results.count(call.call_id)} results"
+    if move.trigger is Trigger.step_finished and before.open_calls:
+        yield f"the model was asked while {[call.call_id for call in before.open_calls]} lacked results"
+    once = {call.call_id for call in before.calls if call.crash == "at_most_once" and call.is_local}
+    for call in before.calls:
+        begun = put.get(call.call_id, call).status is CallStatus.started and move.trigger is Trigger.call_started
+        if begun and call.call_id in once and call.status is CallStatus.started:
+            yield f"{move} starts {call.call_id} a second time"
+    if decision.facts.state is ChatState.pending:
+        left = [name for name in once & after.keys() if after[name].status is CallStatus.started]
+        if left:
+            yield f"after {move} a call of {left} may start a second time"
+
+
+def _find_dead_ends(found: Exploration) -> None:
+    """Find where a worker has nothing to do though the chat does not rest, and where nobody can move a resting chat."""
+    for key, steps in found._steps.items():
+        wanted = "outside" if found._places[key].resting else "progress"
+        onwards = [step for step in steps if step.target != key and step.move.trigger is not Trigger.archived]
+        if not any(step.move.kind == wanted for step in onwards):
+            found._report(f"a dead end: no {wanted} move leads on", key)
+
+
+def _find_endless_runs(found: Exploration) -> None:
+    """Find where a worker may go on for ever: whatever model and tools answer, every run has to come to rest."""
+    ahead: dict[Key, list[Step]] = {
+        key: [] if found._places[key].resting else [step for step in steps if step.move.kind == "progress"]
+        for key, steps in found._steps.items()
+    }
+    depth: dict[Key, int] = {}
+    for start, first in ahead.items():
+        path: dict[Key, Iterator[Step]] = {} if start in depth else {start: iter(first)}
+        while path:
+            key = next(reversed(path))
+            step = next(path[key], None)
+            if step is None:
+                del path[key]
+                depth[key] = max((1 + depth[step.target] for step in ahead[key]), default=0)
+            elif step.target in path:
+                circle = found._line(key, step.move, step.target)
+                found._report("an endless run: the last moves come again and again", key, circle)
+                return
+            elif step.target not in depth:
+                path[step.target] = iter(ahead[step.target])
+    found.longest = max(depth.values())
+
+
+def canonical(facts: Facts) -> Facts:
+    """Return facts that the table cannot tell from these, with everything forgotten that it does not look at."""
+    settled_step = StepFacts(number=_STEP, stage=facts.step.stage, attempt_open=facts.step.attempt_open)
+    compacted = facts.compaction.step == facts.step.number
+    return Facts(
+        chat_id=facts.chat_id,
+        profile=facts.profile,
+        state=facts.state,
+        version=1,
+        settled=facts.settled,
+        promote=facts.promote,
+        archived=facts.archived,
+        lease=Lease("w", 1) if facts.lease else None,
+        fence=1,
+        serial=len(_QUEUE),
+        turn=TurnFacts(
+            number=1,
+            steps=facts.turn.steps,
+            reentries=facts.turn.reentries,
+            compacts_no_more=facts.turn.compacts_no_more,
+            open=True,
+        ),
+        step=settled_step,
+        calls=tuple(_plain(call, f"c{place}") for place, call in enumerate(facts.calls)),
+        queue=_QUEUE[: len(facts.queue)],
+        history=HistoryFacts(tail=facts.history.tail, foldable=min(facts.history.foldable, 1)),
+        compaction=CompactionFacts(
+            need=facts.compaction.need,
+            step=_STEP if compacted else _STEP - 1,
+            unproven=facts.compaction.unproven,
+        ),
+        last_error=ERROR if facts.last_error else None,
+    )
+
+
+def _plain(call: ToolCall, call_id: str) -> ToolCall:
+    """Return a call as the table sees it; of one that has ended only whether it ends the turn."""
+    plain = ToolCall(
+        call_id=call_id, name=call.name, arguments={}, executor=call.executor, index=call.index, step=_STEP
+    )
+    if not call.open:
+        ends = call.stop_after and call.status is CallStatus.succeeded
+        return dataclasses.replace(plain, status=CallStatus.succeeded if ends else CallStatus.failed, stop_after=ends)
+    return dataclasses.replace(
+        plain,
+        status=call.status,
+        crash=call.crash,
+        stop_after=call.stop_after,
+        approval=call.approval,
+        within=call.within,
+        deadline=DUE if call.deadline else None,
+    )
+
+
+def key_of(facts: Facts) -> Key:
+    """Return what tells canonical facts from others."""
+    turn, step, calls = facts.turn, facts.step, facts.calls
+    return (
+        facts.version,
+        facts.state,
+        facts.settled,
+        facts.promote,
+        facts.archived,
+        facts.lease is None,
+        facts.last_error is None,
+        len(facts.queue),
+        (turn.steps, turn.reentries, turn.compacts_no_more),
+        (step.stage, step.attempt_open),
+        (facts.history.tail, facts.history.foldable),
+        (facts.compaction.need, facts.compaction.step, facts.compaction.unproven),
+        tuple((c.executor, c.status, c.crash, c.stop_after, c.approval, c.deadline, c.within) for c in calls),
+    )
+
+
+def _said(facts: Facts) -> str:
+    """Return where a chat is, with what is worth knowing about it."""
+    if facts.version == 0:
+        return "new"
+    words = [facts.stored_state or str(facts.state)]
+    words += ["unsettled"] * (not facts.settled) + ["archived"] * facts.archived
+    words += [f"{len(facts.queue)} queued"] * bool(facts.queue)
+    words += [f"{call.call_id} {call.status}" for call in facts.open_calls]
+    return f"{words[0]} ({', '.join(words[1:])})" if words[1:] else words[0]

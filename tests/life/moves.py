@@ -1,0 +1,174 @@
+"""What may be tried on a chat in the model checker: every trigger, with a few arguments of each kind."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Final, Literal
+
+from lives import ERROR, NOW, PROFILE, client, local, parts_of, said
+
+from turnwise.states.arguments import Cut, Partial, Reply, Summary
+from turnwise.states.calls import CallOutcome, ToolCall, ToolResult
+from turnwise.states.facts import Facts, Lease
+from turnwise.states.invariants import broken_promises
+from turnwise.states.messages import Message
+from turnwise.states.names import CallStatus, ChatState, Trigger
+
+T = Trigger
+DUE: Final = NOW + timedelta(seconds=5)
+"""Every deadline that is set."""
+LATER: Final = NOW + timedelta(seconds=10)
+HELLO: Final = said("hello")
+
+Kind = Literal["outside", "progress", "mishap"]
+"""Who makes the move: a client or operator; a worker and what it runs, going on; a crash, a retry, a shutdown."""
+
+TOOLS: Final[dict[str, tuple[ToolCall, ...]]] = {
+    "no call": (),
+    "a local call": (local("c0"),),
+    "two client calls, one with a deadline": (client("c0"), client("c1", 1, within=5.0)),
+    "a call to approve": (client("c0", approval="asked"),),
+    "a stopping call and a client's": (
+        local("c0", stop_after=True, crash="at_least_once"),
+        client("c1", 1),
+    ),
+}
+_MESSAGE: Final = Message(id="m1", role="user", parts=HELLO, turn=1, step=0, created_at=NOW)
+_CUT: Final = Cut(position=1, first_removed="m1", boundary=0, foldable=0, history_version=0)
+_HELD: Final = (
+    T.attempt_started,
+    T.attempt_discarded,
+    T.step_finished,
+    T.call_started,
+    T.call_finished,
+    T.tools_finished,
+    T.compacted,
+    T.compaction_failed,
+    T.settled,
+    T.released,
+    T.failed,
+    T.lease_expired,
+)
+"""What only the holder of the lease, or who ends it, may fire."""
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One trigger with its arguments."""
+
+    kind: Kind
+    trigger: Trigger
+    arguments: dict[str, Any] = field(default_factory=dict)
+    note: str = ""
+    stale: bool = False
+    """Whether it is made under a token that is dead."""
+
+    def __str__(self) -> str:
+        return f"{self.trigger} ({self.note})" if self.note else str(self.trigger)
+
+
+def moves_from(facts: Facts, *, room: int) -> Iterator[Move]:
+    """Yield what may be tried on the chat, possible or not, while its queue holds no more than `room`."""
+    if facts.version == 0:
+        yield Move("outside", T.create, {"profile": PROFILE})
+        return
+    yield from _moves_of_clients(facts, room)
+    yield from _moves_of_operators(facts)
+    yield Move("progress", T.claimed, {"worker": "w"})
+    yield Move("progress", T.deadline_passed, {"now": LATER})
+    yield Move("mishap", T.deadline_passed, {"now": NOW}, "too early")
+    token = facts.lease.token if facts.lease else None
+    for move in _moves_of_holders(facts):
+        move.arguments["token"] = token
+        yield move
+    for trigger in _HELD:
+        dead = {"token": facts.fence - 1, "error": ERROR}
+        yield Move("mishap", trigger, dead, "under a dead token", stale=True)
+
+
+def repairs_of(facts: Facts) -> Iterator[tuple[Facts, Move]]:
+    """Yield the chat as a bug or a hand could have left it on disk, and its repair."""
+    repair = Move("mishap", T.repaired, {"error": ERROR})
+    yield dataclasses.replace(facts, stored_state="dreaming"), repair
+    lease = None if facts.lease else Lease("w", facts.fence)
+    damaged = dataclasses.replace(facts, lease=lease)
+    if broken_promises(damaged):
+        yield damaged, repair
+
+
+def _moves_of_clients(facts: Facts, room: int) -> Iterator[Move]:
+    word = {"parts": HELLO}
+    yield Move("outside", T.send_message, {**word, "when_busy": "queue"})
+    yield Move("outside", T.send_message, {**word, "when_busy": "reject"}, "or not at all")
+    if len(facts.queue) < room:
+        yield Move("outside", T.send_message, {**word, "when_busy": "interrupt"}, "at once")
+    for queued in facts.queue[-1:]:
+        yield Move("outside", T.edit_queued, {**word, "queued_id": queued.id})
+        yield Move("outside", T.delete_queued, {"queued_id": queued.id})
+        yield Move("outside", T.promote_queued, {"queued_id": queued.id})
+    for approves in (True, False):
+        results = tuple(ToolResult(call.call_id, approves) for call in facts.open_calls if call.is_client)
+        yield Move("outside", T.submit_tool_results, {"results": results}, "yes" if approves else "no")
+    yield Move("outside", T.edit_message, {**word, "cut": _CUT})
+    for trigger in (T.interrupt, T.resume, T.request_compaction, T.clear_context):
+        yield Move("outside", trigger)
+
+
+def _moves_of_operators(facts: Facts) -> Iterator[Move]:
+    yield Move("outside", T.unarchived if facts.archived else T.archived)
+    yield Move("outside", T.renamed, {"title": "other"})
+    yield Move("outside", T.metadata_changed, {"metadata": {}})
+    yield Move("outside", T.message_erased, {"erased": _MESSAGE})
+
+
+def _moves_of_holders(facts: Facts) -> Iterator[Move]:
+    step = facts.step
+    yield Move("mishap" if step.attempt_open else "progress", T.attempt_started)
+    if step.attempt_open:
+        discarded = {"error": ERROR, "delay": 1.0, "retry_at": NOW}
+        yield Move("mishap", T.attempt_discarded, discarded)
+        if facts.state is ChatState.streaming:
+            yield from _replies(facts)
+        yield Move(
+            "progress", T.compacted, {"summary": Summary(text="In short.", carried=(), folded=1, awaits_answer=False)}
+        )
+        yield Move("progress", T.compaction_failed, {"error": ERROR})
+    for call in facts.calls:
+        started = call.status is CallStatus.started
+        yield Move("mishap" if started else "progress", T.call_started, {"call_id": call.call_id}, call.call_id)
+        for status in (CallStatus.succeeded, CallStatus.failed) if started else ():
+            outcome = CallOutcome(call_id=call.call_id, status=status, output=1, is_error=status is CallStatus.failed)
+            yield Move("progress", T.call_finished, {"outcome": outcome}, f"{call.call_id} {status}")
+    yield Move("progress", T.tools_finished)
+    for note, partial in _partials(facts).items():
+        yield Move("progress", T.settled, {"partial": partial}, note)
+        yield Move("mishap", T.failed, {"partial": partial, "error": ERROR}, note)
+    yield Move("mishap", T.released)
+    yield Move("mishap", T.lease_expired)
+
+
+def _replies(facts: Facts) -> Iterator[Move]:
+    for note, tools in TOOLS.items():
+        calls = _of_step(tools, facts)
+        for tokens in (10, 90):
+            reply = Reply(parts=HELLO + parts_of(calls), calls=calls, context_tokens=tokens, context_limit=100)
+            over = "" if tokens < 80 else ", over the threshold"
+            yield Move("progress", T.step_finished, {"reply": reply}, note + over)
+
+
+def _partials(facts: Facts) -> dict[str, Partial | None]:
+    if not (facts.step.attempt_open and facts.step.purpose == "step"):
+        return {"": None}
+    shown = {"some words": (), "some words and two calls": (local("c0"), client("c1", 1))}
+    partials = {
+        note: Partial(step=facts.step.number, attempt=1, parts=HELLO + parts_of(tools), calls=_of_step(tools, facts))
+        for note, tools in shown.items()
+    }
+    return {"nothing shown": None, **partials}
+
+
+def _of_step(tools: tuple[ToolCall, ...], facts: Facts) -> tuple[ToolCall, ...]:
+    return tuple(dataclasses.replace(call, step=facts.step.number) for call in tools)
