@@ -12,7 +12,7 @@ import anyio
 import asyncpg
 import structlog
 
-from turnwise.persistence.postgres_pool import Pool
+from turnwise.persistence.postgres_pool import BROKEN, Pool
 from turnwise.states.errors import StoreError
 
 _log = structlog.get_logger(__name__)
@@ -39,6 +39,7 @@ class Notices:
         self._waiting: set[str] = set()
         self._sending: asyncio.Task[None] | None = None
         self._listening: set[asyncpg.Connection] = set()
+        self._closed = False
 
     def tell(self, chat_id: str) -> None:
         """Tell the other processes, soon, that a chat was changed."""
@@ -48,6 +49,7 @@ class Notices:
 
     async def close(self) -> None:
         """Send what waits and stop listening."""
+        self._closed = True
         if self._sending is not None:
             with anyio.CancelScope(shield=True):
                 await self._sending
@@ -66,10 +68,10 @@ class Notices:
     async def hear(self) -> AsyncIterator[str | None]:
         """Yield the chats that other processes have changed; `None` when some may have been missed."""
         pause = _FIRST_PAUSE
-        while True:
+        while not self._closed:
             try:
                 connection = await self._pool.connect()
-            except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+            except BROKEN as error:
                 _log.warning("listening_failed", problem=self._pool.meaning_of(error).problem)
                 await anyio.sleep(pause)
                 pause = min(pause * 2, _LONGEST_PAUSE)
@@ -80,17 +82,23 @@ class Notices:
                 await inbox.attach(connection)
                 pause = _FIRST_PAUSE
                 yield None
-                while not connection.is_closed():
-                    with anyio.move_on_after(self._poll_interval):
-                        await inbox.arrival.wait()
+                while not self._closed and await self._arrived(inbox, connection):
                     for hint in inbox.taken() or [None]:
                         yield hint
-                    await connection.fetchval("SELECT 1", timeout=_ANSWER_WITHIN)
-            except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+            except BROKEN as error:
                 _log.warning("listening_broke_off", problem=self._pool.meaning_of(error).problem)
             finally:
                 self._listening.discard(connection)
                 connection.terminate()
+
+    async def _arrived(self, inbox: _Inbox, connection: asyncpg.Connection) -> bool:
+        """Wait for hints, or for as long as one may be missed; return whether the connection still stands."""
+        with anyio.move_on_after(self._poll_interval):
+            await inbox.arrival.wait()
+        if connection.is_closed():
+            return False
+        await connection.fetchval("SELECT 1", timeout=_ANSWER_WITHIN)
+        return True
 
 
 async def _send(payloads: list[str], connection: asyncpg.Connection) -> None:

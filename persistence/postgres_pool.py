@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
@@ -24,9 +25,12 @@ _GONE: Final = (
     OSError,
     asyncpg.PostgresConnectionError,
     asyncpg.InterfaceError,
+    asyncpg.InternalClientError,  # what asyncpg says of a connection that ends while a statement is being sent
     asyncpg.OperatorInterventionError,
     asyncpg.TooManyConnectionsError,
 )
+BROKEN: Final = (*_GONE, asyncpg.PostgresError, ValueError)
+"""Whatever asyncpg raises when a server cannot be reached or refuses."""
 _PASSING: Final = (
     asyncpg.IdleInTransactionSessionTimeoutError,
     asyncpg.SerializationError,
@@ -45,7 +49,11 @@ _MEANING: Final[dict[type[Exception], str]] = {
 
 
 class Unreachable(StoreError):
-    """The server could not be reached, or went away again and again."""
+    """The server could not be reached, or went away again and again. `told` says no more than that."""
+
+    def __init__(self, told: str) -> None:
+        self.told = told
+        super().__init__(f"{told}; nothing was written")
 
 
 class Pool:
@@ -81,7 +89,7 @@ class Pool:
             )
             async with self._pool.acquire() as connection:
                 major = connection.get_server_version().major
-        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, ValueError) as error:
+        except BROKEN as error:
             await self.close()
             raise self.meaning_of(error) from error
         if major < _OLDEST_SERVER:
@@ -121,8 +129,9 @@ class Pool:
             except (*_GONE, *_PASSING) as error:
                 if not _may_pass(error):
                     raise self.meaning_of(error) from error
+                _drop(connection)
                 if time.monotonic() > give_up:
-                    raise Unreachable(self.meaning_of(error).problem) from error
+                    raise Unreachable(self._told(error)) from error
             except asyncpg.PostgresError as error:
                 raise self.meaning_of(error) from error
             finally:
@@ -134,14 +143,25 @@ class Pool:
 
     def meaning_of(self, error: Exception) -> StoreError:
         """Return what an error of the database means to whoever runs turnwise."""
+        return StoreError(f"{self._told(error)}; nothing was written")
+
+    def _told(self, error: Exception) -> str:
         found = (meaning for kind, meaning in _MEANING.items() if isinstance(error, kind))
-        fallback = "the server cannot be reached" if isinstance(error, _GONE) else "the database refused"
-        return StoreError(f"the store {self.name}: {next(found, fallback)} (PostgreSQL: {error}); nothing was written")
+        gone = isinstance(error, _GONE) and _may_pass(error)
+        fallback = "the server cannot be reached" if gone else "the database refused"
+        return f"the store {self.name}: {next(found, fallback)} (PostgreSQL: {error})"
 
     def _opened(self) -> asyncpg.Pool:
         if self._pool is None:
             raise StoreError(f"the store {self.name} is not open; open it, or enter the engine, first")
         return self._pool
+
+
+def _drop(connection: asyncpg.Connection | None) -> None:
+    """Keep what may be broken from going back to the pool; what is known to be broken has left it."""
+    if connection is not None:
+        with contextlib.suppress(asyncpg.InterfaceError):
+            connection.terminate()
 
 
 def _may_pass(error: Exception) -> bool:

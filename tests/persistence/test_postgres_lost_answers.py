@@ -1,0 +1,112 @@
+"""The server commits and its answer is lost: the caller is told the truth all the same, and nothing happens twice."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import asyncpg
+import pytest
+
+from turnwise.persistence import postgres_pool
+from turnwise.persistence.conformance import plans
+from turnwise.persistence.conformance.checks import part
+from turnwise.persistence.postgres import PostgresStore
+from turnwise.persistence.verification import verify_records
+from turnwise.states.errors import StoreError
+from turnwise.states.names import ChatState, Trigger
+
+Lose = Callable[[str, str], None]
+
+
+@pytest.fixture
+async def store(postgres_url: str) -> AsyncIterator[PostgresStore]:
+    store = PostgresStore(postgres_url)
+    await store.open()
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+def lose(monkeypatch: pytest.MonkeyPatch) -> Lose:
+    """Lose the answer to the next statement that starts in these words: it is done, and the connection ends."""
+
+    def losing(method: str, words: str) -> None:
+        left = [words]
+        ask = getattr(asyncpg.Connection, method)
+
+        async def asked(connection: asyncpg.Connection, query: str, *arguments: Any, **options: Any) -> Any:
+            answer = await ask(connection, query, *arguments, **options)
+            if left and query.startswith(words):
+                left.clear()
+                connection.terminate()
+                raise asyncpg.ConnectionDoesNotExistError("connection was closed in the middle of operation")
+            return answer
+
+        monkeypatch.setattr(asyncpg.Connection, method, asked)
+
+    return losing
+
+
+COMMIT_OF_ONE = "-- One commit"
+
+
+async def test_a_change_is_committed_once_and_told(store: PostgresStore, lose: Lose) -> None:
+    """What the caller gets is what was stored the first time."""
+    await plans.created(store, "chat")
+    lose("fetchval", COMMIT_OF_ONE)
+    committed = await store.change("chat", plans.plan(plans.send("hello")))
+    assert committed.facts == await store.facts("chat")
+    assert committed.facts.version == 2
+    assert [message.text for message in await store.history("chat")] == ["hello"]
+    assert await store.events("chat", after=1, limit=100) == list(committed.events)
+    assert verify_records(await store.audit("chat")).ok
+
+
+async def test_a_refusal_by_a_key_is_no_refusal_of_what_was_stored(store: PostgresStore, lose: Lose) -> None:
+    """The receipt that stands in the way of the second try is the first try's own."""
+    await plans.created(store, "chat")
+    lose("fetchval", COMMIT_OF_ONE)
+    await store.change("chat", plans.plan(plans.send("hello", client_id="c1")))
+    receipt = await store.receipt("chat", "c1")
+    assert receipt is not None
+    assert [message.id for message in await store.history("chat")] == [receipt.message_id]
+
+
+async def test_a_chat_is_created_once(store: PostgresStore, lose: Lose) -> None:
+    """The id is not said to be taken: it is the caller's own chat."""
+    lose("execute", "COMMIT")
+    committed = await store.create("chat", plans.plan(plans.create()))
+    assert committed.facts == await store.facts("chat")
+
+
+async def test_a_claim_is_known_to_its_worker(store: PostgresStore, lose: Lose) -> None:
+    """Else the worker would renew leases of chats that nobody runs."""
+    for chat_id in ("a", "b"):
+        await plans.created(store, chat_id, plans.send("hello"))
+    lose("execute", "COMMIT")
+    claimed = await store.claim(plans.plan(plans.claim("mine")), limit=10)
+    tokens = {committed.facts.chat_id: committed.facts.fence for committed in claimed}
+    assert await store.renew("mine", 30) == tokens == {"a": 1, "b": 1}
+
+
+async def test_what_was_shown_is_journalled_once(store: PostgresStore, lose: Lose) -> None:
+    """With the numbers and the time that it was given."""
+    await plans.created(store, "chat", plans.send("hello"), plans.claim(), plans.start())
+    told = await store.events("chat", after=0, limit=100)
+    lose("fetchval", "-- Events of a running job")
+    stored = await store.journal("chat", 1, ChatState.streaming, [part("h"), part("i")])
+    assert await store.events("chat", after=0, limit=100) == [*told, *stored]
+
+
+async def test_without_any_answer_the_caller_is_told_that_nothing_is_known(
+    store: PostgresStore, lose: Lose, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error that says 'nothing was written' would be a lie."""
+    await plans.created(store, "chat")
+    monkeypatch.setattr(postgres_pool, "PATIENCE", 0)
+    lose("fetchval", COMMIT_OF_ONE)
+    with pytest.raises(StoreError, match="not known") as caught:
+        await store.change("chat", plans.plan(plans.move(Trigger.renamed, title="lost")))
+    assert "nothing was written" not in caught.value.problem
+    assert (await store.facts("chat")).version == 2
