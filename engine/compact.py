@@ -25,7 +25,7 @@ async def compact(hold: Hold) -> None:
     """Summarise what the model sees; a failure is reported and changes nothing."""
     if not hold.attempt_is_begun:
         await hold.fire(lambda chain: chain.fire(Trigger.attempt_started, token=hold.token))
-    history = await hold.messages()
+    history = (await hold.current_view()).messages
     kept = _kept(hold, history)
     usage: Usage | None = None
     try:

@@ -13,14 +13,14 @@ from turnwise.engine.clock import Clock
 from turnwise.engine.hooks import Hooks
 from turnwise.engine.settings import Settings
 from turnwise.engine.toolbox import Toolbox
+from turnwise.engine.view import View
 from turnwise.persistence.protocol import ChatStore, Committed
 from turnwise.providers.protocol import Model
-from turnwise.states.effects import CutHistory, EraseMessage, InsertBoundary, InsertMessage, PutCall, Write
+from turnwise.states.effects import PutCall
 from turnwise.states.errors import IllegalTransition, StaleLease
 from turnwise.states.events import Event, PartEvent
 from turnwise.states.facts import Facts
-from turnwise.states.messages import Message
-from turnwise.states.names import Audience, ChatState, Trigger
+from turnwise.states.names import ChatState, Trigger
 
 
 class Moved(Exception):
@@ -69,25 +69,6 @@ class Desk:
 
 
 @dataclass(slots=True)
-class View:
-    """What the model sees of a chat, as of a history version."""
-
-    messages: list[Message]
-    history_version: int
-
-    def after(self, write: Write, history_version: int) -> View | None:
-        """Return the view after a write; `None` if it has to be read again."""
-        match write:
-            case InsertMessage(message):
-                if message.audience is not Audience.user:
-                    self.messages.append(message)
-                self.history_version = history_version
-            case InsertBoundary() | CutHistory() | EraseMessage():
-                return None
-        return self
-
-
-@dataclass(slots=True)
 class Hold:
     """One chat in the hands of one worker, under one lease."""
 
@@ -111,16 +92,16 @@ class Hold:
         """Whether the lease is gone."""
         return self.facts.lease is None or self.facts.lease.token != self.token
 
-    async def messages(self) -> list[Message]:
+    async def current_view(self) -> View:
         """Return what the model sees, read from the store only when it is not in hand."""
         if self.view is None or self.view.history_version != self.facts.history_version:
             version = self.facts.history_version
             self.view = View(await self.desk.store.prompt(self.chat_id), version)
-        return self.view.messages
+        return self.view
 
     async def knows_call(self, call_id: str) -> bool:
         """Return whether the chat has ever had a call of that id."""
-        if any(call.call_id == call_id for message in await self.messages() for call in message.calls):
+        if (await self.current_view()).has_call(call_id):
             return True
         history = self.facts.history
         everything_is_in_view = history.foldable == history.length

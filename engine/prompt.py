@@ -17,7 +17,7 @@ from turnwise.states.names import Audience
 
 
 def sendable(messages: Sequence[Message]) -> list[Message]:
-    """Return copies of the history as a strict provider takes it.
+    """Return the history as a strict provider takes it.
 
     Sources are not sent. Reasoning that an interrupt left without its signature is not, nor is anything empty.
     """
@@ -28,7 +28,7 @@ def sendable(messages: Sequence[Message]) -> list[Message]:
             parts = tuple(part for part in parts if _is_sent(part, partial=message.partial))
         if parts:
             sent.append(message if parts is message.parts else message.model_copy(update={"parts": parts}))
-    return in_call_order([_copied(message) for message in sent])
+    return in_call_order(sent)
 
 
 def continued(messages: list[Message], continue_prompt: str) -> list[Message]:
@@ -50,15 +50,6 @@ def transient(role: str, text: str, like: Message) -> Message:
         audience=Audience.model,
         synthetic=True,
     )
-
-
-def estimated_tokens(messages: Sequence[Message], system: str | None) -> int:
-    """Return a rough count of the tokens of a prompt: four characters make one."""
-    characters = len(system or "")
-    for message in messages:
-        for part in message.parts:
-            characters += _length(part)
-    return characters // 4
 
 
 def unanswered(messages: Sequence[Message]) -> tuple[int, ...]:
@@ -83,13 +74,8 @@ def _is_sent(part: Part, *, partial: bool) -> bool:
             return True
 
 
-def _copied(message: Message) -> Message:
-    """Return a copy, or the message itself if all of it is immutable."""
-    words_alone = all(isinstance(part, TextPart) and part.metadata is None for part in message.parts)
-    return message if words_alone else message.model_copy(deep=True)
-
-
-def _length(part: Part) -> int:
+def length_of(part: Part) -> int:
+    """Return about how many characters a part puts into a prompt."""
     match part:
         case TextPart() | ReasoningPart():
             return len(part.text)

@@ -7,7 +7,7 @@ from copy import deepcopy
 
 from turnwise.engine.hold import Hold
 from turnwise.engine.hooks import loop_state
-from turnwise.engine.prompt import continued, sendable, transient
+from turnwise.engine.prompt import continued, transient
 from turnwise.providers.protocol import ModelRequest, Purpose
 from turnwise.states.messages import Message
 
@@ -15,10 +15,11 @@ from turnwise.states.messages import Message
 async def build_request(hold: Hold) -> ModelRequest:
     """Return the request for the chat's current step."""
     settings, hooks = hold.desk.settings, hold.desk.hooks
-    history = await hold.messages()
-    messages = continued(sendable(history), settings.continue_prompt)
+    view = await hold.current_view()
+    history = view.messages
+    messages = continued(view.to_send(), settings.continue_prompt)
     if hooks.prepare_messages is not None:
-        prepared = hooks.prepare_messages(messages)
+        prepared = hooks.prepare_messages([message.model_copy(deep=True) for message in messages])
         messages = await prepared if inspect.isawaitable(prepared) else prepared
     if hooks.reminders and history:
         state = loop_state(hold.facts, history)
@@ -40,6 +41,6 @@ def request_of(hold: Hold, purpose: Purpose, messages: list[Message]) -> ModelRe
         step=step.number,
         attempt=step.attempt,
         system=profile.system,
-        tools=deepcopy(hold.desk.toolbox.offered(profile.client_tools)),
+        tools=hold.desk.toolbox.offered(profile.client_tools),
         parameters=deepcopy(dict(hold.desk.settings.parameters)),
     )

@@ -15,7 +15,6 @@ from turnwise.engine.clock import sleep
 from turnwise.engine.hold import Hold
 from turnwise.engine.live import LiveParts
 from turnwise.engine.log import Log
-from turnwise.engine.prompt import estimated_tokens
 from turnwise.engine.reply import calls_among, error_info, partial_reply, with_executors
 from turnwise.engine.request import build_request
 from turnwise.engine.watchdog import Watchdog, startup_limit
@@ -160,7 +159,13 @@ class Attempt:
             usage=finish.usage,
             stop_reason=_STOP_REASONS.get(word or "", StopReason.end_turn),
             provider_reason=(finish.metadata or {}).get("reason", word),
-            context_tokens=estimated_tokens(request.messages, request.system) if reported is None else reported,
+            context_tokens=self._estimated_tokens(request) if reported is None else reported,
             context_limit=limit and hold.desk.settings.compaction.strictest(limit),
             estimated=reported is None,
         )
+
+    def _estimated_tokens(self, request: ModelRequest) -> int:
+        """Return a rough count of the prompt's tokens: four characters make one."""
+        view = self._hold.view
+        characters = view.characters if view is not None else 0
+        return (characters + len(request.system or "")) // 4

@@ -30,11 +30,11 @@ class Toolbox:
     settings: Settings
 
     def offered(self, client_tools: Sequence[ClientTool]) -> tuple[ToolSpec, ...]:
-        """Return the tools to offer to the model: local ones, then the client's."""
+        """Return the tools to offer to the model: local ones, then the client's; each as a copy."""
         specs = [tool.spec for tool in self.tools.values()]
         specs += [ToolSpec(tool.name, tool.description, tool.input_schema) for tool in client_tools]
         active = self.settings.active_tools
-        return tuple(specs) if active is None else tuple(spec for spec in specs if spec.name in active)
+        return tuple(_copied(spec) for spec in specs if active is None or spec.name in active)
 
     def first_calls(self, facts: Facts) -> tuple[ToolCall, ...]:
         """Return the calls to start as soon as the chat executes tools: one, or a batch that may run in parallel.
@@ -118,6 +118,10 @@ def failed(call: ToolCall, text: str, status: CallStatus = CallStatus.failed) ->
 def idempotency_key(chat_id: str, call: ToolCall) -> str:
     """Return the key under which every run of a call acts: the same before and after a crash."""
     return f"{chat_id}:{call.call_id}"
+
+
+def _copied(spec: ToolSpec) -> ToolSpec:
+    return ToolSpec(spec.name, spec.description, pydantic_core.from_json(pydantic_core.to_json(spec.schema)))
 
 
 async def _invoke(tool: Tool, arguments: Mapping[str, Any]) -> Any:

@@ -10,10 +10,11 @@ import anyio.lowlevel
 
 from turnwise.engine.apply import Chain, Script
 from turnwise.engine.clock import wait_until
-from turnwise.engine.hold import Desk, Hold, View
+from turnwise.engine.hold import Desk, Hold
 from turnwise.engine.identity import is_dead
 from turnwise.engine.log import Log
 from turnwise.engine.runner import Runner
+from turnwise.engine.view import View
 from turnwise.persistence.protocol import Committed
 from turnwise.states.decide import job_of
 from turnwise.states.errors import StoreError, TurnwiseError

@@ -1,0 +1,92 @@
+"""The view of a chat: what the model sees of it, kept current write by write.
+
+It is made so that a step costs the same at any length of the chat: what a request needs is worked out once per
+message, when the message comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from turnwise.engine.prompt import length_of, sendable
+from turnwise.states.effects import CutHistory, EraseMessage, InsertBoundary, InsertMessage, Write
+from turnwise.states.messages import Message
+from turnwise.states.names import Audience
+
+
+class View:
+    """What the model sees of a chat, as of a history version."""
+
+    __slots__ = ("_call_ids", "_fragile", "_sent", "characters", "history_version", "messages")
+
+    def __init__(self, messages: Iterable[Message], history_version: int) -> None:
+        self.messages: list[Message] = []
+        """As they are stored, in the order in which they came."""
+        self.history_version = history_version
+        self.characters = 0
+        """How long all of it is, for an estimate of its tokens."""
+        self._sent: list[Message] = []
+        self._fragile: list[tuple[Message, Message]] = []
+        self._call_ids: set[str] = set()
+        for message in messages:
+            self._append(message)
+
+    def after(self, write: Write, history_version: int) -> View | None:
+        """Return the view after a write; `None` if it has to be read again."""
+        match write:
+            case InsertMessage(message):
+                if message.audience is not Audience.user:
+                    self._append(message)
+                self.history_version = history_version
+            case InsertBoundary() | CutHistory() | EraseMessage():
+                return None
+        return self
+
+    def has_call(self, call_id: str) -> bool:
+        """Whether one of the messages asks for that call."""
+        return call_id in self._call_ids
+
+    def to_send(self) -> list[Message]:
+        """Return the messages for a request, as a strict provider takes them.
+
+        They are copies, made once and mended where an adapter has changed one: nothing it does leaks back.
+        """
+        for place, (original, copy) in enumerate(self._fragile):
+            if any(mine != theirs for mine, theirs in zip(_containers(original), _containers(copy), strict=True)):
+                fresh = original.model_copy(deep=True)
+                self._sent[next(at for at, sent in enumerate(self._sent) if sent is copy)] = fresh
+                self._fragile[place] = (original, fresh)
+        return [*self._sent]
+
+    def _append(self, message: Message) -> None:
+        self.messages.append(message)
+        self._call_ids.update(call.call_id for call in message.calls)
+        self.characters += sum(length_of(part) for part in message.parts)
+        for original in sendable([message]):
+            fragile = any(True for _ in _containers(original))
+            copy = original.model_copy(deep=True) if fragile else original
+            if fragile:
+                self._fragile.append((original, copy))
+            self._sent.insert(self._place_of(copy), copy)
+
+    def _place_of(self, message: Message) -> int:
+        """Return where a message belongs: at the end, but the results of a step in the order of their calls."""
+        place = len(self._sent)
+        while message.role == "tool" and place and _comes_after(self._sent[place - 1], message):
+            place -= 1
+        return place
+
+
+def _comes_after(known: Message, message: Message) -> bool:
+    same_step = known.role == "tool" and known.step == message.step
+    return same_step and (known.call_index or 0) > (message.call_index or 0)
+
+
+def _containers(message: Message) -> Iterator[Any]:
+    """Yield what of a message can be changed in place."""
+    for part in message.parts:
+        for name in ("arguments", "output", "metadata"):
+            value = getattr(part, name, None)
+            if isinstance(value, dict | list):
+                yield value
