@@ -41,7 +41,7 @@ AND chats.state = 'requires_action' AND NOT archived
 GROUP BY chat_id ORDER BY min(deadline) LIMIT $2
 """
 _KNOWN_STATES: Final = ", ".join(f"'{state}'" for state in ChatState)
-_STRAYS: Final = f"SELECT id FROM chats WHERE state NOT IN ({_KNOWN_STATES}) ORDER BY number LIMIT $1"  # noqa: S608 - ours
+STRAYS: Final = f"SELECT id FROM chats WHERE state NOT IN ({_KNOWN_STATES}) ORDER BY number LIMIT $1"  # noqa: S608 - ours
 
 
 async def rows_of(connection: asyncpg.Connection, chat_ids: Sequence[str]) -> list[asyncpg.Record]:
@@ -184,7 +184,7 @@ async def overdue(connection: asyncpg.Connection, *, now: datetime | None, limit
     """Return what has run out at `now`, or by the database's clock."""
     leases = await connection.fetch(_LEASES, now, limit)
     deadlines = await connection.fetch(_DEADLINES, now, limit, sorted(OPEN_STATUSES))
-    strays = await connection.fetch(_STRAYS, limit)
+    strays = await connection.fetch(STRAYS, limit)
     return Overdue(
         leases=tuple((row["id"], row["token"]) for row in leases),
         deadlines=tuple(row["chat_id"] for row in deadlines),

@@ -1,0 +1,113 @@
+"""Whole lives of chats on PostgreSQL, through the engine that services hold."""
+
+from __future__ import annotations
+
+import anyio
+
+from turnwise import ClientTool, CompactionPolicy, Engine, Settings, ToolResult, tool, verify_export
+from turnwise.providers.scripted import Call, Reply, ScriptedModel
+from turnwise.states.usage import Usage
+from turnwise.testing import ManualClock
+
+ASK = ClientTool("ask", "Ask the user.", {"type": "object", "properties": {}})
+
+
+@tool(parallel_safe=True)
+async def look(at: str) -> str:
+    """Look at something."""
+    return f"saw {at}"
+
+
+async def proven(engine: Engine, chat_id: str) -> None:
+    """Check the chat's audit log, and that its events have no gap."""
+    assert (await engine.verify(chat_id)).ok
+    assert verify_export(await engine.export_audit(chat_id)).ok
+    events = [event async for event in engine.events(chat_id, follow=False)]
+    assert [event.seq for event in events] == list(range(1, len(events) + 1))
+
+
+async def test_a_whole_life(postgres_url: str) -> None:
+    """Tools, the client's turn, a compaction, an edit and an erasure; the log of it verifies."""
+    model = ScriptedModel(
+        [
+            Reply("I look.", calls=[Call("look", {"at": "a"}), Call("look", {"at": "b"}), Call("ask", {}, id="q")]),
+            Reply("Both seen.", usage=Usage(input_tokens=90)),
+            Reply("Done."),
+            Reply("Edited."),
+        ],
+        context_limit=100,
+    )
+    settings = Settings(coalesce=0, compaction=CompactionPolicy(after_final_step="rest"))
+    async with Engine(postgres_url, model=model, tools=[look], settings=settings) as engine:
+        chat = await engine.create_chat(client_tools=[ASK])
+        asked = await engine.ask(chat.id, "Look around.", timeout=15)
+        assert [call.call_id for call in asked.open_calls] == ["q"]
+        await engine.submit_tool_results(chat.id, [ToolResult("q", "yes")])
+        rested = await engine.wait(chat.id, until=["waiting"], timeout=15)
+        assert [message.text for message in await engine.messages(chat.id) if message.role == "assistant"] == [
+            "I look.",
+            "Both seen.",
+        ]
+        kinds = {event.kind async for event in engine.events(chat.id, follow=False)}
+        assert {"compaction", "tool_result", "action_required", "part"} <= kinds
+        assert (await engine.ask(chat.id, "And now?", timeout=15)).text == "Done."
+        last = (await engine.messages(chat.id))[-2]
+        await engine.edit_message(chat.id, last.id, "Or else?")
+        rested = await engine.wait(chat.id, until=["waiting"], timeout=15)
+        assert (await engine.messages(chat.id))[-1].text == "Edited."
+        await proven(engine, chat.id)
+        edited = (await engine.messages(chat.id))[-2]
+        await engine.erase_message(chat.id, edited.id)
+        assert (await engine.messages(chat.id))[-2].text == "[erased]"
+        assert (await engine.verify(chat.id)).ok
+        assert rested.usage.compaction is not None
+
+
+async def test_a_deadline_passes_when_the_clock_is_moved(postgres_url: str) -> None:
+    """A clock handed to the engine is the store's too."""
+    clock = ManualClock()
+    model = ScriptedModel([Reply(calls=[Call("ask", {}, id="q")]), Reply("No answer, then.")])
+    async with Engine(postgres_url, model=model, clock=clock) as engine:
+        chat = await engine.create_chat(client_tools=[ClientTool("ask", "Ask.", {"type": "object"}, deadline=60)])
+        await engine.ask(chat.id, "Ask me.", timeout=15)
+        await clock.advance(59)
+        assert (await engine.get_chat(chat.id)).state == "requires_action"
+        await clock.advance(2)
+        rested = await engine.wait(chat.id, until=["waiting"], timeout=15)
+        assert rested.stop_reason == "end_turn"
+        assert (await engine.messages(chat.id))[-1].text == "No answer, then."
+        await proven(engine, chat.id)
+
+
+async def test_a_chat_moves_between_two_processes(postgres_url: str) -> None:
+    """One accepts, the other works; what it streams is followed from the first."""
+    front = Engine(postgres_url, model=ScriptedModel([]), settings=Settings(run_worker=False))
+    back = Engine(postgres_url, model=ScriptedModel([Reply("Hello there.", chunks=3)]), settings=Settings(coalesce=0))
+    async with front, back:
+        chat = await front.create_chat()
+        text = ""
+        with anyio.fail_after(15):
+            await front.send_message(chat.id, "Hello?")
+            async for event in front.events(chat.id):
+                if event.kind == "part" and event.part.delta:
+                    text += event.part.delta
+                if event.kind == "turn_finished":
+                    break
+        assert text == "Hello there."
+        await proven(front, chat.id)
+
+
+async def test_two_engines_share_the_work(postgres_url: str) -> None:
+    """Every chat is answered once, by the one or the other."""
+    models = [ScriptedModel("Yes.") for _ in range(2)]
+    first, second = (Engine(postgres_url, model=model) for model in models)
+    async with first, second:
+        ids = [(await first.create_chat()).id for _ in range(20)]
+        async with anyio.create_task_group() as tasks:
+            for number, chat_id in enumerate(ids):
+                tasks.start_soon((first, second)[number % 2].send_message, chat_id, "Well?")
+        for chat_id in ids:
+            await first.wait(chat_id, until=["waiting"], timeout=15)
+            assert [message.text for message in await second.messages(chat_id)] == ["Well?", "Yes."]
+            await proven(second, chat_id)
+    assert sum(len(model.requests) for model in models) == 20

@@ -1,0 +1,124 @@
+"""Opening a schema: turnwise's own is brought up to date beside workers that run, every other is left as it was."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import anyio
+import asyncpg
+import pytest
+
+from turnwise.persistence import postgres
+from turnwise.persistence.conformance import plans
+from turnwise.persistence.migrations import Migration, migrations
+from turnwise.persistence.postgres import PostgresStore
+from turnwise.states.errors import StoreError
+
+KNOWN = migrations("postgres")
+NEXT = Migration("9999_next", "ALTER TABLE chats ADD COLUMN later text; CREATE TABLE more (id text)")
+
+
+@pytest.fixture
+async def schema(postgres_url: str) -> str:
+    return postgres_url.rpartition("schema=")[2]
+
+
+@pytest.fixture
+async def beside(postgres_server: str, schema: str) -> AsyncIterator[asyncpg.Connection]:
+    """Return a connection of someone else, that looks into the test's schema."""
+    connection = await asyncpg.connect(postgres_server, server_settings={"search_path": schema})
+    yield connection
+    await connection.close()
+
+
+async def opened(url: str) -> None:
+    store = PostgresStore(url)
+    try:
+        await store.open()
+    finally:
+        await store.close()
+
+
+async def tables(connection: asyncpg.Connection) -> set[str]:
+    rows = await connection.fetch("SELECT tablename FROM pg_tables WHERE schemaname = current_schema()")
+    return {row["tablename"] for row in rows}
+
+
+def knowing(monkeypatch: pytest.MonkeyPatch, *known: Migration) -> None:
+    monkeypatch.setattr(postgres, "migrations", lambda _: known)
+
+
+async def test_a_schema_says_how_it_was_made(postgres_url: str, beside: asyncpg.Connection) -> None:
+    """And opening it again changes nothing."""
+    for _ in range(2):
+        await opened(postgres_url)
+        applied = await beside.fetch("SELECT name, checksum FROM turnwise_migrations ORDER BY name")
+        assert [tuple(row) for row in applied] == [(migration.name, migration.checksum) for migration in KNOWN]
+    assert {"chats", "messages", "events", "audit"} <= await tables(beside)
+
+
+async def test_many_may_open_a_new_schema_at_once(postgres_url: str, beside: asyncpg.Connection) -> None:
+    """One makes it, the others wait."""
+    async with anyio.create_task_group() as tasks:
+        for _ in range(5):
+            tasks.start_soon(opened, postgres_url)
+    assert await beside.fetchval("SELECT count(*) FROM turnwise_migrations") == len(KNOWN)
+
+
+async def test_a_worker_of_the_version_before_runs_on(
+    postgres_url: str, beside: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it has prepared is still right after the schema has grown under it."""
+    old = PostgresStore(postgres_url)
+    await old.open()
+    await plans.created(old, "chat", plans.send("hello"))
+    knowing(monkeypatch, *KNOWN, NEXT)
+    await opened(postgres_url)
+    assert "more" in await tables(beside)
+    claimed = await old.claim(plans.plan(plans.claim(), plans.start()), limit=1)
+    committed = await old.change("chat", plans.plan(plans.reply("hi")))
+    assert committed.facts.version == claimed[0].facts.version + 1
+    assert [message.text for message in await old.prompt("chat")] == ["hello", "hi"]
+    await old.close()
+
+
+async def test_a_newer_schema_is_refused(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as newer:
+        knowing(newer, *KNOWN, NEXT)
+        await opened(postgres_url)
+    with pytest.raises(StoreError, match=r"newer version.*9999_next"):
+        await opened(postgres_url)
+
+
+async def test_a_schema_with_another_history_is_refused(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    await opened(postgres_url)
+    knowing(monkeypatch, *(migration._replace(script=f"{migration.script} ") for migration in KNOWN))
+    with pytest.raises(StoreError, match="another form"):
+        await opened(postgres_url)
+
+
+async def test_another_programs_schema_is_left_as_it_is(
+    postgres_url: str, schema: str, beside: asyncpg.Connection
+) -> None:
+    await beside.execute(f"CREATE SCHEMA {schema}; CREATE TABLE invoices (id text)")
+    with pytest.raises(StoreError, match=r"another program.*invoices.*\?schema="):
+        await opened(postgres_url)
+    assert await tables(beside) == {"invoices"}
+
+
+async def test_a_migration_that_fails_leaves_nothing(
+    postgres_url: str, beside: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither its own first half nor the migrations before it."""
+    knowing(monkeypatch, *KNOWN, NEXT._replace(script="CREATE TABLE half (id text); SELECT nonsense"))
+    with pytest.raises(StoreError, match="nonsense"):
+        await opened(postgres_url)
+    assert await tables(beside) == set()
+
+
+async def test_the_index_of_strays_covers_every_state(postgres_url: str, beside: asyncpg.Connection) -> None:
+    """A state added to the table and not to the index would make every sweep read every chat."""
+    await opened(postgres_url)
+    await beside.execute("SET enable_seqscan = off")
+    plan = await beside.fetch(f"EXPLAIN {postgres.reading.STRAYS}".replace("$1", "10"))
+    assert any("chats_stray" in row[0] for row in plan)
