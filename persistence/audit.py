@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import hmac
 import json
@@ -10,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
+
+import orjson
 
 from turnwise.states.decide import Decision
 from turnwise.states.digests import canonical
@@ -53,35 +54,34 @@ class AuditRecord:
 def record_of(decision: Decision, *, prev: str, at: datetime) -> AuditRecord:
     """Return the record of a decision that commits at `at` after the record whose hash is `prev`."""
     after = decision.facts
-    unsealed = AuditRecord(
-        chat_id=after.chat_id,
-        version=after.version,
-        trigger=decision.trigger,
-        source=decision.source,
-        target=decision.target,
-        actor=decision.actor,
-        reason=decision.reason,
-        turn=after.turn.number,
-        step=after.step.number,
-        attempt=after.step.attempt,
-        writes=tuple(WriteRecord(write.kind, write.id, write.digest) for write in decision.writes),
-        at=at,
-        prev=prev,
-        hash="",
-    )
-    return dataclasses.replace(unsealed, hash=hash_of(unsealed))
+    fields: dict[str, Any] = {
+        "chat_id": after.chat_id,
+        "version": after.version,
+        "trigger": decision.trigger,
+        "source": decision.source,
+        "target": decision.target,
+        "actor": decision.actor,
+        "reason": decision.reason,
+        "turn": after.turn.number,
+        "step": after.step.number,
+        "attempt": after.step.attempt,
+        "writes": tuple(WriteRecord(write.kind, write.id, write.digest) for write in decision.writes),
+        "at": at,
+        "prev": prev,
+    }
+    return AuditRecord(**fields, hash=_hash_of(fields))
 
 
 def hash_of(record: AuditRecord) -> str:
     """Return the hash that the record must carry, whatever it carries now."""
-    fields = _fields_of(record)
-    del fields["hash"]
-    return hashlib.sha256(record.prev.encode() + b"\n" + canonical(fields)).hexdigest()
+    return _hash_of({name: getattr(record, name) for name in _KINDS if name != "hash"})
 
 
 def to_json(record: AuditRecord) -> str:
     """Return the record as one line of JSON. It is ASCII, so that no reader can split or recode it."""
-    return json.dumps(_fields_of(record), sort_keys=True, separators=(",", ":"))
+    fields = _spelled({name: getattr(record, name) for name in _KINDS})
+    text = _line(fields).decode()
+    return text if text.isascii() else json.dumps(fields, sort_keys=True, separators=(",", ":"))
 
 
 def from_json(text: str) -> AuditRecord:
@@ -165,11 +165,21 @@ _JSON_NAMES: Final = {
 }
 
 
-def _fields_of(record: AuditRecord) -> dict[str, Any]:
-    fields = {name: getattr(record, name) for name in _KINDS}
-    fields["writes"] = [{"kind": kind, "id": id_, "digest": digest} for kind, id_, digest in record.writes]
-    fields["at"] = record.at.astimezone(UTC).isoformat()
-    return fields
+def _hash_of(fields: dict[str, Any]) -> str:
+    return hashlib.sha256(fields["prev"].encode() + b"\n" + _line(_spelled(fields))).hexdigest()
+
+
+def _line(fields: dict[str, Any]) -> bytes:
+    """Return the canonical JSON of a record's fields: they hold text and whole numbers only."""
+    try:
+        return orjson.dumps(fields, option=orjson.OPT_SORT_KEYS)
+    except TypeError:
+        return canonical(fields)
+
+
+def _spelled(fields: dict[str, Any]) -> dict[str, Any]:
+    writes = [{"kind": kind, "id": id_, "digest": digest} for kind, id_, digest in fields["writes"]]
+    return {**fields, "writes": writes, "at": fields["at"].astimezone(UTC).isoformat()}
 
 
 def _write_of(value: Any) -> WriteRecord:

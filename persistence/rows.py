@@ -130,7 +130,7 @@ def message_of(form: int, body: str) -> Message:
 def numbered(events: Sequence[Event], *, chat_id: str, after: int, at: datetime) -> tuple[Event, ...]:
     """Return the events as they are stored: with chat, time, and numbers from `after` + 1 on."""
     return tuple(
-        event.model_copy(update={"seq": seq, "chat_id": chat_id, "at": at})
+        type(event)(**{**event.__dict__, "seq": seq, "chat_id": chat_id, "at": at})
         for seq, event in enumerate(events, start=after + 1)
     )
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+from math import isfinite
 from typing import Any
 
+import orjson
 from pydantic import JsonValue
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
@@ -18,6 +20,29 @@ def canonical(value: Any) -> bytes:
     Raises:
         InvalidContent: it has none.
     """
+    try:
+        spelled = orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+    except TypeError:
+        return _canonical_of_any(value)
+    if b"null" in spelled and _holds_no_number(value):
+        return _canonical_of_any(value)
+    return spelled
+
+
+def _holds_no_number(value: Any) -> bool:
+    """Return whether NaN or an infinity is somewhere in `value`: orjson writes null for them."""
+    match value:
+        case float():
+            return not isfinite(value)
+        case dict():
+            return any(map(_holds_no_number, value.values()))
+        case list() | tuple():
+            return any(map(_holds_no_number, value))
+    return False
+
+
+def _canonical_of_any(value: Any) -> bytes:
+    """Return the spelling of what orjson does not take, such as integers above 64 bits."""
     try:
         return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
     except (TypeError, ValueError, RecursionError) as error:

@@ -7,6 +7,7 @@ Beside them a store always stores the chat's new facts.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import ClassVar, Literal
 
 from turnwise.states.calls import ToolCall
@@ -17,7 +18,7 @@ from turnwise.states.names import BoundaryReason, CallStatus, Purpose
 from turnwise.states.usage import Usage
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class InsertMessage:
     """Append a message to the history."""
 
@@ -29,7 +30,7 @@ class InsertMessage:
         """The message's id."""
         return self.message.id
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """The digest of what was said; it outlives an erasure."""
         return digest_of_message(self.message)
