@@ -210,6 +210,8 @@ class Transactions:
             if committed in answered:
                 self._remember(Standing(committed.facts, commit.event_seq, commit.head, committed.at))
                 self._tell(commit.chat_id)
+            if erased_by(committed.decisions):
+                self._known.pop(commit.chat_id, None)
         return answered
 
     async def _commit(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import anyio
+import asyncpg
 
 from turnwise import ClientTool, CompactionPolicy, Engine, Settings, ToolResult, tool, verify_export
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
@@ -111,3 +112,25 @@ async def test_two_engines_share_the_work(postgres_url: str) -> None:
             assert [message.text for message in await second.messages(chat_id)] == ["Well?", "Yes."]
             await proven(second, chat_id)
     assert sum(len(model.requests) for model in models) == 20
+
+
+async def test_an_erased_secret_is_in_no_table(postgres_server: str, postgres_url: str) -> None:
+    """Said, answered, asked of a tool and of the client: nothing of it is left but digests."""
+    secret = "tr0ub4dor"  # noqa: S105 - it is to be found nowhere
+    calls = [Call("look", {"at": secret}), Call("ask", {"p": secret}, id="q")]
+    model = ScriptedModel([Reply(f"I see {secret}", calls=calls), "Fine."])
+    async with Engine(postgres_url, model=model, tools=[look], settings=Settings(coalesce=0)) as engine:
+        chat = await engine.create_chat(client_tools=[ASK])
+        await engine.ask(chat.id, f"It is {secret}", timeout=15)
+        await engine.submit_tool_results(chat.id, [ToolResult("q", f"yes, {secret}")])
+        await engine.wait(chat.id, until=["waiting"], timeout=15)
+        for message in await engine.messages(chat.id):
+            await engine.erase_message(chat.id, message.id)
+        assert (await engine.verify(chat.id)).ok
+    schema = postgres_url.rpartition("schema=")[2]
+    beside = await asyncpg.connect(postgres_server, server_settings={"search_path": schema})
+    tables = await beside.fetch("SELECT tablename FROM pg_tables WHERE schemaname = $1", schema)
+    dump = [await beside.fetch(f"SELECT * FROM {table}") for (table,) in tables]  # noqa: S608 - our own tables
+    await beside.close()
+    assert chat.id in str(dump)
+    assert secret not in str(dump)
