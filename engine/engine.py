@@ -46,7 +46,7 @@ class Engine:
     worker in this process; leaving gives running chats their grace and then back to the store.
 
     Args:
-        store: `sqlite:///path`, `sqlite://` (in memory), or a `ChatStore`.
+        store: `sqlite:///path`, `sqlite://` (in memory), `postgresql://...`, or a `ChatStore`.
         model: a `Model`, or the name of one.
         tools: functions made tools by `tool`; bare functions are declared with the defaults.
         settings: every constant of the engine.
@@ -322,8 +322,9 @@ class Engine:
                 await self._store.facts(chat_id)
                 return raw_view(await self._store.history(chat_id))
             case "model":
-                await self._store.facts(chat_id)
-                return continued(sendable(await self._store.prompt(chat_id)), self.settings.continue_prompt)
+                facts = await self._store.facts(chat_id)
+                messages = sendable(await self._store.prompt(chat_id))
+                return continued(messages, self.settings.continue_prompt) if facts.history.unfinished else messages
         raise SettingsError("view", f"must be one of user, model, raw; it was {view!r}")
 
     async def erase_message(self, chat_id: str, message_id: str) -> Chat:
