@@ -115,7 +115,7 @@ class Hold:
         Raises:
             Moved: the chat is not any more where the job believed it to be. Nothing was written.
         """
-        found = self.facts
+        known = found = self.facts
 
         def whole(chain: Chain) -> None:
             nonlocal found
@@ -128,9 +128,9 @@ class Hold:
                 self.chat_id, whole, actor=f"worker:{self.desk.worker_id}", shown=shown
             )
         except (StaleLease, IllegalTransition) as error:
-            known = self.facts.version
+            await anyio.lowlevel.checkpoint_if_cancelled()
             self.facts = await self.desk.store.facts(self.chat_id)
-            if self.facts.version == known:
+            if self.facts.version == known.version:
                 raise
             raise Moved from error
         if self.view is not None and self.view.history_version != found.history_version:
