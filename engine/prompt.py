@@ -32,8 +32,11 @@ def sendable(messages: Sequence[Message]) -> list[Message]:
 
 
 def continued(messages: list[Message], continue_prompt: str) -> list[Message]:
-    """Return the messages, with a transient request to go on if they end in a partial answer."""
-    if not messages or messages[-1].role != "assistant" or not messages[-1].partial:
+    """Return the messages, with a transient request to go on if they end in an answer.
+
+    It is a partial one, or one that a strategy kept and after which a compaction lets the turn go on.
+    """
+    if not messages or messages[-1].role != "assistant":
         return messages
     return [*messages, transient("user", continue_prompt, messages[-1])]
 
