@@ -24,8 +24,13 @@ class OpenCall:
 
     runner: str
     """`client`, or for a local call what a crash of it means."""
-    digest: str
+    digest: str | None
+    """`None` after an erasure, which may have blanked the arguments: the log does not say whose call it was."""
     started: bool = False
+
+    def is_known_as(self, digest: str) -> bool:
+        """Whether the call may have that digest."""
+        return self.digest is None or self.digest == digest
 
 
 class Traces:
@@ -89,6 +94,8 @@ class Traces:
         """A message that was said is blanked."""
         if write.id not in self._ids or write.id in self.queue:
             self._refuse(f"it erases {write.id!a:.40}, which was never in the history")
+        for call in self.open_calls.values():
+            call.digest = None
 
     def enqueue(self, write: WriteRecord) -> None:
         """A message waits, or one that waits is replaced."""
@@ -134,8 +141,8 @@ class Traces:
         """A call is planned, once; a client's is stated again when it gets its deadline."""
         runner = write.kind.rpartition(":")[2]
         known = self.open_calls.get(write.id)
-        asked = self._record.target == ChatState.requires_action and known == OpenCall("client", write.digest)
-        if known is not None and not asked:
+        asked = self._record.target == ChatState.requires_action
+        if known is not None and not (asked and known.runner == "client" and known.is_known_as(write.digest)):
             self._refuse(f"call {write.id!a:.40} is planned already, and a call is planned once")
         if write.id in self._closed:
             self._refuse(f"call {write.id!a:.40} has its result, and nothing comes after that")
@@ -158,7 +165,7 @@ class Traces:
             self._refuse(f"call {write.id!a:.40} is the client's, and turnwise starts only local calls")
         if call.started and call.runner == "at_most_once":
             self._refuse(f"call {write.id!a:.40} was started before, and it starts at most once")
-        if call.digest != write.digest:
+        if not call.is_known_as(write.digest):
             self._refuse(f"call {write.id!a:.40} is started with other arguments than it was planned with")
         call.started = True
 
