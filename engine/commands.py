@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import secrets
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Unpack, get_args
@@ -30,7 +31,7 @@ from turnwise.states.errors import (
     TurnwiseError,
 )
 from turnwise.states.facts import Profile
-from turnwise.states.messages import Content, Part, parts_of
+from turnwise.states.messages import Content, Message, Part, parts_of
 from turnwise.states.names import CallStatus, ChatState, Trigger, WhenBusy
 
 CLIENT = "client"
@@ -156,11 +157,21 @@ class Commands:
 
     async def erase(self, chat_id: str, message_id: str) -> Chat:
         """Blank a message's payload."""
-        history = await self._store.history(chat_id)
-        message = next((message for message in history if message.id == message_id), None)
-        if message is None:
-            raise MessageNotFound(chat_id, message_id, expected="message in its history")
-        return chat_of((await self.act(chat_id, Trigger.message_erased, erased=erased(message))).facts)
+        while True:
+            known = (await self._store.facts(chat_id)).history_version
+            history = await self._store.history(chat_id)
+            message = next((message for message in history if message.id == message_id), None)
+            if message is None:
+                raise MessageNotFound(chat_id, message_id, expected="message in its history")
+            blank = erased(message)
+
+            def script(chain: Chain, known: int = known, blank: Message = blank) -> None:
+                if chain.facts.history_version == known:
+                    chain.fire(Trigger.message_erased, erased=blank)
+
+            committed = await self._act(chat_id, script)
+            if committed.decisions:
+                return chat_of(committed.facts)
 
     async def change(self, chat_id: str, trigger: Trigger, **arguments: Unpack[Arguments]) -> Chat:
         """Fire one trigger and return the chat."""
@@ -231,8 +242,8 @@ class Commands:
 
 
 def new_chat_id() -> str:
-    """Return an id that no chat has."""
-    return f"c{secrets.token_hex(12)}"
+    """Return an id that no chat has. Ids rise with time, so that chats of one hour lie together on the disk."""
+    return f"c{time.time_ns() // 1_000_000:011x}{secrets.token_hex(7)}"
 
 
 def digest_of_parts(parts: Sequence[Part]) -> str:
