@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -11,11 +11,13 @@ from typing import Any
 import anyio.lowlevel
 
 from turnwise.engine.clock import Clock, sleep
+from turnwise.engine.settings import Budget, CompactionStrategy, Folded
 from turnwise.engine.tools import Tool, ToolContext, tool
 from turnwise.providers.joining import join
 from turnwise.providers.protocol import ModelPart, ModelReply, ModelRequest
 from turnwise.states.calls import ClientTool
 from turnwise.states.errors import FatalToolError, ModelError
+from turnwise.states.messages import Message, TextPart
 from turnwise.states.usage import Usage
 from turnwise.testing.strict import faults_in
 
@@ -31,14 +33,27 @@ _ARGUMENTS: list[str | dict[str, str]] = [{"what": "it"}, {"what": "it"}, '{"wha
 class Outside:
     """The world outside: what really happened there, whatever the chats believe."""
 
-    payments: Counter[str] = field(default_factory=Counter)
-    """Starts of the at-most-once tool, by idempotency key."""
-    notes: set[str] = field(default_factory=set)
-    """Keys under which the at-least-once tool has acted."""
+    payments: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Starts of the at-most-once tools, by chat and call."""
+    keys: dict[tuple[str, str], str] = field(default_factory=dict)
+    """The idempotency key of each call."""
+    approved: set[tuple[str, str]] = field(default_factory=set)
+    """The calls that a client has allowed, by chat and call."""
     attempts: Counter[tuple[str, int, int]] = field(default_factory=Counter)
     """Model calls, by chat, step and attempt."""
     faults: list[str] = field(default_factory=list)
-    """What a strict provider would have refused."""
+    """What a strict provider would have refused, and tools that ran as they must not."""
+
+    def start(self, context: ToolContext, *, once: bool, asks: bool = False) -> None:
+        """Take note that a tool starts."""
+        call = (context.chat_id, context.call_id)
+        self.payments[call] += once
+        if self.keys.setdefault(call, context.idempotency_key) != context.idempotency_key:
+            self.faults.append(f"{call} runs again under another key")
+        if context.cancelled:
+            self.faults.append(f"{call} starts after its interrupt")
+        if asks and call not in self.approved:
+            self.faults.append(f"{call} starts without approval")
 
 
 class SimulatedModel:
@@ -96,7 +111,7 @@ class SimulatedModel:
 
     def _call(self) -> ModelPart:
         self._serial += 1
-        name = self._random.choice(["pay", "note", "look", "look", "ask_user", "sign", "nonsense"])
+        name = self._random.choice(["pay", "transfer", "note", "look", "look", "ask_user", "sign", "nonsense"])
         arguments: str | dict[str, str] = self._random.choice(_ARGUMENTS)
         call_id = self._random.choice([f"call{self._serial}", "same"])
         return ModelPart("tool_call", id=call_id, name=name, arguments=arguments)
@@ -131,22 +146,49 @@ def simulated_tools(random: Random, clock: Clock, outside: Outside) -> list[Tool
     @tool
     async def pay(what: str, context: ToolContext) -> str:
         """Pay for something, once."""
-        outside.payments[context.idempotency_key] += 1
+        outside.start(context, once=True)
         await act()
         return f"paid {what}"
+
+    @tool(policy="ask")
+    async def transfer(what: str, context: ToolContext) -> str:
+        """Send something away, once, if the user allows it."""
+        outside.start(context, once=True, asks=True)
+        await act()
+        return f"sent {what}"
 
     @tool(crash="at_least_once")
     async def note(what: str, context: ToolContext) -> str:
         """Note something down; the same key notes it once."""
-        outside.notes.add(context.idempotency_key)
+        outside.start(context, once=False)
         await act()
         return f"noted {what}"
 
     @tool(parallel_safe=True)
     async def look(what: str, context: ToolContext) -> dict[str, Any]:
         """Look at something."""
+        outside.start(context, once=False)
         context.report("looking")
         await act()
         return {"seen": what}
 
-    return [pay, note, look]
+    return [pay, transfer, note, look]
+
+
+def simulated_strategy(random: Random) -> CompactionStrategy:
+    """Return a strategy that keeps the latest messages, folds nothing, or fails."""
+
+    async def fold(messages: Sequence[Message], _budget: Budget) -> Folded | None:
+        await anyio.lowlevel.checkpoint()
+        chance = random.random()
+        if chance < 0.1:
+            raise ValueError("the strategy failed")
+        if chance < 0.2:
+            return None
+        kept = messages[-random.randrange(1, 4) :]
+        summary = messages[-1].model_copy(
+            update={"role": "user", "position": 0, "parts": (TextPart(text=f"strategy folded {len(messages)}"),)}
+        )
+        return Folded(messages=[summary, *kept], usage=Usage(input_tokens=3))
+
+    return fold

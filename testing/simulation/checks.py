@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import Iterator
 
 from turnwise.engine.views import user_view
+from turnwise.persistence.audit import AuditRecord
 from turnwise.persistence.protocol import ChatStore
 from turnwise.persistence.verification import verify_records
+from turnwise.states.effects import RecordUsage
+from turnwise.states.events import AttemptDiscardedEvent, Event, MessageEvent, PartEvent, StatusEvent, TurnFinishedEvent
+from turnwise.states.facts import Facts
 from turnwise.states.invariants import broken_promises
 from turnwise.states.messages import Message
+from turnwise.states.names import ChatState, Trigger
 from turnwise.states.transcript import fold
 from turnwise.states.usage import NO_USAGE
 
@@ -21,33 +26,74 @@ async def problems_of(store: ChatStore, chat_id: str) -> list[str]:
     facts = await store.facts(chat_id)
     history = await store.history(chat_id)
     found = [f"the promise {promise} is broken in {facts.state}" for promise in broken_promises(facts)]
-    found += [problem async for problem in _of_the_log(store, chat_id, facts.version)]
-    found += [problem async for problem in _of_the_events(store, chat_id, history)]
+    events = await store.events(chat_id, after=0, limit=EVENTS)
+    records = await store.audit(chat_id)
+    found += _of_the_log(records, facts)
+    found += _of_the_events(events, history, erased=_has(records, Trigger.message_erased))
+    found += _of_the_parts(events)
     found += _of_the_calls(history, {call.call_id for call in facts.open_calls})
-    spent = sum((entry.usage for entry in await store.ledger(chat_id)), NO_USAGE)
-    if spent != facts.usage:
-        found.append(f"the chat's usage is {facts.usage}, but its model calls add up to {spent}")
+    found += _of_the_usage(await store.ledger(chat_id), records, facts)
     return [f"{chat_id}: {problem}" for problem in found]
 
 
-async def _of_the_log(store: ChatStore, chat_id: str, version: int) -> AsyncIterator[str]:
-    records = await store.audit(chat_id)
-    if len(records) != version:
-        yield f"the chat stands at version {version}, but its log has {len(records)} records"
+def _of_the_log(records: list[AuditRecord], facts: Facts) -> Iterator[str]:
+    if len(records) != facts.version:
+        yield f"the chat stands at version {facts.version}, but its log has {len(records)} records"
     verdict = verify_records(records)
     if not verdict.ok:
         yield f"the audit log does not verify: {verdict.problem}"
 
 
-async def _of_the_events(store: ChatStore, chat_id: str, history: list[Message]) -> AsyncIterator[str]:
-    events = await store.events(chat_id, after=0, limit=EVENTS)
+def _of_the_events(events: list[Event], history: list[Message], *, erased: bool) -> Iterator[str]:
     numbers = [event.seq for event in events]
-    if numbers != list(range(1, len(numbers) + 1)):
+    if numbers != (sorted(set(numbers)) if erased else list(range(1, len(numbers) + 1))):
         yield f"its events are numbered {numbers}"
     transcript = fold(events)
     if transcript.messages != user_view(history):
         told, kept = ([message.id for message in seen] for seen in (transcript.messages, user_view(history)))
         yield f"its events tell the messages {told}, but its history has {kept}"
+
+
+def _of_the_parts(events: list[Event]) -> Iterator[str]:
+    """Yield where parts come in a state that shows none, or are neither kept nor taken back."""
+    state: ChatState | None = None
+    attempt: tuple[int, int] | None = None
+    words = ""
+    for event in events:
+        match event:
+            case StatusEvent():
+                state = event.state
+            case PartEvent():
+                if state is not ChatState.streaming:
+                    yield f"event {event.seq} shows a part of step {event.step} while the chat is {state}"
+                if attempt not in (None, (event.step, event.attempt)):
+                    yield f"the parts of step and attempt {attempt} are neither kept nor taken back"
+                    words = ""
+                attempt = (event.step, event.attempt)
+                words += (event.part.delta or "") if event.part.type == "text" else ""
+            case MessageEvent(message=Message(role="assistant")) if attempt and event.message.step == attempt[0]:
+                if words != event.message.text and not event.message.erased:
+                    yield f"step {attempt[0]} was shown as {words!r}, but is kept as {event.message.text!r}"
+                attempt, words = None, ""
+            case AttemptDiscardedEvent() | TurnFinishedEvent():
+                attempt, words = None, ""
+            case _:
+                pass
+    if attempt is not None:
+        yield f"the parts of step and attempt {attempt} are neither kept nor taken back"
+
+
+def _of_the_usage(ledger: list[RecordUsage], records: list[AuditRecord], facts: Facts) -> Iterator[str]:
+    spent = sum((entry.usage for entry in ledger), NO_USAGE)
+    if spent != facts.usage:
+        yield f"the chat's usage is {facts.usage}, but its model calls add up to {spent}"
+    attempts = sum(record.trigger == Trigger.attempt_started for record in records) - facts.step.attempt_open
+    if attempts != len(ledger):
+        yield f"{attempts} attempts have ended, but the ledger has {len(ledger)} entries"
+
+
+def _has(records: list[AuditRecord], trigger: Trigger) -> bool:
+    return any(record.trigger == trigger for record in records)
 
 
 def _of_the_calls(history: list[Message], still_open: set[str]) -> list[str]:

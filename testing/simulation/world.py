@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -14,47 +13,23 @@ from anyio.abc import TaskGroup
 from turnwise.engine.engine import Engine, EngineClosed
 from turnwise.engine.settings import CompactionPolicy, RetryPolicy, Settings
 from turnwise.engine.tools import Tool
-from turnwise.persistence.audit import AuditRecord
-from turnwise.states.calls import ToolResult
-from turnwise.states.errors import (
-    ChatArchived,
-    ConflictingReplay,
-    DeadlineExpired,
-    IllegalTransition,
-    InvalidContent,
-    MessageNotFound,
-    NothingToCompact,
-    QueueFull,
-    StoreError,
-    ToolResultMismatch,
-    TurnwiseError,
-)
-from turnwise.states.names import ChatState, Trigger
+from turnwise.states.errors import StoreError, TurnwiseError
+from turnwise.states.names import ChatState
 from turnwise.testing.clock import ManualClock
 from turnwise.testing.simulation.actors import (
     CLIENT_TOOLS,
     CONTEXT_LIMIT,
     Outside,
     SimulatedModel,
+    simulated_strategy,
     simulated_tools,
 )
 from turnwise.testing.simulation.checks import problems_of
+from turnwise.testing.simulation.clients import REFUSALS, Clients
 from turnwise.testing.simulation.disk import Disk, SimulatedStore
+from turnwise.testing.simulation.subscribers import Subscriber
 
 LEASE = 30.0
-REFUSALS = (
-    ChatArchived,
-    ConflictingReplay,
-    DeadlineExpired,
-    IllegalTransition,
-    InvalidContent,
-    MessageNotFound,
-    NothingToCompact,
-    QueueFull,
-    ToolResultMismatch,
-)
-"""What a client may be told; the chat is then as it was."""
-
 Toolmaker = Callable[[Random, ManualClock, Outside], list[Tool]]
 
 
@@ -73,6 +48,8 @@ class Node:
     engine: _Mortal
     store: SimulatedStore
     scope: anyio.CancelScope
+    visits: set[anyio.CancelScope] = field(default_factory=set)
+    """Those of the subscribers that follow a chat here."""
     up: anyio.Event = field(default_factory=anyio.Event)
     down: anyio.Event = field(default_factory=anyio.Event)
 
@@ -111,9 +88,9 @@ class World:
         self._disk = Disk()
         self._model = SimulatedModel(self.random, self.clock, self.outside)
         self._nodes: list[Node] = []
-        self._chats: list[str] = []
-        self._accepted: dict[tuple[str, str], int] = {}
-        self._serial = 0
+        self._clients = Clients(self.random, self.outside)
+        self._subscribers: list[Subscriber] = []
+        self._boots = 0
         self._calm = False
 
     async def run(self) -> list[str]:
@@ -122,7 +99,7 @@ class World:
             async with anyio.create_task_group() as tasks:
                 await self._boot(tasks)
                 for _ in range(self._chat_count):
-                    await self._create_chat()
+                    await self._create_chat(tasks)
                 for _ in range(self._rounds):
                     await self._turn(tasks)
                 await self._come_to_rest(tasks)
@@ -147,7 +124,7 @@ class World:
         elif chance < 0.40:
             self._hint()
         else:
-            tasks.start_soon(self._act, self.random.choice(self._chats))
+            tasks.start_soon(self._act, self.random.choice(self._clients.chats))
         if not self._nodes:
             await self._boot(tasks)
         await self._settle(self.random.randrange(12))
@@ -157,75 +134,20 @@ class World:
         if not self._nodes:
             return
         engine = self.random.choice(self._nodes).engine
-        deed = self.random.choice(self._deeds())
+        deed = self._clients.deed()
         try:
             await deed(engine, chat_id)
-            self._note(f"{deed.__name__} of {self._chats.index(chat_id)}")
+            self._note(f"{deed.__name__} of {self._clients.chats.index(chat_id)}")
         except REFUSALS as refusal:
-            self._note(f"{deed.__name__} of {self._chats.index(chat_id)} refused: {type(refusal).__name__}")
+            self._note(f"{deed.__name__} of {self._clients.chats.index(chat_id)} refused: {type(refusal).__name__}")
         except (StoreError, EngineClosed):
-            self._note(f"{deed.__name__} of {self._chats.index(chat_id)} lost")
-
-    def _deeds(self) -> list[Callable[[Engine, str], Awaitable[Any]]]:
-        often = [self._send, self._send, self._send, self._submit, self._submit]
-        return [*often, self._interrupt, self._resume, self._edit, self._queue, self._context, self._submit_wrongly]
-
-    async def _send(self, engine: Engine, chat_id: str) -> None:
-        self._serial += 1
-        client_id, text = f"k{self._serial}", f"message {self._serial}"
-        when_busy = self.random.choice(["queue", "queue", "interrupt"])
-        receipt = await engine.send_message(chat_id, text, when_busy=when_busy, client_id=client_id)  # type: ignore[arg-type]
-        self._accepted[chat_id, receipt.message_id] = receipt.chat.version
-        if self.random.random() < 0.3:
-            again = await engine.send_message(chat_id, text, client_id=client_id)
-            if not again.replayed or again.message_id != receipt.message_id:
-                self.problems.append(f"{client_id} was accepted twice")
-
-    async def _submit(self, engine: Engine, chat_id: str) -> None:
-        calls = [call for call in (await engine.get_chat(chat_id)).open_calls if call.is_client]
-        if not calls:
-            return
-        results = [ToolResult(call.call_id, {"said": call.call_id}) for call in calls]
-        first = await engine.submit_tool_results(chat_id, results)
-        again = await engine.submit_tool_results(chat_id, results)
-        if again.receipt_id != first.receipt_id or not again.replayed:
-            self.problems.append(f"{chat_id}: the same results were taken twice, as {first} and {again}")
-
-    async def _submit_wrongly(self, engine: Engine, chat_id: str) -> None:
-        await engine.submit_tool_results(chat_id, [ToolResult(self.random.choice(["same", "nobody"]), "other")])
-
-    async def _interrupt(self, engine: Engine, chat_id: str) -> None:
-        await engine.interrupt(chat_id, reason="the seed said so")
-
-    async def _resume(self, engine: Engine, chat_id: str) -> None:
-        await engine.resume(chat_id)
-
-    async def _edit(self, engine: Engine, chat_id: str) -> None:
-        said = [message for message in await engine.messages(chat_id) if message.role == "user"]
-        if said:
-            await engine.edit_message(chat_id, self.random.choice(said).id, "edited")
-
-    async def _queue(self, engine: Engine, chat_id: str) -> None:
-        waiting = await engine.queued(chat_id)
-        if not waiting:
-            return
-        queued = self.random.choice(waiting)
-        match self.random.randrange(3):
-            case 0:
-                await engine.edit_queued(chat_id, queued.id, "changed")
-            case 1:
-                await engine.delete_queued(chat_id, queued.id)
-            case _:
-                await engine.promote_queued(chat_id, queued.id)
-
-    async def _context(self, engine: Engine, chat_id: str) -> None:
-        deed = self.random.choice([engine.request_compaction, engine.clear_context])
-        await deed(chat_id)
+            self._note(f"{deed.__name__} of {self._clients.chats.index(chat_id)} lost")
 
     # Processes and time
 
     async def _boot(self, tasks: TaskGroup) -> None:
-        name = f"n{self._serial}-{len(self._nodes)}"
+        self._boots += 1
+        name = f"n{self._boots}"
         store = SimulatedStore(self._disk, now=self.clock.now, pause=self._pause)
         engine = _Mortal(
             store,
@@ -253,6 +175,7 @@ class World:
         node = self._nodes.pop(self.random.randrange(len(self._nodes)))
         self._note(f"{node.name} is killed")
         node.store.dead = True
+        self._drop_visits(node)
         node.engine.die()
         node.scope.cancel()
         await node.down.wait()
@@ -260,8 +183,13 @@ class World:
     async def _stop(self) -> None:
         node = self._nodes.pop(self.random.randrange(len(self._nodes)))
         self._note(f"{node.name} is stopped")
+        self._drop_visits(node)
         node.scope.cancel()
         await node.down.wait()
+
+    def _drop_visits(self, node: Node) -> None:
+        for visit in node.visits:
+            visit.cancel()
 
     async def _pass_time(self, seconds: float) -> None:
         self._note(f"{seconds:g} s pass")
@@ -292,7 +220,7 @@ class World:
         engine = self._nodes[0].engine
         for _ in range(400):
             await self._settle(60)
-            moving = [chat_id for chat_id in self._chats if not await self._rests(engine, chat_id)]
+            moving = [chat_id for chat_id in self._clients.chats if not await self._rests(engine, chat_id)]
             if not moving:
                 return
             self.clock.advance(self.random.choice([1.0, 20.0, LEASE + 1]))
@@ -301,9 +229,11 @@ class World:
 
     async def _rests(self, engine: Engine, chat_id: str) -> bool:
         chat = await engine.get_chat(chat_id)
+        if chat.archived:
+            await engine.unarchive(chat_id)
         if chat.state is ChatState.requires_action:
             try:
-                await self._submit(engine, chat_id)
+                await self._clients.submit(engine, chat_id)
             except REFUSALS:
                 self._note("the last submission came too late")
             return False
@@ -311,17 +241,22 @@ class World:
 
     async def _check(self) -> None:
         store = self._nodes[0].store
-        for chat_id in self._chats:
+        for chat_id in self._clients.chats:
             self.problems += await problems_of(store, chat_id)
             kept = [message.id for message in await store.history(chat_id)]
             kept += [queued.id for queued in (await store.facts(chat_id)).queue]
-            wanted = self._still_wanted(chat_id, await store.audit(chat_id))
+            wanted = self._clients.still_wanted(chat_id, await store.audit(chat_id))
             self.problems += [
                 f"{chat_id}: message {message_id} was accepted and is kept {kept.count(message_id)} times"
                 for message_id in wanted
                 if kept.count(message_id) != 1
             ]
-        self.problems += [f"{key} was paid {count} times" for key, count in self.outside.payments.items() if count > 1]
+        for subscriber in self._subscribers:
+            self.problems += await subscriber.problems(store)
+        self.problems += self._clients.problems
+        self.problems += [
+            f"{call} was paid {count} times" for call, count in self.outside.payments.items() if count > 1
+        ]
         self.problems += [
             f"the model was asked {count} times for {attempt}"
             for attempt, count in self.outside.attempts.items()
@@ -329,24 +264,31 @@ class World:
         ]
         self.problems += self.outside.faults
 
-    def _still_wanted(self, chat_id: str, log: Sequence[AuditRecord]) -> list[str]:
-        """Return the messages that were accepted and that nobody has edited or deleted away since."""
-        edited = max((record.version for record in log if record.trigger == Trigger.edit_message), default=0)
-        deleted = {write.id for record in log for write in record.writes if write.kind == "dequeue:deleted"}
-        return [
-            message_id
-            for (known, message_id), version in self._accepted.items()
-            if known == chat_id and version > edited and message_id not in deleted
-        ]
-
-    async def _create_chat(self) -> None:
+    async def _create_chat(self, tasks: TaskGroup) -> None:
         while True:
             try:
                 chat = await self.random.choice(self._nodes).engine.create_chat(client_tools=CLIENT_TOOLS)
             except TurnwiseError:
                 continue
-            self._chats.append(chat.id)
+            self._clients.chats.append(chat.id)
+            subscriber = Subscriber(chat.id, self.random)
+            self._subscribers.append(subscriber)
+            tasks.start_soon(self._subscribe, subscriber)
             return
+
+    async def _subscribe(self, subscriber: Subscriber) -> None:
+        """Follow a chat on one process after the other; the end of a process ends the visit."""
+        while True:
+            if self._nodes:
+                node = self.random.choice(self._nodes)
+                with anyio.CancelScope() as visit:
+                    node.visits.add(visit)
+                    try:
+                        await subscriber.follow(node.engine)
+                    except StoreError:
+                        self._note(f"a subscriber loses {node.name}")
+                node.visits.discard(visit)
+            await self._settle(5)
 
     def _drawn_settings(self) -> Settings:
         random = self.random
@@ -364,6 +306,9 @@ class World:
             tools_parallel=random.choice(["safe", "all"]),
             retry=RetryPolicy(attempts=4, after_output=random.choice(["reset", "never"])),
             compaction=CompactionPolicy(
-                context_limit=CONTEXT_LIMIT, after_final_step=random.choice(["continue", "rest"]), timeout=15
+                context_limit=CONTEXT_LIMIT,
+                after_final_step=random.choice(["continue", "rest"]),
+                timeout=15,
+                strategy=simulated_strategy(random) if random.random() < 0.3 else None,
             ),
         )

@@ -1,0 +1,187 @@
+"""The clients of a simulation: they do to chats whatever the seed says, and remember what they were promised."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from random import Random
+from typing import Any
+
+from pydantic import JsonValue
+
+from turnwise.engine.engine import Engine
+from turnwise.persistence.audit import AuditRecord
+from turnwise.states.calls import ToolCall, ToolResult
+from turnwise.states.errors import (
+    ChatArchived,
+    ChatBusy,
+    ConflictingReplay,
+    DeadlineExpired,
+    IllegalTransition,
+    InvalidContent,
+    MessageNotFound,
+    NothingToCompact,
+    QueueFull,
+    ToolResultMismatch,
+)
+from turnwise.states.names import Trigger
+from turnwise.testing.simulation.actors import Outside
+
+REFUSALS = (
+    ChatArchived,
+    ChatBusy,
+    ConflictingReplay,
+    DeadlineExpired,
+    IllegalTransition,
+    InvalidContent,
+    MessageNotFound,
+    NothingToCompact,
+    QueueFull,
+    ToolResultMismatch,
+)
+"""What a client may be told; the chat is then as it was."""
+MAX_FORKS = 2
+
+Deed = Callable[[Engine, str], Awaitable[Any]]
+
+
+class Clients:
+    """All clients of a world, and what they know of its chats."""
+
+    def __init__(self, random: Random, outside: Outside) -> None:
+        self.chats: list[str] = []
+        self.problems: list[str] = []
+        """Answers that no client may get."""
+        self._random = random
+        self._outside = outside
+        self._accepted: dict[tuple[str, str], int] = {}
+        """The version that accepted each message, by chat and id."""
+        self._serial = 0
+        self._forks = 0
+
+    def deed(self) -> Deed:
+        """Return what a client does next."""
+        return self._random.choice(
+            [
+                *[self.send] * 6,
+                *[self.submit] * 4,
+                *[self.interrupt] * 2,
+                *[self.resume] * 2,
+                *[self.change_queue] * 2,
+                *[self.renew_context] * 2,
+                self.edit,
+                self.submit_wrongly,
+                self.label,
+                self.archive,
+                self.erase,
+                self.fork,
+            ]
+        )
+
+    async def send(self, engine: Engine, chat_id: str) -> None:
+        """Say something, and sometimes the same again."""
+        self._serial += 1
+        client_id, text = f"k{self._serial}", f"message {self._serial}"
+        when_busy = self._random.choice(["queue", "queue", "interrupt", "reject"])
+        receipt = await engine.send_message(chat_id, text, when_busy=when_busy, client_id=client_id)  # type: ignore[arg-type]
+        self._accepted[chat_id, receipt.message_id] = receipt.chat.version
+        if self._random.random() < 0.3:
+            again = await engine.send_message(chat_id, text, client_id=client_id)
+            if not again.replayed or again.message_id != receipt.message_id:
+                self.problems.append(f"{chat_id}: {client_id} was accepted twice")
+
+    async def submit(self, engine: Engine, chat_id: str) -> None:
+        """Answer what the chat asks, the same again, and then something else, which must not count."""
+        calls = [call for call in (await engine.get_chat(chat_id)).open_calls if call.is_client]
+        if not calls:
+            return
+        results = [ToolResult(call.call_id, self._answer(chat_id, call)) for call in calls]
+        first = await engine.submit_tool_results(chat_id, results)
+        again = await engine.submit_tool_results(chat_id, results)
+        if again.receipt_id != first.receipt_id or not again.replayed:
+            self.problems.append(f"{chat_id}: the same results were taken twice, as {first} and {again}")
+        await self._submit_others(engine, chat_id, calls)
+
+    async def _submit_others(self, engine: Engine, chat_id: str, calls: Sequence[ToolCall]) -> None:
+        others = [ToolResult(call.call_id, {"approved": False, "reason": "second thoughts"}) for call in calls]
+        try:
+            taken = await engine.submit_tool_results(chat_id, others)
+        except REFUSALS:
+            return
+        self.problems.append(f"{chat_id}: other results for answered calls were taken, as {taken}")
+
+    def _answer(self, chat_id: str, call: ToolCall) -> JsonValue:
+        if call.approval == "asked":
+            approves = self._random.random() < 0.7
+            if approves:
+                self._outside.approved.add((chat_id, call.call_id))
+            return approves
+        return {"said": call.call_id}
+
+    async def submit_wrongly(self, engine: Engine, chat_id: str) -> None:
+        """Answer what nobody asked."""
+        await engine.submit_tool_results(chat_id, [ToolResult(self._random.choice(["same", "nobody"]), "other")])
+
+    async def interrupt(self, engine: Engine, chat_id: str) -> None:
+        """Say stop."""
+        await engine.interrupt(chat_id, reason="the seed said so")
+
+    async def resume(self, engine: Engine, chat_id: str) -> None:
+        """Say go on."""
+        await engine.resume(chat_id)
+
+    async def edit(self, engine: Engine, chat_id: str) -> None:
+        """Say it differently."""
+        said = [message for message in await engine.messages(chat_id) if message.role == "user"]
+        if said:
+            await engine.edit_message(chat_id, self._random.choice(said).id, "edited")
+
+    async def erase(self, engine: Engine, chat_id: str) -> None:
+        """Have said nothing."""
+        messages = await engine.messages(chat_id)
+        if messages:
+            await engine.erase_message(chat_id, self._random.choice(messages).id)
+
+    async def change_queue(self, engine: Engine, chat_id: str) -> None:
+        """Change, drop or prefer a message that waits."""
+        waiting = await engine.queued(chat_id)
+        if not waiting:
+            return
+        queued = self._random.choice(waiting)
+        match self._random.randrange(3):
+            case 0:
+                await engine.edit_queued(chat_id, queued.id, "changed")
+            case 1:
+                await engine.delete_queued(chat_id, queued.id)
+            case _:
+                await engine.promote_queued(chat_id, queued.id)
+
+    async def renew_context(self, engine: Engine, chat_id: str) -> None:
+        """Have the chat summarised, or forgotten."""
+        deed = self._random.choice([engine.request_compaction, engine.clear_context])
+        await deed(chat_id)
+
+    async def label(self, engine: Engine, chat_id: str) -> None:
+        """Give the chat another title."""
+        await engine.rename(chat_id, f"title {self._serial}")
+
+    async def archive(self, engine: Engine, chat_id: str) -> None:
+        """Put the chat away, or take it out again."""
+        archived = (await engine.get_chat(chat_id)).archived
+        await (engine.unarchive(chat_id) if archived else engine.archive(chat_id))
+
+    async def fork(self, engine: Engine, chat_id: str) -> None:
+        """Begin another chat with what the chat was."""
+        if self._forks < MAX_FORKS:
+            self._forks += 1
+            version = self._random.randint(1, (await engine.get_chat(chat_id)).version)
+            self.chats.append((await engine.fork(chat_id, at_version=version)).id)
+
+    def still_wanted(self, chat_id: str, log: Sequence[AuditRecord]) -> list[str]:
+        """Return the messages that were accepted and that nobody has edited or deleted away since."""
+        edited = max((record.version for record in log if record.trigger == Trigger.edit_message), default=0)
+        deleted = {write.id for record in log for write in record.writes if write.kind == "dequeue:deleted"}
+        return [
+            message_id
+            for (known, message_id), version in self._accepted.items()
+            if known == chat_id and version > edited and message_id not in deleted
+        ]

@@ -1,0 +1,47 @@
+"""The subscribers of a simulation: they follow a chat on any process, lose it, and come back with their cursor."""
+
+from __future__ import annotations
+
+from random import Random
+
+from turnwise.engine.engine import Engine
+from turnwise.engine.views import user_view
+from turnwise.persistence.protocol import ChatStore
+from turnwise.states.events import Event
+from turnwise.states.names import Trigger
+from turnwise.states.transcript import fold
+
+EVENTS = 1_000_000
+
+
+class Subscriber:
+    """Follows one chat, and keeps everything it was shown."""
+
+    def __init__(self, chat_id: str, random: Random) -> None:
+        self.chat_id = chat_id
+        self._random = random
+        self._seen: list[Event] = []
+
+    @property
+    def cursor(self) -> int:
+        """The number of the last event it was shown."""
+        return self._seen[-1].seq if self._seen else 0
+
+    async def follow(self, engine: Engine) -> None:
+        """Take in what comes, and leave when the seed says so."""
+        async for event in engine.events(self.chat_id, after=self.cursor):
+            self._seen.append(event)
+            if self._random.random() < 0.05:
+                return
+
+    async def problems(self, store: ChatStore) -> list[str]:
+        """Return where what it was shown is not what is stored, once it has caught up."""
+        stored = await store.events(self.chat_id, after=0, limit=EVENTS)
+        cursor, found = self.cursor, []
+        erased = any(record.trigger == Trigger.message_erased for record in await store.audit(self.chat_id))
+        if not erased and self._seen != [event for event in stored if event.seq <= cursor]:
+            found.append("a subscriber was shown other events than are stored")
+        transcript = fold([*self._seen, *(event for event in stored if event.seq > cursor)])
+        if transcript.messages != user_view(await store.history(self.chat_id)):
+            found.append("what a subscriber was shown does not fold to the history")
+        return [f"{self.chat_id}: {problem}" for problem in found]
