@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import AsyncExitStack, nullcontext
 from types import TracebackType
 from typing import Any, Self
 
@@ -19,7 +20,7 @@ from turnwise.engine.hold import Desk
 from turnwise.engine.hooks import Hooks, PrepareMessages, Reminder
 from turnwise.engine.hub import Hub
 from turnwise.engine.identity import worker_name
-from turnwise.engine.models import model_from
+from turnwise.engine.models import lifetime_of, model_from
 from turnwise.engine.prompt import continued, sendable
 from turnwise.engine.settings import Settings
 from turnwise.engine.toolbox import Toolbox
@@ -47,7 +48,7 @@ class Engine:
 
     Args:
         store: `sqlite:///path`, `sqlite://` (in memory), `postgresql://...`, or a `ChatStore`.
-        model: a `Model`, or the name of one.
+        model: a `Model`, or the name of one; the engine closes the connections of one that it made from a name.
         tools: functions made tools by `tool`; bare functions are declared with the defaults.
         settings: every constant of the engine.
         reminders: producers of system messages for single requests.
@@ -72,6 +73,7 @@ class Engine:
         self.settings = settings or Settings()
         self._clock = clock or SystemClock()
         self._model = model_from(model)
+        self._models_lifetime = lifetime_of(self._model) if isinstance(model, str) else nullcontext()
         self._toolbox = Toolbox(tools_by_name(tools), self.settings)
         self._hooks = Hooks(tuple(reminders), prepare_messages)
         self._store = (
@@ -80,13 +82,18 @@ class Engine:
             else store
         )
         self._hub = Hub()
+        self._opened = AsyncExitStack()
         self._tasks: TaskGroup | None = None
         self._worker: Worker | None = None
         self._commands_or_none: Commands | None = None
 
     async def __aenter__(self) -> Self:
         """Open the store and start the worker."""
-        await self._store.open()
+        async with AsyncExitStack() as opening:
+            await opening.enter_async_context(self._models_lifetime)
+            await self._store.open()
+            opening.push_async_callback(self._store.close)
+            self._opened = opening.pop_all()
         self._tasks = await anyio.create_task_group().__aenter__()
         limits = self.settings.limits(self._model.context_limit)
         desk = Desk(
@@ -111,7 +118,7 @@ class Engine:
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Stop the worker, then close the store."""
+        """Stop the worker, then close the store and what the engine made itself."""
         if self._tasks is None:
             return
         tasks, worker, self._tasks = self._tasks, self._worker, None
@@ -124,7 +131,7 @@ class Engine:
             await tasks.__aexit__(None, None, None)
         finally:
             with anyio.CancelScope(shield=True):
-                await self._store.close()
+                await self._opened.aclose()
 
     # Chats
 

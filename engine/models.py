@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractAsyncContextManager, nullcontext
+
 from turnwise.providers.locate import model_named
 from turnwise.providers.protocol import Model
 
@@ -13,3 +15,8 @@ def model_from(model: Model | str) -> Model:
         SettingsError: the string names no model that can be asked; the text says what would be right.
     """
     return model_named(model) if isinstance(model, str) else model
+
+
+def lifetime_of(model: Model) -> AbstractAsyncContextManager[object]:
+    """Return what opens and closes a model's connections; nothing, for a model that has none."""
+    return model if isinstance(model, AbstractAsyncContextManager) else nullcontext()

@@ -1,0 +1,68 @@
+"""The lifetime of a model: who made it closes it."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any, Self
+
+import pytest
+
+from turnwise import Engine, StoreError
+from turnwise.engine import models
+from turnwise.persistence.sqlite import SQLiteStore
+from turnwise.providers.scripted import ScriptedModel
+
+
+class Connected(ScriptedModel):
+    """A model that tells whether its connections are open."""
+
+    def __init__(self) -> None:
+        super().__init__(["hello"])
+        self.life: list[str] = []
+
+    async def __aenter__(self) -> Self:
+        self.life.append("opened")
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.life.append("closed")
+
+
+class Unopenable(SQLiteStore):
+    """A store that cannot be opened."""
+
+    async def open(self) -> None:
+        raise StoreError("no disk")
+
+
+@pytest.fixture
+def named(monkeypatch: pytest.MonkeyPatch) -> Connected:
+    """Return the model that every name stands for."""
+    model = Connected()
+    monkeypatch.setattr(models, "model_named", lambda name: model)
+    return model
+
+
+async def test_a_model_made_from_a_name_is_open_as_long_as_the_engine_is(named: Connected, open_engine: Any) -> None:
+    async with open_engine("some:model") as engine:
+        chat = await engine.create_chat()
+        assert (await engine.ask(chat.id, "hi")).text == "hello"
+        assert named.life == ["opened"]
+    assert named.life == ["opened", "closed"]
+
+
+async def test_a_model_that_was_handed_in_is_left_to_whoever_made_it(open_engine: Any) -> None:
+    model = Connected()
+    async with open_engine(model) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, "hi")
+    assert model.life == []
+
+
+async def test_a_model_is_closed_when_the_store_does_not_open(named: Connected) -> None:
+    with pytest.raises(StoreError):
+        async with Engine(Unopenable(":memory:"), model="some:model"):
+            raise AssertionError("it opened")
+    assert named.life == ["opened", "closed"]
