@@ -23,11 +23,16 @@ async def follow(store: ChatStore, hub: Hub, chat_id: str, *, after: int, live: 
     cursor = after
     with hub.listen(chat_id) as listener:
         while True:
-            batch = listener.take(cursor) or await store.events(chat_id, after=cursor, limit=EVENTS_PER_READ)
+            if listener.behind:
+                listener.behind = False
+                batch = await store.events(chat_id, after=cursor, limit=EVENTS_PER_READ)
+                listener.behind |= len(batch) == EVENTS_PER_READ
+            else:
+                batch = listener.take(cursor)
             for event in batch:
                 yield event
                 cursor = event.seq
-            if batch:
+            if batch or listener.behind:
                 continue
             if cursor == after:
                 await store.facts(chat_id)

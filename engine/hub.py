@@ -26,6 +26,8 @@ class Listener:
         self._bell = anyio.Event()
         self._buffer: deque[Event] = deque()
         self._failure: Exception | None = None
+        self.behind = True
+        """Whether the store may hold events that the hub did not bring; who has read them all says so."""
         self.facts: Facts | None = None
         """Where the chat is, if the last bell said so; else read it from the store."""
 
@@ -35,6 +37,8 @@ class Listener:
         for event in self._buffer:
             if event.seq == after + 1 + len(batch):
                 batch.append(event)
+            elif event.seq > after:
+                self.behind = True
         self._buffer.clear()
         return batch
 
@@ -57,7 +61,13 @@ class Listener:
         self._buffer.extend(events)
         if len(self._buffer) > MAX_BUFFERED:
             self._buffer.clear()
+            self.behind = True
         self._bell.set()
+
+    def hint(self) -> None:
+        """Wake the reader: another process may have changed the chat."""
+        self.behind = True
+        self.ring()
 
     def fail(self, failure: Exception) -> None:
         """Wake the reader with an error."""
@@ -105,7 +115,7 @@ class Hub:
         """Wake the listeners of a chat, or all: another process may have changed something."""
         for known in list(self._listeners) if chat_id is None else [chat_id]:
             for listener in self._listeners.get(known, ()):
-                listener.ring()
+                listener.hint()
 
     def fail(self, chat_id: str, failure: Exception) -> None:
         """Wake the listeners of a chat with an error: its state could not be stored."""

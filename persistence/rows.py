@@ -83,7 +83,7 @@ def row_of(facts: Facts) -> FactsRow:
         facts.archived,
         facts.version,
         json.dumps([call.call_id for call in facts.calls]) if facts.calls else "[]",
-        _facts.dump_json(facts, exclude=_ELSEWHERE).decode(),
+        _facts.dump_json(facts, exclude=_ELSEWHERE, exclude_defaults=True).decode(),
     )
 
 

@@ -30,6 +30,8 @@ from turnwise.states.names import ChatState
 
 _T = TypeVar("_T")
 _IN_MEMORY: Final = ":memory:"
+_CHECKPOINT_PAGES: Final = 4000
+"""Pages (of 4 KiB) that gather in the write-ahead log before they are written home: each time costs two syncs."""
 _GLANCE: Final = 0.02
 """Seconds between two looks for what other processes have committed."""
 
@@ -91,6 +93,7 @@ class SQLiteStore:
         patiently(lambda: connection.execute("PRAGMA journal_mode = WAL"))
         connection.execute(f"PRAGMA synchronous = {self._durability.upper()}")
         connection.execute("PRAGMA foreign_keys = ON")
+        connection.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
 
     # Changing
 

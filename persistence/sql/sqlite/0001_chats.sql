@@ -42,7 +42,7 @@ CREATE TABLE messages (
     format      INTEGER NOT NULL,           -- the version of the body's form
     body        TEXT    NOT NULL,
     PRIMARY KEY (chat_id, position)
-) WITHOUT ROWID;
+);
 CREATE UNIQUE INDEX messages_by_id ON messages (chat_id, id);
 
 CREATE TABLE boundaries (
@@ -65,7 +65,7 @@ CREATE TABLE calls (
     deadline    INTEGER,
     body        TEXT    NOT NULL,
     PRIMARY KEY (chat_id, call_id)
-) WITHOUT ROWID;
+);
 CREATE INDEX calls_by_deadline ON calls (deadline) WHERE deadline IS NOT NULL;
 
 CREATE TABLE queue (
@@ -98,14 +98,14 @@ CREATE TABLE usage (
     number      INTEGER NOT NULL,           -- among the writes of that transition
     body        TEXT    NOT NULL,
     PRIMARY KEY (chat_id, version, number)
-) WITHOUT ROWID;
+);
 
 CREATE TABLE audit (
     chat_id     TEXT    NOT NULL REFERENCES chats (id),
     version     INTEGER NOT NULL,
     body        TEXT    NOT NULL,
     PRIMARY KEY (chat_id, version)
-) WITHOUT ROWID;
+);
 
 CREATE TABLE events (
     chat_id     TEXT    NOT NULL REFERENCES chats (id),
@@ -115,5 +115,5 @@ CREATE TABLE events (
     attempt     INTEGER,
     body        TEXT    NOT NULL,
     PRIMARY KEY (chat_id, seq)
-) WITHOUT ROWID;
+);
 CREATE INDEX events_parts ON events (chat_id, step, attempt) WHERE kind = 'part';
