@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TypeVar, Unpack
 
@@ -11,6 +11,7 @@ import anyio
 
 from turnwise.engine.hub import Hub
 from turnwise.engine.log import Log
+from turnwise.engine.observation import Observers
 from turnwise.persistence.protocol import ChatStore, Committed, Plan
 from turnwise.states.arguments import Arguments
 from turnwise.states.decide import Decision, decide
@@ -68,6 +69,7 @@ class Applier:
     store: ChatStore
     hub: Hub
     limits: Limits
+    observers: Observers = field(default_factory=Observers)
 
     async def change(self, chat_id: str, script: Script, *, actor: str, shown: Sequence[PartEvent] = ()) -> Committed:
         """Run `script` on a chat in one transaction, then tell whoever listens."""
@@ -97,6 +99,7 @@ class Applier:
             _log_all(committed)
         if committed.decisions:
             self.hub.deliver(committed)
+            self.observers.transitioned(committed.decisions)
         return committed
 
 

@@ -11,15 +11,17 @@ from turnwise.providers.protocol import ModelPart
 class CallNames:
     """Renames the calls of one reply, so that no result can ever answer two calls.
 
-    An id that the chat has had, in this reply or before, gets a number behind it; a missing one becomes `call`. The
-    same reply in the same chat always gets the same names.
+    An id that the chat has had, in this reply or before, gets the number of the step behind it; a missing one becomes
+    `call`. The same reply in the same step always gets the same names.
 
     Args:
         is_taken: tells whether the chat has ever had a call of an id.
+        step: the number of the step.
     """
 
-    def __init__(self, is_taken: Callable[[str], Awaitable[bool]]) -> None:
+    def __init__(self, is_taken: Callable[[str], Awaitable[bool]], step: int) -> None:
         self._is_taken = is_taken
+        self._step = step
         self._given: set[str] = set()
         self._names: dict[str | None, str] = {}
         self._incomplete: set[str | None] = set()
@@ -46,9 +48,9 @@ class CallNames:
 
     async def _open(self, given: str | None) -> str:
         wanted = given or "call"
-        name, number = wanted, 2
+        name, number = wanted, 1
         while name in self._given or await self._is_taken(name):
-            name = f"{wanted}-{number}"
+            name = f"{wanted}-{self._step}" if number == 1 else f"{wanted}-{self._step}-{number}"
             number += 1
         self._given.add(name)
         self._names[given or None] = name

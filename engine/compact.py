@@ -82,7 +82,11 @@ async def _summarise(hold: Hold, messages: Sequence[Message]) -> Folded:
     if not asked:
         raise ModelError("bad_request", message="there was nothing to fold")
     asked.append(transient("user", policy.prompt, asked[-1]))
-    reply = await model.generate(request_of(hold, "summary", asked))
+    request = request_of(hold, "summary", asked)
+    with hold.desk.observers.model_call(model, request) as call:
+        reply = await model.generate(request)
+        if call is not None:
+            call.reply = reply
     text = reply.text.strip()
     return Folded(
         messages=[transient("user", SUMMARY_PREFIX + text, messages[-1])] if text else [],

@@ -21,6 +21,7 @@ from turnwise.engine.hooks import Hooks, PrepareMessages, Reminder
 from turnwise.engine.hub import Hub
 from turnwise.engine.identity import worker_name
 from turnwise.engine.models import lifetime_of, model_from
+from turnwise.engine.observation import Observer, Observers
 from turnwise.engine.prompt import continued, sendable
 from turnwise.engine.settings import Settings
 from turnwise.engine.toolbox import Toolbox
@@ -53,6 +54,7 @@ class Engine:
         settings: every constant of the engine.
         reminders: producers of system messages for single requests.
         prepare_messages: replaces the messages of single requests; the stored history is never touched.
+        observers: watch what the engine does, for metrics and traces.
         clock: for tests, a clock that is moved by hand.
 
     Raises:
@@ -68,6 +70,7 @@ class Engine:
         settings: Settings | None = None,
         reminders: Sequence[Reminder] = (),
         prepare_messages: PrepareMessages | None = None,
+        observers: Sequence[Observer] = (),
         clock: Clock | None = None,
     ) -> None:
         self.settings = settings or Settings()
@@ -76,6 +79,7 @@ class Engine:
         self._models_lifetime = lifetime_of(self._model) if isinstance(model, str) else nullcontext()
         self._toolbox = Toolbox(tools_by_name(tools), self.settings)
         self._hooks = Hooks(tuple(reminders), prepare_messages)
+        self._observers = Observers(tuple(observers))
         self._store = (
             store_from_url(store, durability=self.settings.durability, now=clock.now if clock else None)
             if isinstance(store, str)
@@ -97,7 +101,7 @@ class Engine:
         self._tasks = await anyio.create_task_group().__aenter__()
         limits = self.settings.limits(self._model.context_limit)
         desk = Desk(
-            applier=Applier(self._store, self._hub, limits),
+            applier=Applier(self._store, self._hub, limits, self._observers),
             model=self._model,
             toolbox=self._toolbox,
             settings=self.settings,

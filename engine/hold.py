@@ -11,6 +11,7 @@ from anyio.abc import TaskGroup
 from turnwise.engine.apply import Applier, Chain, Script
 from turnwise.engine.clock import Clock
 from turnwise.engine.hooks import Hooks
+from turnwise.engine.observation import Observers
 from turnwise.engine.settings import Settings
 from turnwise.engine.toolbox import Toolbox
 from turnwise.engine.view import View
@@ -49,6 +50,11 @@ class Desk:
     def store(self) -> ChatStore:
         """The store."""
         return self.applier.store
+
+    @property
+    def observers(self) -> Observers:
+        """Who watches."""
+        return self.applier.observers
 
     def begin(self, chain: Chain, *, claims: bool) -> None:
         """Fire what is known to come next, so that it shares the commit.

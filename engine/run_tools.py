@@ -66,7 +66,9 @@ class Running:
 
     def finish(self, call: ToolCall, outcome: CallOutcome | FatalToolError) -> None:
         """Take the outcome of a call; that of an abandoned one is dropped."""
-        if self.calls.pop(call.call_id, None) is not None:
+        run = self.calls.pop(call.call_id, None)
+        if run is not None:
+            run.result = outcome
             self._finished.append((call, outcome))
             self._bell.set()
 
@@ -91,6 +93,7 @@ class Run:
 
     context: ToolContext
     scope: anyio.CancelScope
+    result: CallOutcome | FatalToolError | None = None
 
 
 async def _start(hold: Hold, call: ToolCall, running: Running) -> None:
@@ -109,7 +112,15 @@ async def _start(hold: Hold, call: ToolCall, running: Running) -> None:
 def _run(hold: Hold, call: ToolCall, running: Running) -> None:
     run = Run(_context(hold, call), anyio.CancelScope())
     running.calls[call.call_id] = run
-    hold.desk.tasks.start_soon(_run_one, hold, call, run, running)
+    hold.desk.tasks.start_soon(_run_watched, hold, call, run, running)
+
+
+async def _run_watched(hold: Hold, call: ToolCall, run: Run, running: Running) -> None:
+    known = call.name in hold.desk.toolbox.tools
+    with hold.desk.observers.tool_run(hold.chat_id, call, known=known) as watched:
+        await _run_one(hold, call, run, running)
+        if watched is not None:
+            watched.result = run.result
 
 
 async def _run_one(hold: Hold, call: ToolCall, run: Run, running: Running) -> None:

@@ -66,6 +66,7 @@ class Attempt:
         self._builder = ReplyBuilder(read=self._read_arguments)
         self._scope = anyio.CancelScope()
         self._live = LiveParts(hold, self._builder, self._scope)
+        self._first_part_after: float | None = None
 
     async def run(self) -> None:
         """Stream the reply, show it, commit it.
@@ -77,7 +78,7 @@ class Attempt:
         hold = self._hold
         request = await build_request(hold)
         try:
-            await self._stream(request)
+            await self._stream_watched(request)
         except BaseException:
             self._live.stop()
             raise
@@ -114,10 +115,19 @@ class Attempt:
         )
         return False
 
+    async def _stream_watched(self, request: ModelRequest) -> None:
+        with self._hold.desk.observers.model_call(self._hold.desk.model, request) as call:
+            try:
+                await self._stream(request)
+            finally:
+                if call is not None:
+                    call.first_part_after = self._first_part_after
+                    call.reply = self._builder.reply()
+
     async def _stream(self, request: ModelRequest) -> None:
         settings, model = self._hold.desk.settings, self._hold.desk.model
         builder, live = self._builder, self._live
-        names = CallNames(self._hold.knows_call)
+        names = CallNames(self._hold.knows_call, self._hold.facts.step.number)
         limit = startup_limit(settings.startup_timeout, self._hold.facts.step.startup_timeouts)
         with self._scope:
             watchdog = Watchdog(self._hold.desk.clock, self._scope, startup=limit, idle=settings.idle_timeout)
@@ -135,6 +145,7 @@ class Attempt:
                             break
             finally:
                 watchdog.stop()
+                self._first_part_after = watchdog.first_part_after
         if watchdog.bite is not None:
             raise watchdog.bite
         if live.failure is not None:

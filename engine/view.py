@@ -6,7 +6,7 @@ message, when the message comes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 from turnwise.engine.prompt import length_of, sendable
@@ -27,7 +27,8 @@ class View:
         self.characters = 0
         """How long all of it is, for an estimate of its tokens."""
         self._sent: list[Message] = []
-        self._fragile: list[tuple[Message, Message]] = []
+        self._fragile: list[tuple[list[Any], list[Any], Message, Message]] = []
+        """Messages with parts that can be changed in place: those parts, and the same of the copy that is sent."""
         self._call_ids: set[str] = set()
         for message in messages:
             self._append(message)
@@ -52,11 +53,11 @@ class View:
 
         They are copies, made once and mended where an adapter has changed one: nothing it does leaks back.
         """
-        for place, (original, copy) in enumerate(self._fragile):
-            if any(mine != theirs for mine, theirs in zip(_containers(original), _containers(copy), strict=True)):
+        for place, (mine, theirs, original, copy) in enumerate(self._fragile):
+            if mine != theirs:
                 fresh = original.model_copy(deep=True)
                 self._sent[next(at for at, sent in enumerate(self._sent) if sent is copy)] = fresh
-                self._fragile[place] = (original, fresh)
+                self._fragile[place] = (mine, _containers(fresh), original, fresh)
         return [*self._sent]
 
     def _append(self, message: Message) -> None:
@@ -64,10 +65,10 @@ class View:
         self._call_ids.update(call.call_id for call in message.calls)
         self.characters += sum(length_of(part) for part in message.parts)
         for original in sendable([message]):
-            fragile = any(True for _ in _containers(original))
-            copy = original.model_copy(deep=True) if fragile else original
-            if fragile:
-                self._fragile.append((original, copy))
+            copy, mine = original, _containers(original)
+            if mine:
+                copy = original.model_copy(deep=True)
+                self._fragile.append((mine, _containers(copy), original, copy))
             self._sent.insert(self._place_of(copy), copy)
 
     def _place_of(self, message: Message) -> int:
@@ -83,10 +84,7 @@ def _comes_after(known: Message, message: Message) -> bool:
     return same_step and (known.call_index or 0) > (message.call_index or 0)
 
 
-def _containers(message: Message) -> Iterator[Any]:
-    """Yield what of a message can be changed in place."""
-    for part in message.parts:
-        for name in ("arguments", "output", "metadata"):
-            value = getattr(part, name, None)
-            if isinstance(value, dict | list):
-                yield value
+def _containers(message: Message) -> list[Any]:
+    """Return what of a message can be changed in place."""
+    values = (part.__dict__.get(name) for part in message.parts for name in ("arguments", "output", "metadata"))
+    return [value for value in values if isinstance(value, dict | list)]

@@ -125,6 +125,7 @@ class Worker:
         finally:
             if self._runners.get(runner.hold.chat_id) is runner:
                 del self._runners[runner.hold.chat_id]
+                self._desk.observers.running(len(self._runners))
                 self._keep_view(runner.hold)
             if self._backlog:
                 self._wake.set()
@@ -203,6 +204,7 @@ class Worker:
         hold.take(committed)
         runner = Runner(hold)
         self._runners[facts.chat_id] = runner
+        self._desk.observers.running(len(self._runners))
         self._desk.tasks.start_soon(self._run, runner)
 
     def _view_of(self, facts: Facts) -> View | None:
