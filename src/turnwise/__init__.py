@@ -8,6 +8,7 @@ from turnwise.engine.chat import Chat, Page, SendReceipt, SubmissionReceipt, Tur
 from turnwise.engine.engine import Engine, EngineClosed
 from turnwise.engine.explain import Explanation
 from turnwise.engine.hooks import LoopState, history_was_compacted
+from turnwise.engine.observation import ModelCall, Observer, ToolRun
 from turnwise.engine.settings import Budget, CompactionPolicy, Folded, RetryPolicy, Settings
 from turnwise.engine.tools import Tool, ToolContext, ToolOutput, tool
 from turnwise.persistence.audit import AuditRecord
@@ -70,11 +71,13 @@ __all__ = [
     "Message",
     "MessageNotFound",
     "Model",
+    "ModelCall",
     "ModelError",
     "ModelPart",
     "ModelReply",
     "ModelRequest",
     "NothingToCompact",
+    "Observer",
     "Page",
     "QueueFull",
     "QueuedMessage",
@@ -93,6 +96,7 @@ __all__ = [
     "ToolOutput",
     "ToolResult",
     "ToolResultMismatch",
+    "ToolRun",
     "ToolSpec",
     "Transcript",
     "Trigger",

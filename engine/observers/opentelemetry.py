@@ -1,0 +1,168 @@
+"""Traces for OpenTelemetry, in the words of its conventions for generative AI.
+
+Source: https://opentelemetry.io/docs/specs/semconv/gen-ai/
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import orjson
+
+from turnwise.engine.observation import Ended, ModelCall, Observer, ToolRun
+from turnwise.states.calls import CallOutcome
+from turnwise.states.errors import SettingsError
+from turnwise.states.messages import Part, ReasoningPart, TextPart, ToolCallPart, ToolResultPart
+
+try:
+    from opentelemetry import context, trace
+except ImportError as error:
+    raise SettingsError(
+        "observers", "needs the extra `observability`: pip install 'turnwise[observability]'"
+    ) from error
+
+_PROVIDERS: Final = {
+    "azure": "azure.ai.openai",
+    "bedrock": "aws.bedrock",
+    "google": "gcp.gemini",
+    "google-cloud": "gcp.vertex_ai",
+    "mistral": "mistral_ai",
+    "xai": "x_ai",
+}
+"""Providers that the conventions call by another name."""
+
+_PARAMETERS: Final = {
+    "max_output_tokens": "gen_ai.request.max_tokens",
+    "temperature": "gen_ai.request.temperature",
+    "top_p": "gen_ai.request.top_p",
+    "top_k": "gen_ai.request.top_k",
+    "presence_penalty": "gen_ai.request.presence_penalty",
+    "frequency_penalty": "gen_ai.request.frequency_penalty",
+}
+
+
+class OpenTelemetryObserver(Observer):
+    """Makes a span `chat MODEL` of every model call and a span `execute_tool NAME` of every tool run.
+
+    A span is current while its work runs, so that what an HTTP client or a tool traces becomes its child.
+
+    Args:
+        tracer_provider: OpenTelemetry's global one by default.
+        record_content: whether spans hold what was said: messages, system prompt, arguments and results.
+    """
+
+    def __init__(self, tracer_provider: trace.TracerProvider | None = None, *, record_content: bool = False) -> None:
+        self._tracer = trace.get_tracer("turnwise", tracer_provider=tracer_provider)
+        self._records_content = record_content
+
+    def model_called(self, call: ModelCall) -> Ended:
+        """Open the span of a model call."""
+        request = call.request
+        span = self._tracer.start_span(f"chat {call.model}", kind=trace.SpanKind.CLIENT)
+        _set(
+            span,
+            {
+                "gen_ai.operation.name": "chat",
+                "gen_ai.provider.name": _PROVIDERS.get(call.provider, call.provider),
+                "gen_ai.request.model": call.model,
+                "gen_ai.conversation.id": request.chat_id,
+                **{_PARAMETERS[name]: request.parameters.get(name) for name in _PARAMETERS},
+                "turnwise.purpose": request.purpose,
+                "turnwise.step": request.step,
+                "turnwise.attempt": request.attempt,
+            },
+        )
+        if self._records_content:
+            asked = [{"role": message.role, "parts": _said(message.parts)} for message in request.messages]
+            _set(span, {"gen_ai.input.messages": _json(asked)})
+            if request.system is not None:
+                _set(span, {"gen_ai.system_instructions": _json([{"type": "text", "content": request.system}])})
+        token = context.attach(trace.set_span_in_context(span))
+
+        def end() -> None:
+            context.detach(token)
+            self._tell_reply(span, call)
+            _end(span, call.outcome)
+
+        return end
+
+    def tool_started(self, run: ToolRun) -> Ended:
+        """Open the span of a tool run."""
+        span = self._tracer.start_span(f"execute_tool {run.call.name}")
+        _set(
+            span,
+            {
+                "gen_ai.operation.name": "execute_tool",
+                "gen_ai.tool.name": run.call.name,
+                "gen_ai.tool.type": "function",
+                "gen_ai.tool.call.id": run.call.call_id,
+                "gen_ai.conversation.id": run.chat_id,
+            },
+        )
+        if self._records_content:
+            _set(span, {"gen_ai.tool.call.arguments": _json(run.call.arguments)})
+        token = context.attach(trace.set_span_in_context(span))
+
+        def end() -> None:
+            context.detach(token)
+            if self._records_content and isinstance(run.result, CallOutcome):
+                _set(span, {"gen_ai.tool.call.result": _json(run.result.output)})
+            _end(span, run.outcome)
+
+        return end
+
+    def _tell_reply(self, span: trace.Span, call: ModelCall) -> None:
+        _set(span, {"gen_ai.response.time_to_first_chunk": call.first_part_after})
+        if call.reply is None:
+            return
+        finish, usage = call.reply.finish, call.reply.usage
+        if finish.stop_reason is not None:
+            _set(span, {"gen_ai.response.finish_reasons": [str(finish.stop_reason)]})
+        if usage is not None:
+            _set(
+                span,
+                {
+                    "gen_ai.usage.input_tokens": usage.input_tokens,
+                    "gen_ai.usage.output_tokens": usage.output_tokens,
+                    "gen_ai.usage.reasoning.output_tokens": usage.reasoning_tokens,
+                    "gen_ai.usage.cache_read.input_tokens": usage.cache_read_tokens,
+                    "gen_ai.usage.cache_creation.input_tokens": usage.cache_write_tokens,
+                },
+            )
+        if self._records_content:
+            said = {"role": "assistant", "parts": _said(call.reply.parts), "finish_reason": str(finish.stop_reason)}
+            _set(span, {"gen_ai.output.messages": _json([said])})
+
+
+def _set(span: trace.Span, attributes: Mapping[str, Any]) -> None:
+    for name, value in attributes.items():
+        if value is not None:
+            span.set_attribute(name, value)
+
+
+def _end(span: trace.Span, outcome: str) -> None:
+    if outcome != "succeeded":
+        span.set_attribute("error.type", outcome)
+        span.set_status(trace.StatusCode.ERROR)
+    span.end()
+
+
+def _said(parts: Sequence[Part]) -> list[dict[str, Any]]:
+    """Return the parts as the conventions write them; files and sources are left out."""
+    said: list[dict[str, Any]] = []
+    for part in parts:
+        match part:
+            case TextPart():
+                said.append({"type": "text", "content": part.text})
+            case ReasoningPart():
+                said.append({"type": "reasoning", "content": part.text})
+            case ToolCallPart():
+                said.append({"type": "tool_call", "id": part.call_id, "name": part.name, "arguments": part.arguments})
+            case ToolResultPart():
+                said.append({"type": "tool_call_response", "id": part.call_id, "response": part.output})
+    return said
+
+
+def _json(value: object) -> str:
+    return orjson.dumps(value).decode()

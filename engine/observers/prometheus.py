@@ -1,0 +1,107 @@
+"""Metrics for Prometheus. Labels are words of the machine, models, providers and declared tools: never a chat."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from turnwise.engine.observation import Ended, ModelCall, Observer, ToolRun
+from turnwise.states.decide import Decision
+from turnwise.states.errors import SettingsError
+from turnwise.states.events import RetryEvent
+from turnwise.states.names import Trigger
+
+try:
+    from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
+except ImportError as error:
+    raise SettingsError(
+        "observers", "needs the extra `observability`: pip install 'turnwise[observability]'"
+    ) from error
+
+_SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+_COMPACTIONS = {Trigger.compacted: "compacted", Trigger.compaction_failed: "failed"}
+
+
+class PrometheusObserver(Observer):
+    """Counts and measures what an engine does.
+
+    | metric | labels |
+    | --- | --- |
+    | `turnwise_transitions_total` | `trigger`, `source`, `target` |
+    | `turnwise_retries_total` | `kind`: of the error |
+    | `turnwise_compactions_total` | `outcome`: `compacted`, `failed` |
+    | `turnwise_steps_total` | |
+    | `turnwise_running_chats` | |
+    | `turnwise_model_call_seconds` | `provider`, `model`, `purpose`, `outcome`: see `ModelCall` |
+    | `turnwise_first_part_seconds` | `provider`, `model` |
+    | `turnwise_tokens_total` | `provider`, `model`, `direction`: `input`, `output` |
+    | `turnwise_tool_seconds` | `tool`: `unknown` for a name the model made up, `outcome`: see `ToolRun` |
+
+    Args:
+        registry: where the metrics are kept; a registry takes those of one observer.
+    """
+
+    def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
+        self._transitions = Counter(
+            "turnwise_transitions", "Committed transitions.", ["trigger", "source", "target"], registry=registry
+        )
+        self._retries = Counter("turnwise_retries", "Attempts made again, by error.", ["kind"], registry=registry)
+        self._compactions = Counter("turnwise_compactions", "Compactions.", ["outcome"], registry=registry)
+        self._steps = Counter("turnwise_steps", "Finished steps.", registry=registry)
+        self._running = Gauge("turnwise_running_chats", "Chats that run in this process.", registry=registry)
+        self._model_calls = Histogram(
+            "turnwise_model_call_seconds",
+            "Time of a model call.",
+            ["provider", "model", "purpose", "outcome"],
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self._first_parts = Histogram(
+            "turnwise_first_part_seconds",
+            "Time until a model's first part.",
+            ["provider", "model"],
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self._tokens = Counter(
+            "turnwise_tokens", "Tokens, as reported.", ["provider", "model", "direction"], registry=registry
+        )
+        self._tools = Histogram(
+            "turnwise_tool_seconds", "Time of a tool run.", ["tool", "outcome"], buckets=_SECONDS, registry=registry
+        )
+
+    def transitioned(self, decision: Decision) -> None:
+        """Count a transition, and what it stands for."""
+        self._transitions.labels(decision.trigger.value, decision.source or "new", decision.target.value).inc()
+        if decision.trigger is Trigger.step_finished:
+            self._steps.inc()
+        elif decision.trigger is Trigger.attempt_discarded:
+            for event in decision.events:
+                if isinstance(event, RetryEvent):
+                    self._retries.labels(event.error.kind).inc()
+        elif decision.trigger in _COMPACTIONS:
+            self._compactions.labels(_COMPACTIONS[decision.trigger]).inc()
+
+    def running(self, chats: int) -> None:
+        """Set how many chats run."""
+        self._running.set(chats)
+
+    def model_called(self, call: ModelCall) -> Ended:
+        """Measure a model call once it is over."""
+        return partial(self._measure_model, call)
+
+    def tool_started(self, run: ToolRun) -> Ended:
+        """Measure a tool run once it is over."""
+        return partial(self._measure_tool, run)
+
+    def _measure_model(self, call: ModelCall) -> None:
+        self._model_calls.labels(call.provider, call.model, call.request.purpose, call.outcome).observe(call.seconds)
+        if call.first_part_after is not None:
+            self._first_parts.labels(call.provider, call.model).observe(call.first_part_after)
+        usage = call.reply.usage if call.reply is not None else None
+        if usage is not None:
+            self._tokens.labels(call.provider, call.model, "input").inc(usage.input_tokens or 0)
+            self._tokens.labels(call.provider, call.model, "output").inc(usage.output_tokens or 0)
+
+    def _measure_tool(self, run: ToolRun) -> None:
+        tool = run.call.name if run.known else "unknown"
+        self._tools.labels(tool, run.outcome).observe(run.seconds)
