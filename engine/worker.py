@@ -197,9 +197,8 @@ class Worker:
         facts = committed.facts
         if facts.lease is None or facts.lease.worker != self._desk.worker_id or job_of(facts) is None:
             return
-        known = self._runners.get(facts.chat_id)
-        if known is not None and known.hold.token == facts.lease.token:
-            return
+        if facts.lease == before.lease:
+            return  # whoever was given the lease runs the chat
         hold = Hold(self._desk, before, facts.lease.token, view=self._view_of(before))
         hold.take(committed)
         runner = Runner(hold)
