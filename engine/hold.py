@@ -17,11 +17,12 @@ from turnwise.engine.toolbox import Toolbox
 from turnwise.engine.view import View
 from turnwise.persistence.protocol import ChatStore, Committed
 from turnwise.providers.protocol import Model
+from turnwise.states.decide import job_of
 from turnwise.states.effects import PutCall
 from turnwise.states.errors import IllegalTransition, StaleLease
 from turnwise.states.events import Event, PartEvent
 from turnwise.states.facts import Facts
-from turnwise.states.names import ChatState, Trigger
+from turnwise.states.names import ChatState, Job, Trigger
 
 
 class Moved(Exception):
@@ -81,6 +82,8 @@ class Hold:
     desk: Desk
     facts: Facts
     token: int
+    job: Job | None = None
+    """The job that runs. It changes the chat only while the chat is where this job belongs."""
     begun_attempt: tuple[int, int] | None = None
     """Step and attempt that this holder started."""
     begun_calls: set[str] = field(default_factory=set)
@@ -126,8 +129,9 @@ class Hold:
         def whole(chain: Chain) -> None:
             nonlocal found
             found = chain.facts
-            script(chain)
-            self.desk.begin(chain, claims=True)
+            if job_of(found) is self.job:
+                script(chain)
+                self.desk.begin(chain, claims=True)
 
         try:
             committed = await self.desk.applier.change(
@@ -139,6 +143,9 @@ class Hold:
             if self.facts.version == known.version:
                 raise
             raise Moved from error
+        if not committed.decisions:
+            self.observe(found)
+            raise Moved
         if self.view is not None and self.view.history_version != found.history_version:
             self.view = None  # someone else has changed messages meanwhile
         self.take(committed)

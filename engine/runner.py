@@ -39,7 +39,6 @@ class Runner:
     def __init__(self, hold: Hold) -> None:
         self.hold = hold
         self.done = anyio.Event()
-        self._job: Job | None = None
         self._scope = anyio.CancelScope()
         self._let_go = False
 
@@ -47,7 +46,7 @@ class Runner:
         """Run job after job until the chat needs none, or is somebody else's."""
         try:
             while (job := self._next_job()) is not None:
-                self._job = job
+                self.hold.job = job
                 with anyio.CancelScope() as self._scope:
                     if self._let_go:
                         self._scope.cancel()
@@ -61,7 +60,7 @@ class Runner:
     def observe(self, facts: Facts) -> None:
         """Take in where the chat is now; cancel the job if it is not what the chat needs any more."""
         self.hold.observe(facts)
-        if self._next_job() is not self._job:
+        if self._next_job() is not self.hold.job:
             self._scope.cancel()
 
     def let_go(self) -> None:
