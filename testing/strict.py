@@ -124,6 +124,8 @@ def _faults_of_message(message: Message) -> Iterator[str]:
             yield f"{message.id}: holds an empty text"
         if isinstance(part, ReasoningPart) and not part.text and part.signature is None:
             yield f"{message.id}: holds an empty reasoning"
+        if isinstance(part, ReasoningPart) and message.partial and part.signature is None:
+            yield f"{message.id}: holds reasoning that was cut off before its signature"
     if message.role == "tool" and len(message.parts) != 1:
         yield f"{message.id}: a tool message holds {len(message.parts)} parts"
     yield from _faults_of_provider_calls(message)

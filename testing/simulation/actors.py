@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any
+from typing import Any, Final
 
 import anyio.lowlevel
 
@@ -14,7 +15,7 @@ from turnwise.engine.clock import Clock, sleep
 from turnwise.engine.settings import Budget, CompactionStrategy, Folded
 from turnwise.engine.tools import Tool, ToolContext, tool
 from turnwise.providers.joining import join
-from turnwise.providers.protocol import ModelPart, ModelReply, ModelRequest
+from turnwise.providers.protocol import ModelPart, ModelReply, ModelRequest, ToolSpec
 from turnwise.states.calls import ClientTool
 from turnwise.states.errors import FatalToolError, ModelError
 from turnwise.states.messages import Message, TextPart
@@ -26,7 +27,8 @@ CLIENT_TOOLS = (
     ClientTool("sign", "Asks the user to sign in time.", {"type": "object"}, deadline=40),
 )
 CONTEXT_LIMIT = 1000
-_ARGUMENTS: list[str | dict[str, str]] = [{"what": "it"}, {"what": "it"}, '{"what": "it"', "hopeless", {}]
+_VALUES: Final = {"integer": 1, "number": 0.5, "boolean": True, "array": [], "object": {}, "null": None}
+"""What a call brings for an argument of each type of JSON schema; text for all others."""
 
 
 @dataclass
@@ -75,7 +77,7 @@ class SimulatedModel:
         """Yield a reply."""
         self._outside.attempts[request.chat_id, request.step, request.attempt] += 1
         self._look_at(request)
-        parts = self._parts()
+        parts = self._parts(request.tools)
         fails_after = self._random.randrange(len(parts) + 1) if self._is_bad(0.15) else None
         stalls_after = self._random.randrange(len(parts) + 1) if self._is_bad(0.05) else None
         for number, part in enumerate(parts):
@@ -99,22 +101,25 @@ class SimulatedModel:
         where = f"{request.chat_id} step {request.step} attempt {request.attempt}"
         self._outside.faults += [f"{where}: {fault}" for fault in faults_in(request)]
 
-    def _parts(self) -> list[ModelPart]:
+    def _parts(self, tools: Sequence[ToolSpec]) -> list[ModelPart]:
         random, parts = self._random, []
         if random.random() < 0.3:
             parts.append(ModelPart("reasoning_delta", text="hm", signature=f"s{self._serial}"))
         parts += [ModelPart("text_delta", text=f"w{number} ") for number in range(random.randrange(4))]
         if random.random() < (0.2 if self.calm else 0.5):
-            parts += [self._call() for _ in range(random.randrange(1, 4))]
+            parts += [self._call(tools) for _ in range(random.randrange(1, 4))]
         usage = None if random.random() < 0.1 else Usage(input_tokens=random.choice([50, 400, 900]), output_tokens=7)
         return [*parts, ModelPart("finish", stop_reason="end_turn", usage=usage)]
 
-    def _call(self) -> ModelPart:
+    def _call(self, tools: Sequence[ToolSpec]) -> ModelPart:
         self._serial += 1
-        name = self._random.choice(["pay", "transfer", "note", "look", "look", "ask_user", "sign", "nonsense"])
-        arguments: str | dict[str, str] = self._random.choice(_ARGUMENTS)
-        call_id = self._random.choice([f"call{self._serial}", "same"])
-        return ModelPart("tool_call", id=call_id, name=name, arguments=arguments)
+        random, call_id = self._random, f"call{self._serial}"
+        tool = random.choice([*tools, ToolSpec("nonsense", "There is no such tool.", {"type": "object"})])
+        proper = {name: _VALUES.get(wanted.get("type"), "it") for name, wanted in _properties(tool).items()}
+        cut = json.dumps(proper)[:-1]
+        chances: list[str | dict[str, Any]] = [proper, proper, proper, cut, "hopeless", {}]
+        arguments = random.choice(chances)
+        return ModelPart("tool_call", id=random.choice([call_id, "same"]), name=tool.name, arguments=arguments)
 
     def _error(self) -> ModelError:
         kind = self._random.choice(["overloaded", "network", "rate_limit", "server_error", "bad_request"])
@@ -128,6 +133,10 @@ class SimulatedModel:
             await sleep(self._clock, self._random.choice([0.5, 20]))
         for _ in range(self._random.randrange(3)):
             await anyio.lowlevel.checkpoint()
+
+
+def _properties(tool: ToolSpec) -> dict[str, Any]:
+    return dict(tool.schema.get("properties", {}))
 
 
 def simulated_tools(random: Random, clock: Clock, outside: Outside) -> list[Tool]:
