@@ -8,13 +8,14 @@ from dataclasses import replace
 from turnwise.persistence.rows import EVENTS, MESSAGES, message_of
 from turnwise.states.errors import StoreError
 from turnwise.states.events import ActionRequiredEvent, QueueEvent
-from turnwise.states.messages import FORMAT, Message, without_metadata
+from turnwise.states.messages import FORMAT, Message
 
 
 def erase(connection: sqlite3.Connection, chat_id: str, blank: Message) -> None:
     """Put `blank` in the place of the message of its id.
 
-    Events keep their numbers, apart from the parts of a reply: they are pruned, the message's event replaces them.
+    Its own event tells it as it is stored. The others keep their numbers, apart from the parts of a reply: they are
+    pruned, the message's event replaces them.
 
     Raises:
         StoreError: the chat has no such message.
@@ -26,11 +27,6 @@ def erase(connection: sqlite3.Connection, chat_id: str, blank: Message) -> None:
     connection.execute(
         "UPDATE messages SET erased = 1, format = ?, body = ? WHERE chat_id = ? AND id = ?",
         (FORMAT, MESSAGES.dump(blank), chat_id, blank.id),
-    )
-    connection.execute(
-        "UPDATE events SET body = json_set(body, '$.message', json(?))"
-        " WHERE chat_id = ? AND kind = 'message' AND json_extract(body, '$.message.id') = ?",
-        (MESSAGES.dump(without_metadata(blank)), chat_id, blank.id),
     )
     _erase_from_queue_events(connection, chat_id, blank)
     said = message_of(*row)

@@ -7,6 +7,8 @@ import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, TypeVar
 
+from pydantic_core import from_json
+
 from turnwise.persistence import audit as audit_log
 from turnwise.persistence.audit import AuditRecord
 from turnwise.persistence.protocol import Overdue
@@ -26,9 +28,9 @@ from turnwise.states.arguments import Cut
 from turnwise.states.calls import ToolCall
 from turnwise.states.effects import RecordReceipt, RecordUsage
 from turnwise.states.errors import ChatNotFound
-from turnwise.states.events import Event, PartEvent
+from turnwise.states.events import Event, MessageEvent, PartEvent
 from turnwise.states.facts import Facts, Lease
-from turnwise.states.messages import Message, in_call_order
+from turnwise.states.messages import Message, in_call_order, without_metadata
 from turnwise.states.names import OPEN_STATUSES, Audience, ChatState
 
 _T = TypeVar("_T")
@@ -160,8 +162,15 @@ def ledger(connection: sqlite3.Connection, chat_id: str) -> list[RecordUsage]:
 
 def events(connection: sqlite3.Connection, chat_id: str, *, after: int, limit: int) -> list[Event]:
     """Return events, in order."""
-    sql = "SELECT body FROM events WHERE chat_id = ? AND seq > ? ORDER BY seq LIMIT ?"
-    return _each(EVENTS, connection.execute(sql, (chat_id, after, limit)))
+    rows = connection.execute(_EVENTS, (chat_id, after, limit))
+    return [_event_of(*row) for row in rows]
+
+
+def _event_of(body: str, form: int | None, message: str | None) -> Event:
+    if form is None or message is None:
+        return EVENTS.load(body)
+    told = {**from_json(body), "message": without_metadata(message_of(form, message))}
+    return MessageEvent.model_validate(told)
 
 
 def shown(connection: sqlite3.Connection, chat_id: str, step: int, attempt: int) -> list[PartEvent]:
@@ -203,6 +212,11 @@ def _listed(words: Iterable[str]) -> str:
     return ", ".join(f"'{word}'" for word in words)
 
 
+_EVENTS: Final = """
+SELECT events.body, format, messages.body
+FROM events LEFT JOIN messages ON messages.chat_id = events.chat_id AND messages.position = events.position
+WHERE events.chat_id = ? AND seq > ? ORDER BY seq LIMIT ?
+"""
 _DEADLINES: Final = f"""
 SELECT chat_id FROM calls JOIN chats ON chats.id = chat_id
 WHERE deadline <= ? AND status IN ({_listed(sorted(OPEN_STATUSES))})

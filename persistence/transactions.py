@@ -18,7 +18,7 @@ from turnwise.persistence.protocol import Committed, Plan
 from turnwise.persistence.rows import EVENTS, blank_facts, micros_of, numbered, row_of
 from turnwise.states.decide import Decision
 from turnwise.states.errors import ChatNotFound, StaleLease, StoreError
-from turnwise.states.events import Event, PartEvent
+from turnwise.states.events import Event, MessageEvent, PartEvent
 from turnwise.states.facts import Facts
 from turnwise.states.names import ChatState
 
@@ -191,10 +191,15 @@ def _update_chat(connection: sqlite3.Connection, after: _Standing, at: datetime)
 
 def _insert_events(connection: sqlite3.Connection, events: Sequence[Event]) -> None:
     connection.executemany(
-        "INSERT INTO events (chat_id, seq, kind, step, attempt, body) VALUES (?, ?, ?, ?, ?, ?)",
-        [(event.chat_id, event.seq, event.kind, *_attempt_of(event), EVENTS.dump(event)) for event in events],
+        "INSERT INTO events (chat_id, seq, kind, step, attempt, position, body) VALUES (?, ?, ?, ?, ?, ?, ?)",
+        [_event_row(event) for event in events],
     )
 
 
-def _attempt_of(event: Event) -> tuple[int, int] | tuple[None, None]:
-    return (event.step, event.attempt) if isinstance(event, PartEvent) else (None, None)
+def _event_row(event: Event) -> tuple[str | int | None, ...]:
+    """Return an event's row. A message is not stored again with its event: the event tells where it is."""
+    step, attempt = (event.step, event.attempt) if isinstance(event, PartEvent) else (None, None)
+    if isinstance(event, MessageEvent):
+        body = event.model_dump_json(exclude={"message"})
+        return event.chat_id, event.seq, event.kind, step, attempt, event.message.position, body
+    return event.chat_id, event.seq, event.kind, step, attempt, None, EVENTS.dump(event)

@@ -113,6 +113,7 @@ CREATE TABLE events (
     kind        TEXT    NOT NULL,
     step        INTEGER,                    -- of part events: with `attempt`, finds what was shown
     attempt     INTEGER,
+    position    INTEGER,                    -- of message events: the message, which the body leaves out
     body        TEXT    NOT NULL,
     PRIMARY KEY (chat_id, seq)
 );
