@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
-import jsonschema
 import pydantic
-from json_repair import repair_json
 
 from turnwise.engine.log import Log
 from turnwise.engine.tools import Tool
 from turnwise.providers.joining import ARGUMENT_TEXT
 from turnwise.states.calls import ClientTool
+
+if TYPE_CHECKING:
+    from jsonschema import ValidationError
 
 _LONG = 40
 _log = Log("turnwise.tools")
@@ -30,7 +31,7 @@ def parse(text: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except ValueError:
-        value = repair_json(text, return_objects=True) if text.lstrip().startswith("{") else None
+        value = _repaired(text) if text.lstrip().startswith("{") else None
         if isinstance(value, dict):
             _log.info("arguments_repaired", length=len(text), keys=sorted(value))
     return value if isinstance(value, dict) else {ARGUMENT_TEXT: text}
@@ -69,6 +70,8 @@ def checked(tool: Tool, arguments: Mapping[str, Any]) -> dict[str, Any]:
         else:
             return {name: getattr(model, name) for name in type(model).model_fields}
     else:
+        import jsonschema  # noqa: PLC0415 - takes long to import, and only tools declared by JSON schema need it
+
         validator = jsonschema.Draft202012Validator(tool.schema)
         problems = [
             f"{_place(found.absolute_path)}: {_without_value(found)}"
@@ -78,6 +81,12 @@ def checked(tool: Tool, arguments: Mapping[str, Any]) -> dict[str, Any]:
             return dict(arguments)
     received = ", ".join(f"{name} ({_measure(value)})" for name, value in arguments.items()) or "none"
     raise BadArguments(f"Invalid arguments for {tool.name}: {'; '.join(problems)}. Received fields: {received}.")
+
+
+def _repaired(text: str) -> Any:
+    from json_repair import repair_json  # noqa: PLC0415 - takes long to import, and few replies need it
+
+    return repair_json(text, return_objects=True)
 
 
 def _coerced_value(value: str, types: tuple[str, ...]) -> Any:
@@ -115,7 +124,7 @@ def _place(path: Any) -> str:
     return ".".join(str(step) for step in path) or "arguments"
 
 
-def _without_value(found: jsonschema.ValidationError) -> str:
+def _without_value(found: ValidationError) -> str:
     if found.validator == "required":
         wanted, given = cast("list[str]", found.validator_value), cast("dict[str, Any]", found.instance)
         missing = [name for name in wanted if name not in given]

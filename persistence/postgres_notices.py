@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 from collections.abc import AsyncIterator
 from functools import partial
@@ -10,12 +11,11 @@ from typing import Final
 
 import anyio
 import asyncpg
-import structlog
 
 from turnwise.persistence.postgres_pool import BROKEN, Pool
 from turnwise.states.errors import StoreError
 
-_log = structlog.get_logger(__name__)
+_log = logging.getLogger("turnwise.persistence")
 
 _SEND: Final = "SELECT pg_notify(current_schema(), payload) FROM unnest($1::text[]) AS payload"
 _ANSWER_WITHIN: Final = 5.0
@@ -63,7 +63,7 @@ class Notices:
             try:
                 await self._pool.run(partial(_send, payloads))
             except StoreError as error:
-                _log.warning("notices_lost", count=len(payloads), problem=error.problem)
+                _log.warning("notices_lost count=%d problem=%s", len(payloads), error.problem)
 
     async def hear(self) -> AsyncIterator[str | None]:
         """Yield the chats that other processes have changed; `None` when some may have been missed."""
@@ -72,7 +72,7 @@ class Notices:
             try:
                 connection = await self._pool.connect()
             except BROKEN as error:
-                _log.warning("listening_failed", problem=self._pool.meaning_of(error).problem)
+                _log.warning("listening_failed problem=%s", self._pool.meaning_of(error).problem)
                 await anyio.sleep(pause)
                 pause = min(pause * 2, _LONGEST_PAUSE)
                 continue
@@ -86,7 +86,7 @@ class Notices:
                     for hint in inbox.taken() or [None]:
                         yield hint
             except BROKEN as error:
-                _log.warning("listening_broke_off", problem=self._pool.meaning_of(error).problem)
+                _log.warning("listening_broke_off problem=%s", self._pool.meaning_of(error).problem)
             finally:
                 self._listening.discard(connection)
                 connection.terminate()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import logging
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -17,7 +18,6 @@ from weakref import WeakValueDictionary
 
 import anyio
 import asyncpg
-import structlog
 
 from turnwise.persistence import postgres_reading as reading
 from turnwise.persistence.audit import GENESIS, from_json
@@ -31,7 +31,7 @@ from turnwise.states.errors import ChatNotFound, StaleLease, StoreError
 from turnwise.states.events import Event, PartEvent
 from turnwise.states.names import ChatState
 
-_log = structlog.get_logger(__name__)
+_log = logging.getLogger("turnwise.persistence")
 
 _COMMIT: Final = statement("commit", Commit._fields)
 _JOURNALLED: Final = ("chat_id", "state", "token", "found_event_seq", "now", "count", "events", "partial_events")
@@ -141,7 +141,7 @@ class Transactions:
                 if decisions:
                     made.append(_prepared(standing, decisions, ()))
             except Exception:  # noqa: BLE001 - whatever is wrong with one chat is no other's business
-                _log.exception("claim_refused", chat_id=chat_id)
+                _log.exception("claim_refused chat_id=%s", chat_id)
         sent += made
         await connection.fetchmany(_COMMIT, [commit for commit, _ in made])
         return [committed for _, committed in made]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
-
-import structlog
 
 from turnwise.persistence import reading
 from turnwise.persistence.audit import GENESIS, record_of, to_json
@@ -22,7 +21,7 @@ from turnwise.states.events import Event, MessageEvent, PartEvent
 from turnwise.states.facts import Facts
 from turnwise.states.names import ChatState
 
-_log = structlog.get_logger(__name__)
+_log = logging.getLogger("turnwise.persistence")
 
 _STANDING: Final = """
 SELECT version, state, event_seq, head, token FROM chats LEFT JOIN leases ON chat_id = id WHERE id = ?
@@ -94,7 +93,7 @@ class Transactions:
             if not connection.in_transaction:
                 raise
             connection.execute("ROLLBACK TO claim")
-            _log.exception("claim_refused", chat_id=chat_id)
+            _log.exception("claim_refused chat_id=%s", chat_id)
             committed = None
         connection.execute("RELEASE claim")
         return committed
