@@ -55,16 +55,41 @@ class RetryPolicy:
 
     first_delay: float = 1
     max_delay: float = 60
-    attempts: int = 25
-    """How many attempts a step gets in all."""
+    attempts: int | None = 25
+    """How many attempts a step gets in all; `None` sets no limit."""
+    openings: int | None = None
+    """How many attempts may fail before anything came of them; `None` leaves it to `attempts`."""
+    reconnects: int | None = None
+    """How often a stream that broke once it was open is opened again; `None` leaves it to `attempts`."""
     after_output: Literal["reset", "never"] = "reset"
     """After visible output: take it back and try again, or end in `error` with the partial text kept."""
 
     def __post_init__(self) -> None:
         _positive("retry.first_delay", self.first_delay)
         _positive("retry.max_delay", self.max_delay)
-        _at_least_one("retry.attempts", self.attempts)
+        for name in ("attempts", "openings", "reconnects"):
+            if getattr(self, name) is not None:
+                _at_least_one(f"retry.{name}", getattr(self, name))
         _one_of("retry.after_output", self.after_output, ("reset", "never"))
+
+    @classmethod
+    def persistent(cls) -> Self:
+        """Return the schedule of a service that never gives a turn up: without end, a minute apart at most."""
+        return cls(attempts=None, max_delay=60)
+
+    @classmethod
+    def interactive(cls) -> Self:
+        """Return the schedule of a person who waits: 3 openings, 6 reconnects, 16 s apart at most, none after output."""
+        return cls(attempts=None, openings=3, reconnects=6, max_delay=16, after_output="never")
+
+    def allows(self, failures: int, broken: int) -> bool:
+        """Return whether there is another attempt after so many failures in a row, `broken` of them once open."""
+        opened_in_vain = failures - broken
+        return (
+            (self.attempts is None or failures < self.attempts)
+            and (self.openings is None or opened_in_vain < self.openings)
+            and (self.reconnects is None or broken <= self.reconnects)
+        )
 
     def delay(self, failures: int, retry_after: float | None = None) -> float:
         """Return the seconds to wait after so many `failures` in a row; the provider's wish is a minimum."""

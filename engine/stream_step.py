@@ -94,13 +94,15 @@ class Attempt:
         step, policy = hold.facts.step, hold.desk.settings.retry
         info = error_info(error, step)
         stays = policy.after_output == "never" and bool(self._builder.partial_parts())
-        if error.retryable and not stays and step.failures + 1 < policy.attempts:
+        opened = self._builder.begun
+        if error.retryable and not stays and policy.allows(step.failures + 1, step.broken + opened):
             delay = policy.delay(step.failures + 1, error.retry_after)
             await hold.fire(
                 lambda chain: chain.fire(
                     Trigger.attempt_discarded,
                     token=hold.token,
                     error=info,
+                    opened=opened,
                     delay=delay,
                     retry_at=chain.now + timedelta(seconds=delay),
                     usage=self._builder.reply().usage,

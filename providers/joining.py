@@ -59,6 +59,11 @@ class ReplyBuilder:
         self._call_ids: set[str] = set()
 
     @property
+    def begun(self) -> bool:
+        """Whether anything came of the reply: a part, or its finish."""
+        return bool(self._slots) or self.finished
+
+    @property
     def finished(self) -> bool:
         """Whether the finish came. A stream that ends without one was cut."""
         return self.finish is not None

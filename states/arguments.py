@@ -110,6 +110,8 @@ class Arguments(TypedDict, total=False):
     summary: Summary
     usage: Usage | None
     error: ErrorInfo
+    opened: bool
+    """Whether the stream of the failed attempt was open: something had come of it."""
     delay: float
     retry_at: datetime
     title: str | None

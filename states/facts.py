@@ -70,6 +70,8 @@ class StepFacts:
     """An attempt was started and neither finished, discarded nor settled: what it has shown is still shown."""
     failures: int = 0
     """Attempts of this step that failed in a row."""
+    broken: int = 0
+    """Of these, attempts whose stream was open when it failed: something had come of it."""
     startup_timeouts: int = 0
     """Attempts of this step that timed out in a row before their first part."""
     retry_at: datetime | None = None

@@ -44,6 +44,8 @@ def mark_settled(draft: Draft) -> None:
 
 def end_step(draft: Draft, reason: StopReason) -> None:
     """Leave the step as it is: nothing of it will be done any more, and the turn ended by `reason`."""
-    draft.step = dataclasses.replace(draft.step, stage=Stage.done, failures=0, startup_timeouts=0, retry_at=None)
+    draft.step = dataclasses.replace(
+        draft.step, stage=Stage.done, failures=0, broken=0, startup_timeouts=0, retry_at=None
+    )
     draft.compaction = dataclasses.replace(draft.compaction, need=Need.none)
     draft.turn = dataclasses.replace(draft.turn, ended_by=reason)

@@ -51,6 +51,7 @@ def discard_attempt(draft: Draft) -> None:
         step,
         attempt_open=False,
         failures=step.failures + 1,
+        broken=step.broken + arguments.get("opened", False),
         startup_timeouts=step.startup_timeouts + 1 if error.kind == "startup_timeout" else 0,
         retry_at=retry_at,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -293,3 +294,40 @@ async def _stalled(clock: ManualClock, model: object, seconds: float) -> None:
     while not model.requests:  # type: ignore[attr-defined]
         await clock.advance(0)
     await clock.advance(seconds)
+
+
+def test_a_persistent_schedule_never_gives_up() -> None:
+    policy = RetryPolicy.persistent()
+    assert policy.allows(10_000, 0)
+    assert [policy.delay(failures) for failures in (1, 6, 7, 8, 10_000)] == [1, 32, 60, 60, 60]
+
+
+def test_an_interactive_schedule_counts_openings_and_reconnects_apart() -> None:
+    policy = RetryPolicy.interactive()
+    assert [policy.allows(failures, 0) for failures in (1, 2, 3)] == [True, True, False]
+    assert [policy.allows(failures, failures) for failures in (6, 7)] == [True, False]
+    assert policy.allows(8, 6)
+    assert [policy.delay(failures) for failures in (1, 5, 6)] == [1, 16, 16]
+
+
+async def test_a_stream_that_breaks_silently_is_reopened_more_often_than_one_that_never_opens(
+    open_engine: OpenEngine, strict_model: MakeModel
+) -> None:
+    """What came of a broken attempt is no text, so it may be taken back unseen."""
+    opened = ModelPart("reasoning_delta", signature="s")
+    broken = Reply(parts=[opened], error=ModelError("network"), error_after=1)
+    refused = Reply(error=ModelError("overloaded"))
+    clock = ManualClock()
+    for replies, calls in (([broken] * 6 + ["done"], 7), ([refused] * 3, 3)):
+        model = strict_model(replies)
+        policy = RetryPolicy.interactive()
+        settings = retrying(retry=replace(policy, after_output="reset"))
+        async with open_engine(model, clock=clock, settings=settings) as engine:
+            chat = await engine.create_chat()
+            await engine.send_message(chat.id, "hello")
+            async for event in engine.events(chat.id):
+                if event.kind == "retry":
+                    await clock.advance(event.delay)
+                if event.kind == "turn_finished":
+                    break
+            assert len(model.requests) == calls
