@@ -79,7 +79,7 @@ class RetryPolicy:
 
     @classmethod
     def interactive(cls) -> Self:
-        """Return the schedule of a person who waits: 3 openings, 6 reconnects, 16 s apart at most, none after output."""
+        """Return the schedule of someone who waits: 3 openings, 6 reconnects, 16 s apart, none after output."""
         return cls(attempts=None, openings=3, reconnects=6, max_delay=16, after_output="never")
 
     def allows(self, failures: int, broken: int) -> bool:

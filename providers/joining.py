@@ -22,7 +22,7 @@ _part_adapter: TypeAdapter[Part] = TypeAdapter(Part)
 
 
 def read_arguments(_name: str, given: str | Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments as they came, or the JSON object that text spells, or hopeless text under `ARGUMENT_TEXT`."""
+    """Return the arguments as they came, the object that JSON spells, or hopeless text under `ARGUMENT_TEXT`."""
     if isinstance(given, Mapping):
         return dict(given)
     try:
