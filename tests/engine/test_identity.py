@@ -45,6 +45,16 @@ def test_nothing_is_said_of_workers_elsewhere_or_of_other_names() -> None:
 async def test_the_chats_of_a_dead_process_are_taken_over_without_waiting_for_their_leases(tmp_path: object) -> None:
     """The lease would last a minute; the takeover needs one poll."""
     url = f"sqlite:///{tmp_path}/chats.db"
+    chat_id = chat_of_a_killed_process(url)
+    settings = Settings(lease=60, poll_interval=0.05)
+    async with Engine(url, model=ScriptedModel([Reply("taken over")]), settings=settings) as engine:
+        chat = await engine.wait(chat_id, timeout=10)
+        assert chat.state == "waiting"
+        assert [message.text for message in await engine.messages(chat_id)] == ["hello", "taken over"]
+        assert (await engine.verify(chat_id)).ok
+
+
+def chat_of_a_killed_process(url: str) -> str:
     with subprocess.Popen(
         [sys.executable, "-c", HOLD_AND_WAIT, url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
@@ -52,12 +62,7 @@ async def test_the_chats_of_a_dead_process_are_taken_over_without_waiting_for_th
         chat_id = process.stdout.readline().strip()
         process.send_signal(signal.SIGKILL)
         process.wait()
-    settings = Settings(lease=60, poll_interval=0.05)
-    async with Engine(url, model=ScriptedModel([Reply("taken over")]), settings=settings) as engine:
-        chat = await engine.wait(chat_id, timeout=10)
-        assert chat.state == "waiting"
-        assert [message.text for message in await engine.messages(chat_id)] == ["hello", "taken over"]
-        assert (await engine.verify(chat_id)).ok
+    return chat_id
 
 
 HOLD_AND_WAIT = """
