@@ -1,0 +1,94 @@
+"""The processes that share a store: started, doomed, frozen, woken, stopped and killed."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Iterator
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+import anyio
+import worker_process
+from worker_process import Doom, Place
+
+_PROCESSES = multiprocessing.get_context("forkserver")
+_PROCESSES.set_forkserver_preload(
+    ["__main__", "turnwise.engine.cli.worker", "turnwise.persistence.postgres", "turnwise.testing.strict"]
+)
+
+
+class Crew:
+    """Workers, and clients that die, on one store. None outlives it."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.workers: list[BaseProcess] = []
+        self._all: list[BaseProcess] = []
+
+    @classmethod
+    @contextlib.contextmanager
+    def on(cls, place: Place) -> Iterator[Crew]:
+        """Give a crew, and kill at the end whoever is left of it."""
+        crew = cls(place)
+        try:
+            yield crew
+        finally:
+            for process in crew._all:
+                process.kill()
+                process.join()
+
+    def hire(self, doom: Doom | None = None) -> BaseProcess:
+        """Start a worker."""
+        worker = self._start(worker_process.work, doom)
+        self.workers.append(worker)
+        return worker
+
+    def submit(self, chat_id: str, doom: Doom) -> BaseProcess:
+        """Start a client that answers a chat's calls."""
+        return self._start(worker_process.submit, doom, chat_id)
+
+    def bury(self) -> int:
+        """Forget the workers that are dead; return how many were."""
+        before = len(self.workers)
+        self.workers = [worker for worker in self.workers if worker.is_alive()]
+        return before - len(self.workers)
+
+    def kill(self, worker: BaseProcess) -> None:
+        """End a worker with no cleanup."""
+        self.workers.remove(worker)
+        worker.kill()
+        worker.join()
+
+    def freeze(self, worker: BaseProcess) -> None:
+        """Stop a worker in the middle of whatever it does; it does not know."""
+        _send(worker, signal.SIGSTOP)
+
+    def thaw(self, worker: BaseProcess) -> None:
+        """Let a worker go on as if nothing had been."""
+        _send(worker, signal.SIGCONT)
+
+    async def dismiss(self, worker: BaseProcess) -> int | None:
+        """Ask a worker to stop, wait until it has, and return its exit code."""
+        self.workers.remove(worker)
+        _send(worker, signal.SIGTERM)
+        await self.ended(worker)
+        return worker.exitcode
+
+    async def ended(self, process: BaseProcess) -> None:
+        """Wait until a process has ended."""
+        await anyio.wait_readable(process.sentinel)
+        process.join()
+
+    def _start(self, target: Callable[..., None], doom: Doom | None, *given: Any) -> BaseProcess:
+        process: Any = _PROCESSES.Process(target=target, args=(self.place, doom or Doom(), *given), daemon=True)
+        process.start()
+        self._all.append(process)
+        return process  # type: ignore[no-any-return]
+
+
+def _send(process: BaseProcess, sent: signal.Signals) -> None:
+    if process.pid is not None and process.is_alive():
+        os.kill(process.pid, sent)

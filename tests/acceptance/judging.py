@@ -1,0 +1,79 @@
+"""What must be true in the end: of every chat, of the world outside, and of what the processes said."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+
+from worker_process import Place
+
+from turnwise.persistence.audit import AuditRecord
+from turnwise.persistence.locate import store_from_url
+from turnwise.persistence.protocol import ChatStore
+from turnwise.states.names import CallStatus
+from turnwise.testing.simulation.checks import problems_of
+
+_NEVER_SAID = ("database is locked", "job_failed", "never awaited", "Task exception")
+
+
+async def problems_of_all(place: Place, accepted: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return every promise that was broken to the chats whose `accepted` messages are known."""
+    store = store_from_url(place.url, durability="full", now=None)
+    await store.open()
+    try:
+        found = [problem for chat_id in accepted for problem in await _of_a_chat(store, chat_id, accepted[chat_id])]
+        acts = [line.split() for line in place.world.read_text().splitlines()] if place.world.exists() else []
+        found += [problem async for problem in _of_the_world(store, [*accepted], acts)]
+    finally:
+        await store.close()
+    return [*found, *_of_the_words(place)]
+
+
+async def _of_a_chat(store: ChatStore, chat_id: str, accepted: Sequence[str]) -> list[str]:
+    found = await problems_of(store, chat_id)
+    history = await store.history(chat_id)
+    kept = Counter(message.id for message in history if message.role == "user")
+    kept.update(queued.id for queued in (await store.facts(chat_id)).queue)
+    found += [
+        f"{chat_id}: message {each} was accepted and is kept {kept[each]} times" for each in accepted if kept[each] != 1
+    ]
+    if history and history[-1].role == "user":
+        found.append(f"{chat_id}: its last message has no answer")
+    return found
+
+
+async def _of_the_world(store: ChatStore, chats: Sequence[str], acts: Sequence[Sequence[str]]) -> AsyncIterator[str]:
+    """Yield acts that nobody had recorded, that were done twice, or that had two keys; and results without an act."""
+    done = Counter((act[1], act[2], act[0]) for act in acts if act[0] != "fault")
+    for fault in (act for act in acts if act[0] == "fault"):
+        yield f"the model was asked what a strict provider refuses: {' '.join(fault[1:])}"
+    keys = {(act[1], act[2], act[3]) for act in acts if act[0] != "fault"}
+    for (chat_id, call_id), count in Counter((chat_id, call_id) for chat_id, call_id, _ in keys).items():
+        if count > 1:
+            yield f"{chat_id}: call {call_id} acted under {count} keys"
+    for chat_id in chats:
+        started = _starts(await store.audit(chat_id))
+        calls = await store.calls(chat_id, [*started, *(call for chat, call, _ in done if chat == chat_id)])
+        for call_id, call in calls.items():
+            acted = done.pop((chat_id, call_id, call.name), 0)
+            told = f"{chat_id}: {call.name} {call_id}, which {call.status},"
+            if acted > started[call_id]:
+                yield f"{told} was started {started[call_id]} times, and acted {acted} times"
+            if call.crash == "at_most_once" and started[call_id] > 1:
+                yield f"{told} may run once, and was started {started[call_id]} times"
+            if call.status is CallStatus.succeeded and acted == 0:
+                yield f"{told} has not acted"
+    for (chat_id, call_id, name), count in done.items():
+        yield f"{chat_id}: {name} acted {count} times for {call_id}, which is no call of it"
+
+
+def _starts(records: Sequence[AuditRecord]) -> Counter[str]:
+    return Counter(write.id for record in records for write in record.writes if write.kind == "call:started")
+
+
+def _of_the_words(place: Place) -> Iterator[str]:
+    words = place.words.read_text(errors="replace") if place.words.exists() else ""
+    for never in _NEVER_SAID:
+        if never in words:
+            at = words.index(never)
+            yield f"a process said: {words[max(0, at - 500) : at + 1500]}"

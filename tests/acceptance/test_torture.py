@@ -1,0 +1,39 @@
+"""Chats under torture: whatever is done to their workers and their database, every promise is kept.
+
+`TORTURE_SECONDS` and `TORTURE_CHATS` say how long and how many for each store, `TORTURE_SEED` what is done.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+
+import pytest
+from postgres_server import Server
+from torture import PATIENCE, Torture
+from worker_process import Place
+
+SECONDS = float(os.environ.get("TORTURE_SECONDS", "6"))
+CHATS = int(os.environ.get("TORTURE_CHATS", "40"))
+SEED = int(os.environ.get("TORTURE_SEED") or secrets.randbelow(1_000_000))
+
+pytestmark = pytest.mark.timeout(SECONDS + PATIENCE + CHATS + 30)
+
+
+async def assert_unbroken(torture: Torture) -> None:
+    problems = await torture.run()
+    assert problems == [], f"make torture TORTURE_SEED={SEED} after {dict(torture.deeds)}"
+    deeds = ["kill", "freeze", "replace", "submit", "say", "died of their doom", *(["harm"] * bool(torture.mischief))]
+    assert [deed for deed in deeds if torture.deeds[deed] == 0] == [], "the torture was too mild to tell anything"
+
+
+async def test_no_promise_is_broken_on_sqlite(tmp_path: Path) -> None:
+    await assert_unbroken(Torture(Place(f"sqlite:///{tmp_path}/chats.db", tmp_path), SEED, SECONDS, CHATS))
+
+
+async def test_no_promise_is_broken_on_a_postgresql_whose_connections_are_cut_and_that_restarts(tmp_path: Path) -> None:
+    with Server.running() as server:
+        place = Place(server.url("torture"), tmp_path)
+        mischief = (server.cut, server.cut, server.restart)
+        await assert_unbroken(Torture(place, SEED, SECONDS, CHATS, mischief=mischief, store_may_fail=True))

@@ -1,0 +1,148 @@
+"""Worker processes one by one: replaced, killed, frozen and woken, on both stores."""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pytest
+from crew import Crew
+from judging import problems_of_all
+from postgres_server import Server
+from worker_process import ASK, Doom, Place
+
+from turnwise import Engine, Settings
+from turnwise.providers.demo import DemoModel
+from turnwise.states.events import Event, PartEvent
+
+pytestmark = pytest.mark.timeout(60)
+
+LONG = 600.0
+"""A lease that does not run out in a test."""
+SHORT = 1.0
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[Server]:
+    with Server.running() as server:
+        yield server
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/chats.db"
+    server: Server = request.getfixturevalue("postgres")
+    return server.url(f"s{abs(hash(tmp_path))}")
+
+
+def client_of(place: Place) -> Engine:
+    return Engine(place.url, model=DemoModel(), settings=Settings(run_worker=False))
+
+
+async def begun(client: Engine, *said: str) -> dict[str, list[str]]:
+    """Begin a chat with each message; return the chats, each with what it accepted."""
+    accepted = {}
+    for message in said:
+        chat = await client.create_chat(client_tools=[ASK])
+        accepted[chat.id] = [(await client.send_message(chat.id, message)).message_id]
+    return accepted
+
+
+async def everything(client: Engine, chat_id: str) -> tuple[str, list[Event]]:
+    """Return all that was ever written of a chat."""
+    return await client.export_audit(chat_id), [event async for event in client.events(chat_id, follow=False)]
+
+
+async def triggers(client: Engine, chats: Iterable[str]) -> Counter[str]:
+    logs = [await client.audit(chat_id) for chat_id in chats]
+    return Counter(record.trigger for records in logs for record in records)
+
+
+async def test_workers_are_replaced_one_by_one_and_every_chat_finishes(url: str, tmp_path: Path) -> None:
+    """A redeploy: chats are let go, not abandoned, so nobody waits for a lease to run out."""
+    place = Place(url, tmp_path, lease=LONG)
+    async with client_of(place) as client:
+        with Crew.on(place) as crew:
+            old = [crew.hire() for _ in range(3)]
+            accepted = await begun(client, *["Please: note pay slow"] * 50)
+            for worker in old:
+                crew.hire()
+                assert await crew.dismiss(worker) == 0
+            for chat_id in accepted:
+                assert (await client.wait(chat_id)).state == "waiting"
+        log = await triggers(client, accepted)
+    assert log["released"] > 0
+    assert log["lease_expired"] == 0
+    assert await problems_of_all(place, accepted) == []
+
+
+@pytest.mark.parametrize(
+    ("tool", "outcome", "acts"), [("pay", "unknown", 1), ("note", "succeeded", 2), ("book", "succeeded", 1)]
+)
+async def test_a_worker_that_is_killed_in_a_tool_is_replaced_at_once(
+    url: str, tmp_path: Path, tool: str, outcome: str, acts: int
+) -> None:
+    """Its process is known to be dead although its lease is long; and the tool decides what comes of the call."""
+    place = Place(url, tmp_path, lease=LONG)
+    async with client_of(place) as client:
+        with Crew.on(place) as crew:
+            killed = crew.hire(Doom(f"in {tool}"))
+            accepted = await begun(client, f"Please: {tool}")
+            (chat_id,) = accepted
+            await crew.ended(killed)
+            crew.hire()
+            assert (await client.wait(chat_id)).state == "waiting"
+        assert (await triggers(client, accepted))["lease_expired"] == 1
+        (result,) = [message.result for message in await client.messages(chat_id) if message.result]
+    assert result.outcome == outcome
+    acted = place.world.read_text().splitlines()
+    assert (len(acted), len(set(acted))) == (acts, 1)
+    assert await problems_of_all(place, accepted) == []
+
+
+async def test_a_worker_that_wakes_after_its_lease_can_write_nothing(url: str, tmp_path: Path) -> None:
+    """It was frozen in the middle of a stream; the other has finished the turn when it goes on."""
+    place = Place(url, tmp_path, lease=SHORT)
+    async with client_of(place) as client:
+        with Crew.on(place) as crew:
+            frozen = crew.hire()
+            accepted = await begun(client, "Please: slow")
+            (chat_id,) = accepted
+            async for event in client.events(chat_id):
+                if isinstance(event, PartEvent):
+                    break
+            crew.freeze(frozen)
+            crew.hire()
+            await client.wait(chat_id)
+            before = await everything(client, chat_id)
+            crew.thaw(frozen)
+            assert await crew.dismiss(frozen) == 0
+            assert await everything(client, chat_id) == before
+        assert len({record.actor for record in await client.audit(chat_id) if record.actor.startswith("worker:")}) == 2
+    assert await problems_of_all(place, accepted) == []
+
+
+async def test_a_payment_that_froze_with_its_worker_is_made_once_and_its_late_result_is_refused(
+    url: str, tmp_path: Path
+) -> None:
+    place = Place(url, tmp_path, lease=SHORT)
+    async with client_of(place) as client:
+        with Crew.on(place) as crew:
+            frozen = crew.hire(Doom("in pay", signal=signal.SIGSTOP))
+            accepted = await begun(client, "Please: pay")
+            (chat_id,) = accepted
+            await client.wait(chat_id, until=["executing_tools"])
+            crew.hire()
+            rested = await client.wait(chat_id)
+            before = await everything(client, chat_id)
+            crew.thaw(frozen)
+            assert await crew.dismiss(frozen) == 0
+            assert await everything(client, chat_id) == before
+        assert rested.state == "waiting"
+        (paid,) = [message.result for message in await client.messages(chat_id) if message.result]
+    assert paid.outcome == "unknown"
+    assert place.world.read_text().count("pay ") == 1
+    assert await problems_of_all(place, accepted) == []

@@ -1,0 +1,238 @@
+"""Torture: hundreds of chats, and workers that die, freeze, wake and are replaced; one seed decides what is done.
+
+Real processes run in real time, so the same seed does the same things, at moments that differ.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Final, TypeVar
+
+import anyio
+from anyio.abc import TaskGroup
+from crew import Crew
+from judging import problems_of_all
+from worker_process import ASK, ORDER, Doom, Place, answers
+
+from turnwise import Chat, Engine
+from turnwise.providers.demo import DemoModel
+from turnwise.states.errors import (
+    ConflictingReplay,
+    IllegalTransition,
+    QueueFull,
+    StoreError,
+    ToolResultMismatch,
+)
+
+_T = TypeVar("_T")
+Mischief = Callable[[], Awaitable[None]]
+Deed = Callable[[Crew, Engine], Awaitable[None]]
+_REFUSALS = (IllegalTransition, ConflictingReplay, ToolResultMismatch, QueueFull)
+_PLACES = (
+    "before a commit",
+    "after a commit",
+    "in a compaction",
+    "in pay",
+    "in note",
+    "in book",
+    "asking what became of a call",
+)
+_ERRANDS = ("pay", "note", "book", "ask", "pay note", "pay ask", "book note ask", "note note pay", "")
+_MANNERS = ("", "", "full", "flaky", "slow", "full flaky")
+PATIENCE: Final = 90.0
+"""Seconds in which every chat must come to rest once the mischief is over."""
+
+
+@dataclass
+class Torture:
+    """One run: what is done to the chats of a place, and what became of them."""
+
+    place: Place
+    seed: int
+    seconds: float
+    chats: int
+    workers: int = 4
+    mischief: Sequence[Mischief] = ()
+    """What is done to the database itself."""
+    store_may_fail: bool = False
+    """Whether clients must reckon with a `StoreError` while the database is tortured."""
+    deeds: Counter[str] = field(default_factory=Counter)
+    """What was done, and how often."""
+    problems: list[str] = field(default_factory=list)
+    _accepted: dict[str, list[str]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._random = Random(self.seed)  # noqa: S311 - the dice of the torturer
+        self._deck: list[Deed] = []
+
+    async def run(self) -> list[str]:
+        """Torture, let the chats come to rest, and return every promise that was broken."""
+        settings = self.place.settings(run_worker=False)
+        async with Engine(self.place.url, model=DemoModel(), settings=settings) as client:
+            with Crew.on(self.place) as crew:
+                await self._torment(crew, client)
+                await self._calm_down(crew, client)
+        return [*self.problems, *await problems_of_all(self.place, self._accepted)]
+
+    async def _torment(self, crew: Crew, client: Engine) -> None:
+        async with anyio.create_task_group() as tasks:
+            for _ in range(self.chats):
+                tasks.start_soon(self._begin, client)
+            with anyio.move_on_after(self.seconds):
+                while True:
+                    self.deeds["died of their doom"] += crew.bury()
+                    while len(crew.workers) < self.workers:
+                        crew.hire(self._doom())
+                    await anyio.sleep(self._random.uniform(0.01, 0.15))
+                    self._strike(crew, client, tasks)
+
+    def _strike(self, crew: Crew, client: Engine, tasks: TaskGroup) -> None:
+        if not self._deck:
+            self._deck = [deed for deed, times in self._program() for _ in range(times)]
+            self._random.shuffle(self._deck)
+        deed = self._deck.pop()
+        self.deeds[deed.__name__.strip("_")] += 1
+        tasks.start_soon(deed, crew, client)
+
+    def _program(self) -> Sequence[tuple[Deed, int]]:
+        """Return what is done, and how often before everything has been done once."""
+        return (
+            (self._kill, 4),
+            (self._freeze, 2),
+            (self._replace, 1),
+            (self._submit, 4),
+            (self._die_submitting, 1),
+            (self._interrupt, 1),
+            (self._say, 5),
+            *([(self._harm, 1)] if self.mischief else []),
+        )
+
+    # What is done to workers
+
+    async def _kill(self, crew: Crew, _client: Engine) -> None:
+        crew.kill(self._random.choice(crew.workers))
+
+    async def _freeze(self, crew: Crew, _client: Engine) -> None:
+        """Stop a worker until others have taken its chats, then wake it: it believes that it still holds them."""
+        worker = self._random.choice(crew.workers)
+        crew.freeze(worker)
+        with anyio.CancelScope(shield=True):
+            await anyio.sleep(self.place.lease * self._random.uniform(0.1, 2))
+            crew.thaw(worker)
+
+    async def _replace(self, crew: Crew, _client: Engine) -> None:
+        worker = self._random.choice(crew.workers)
+        crew.hire(self._doom())
+        crew.thaw(worker)
+        await crew.dismiss(worker)
+
+    async def _harm(self, _crew: Crew, _client: Engine) -> None:
+        await self._random.choice(self.mischief)()
+
+    def _doom(self) -> Doom:
+        place = self._random.choice(("nowhere", *_PLACES))
+        return Doom(place, self._random.randint(1, 40) if place.endswith("commit") else 1)
+
+    # What clients do
+
+    async def _begin(self, client: Engine) -> None:
+        await anyio.sleep(self._random.uniform(0, self.seconds))
+        chat = await self._persist(lambda: client.create_chat(client_tools=[ASK]))
+        self._accepted[chat.id] = []
+        await self._send(client, chat.id)
+
+    async def _say(self, _crew: Crew, client: Engine) -> None:
+        for chat_id in self._random.sample([*self._accepted], min(5, len(self._accepted))):
+            await self._send(client, chat_id)
+
+    async def _send(self, client: Engine, chat_id: str) -> None:
+        said = f"{ORDER} {self._random.choice(_ERRANDS)} {self._random.choice(_MANNERS)}"
+        client_id = f"m{self._random.getrandbits(64)}"
+        try:
+            receipt = await self._persist(lambda: client.send_message(chat_id, said, client_id=client_id))
+        except _REFUSALS:
+            return
+        self._accepted[chat_id].append(receipt.message_id)
+
+    async def _submit(self, _crew: Crew, client: Engine) -> None:
+        for chat in await self._asking(client):
+            await self._answer(client, chat)
+
+    async def _die_submitting(self, crew: Crew, client: Engine) -> None:
+        for chat in (await self._asking(client))[:1]:
+            crew.submit(chat.id, Doom(self._random.choice(_PLACES[:2]), self._random.randint(1, 2)))
+
+    async def _interrupt(self, _crew: Crew, client: Engine) -> None:
+        if self._accepted:
+            chat_id = self._random.choice([*self._accepted])
+            try:
+                await self._persist(lambda: client.interrupt(chat_id))
+            except _REFUSALS:
+                self.deeds["interrupts refused"] += 1
+
+    async def _asking(self, client: Engine) -> list[Chat]:
+        return (await self._persist(lambda: client.list_chats(state="requires_action", limit=5))).items
+
+    async def _answer(self, client: Engine, chat: Chat) -> None:
+        """Answer, and answer again: the second time changes nothing and gets the same receipt."""
+        results = answers(chat.open_calls)
+        try:
+            first = await self._persist(lambda: client.submit_tool_results(chat.id, results))
+            again = await self._persist(lambda: client.submit_tool_results(chat.id, results))
+        except _REFUSALS:
+            self.deeds["submissions refused"] += 1
+            return
+        if (again.receipt_id, again.replayed) != (first.receipt_id, True):
+            self.problems.append(f"{chat.id}: the same results got {first}, then {again}")
+
+    async def _persist(self, deed: Callable[[], Awaitable[_T]]) -> _T:
+        """Do it; again, where the database is known to be out of reach now and then."""
+        while True:
+            try:
+                return await deed()
+            except StoreError:
+                if not self.store_may_fail:
+                    raise
+                self.deeds["store errors"] += 1
+                await anyio.sleep(0.1)
+
+    # How it ends
+
+    async def _calm_down(self, crew: Crew, client: Engine) -> None:
+        """With live workers, and clients that do their part, every chat comes to rest."""
+        for worker in [*crew.workers]:
+            crew.thaw(worker)
+            crew.kill(worker)
+        for _ in range(self.workers):
+            crew.hire()
+        moving: list[Chat] = []
+        with anyio.move_on_after(PATIENCE):
+            while True:
+                chats = [await self._persist(lambda: client.get_chat(chat_id)) for chat_id in self._accepted]  # noqa: B023
+                moving = [chat for chat in chats if chat.state != "waiting"]
+                if not moving:
+                    break
+                for chat in moving:
+                    await self._help(client, chat)
+                await anyio.sleep(0.1)
+        for chat in moving:
+            self.problems.append(f"{chat.id} does not come to rest: {(await client.explain(chat.id)).reason}")
+        for worker in [*crew.workers]:
+            code = await crew.dismiss(worker)
+            if code not in (0, -signal.SIGTERM):  # the latter, if it had hardly begun
+                self.problems.append(f"a worker that was asked to stop ended with {code}")
+
+    async def _help(self, client: Engine, chat: Chat) -> None:
+        if chat.state == "requires_action":
+            await self._answer(client, chat)
+        elif chat.state == "error":
+            self.problems.append(f"{chat.id} is in error: {chat.last_error}")
+        if chat.state == "error" or (chat.state == "interrupted" and chat.settled):
+            try:
+                await client.resume(chat.id)
+            except _REFUSALS:
+                await self._send(client, chat.id)

@@ -1,0 +1,217 @@
+"""A worker, or a client, as a process that may be doomed. What its model says depends on what it is asked alone."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from turnwise import ClientTool, CompactionPolicy, Engine, RetryPolicy, Settings, ToolContext, ToolResult, tool
+from turnwise.engine.cli.worker import run_until_stopped
+from turnwise.engine.tools import Tool
+from turnwise.persistence.locate import store_from_url
+from turnwise.persistence.protocol import ChatStore
+from turnwise.providers.protocol import ModelReply, ModelRequest
+from turnwise.providers.scripted import Call, Reply, ScriptedModel
+from turnwise.testing.strict import faults_in
+
+ASK = ClientTool("ask", "Ask the person.", {"type": "object"})
+ORDER = "Please:"
+"""How a message begins that wants work. The words after it are tools to call, and `full`, `flaky` and `slow`."""
+_CALLABLE = ("pay", "note", "book", "ask")
+_WRITES = ("create", "change", "claim", "journal", "renew")
+
+
+@dataclass
+class Doom:
+    """The place at which this process dies, when it comes there for the nth time, with no cleanup; or else freezes."""
+
+    place: str = "nowhere"
+    times: int = 1
+    signal: signal.Signals = signal.SIGKILL
+
+    def at(self, place: str) -> None:
+        """Die if this is the place and the time."""
+        self.times -= place == self.place
+        if place == self.place and self.times == 0:
+            os.kill(os.getpid(), self.signal)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a process works: the store, the file that stands for the world outside, and the file for its words."""
+
+    url: str
+    folder: Path
+    lease: float = 1.5
+    shutdown_grace: float = 0.1
+
+    @property
+    def world(self) -> Path:
+        """What has really happened, a line for every act."""
+        return self.folder / "world"
+
+    @property
+    def words(self) -> Path:
+        """What the processes have logged."""
+        return self.folder / "words"
+
+    def settings(self, *, run_worker: bool = True) -> Settings:
+        """Return settings under which little time passes between two things that can go wrong."""
+        return Settings(
+            run_worker=run_worker,
+            lease=self.lease,
+            renew_every=self.lease / 3,
+            poll_interval=0.1,
+            shutdown_grace=self.shutdown_grace,
+            coalesce=0.005,
+            retry=RetryPolicy(first_delay=0.02),
+            compaction=CompactionPolicy(context_limit=100),
+        )
+
+
+class DoomedStore:
+    """A store whose process may die right before or right after a commit."""
+
+    def __init__(self, store: ChatStore, doom: Doom) -> None:
+        self._store = store
+        self._doom = doom
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._store, name)
+        return functools.partial(self._write, method) if name in _WRITES else method
+
+    async def _write(self, method: Callable[..., Coroutine[Any, Any, Any]], *given: Any, **named: Any) -> Any:
+        self._doom.at("before a commit")
+        committed = await method(*given, **named)
+        self._doom.at("after a commit")
+        return committed
+
+
+class ObedientModel(ScriptedModel):
+    """Does what the last message says: no memory, so that every process answers alike."""
+
+    def __init__(self, act: Callable[..., None], doom: Doom) -> None:
+        super().__init__(self._answer, summary=Reply("What was asked was done.", usage=(50, 7), delay=0.002))
+        self._act = act
+        self._doom = doom
+
+    async def generate(self, request: ModelRequest) -> ModelReply:
+        """Summarise; it may be the last that this process does."""
+        self._doom.at("in a compaction")
+        return await super().generate(request)
+
+    def _answer(self, request: ModelRequest) -> Reply:
+        for fault in faults_in(request):
+            self._act("fault", fault)
+        last = request.messages[-1]
+        if last.role != "user" or not last.text.startswith(ORDER):
+            return Reply("All that was asked is done.", chunks=9, usage=(20, 6), delay=0.002)
+        words = last.text.split()
+        return Reply(
+            f"On it, for the {request.attempt}. time.",
+            chunks=6,
+            calls=[Call(word, {}) for word in words if word in _CALLABLE],
+            usage=(90 if "full" in words else 10, 5),
+            delay=0.05 if "slow" in words else 0.002,
+            error_after=2 if "flaky" in words and request.attempt == 1 else None,
+        )
+
+
+def tools(place: Place, act: Callable[..., None], doom: Doom) -> list[Tool]:
+    """Return a tool of each kind. They act on the world, and may be the last that this process does."""
+
+    async def begin(name: str, context: ToolContext) -> None:
+        act(name, context.chat_id, context.call_id, context.idempotency_key)
+        doom.at(f"in {name}")
+        await anyio.sleep(0.01)
+
+    async def booked(context: ToolContext) -> str | None:
+        doom.at("asking what became of a call")
+        acts = [line.split() for line in place.world.read_text().splitlines()]
+        return "booked before" if any(act[::3] == ["book", context.idempotency_key] for act in acts) else None
+
+    @tool
+    async def pay(context: ToolContext) -> str:
+        """Pay, at most once."""
+        await begin("pay", context)
+        return "paid"
+
+    @tool(crash="at_least_once", parallel_safe=True)
+    async def note(context: ToolContext) -> str:
+        """Note it down, at least once."""
+        await begin("note", context)
+        return "noted"
+
+    @tool(crash="at_least_once", reconcile=booked)
+    async def book(context: ToolContext) -> str:
+        """Book, and know afterwards whether it was done."""
+        await begin("book", context)
+        return "booked"
+
+    return [pay, note, book]
+
+
+def work(place: Place, doom: Doom) -> None:
+    """Be a worker until SIGTERM."""
+    _quietly(place, _work, doom)
+
+
+def submit(place: Place, doom: Doom, chat_id: str) -> None:
+    """Be a client that answers every open call of a chat, twice."""
+    _quietly(place, _submit, doom, chat_id)
+
+
+def answers(calls: list[Any]) -> list[ToolResult]:
+    """Return what a client answers: the same whoever is asked."""
+    return [ToolResult(call.call_id, f"agreed to {call.call_id}") for call in calls if call.name == "ask"]
+
+
+def _quietly(place: Place, main: Callable[..., Coroutine[Any, Any, None]], *given: Any) -> None:
+    log = os.open(place.words, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    logging.basicConfig(level=logging.INFO)
+    logging.getLogger("turnwise").setLevel(logging.DEBUG)
+    anyio.run(main, place, *given)
+
+
+def _engine(place: Place, doom: Doom, *, run_worker: bool) -> Engine:
+    world = os.open(place.world, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+    def act(*words: str) -> None:
+        os.write(world, f"{' '.join(words)}\n".encode())
+
+    settings = place.settings(run_worker=run_worker)
+    store: Any = DoomedStore(store_from_url(place.url, durability=settings.durability, now=None), doom)
+    return Engine(store, model=ObedientModel(act, doom), tools=tools(place, act, doom), settings=settings)
+
+
+async def _work(place: Place, doom: Doom) -> None:
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(_die_with_the_parent)
+        await run_until_stopped(_engine(place, doom, run_worker=True))
+        tasks.cancel_scope.cancel()
+
+
+async def _submit(place: Place, doom: Doom, chat_id: str) -> None:
+    async with _engine(place, doom, run_worker=False) as engine:
+        results = answers((await engine.get_chat(chat_id)).open_calls)
+        if results:
+            await engine.submit_tool_results(chat_id, results)
+            await engine.submit_tool_results(chat_id, results)
+
+
+async def _die_with_the_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        await anyio.wait_readable(parent.sentinel)
+        os.kill(os.getpid(), signal.SIGKILL)
