@@ -3,6 +3,9 @@
 
 PYTHON ?= python3
 TESTS ?=
+TORTURE_SECONDS ?= 150
+TORTURE_CHATS ?= 400
+TORTURE_SEED ?=
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
@@ -11,16 +14,20 @@ INSTALLED := $(VENV)/.installed
 INSTALLED_DEV := $(VENV)/.installed-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint docs bench wheel clean
+.PHONY: help demo test torture lint docs bench wheel clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-6s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(INSTALLED) ## watch a chat's whole life in the terminal: no key, no server
 	@$(BIN)/turnwise demo
 
 test: $(INSTALLED_DEV) ## run the tests
 	@$(BIN)/pytest -n 2 --dist loadfile $(TESTS)
+
+torture: $(INSTALLED_DEV) ## kill, freeze and cut off workers for minutes (TORTURE_SECONDS, _CHATS, _SEED)
+	@TORTURE_SECONDS=$(TORTURE_SECONDS) TORTURE_CHATS=$(TORTURE_CHATS) TORTURE_SEED=$(TORTURE_SEED) \
+		$(BIN)/pytest tests/acceptance
 
 lint: $(INSTALLED_DEV) ## check style, types and the direction of imports
 	@$(BIN)/ruff check .
