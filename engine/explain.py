@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
+from turnwise.engine.identity import is_dead
 from turnwise.states.calls import ToolCall
 from turnwise.states.decide import legal_triggers
 from turnwise.states.events import ErrorInfo
@@ -90,6 +91,8 @@ def _awaiting_client(facts: Facts) -> str:
 
 
 def _held(facts: Facts, worker: str, lease_expires: datetime | None, now: datetime) -> str:
+    if is_dead(worker):
+        return f"Worker {worker} holds the chat, but its process is dead: any worker of this machine takes over."
     if lease_expires is not None and lease_expires <= now:
         ago = (now - lease_expires).total_seconds()
         return f"The lease of worker {worker} ran out {ago:.0f} s ago: it is dead or cut off; any worker may take over."

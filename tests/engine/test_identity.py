@@ -46,6 +46,8 @@ async def test_the_chats_of_a_dead_process_are_taken_over_without_waiting_for_th
     """The lease would last a minute; the takeover needs one poll."""
     url = f"sqlite:///{tmp_path}/chats.db"
     chat_id = chat_of_a_killed_process(url)
+    async with Engine(url, model=ScriptedModel([]), settings=Settings(run_worker=False)) as onlooker:
+        assert "its process is dead" in (await onlooker.explain(chat_id)).reason
     settings = Settings(lease=60, poll_interval=0.05)
     async with Engine(url, model=ScriptedModel([Reply("taken over")]), settings=settings) as engine:
         chat = await engine.wait(chat_id, timeout=10)
