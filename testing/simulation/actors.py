@@ -145,8 +145,8 @@ def simulated_tools(random: Random, clock: Clock, outside: Outside) -> list[Tool
     async def act() -> None:
         for _ in range(random.randrange(4)):
             await anyio.lowlevel.checkpoint()
-        if random.random() < 0.1:
-            await sleep(clock, random.choice([1, 50]))
+        if random.random() < 0.3:
+            await sleep(clock, random.choice([1, 20, 50]))
         if random.random() < 0.1:
             raise ValueError("the tool failed")
         if random.random() < 0.02:

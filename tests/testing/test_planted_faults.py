@@ -1,0 +1,204 @@
+"""Each invariant of the machine, broken on purpose: the simulation finds it within a few worlds."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+from planting import nothing, plant_functions, plant_no_refusal
+
+from turnwise.engine import commands, prompt, run_tools
+from turnwise.engine.tools import Tool
+from turnwise.persistence import transactions
+from turnwise.persistence.audit import GENESIS
+from turnwise.persistence.protocol import Overdue
+from turnwise.persistence.sqlite import SQLiteStore
+from turnwise.states import refusals
+from turnwise.states import writes as w
+from turnwise.states.draft import Draft
+from turnwise.states.names import CallStatus, ChatState, Trigger
+from turnwise.states.writes import compaction as compact_writes
+from turnwise.states.writes import steps
+from turnwise.testing.simulation import World
+from turnwise.testing.simulation.actors import simulated_tools
+
+Patch = pytest.MonkeyPatch
+WORLDS = 150
+deciding: Any = importlib.import_module("turnwise.states.decide")
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def write_under_another_target(patch: Patch) -> None:
+    recorded = transactions.record_of
+
+    def record_of(decision: Any, **more: Any) -> Any:
+        if decision.trigger is Trigger.call_finished:
+            decision = dataclasses.replace(decision, target=ChatState.waiting)
+        return recorded(decision, **more)
+
+    patch.setattr(transactions, "record_of", record_of)
+
+
+def break_the_chain(patch: Patch) -> None:
+    recorded = transactions.record_of
+    patch.setattr(transactions, "record_of", lambda decision, *, prev, at: recorded(decision, prev=GENESIS, at=at))
+
+
+def skip_a_version(patch: Patch) -> None:
+    finish = Draft.finish
+
+    def finished(draft: Draft, target: ChatState, *, moved: bool) -> Any:
+        after = finish(draft, target, moved=moved)
+        return dataclasses.replace(after, version=after.version + (target is ChatState.interrupted))
+
+    patch.setattr(Draft, "finish", finished)
+
+
+def obey_dead_tokens(patch: Patch) -> None:
+    plant_no_refusal(patch, refusals.refuse_dead_token)
+
+
+def compact_again(patch: Patch) -> None:
+    """The row's guard and the promise of `compacting` both forgotten: a failed step is compacted again."""
+
+    def conclude(draft: Draft) -> None:
+        draft.step = dataclasses.replace(draft.step, attempt_open=False)
+
+    patch.setattr(compact_writes, "_conclude", conclude)
+
+
+def close_calls_silently(patch: Patch) -> None:
+    def close(draft: Draft) -> None:
+        for call in draft.calls:
+            if call.open:
+                draft.put_call(call.with_status(CallStatus.interrupted))
+
+    plant_functions(patch, {w.close_open_calls: close})
+
+
+def take_any_submission_again(patch: Patch) -> None:
+    patch.setattr(commands, "digest_of_answer", lambda *_args, **_more: AnyDigest())
+
+
+class AnyDigest:
+    """Equal to every digest."""
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def lose_the_queue(patch: Patch) -> None:
+    def take(draft: Draft) -> None:
+        w.take_queue_head(draft)
+        draft.queue = draft.queue[1:]
+
+    plant_functions(patch, {w.take_queue_head: take})
+
+
+def take_back_silently(patch: Patch) -> None:
+    patch.setattr(steps, "_take_back", lambda _draft, _reason: None)
+
+
+def send_everything(patch: Patch) -> None:
+    patch.setattr(prompt, "_is_sent", lambda _part, *, partial: True)
+
+
+def start_lost_calls_again(patch: Patch) -> None:
+    def plan_again(draft: Draft) -> None:
+        for call in draft.calls:
+            if call.status is CallStatus.started:
+                draft.put_call(call.with_status(CallStatus.planned))
+
+    plant_functions(patch, {w.give_up_started_calls: plan_again})
+
+
+def change_keys(patch: Patch) -> None:
+    serial = iter(range(1_000_000))
+    patch.setattr(run_tools, "idempotency_key", lambda chat_id, call: f"{chat_id}:{call.call_id}:{next(serial)}")
+
+
+def show_parts_of_interrupted_attempts(patch: Patch) -> None:
+    journal = transactions.Transactions.journal
+
+    def journalled(self: Any, connection: Any, chat_id: str, token: int, state: Any, shown: Sequence[Any]) -> Any:
+        (found,) = connection.execute("SELECT state FROM chats WHERE id = ?", (chat_id,)).fetchone()
+        return journal(self, connection, chat_id, token, found, shown)
+
+    patch.setattr(transactions.Transactions, "journal", journalled)
+
+
+def sweep_no_leases(patch: Patch) -> None:
+    overdue = SQLiteStore.overdue
+
+    async def without_leases(self: SQLiteStore, *, limit: int) -> Overdue:
+        return dataclasses.replace(await overdue(self, limit=limit), leases=())
+
+    patch.setattr(SQLiteStore, "overdue", without_leases)
+
+
+def forget_lost_attempts(patch: Patch) -> None:
+    book = Draft.book
+
+    def booked(draft: Draft, usage: Any, *, lost: bool = False) -> None:
+        if not lost:
+            book(draft, usage)
+
+    patch.setattr(Draft, "book", booked)
+
+
+def leave_calls_open(patch: Patch) -> None:
+    patch.setattr(deciding, "broken_promises", lambda _facts: ())
+    plant_functions(patch, {w.close_open_calls: nothing})
+
+
+FAULTS: dict[str, tuple[Callable[[Patch], None], str]] = {
+    "1 rows: a decision written under another target": (write_under_another_target, "does not verify"),
+    "2 versions: one is skipped": (skip_a_version, "its log has"),
+    "2 chain: each record begins it anew": (break_the_chain, "does not verify"),
+    "3 lease: a dead token is obeyed": (obey_dead_tokens, "the ledger has"),
+    "4 compaction: a step is compacted again": (compact_again, "had its compaction"),
+    "5 calls: some end without a result": (close_calls_silently, "neither a result"),
+    "6 submissions: other results pass for the same": (take_any_submission_again, "were taken"),
+    "7 queue: a message is lost": (lose_the_queue, "which is not the head of the queue"),
+    "8 shown: an attempt is not taken back": (take_back_silently, "neither kept nor taken back"),
+    "9 requests: reasoning without its signature is sent": (send_everything, "reasoning"),
+    "10 tools: at most once, started again": (start_lost_calls_again, "was paid 2 times"),
+    "10 tools: another key for the same call": (change_keys, "another key"),
+    "11 interrupt: parts are shown after it": (show_parts_of_interrupted_attempts, "while the chat is"),
+    "12 rest: lost leases are not swept": (sweep_no_leases, "never came to rest"),
+    "13 usage: lost attempts are not booked": (forget_lost_attempts, "the ledger has"),
+    "14 promises: an interrupt leaves calls open": (leave_calls_open, "the promise"),
+}
+
+
+def only_notes(*given: Any) -> list[Tool]:
+    return [known for known in simulated_tools(*given) if known.name == "note"]
+
+
+TOOLS = {"10 tools: another key for the same call": only_notes}
+"""Of what the model is offered where the fault takes a certain tool to show."""
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_the_simulation_finds(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant, words = FAULTS[fault]
+    plant(monkeypatch)
+    found: list[str] = []
+    for seed in range(WORLDS):
+        found = await World(seed, tools=TOOLS.get(fault, simulated_tools)).run()
+        if any(words in problem for problem in found):
+            return
+    pytest.fail(f"{WORLDS} worlds did not find it; the last one found {found}")
