@@ -248,10 +248,11 @@ class Engine:
         Raises:
             TimeoutError: it did not come to rest in `timeout` seconds; the turn goes on.
         """
+        known = (await self._store.facts(chat_id)).history.length
         receipt = await self.send_message(chat_id, content)
         with anyio.fail_after(timeout):
             facts = await wait_for(self._store, self._hub, chat_id, _rests_in(RESTING))
-        history = user_view(await self._store.history(chat_id))
+        history = user_view(await self._store.history(chat_id, after=known))
         start = next((place for place, message in enumerate(history) if message.id == receipt.message_id), len(history))
         messages = history[start:]
         answers = [message.text for message in messages if message.role == "assistant" and message.text]

@@ -84,14 +84,17 @@ async def chats(
     return [facts_in(row) for row in rows]
 
 
-async def history(connection: asyncpg.Connection, chat_id: str, *, at_version: int | None) -> list[Message]:
-    """Return the messages that are not cut, now or as of a version."""
+async def history(
+    connection: asyncpg.Connection, chat_id: str, *, at_version: int | None, after: int
+) -> list[Message]:
+    """Return the messages after a position that are not cut, now or as of a version."""
     rows = await connection.fetch(
-        "SELECT format, body FROM messages WHERE chat_id = $1"
+        "SELECT format, body FROM messages WHERE chat_id = $1 AND position > $3"
         " AND CASE WHEN $2::bigint IS NULL THEN cut IS NULL ELSE added <= $2 AND (cut IS NULL OR cut > $2) END"
         " ORDER BY position",
         chat_id,
         at_version,
+        after,
     )
     return [message_of(row["format"], row["body"]) for row in rows]
 

@@ -149,8 +149,11 @@ class ChatStore(Protocol):
         """Return up to `limit` chats, newest first, that were created before the chat `after`."""
         ...
 
-    async def history(self, chat_id: str, *, at_version: int | None = None) -> list[Message]:
-        """Return the messages that are not cut, by position: of every audience, now or as of a version."""
+    async def history(self, chat_id: str, *, at_version: int | None = None, after: int = 0) -> list[Message]:
+        """Return the messages that are not cut, by position: of every audience, now or as of a version.
+
+        Only those whose position is above `after`.
+        """
         ...
 
     async def prompt(self, chat_id: str) -> list[Message]:

@@ -78,11 +78,12 @@ def lease_expiry(connection: sqlite3.Connection, chat_id: str) -> int | None:
     return None if row is None else row[0]
 
 
-def history(connection: sqlite3.Connection, chat_id: str, *, at_version: int | None) -> list[Message]:
-    """Return the messages that are not cut, now or as of a version."""
+def history(connection: sqlite3.Connection, chat_id: str, *, at_version: int | None, after: int) -> list[Message]:
+    """Return the messages after a position that are not cut, now or as of a version."""
     if at_version is None:
-        return _messages(connection, chat_id, "cut IS NULL")
-    return _messages(connection, chat_id, "added <= ? AND (cut IS NULL OR cut > ?)", at_version, at_version)
+        return _messages(connection, chat_id, "position > ? AND cut IS NULL", after)
+    then = "position > ? AND added <= ? AND (cut IS NULL OR cut > ?)"
+    return _messages(connection, chat_id, then, after, at_version, at_version)
 
 
 def prompt(connection: sqlite3.Connection, chat_id: str) -> list[Message]:

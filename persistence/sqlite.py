@@ -132,9 +132,9 @@ class SQLiteStore:
         """Return chats, newest first."""
         return await self._read(lambda on: reading.chats(on, owner=owner, state=state, limit=limit, after=after))
 
-    async def history(self, chat_id: str, *, at_version: int | None = None) -> list[Message]:
+    async def history(self, chat_id: str, *, at_version: int | None = None, after: int = 0) -> list[Message]:
         """Return the messages that are not cut, now or as of a version."""
-        return await self._read(lambda on: reading.history(on, chat_id, at_version=at_version))
+        return await self._read(lambda on: reading.history(on, chat_id, at_version=at_version, after=after))
 
     async def prompt(self, chat_id: str) -> list[Message]:
         """Return what the model sees."""

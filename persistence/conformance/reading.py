@@ -37,6 +37,8 @@ class ReadingConformance:
         now = (await store.facts("chat")).version
         assert said(await store.history("chat")) == ["one", "1", "three"]
         assert said(await store.history("chat", at_version=now)) == ["one", "1", "three"]
+        assert said(await store.history("chat", after=1)) == ["1", "three"]
+        assert said(await store.history("chat", at_version=before.facts.version, after=2)) == ["two", "2"]
         assert said(await store.history("chat", at_version=before.facts.version)) == ["one", "1", "two", "2"]
         assert said(await store.history("chat", at_version=first.facts.version)) == ["one", "1"]
         assert await store.history("chat", at_version=1) == []
