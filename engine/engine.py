@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, nullcontext
 from types import TracebackType
 from typing import Any, Self
@@ -343,7 +343,7 @@ class Engine:
         """Blank what a message says, for good. Its digest stays, so that the audit log still verifies."""
         return await self._commands.erase(chat_id, message_id)
 
-    def events(self, chat_id: str, *, after: int = 0, follow: bool = True) -> AsyncIterator[Event]:
+    def events(self, chat_id: str, *, after: int = 0, follow: bool = True) -> AsyncGenerator[Event, None]:
         """Yield the chat's events after number `after`, without a gap; `follow=False` ends at the present."""
         return _follow(self._store, self._hub, chat_id, after=after, live=follow)
 

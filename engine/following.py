@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 
 from turnwise.engine.hub import Hub
 from turnwise.persistence.protocol import ChatStore
@@ -12,7 +12,7 @@ from turnwise.states.facts import Facts
 EVENTS_PER_READ = 500
 
 
-async def follow(store: ChatStore, hub: Hub, chat_id: str, *, after: int, live: bool) -> AsyncIterator[Event]:
+async def follow(store: ChatStore, hub: Hub, chat_id: str, *, after: int, live: bool) -> AsyncGenerator[Event, None]:
     """Yield the chat's events after number `after`, in order and without a gap; go on with what comes if `live`.
 
     Raises:

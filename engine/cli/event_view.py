@@ -154,6 +154,6 @@ async def show_until_rest(engine: Engine, chat_id: str, view: EventView) -> Chat
 
 
 async def _follow(engine: Engine, chat_id: str, view: EventView) -> None:
-    async with aclosing(engine.events(chat_id, after=view.after)) as events:  # type: ignore[type-var]
+    async with aclosing(engine.events(chat_id, after=view.after)) as events:
         async for event in events:
             view.show(event)

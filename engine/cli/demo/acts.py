@@ -49,7 +49,7 @@ class Play:
     async def show_until(self, seen: Callable[[Event], bool]) -> None:
         """Show what happens until something is seen."""
         with self.view.scroll:
-            async with aclosing(self.engine.events(self.chat_id, after=self.view.after)) as events:  # type: ignore[type-var]
+            async with aclosing(self.engine.events(self.chat_id, after=self.view.after)) as events:
                 async for event in events:
                     self.view.show(event)
                     if seen(event):
