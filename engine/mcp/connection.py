@@ -1,0 +1,96 @@
+"""A connection to an MCP server that may break without harm to anyone but those who wait for an answer."""
+
+from __future__ import annotations
+
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import anyio
+import mcp
+from anyio.abc import TaskStatus
+from mcp import types
+from mcp.shared.dispatcher import ProgressFnT
+
+from turnwise.states.errors import TurnwiseError
+
+
+class MCPUnreachable(TurnwiseError):
+    """An MCP server did not start, does not answer as one, or is gone. What a call was about to do is unknown."""
+
+    def __init__(self, server: str, problem: BaseException) -> None:
+        while isinstance(problem, BaseExceptionGroup):
+            problem = problem.exceptions[0]
+        self.server = server
+        super().__init__(f"the MCP server {server!r} is out of reach: {type(problem).__name__}: {problem}")
+
+
+class Connection:
+    """A client that lives in a task of its own: its transport cancels that task when it breaks, and no other."""
+
+    def __init__(self, server: str, client: AbstractAsyncContextManager[mcp.Client]) -> None:
+        self._server = server
+        self._connecting = client
+        self._client: mcp.Client | None = None
+        self._calls: set[anyio.CancelScope] = set()
+        self._over = anyio.Event()
+        self._problem: Exception = ConnectionError("the connection is closed")
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no call can be made any more."""
+        return self._over.is_set()
+
+    async def keep(self, *, task_status: TaskStatus[list[mcp.Tool]]) -> None:
+        """Connect, tell what the server offers, and stay connected until closed or broken.
+
+        Raises:
+            MCPUnreachable: before it could tell.
+        """
+        try:
+            async with self._connecting as client:
+                offered = await _offered(client)
+                self._client = client
+                task_status.started(offered)
+                await self._over.wait()
+        except Exception as problem:
+            if self._client is None:
+                raise MCPUnreachable(self._server, problem) from problem
+            self._problem = problem
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """End the connection; whoever waits for an answer gets none."""
+        self._over.set()
+        for call in self._calls:
+            call.cancel()
+
+    async def call(self, tool: str, arguments: dict[str, Any], report: ProgressFnT) -> types.CallToolResult:
+        """Call a tool and return what the server answers.
+
+        Raises:
+            MCPUnreachable: there is no answer; whether the tool has acted is unknown.
+            MCPError: the server refuses.
+        """
+        with anyio.CancelScope() as scope:
+            self._calls.add(scope)
+            try:
+                if self._client is not None and not self.is_over:
+                    return await self._client.call_tool(tool, arguments, progress_callback=report)
+            except mcp.MCPError as problem:
+                if problem.code != types.CONNECTION_CLOSED:
+                    raise
+                self._problem = problem
+                self.close()
+            finally:
+                self._calls.discard(scope)
+        raise MCPUnreachable(self._server, self._problem)
+
+
+async def _offered(client: mcp.Client) -> list[mcp.Tool]:
+    page = await client.list_tools()
+    offered = [*page.tools]
+    while page.next_cursor is not None:
+        page = await client.list_tools(cursor=page.next_cursor)
+        offered += page.tools
+    return offered

@@ -1,0 +1,167 @@
+"""The tools of an MCP server, as the engine takes them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import anyio
+import httpx2
+import mcp
+from anyio.abc import TaskGroup
+from mcp import types
+from mcp.client.streamable_http import streamable_http_client
+
+from turnwise.engine.mcp.connection import Connection, MCPUnreachable
+from turnwise.engine.tools import Tool, ToolContext, ToolOutput
+from turnwise.states.errors import TurnwiseError
+from turnwise.states.messages import FilePart
+
+_CONTEXT = "turnwise_context"
+_TIMEOUT = httpx2.Timeout(30, read=300)
+"""In seconds; a server may be silent on an open stream for long."""
+
+
+class MCPToolFailed(TurnwiseError):
+    """A tool of an MCP server says that it failed. The model sees what it says."""
+
+
+class MCPTools:
+    """The tools of one MCP server. Use it as an async context manager, around the engine that is given its `tools`.
+
+    A call to a server that is gone is a failed call, which the model sees; the next one connects, or starts it, anew.
+
+    Args:
+        connect: returns a new client, each time it is called.
+        name: what the server is called in errors.
+        prefix: put before each tool's name, so that those of several servers cannot clash.
+    """
+
+    def __init__(
+        self, connect: Callable[[], AbstractAsyncContextManager[mcp.Client]], *, name: str, prefix: str = ""
+    ) -> None:
+        self.tools: Sequence[Tool] = ()
+        """What the server offered when it was first asked.
+
+        A read-only tool is `parallel_safe`; one that is read-only or idempotent may run again after a crash. Both are
+        the server's own hints: `dataclasses.replace` a tool to trust it less.
+        """
+        self._connect = connect
+        self._name = name
+        self._prefix = prefix
+        self._tasks: TaskGroup | None = None
+        self._connection: Connection | None = None
+        self._connecting = anyio.Lock()
+
+    @classmethod
+    def stdio(
+        cls,
+        command: str,
+        arguments: Sequence[str] = (),
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: str | Path | None = None,
+        prefix: str = "",
+    ) -> Self:
+        """Return the tools of a server that is started as a process. It inherits little: `env` says what else."""
+        started = mcp.StdioServerParameters(command=command, args=[*arguments], env=dict(env or {}), cwd=cwd)
+        return cls(lambda: mcp.Client(started), name=command, prefix=prefix)
+
+    @classmethod
+    def http(cls, url: str, *, headers: Mapping[str, str] | None = None, prefix: str = "") -> Self:
+        """Return the tools of a server that is reached over streamable HTTP."""
+        return cls(lambda: _over_http(url, headers or {}), name=url, prefix=prefix)
+
+    async def __aenter__(self) -> Self:
+        """Connect, and ask what there is.
+
+        Raises:
+            MCPUnreachable: the server did not start, or does not answer as one.
+        """
+        self._tasks = await anyio.create_task_group().__aenter__()
+        try:
+            self._connection, offered = await self._connected(self._tasks)
+        except BaseException:
+            await self.__aexit__(None, None, None)
+            raise
+        self.tools = [self._tool(tool) for tool in offered]
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Disconnect; a server that was started is stopped."""
+        tasks, self._tasks = self._tasks, None
+        if self._connection is not None:
+            self._connection.close()
+        if tasks is not None:
+            await tasks.__aexit__(None, None, None)
+
+    async def _connected(self, tasks: TaskGroup) -> tuple[Connection, list[mcp.Tool]]:
+        connection = Connection(self._name, self._connect())
+        return connection, await tasks.start(connection.keep)
+
+    async def _current(self) -> Connection:
+        async with self._connecting:
+            if self._tasks is None or self._connection is None:
+                raise MCPUnreachable(self._name, ConnectionError("its tools were left"))
+            if self._connection.is_over:
+                self._connection, _ = await self._connected(self._tasks)
+            return self._connection
+
+    def _tool(self, offered: mcp.Tool) -> Tool:
+        hints = offered.annotations or types.ToolAnnotations()
+
+        async def run(**arguments: Any) -> ToolOutput:
+            context: ToolContext = arguments.pop(_CONTEXT)
+
+            async def report(progress: float, total: float | None, message: str | None) -> None:
+                context.report({"progress": progress, "total": total, "message": message})
+
+            connection = await self._current()
+            return _output(await connection.call(offered.name, arguments, report))
+
+        return Tool(
+            name=re.sub(r"[^a-zA-Z0-9_-]", "_", self._prefix + offered.name),
+            description=offered.description or offered.title or offered.name,
+            schema=offered.input_schema,
+            run=run,
+            context_parameter=_CONTEXT,
+            parallel_safe=bool(hints.read_only_hint),
+            crash="at_least_once" if hints.read_only_hint or hints.idempotent_hint else "at_most_once",
+        )
+
+
+@asynccontextmanager
+async def _over_http(url: str, headers: Mapping[str, str]) -> AsyncIterator[mcp.Client]:
+    async with (
+        httpx2.AsyncClient(headers=dict(headers), timeout=_TIMEOUT) as http,
+        mcp.Client(streamable_http_client(url, http_client=http)) as client,
+    ):
+        yield client
+
+
+def _output(result: types.CallToolResult) -> ToolOutput:
+    """Return a result as a tool's output: structured if it is, else its text; images and other files attached."""
+    text, files = [], []
+    for block in result.content:
+        match block:
+            case types.TextContent():
+                text.append(block.text)
+            case types.ImageContent() | types.AudioContent():
+                files.append(FilePart(media_type=block.mime_type, data=block.data))
+            case types.ResourceLink():
+                text.append(f"{block.title or block.name}: {block.uri}")
+            case types.EmbeddedResource(resource=types.TextResourceContents() as resource):
+                text.append(resource.text)
+            case types.EmbeddedResource(resource=types.BlobResourceContents() as resource):
+                media_type = resource.mime_type or "application/octet-stream"
+                files.append(FilePart(media_type=media_type, data=resource.blob, name=str(resource.uri)))
+    said = "\n".join(text)
+    if result.is_error:
+        raise MCPToolFailed(said or "it does not say why")
+    return ToolOutput(said if result.structured_content is None else result.structured_content, tuple(files))

@@ -1,0 +1,211 @@
+"""Tools of MCP servers, as real processes serve them: over stdio and over streamable HTTP."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from anyio.streams.text import TextReceiveStream
+from watching import log, seen
+
+from turnwise import FilePart, SettingsError, Tool
+from turnwise.engine.mcp import MCPTools, MCPUnreachable
+from turnwise.providers.scripted import Call, Reply
+from turnwise.states.events import ToolProgressEvent
+
+SERVER = str(Path(__file__).parent / "mcp_server.py")
+
+
+def over_stdio(**options: Any) -> MCPTools:
+    return MCPTools.stdio(sys.executable, [SERVER], **options)
+
+
+@asynccontextmanager
+async def http_server(port: int = 0) -> AsyncIterator[str]:
+    """Run the server, on a port of its own choice by default, and give its address."""
+    process = await anyio.open_process([sys.executable, SERVER, "http", str(port)], stdout=None)
+    async with process:
+        try:
+            assert process.stderr is not None
+            told = ""
+            async for text in TextReceiveStream(process.stderr):
+                told += text
+                address = re.search(r"running on (http://[\d.]+:\d+)", told)
+                if address:
+                    break
+            else:
+                raise AssertionError(told)
+            yield f"{address[1]}/mcp"
+        finally:
+            if process.returncode is None:
+                process.kill()
+
+
+async def result_of(open_engine: Any, strict_model: Any, tools: Any, *calls: Call) -> list[Any]:
+    """Have a model make the calls, and return their results."""
+    async with open_engine(strict_model([Reply(calls=calls), "done"]), tools=tools) as engine:
+        chat = await engine.create_chat()
+        answer = await engine.ask(chat.id, "go", timeout=15)
+        assert answer.text == "done"
+        return [message.result for message in answer.messages if message.result is not None]
+
+
+def by_name(tools: Any) -> dict[str, Tool]:
+    return {tool.name: tool for tool in tools}
+
+
+async def test_a_model_uses_the_tools_of_a_server_over_stdio(open_engine: Any, strict_model: Any) -> None:
+    async with over_stdio() as mcp:
+        (result,) = await result_of(open_engine, strict_model, mcp.tools, Call("add", {"first": 2, "second": "3"}))
+    assert (result.output, result.is_error) == ("5", False)
+
+
+async def test_a_model_uses_the_tools_of_a_server_over_http(open_engine: Any, strict_model: Any) -> None:
+    async with http_server() as url, MCPTools.http(url, headers={"x-key": "secret"}) as mcp:
+        calls = [Call("add", {"first": 2, "second": 3}), Call("header", {"name": "x-key"})]
+        results = await result_of(open_engine, strict_model, mcp.tools, *calls)
+    assert [result.output for result in results] == ["5", "secret"]
+
+
+async def test_a_server_gets_the_environment_it_is_given_and_not_ours(
+    open_engine: Any, strict_model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OUR_KEY", "secret")
+    async with over_stdio(env={"ITS_KEY": "given"}) as mcp:
+        calls = [Call("environment", {"name": name}) for name in ("ITS_KEY", "OUR_KEY")]
+        results = await result_of(open_engine, strict_model, mcp.tools, *calls)
+    assert [result.output for result in results] == ["given", "unset"]
+
+
+async def test_tools_are_declared_as_the_server_describes_them() -> None:
+    async with over_stdio() as mcp:
+        tools = by_name(mcp.tools)
+    assert tools["add"].description == "Add two whole numbers."
+    assert set(tools["add"].schema["properties"]) == {"first", "second"}
+    assert (tools["add"].parallel_safe, tools["add"].crash) == (True, "at_least_once")
+    assert (tools["sizes"].parallel_safe, tools["sizes"].crash) == (False, "at_least_once")
+    assert (tools["draw"].parallel_safe, tools["draw"].crash) == (False, "at_most_once")
+
+
+async def test_names_get_their_prefix_and_only_what_a_provider_takes() -> None:
+    async with over_stdio(prefix="num_") as mcp:
+        names = set(by_name(mcp.tools))
+    assert {"num_add", "num_fail_loudly"} <= names
+
+
+async def test_a_structured_result_is_kept_as_it_is(open_engine: Any, strict_model: Any) -> None:
+    async with over_stdio() as mcp:
+        (result,) = await result_of(open_engine, strict_model, mcp.tools, Call("sizes", {}))
+    assert result.output == {"small": 1, "large": 9}
+
+
+async def test_text_is_joined_and_images_are_attached(open_engine: Any, strict_model: Any) -> None:
+    async with over_stdio() as mcp:
+        (result,) = await result_of(open_engine, strict_model, mcp.tools, Call("draw", {}))
+    assert result.output == "a dot:\nmore: https://example.com/dots\na note"
+    assert result.attachments == (FilePart(media_type="image/png", data="iVBORw0KGgo="),)
+
+
+async def test_a_tool_that_fails_is_a_failed_call(open_engine: Any, strict_model: Any) -> None:
+    async with over_stdio() as mcp:
+        (result,) = await result_of(open_engine, strict_model, mcp.tools, Call("fail_loudly", {}))
+    assert result.is_error
+    assert "MCPToolFailed" in result.output
+    assert "fail.loudly" in result.output
+
+
+async def test_what_does_not_fit_the_schema_never_reaches_the_server(open_engine: Any, strict_model: Any) -> None:
+    async with over_stdio() as mcp:
+        (result,) = await result_of(open_engine, strict_model, mcp.tools, Call("add", {"first": 2}))
+    assert result.is_error
+    assert "second" in result.output
+
+
+async def test_progress_is_shown_to_subscribers(open_engine: Any, strict_model: Any) -> None:
+    async with (
+        over_stdio() as mcp,
+        open_engine(strict_model([Reply(calls=[Call("count", {})]), "done"]), tools=mcp.tools) as engine,
+    ):
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, "go")
+        events = await log(engine, chat.id)
+    shown = [event.progress for event in events if isinstance(event, ToolProgressEvent)]
+    assert shown == [{"progress": 1, "total": 2, "message": "half way"}]
+
+
+async def test_a_process_that_dies_is_a_failed_call_and_started_anew_for_the_next(
+    open_engine: Any, strict_model: Any
+) -> None:
+    calls = [Call("die", {}), Call("add", {"first": 1, "second": 1})]
+    async with over_stdio() as mcp:
+        died, added = await result_of(open_engine, strict_model, mcp.tools, *calls)
+    assert died.is_error
+    assert "MCPUnreachable" in died.output
+    assert (added.is_error, added.output) == (False, "2")
+
+
+async def test_a_server_that_dies_behind_http_fails_calls_until_it_is_back(
+    open_engine: Any, strict_model: Any, free_tcp_port: int
+) -> None:
+    """The client's own tasks break with their connection: neither the chat nor the engine may break with them."""
+    add = Call("add", {"first": 1, "second": 1})
+    async with AsyncExitStack() as servers:
+        url = await servers.enter_async_context(http_server(free_tcp_port))
+        async with MCPTools.http(url) as mcp:
+            died, refused = await result_of(open_engine, strict_model, mcp.tools, Call("die", {}), add)
+            await servers.enter_async_context(http_server(free_tcp_port))
+            (added,) = await result_of(open_engine, strict_model, mcp.tools, add)
+    assert [died.is_error, refused.is_error] == [True, True]
+    assert added.output == "2"
+
+
+async def test_an_interrupt_stops_a_call_and_leaves_the_connection(open_engine: Any, strict_model: Any) -> None:
+    script = [Reply(calls=[Call("wait_for_ever", {})]), Reply(calls=[Call("add", {"first": 1, "second": 1})]), "done"]
+    async with over_stdio() as mcp, open_engine(strict_model(script), tools=mcp.tools) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "go")
+        await seen(engine, chat.id, "tool_progress")
+        await engine.interrupt(chat.id)
+        await engine.wait(chat.id, until=["interrupted"])
+        answer = await engine.ask(chat.id, "again")
+    assert [message.result.output for message in answer.messages if message.result] == ["2"]
+
+
+async def test_tools_that_were_left_fail_and_say_so(open_engine: Any, strict_model: Any) -> None:
+    async with over_stdio() as mcp:
+        tools = mcp.tools
+    (result,) = await result_of(open_engine, strict_model, tools, Call("sizes", {}))
+    assert "were left" in result.output
+
+
+async def test_a_server_that_does_not_start_is_named() -> None:
+    with pytest.raises(MCPUnreachable, match="no-such-command"):
+        async with MCPTools.stdio("no-such-command"):
+            raise AssertionError("it started")
+
+
+async def test_a_program_that_is_no_server_is_named() -> None:
+    with pytest.raises(MCPUnreachable, match="python"):
+        async with MCPTools.stdio(sys.executable, ["-c", "pass"]):
+            raise AssertionError("it answered")
+
+
+async def test_an_address_where_nobody_listens_is_named(free_tcp_port: int) -> None:
+    url = f"http://127.0.0.1:{free_tcp_port}/mcp"
+    with pytest.raises(MCPUnreachable, match=re.escape(url)):
+        async with MCPTools.http(url):
+            raise AssertionError("it answered")
+
+
+def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith("turnwise.engine.mcp")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "mcp", None)
+    with pytest.raises(SettingsError, match=r"turnwise\[mcp\]"):
+        __import__("turnwise.engine.mcp")
