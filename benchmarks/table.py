@@ -1,0 +1,61 @@
+"""The results as a table of Markdown, which reads well in a terminal, too."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+_COLUMNS: Final = (
+    ("A ms/turn", "A", "ms", 1),
+    ("A CPU ms", "A", "cpu_ms", 1),
+    ("B chats/s", "B", "per_second", 0),
+    ("C first ms", "C", "first_ms", 1),
+    ("C last ms", "C", "last_ms", 1),
+    ("C MB", "C", "stored_kb", 1),
+    ("D us/delta", "D", "us_per_delta", 1),
+    ("E import ms", "E", "import_ms", 0),
+    ("E MB", "E", "rss_mb", 0),
+)
+
+
+def render(results: dict[str, Any]) -> str:
+    """Return the table, and below it what only turnwise does."""
+    measured = results["medians"]
+    columns = [column for column in _COLUMNS if any(column[1] in of for of in measured.values())]
+    rows = [["", "survives a crash", *(title for title, *_ in columns)]]
+    for name, about in results["contestants"].items():
+        figures = measured.get(name, {})
+        rows.append([about["title"], about["keeps"], *(_cell(figures, *column[1:]) for column in columns)])
+    widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
+    lines = [_line(row, widths) for row in rows] if columns else []
+    lines[1:1] = [_line(["-" * width for width in widths], widths)] if columns else []
+    return "\n".join(lines + _alone(results))
+
+
+def _alone(results: dict[str, Any]) -> list[str]:
+    figures = results["medians"].get("turnwise", {})
+    lines = []
+    if "F killed" in figures:
+        lines.append(f"F  turnwise, worker killed: streams elsewhere after {figures['F killed']['seconds']:.2f} s")
+    if "F frozen" in figures:
+        frozen = figures["F frozen"]
+        lines.append(
+            f"F  turnwise, worker frozen: after {frozen['seconds']:.2f} s, {frozen['past_lease']:.2f} s past its lease"
+        )
+    workers = {key.split()[1]: row["per_second"] for key, row in figures.items() if key.startswith("G ")}
+    if workers:
+        each = ", ".join(f"{count}: {speed:.0f}" for count, speed in workers.items())
+        lines.append(f"G  turnwise, PostgreSQL, chats/s by workers - {each}; every model call made once")
+    return ["", *lines] if lines else []
+
+
+def _cell(figures: dict[str, dict[str, float]], measurement: str, figure: str, digits: int) -> str:
+    value = figures.get(measurement, {}).get(figure)
+    if value is None:
+        return "-"
+    return f"{value / 1024 if figure == 'stored_kb' else value:,.{digits}f}"
+
+
+def _line(row: list[str], widths: list[int]) -> str:
+    left = [text.ljust(width) for text, width in zip(row[:2], widths[:2], strict=True)]
+    right = [text.rjust(width) for text, width in zip(row[2:], widths[2:], strict=True)]
+    return f"| {' | '.join(left + right)} |"
