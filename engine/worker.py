@@ -144,9 +144,12 @@ class Worker:
 
     async def _renew(self) -> None:
         held = await self._desk.store.renew(self._desk.worker_id, self._settings.lease)
+        orphans = {} if self._reserved else {chat_id: held[chat_id] for chat_id in held.keys() - self._runners.keys()}
         for chat_id, runner in [*self._runners.items()]:
             if held.get(chat_id) != runner.hold.token:
                 runner.observe(await self._desk.store.facts(chat_id))
+        for chat_id, token in orphans.items():  # given up while the store was out of reach
+            await self._change(chat_id, _release(token))
 
     async def _claim(self) -> None:
         limit = min(CLAIMS_PER_TICK, self._room())
@@ -228,6 +231,10 @@ class Worker:
 
 def _expiry(token: int) -> Script:
     return lambda chain: chain.fire(Trigger.lease_expired, token=token)
+
+
+def _release(token: int) -> Script:
+    return lambda chain: chain.fire(Trigger.released, token=token)
 
 
 def _repair(chain: Chain) -> None:

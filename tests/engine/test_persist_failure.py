@@ -108,6 +108,24 @@ async def test_nobody_hangs_when_not_even_the_failure_can_be_stored(
         assert told(await engine.messages(chat.id)) == ["user: hi"]
 
 
+async def test_a_chat_that_was_given_up_goes_on_once_the_store_answers_again(
+    open_engine: Any, strict_model: Any, database: Path
+) -> None:
+    """Its lease is renewed with those of the others: nobody else would ever take it over."""
+    latch = Latch()
+    model = strict_model([Reply("lost", first_delay=1), "kept"], sleep=latch.pass_through)
+    async with open_engine(model, settings=Settings(renew_every=0.05)) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "hi")
+        await latch.entered.wait()
+        with refusing(database, "1", "audit"):
+            latch.open()
+            with pytest.raises(StoreError):
+                await engine.wait(chat.id)
+        assert (await engine.wait(chat.id)).state == "waiting"
+        assert told(await engine.messages(chat.id)) == ["user: hi", "assistant: kept"]
+
+
 @pytest.mark.parametrize("table", ["audit", "messages", "events"])
 async def test_a_message_that_cannot_be_stored_is_refused_and_leaves_no_trace(
     open_engine: Any, strict_model: Any, database: Path, table: str
