@@ -184,7 +184,8 @@ def _quietly(place: Place, main: Callable[..., Coroutine[Any, Any, None]], *give
     anyio.run(main, place, *given)
 
 
-def _engine(place: Place, doom: Doom, *, run_worker: bool) -> Engine:
+def engine_on(place: Place, doom: Doom, *, run_worker: bool) -> Engine:
+    """Return an engine at a place, for a process that is doomed."""
     world = os.open(place.world, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
     def act(*words: str) -> None:
@@ -198,12 +199,12 @@ def _engine(place: Place, doom: Doom, *, run_worker: bool) -> Engine:
 async def _work(place: Place, doom: Doom) -> None:
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_die_with_the_parent)
-        await run_until_stopped(_engine(place, doom, run_worker=True))
+        await run_until_stopped(engine_on(place, doom, run_worker=True))
         tasks.cancel_scope.cancel()
 
 
 async def _submit(place: Place, doom: Doom, chat_id: str) -> None:
-    async with _engine(place, doom, run_worker=False) as engine:
+    async with engine_on(place, doom, run_worker=False) as engine:
         results = answers((await engine.get_chat(chat_id)).open_calls)
         if results:
             await engine.submit_tool_results(chat_id, results)

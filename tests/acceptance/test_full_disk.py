@@ -1,0 +1,61 @@
+"""A disk without room: an error that says so, nothing half written, and every chat goes on once there is room again."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import full_disk
+import pytest
+
+pytestmark = pytest.mark.timeout(60)
+
+_MOUNTED = 'mount -t tmpfs -o size=16m tmpfs "$1" && shift && exec "$@"'
+
+
+def lived(folder: Path, how: str, *before: str) -> dict[str, Any]:
+    """Live on a disk that fills up, in a process that is started by `before`; return what it found."""
+    disk, outside = folder / "disk", folder / "outside"
+    disk.mkdir()
+    outside.mkdir()
+    command = [*before, sys.executable, full_disk.__file__, str(disk), str(outside), how]
+    told = subprocess.run(command, check=True, capture_output=True, text=True, timeout=50)
+    found: dict[str, Any] = json.loads(told.stdout.splitlines()[-1])
+    return found
+
+
+def in_a_small_file_system(disk: Path) -> list[str]:
+    """Return what starts a command with a small file system on a folder, seen by it alone: it ends with the command."""
+    mapped = [] if os.geteuid() == 0 else ["--map-root-user"]
+    return ["unshare", "--mount", *mapped, "sh", "-c", _MOUNTED, "sh", str(disk)]
+
+
+def can_mount(folder: Path) -> bool:
+    """Return whether this user may mount something for a command of its own."""
+    if shutil.which("unshare") is None:
+        return False
+    return subprocess.run([*in_a_small_file_system(folder), "true"], check=False, capture_output=True).returncode == 0
+
+
+def assert_sound(found: dict[str, Any], refusal: str) -> None:
+    assert refusal in found["refusal"]
+    assert "nothing was written" in found["refusal"]
+    assert found["read"], "what is there can be read all the while"
+    assert found["states"] == ["waiting"] * 5
+    assert found["problems"] == []
+
+
+def test_a_quota_that_is_reached_is_told_and_outlived(tmp_path: Path) -> None:
+    assert_sound(lived(tmp_path, "quota"), "a quota or a limit on the size of files")
+
+
+def test_a_full_file_system_is_told_and_outlived(tmp_path: Path) -> None:
+    """The real thing; only where a process may mount a file system of its own."""
+    if not can_mount(tmp_path):
+        pytest.skip("this user may not mount a file system, not even for one command")
+    assert_sound(lived(tmp_path, "ballast", *in_a_small_file_system(tmp_path / "disk")), "the disk is full")
