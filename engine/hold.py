@@ -90,6 +90,7 @@ class Hold:
     """Calls that this holder started."""
     view: View | None = None
     """What the model sees, if it is in hand."""
+    _inherited: frozenset[str] | None = None
 
     @property
     def chat_id(self) -> str:
@@ -114,7 +115,17 @@ class Hold:
             return True
         history = self.facts.history
         everything_is_in_view = history.foldable == history.length
-        return not everything_is_in_view and bool(await self.desk.store.calls(self.chat_id, [call_id]))
+        if everything_is_in_view:
+            return False
+        return call_id in await self._inherited_calls() or bool(await self.desk.store.calls(self.chat_id, [call_id]))
+
+    async def _inherited_calls(self) -> frozenset[str]:
+        """Return the ids of the calls that a fork has taken over: they are in its history, and were never its own."""
+        if self._inherited is None:
+            is_fork = self.facts.profile.forked_from is not None
+            history = await self.desk.store.history(self.chat_id) if is_fork else []
+            self._inherited = frozenset(call.call_id for message in history for call in message.calls)
+        return self._inherited
 
     async def fire(self, script: Script, *, shown: Sequence[PartEvent] = ()) -> Facts:
         """Run `script`, and what is known to follow, in one transaction under this lease.

@@ -78,3 +78,18 @@ async def test_a_version_that_never_was_is_refused(version: int) -> None:
         with pytest.raises(SettingsError, match="must be from 1 to 1"):
             await engine.fork(chat.id, at_version=version)
         assert len((await engine.list_chats()).items) == 1
+
+
+async def test_a_call_id_of_the_parent_is_not_used_again_even_where_a_compaction_hides_it() -> None:
+    calls = [Call("ask_user", {}, id="a")]
+    answers = [Reply("long", usage=(90, 1)), Reply("after", usage=(9, 1))]
+    model = ScriptedModel([Reply(calls=calls), *answers, Reply(calls=calls)])
+    settings = Settings(compaction=CompactionPolicy(context_limit=100))
+    async with Engine("sqlite://", model=model, settings=settings) as engine:
+        parent = await engine.create_chat(client_tools=[ASK])
+        await engine.ask(parent.id, "hi")
+        await engine.submit_tool_results(parent.id, [ToolResult("a", "yes")])
+        chat = await engine.wait(parent.id)
+        fork = await engine.fork(parent.id, at_version=chat.version)
+        asked = await engine.ask(fork.id, "more")
+        assert [call.call_id for call in asked.open_calls] == ["a-4"]
