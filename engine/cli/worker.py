@@ -22,14 +22,14 @@ def worker(
     *,
     store: StoreOption = DEFAULT_STORE,
     model: ModelOption = "demo",
-    max_running: Annotated[int, typer.Option(help="Chats to run at once.")] = 100,
+    concurrency: Annotated[int, typer.Option(min=1, help="Chats to run at once.")] = 100,
     quiet: Annotated[bool, typer.Option("--quiet", help="Do not tell every transition.")] = False,
 ) -> None:
     """Run the chats of a store until SIGTERM or Ctrl-C; running steps get their grace, then the chats are let go."""
     logging.basicConfig(
         level=logging.WARNING if quiet else logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S"
     )
-    settings = Settings(max_running=max_running)
+    settings = Settings(max_running=concurrency)
     engine = Engine(store, model=model, tools=file_tools(Path.cwd()), settings=settings)
     anyio.run(run_until_stopped, engine)
 

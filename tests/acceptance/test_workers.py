@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+import anyio.to_thread
 import pytest
 from crew import Crew
 from judging import problems_of_all
@@ -40,6 +44,19 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 def client_of(place: Place) -> Engine:
     return Engine(place.url, model=DemoModel(), settings=Settings(run_worker=False))
+
+
+@contextlib.contextmanager
+def commanded(*options: str) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Give two workers of the command line; none outlives the block."""
+    command = [sys.executable, "-m", "turnwise.engine.cli", "worker", "--quiet", *options]
+    workers = [subprocess.Popen(command, stdout=subprocess.DEVNULL) for _ in range(2)]
+    try:
+        yield workers
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.wait()
 
 
 async def begun(client: Engine, *said: str) -> dict[str, list[str]]:
@@ -76,6 +93,20 @@ async def test_workers_are_replaced_one_by_one_and_every_chat_finishes(url: str,
         log = await triggers(client, accepted)
     assert log["released"] > 0
     assert log["lease_expired"] == 0
+    assert await problems_of_all(place, accepted) == []
+
+
+async def test_workers_of_the_command_line_share_the_chats_of_a_store(url: str, tmp_path: Path) -> None:
+    place = Place(url, tmp_path)
+    async with client_of(place) as client:
+        with commanded("--store", url, "--concurrency", "2") as workers:
+            accepted = await begun(client, *["hello"] * 10)
+            for chat_id in accepted:
+                assert (await client.wait(chat_id)).state == "waiting"
+            for worker in workers:
+                worker.terminate()
+            codes = {await anyio.to_thread.run_sync(worker.wait) for worker in workers}
+    assert codes <= {0, -signal.SIGTERM}  # the latter, if it had hardly begun
     assert await problems_of_all(place, accepted) == []
 
 
