@@ -33,7 +33,7 @@ simulate: $(INSTALLED_DEV) ## live a simulated world again: make simulate SEED=1
 
 torture: $(INSTALLED_DEV) ## kill, freeze and cut off workers for minutes (TORTURE_SECONDS, _CHATS, _SEED)
 	@TORTURE_SECONDS=$(TORTURE_SECONDS) TORTURE_CHATS=$(TORTURE_CHATS) TORTURE_SEED=$(TORTURE_SEED) \
-		$(BIN)/pytest tests/acceptance
+		$(BIN)/pytest tests/acceptance/test_torture.py
 
 lint: $(INSTALLED_DEV) ## check style, types and the direction of imports
 	@$(BIN)/ruff check .
