@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import signal
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import anyio
 from anyio.abc import TaskGroup
@@ -30,7 +30,7 @@ from turnwise.states.errors import (
 
 _T = TypeVar("_T")
 Mischief = Callable[[], Awaitable[None]]
-Deed = Callable[[Crew, Engine], Awaitable[None]]
+Deed = Callable[[Crew, Engine], Coroutine[Any, Any, None]]
 _REFUSALS = (IllegalTransition, ConflictingReplay, ToolResultMismatch, QueueFull)
 _PLACES = (
     "before a commit",
@@ -174,7 +174,7 @@ class Torture:
             except _REFUSALS:
                 self.deeds["interrupts refused"] += 1
 
-    async def _asking(self, client: Engine) -> list[Chat]:
+    async def _asking(self, client: Engine) -> Sequence[Chat]:
         return (await self._persist(lambda: client.list_chats(state="requires_action", limit=5))).items
 
     async def _answer(self, client: Engine, chat: Chat) -> None:
