@@ -1,0 +1,40 @@
+"""The race can be run, and what is published is what was measured."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PUBLISHED = ROOT / "docs" / "benchmarks"
+
+
+def run(program: str, *arguments: str) -> str:
+    command = [sys.executable, str(ROOT / "benchmarks" / program), *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+@pytest.mark.parametrize("metric", ["A", "B", "C"])
+@pytest.mark.parametrize("contestant", ["turnwise", "raw-sqlite"])
+def test_a_contestant_does_the_turn_that_was_agreed_on(contestant: str, metric: str, tmp_path: Path) -> None:
+    result = json.loads(run("measure.py", contestant, metric, "3", str(tmp_path)))
+    assert result["ms"] > 0
+    assert result["stored_kb"] > 0
+
+
+def test_deltas_are_measured_beyond_the_model_s_own_time(tmp_path: Path) -> None:
+    assert "us_per_delta" in json.loads(run("measure.py", "turnwise", "D", "100", str(tmp_path)))
+
+
+def test_the_published_drawing_shows_the_published_results(tmp_path: Path) -> None:
+    run("run.py", "--from", str(PUBLISHED / "results.json"), "--plot", str(tmp_path / "race.svg"))
+    assert (tmp_path / "race.svg").read_text() == (PUBLISHED / "race.svg").read_text()
+
+
+def test_the_published_table_shows_the_published_results() -> None:
+    table = run("run.py", "--from", str(PUBLISHED / "results.json")).split("\n\n")[0]
+    assert table in (PUBLISHED / "README.md").read_text()
