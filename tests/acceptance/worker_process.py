@@ -91,6 +91,7 @@ class DoomedStore:
 
     async def _write(self, method: Callable[..., Coroutine[Any, Any, Any]], *given: Any, **named: Any) -> Any:
         self._doom.at("before a commit")
+        self._doom.at(f"before {method.__name__}")
         committed = await method(*given, **named)
         self._doom.at("after a commit")
         return committed
@@ -118,7 +119,7 @@ class ObedientModel(ScriptedModel):
         words = last.text.split()
         return Reply(
             f"On it, for the {request.attempt}. time.",
-            chunks=6,
+            chunks=2,
             calls=[Call(word, {}) for word in words if word in _CALLABLE],
             usage=(90 if "full" in words else 10, 5),
             delay=0.05 if "slow" in words else 0.002,
