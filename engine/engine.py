@@ -106,7 +106,6 @@ class Engine:
             toolbox=self._toolbox,
             settings=self.settings,
             clock=self._clock,
-            flush_clock=SystemClock(),
             worker_id=worker_name(),
             tasks=self._tasks,
             hooks=self._hooks,

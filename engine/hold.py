@@ -42,8 +42,6 @@ class Desk:
     tasks: TaskGroup
     """Where work runs that must not hold a job up: a flush, a tool that ignores its cancellation."""
     hooks: Hooks
-    flush_clock: Clock
-    """The clock of the window in which deltas are gathered: not a promise, so it always runs."""
     stopping: bool = False
     """Whether the worker is about to stop, and takes on nothing more."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import anyio
 
-from turnwise.engine.clock import Timer
 from turnwise.engine.hold import Hold
 from turnwise.providers.joining import ReplyBuilder
 from turnwise.states.events import PartEvent
@@ -23,53 +22,50 @@ class LiveParts:
         self._scope = scope
         self._step = hold.facts.step.number
         self._attempt = hold.facts.step.attempt
-        self._timer: Timer | None = None
-        self._idle: anyio.Event | None = None
+        self._window = anyio.CancelScope()
+        self._flushed: anyio.Event | None = None
+        self._storing = False
         self._closed = False
         self.failure: Exception | None = None
         """What kept parts from being stored; the attempt's scope is cancelled then."""
 
     def changed(self) -> None:
         """Note that the builder has something to show."""
-        if self._timer is None and self._idle is None and not self._closed:
-            window = self._hold.desk.settings.coalesce
-            if window:
-                self._timer = self._hold.desk.flush_clock.call_later(window, self._flush_soon)
-            else:
-                self._flush_soon()
+        if self._flushed is None and not self._closed:
+            self._flushed, self._window = anyio.Event(), anyio.CancelScope()
+            self._hold.desk.tasks.start_soon(self._flush, self._flushed)
 
     def stop(self) -> None:
         """Show nothing more."""
         self._closed = True
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._window.cancel()
 
     async def close(self) -> list[PartEvent]:
         """Stop showing, wait for what is being stored, and return what was not shown."""
         self.stop()
-        if self._idle is not None:
-            await self._idle.wait()
+        if self._storing and self._flushed is not None:
+            await self._flushed.wait()
         if self.failure is not None:
             raise self.failure
         return self._events()
 
-    def _flush_soon(self) -> None:
-        self._timer = None
-        self._idle = anyio.Event()
-        self._hold.desk.tasks.start_soon(self._flush)
-
-    async def _flush(self) -> None:
+    async def _flush(self, flushed: anyio.Event) -> None:
+        """Gather for the window, then store and show. The window is not a promise: it is always real time."""
+        window = self._hold.desk.settings.coalesce
+        with self._window:
+            if window:
+                await anyio.sleep(window)
         try:
-            await self._hold.show(ChatState.streaming, self._events())
+            if not self._closed:
+                self._storing = True
+                await self._hold.show(ChatState.streaming, self._events())
         except Exception as failure:  # noqa: BLE001 - it ends the attempt, which reports it
             self.failure = failure
             self._closed = True
             self._scope.cancel()
         finally:
-            idle, self._idle = self._idle, None
-            if idle is not None:
-                idle.set()
+            self._storing, self._flushed = False, None
+            flushed.set()
         if self._builder.has_news:
             self.changed()
 

@@ -22,7 +22,6 @@ from lives import ERROR, PROFILE, client, local, parts_of, said
 from turnwise import ChatBusy, ChatState, IllegalTransition, QueueFull, Settings, StaleLease, ToolResultMismatch
 from turnwise.engine.apply import Applier, Chain, Script
 from turnwise.engine.chat import SendReceipt, SubmissionReceipt
-from turnwise.engine.clock import SystemClock
 from turnwise.engine.commands import Commands
 from turnwise.engine.hold import Desk
 from turnwise.engine.hooks import Hooks
@@ -70,7 +69,6 @@ class Process:
             toolbox=Toolbox({}, ENGINE),
             settings=ENGINE,
             clock=clock,
-            flush_clock=SystemClock(),
             worker_id=name,
             tasks=None,  # type: ignore[arg-type] - commands start none
             hooks=Hooks(),

@@ -1,0 +1,72 @@
+"""Services run on plain asyncio: every timer works there too, whatever libraries have been imported beside."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import anyio
+import sniffio  # noqa: F401 - its presence changes how anyio finds the event loop
+
+from turnwise import CompactionPolicy, Engine, RetryPolicy, Settings, tool
+from turnwise.providers.scripted import Call, Reply, ScriptedModel
+
+SOON = 0.05
+
+
+@tool(timeout=SOON)
+async def stuck() -> str:
+    """Never return."""
+    await anyio.sleep_forever()
+    return ""
+
+
+def lived(model: ScriptedModel, life: Callable[[Engine, str], Awaitable[None]], **settings: object) -> None:
+    async def main() -> None:
+        known = Settings(**settings)  # type: ignore[arg-type]
+        async with Engine("sqlite://", model=model, tools=[stuck], settings=known) as engine:
+            chat = await engine.create_chat()
+            await life(engine, chat.id)
+            assert (await engine.verify(chat.id)).ok
+
+    asyncio.run(main())
+
+
+def test_a_stream_longer_than_the_window_is_shown_while_it_runs() -> None:
+    async def life(engine: Engine, chat_id: str) -> None:
+        result = await engine.ask(chat_id, "hi", timeout=10)
+        parts = [event.part.delta async for event in engine.events(chat_id, follow=False) if event.kind == "part"]
+        assert (result.text, "".join(parts)) == ("abc", "abc")
+        assert len(parts) > 1
+
+    lived(ScriptedModel([Reply("abc", chunks=1, delay=SOON)]), life, coalesce=SOON / 5)
+
+
+def test_the_watchdogs_bite() -> None:
+    async def life(engine: Engine, chat_id: str) -> None:
+        assert (await engine.ask(chat_id, "hi", timeout=10)).text == "at last"
+        kinds = [event.error.kind async for event in engine.events(chat_id, follow=False) if event.kind == "retry"]
+        assert kinds == ["startup_timeout", "network"]
+
+    slow, silent = Reply("never", stall_after=0), Reply("never", chunks=["ne", "ver"], stall_after=1)
+    model = ScriptedModel([slow, silent, "at last"])
+    lived(model, life, startup_timeout=SOON, idle_timeout=SOON, retry=RetryPolicy(first_delay=SOON))
+
+
+def test_a_tool_times_out() -> None:
+    async def life(engine: Engine, chat_id: str) -> None:
+        result = await engine.ask(chat_id, "hi", timeout=10)
+        answers = [message.result.outcome for message in result.messages if message.result is not None]
+        assert (result.text, answers) == ("so be it", ["timed_out"])
+
+    lived(ScriptedModel([Reply(calls=[Call("stuck", {})]), "so be it"]), life)
+
+
+def test_a_summary_times_out() -> None:
+    async def life(engine: Engine, chat_id: str) -> None:
+        assert (await engine.ask(chat_id, "hi", timeout=10)).text == "long"
+        phases = [event.phase async for event in engine.events(chat_id, follow=False) if event.kind == "compaction"]
+        assert phases == ["started", "failed"]
+
+    model = ScriptedModel([Reply("long", usage=(90, 1))], summary=Reply("never", stall_after=0))
+    lived(model, life, compaction=CompactionPolicy(context_limit=100, timeout=SOON))
