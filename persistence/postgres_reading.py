@@ -84,9 +84,7 @@ async def chats(
     return [facts_in(row) for row in rows]
 
 
-async def history(
-    connection: asyncpg.Connection, chat_id: str, *, at_version: int | None, after: int
-) -> list[Message]:
+async def history(connection: asyncpg.Connection, chat_id: str, *, at_version: int | None, after: int) -> list[Message]:
     """Return the messages after a position that are not cut, now or as of a version."""
     rows = await connection.fetch(
         "SELECT format, body FROM messages WHERE chat_id = $1 AND position > $3"
