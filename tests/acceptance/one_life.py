@@ -143,7 +143,7 @@ def points(folder: Path) -> Iterator[tuple[str, bool]]:
     for name in ("pay", "note"):
         yield f"in-{name}", is_killed(folder / f"in-{name}.db", -1, "before", deadly=name)
     for life in range(1, MANY_LIVES):
-        killed_again = is_killed(folder / "worn.db", 8, "after")
+        killed_again = is_killed(folder / "worn.db", 6, "after")
         yield f"worn-{life}", killed_again
         if not killed_again:
             break
