@@ -22,6 +22,9 @@ _T = TypeVar("_T")
 PATIENCE: Final = 30.0
 """Seconds to wait for other processes that hold the database."""
 
+REFUSED: Final = (sqlite3.Error, UnicodeEncodeError)
+"""What SQLite and its driver raise: the latter for text that is no well-formed Unicode."""
+
 _CONTENTION: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 _MEANING: Final = {
     sqlite3.SQLITE_FULL: "the disk is full; make room and try again",
@@ -87,7 +90,7 @@ class Connection:
         """
         try:
             return await self.start(work)
-        except sqlite3.Error as error:
+        except REFUSED as error:
             raise meaning_of(error, self.path) from error
 
     async def close(self) -> None:
@@ -114,8 +117,10 @@ def patiently(attempt: Callable[[], _T]) -> _T:
         pause = min(pause * 2, 0.1)
 
 
-def meaning_of(error: sqlite3.Error, path: str) -> StoreError:
+def meaning_of(error: sqlite3.Error | UnicodeEncodeError, path: str) -> StoreError:
     """Return what a database error means to whoever runs turnwise."""
+    if isinstance(error, UnicodeEncodeError):
+        return StoreError(f"the store {path!r}: an id holds half a character and can be no one's; nothing was written")
     meaning = _MEANING.get(_code_of(error), "the database refused")
     return StoreError(f"the store {path!r}: {meaning} (SQLite: {error}); nothing was written")
 

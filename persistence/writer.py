@@ -166,7 +166,7 @@ class Writer:
 
     def _told(self, error: BaseException) -> BaseException:
         told: BaseException
-        if isinstance(error, sqlite3.Error):
+        if isinstance(error, sqlite3.Error | UnicodeEncodeError):
             self._forget()
             told = meaning_of(error, self._connection.path)
         elif isinstance(error, StopIteration):

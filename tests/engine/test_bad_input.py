@@ -28,6 +28,7 @@ from turnwise import (
     ToolResult,
 )
 from turnwise.engine.engine import EngineClosed
+from turnwise.providers.scripted import ScriptedModel
 
 OBJECT = {"type": "object"}
 
@@ -268,3 +269,17 @@ def test_settings_that_make_no_sense_are_refused_when_they_are_built(settings: A
 def test_a_retry_policy_that_makes_no_sense_is_refused() -> None:
     with pytest.raises(SettingsError, match=r"retry\.after_output: must be one of 'reset', 'never'"):
         RetryPolicy(after_output="maybe")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("store", ["sqlite://", "file"])
+async def test_an_id_that_is_no_well_formed_text_is_refused_as_one(store: str, tmp_path: Path) -> None:
+    url = store if store == "sqlite://" else f"sqlite:///{tmp_path}/chats.db"
+    async with Engine(url, model=ScriptedModel([])) as engine:
+        chat = await engine.create_chat()
+        with pytest.raises(StoreError, match="half a character"):
+            await engine.get_chat("\ud800")
+        with pytest.raises(StoreError, match="half a character"):
+            await engine.send_message("\ud800", "hello")
+        with pytest.raises(StoreError, match="half a character"):
+            await engine.edit_message(chat.id, "\ud800", "hello")
+        assert await engine.get_chat(chat.id) == chat
