@@ -294,6 +294,62 @@ async def test_after_the_deadline_the_call_is_timed_out_the_model_goes_on_and_a_
         assert refused.value.call_ids == ("call_1",)
 
 
+@pytest.mark.parametrize("first", ["deadline", "submission"])
+async def test_a_submission_racing_its_deadline_leaves_one_result_and_tells_who_came_first(
+    open_engine: Any, strict_model: Any, first: str
+) -> None:
+    clock = ManualClock()
+    async with open_engine(strict_model([Reply(calls=[Call("pick_file", {})]), "I go on"]), clock=clock) as engine:
+        chat_id = await asked(engine)
+        told_to: list[str] = []
+
+        async def submit() -> None:
+            try:
+                await engine.submit_tool_results(chat_id, [ToolResult("call_1", "in time")])
+                told_to.append("succeeded")
+            except DeadlineExpired:
+                told_to.append("timed_out")
+
+        async with anyio.create_task_group() as tasks:
+            if first == "deadline":
+                clock.advance(61)
+            tasks.start_soon(submit)
+            if first == "submission":
+                clock.advance(61)
+        await engine.wait(chat_id, until={"waiting"})
+        results = [message.result for message in await engine.messages(chat_id) if message.role == "tool"]
+        assert [result.outcome for result in results] == told_to
+
+
+@pytest.mark.parametrize("first", ["edit", "submission"])
+async def test_a_submission_racing_an_edit_never_reaches_the_new_turn(
+    open_engine: Any, strict_model: Any, first: str
+) -> None:
+    model = strict_model([TWO_CALLS, "done", "done"])
+    async with open_engine(model) as engine:
+        chat_id = await asked(engine)
+        said = (await engine.messages(chat_id))[0].id
+        refused: list[str] = []
+
+        async def submit() -> None:
+            try:
+                await engine.submit_tool_results(chat_id, ANSWERS)
+            except (ConflictingReplay, IllegalTransition, ToolResultMismatch) as refusal:
+                refused.append(type(refusal).__name__)
+
+        async with anyio.create_task_group() as tasks:
+            if first == "edit":
+                tasks.start_soon(engine.edit_message, chat_id, said, "rather")
+            tasks.start_soon(submit)
+            if first == "submission":
+                tasks.start_soon(engine.edit_message, chat_id, said, "rather")
+        chat = await engine.wait(chat_id)
+        assert (chat.state, chat.open_calls) == ("waiting", [])
+        assert told(await engine.messages(chat_id)) == ["user: rather", "assistant: done"]
+        accepted = [record for record in await engine.audit(chat_id) if record.trigger == "submit_tool_results"]
+        assert len(accepted) + len(refused) == 1
+
+
 async def test_a_deadline_closes_its_call_only_and_a_submission_names_those_still_open(
     open_engine: Any, strict_model: Any
 ) -> None:

@@ -19,7 +19,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from lives import ERROR, PROFILE, client, local, parts_of, said
 
-from turnwise import ChatBusy, ChatState, IllegalTransition, QueueFull, Settings, StaleLease, ToolResultMismatch
+from turnwise import (
+    ChatArchived,
+    ChatBusy,
+    ChatState,
+    IllegalTransition,
+    QueueFull,
+    Settings,
+    StaleLease,
+    ToolResultMismatch,
+)
 from turnwise.engine.apply import Applier, Chain, Script
 from turnwise.engine.chat import SendReceipt, SubmissionReceipt
 from turnwise.engine.commands import Commands
@@ -28,7 +37,7 @@ from turnwise.engine.hooks import Hooks
 from turnwise.engine.hub import Hub
 from turnwise.engine.reply import shown_reply
 from turnwise.engine.toolbox import Toolbox
-from turnwise.engine.views import user_view
+from turnwise.engine.views import ERASED, user_view
 from turnwise.persistence.sqlite import SQLiteStore
 from turnwise.persistence.verification import verify_records
 from turnwise.providers.scripted import ScriptedModel
@@ -233,6 +242,38 @@ class StoreLife(RuleBasedStateMachine):
     @facts_say(lambda facts: facts.resting and facts.state in QUIET and not facts.queue and facts.history.foldable)
     def start_anew(self, node: int, trigger: Trigger) -> None:
         self.do(self.processes[node].commands.change(self.chat_id, trigger))
+
+    @rule(node=NODES, change=st.sampled_from([T.renamed, T.metadata_changed]))
+    def relabel(self, node: int, change: Trigger) -> None:
+        self.do(self.processes[node].commands.change(self.chat_id, change, title="other", metadata={"new": 1}))
+
+    @rule(node=NODES)
+    @facts_say(lambda facts: facts.resting)
+    def archive_and_back(self, node: int) -> None:
+        """While archived, nothing else is accepted."""
+        commands = self.processes[node].commands
+        self.do(commands.change(self.chat_id, T.archived))
+        self.read()
+        assert isinstance(self.unchanged(commands.change(self.chat_id, T.renamed, title="no")), ChatArchived)
+        self.do(commands.change(self.chat_id, T.unarchived))
+
+    @rule(node=NODES, choice=st.data())
+    @facts_say(lambda facts: facts.history.length)
+    def erase(self, node: int, choice: st.DataObject) -> None:
+        chosen = choice.draw(st.sampled_from(self.history))
+        self.do(self.processes[node].commands.erase(self.chat_id, chosen.id))
+        if chosen.id in self.accepted:
+            self.accepted[chosen.id] = ERASED
+
+    @rule(node=NODES, choice=st.data())
+    @facts_say(lambda facts: facts.history.length)
+    def fork(self, node: int, choice: st.DataObject) -> None:
+        """A fork is sound from its first record, and its parent does not notice."""
+        version = choice.draw(st.integers(1, self.facts.version))
+        process = self.processes[node]
+        child = self.unchanged(process.commands.fork(self.chat_id, version))
+        assert (child.state, child.parent) == (S.waiting, self.chat_id)
+        assert verify_records(self.do(process.store.audit(child.id))).ok
 
     # Holders
 
