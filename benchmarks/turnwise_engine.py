@@ -44,7 +44,7 @@ class Turnwise(Contestant):
 
     title = "turnwise"
     keeps = "everything shown"
-    distributions = ("turnwise", "aiosqlite")
+    distributions = ("turnwise",)
     imports = "from turnwise import Engine, tool"
 
     async def open(self) -> None:

@@ -110,6 +110,7 @@ class Engine:
             tasks=self._tasks,
             hooks=self._hooks,
         )
+        self._tasks.start_soon(desk.errands.run, self._tasks)
         if self.settings.run_worker:
             self._worker = Worker(desk)
             self._hub.observe(self._worker.observe)

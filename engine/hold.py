@@ -10,6 +10,7 @@ from anyio.abc import TaskGroup
 
 from turnwise.engine.apply import Applier, Chain, Script
 from turnwise.engine.clock import Clock
+from turnwise.engine.errands import Errands
 from turnwise.engine.hooks import Hooks
 from turnwise.engine.observation import Observers
 from turnwise.engine.settings import Settings
@@ -42,6 +43,7 @@ class Desk:
     tasks: TaskGroup
     """Where work runs that must not hold a job up: a flush, a tool that ignores its cancellation."""
     hooks: Hooks
+    errands: Errands = field(default_factory=Errands)
     stopping: bool = False
     """Whether the worker is about to stop, and takes on nothing more."""
 
@@ -88,6 +90,8 @@ class Hold:
     """Calls that this holder started."""
     view: View | None = None
     """What the model sees, if it is in hand."""
+    decided: Facts | None = None
+    """Where this holder itself has last decided to bring the chat."""
     _inherited: frozenset[str] | None = None
 
     @property
@@ -141,6 +145,7 @@ class Hold:
             if job_of(found) is self.job:
                 script(chain)
                 self.desk.begin(chain, claims=True)
+                self.decided = chain.facts
 
         try:
             committed = await self.desk.applier.change(

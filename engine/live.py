@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import anyio
 
 from turnwise.engine.hold import Hold
@@ -22,50 +24,53 @@ class LiveParts:
         self._scope = scope
         self._step = hold.facts.step.number
         self._attempt = hold.facts.step.attempt
-        self._window = anyio.CancelScope()
-        self._flushed: anyio.Event | None = None
-        self._storing = False
+        self._window: asyncio.TimerHandle | None = None
+        self._stored: anyio.Event | None = None
+        """Rings when what is being stored is stored."""
         self._closed = False
         self.failure: Exception | None = None
         """What kept parts from being stored; the attempt's scope is cancelled then."""
 
     def changed(self) -> None:
         """Note that the builder has something to show."""
-        if self._flushed is None and not self._closed:
-            self._flushed, self._window = anyio.Event(), anyio.CancelScope()
-            self._hold.desk.tasks.start_soon(self._flush, self._flushed)
+        if self._window is None and self._stored is None and not self._closed:
+            # The window is not a promise: it is always real time.
+            window = self._hold.desk.settings.coalesce
+            self._window = asyncio.get_running_loop().call_later(window, self._window_is_over)
 
     def stop(self) -> None:
         """Show nothing more."""
         self._closed = True
-        self._window.cancel()
+        if self._window is not None:
+            self._window.cancel()
 
     async def close(self) -> list[PartEvent]:
         """Stop showing, wait for what is being stored, and return what was not shown."""
         self.stop()
-        if self._storing and self._flushed is not None:
-            await self._flushed.wait()
+        if self._stored is not None:
+            await self._stored.wait()
         if self.failure is not None:
             raise self.failure
         return self._events()
 
-    async def _flush(self, flushed: anyio.Event) -> None:
-        """Gather for the window, then store and show. The window is not a promise: it is always real time."""
-        window = self._hold.desk.settings.coalesce
-        with self._window:
-            if window:
-                await anyio.sleep(window)
+    def _window_is_over(self) -> None:
+        self._hold.desk.errands.start_soon(self._store)
+
+    async def _store(self) -> None:
+        """Store what has gathered, then show it."""
+        self._window = None
+        if self._closed:
+            return
+        self._stored = stored = anyio.Event()
         try:
-            if not self._closed:
-                self._storing = True
-                await self._hold.show(ChatState.streaming, self._events())
+            await self._hold.show(ChatState.streaming, self._events())
         except Exception as failure:  # noqa: BLE001 - it ends the attempt, which reports it
             self.failure = failure
             self._closed = True
             self._scope.cancel()
         finally:
-            self._storing, self._flushed = False, None
-            flushed.set()
+            self._stored = None
+            stored.set()
         if self._builder.has_news:
             self.changed()
 

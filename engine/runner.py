@@ -58,9 +58,12 @@ class Runner:
             self.done.set()
 
     def observe(self, facts: Facts) -> None:
-        """Take in where the chat is now; cancel the job if it is not what the chat needs any more."""
+        """Take in where the chat is now; cancel the job if others have made the chat need another one.
+
+        What the job itself has committed it knows: it ends by itself.
+        """
         self.hold.observe(facts)
-        if self._next_job() is not self.hold.job:
+        if facts is not self.hold.decided and self._next_job() is not self.hold.job:
             self._scope.cancel()
 
     def let_go(self) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import sqlite3
+import threading
 import time
 from collections.abc import Callable
-from typing import Final, Literal, TypeVar
+from queue import SimpleQueue
+from typing import Any, Final, Literal, TypeVar
 
-import aiosqlite
 import anyio
 
 from turnwise.states.errors import StoreError
@@ -38,13 +40,20 @@ _MEANING: Final = {
 }
 
 
-class Connection:
-    """A connection that does one function at a time, in the order of the calls."""
+Answer = Callable[[_T | None, BaseException | None], None]
+"""Takes what a function returned or raised."""
 
-    def __init__(self, path: str, connection: aiosqlite.Connection) -> None:
+
+class Connection:
+    """A connection with a thread of its own, which does one function at a time, in the order of the calls."""
+
+    def __init__(self, path: str) -> None:
         self.path = path
-        self._connection = connection
+        self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._connection: sqlite3.Connection
         self._closed = False
+        # A daemon: a forgotten close must not keep the interpreter from exiting.
+        self._thread = threading.Thread(target=self._serve, name=f"turnwise {path}", daemon=True)
 
     @classmethod
     async def open(cls, path: str, prepare: Callable[[sqlite3.Connection], None]) -> Connection:
@@ -53,22 +62,24 @@ class Connection:
         Raises:
             StoreError: the database cannot be opened, or `prepare` refused it.
         """
-        opened = aiosqlite.connect(path, isolation_level=None, timeout=PATIENCE)
-        opened._thread.daemon = True  # noqa: SLF001 - a forgotten close must not keep the interpreter from exiting
+        opened = cls(path)
+        opened._thread.start()
         try:
-            await opened
-        except sqlite3.Error as error:
-            raise meaning_of(error, path) from error
-        connection = cls(path, opened)
-        try:
-            await connection.run(prepare)
-        except BaseException:
-            await connection.close()
+            await opened._call(opened._connect)
+        except BaseException as error:
+            opened._end()
+            if isinstance(error, sqlite3.Error):
+                raise meaning_of(error, path) from error
             raise
-        return connection
+        try:
+            await opened.run(prepare)
+        except BaseException:
+            await opened.close()
+            raise
+        return opened
 
-    def start(self, work: Callable[[sqlite3.Connection], _T]) -> asyncio.Future[_T]:
-        """Begin `work` as one function on the connection's thread and return its outcome to come.
+    def start(self, work: Callable[[sqlite3.Connection], _T], answer: Answer[_T]) -> None:
+        """Begin `work` as one function on the thread; `answer` is called from the event loop when it is over.
 
         Whoever stops waiting leaves the work running: what must not be left half done belongs in one function.
 
@@ -77,10 +88,7 @@ class Connection:
         """
         if self._closed:
             raise StoreError(f"the store {self.path!r} is closed; nothing was written")
-        opened = self._connection
-        outcome: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
-        opened._tx.put_nowait((outcome, lambda: work(opened._conn)))  # noqa: SLF001 - one hop, not one per statement
-        return outcome
+        self._begin(lambda: work(self._connection), answer)
 
     async def run(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
         """Return what `work` returns.
@@ -88,16 +96,62 @@ class Connection:
         Raises:
             StoreError: the database refused, or the connection is closed.
         """
+        if self._closed:
+            raise StoreError(f"the store {self.path!r} is closed; nothing was written")
         try:
-            return await self.start(work)
+            return await self._call(lambda: work(self._connection))
         except REFUSED as error:
             raise meaning_of(error, self.path) from error
 
     async def close(self) -> None:
         """Finish what was begun and close, even in a cancelled scope."""
+        if self._closed:
+            return
         self._closed = True
         with anyio.CancelScope(shield=True):
-            await self._connection.close()
+            try:
+                await self._call(self._connection.close)
+            finally:
+                self._end()
+
+    def _connect(self) -> None:
+        self._connection = sqlite3.connect(self.path, isolation_level=None, timeout=PATIENCE)
+
+    async def _call(self, work: Callable[[], _T]) -> _T:
+        outcome: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
+
+        def answer(result: Any, error: BaseException | None) -> None:
+            if outcome.cancelled():
+                return
+            if error is None:
+                outcome.set_result(result)
+            else:
+                outcome.set_exception(error)
+
+        self._begin(work, answer)
+        return await outcome
+
+    def _begin(self, work: Callable[[], _T], answer: Answer[_T]) -> None:
+        loop = asyncio.get_running_loop()
+
+        def job() -> None:
+            result, error = None, None
+            try:
+                result = work()
+            except BaseException as raised:  # noqa: BLE001 - whoever waits is told
+                error = raised
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                loop.call_soon_threadsafe(answer, result, error)
+
+        self._jobs.put(job)
+
+    def _end(self) -> None:
+        self._jobs.put(None)
+
+    def _serve(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            job()
+            del job  # or what it was given would live until the next one comes
 
 
 def patiently(attempt: Callable[[], _T]) -> _T:

@@ -105,12 +105,10 @@ class Writer:
             self._idle.set()
             return
         jobs = [self._waiting.popleft() for _ in range(min(_BATCH, len(self._waiting)))]
-        self._connection.start(partial(self._transact, jobs)).add_done_callback(partial(self._answer, jobs))
+        self._connection.start(partial(self._transact, jobs), partial(self._answer, jobs))
 
-    def _answer(self, jobs: Sequence[_Job[Any]], done: asyncio.Future[list[Any]]) -> None:
-        failure = done.exception()
-        outcomes = [failure] * len(jobs) if failure else done.result()
-        for job, outcome in zip(jobs, outcomes, strict=True):
+    def _answer(self, jobs: Sequence[_Job[Any]], outcomes: list[Any] | None, failure: BaseException | None) -> None:
+        for job, outcome in zip(jobs, outcomes or [failure] * len(jobs), strict=True):
             job.answer(outcome)
         # Who was answered runs first, so that its next job joins the batch.
         asyncio.get_running_loop().call_soon(self._commit_waiting)

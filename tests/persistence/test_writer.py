@@ -82,7 +82,8 @@ async def test_jobs_that_come_during_a_commit_share_the_next(bench: Bench) -> No
         for number in range(5):
             tasks.start_soon(bench.writer.submit, note(str(number)))
         await anyio.wait_all_tasks_blocked()
-        bench.connection.start(lambda on: on.set_trace_callback(commits.append))
+        tasks.start_soon(bench.connection.run, lambda on: on.set_trace_callback(commits.append))
+        await anyio.wait_all_tasks_blocked()
         bench.gate.set()
     assert commits.count("COMMIT") == 1
     assert len(await bench.notes()) == 6
