@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
@@ -51,12 +51,19 @@ class AuditRecord:
     hash: str
 
 
-def record_of(decision: Decision, *, prev: str, at: datetime) -> AuditRecord:
+class Entry(NamedTuple):
+    """A record as a store keeps it. The body leaves out what the chat, its version and the entry before it say."""
+
+    version: int
+    hash: str
+    """Empty in an entry of old, whose body is the whole record."""
+    body: str
+
+
+def entry_of(decision: Decision, *, prev: str, at: datetime) -> Entry:
     """Return the record of a decision that commits at `at` after the record whose hash is `prev`."""
     after = decision.facts
     fields: dict[str, Any] = {
-        "chat_id": after.chat_id,
-        "version": after.version,
         "trigger": decision.trigger,
         "source": decision.source,
         "target": decision.target,
@@ -65,21 +72,45 @@ def record_of(decision: Decision, *, prev: str, at: datetime) -> AuditRecord:
         "turn": after.turn.number,
         "step": after.step.number,
         "attempt": after.step.attempt,
-        "writes": tuple(WriteRecord(write.kind, write.id, write.digest) for write in decision.writes),
-        "at": at,
-        "prev": prev,
+        "writes": [{"kind": write.kind, "id": write.id, "digest": write.digest} for write in decision.writes],
+        "at": _time(at),
     }
-    return AuditRecord(**fields, hash=_hash_of(fields))
+    whole = {**fields, "chat_id": after.chat_id, "version": after.version, "prev": prev}
+    return Entry(after.version, _chained(prev, _line(whole)), _line(fields).decode())
+
+
+def record_of(decision: Decision, *, prev: str, at: datetime) -> AuditRecord:
+    """Return the record of a decision, whole."""
+    entry = entry_of(decision, prev=prev, at=at)
+    known = {"chat_id": decision.facts.chat_id, "version": entry.version, "prev": prev, "hash": entry.hash}
+    return _record_of({**known, **object_of(entry.body)})
+
+
+def log_of(chat_id: str, entries: Iterable[Entry]) -> list[AuditRecord]:
+    """Return the records that a chat's entries hold, from the first on.
+
+    Raises:
+        ValueError: a body is not that of a record; says what was found instead.
+    """
+    records: list[AuditRecord] = []
+    prev = GENESIS
+    for version, hash_, body in entries:
+        known = {"chat_id": chat_id, "version": version, "prev": prev, "hash": hash_} if hash_ else {}
+        records.append(_record_of({**known, **object_of(body)}))
+        prev = records[-1].hash
+    return records
 
 
 def hash_of(record: AuditRecord) -> str:
     """Return the hash that the record must carry, whatever it carries now."""
-    return _hash_of({name: getattr(record, name) for name in _KINDS if name != "hash"})
+    fields = _spelled(record)
+    del fields["hash"]
+    return _chained(record.prev, _line(fields))
 
 
 def to_json(record: AuditRecord) -> str:
     """Return the record as one line of JSON. It is ASCII, so that no reader can split or recode it."""
-    fields = _spelled({name: getattr(record, name) for name in _KINDS})
+    fields = _spelled(record)
     text = _line(fields).decode()
     return text if text.isascii() else json.dumps(fields, sort_keys=True, separators=(",", ":"))
 
@@ -92,7 +123,10 @@ def from_json(text: str) -> AuditRecord:
     Raises:
         ValueError: the text is not JSON, or not a record; says what was found instead.
     """
-    fields = object_of(text)
+    return _record_of(object_of(text))
+
+
+def _record_of(fields: dict[str, Any]) -> AuditRecord:
     _demand_names("record", fields, set(_KINDS))
     for name, kinds in _KINDS.items():
         if type(fields[name]) not in kinds:
@@ -165,8 +199,8 @@ _JSON_NAMES: Final = {
 }
 
 
-def _hash_of(fields: dict[str, Any]) -> str:
-    return hashlib.sha256(fields["prev"].encode() + b"\n" + _line(_spelled(fields))).hexdigest()
+def _chained(prev: str, line: bytes) -> str:
+    return hashlib.sha256(prev.encode() + b"\n" + line).hexdigest()
 
 
 def _line(fields: dict[str, Any]) -> bytes:
@@ -177,9 +211,13 @@ def _line(fields: dict[str, Any]) -> bytes:
         return canonical(fields)
 
 
-def _spelled(fields: dict[str, Any]) -> dict[str, Any]:
-    writes = [{"kind": kind, "id": id_, "digest": digest} for kind, id_, digest in fields["writes"]]
-    return {**fields, "writes": writes, "at": fields["at"].astimezone(UTC).isoformat()}
+def _spelled(record: AuditRecord) -> dict[str, Any]:
+    fields = {name: getattr(record, name) for name in _KINDS}
+    return {**fields, "writes": [write._asdict() for write in record.writes], "at": _time(record.at)}
+
+
+def _time(at: datetime) -> str:
+    return at.astimezone(UTC).isoformat()
 
 
 def _write_of(value: Any) -> WriteRecord:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable
 from dataclasses import replace
 
-from turnwise.persistence.rows import EVENTS, MESSAGES, message_of
+from turnwise.persistence.event_rows import TOLD, at_of, body_of, event_of
+from turnwise.persistence.rows import MESSAGES, message_of
 from turnwise.states.errors import StoreError
-from turnwise.states.events import ActionRequiredEvent, QueueEvent
+from turnwise.states.events import ActionRequiredEvent, Event, QueueEvent
 from turnwise.states.messages import FORMAT, Message
 
 
@@ -36,7 +38,7 @@ def erase(connection: sqlite3.Connection, chat_id: str, blank: Message) -> None:
     elif said.result is not None:
         connection.execute(
             "UPDATE events SET body = json_set(body, '$.output', NULL)"
-            " WHERE chat_id = ? AND kind = 'tool_result' AND json_extract(body, '$.call_id') = ?",
+            " WHERE chat_id = ? AND kind = 'tool_result' AND position IS NULL AND json_extract(body, '$.call_id') = ?",
             (chat_id, said.result.call_id),
         )
 
@@ -46,24 +48,34 @@ def _erase_arguments(connection: sqlite3.Connection, chat_id: str, call_ids: set
         "UPDATE calls SET body = json_set(body, '$.arguments', json('{}')) WHERE chat_id = ? AND call_id = ?",
         [(chat_id, call_id) for call_id in call_ids],
     )
-    sql = "SELECT seq, body FROM events WHERE chat_id = ? AND kind = 'action_required'"
-    for seq, body in connection.execute(sql, (chat_id,)).fetchall():
-        event = EVENTS.load(body)
-        if isinstance(event, ActionRequiredEvent) and any(call.call_id in call_ids for call in event.calls):
-            calls = tuple(replace(call, arguments={}) if call.call_id in call_ids else call for call in event.calls)
-            erased = EVENTS.dump(event.model_copy(update={"calls": calls}))
-            connection.execute("UPDATE events SET body = ? WHERE chat_id = ? AND seq = ?", (erased, chat_id, seq))
+
+    def blanked(event: Event) -> Event:
+        if not isinstance(event, ActionRequiredEvent) or call_ids.isdisjoint(call.call_id for call in event.calls):
+            return event
+        calls = tuple(replace(call, arguments={}) if call.call_id in call_ids else call for call in event.calls)
+        return event.model_copy(update={"calls": calls})
+
+    _rewrite(connection, chat_id, "action_required", blanked)
 
 
 def _erase_from_queue_events(connection: sqlite3.Connection, chat_id: str, blank: Message) -> None:
-    told = connection.execute("SELECT body FROM events WHERE chat_id = ? AND kind = 'queue'", (chat_id,)).fetchall()
-    for (body,) in told:
-        event = EVENTS.load(body)
-        if isinstance(event, QueueEvent) and any(queued.id == blank.id for queued in event.queue):
-            queue = [
-                queued.model_copy(update={"parts": blank.parts}) if queued.id == blank.id else queued
-                for queued in event.queue
-            ]
-            erased = EVENTS.dump(event.model_copy(update={"queue": tuple(queue)}))
-            sql = "UPDATE events SET body = ? WHERE chat_id = ? AND seq = ?"
-            connection.execute(sql, (erased, chat_id, event.seq))
+    def blanked(event: Event) -> Event:
+        if not isinstance(event, QueueEvent) or blank.id not in {queued.id for queued in event.queue}:
+            return event
+        queue = (
+            queued.model_copy(update={"parts": blank.parts}) if queued.id == blank.id else queued
+            for queued in event.queue
+        )
+        return event.model_copy(update={"queue": tuple(queue)})
+
+    _rewrite(connection, chat_id, "queue", blanked)
+
+
+def _rewrite(connection: sqlite3.Connection, chat_id: str, kind: str, blanked: Callable[[Event], Event]) -> None:
+    sql = f"{TOLD} WHERE events.chat_id = ? AND kind = ?"
+    for row in connection.execute(sql, (chat_id, kind)).fetchall():
+        told = event_of(*row)
+        event = blanked(told)
+        if event is not told:
+            values = (at_of(event), body_of(event), chat_id, event.seq)
+            connection.execute("UPDATE events SET at = ?, body = ? WHERE chat_id = ? AND seq = ?", values)

@@ -7,14 +7,11 @@ import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, TypeVar
 
-from pydantic_core import from_json
-
-from turnwise.persistence import audit as audit_log
-from turnwise.persistence.audit import AuditRecord
+from turnwise.persistence.audit import AuditRecord, Entry, log_of
+from turnwise.persistence.event_rows import TOLD, event_of
 from turnwise.persistence.protocol import Overdue
 from turnwise.persistence.rows import (
     CALLS,
-    EVENTS,
     QUEUE,
     RECEIPTS,
     USAGE,
@@ -28,9 +25,9 @@ from turnwise.states.arguments import Cut
 from turnwise.states.calls import ToolCall
 from turnwise.states.effects import RecordReceipt, RecordUsage
 from turnwise.states.errors import ChatNotFound
-from turnwise.states.events import Event, MessageEvent, PartEvent
+from turnwise.states.events import Event, PartEvent
 from turnwise.states.facts import Facts, Lease
-from turnwise.states.messages import Message, in_call_order, without_metadata
+from turnwise.states.messages import Message, in_call_order
 from turnwise.states.names import OPEN_STATUSES, Audience, ChatState
 
 _T = TypeVar("_T")
@@ -164,28 +161,21 @@ def ledger(connection: sqlite3.Connection, chat_id: str) -> list[RecordUsage]:
 def events(connection: sqlite3.Connection, chat_id: str, *, after: int, limit: int) -> list[Event]:
     """Return events, in order."""
     rows = connection.execute(_EVENTS, (chat_id, after, limit))
-    return [_event_of(*row) for row in rows]
-
-
-def _event_of(body: str, form: int | None, message: str | None) -> Event:
-    if form is None or message is None:
-        return EVENTS.load(body)
-    told = {**from_json(body), "message": without_metadata(message_of(form, message))}
-    return MessageEvent.model_validate(told)
+    return [event_of(*row) for row in rows]
 
 
 def shown(connection: sqlite3.Connection, chat_id: str, step: int, attempt: int) -> list[PartEvent]:
     """Return the parts shown of an attempt, in order."""
-    sql = "SELECT body FROM events WHERE kind = 'part' AND chat_id = ? AND step = ? AND attempt = ? ORDER BY seq"
-    rows = connection.execute(sql, (chat_id, step, attempt))
-    return [event for event in _each(EVENTS, rows) if isinstance(event, PartEvent)]
+    rows = connection.execute(_SHOWN, (chat_id, step, attempt))
+    return [event for event in (event_of(*row) for row in rows) if isinstance(event, PartEvent)]
 
 
 def audit(connection: sqlite3.Connection, chat_id: str) -> list[AuditRecord]:
     """Return the audit records, in order of version."""
-    rows = connection.execute("SELECT body FROM audit WHERE chat_id = ? ORDER BY version", (chat_id,))
+    sql = "SELECT version, lower(hex(hash)), body FROM audit WHERE chat_id = ? ORDER BY version"
+    rows = connection.execute(sql, (chat_id,))
     try:
-        return [audit_log.from_json(body) for (body,) in rows]
+        return log_of(chat_id, map(Entry._make, rows))
     except ValueError as error:
         raise unreadable(f"audit log of chat {chat_id!r}", error) from error
 
@@ -213,10 +203,9 @@ def _listed(words: Iterable[str]) -> str:
     return ", ".join(f"'{word}'" for word in words)
 
 
-_EVENTS: Final = """
-SELECT events.body, format, messages.body
-FROM events LEFT JOIN messages ON messages.chat_id = events.chat_id AND messages.position = events.position
-WHERE events.chat_id = ? AND seq > ? ORDER BY seq LIMIT ?
+_EVENTS: Final = f"{TOLD} WHERE events.chat_id = ? AND seq > ? ORDER BY seq LIMIT ?"
+_SHOWN: Final = f"""
+{TOLD} WHERE kind = 'part' AND events.chat_id = ? AND events.step = ? AND events.attempt = ? ORDER BY seq
 """
 _DEADLINES: Final = f"""
 SELECT chat_id FROM calls JOIN chats ON chats.id = chat_id

@@ -25,13 +25,14 @@ _T = TypeVar("_T")
 class Body(Generic[_T]):
     """One kind of value as the JSON of a `body` column."""
 
-    def __init__(self, what: str, adapter: TypeAdapter[_T]) -> None:
+    def __init__(self, what: str, adapter: TypeAdapter[_T], *, nulls: bool = True) -> None:
         self._what = what
         self._adapter = adapter
+        self._nulls = nulls
 
     def dump(self, value: _T) -> str:
-        """Return the value as JSON."""
-        return self._adapter.dump_json(value).decode()
+        """Return the value as JSON: without the fields that are `None`, if this kind spells out no `nulls`."""
+        return self._adapter.serializer.to_json(value, exclude_none=not self._nulls).decode()
 
     def load(self, body: str) -> _T:
         """Return the value that a body holds.
@@ -50,7 +51,7 @@ MESSAGES: Final = Body("message", TypeAdapter(Message))
 CALLS: Final = Body("call", TypeAdapter(ToolCall))
 QUEUE: Final = Body("queued message", TypeAdapter(QueuedMessage))
 RECEIPTS: Final = Body("receipt", TypeAdapter(RecordReceipt))
-USAGE: Final = Body("usage", TypeAdapter(RecordUsage))
+USAGE: Final = Body("usage", TypeAdapter(RecordUsage), nulls=False)
 EVENTS: Final = Body("event", event_adapter)
 
 

@@ -11,13 +11,14 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from turnwise.persistence import reading
-from turnwise.persistence.audit import GENESIS, record_of, to_json
+from turnwise.persistence.audit import GENESIS, entry_of
+from turnwise.persistence.event_rows import rows_of
 from turnwise.persistence.perform import Place, perform
 from turnwise.persistence.protocol import Committed, Plan
-from turnwise.persistence.rows import EVENTS, blank_facts, micros_of, numbered, row_of
+from turnwise.persistence.rows import blank_facts, micros_of, numbered, row_of
 from turnwise.states.decide import Decision
 from turnwise.states.errors import ChatNotFound, StaleLease, StoreError
-from turnwise.states.events import Event, MessageEvent, PartEvent
+from turnwise.states.events import Event, PartEvent
 from turnwise.states.facts import Facts
 from turnwise.states.names import ChatState
 
@@ -142,12 +143,11 @@ class Transactions:
         chat_id, head = standing.facts.chat_id, standing.head
         told: list[Event] = [*shown]
         for decision in decisions:
-            version = decision.facts.version
-            perform(Place(connection, chat_id, version, at), decision.writes)
-            record = record_of(decision, prev=head, at=at)
-            sql = "INSERT INTO audit (chat_id, version, body) VALUES (?, ?, ?)"
-            connection.execute(sql, (chat_id, version, to_json(record)))
-            head = record.hash
+            entry = entry_of(decision, prev=head, at=at)
+            head = entry.hash
+            perform(Place(connection, chat_id, entry.version, at), decision.writes)
+            sql = "INSERT INTO audit (chat_id, version, hash, body) VALUES (?, ?, ?, ?)"
+            connection.execute(sql, (chat_id, entry.version, bytes.fromhex(head), entry.body))
             told.extend(decision.events)
         events = numbered(told, chat_id=chat_id, after=standing.event_seq, at=at)
         _insert_events(connection, events)
@@ -190,15 +190,6 @@ def _update_chat(connection: sqlite3.Connection, after: _Standing, at: datetime)
 
 def _insert_events(connection: sqlite3.Connection, events: Sequence[Event]) -> None:
     connection.executemany(
-        "INSERT INTO events (chat_id, seq, kind, step, attempt, position, body) VALUES (?, ?, ?, ?, ?, ?, ?)",
-        [_event_row(event) for event in events],
+        "INSERT INTO events (chat_id, seq, kind, at, step, attempt, position, body) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        rows_of(events),
     )
-
-
-def _event_row(event: Event) -> tuple[str | int | None, ...]:
-    """Return an event's row. A message is not stored again with its event: the event tells where it is."""
-    step, attempt = (event.step, event.attempt) if isinstance(event, PartEvent) else (None, None)
-    if isinstance(event, MessageEvent):
-        body = event.model_dump_json(exclude={"message"})
-        return event.chat_id, event.seq, event.kind, step, attempt, event.message.position, body
-    return event.chat_id, event.seq, event.kind, step, attempt, None, EVENTS.dump(event)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from math import isfinite
-from typing import Any
+from typing import Any, Final
 
 import orjson
 from pydantic import JsonValue
@@ -24,21 +23,20 @@ def canonical(value: Any) -> bytes:
         spelled = orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
     except TypeError:
         return _canonical_of_any(value)
-    if b"null" in spelled and _holds_no_number(value):
-        return _canonical_of_any(value)
+    if b"null" in spelled:
+        _refuse_what_is_no_number(value)
     return spelled
 
 
-def _holds_no_number(value: Any) -> bool:
-    """Return whether NaN or an infinity is somewhere in `value`: orjson writes null for them."""
-    match value:
-        case float():
-            return not isfinite(value)
-        case dict():
-            return any(map(_holds_no_number, value.values()))
-        case list() | tuple():
-            return any(map(_holds_no_number, value))
-    return False
+def _refuse_what_is_no_number(value: Any) -> None:
+    """Refuse NaN and the infinities: orjson writes null for them."""
+    try:
+        _STRICT(value)
+    except ValueError as error:
+        raise _has_none(error) from error
+
+
+_STRICT: Final = json.JSONEncoder(allow_nan=False, check_circular=False).encode
 
 
 def _canonical_of_any(value: Any) -> bytes:
@@ -46,7 +44,11 @@ def _canonical_of_any(value: Any) -> bytes:
     try:
         return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
     except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidContent(f"only JSON values and well-formed Unicode can be stored: {error}") from error
+        raise _has_none(error) from error
+
+
+def _has_none(why: Exception) -> InvalidContent:
+    return InvalidContent(f"only JSON values and well-formed Unicode can be stored: {why}")
 
 
 def as_json(value: Any) -> JsonValue:

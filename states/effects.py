@@ -6,7 +6,7 @@ Beside them a store always stores the chat's new facts.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar, Literal
 
@@ -198,7 +198,7 @@ class GrantLease:
     @property
     def digest(self) -> str:
         """The digest of worker and token."""
-        return digest(asdict(self.lease))
+        return digest({"token": self.lease.token, "worker": self.lease.worker})
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from turnwise.states.table import TABLE, Row
 def judge(source: str, trigger: Trigger, facts: Facts, arguments: Arguments) -> Row | None:
     """Return the row that matches, or `None`. The table must have rows for `trigger` in `source`."""
     slot = _Slot(source)
-    _MACHINE.events[trigger.value].trigger(slot, facts, arguments)
+    _MACHINE.events[trigger].trigger(slot, facts, arguments)
     return slot.row
 
 

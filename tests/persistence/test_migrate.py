@@ -10,11 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from turnwise.persistence.audit import to_json
+from turnwise.persistence.conformance import plans
 from turnwise.persistence.migrate import APPLICATION_ID, migrate
 from turnwise.persistence.migrations import Migration, migrations
 from turnwise.persistence.sqlite import SQLiteStore
+from turnwise.persistence.verification import verify_records
 from turnwise.states.errors import StoreError
-from turnwise.states.names import ChatState
+from turnwise.states.names import ChatState, Trigger
 
 
 @pytest.fixture
@@ -112,3 +115,38 @@ def test_the_schema_knows_every_state() -> None:
         (index,) = connection.execute("SELECT sql FROM sqlite_master WHERE name = 'chats_stray'").fetchone()
     assert all(f"'{state}'" in index for state in ChatState)
     assert index.count("'") == 2 * len(ChatState)
+
+
+async def test_rows_written_before_the_leaner_ones_are_read_as_ever(path: Path) -> None:
+    """A file of the first schema: bodies that say everything, no `hash` and no `at`."""
+    store = SQLiteStore(path)
+    await store.open()
+    try:
+        moves = [*plans.turn("hello", "hi"), plans.send("more"), plans.claim(), plans.start()]
+        moves += [
+            plans.send("later"),
+            plans.reply("so", local=["a"], client=["b"]),
+            plans.move(Trigger.call_started, call_id="a"),
+        ]
+        await plans.created(store, "chat", *moves, plans.finish("a"))
+        written = await store.audit("chat"), await store.events("chat", after=0, limit=100)
+        with closing(sqlite3.connect(path)) as connection, connection:
+            for record in written[0]:
+                values = (to_json(record), record.version)
+                connection.execute("UPDATE audit SET hash = NULL, body = ? WHERE version = ?", values)
+            for event in written[1]:
+                body = event.model_dump_json(exclude={"message"} if event.kind == "message" else None)
+                connection.execute("UPDATE events SET at = NULL, body = ? WHERE seq = ?", (body, event.seq))
+            connection.execute("UPDATE events SET position = NULL WHERE kind = 'tool_result'")
+        assert (await store.audit("chat"), await store.events("chat", after=0, limit=100)) == written
+        await store.change("chat", plans.plan(plans.tools_finished()))
+        records = await store.audit("chat")
+        assert verify_records(records).ok
+        assert records[:-1] == written[0]
+        for message in await store.history("chat"):
+            blank = message.model_copy(update={"parts": (), "erased": True})
+            await store.change("chat", plans.plan(plans.move(Trigger.message_erased, erased=blank)))
+        said = "".join(event.model_dump_json() for event in await store.events("chat", after=0, limit=100))
+        assert not any(word in said for word in ("hello", '"hi"', '"saw"'))
+    finally:
+        await store.close()

@@ -240,7 +240,7 @@ async def test_a_forgotten_close_does_not_keep_the_interpreter_from_exiting(path
         reading._STRAYS,
         reading._DEADLINES,
         "SELECT chat_id, token FROM leases WHERE expires <= ? ORDER BY expires LIMIT ?",
-        "SELECT body FROM events WHERE kind = 'part' AND chat_id = ? AND step = ? AND attempt = ? ORDER BY seq",
+        reading._SHOWN,
     ],
 )
 def test_what_is_asked_often_is_answered_from_an_index(question: str) -> None:

@@ -39,19 +39,19 @@ def quiet() -> Iterator[None]:
 
 
 def write_under_another_target(patch: Patch) -> None:
-    recorded = transactions.record_of
+    recorded = transactions.entry_of
 
-    def record_of(decision: Any, **more: Any) -> Any:
+    def entry_of(decision: Any, **more: Any) -> Any:
         if decision.trigger is Trigger.call_finished:
             decision = dataclasses.replace(decision, target=ChatState.waiting)
         return recorded(decision, **more)
 
-    patch.setattr(transactions, "record_of", record_of)
+    patch.setattr(transactions, "entry_of", entry_of)
 
 
 def break_the_chain(patch: Patch) -> None:
-    recorded = transactions.record_of
-    patch.setattr(transactions, "record_of", lambda decision, *, prev, at: recorded(decision, prev=GENESIS, at=at))
+    recorded = transactions.entry_of
+    patch.setattr(transactions, "entry_of", lambda decision, *, prev, at: recorded(decision, prev=GENESIS, at=at))
 
 
 def skip_a_version(patch: Patch) -> None:

@@ -1,0 +1,101 @@
+"""How events are spelled in the rows of SQLite, and back.
+
+A body holds what the columns do not. What a message says is kept where the message is stored: the event of a message,
+or of a tool's result, tells the position only.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+from pydantic_core import from_json
+
+from turnwise.persistence.rows import EVENTS, message_of, micros_of, time_of
+from turnwise.states.events import Event, MessageEvent, PartEvent, ToolProgressEvent, ToolResultEvent
+from turnwise.states.messages import Message, without_metadata
+
+TOLD: Final = """
+SELECT events.chat_id, seq, kind, at, events.body, format, messages.body
+FROM events LEFT JOIN messages ON messages.chat_id = events.chat_id AND messages.position = events.position
+"""
+"""Asks for what `event_of` takes."""
+
+_IN_COLUMNS: Final = {"chat_id", "seq", "kind", "at"}
+
+
+class EventRow(NamedTuple):
+    """The columns of `events`."""
+
+    chat_id: str
+    seq: int
+    kind: str
+    at: int
+    step: int | None
+    attempt: int | None
+    position: int | None
+    body: str
+
+
+def rows_of(events: Sequence[Event]) -> list[EventRow]:
+    """Return the rows of the numbered events that one transaction stores."""
+    messages = [event.message for event in events if isinstance(event, MessageEvent)]
+    return [_row_of(event, messages) for event in events]
+
+
+def at_of(event: Event) -> int:
+    """Return when a numbered event was stored."""
+    assert event.at is not None  # noqa: S101 - numbering gives the time
+    return micros_of(event.at)
+
+
+def body_of(event: Event, *, without: str = "") -> str:
+    """Return the body of an event's row. It spells out no null, but for those that a tool has given, and not the field `without`."""
+    spelled = event.__pydantic_serializer__.to_json(
+        event, exclude=_IN_COLUMNS | {without}, exclude_none=not isinstance(event, ToolResultEvent | ToolProgressEvent)
+    )
+    return spelled.decode()
+
+
+def event_of(  # noqa: PLR0913, PLR0917 - the columns of a row
+    chat_id: str, seq: int, kind: str, at: int | None, body: str, form: int | None, message: str | None
+) -> Event:
+    """Return the event that a row and the message it points at hold.
+
+    Raises:
+        StoreError: they hold something else.
+    """
+    if at is not None:
+        columns = json.dumps({"chat_id": chat_id, "seq": seq, "kind": kind, "at": time_of(at).isoformat()})
+        body = columns if body == "{}" else f"{columns[:-1]},{body[1:]}"
+    if form is None or message is None:
+        return EVENTS.load(body)
+    said = message_of(form, message)
+    if kind == "message":
+        return MessageEvent.model_validate({**from_json(body), "message": without_metadata(said)})
+    output = None if said.result is None else said.result.output
+    return ToolResultEvent.model_validate({**from_json(body), "output": output})
+
+
+def _row_of(event: Event, messages: Iterable[Message]) -> EventRow:
+    step, attempt, position, elsewhere = None, None, None, ""
+    match event:
+        case PartEvent():
+            step, attempt = event.step, event.attempt
+        case MessageEvent():
+            position, elsewhere = event.message.position, "message"
+        case ToolResultEvent():
+            position = _position_of(event, messages)
+            elsewhere = "" if position is None else "output"
+    body = body_of(event, without=elsewhere)
+    return EventRow(event.chat_id, event.seq, event.kind, at_of(event), step, attempt, position, body)
+
+
+def _position_of(event: ToolResultEvent, messages: Iterable[Message]) -> int | None:
+    """Return the position of the message that says what the event tells."""
+    for message in messages:
+        result = message.result
+        if result is not None and result.call_id == event.call_id and result.output == event.output:
+            return message.position
+    return None
