@@ -12,6 +12,7 @@ from typing import Any, Final
 from pydantic_ai import messages as theirs
 
 from turnwise.providers.pydantic_ai.origin import Origin
+from turnwise.providers.remembering import PerMessage
 from turnwise.states.messages import (
     FilePart,
     Message,
@@ -44,25 +45,34 @@ class Asking:
         self._takes_system = takes_system
         self._needs_signature = needs_signature
         self._marks_cache = marks_cache
+        self.replies = PerMessage(self._replied)
+        self.prompts = PerMessage(_prompted)
 
     def history(self, messages: Sequence[Message]) -> list[theirs.ModelMessage]:
-        """Return the messages, neighbours of one side joined."""
+        """Return the messages, neighbours of one side joined. Each is converted once, for as long as it lives."""
         asked: list[theirs.ModelMessage] = []
-        for replied, run in groupby(messages, key=lambda message: message.role == "assistant"):
-            if replied:
-                parts = [part for message in run for part in message.parts]
-                said = [their_part for part in parts for their_part in self._said(part)]
-                asked.append(theirs.ModelResponse(said, **self._origin.address(parts)))
-            else:
-                asked.append(theirs.ModelRequest(list(self._told(run, after=bool(asked)))))
+        for replied, neighbours in groupby(messages, key=lambda message: message.role == "assistant"):
+            run = list(neighbours)
+            asked.append(self._reply(run) if replied else self._prompt(run, after=bool(asked)))
         return asked
+
+    def _reply(self, run: Sequence[Message]) -> theirs.ModelResponse:
+        if len(run) == 1:
+            return self.replies(run[0])
+        address = self._origin.address(part for message in run for part in message.parts)
+        return theirs.ModelResponse([part for message in run for part in self.replies(message).parts], **address)
+
+    def _prompt(self, run: Sequence[Message], *, after: bool) -> theirs.ModelRequest:
+        if len(run) == 1 and run[0].role != "system":
+            return self.prompts(run[0])
+        return theirs.ModelRequest(list(self._told(run, after=after)))
 
     def _told(self, messages: Iterable[Message], *, after: bool) -> Iterable[theirs.ModelRequestPart]:
         marked = not self._marks_cache
         for message in messages:
             if message.role != "system":
                 after = True
-                yield _result(message.result) if message.result is not None else _prompt(message)
+                yield from self.prompts(message).parts
                 continue
             if not marked and after:
                 marked = True
@@ -71,6 +81,10 @@ class Asking:
                 yield theirs.SystemPromptPart(message.text)
             else:
                 yield theirs.UserPromptPart(message.text)
+
+    def _replied(self, message: Message) -> theirs.ModelResponse:
+        said = [their_part for part in message.parts for their_part in self._said(part)]
+        return theirs.ModelResponse(said, **self._origin.address(message.parts))
 
     def _said(self, part: Part) -> Iterable[theirs.ModelResponsePart]:
         own = self._origin.data(part)
@@ -96,10 +110,14 @@ def _wire_id(call_id: str) -> str:
     return call_id if _CALL_ID.fullmatch(call_id) else f"call_{sha256(call_id.encode()).hexdigest()[:24]}"
 
 
-def _prompt(message: Message) -> theirs.UserPromptPart:
+def _prompted(message: Message) -> theirs.ModelRequest:
+    if message.result is not None:
+        return theirs.ModelRequest([_result(message.result)])
     if all(isinstance(part, TextPart) for part in message.parts):
-        return theirs.UserPromptPart(message.text)
-    return theirs.UserPromptPart([content for part in message.parts for content in _content(part)])
+        return theirs.ModelRequest([theirs.UserPromptPart(message.text)])
+    return theirs.ModelRequest(
+        [theirs.UserPromptPart([content for part in message.parts for content in _content(part)])]
+    )
 
 
 def _content(part: Part) -> Iterable[theirs.UserContent]:

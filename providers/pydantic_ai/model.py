@@ -21,7 +21,7 @@ from turnwise.providers.pydantic_ai.hearing import Hearing, usage_of
 from turnwise.providers.pydantic_ai.naming import their_model
 from turnwise.providers.pydantic_ai.origin import Origin
 from turnwise.providers.pydantic_ai.parameters import offer_of, settings_of
-from turnwise.providers.validity import made_valid
+from turnwise.providers.validity import Validity
 from turnwise.states.usage import Usage
 
 _MOST_PAUSES: Final = 16
@@ -61,6 +61,7 @@ class PydanticAIModel:
         self._settings = settings or ModelSettings()
         self._native_tools = tuple(native_tools)
         self._origin = Origin(self._model.system, self._model.base_url or "")
+        self._validity = Validity()
         anthropic = self._model.system == "anthropic"
         self._asking = Asking(
             self._origin,
@@ -125,7 +126,7 @@ class PydanticAIModel:
 
     def _ask(self, request: ModelRequest) -> tuple[list[theirs.ModelMessage], _Call]:
         with classified():
-            return self._asking.history(made_valid(request)), {
+            return self._asking.history(self._validity.made_valid(request)), {
                 "model_settings": settings_of(request, self._settings),
                 "model_request_parameters": offer_of(request, self._native_tools),
             }
