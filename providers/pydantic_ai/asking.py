@@ -38,13 +38,17 @@ class Asking:
         takes_system: whether the provider takes system messages anywhere; else reminders are told by the user.
         needs_signature: whether reasoning without a signature is refused.
         marks_cache: whether the prompt cache ends where a marker says, so that reminders must stay behind it.
+        keeps_items: whether the ids of parts name items of the provider's own, which it knows only as a whole.
     """
 
-    def __init__(self, origin: Origin, *, takes_system: bool, needs_signature: bool, marks_cache: bool) -> None:
+    def __init__(
+        self, origin: Origin, *, takes_system: bool, needs_signature: bool, marks_cache: bool, keeps_items: bool
+    ) -> None:
         self._origin = origin
         self._takes_system = takes_system
         self._needs_signature = needs_signature
         self._marks_cache = marks_cache
+        self._keeps_items = keeps_items
         self.replies = PerMessage(self._replied)
         self.prompts = PerMessage(_prompted)
 
@@ -53,7 +57,10 @@ class Asking:
         asked: list[theirs.ModelMessage] = []
         for replied, neighbours in groupby(messages, key=lambda message: message.role == "assistant"):
             run = list(neighbours)
-            asked.append(self._reply(run) if replied else self._prompt(run, after=bool(asked)))
+            if not replied:
+                asked.append(self._prompt(run, after=bool(asked)))
+            elif (reply := self._reply(run)).parts:
+                asked.append(reply)
         return asked
 
     def _reply(self, run: Sequence[Message]) -> theirs.ModelResponse:
@@ -83,11 +90,18 @@ class Asking:
                 yield theirs.UserPromptPart(message.text)
 
     def _replied(self, message: Message) -> theirs.ModelResponse:
-        said = [their_part for part in message.parts for their_part in self._said(part)]
+        owned = [(part, self._own(part, partial=message.partial)) for part in message.parts]
+        said = [their_part for part, own in owned for their_part in self._said(part, own)]
+        while said and isinstance(said[-1], theirs.ThinkingPart):
+            said.pop()  # reasoning that led to nothing, as a cut leaves it, is refused at the end of a reply
         return theirs.ModelResponse(said, **self._origin.address(message.parts))
 
-    def _said(self, part: Part) -> Iterable[theirs.ModelResponsePart]:
+    def _own(self, part: Part, *, partial: bool) -> dict[str, Any]:
+        """Return the provider's own data about a part; it has none of an item of a reply that was cut."""
         own = self._origin.data(part)
+        return {} if partial and self._keeps_items and own.get("id") is not None else own
+
+    def _said(self, part: Part, own: dict[str, Any]) -> Iterable[theirs.ModelResponsePart]:
         match part:
             case TextPart():
                 yield theirs.TextPart(part.text, **own)
