@@ -17,6 +17,7 @@ from turnwise.engine.settings import Settings
 from turnwise.engine.toolbox import Toolbox
 from turnwise.engine.view import View
 from turnwise.persistence.protocol import ChatStore, Committed
+from turnwise.providers.joining import ReplyBuilder
 from turnwise.providers.protocol import Model
 from turnwise.states.decide import job_of
 from turnwise.states.effects import PutCall
@@ -86,6 +87,8 @@ class Hold:
     """The job that runs. It changes the chat only while the chat is where this job belongs."""
     begun_attempt: tuple[int, int] | None = None
     """Step and attempt that this holder started."""
+    heard: ReplyBuilder | None = None
+    """What came of the attempt that this holder started last."""
     begun_calls: set[str] = field(default_factory=set)
     """Calls that this holder started."""
     view: View | None = None
@@ -187,7 +190,7 @@ class Hold:
             if after.lease is not None and after.lease.worker == self.desk.worker_id:
                 self.token = after.lease.token
             if decision.trigger is Trigger.attempt_started:
-                self.begun_attempt = (after.step.number, after.step.attempt)
+                self.begun_attempt, self.heard = (after.step.number, after.step.attempt), None
             for write in decision.writes:
                 if isinstance(write, PutCall) and decision.trigger is Trigger.call_started:
                     self.begun_calls.add(write.call.call_id)

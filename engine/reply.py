@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from turnwise.engine.toolbox import Toolbox
 from turnwise.persistence.protocol import ChatStore
-from turnwise.providers.joining import parts_from_shown
+from turnwise.providers.joining import ReplyBuilder, parts_from_shown
 from turnwise.states.arguments import Partial
 from turnwise.states.calls import ToolCall
 from turnwise.states.errors import ModelError
@@ -75,13 +75,19 @@ def partial_reply(parts: Sequence[Part], facts: Facts, toolbox: Toolbox, *, usag
     )
 
 
-async def shown_reply(store: ChatStore, facts: Facts, toolbox: Toolbox) -> Partial | None:
-    """Return what subscribers were shown of the current attempt; `None` if no attempt is open."""
+async def shown_reply(
+    store: ChatStore, facts: Facts, toolbox: Toolbox, heard: ReplyBuilder | None = None
+) -> Partial | None:
+    """Return what subscribers were shown of the current attempt; `None` if no attempt is open.
+
+    Who `heard` the attempt also knows what it used, and what is not shown of its parts.
+    """
     step = facts.step
     if not step.attempt_open:
         return None
     shown = await store.shown(facts.chat_id, step.number, step.attempt)
-    return partial_reply(parts_from_shown(shown), facts, toolbox)
+    usage = heard.reply().usage if heard is not None else None
+    return partial_reply(parts_from_shown(shown, heard), facts, toolbox, usage=usage)
 
 
 def error_info(error: Exception, step: StepFacts) -> ErrorInfo:

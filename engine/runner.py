@@ -88,7 +88,7 @@ class Runner:
         hold = self.hold
         info = error_info(error, hold.facts.step)
         try:
-            partial = await shown_reply(hold.desk.store, hold.facts, hold.desk.toolbox)
+            partial = await shown_reply(hold.desk.store, hold.facts, hold.desk.toolbox, hold.heard)
             await hold.fire(lambda chain: chain.fire(Trigger.failed, token=hold.token, error=info, partial=partial))
         except Moved:
             _log.debug("chat_moved", chat_id=hold.chat_id, state=hold.facts.state)

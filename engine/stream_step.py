@@ -63,7 +63,7 @@ class Attempt:
     def __init__(self, hold: Hold) -> None:
         self._hold = hold
         self._client_tools = {tool.name: tool for tool in hold.facts.profile.client_tools}
-        self._builder = ReplyBuilder(read=self._read_arguments)
+        self._builder = hold.heard = ReplyBuilder(read=self._read_arguments)
         self._scope = anyio.CancelScope()
         self._live = LiveParts(hold, self._builder, self._scope)
         self._first_part_after: float | None = None

@@ -11,9 +11,10 @@ from pydantic import TypeAdapter
 from turnwise.providers.protocol import ModelPart, ModelReply
 from turnwise.providers.slots import CallSlot, Slot, WholeSlot, WordsSlot
 from turnwise.states.events import PartDelta, PartEvent
-from turnwise.states.messages import FilePart, Part, SourcePart, ToolCallPart, ToolResultPart
+from turnwise.states.messages import FilePart, Part, ReasoningPart, SourcePart, ToolCallPart, ToolResultPart
 from turnwise.states.names import Executor
 from turnwise.states.unicode import well_formed, well_formed_json
+from turnwise.states.usage import Usage
 
 ARGUMENT_TEXT: Final = "_arguments_text"
 """The one key of a call's arguments that stand for JSON text which could not be read."""
@@ -57,6 +58,7 @@ class ReplyBuilder:
         self._news: dict[int, Slot] = {}
         self._calls: dict[str, CallSlot] = {}
         self._call_ids: set[str] = set()
+        self._usage: Usage | None = None
 
     @property
     def begun(self) -> bool:
@@ -90,6 +92,8 @@ class ReplyBuilder:
                 self._add_result(part)
             case "source" | "file":
                 self._place(WholeSlot(len(self._slots), _file(part) if part.type == "file" else _source(part)))
+            case "usage":
+                self._usage = part.usage
             case "finish":
                 self.finish = part
                 self._complete_open_calls()
@@ -107,7 +111,22 @@ class ReplyBuilder:
 
     def reply(self) -> ModelReply:
         """Return the reply; its `finish` has no stop reason where none came."""
-        return ModelReply(self.partial_parts(), self.finish or ModelPart("finish"))
+        return ModelReply(self.partial_parts(), self.finish or ModelPart("finish", usage=self._usage))
+
+    def with_unshown(self, shown: Mapping[int, Part]) -> dict[int, Part]:
+        """Return the shown parts by index, with what subscribers are not shown of them: signatures and metadata.
+
+        A part of which not everything was shown stays as it was shown. Reasoning without text stands before what was
+        shown after it.
+        """
+        last = max(shown, default=-1)
+        known = dict(shown)
+        for slot in self._slots[: last + 1]:
+            part = slot.part()
+            silent = isinstance(part, ReasoningPart) and not part.text
+            if part is not None and (silent or shown.get(slot.index) == _without_unshown(part)):
+                known[slot.index] = part
+        return known
 
     def _place(self, slot: Slot) -> None:
         self._slots.append(slot)
@@ -209,11 +228,11 @@ def join(parts: Iterable[ModelPart]) -> ModelReply:
     return builder.reply()
 
 
-def parts_from_shown(events: Iterable[PartEvent]) -> tuple[Part, ...]:
+def parts_from_shown(events: Iterable[PartEvent], heard: ReplyBuilder | None = None) -> tuple[Part, ...]:
     """Return the parts that the stored part events of ONE attempt tell.
 
-    Text comes out exactly as it was shown; reasoning has lost its signature; calls that were not complete are
-    left out.
+    Text comes out exactly as it was shown; calls that were not complete are left out. Signatures and metadata are
+    known only to who `heard` the attempt.
     """
     words: dict[int, WordsSlot] = {}
     whole: dict[int, Part] = {}
@@ -224,6 +243,8 @@ def parts_from_shown(events: Iterable[PartEvent]) -> tuple[Part, ...]:
         elif piece.delta and piece.type in ("text", "reasoning"):
             words.setdefault(event.index, WordsSlot(event.index, piece.type)).pieces.append(piece.delta)
     found = {index: slot.part() for index, slot in words.items()} | whole
+    if heard is not None:
+        found = heard.with_unshown(found)
     return _with_results_in_place(found[index] for index in sorted(found))
 
 
@@ -239,6 +260,11 @@ def _with_results_in_place(parts: Iterable[Part]) -> tuple[Part, ...]:
         if isinstance(part, ToolCallPart) and part.call_id in results:
             placed.append(results[part.call_id])
     return tuple(placed)
+
+
+def _without_unshown(part: Part) -> Part:
+    hidden = {"metadata": None, "signature": None} if isinstance(part, ReasoningPart) else {"metadata": None}
+    return part.model_copy(update=hidden)
 
 
 def _source(part: ModelPart) -> SourcePart:

@@ -21,6 +21,7 @@ PartType = Literal[
     "source",
     "file",
     "heartbeat",
+    "usage",
     "finish",
 ]
 
@@ -66,6 +67,7 @@ class ModelPart:
     | `source` | `url`, `title`, `metadata` |
     | `file` | `media_type`, `data` (base64) or `url`, `name` |
     | `heartbeat` | |
+    | `usage` | `usage` (all that was reported so far: it counts if the reply never finishes) |
     | `finish` | `stop_reason`, `usage`, `context_limit` (tokens), `metadata` (`reason`: the provider's own word) |
     """
 

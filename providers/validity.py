@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from turnwise.providers.protocol import ModelRequest
+from turnwise.providers.remembering import PerMessage
 from turnwise.states.messages import (
     MarkerPart,
     Message,
@@ -24,56 +26,78 @@ _NO_RESULT = "No result of this call is known."
 _GO_ON = "Continue."
 
 
-def made_valid(request: ModelRequest) -> list[Message]:
-    """Return the request's messages as any provider takes them; the log says when something had to be changed.
+@dataclass(frozen=True, slots=True)
+class _Checked:
+    """What a history needs to know of one of its messages."""
 
-    Nothing empty is left. Each call is followed by its one result, in call order: a result without its call is dropped,
-    a call without a result gets a synthetic one. A provider's call and its result stand side by side or not at all.
-    The history begins with the user and does not end with a reply; system messages at its end stay there.
-    """
-    repair = _Repair()
-    cleaned = [kept for message in request.messages if (kept := repair.cleaned(message)) is not None]
-    paired = list(repair.paired(cleaned))
-    if not repair.changes and paired != cleaned:
-        repair.changes.append("results stood away from their calls")
-    messages = repair.framed(paired)
-    if repair.changes:
-        _log.warning("history_repaired chat_id=%s changes=%s", request.chat_id, "; ".join(repair.changes))
-    return messages
+    mended: Message | None
+    """The message without what cannot be sent; `None` if it can be sent as it is."""
+    is_empty: bool
+    """Whether nothing of it can be sent."""
+    calls: tuple[ToolCallPart, ...]
+    """The calls that a message of its own answers."""
+    answers: str | None
+    """The id of the call that it answers."""
+    changes: tuple[str, ...]
+
+
+class Validity:
+    """Makes histories valid. Each message is looked into once, for as long as it lives."""
+
+    def __init__(self) -> None:
+        self.checked = PerMessage(_checked)
+
+    def made_valid(self, request: ModelRequest) -> list[Message]:
+        """Return the request's messages as any provider takes them; the log says when something had to be changed.
+
+        Nothing empty is left. Each call is followed by its one result, in call order: a result without its call is
+        dropped, a call without a result gets a synthetic one. A provider's call and its result stand side by side or
+        not at all. The history begins with the user and does not end with a reply; system messages at its end stay
+        there.
+        """
+        repair = _Repair()
+        cleaned = repair.cleaned(self.checked, request.messages)
+        paired = list(repair.paired(cleaned))
+        if not repair.changes and any(left is not right for left, (right, _) in zip(paired, cleaned, strict=True)):
+            repair.changes.append("results stood away from their calls")
+        messages = repair.framed(paired)
+        if repair.changes:
+            _log.warning("history_repaired chat_id=%s changes=%s", request.chat_id, "; ".join(repair.changes))
+        return messages
 
 
 class _Repair:
+    """The mending of one history."""
+
     def __init__(self) -> None:
         self.changes: list[str] = []
 
-    def cleaned(self, message: Message) -> Message | None:
-        """Return the message without what cannot be sent; `None` if nothing is left."""
-        parts = tuple(part for part in message.parts if not _is_empty(part))
-        if message.role == "assistant":
-            parts = self._with_paired_provider_calls(message, parts)
-        if len(parts) != len(message.parts):
-            message = message.model_copy(update={"parts": parts})
-        return message if parts else None
+    def cleaned(self, checked: PerMessage[_Checked], messages: Iterable[Message]) -> list[tuple[Message, _Checked]]:
+        """Return the messages without what cannot be sent, and what is known of each."""
+        cleaned: list[tuple[Message, _Checked]] = []
+        for message in messages:
+            known = checked(message)
+            self.changes += known.changes
+            if not known.is_empty:
+                cleaned.append((known.mended or message, known))
+        return cleaned
 
-    def paired(self, messages: Sequence[Message]) -> Iterator[Message]:
+    def paired(self, messages: Sequence[tuple[Message, _Checked]]) -> Iterator[Message]:
         """Yield the messages, each local or client call followed by its one result."""
-        results: dict[str, Message] = {}
-        for message in messages:
-            if message.result is not None:
-                results.setdefault(message.result.call_id, message)
+        results: dict[str, tuple[int, Message]] = {}
+        for place, (message, known) in enumerate(messages):
+            if known.answers is not None:
+                results.setdefault(known.answers, (place, message))
         used: set[str] = set()
-        place = {id(message): index for index, message in enumerate(messages)}
-        for message in messages:
-            if message.result is not None:
-                if results[message.result.call_id] is not message or message.result.call_id not in used:
-                    self.changes.append(f"result {message.result.call_id} answers no call before it")
+        for place, (message, known) in enumerate(messages):
+            if known.answers is not None:
+                if results[known.answers][0] != place or known.answers not in used:
+                    self.changes.append(f"result {known.answers} answers no call before it")
                 continue
             yield message
-            for call in message.calls:
-                if call.executor is Executor.provider:
-                    continue
-                answer = results.get(call.call_id)
-                if answer is None or place[id(answer)] < place[id(message)] or call.call_id in used:
+            for call in known.calls:
+                answered_at, answer = results.get(call.call_id, (-1, message))
+                if answered_at < place or call.call_id in used:
                     self.changes.append(f"call {call.call_id} has no result")
                     answer = _unknown(message, call)
                 used.add(call.call_id)
@@ -81,32 +105,53 @@ class _Repair:
 
     def framed(self, messages: list[Message]) -> list[Message]:
         """Return the messages, begun by the user and with something to answer."""
-        spoken = [message for message in messages if message.role != "system"]
-        if not spoken:
+        first = next((message for message in messages if message.role != "system"), None)
+        if first is None:
             return messages
-        if spoken[0].role != "user":
+        if first.role != "user":
             self.changes.append("the history did not begin with the user")
-            messages = [_user(spoken[0]), *messages]
-        if spoken[-1].role == "assistant":
+            messages = [_user(first), *messages]
+        place = next(place for place in range(len(messages), 0, -1) if messages[place - 1].role != "system")
+        last = messages[place - 1]
+        if last.role == "assistant":
             self.changes.append("the history ended with a reply")
-            place = messages.index(spoken[-1]) + 1
-            messages = [*messages[:place], _user(spoken[-1]), *messages[place:]]
+            messages = [*messages[:place], _user(last), *messages[place:]]
         return messages
 
-    def _with_paired_provider_calls(self, message: Message, parts: Iterable[Part]) -> tuple[Part, ...]:
-        kept: list[Part] = []
-        ran = {part.call_id: part for part in message.parts if isinstance(part, ToolResultPart)}
-        for part in parts:
-            if isinstance(part, ToolResultPart):
-                continue
-            if not isinstance(part, ToolCallPart) or part.executor is not Executor.provider:
-                kept.append(part)
-            elif part.call_id in ran:
-                kept += [part, ran.pop(part.call_id)]
-            else:
-                self.changes.append(f"provider call {part.call_id} has no result")
-        self.changes += [f"provider result {call_id} has no call" for call_id in ran]
-        return tuple(kept)
+
+def _checked(message: Message) -> _Checked:
+    changes: list[str] = []
+    parts = tuple(part for part in message.parts if not _is_empty(part))
+    if message.role == "assistant":
+        parts = _with_paired_provider_calls(message, parts, changes)
+    mended = message.model_copy(update={"parts": parts}) if parts != message.parts else None
+    sent = mended or message
+    return _Checked(
+        mended=mended,
+        is_empty=not parts,
+        calls=tuple(call for call in sent.calls if call.executor is not Executor.provider),
+        answers=sent.result.call_id if sent.result is not None else None,
+        changes=tuple(changes),
+    )
+
+
+def _with_paired_provider_calls(message: Message, parts: tuple[Part, ...], changes: list[str]) -> tuple[Part, ...]:
+    """Return the parts, each provider's call with its result right behind it; `changes` takes what was left out."""
+    kept: list[Part] = []
+    ran = {part.call_id: part for part in message.parts if isinstance(part, ToolResultPart)}
+    for part in parts:
+        if isinstance(part, ToolResultPart):
+            continue
+        if not isinstance(part, ToolCallPart) or part.executor is not Executor.provider:
+            kept.append(part)
+        elif part.call_id in ran:
+            kept += [part, ran.pop(part.call_id)]
+        else:
+            changes.append(f"provider call {part.call_id} has no result")
+    changes += [f"provider result {call_id} has no call" for call_id in ran]
+    if not changes and parts != tuple(kept):
+        changes.append("a provider's result stood away from its call")
+    return tuple(kept)
 
 
 def _is_empty(part: Part) -> bool:

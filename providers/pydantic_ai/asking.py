@@ -12,6 +12,7 @@ from typing import Any, Final
 from pydantic_ai import messages as theirs
 
 from turnwise.providers.pydantic_ai.origin import Origin
+from turnwise.providers.remembering import PerMessage
 from turnwise.states.messages import (
     FilePart,
     Message,
@@ -37,32 +38,48 @@ class Asking:
         takes_system: whether the provider takes system messages anywhere; else reminders are told by the user.
         needs_signature: whether reasoning without a signature is refused.
         marks_cache: whether the prompt cache ends where a marker says, so that reminders must stay behind it.
+        keeps_items: whether the ids of parts name items of the provider's own, which it knows only as a whole.
     """
 
-    def __init__(self, origin: Origin, *, takes_system: bool, needs_signature: bool, marks_cache: bool) -> None:
+    def __init__(
+        self, origin: Origin, *, takes_system: bool, needs_signature: bool, marks_cache: bool, keeps_items: bool
+    ) -> None:
         self._origin = origin
         self._takes_system = takes_system
         self._needs_signature = needs_signature
         self._marks_cache = marks_cache
+        self._keeps_items = keeps_items
+        self.replies = PerMessage(self._replied)
+        self.prompts = PerMessage(_prompted)
 
     def history(self, messages: Sequence[Message]) -> list[theirs.ModelMessage]:
-        """Return the messages, neighbours of one side joined."""
+        """Return the messages, neighbours of one side joined. Each is converted once, for as long as it lives."""
         asked: list[theirs.ModelMessage] = []
-        for replied, run in groupby(messages, key=lambda message: message.role == "assistant"):
-            if replied:
-                parts = [part for message in run for part in message.parts]
-                said = [their_part for part in parts for their_part in self._said(part)]
-                asked.append(theirs.ModelResponse(said, **self._origin.address(parts)))
-            else:
-                asked.append(theirs.ModelRequest(list(self._told(run, after=bool(asked)))))
+        for replied, neighbours in groupby(messages, key=lambda message: message.role == "assistant"):
+            run = list(neighbours)
+            if not replied:
+                asked.append(self._prompt(run, after=bool(asked)))
+            elif (reply := self._reply(run)).parts:
+                asked.append(reply)
         return asked
+
+    def _reply(self, run: Sequence[Message]) -> theirs.ModelResponse:
+        if len(run) == 1:
+            return self.replies(run[0])
+        address = self._origin.address(part for message in run for part in message.parts)
+        return theirs.ModelResponse([part for message in run for part in self.replies(message).parts], **address)
+
+    def _prompt(self, run: Sequence[Message], *, after: bool) -> theirs.ModelRequest:
+        if len(run) == 1 and run[0].role != "system":
+            return self.prompts(run[0])
+        return theirs.ModelRequest(list(self._told(run, after=after)))
 
     def _told(self, messages: Iterable[Message], *, after: bool) -> Iterable[theirs.ModelRequestPart]:
         marked = not self._marks_cache
         for message in messages:
             if message.role != "system":
                 after = True
-                yield _result(message.result) if message.result is not None else _prompt(message)
+                yield from self.prompts(message).parts
                 continue
             if not marked and after:
                 marked = True
@@ -72,8 +89,19 @@ class Asking:
             else:
                 yield theirs.UserPromptPart(message.text)
 
-    def _said(self, part: Part) -> Iterable[theirs.ModelResponsePart]:
+    def _replied(self, message: Message) -> theirs.ModelResponse:
+        owned = [(part, self._own(part, partial=message.partial)) for part in message.parts]
+        said = [their_part for part, own in owned for their_part in self._said(part, own)]
+        while said and isinstance(said[-1], theirs.ThinkingPart):
+            said.pop()  # reasoning that led to nothing, as a cut leaves it, is refused at the end of a reply
+        return theirs.ModelResponse(said, **self._origin.address(message.parts))
+
+    def _own(self, part: Part, *, partial: bool) -> dict[str, Any]:
+        """Return the provider's own data about a part; it has none of an item of a reply that was cut."""
         own = self._origin.data(part)
+        return {} if partial and self._keeps_items and own.get("id") is not None else own
+
+    def _said(self, part: Part, own: dict[str, Any]) -> Iterable[theirs.ModelResponsePart]:
         match part:
             case TextPart():
                 yield theirs.TextPart(part.text, **own)
@@ -96,10 +124,14 @@ def _wire_id(call_id: str) -> str:
     return call_id if _CALL_ID.fullmatch(call_id) else f"call_{sha256(call_id.encode()).hexdigest()[:24]}"
 
 
-def _prompt(message: Message) -> theirs.UserPromptPart:
+def _prompted(message: Message) -> theirs.ModelRequest:
+    if message.result is not None:
+        return theirs.ModelRequest([_result(message.result)])
     if all(isinstance(part, TextPart) for part in message.parts):
-        return theirs.UserPromptPart(message.text)
-    return theirs.UserPromptPart([content for part in message.parts for content in _content(part)])
+        return theirs.ModelRequest([theirs.UserPromptPart(message.text)])
+    return theirs.ModelRequest(
+        [theirs.UserPromptPart([content for part in message.parts for content in _content(part)])]
+    )
 
 
 def _content(part: Part) -> Iterable[theirs.UserContent]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from pydantic_ai import messages as theirs
+from pydantic_ai.models import StreamedResponse
 from pydantic_core import from_json, to_jsonable_python
 
 from turnwise.providers.protocol import ModelPart
@@ -28,13 +29,19 @@ class Hearing:
 
     A call is complete as soon as its arguments are an object that can be read: no beginning of one is. What cannot be
     read is told when the reply ends.
+
+    Args:
+        origin: who made the reply.
+        before: what was used for it until now, if the provider had paused it.
     """
 
-    def __init__(self, origin: Origin) -> None:
+    def __init__(self, origin: Origin, before: Usage | None = None) -> None:
         self._origin = origin
+        self._before = before
         self._open: dict[int, theirs.ToolCallPart | theirs.NativeToolCallPart] = {}
         self._latest: theirs.ModelResponsePart | None = None
         self._cited: set[str] = set()
+        self._told: Usage | None = None
 
     def hear(self, event: theirs.ModelResponseStreamEvent) -> Iterator[ModelPart]:
         """Yield what an event tells."""
@@ -47,6 +54,17 @@ class Hearing:
                 yield from self._end(event.index, event.part)
             case _:
                 return
+
+    def measure(self, response: theirs.ModelResponse | StreamedResponse) -> Iterator[ModelPart]:
+        """Yield what was used so far, with what was used `before`, if there is news of it."""
+        usage = self.used(response)
+        if usage != self._told:
+            self._told = usage
+            yield ModelPart("usage", usage=usage)
+
+    def used(self, response: theirs.ModelResponse | StreamedResponse) -> Usage | None:
+        """Return what was used so far, with what was used `before`."""
+        return _sum(self._before, usage_of(response))
 
     def begin(self, index: int, part: theirs.ModelResponsePart) -> Iterator[ModelPart]:
         """Yield what a part tells that starts, or that came whole."""
@@ -80,7 +98,7 @@ class Hearing:
             case _:
                 return
 
-    def finish(self, response: theirs.ModelResponse, usage: Usage | None) -> Iterator[ModelPart]:
+    def finish(self, response: theirs.ModelResponse) -> Iterator[ModelPart]:
         """Yield what was left open, then the finish.
 
         Raises:
@@ -95,7 +113,7 @@ class Hearing:
         yield ModelPart(
             "finish",
             stop_reason=_STOP_REASONS.get(response.finish_reason or "stop", StopReason.end_turn),
-            usage=usage,
+            usage=self.used(response),
             metadata={"reason": str(word or response.finish_reason)},
         )
 
@@ -164,18 +182,32 @@ class Hearing:
         return self._origin.metadata(part.provider_name, part.id, part.provider_details)
 
 
-def usage_of(response: theirs.ModelResponse) -> Usage | None:
-    """Return what the provider reported; pydantic-ai tells unreported shares of it as zero."""
+def usage_of(response: theirs.ModelResponse | StreamedResponse) -> Usage | None:
+    """Return what the provider reported so far: a zero that it reported is zero, what it left out is unknown.
+
+    Of Anthropic's thinking tokens, and of Google's cached ones, pydantic-ai does not say which it is: they are unknown.
+    """
     told = response.usage
-    if told.unmeasured_requests or not (told.input_tokens or told.output_tokens):
-        return None
-    return Usage(
-        input_tokens=told.input_tokens,
-        output_tokens=told.output_tokens,
-        reasoning_tokens=told.output_reasoning_tokens or None,
-        cache_read_tokens=told.cache_read_tokens or None,
-        cache_write_tokens=told.cache_write_tokens or None,
+    # What was not reported is no attribute of the usage itself: its class says zero for it.
+    counts: dict[str, Any] = {} if told.unmeasured_requests else vars(told)
+    fills_in = (response.provider_name or "").startswith("google")
+
+    def cached(name: str) -> int | None:
+        count: int | None = counts.get(name)
+        return None if fills_in and not count else count
+
+    usage = Usage(
+        input_tokens=counts.get("input_tokens"),
+        output_tokens=counts.get("output_tokens"),
+        reasoning_tokens=counts.get("output_reasoning_tokens"),
+        cache_read_tokens=cached("cache_read_tokens"),
+        cache_write_tokens=cached("cache_write_tokens"),
     )
+    return usage if usage.known else None
+
+
+def _sum(before: Usage | None, more: Usage | None) -> Usage | None:
+    return more if before is None else before + (more or Usage(partial=True))
 
 
 def _is_next_paragraph(before: theirs.ModelResponsePart | None, part: theirs.ThinkingPart) -> bool:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing
 from types import TracebackType
 from typing import Final, Self, TypedDict
 
 from pydantic_ai import direct
 from pydantic_ai import messages as theirs
 from pydantic_ai.models import Model as TheirModel
-from pydantic_ai.models import ModelRequestParameters
+from pydantic_ai.models import ModelRequestParameters, StreamedResponse
 from pydantic_ai.native_tools import AbstractNativeTool
 from pydantic_ai.settings import ModelSettings
 
@@ -17,12 +18,11 @@ from turnwise.providers.joining import join
 from turnwise.providers.protocol import ModelPart, ModelReply, ModelRequest
 from turnwise.providers.pydantic_ai.asking import Asking
 from turnwise.providers.pydantic_ai.errors import classified
-from turnwise.providers.pydantic_ai.hearing import Hearing, usage_of
+from turnwise.providers.pydantic_ai.hearing import Hearing
 from turnwise.providers.pydantic_ai.naming import their_model
 from turnwise.providers.pydantic_ai.origin import Origin
 from turnwise.providers.pydantic_ai.parameters import offer_of, settings_of
-from turnwise.providers.validity import made_valid
-from turnwise.states.usage import Usage
+from turnwise.providers.validity import Validity
 
 _MOST_PAUSES: Final = 16
 """How often a provider may pause one reply for tools of its own, to be asked to go on."""
@@ -61,12 +61,14 @@ class PydanticAIModel:
         self._settings = settings or ModelSettings()
         self._native_tools = tuple(native_tools)
         self._origin = Origin(self._model.system, self._model.base_url or "")
+        self._validity = Validity()
         anthropic = self._model.system == "anthropic"
         self._asking = Asking(
             self._origin,
             takes_system=self._model.profile.get("supports_inline_system_prompts", False),
             needs_signature=anthropic,
             marks_cache=anthropic,
+            keeps_items=not anthropic,
         )
         self.name = self._model.model_name
         self.provider = self._model.system
@@ -86,50 +88,60 @@ class PydanticAIModel:
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelPart]:
         """Yield the parts of the reply as they arrive."""
         history, call = self._ask(request)
-        usage: Usage | None = None
+        hearing = Hearing(self._origin)
         for _ in range(_MOST_PAUSES):
-            hearing = Hearing(self._origin)
             with classified():
-                async with direct.model_request_stream(self._model, history, **call) as stream:
-                    async for event in stream:
-                        for part in hearing.hear(event):
-                            yield part
-                    response = stream.get()
-            usage = _sum(usage, usage_of(response))
+                async with (
+                    direct.model_request_stream(self._model, history, **call) as stream,
+                    aclosing(_heard(hearing, stream)) as heard,
+                ):
+                    async for part in heard:
+                        yield part
+                response = stream.get()
             if response.state != "suspended":
                 break
             for part in hearing.rest(response):
                 yield part
             history.append(response)
-        for part in hearing.finish(response, usage):
+            hearing = Hearing(self._origin, before=hearing.used(response))
+        for part in hearing.finish(response):
             yield part
 
     async def generate(self, request: ModelRequest) -> ModelReply:
         """Return the whole reply, asked for without streaming."""
         history, call = self._ask(request)
-        usage: Usage | None = None
+        hearing = Hearing(self._origin)
         parts: list[ModelPart] = []
         for _ in range(_MOST_PAUSES):
-            hearing = Hearing(self._origin)
             with classified():
                 response = await direct.model_request(self._model, history, **call)
-            usage = _sum(usage, usage_of(response))
             for index, part in enumerate(response.parts):
                 parts.extend(hearing.begin(index, part))
             if response.state != "suspended":
                 break
             parts.extend(hearing.rest(response))
             history.append(response)
-        parts.extend(hearing.finish(response, usage))
+            hearing = Hearing(self._origin, before=hearing.used(response))
+        parts.extend(hearing.finish(response))
         return join(parts)
 
     def _ask(self, request: ModelRequest) -> tuple[list[theirs.ModelMessage], _Call]:
         with classified():
-            return self._asking.history(made_valid(request)), {
+            return self._asking.history(self._validity.made_valid(request)), {
                 "model_settings": settings_of(request, self._settings),
                 "model_request_parameters": offer_of(request, self._native_tools),
             }
 
 
-def _sum(before: Usage | None, more: Usage | None) -> Usage | None:
-    return more if before is None else before + (more or Usage(partial=True))
+async def _heard(hearing: Hearing, stream: StreamedResponse) -> AsyncGenerator[ModelPart]:
+    """Yield what a stream tells, and what was used as soon as that is known: the stream may never come to its end."""
+    try:
+        async for event in stream:
+            for part in (*hearing.measure(stream), *hearing.hear(event)):
+                yield part
+    except Exception:
+        for part in hearing.measure(stream):
+            yield part
+        raise
+    for part in hearing.measure(stream):
+        yield part

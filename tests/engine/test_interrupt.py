@@ -107,7 +107,7 @@ async def test_before_the_first_part_it_ends_at_once_without_an_empty_message(
 async def test_nothing_of_the_attempt_is_shown_once_the_interrupt_is_committed(
     open_engine: OpenEngine, strict_model: MakeModel
 ) -> None:
-    model = strict_model(Reply("x" * 2000, chunks=1))
+    model = strict_model(Reply("x" * 2000, chunks=1, stall_after=2000))
     async with open_engine(model, settings=QUICK) as engine:
         chat = await engine.create_chat()
         await engine.send_message(chat.id, "hello")

@@ -13,6 +13,7 @@ from turnwise.providers.protocol import ModelPart, ModelReply
 from turnwise.states.events import PartDelta, PartEvent
 from turnwise.states.messages import FilePart, Part, ReasoningPart, SourcePart, TextPart, ToolCallPart, ToolResultPart
 from turnwise.states.names import CallStatus, Executor
+from turnwise.states.usage import Usage
 
 FINISH = ModelPart("finish", stop_reason="end_turn")
 
@@ -244,6 +245,42 @@ def test_what_was_shown_of_a_dead_attempt_is_enough_to_settle_it() -> None:
     )
 
 
+def test_who_heard_a_dead_attempt_also_knows_what_is_never_shown() -> None:
+    """Of what was not shown as a whole nothing more is known than what was shown."""
+    own = {"key": "k"}
+    builder = ReplyBuilder()
+    builder.add(thought("", "silent"))
+    builder.add(ModelPart("reasoning_delta", text="hm", signature="s", metadata=own))
+    builder.add(ModelPart("text_delta", text="He", metadata=own))
+    builder.add(call("a", {"q": 1}, metadata=own))
+    builder.add(thought("so", None))
+    shown = events(builder.take_shown())
+    builder.add(thought("", "late"))
+    whole = builder.partial_parts()
+    builder.add(thought("never shown", None))
+    assert parts_from_shown(shown, builder) == whole
+    assert [part.type for part in whole] == ["reasoning", "reasoning", "text", "tool_call", "reasoning"]
+    assert parts_from_shown(shown[:1], builder) == whole[:2]
+
+    builder = ReplyBuilder()
+    builder.add(ModelPart("text_delta", text="He", metadata=own))
+    shown = events(builder.take_shown())
+    builder.add(text("llo"))
+    assert parts_from_shown(shown, builder) == (TextPart(text="He"),)
+    assert parts_from_shown([], builder) == ()
+
+
+def test_usage_counts_as_soon_as_it_is_told_and_the_finish_has_the_last_word() -> None:
+    builder = ReplyBuilder()
+    builder.add(ModelPart("usage", usage=Usage(input_tokens=7)))
+    assert not builder.begun
+    assert builder.reply().usage == Usage(input_tokens=7)
+    builder.add(ModelPart("usage", usage=Usage(input_tokens=7, output_tokens=1)))
+    assert builder.reply().usage == Usage(input_tokens=7, output_tokens=1)
+    builder.add(ModelPart("finish", usage=Usage(input_tokens=7, output_tokens=2)))
+    assert builder.reply().usage == Usage(input_tokens=7, output_tokens=2)
+
+
 arguments = st.dictionaries(st.text(max_size=5), st.none() | st.integers() | st.text(max_size=8), max_size=3)
 words = st.text(min_size=1, max_size=20)
 wholes: st.SearchStrategy[Part] = st.one_of(
@@ -331,3 +368,5 @@ def test_what_was_shown_folds_to_the_reply_but_for_signatures(
         if not isinstance(part, ReasoningPart) or part.text
     ]
     assert parts_from_shown(events(shown)) == tuple(visible)
+    last = max((index for index, _ in shown), default=-1)
+    assert parts_from_shown(events(shown), builder) == tuple(whole[: last + 1])

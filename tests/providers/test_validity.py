@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from turnwise.providers.protocol import ModelRequest
-from turnwise.providers.validity import made_valid
+from turnwise.providers.validity import Validity
 from turnwise.states.messages import (
     Message,
     Part,
@@ -71,7 +71,7 @@ VALID = [
 
 def test_a_valid_history_stays_as_it_is_and_nothing_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG):
-        assert made_valid(request(VALID)) == VALID
+        assert Validity().made_valid(request(VALID)) == VALID
     assert caplog.records == []
 
 
@@ -126,6 +126,16 @@ def test_a_valid_history_stays_as_it_is_and_nothing_is_logged(caplog: pytest.Log
             id="a provider's result without its call is dropped",
         ),
         pytest.param(
+            [
+                said("user", "Look."),
+                said("assistant", call("w", Executor.provider), "Hm.", result("w")),
+                said("user", "?"),
+            ],
+            ["user: Look.", "assistant: call w + seen w + Hm.", "user: ?"],
+            "a provider's result stood away from its call",
+            id="a provider's result comes right after its call",
+        ),
+        pytest.param(
             [said("assistant", "Hello."), said("user", "Hi.")],
             ["user: Continue.", "assistant: Hello.", "user: Hi."],
             "the history did not begin with the user",
@@ -142,12 +152,12 @@ def test_a_valid_history_stays_as_it_is_and_nothing_is_logged(caplog: pytest.Log
 def test_what_a_strict_provider_refuses_is_mended_and_logged(
     history: list[Message], expected: list[str], change: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    mended = made_valid(request(history))
+    mended = Validity().made_valid(request(history))
     assert told(mended) == expected
     assert [change in record.getMessage() and "chat_id=c1" in record.getMessage() for record in caplog.records] == [
         True
     ]
-    assert made_valid(request(mended)) == mended
+    assert Validity().made_valid(request(mended)) == mended
     assert len(caplog.records) == 1
 
 
@@ -158,4 +168,4 @@ def test_what_says_nothing_or_is_for_users_only_is_left_out() -> None:
         said("assistant", SourcePart(url="https://turn.example"), "Hello."),
         said("user", "And?"),
     ]
-    assert told(made_valid(request(history))) == ["user: Hi.", "assistant: Hello.", "user: And?"]
+    assert told(Validity().made_valid(request(history))) == ["user: Hi.", "assistant: Hello.", "user: And?"]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
+from typing import Any
 
 import anyio
 import pytest
 from asking import asked
-from dialects import DIALECTS, Connect, Dialect, Said
+from dialects import DIALECTS, Anthropic, Connect, Dialect, Responses, Said
 from server import Answer, Server
 
 from turnwise import ChatState, Engine
@@ -67,3 +68,75 @@ async def test_an_interrupt_closes_the_connection_at_once_and_keeps_what_was_sho
         assert [message.text for message in await engine.messages(chat.id)] == ["Greet the world.", "Hello world."]
         await engine.resume(chat.id)
         assert (await engine.wait(chat.id, timeout=5)).state is ChatState.waiting
+
+
+def _thinking(*deltas: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    return {"type": "thinking", "thinking": "", "signature": ""}, list(deltas)
+
+
+TEXT = ({"type": "text", "text": ""}, [{"type": "text_delta", "text": "Half an ans"}])
+THOUGHT = {"type": "thinking_delta", "thinking": "Two sums."}
+SIGNED = {"type": "signature_delta", "signature": "sig+/="}
+REDACTED = {"type": "redacted_thinking", "data": "hidden+/="}
+SENT_TEXT = {"type": "text", "text": "Half an ans"}
+SENT_THOUGHT = {"type": "thinking", "thinking": "Two sums.", "signature": "sig+/="}
+
+
+@pytest.mark.parametrize(
+    ("blocks", "frames", "sent"),
+    [
+        pytest.param([_thinking(THOUGHT, SIGNED), TEXT], 8, [SENT_THOUGHT, SENT_TEXT], id="complete reasoning"),
+        pytest.param([(REDACTED, []), TEXT], 6, [REDACTED, SENT_TEXT], id="redacted reasoning"),
+        pytest.param([_thinking(THOUGHT), TEXT], 7, [SENT_TEXT], id="reasoning without its signature"),
+        pytest.param([_thinking(THOUGHT, SIGNED)], 6, None, id="reasoning alone"),
+    ],
+)
+async def test_complete_reasoning_of_an_interrupted_reply_goes_back_with_its_signature(
+    blocks: Any, frames: int, sent: list[dict[str, Any]] | None, server: Server, connect: Connect
+) -> None:
+    """Anthropic refuses reasoning without its signature, and a reply that ends in reasoning."""
+    anthropic = Anthropic()
+    begun = anthropic.stream(blocks, "end_turn")[:frames]
+    server.script = [Answer(begun, end="silence"), Answer(anthropic.frames(Said("And on.")))]
+    last_shown = "text" if sent else "reasoning"
+    async with Engine("sqlite://", model=await connect(anthropic)) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "Add.")
+        async for event in engine.events(chat.id):
+            if event.kind == "part" and event.part.type == last_shown:
+                break
+        await engine.interrupt(chat.id)
+        await engine.wait(chat.id, timeout=5)
+        shown = [event.model_dump_json() async for event in engine.events(chat.id, follow=False)]
+        await engine.resume(chat.id)
+        assert (await engine.wait(chat.id, timeout=5)).state is ChatState.waiting
+    assert all("endpoint" not in event for event in shown)
+    replies = [message["content"] for message in server.asked[1].body["messages"] if message["role"] == "assistant"]
+    assert replies == ([sent] if sent else [])
+
+
+async def test_an_interrupted_reply_goes_back_to_openai_without_the_ids_of_its_items(
+    server: Server, connect: Connect
+) -> None:
+    """It refuses a reasoning item without the whole item that followed it, and a call without its reasoning item."""
+    responses = Responses()
+    calls = [("call_1", "add", '{"b": 1}'), ("call_2", "add", '{"b": 2}')]
+    said = Said("", reasoning="Two sums.", signature="sig+/=", calls=calls)
+    server.script = [
+        Answer(responses.frames(said)[: -responses.finish_frames], end="silence"),
+        Answer(responses.frames(Said("And on."))),
+    ]
+    async with Engine("sqlite://", model=await connect(responses)) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "Add.")
+        async for event in engine.events(chat.id):
+            if event.kind == "part" and event.part.complete is not None:
+                break
+        await engine.interrupt(chat.id)
+        await engine.wait(chat.id, timeout=5)
+        await engine.resume(chat.id)
+        assert (await engine.wait(chat.id, timeout=5)).state is ChatState.waiting
+    sent = server.asked[1].body["input"]
+    assert [item.get("type", "message") for item in sent] == ["message", "function_call", "function_call_output"]
+    assert "rs_1" not in str(sent)
+    assert "fc_call_1" not in str(sent)

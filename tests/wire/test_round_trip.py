@@ -8,14 +8,13 @@ from typing import Any
 
 import pytest
 from asking import asked, message, reply_of, result_of
-from dialects import DIALECTS, Anthropic, Chat, Connect, Dialect, Responses, Said
+from dialects import DIALECTS, Anthropic, Connect, Dialect, Responses, Said
 from server import Answer, Server
 
 from turnwise import Engine, ToolSpec, tool
 from turnwise.providers.joining import join
 from turnwise.states.messages import FilePart, ReasoningPart, SourcePart, TextPart, ToolCallPart, ToolResultPart
 from turnwise.states.names import Executor, StopReason
-from turnwise.states.usage import Usage
 
 SIGNATURE = "EqRkCkYIChgCKkD+/sig=="
 REPLY = Said(
@@ -55,26 +54,6 @@ async def test_a_reply_comes_in_turnwise_words(dialect: Dialect, server: Server,
     fragments = [part.arguments for part in parts if part.type == "tool_call_delta" and part.id == "call_1"]
     assert "".join(map(str, fragments)) == '{"a": 1, "b": 2}'
     assert len(fragments) > 1
-
-
-@each_dialect
-async def test_usage_counts_every_prompt_token_cached_ones_included(
-    dialect: Dialect, server: Server, connect: Connect
-) -> None:
-    """Anthropic reports 30 fresh, 60 read and 10 written tokens apart; OpenAI 100 with 60 of them read."""
-    server.script = [Answer(dialect.frames(REPLY))]
-    reply = join([part async for part in (await connect(dialect)).stream(asked("Add."))])
-    written = 10 if dialect.name == "anthropic" else None
-    assert reply.usage == Usage(
-        input_tokens=100, output_tokens=20, reasoning_tokens=7, cache_read_tokens=60, cache_write_tokens=written
-    )
-
-
-async def test_usage_that_is_not_reported_is_unknown_and_not_zero(server: Server, connect: Connect) -> None:
-    frames = [frame for frame in Chat().frames(Said()) if '"usage"' not in frame]
-    server.script = [Answer(frames)]
-    reply = join([part async for part in (await connect(Chat())).stream(asked("Hello."))])
-    assert reply.usage is None
 
 
 @each_dialect
@@ -144,6 +123,28 @@ async def test_reasoning_that_lacks_its_signature_is_not_sent_to_anthropic(serve
         pass
     assert "I was cut" not in json.dumps(server.asked[0].body)
     assert "Half an ans" in json.dumps(server.asked[0].body)
+
+
+async def test_reasoning_that_led_to_nothing_is_not_sent_to_anthropic(server: Server, connect: Connect) -> None:
+    """It refuses a reply whose last block is reasoning: such a chat could never be gone on with."""
+    anthropic = Anthropic()
+    thought = (
+        {"type": "thinking", "thinking": "", "signature": ""},
+        [{"type": "thinking_delta", "thinking": "Hm."}, {"type": "signature_delta", "signature": "sig+/="}],
+    )
+    said = ({"type": "text", "text": ""}, [{"type": "text_delta", "text": "So far."}])
+    server.script = [
+        Answer(anthropic.stream([thought], "max_tokens")),
+        Answer(anthropic.stream([said, thought], "max_tokens")),
+        Answer(anthropic.frames(Said())),
+    ]
+    model = await connect(anthropic)
+    replies = [join([part async for part in model.stream(asked("Think."))]) for _ in range(2)]
+    history = [message("user", "Think."), reply_of(replies[0]), message("user", "On."), reply_of(replies[1])]
+    async for _ in model.stream(asked(*history, message("user", "And?"))):
+        pass
+    sent = [told["content"] for told in server.asked[2].body["messages"] if told["role"] == "assistant"]
+    assert sent == [[{"type": "text", "text": "So far."}]]
 
 
 async def test_redacted_reasoning_and_reasoning_in_two_blocks_go_back_byte_identical(
