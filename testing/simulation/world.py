@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import timedelta
 from random import Random
 
 import anyio
@@ -77,6 +78,7 @@ class World:
         self.seed = seed
         self.random = Random(seed)  # noqa: S311 - the dice of a simulation
         self.clock = ManualClock()
+        self._began = self.clock.now()
         self.outside = Outside()
         self.problems: list[str] = []
         self.trace: list[str] = []
@@ -240,9 +242,10 @@ class World:
         return chat.settled and chat.state in (ChatState.waiting, ChatState.interrupted, ChatState.error)
 
     async def _check(self) -> None:
-        store = self._nodes[0].store
+        store, keep = self._nodes[0].store, self._settings.keep_parts
+        pruned = keep is not None and self.clock.now() - self._began >= timedelta(seconds=keep)
         for chat_id in self._clients.chats:
-            self.problems += await problems_of(store, chat_id)
+            self.problems += await problems_of(store, chat_id, pruned=pruned)
             kept = [message.id for message in await store.history(chat_id)]
             kept += [queued.id for queued in (await store.facts(chat_id)).queue]
             wanted = self._clients.still_wanted(chat_id, await store.audit(chat_id))
@@ -252,7 +255,7 @@ class World:
                 if kept.count(message_id) != 1
             ]
         for subscriber in self._subscribers:
-            self.problems += await subscriber.problems(store)
+            self.problems += await subscriber.problems(store, pruned=pruned)
         self.problems += self._clients.problems
         self.problems += [
             f"{call} was paid {count} times" for call, count in self.outside.payments.items() if count > 1
@@ -311,4 +314,5 @@ class World:
                 timeout=15,
                 strategy=simulated_strategy(random) if random.random() < 0.3 else None,
             ),
+            keep_parts=random.choice([None, 0.1, 10]),
         )

@@ -336,6 +336,20 @@ class StoreLife(RuleBasedStateMachine):
         held = self.do(process.store.renew(process.name, 30))
         assert held == ({self.chat_id: lease.token} if lease is not None and lease.worker == process.name else {})
 
+    @rule(node=NODES, keep=st.sampled_from([0, 0, 20]), limit=st.sampled_from([1, 100]))
+    def prune(self, node: int, keep: float, limit: int) -> None:
+        """Only parts go, only of replies that are over; a fold of what is left tells the same."""
+        store, after = self.processes[node].store, ""
+        told = self.do(store.events(self.chat_id, after=0, limit=1000))
+        while (pruned := self.unchanged(store.prune(keep=keep, after=after, limit=limit))).after is not None:
+            after = pruned.after
+        left = self.do(store.events(self.chat_id, after=0, limit=1000))
+        gone = [event for event in told if event not in left]
+        live = (self.facts.step.number, self.facts.step.attempt) if self.facts.step.attempt_open else None
+        assert all(isinstance(event, PartEvent) and (event.step, event.attempt) != live for event in gone)
+        assert [event for event in told if event in left] == left
+        assert [fold(left, fold(told[:known])) for known in range(len(told))] == [fold(told)] * len(told)
+
     @rule(node=NODES)
     def crash(self, node: int) -> None:
         """A process dies and another of its kind starts: nothing is closed, no token is remembered."""
