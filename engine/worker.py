@@ -1,4 +1,4 @@
-"""The worker: claims chats, keeps their leases, sweeps what the clock has brought about."""
+"""The worker: claims chats, keeps their leases, sweeps what the clock has brought about, prunes what is old."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class Worker:
     # Its life
 
     async def run(self) -> None:
-        """Tick for ever: renew, sweep, claim, then wait for a notice or the next of the first two."""
+        """Tick for ever: renew, sweep, claim, prune, then wait for a notice or the next time of one of them."""
         while True:
             self._wake = anyio.Event()
             try:

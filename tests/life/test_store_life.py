@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -52,6 +53,8 @@ from turnwise.states.names import CallStatus, Stage, Trigger
 from turnwise.states.transcript import Transcript, fold
 from turnwise.states.usage import NO_USAGE, Usage
 from turnwise.testing.clock import ManualClock
+
+pytestmark = pytest.mark.timeout(60)  # so many lives take seconds, on a busy machine several times as many
 
 S, T = ChatState, Trigger
 Got = TypeVar("Got")
