@@ -15,7 +15,7 @@ from turnwise.states.errors import StoreError
 
 _log = logging.getLogger("turnwise.persistence")
 
-_CHATS: Final = """
+FIRST_PARTS: Final = """
 WITH RECURSIVE first AS (
     (SELECT chat_id, at FROM partial_events WHERE kind = 'part' AND chat_id > $1
      ORDER BY chat_id, step, attempt LIMIT 1)
@@ -27,7 +27,7 @@ WITH RECURSIVE first AS (
 )
 SELECT chat_id, at <= coalesce($2, clock_timestamp()) - make_interval(secs => $3) AS old FROM first LIMIT $4
 """
-_DELETE: Final = """
+DELETE: Final = """
 DELETE FROM partial_events USING (
     SELECT chat_id, seq, at FROM partial_events
     WHERE kind = 'part' AND chat_id = $1 AND (step, attempt) < ($2, $3)
@@ -44,11 +44,11 @@ async def prune(connection: asyncpg.Connection, *, now: datetime | None, keep: f
     Each chat is a transaction of its own. What another worker prunes at the same moment is left to it.
     """
     deleted = 0
-    chats = await connection.fetch(_CHATS, after, now, keep, limit)
+    chats = await connection.fetch(FIRST_PARTS, after, now, keep, limit)
     marks = _marks_in(await rows_of(connection, [chat_id for chat_id, old in chats if old]))
     for chat_id, _ in chats:
         if chat_id in marks:
-            done = await connection.execute(_DELETE, chat_id, *marks[chat_id], limit - deleted, now, keep)
+            done = await connection.execute(DELETE, chat_id, *marks[chat_id], limit - deleted, now, keep)
             deleted += int(done.removeprefix("DELETE "))
         if deleted == limit:
             return Pruned(deleted, after)

@@ -12,7 +12,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from turnwise.persistence import reading, transactions
+from turnwise.persistence import pruning, reading, transactions
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.migrate import migrate
 from turnwise.persistence.migrations import migrations
@@ -239,6 +239,8 @@ async def test_a_forgotten_close_does_not_keep_the_interpreter_from_exiting(path
         transactions._CLAIMABLE,
         reading._STRAYS,
         reading._DEADLINES,
+        pruning._NEXT,
+        pruning._OVER,
         "SELECT chat_id, token FROM leases WHERE expires <= ? ORDER BY expires LIMIT ?",
         "SELECT body FROM events WHERE kind = 'part' AND chat_id = ? AND step = ? AND attempt = ? ORDER BY seq",
     ],
