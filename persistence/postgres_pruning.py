@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
 
@@ -45,23 +44,23 @@ async def prune(connection: asyncpg.Connection, *, now: datetime | None, keep: f
     """
     deleted = 0
     chats = await connection.fetch(FIRST_PARTS, after, now, keep, limit)
-    marks = _marks_in(await rows_of(connection, [chat_id for chat_id, old in chats if old]))
-    for chat_id, _ in chats:
-        if chat_id in marks:
-            done = await connection.execute(DELETE, chat_id, *marks[chat_id], limit - deleted, now, keep)
-            deleted += int(done.removeprefix("DELETE "))
+    for chat_id, old in chats:
+        if old:
+            deleted += await _prune_chat(connection, chat_id, now, keep, limit - deleted)
         if deleted == limit:
             return Pruned(deleted, after)
         after = chat_id
     return Pruned(deleted, after if len(chats) == limit else None)
 
 
-def _marks_in(rows: Sequence[asyncpg.Record]) -> dict[str, tuple[int, int]]:
-    """Return before which step and attempt all is over, of the chats whose facts can be read."""
-    marks = {}
-    for row in rows:
-        try:
-            marks[row["id"]] = facts_in(row).step.over_before
-        except StoreError:
-            _log.exception("prune_refused chat_id=%s", row["id"])
-    return marks
+async def _prune_chat(
+    connection: asyncpg.Connection, chat_id: str, now: datetime | None, keep: float, limit: int
+) -> int:
+    (row,) = await rows_of(connection, [chat_id])
+    try:
+        over_before = facts_in(row).step.over_before
+    except StoreError:
+        _log.exception("prune_refused chat_id=%s", chat_id)
+        return 0
+    done = await connection.execute(DELETE, chat_id, *over_before, limit, now, keep)
+    return int(done.removeprefix("DELETE "))
