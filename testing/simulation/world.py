@@ -14,7 +14,7 @@ from anyio.abc import TaskGroup
 from turnwise.engine.engine import Engine, EngineClosed
 from turnwise.engine.settings import CompactionPolicy, RetryPolicy, Settings
 from turnwise.engine.tools import Tool
-from turnwise.states.errors import StoreError, TurnwiseError
+from turnwise.states.errors import BrokenPromise, StoreError, TurnwiseError
 from turnwise.states.names import ChatState
 from turnwise.testing.clock import ManualClock
 from turnwise.testing.simulation.actors import (
@@ -142,6 +142,8 @@ class World:
             self._note(f"{deed.__name__} of {self._clients.chats.index(chat_id)}")
         except REFUSALS as refusal:
             self._note(f"{deed.__name__} of {self._clients.chats.index(chat_id)} refused: {type(refusal).__name__}")
+        except BrokenPromise as broken:
+            self.problems.append(str(broken))
         except (StoreError, EngineClosed):
             self._note(f"{deed.__name__} of {self._clients.chats.index(chat_id)} lost")
 
