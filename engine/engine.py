@@ -344,7 +344,7 @@ class Engine:
         return await self._commands.erase(chat_id, message_id)
 
     def events(self, chat_id: str, *, after: int = 0, follow: bool = True) -> AsyncGenerator[Event, None]:
-        """Yield the chat's events after number `after`, without a gap; `follow=False` ends at the present."""
+        """Yield the chat's events after number `after`, all that are kept; `follow=False` ends at the present."""
         return _follow(self._store, self._hub, chat_id, after=after, live=follow)
 
     async def wait(

@@ -13,7 +13,7 @@ EVENTS_PER_READ = 500
 
 
 async def follow(store: ChatStore, hub: Hub, chat_id: str, *, after: int, live: bool) -> AsyncGenerator[Event, None]:
-    """Yield the chat's events after number `after`, in order and without a gap; go on with what comes if `live`.
+    """Yield the chat's events after number `after`, in order, all that are kept; go on with what comes if `live`.
 
     Raises:
         ChatNotFound: there is no such chat.

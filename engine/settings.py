@@ -166,6 +166,8 @@ class Settings:
     action_deadline: float | None = None
     coalesce: float = 0.03
     """How long text deltas are gathered before they are stored and shown."""
+    keep_parts: float | None = 86400
+    """How long the deltas of a reply that is over are kept; its message stays. `None` keeps them for ever."""
     continue_prompt: str = "Continue."
     parameters: Mapping[str, Any] = field(default_factory=dict)
     """Passed to the model with every step, see `ModelRequest.parameters`."""
@@ -224,6 +226,7 @@ _SECONDS: Final = (
     "startup_timeout",
     "idle_timeout",
     "action_deadline",
+    "keep_parts",
 )
 _MAY_BE_NONE: Final = frozenset(
     {
@@ -234,6 +237,7 @@ _MAY_BE_NONE: Final = frozenset(
         "startup_timeout",
         "idle_timeout",
         "action_deadline",
+        "keep_parts",
     }
 )
 

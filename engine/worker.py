@@ -1,9 +1,9 @@
-"""The worker: claims chats, keeps their leases, sweeps what the clock has brought about."""
+"""The worker: claims chats, keeps their leases, sweeps what the clock has brought about, prunes what is old."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import anyio
 import anyio.lowlevel
@@ -25,8 +25,16 @@ from turnwise.states.names import ChatState, Trigger
 
 CLAIMS_PER_TICK = 10
 SWEEP_LIMIT = 100
+PRUNE_LIMIT = 200
+"""Parts that are deleted in one transaction, and chats that are looked at for them."""
+PRUNE_PAUSE = 0.1
+"""Seconds between two such transactions while there is more to delete."""
+PRUNE_ROUNDS = 24
+"""How often all chats are looked at in the time for which parts are kept."""
 VIEWS_KEPT = 200
 """Chats at rest whose history a worker keeps in memory, the latest ones."""
+
+NEVER = datetime.max.replace(tzinfo=UTC)
 
 _log = Log("turnwise.worker")
 
@@ -45,6 +53,8 @@ class Worker:
         self._backlog = True
         self._renew_at = desk.clock.now()
         self._sweep_at = desk.clock.now()
+        self._prune_at = desk.clock.now() if self._settings.keep_parts is not None else NEVER
+        self._pruned_after = ""
 
     # What the engine asks of it
 
@@ -91,7 +101,7 @@ class Worker:
     # Its life
 
     async def run(self) -> None:
-        """Tick for ever: renew, sweep, claim, then wait for a notice or the next of the first two."""
+        """Tick for ever: renew, sweep, claim, prune, then wait for a notice or the next time of one of them."""
         while True:
             self._wake = anyio.Event()
             try:
@@ -99,7 +109,7 @@ class Worker:
             except StoreError as error:
                 _log.warning("tick_failed", problem=str(error))
             if not (self._backlog and self._room() > 0):
-                await wait_until(self._wake, self._desk.clock, min(self._renew_at, self._sweep_at))
+                await wait_until(self._wake, self._desk.clock, min(self._renew_at, self._sweep_at, self._prune_at))
 
     async def stop(self) -> None:
         """Claim nothing more, give running jobs their grace, then let their chats go."""
@@ -141,6 +151,8 @@ class Worker:
             self._backlog = True
         if self._backlog:
             await self._claim()
+        if now >= self._prune_at:
+            await self._prune(now)
 
     async def _renew(self) -> None:
         held = await self._desk.store.renew(self._desk.worker_id, self._settings.lease)
@@ -186,6 +198,15 @@ class Worker:
             await self._change(chat_id, lambda chain: chain.fire(Trigger.deadline_passed))
         for chat_id in overdue.strays:
             await self._change(chat_id, _repair)
+
+    async def _prune(self, now: datetime) -> None:
+        """Delete a few old parts; a look at all chats is a round, taken bit by bit."""
+        keep = self._settings.keep_parts or 0
+        self._prune_at = now + timedelta(seconds=PRUNE_PAUSE)
+        pruned = await self._desk.store.prune(keep=keep, after=self._pruned_after, limit=PRUNE_LIMIT)
+        self._pruned_after = pruned.after or ""
+        if pruned.after is None:
+            self._prune_at = now + timedelta(seconds=max(keep / PRUNE_ROUNDS, self._settings.poll_interval))
 
     async def _change(self, chat_id: str, script: Script) -> None:
         try:

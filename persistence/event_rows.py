@@ -51,7 +51,7 @@ def at_of(event: Event) -> int:
 
 
 def body_of(event: Event, *, without: str = "") -> str:
-    """Return the body of an event's row. It spells out no null, but for those that a tool has given, and not the field `without`."""
+    """Return the body of an event's row, without one field of the event and without nulls, but for those of a tool."""
     spelled = event.__pydantic_serializer__.to_json(
         event, exclude=_IN_COLUMNS | {without}, exclude_none=not isinstance(event, ToolResultEvent | ToolProgressEvent)
     )

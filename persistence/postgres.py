@@ -13,8 +13,9 @@ from turnwise.persistence.migrations import migrations
 from turnwise.persistence.postgres_migrate import migrate
 from turnwise.persistence.postgres_notices import Notices
 from turnwise.persistence.postgres_pool import Pool
+from turnwise.persistence.postgres_pruning import prune
 from turnwise.persistence.postgres_transactions import Transactions
-from turnwise.persistence.protocol import Committed, Overdue, Plan
+from turnwise.persistence.protocol import Committed, Overdue, Plan, Pruned
 from turnwise.states.arguments import Cut
 from turnwise.states.calls import ToolCall
 from turnwise.states.effects import RecordReceipt, RecordUsage
@@ -96,6 +97,11 @@ class PostgresStore:
     async def renew(self, worker: str, seconds: float) -> Mapping[str, int]:
         """Prolong every lease of a worker."""
         return await self._transactions.renew(worker, seconds)
+
+    async def prune(self, *, keep: float, after: str, limit: int) -> Pruned:
+        """Delete old parts of replies that are over."""
+        now = self._now() if self._now else None
+        return await self._pool.run(lambda on: prune(on, now=now, keep=keep, after=after, limit=limit))
 
     # Reading
 

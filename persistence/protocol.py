@@ -51,6 +51,16 @@ class Overdue:
     """Chats in a state that the table does not know."""
 
 
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """What a call of `prune` did."""
+
+    parts: int
+    """How many parts it deleted."""
+    after: str | None
+    """The chat to go on after; `None` if there is none left to look at."""
+
+
 class DuplicateReceipt(StoreError):
     """A message of this `client_id` was accepted before. Nothing was written; the first receipt stands."""
 
@@ -128,6 +138,16 @@ class ChatStore(Protocol):
         0 ends them: for a worker that is known to be dead.
 
         A lease that ran out and that nobody has taken is renewed too: the token, not the time, is the fence.
+        """
+        ...
+
+    async def prune(self, *, keep: float, after: str, limit: int) -> Pruned:
+        """Delete the parts of replies that are over, shown at least `keep` seconds ago; their numbers are then skipped.
+
+        A reply is over as `StepFacts.over_before` says; what is shown of any other is kept, however old it is.
+
+        It looks at up to `limit` chats, those whose id comes after `after`, and deletes up to `limit` parts, so that
+        nobody waits for it for long.
         """
         ...
 

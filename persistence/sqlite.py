@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final, TypeVar
 
 import anyio
 
-from turnwise.persistence import reading
+from turnwise.persistence import pruning, reading
 from turnwise.persistence.audit import AuditRecord
 from turnwise.persistence.connection import PATIENCE, Connection, Durability, patiently
 from turnwise.persistence.migrate import migrate
 from turnwise.persistence.migrations import migrations
-from turnwise.persistence.protocol import Committed, Overdue, Plan
+from turnwise.persistence.protocol import Committed, Overdue, Plan, Pruned
 from turnwise.persistence.rows import micros_of, time_of
 from turnwise.persistence.transactions import Transactions
 from turnwise.persistence.writer import Work, Writer
@@ -116,6 +116,11 @@ class SQLiteStore:
     async def renew(self, worker: str, seconds: float) -> Mapping[str, int]:
         """Prolong every lease of a worker."""
         return await self._write(lambda on: self._transactions.renew(on, worker, seconds))
+
+    async def prune(self, *, keep: float, after: str, limit: int) -> Pruned:
+        """Delete old parts of replies that are over."""
+        until = self._now() - timedelta(seconds=keep)
+        return await self._write(lambda on: pruning.prune(on, until=until, after=after, limit=limit))
 
     # Reading
 

@@ -1,4 +1,8 @@
-"""Events: what a subscriber of a chat sees, in one gapless sequence."""
+"""Events: what a subscriber of a chat sees, in one sequence.
+
+They are numbered without gaps as they are stored. The parts of replies that are over may be pruned later, those of an
+erased message at once; their numbers are then skipped.
+"""
 
 from __future__ import annotations
 

@@ -81,6 +81,11 @@ class StepFacts:
         """What an attempt is for: the model's answer, or, once the answer is committed, a summary."""
         return "step" if self.stage is Stage.asking else "summary"
 
+    @property
+    def over_before(self) -> tuple[int, int]:
+        """The step and attempt before which all that was shown is over: messages stand for it, or it is taken back."""
+        return (self.number, self.attempt) if self.stage is Stage.asking else (self.number + 1, 0)
+
 
 @dataclass(frozen=True, slots=True)
 class HistoryFacts:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Annotated, Final
@@ -18,6 +17,7 @@ from turnwise.engine.cli.choosing import chosen
 from turnwise.engine.cli.event_view import NOTE, EventView, call_line, show_until_rest
 from turnwise.engine.cli.explain import explanation_table
 from turnwise.engine.cli.files import file_tools
+from turnwise.engine.cli.keyboard import typed
 from turnwise.engine.cli.look import clean, console
 from turnwise.engine.cli.options import DEFAULT_STORE, ModelOption, StoreOption
 from turnwise.engine.cli.scroll import Scroll
@@ -31,9 +31,6 @@ from turnwise.states.calls import ClientTool, ToolCall, ToolResult
 from turnwise.states.errors import IllegalTransition, TurnwiseError
 from turnwise.states.names import ChatState
 from turnwise.states.transcript import fold
-
-with contextlib.suppress(ImportError):
-    import readline  # noqa: F401 - gives `input` its line editing
 
 ASK_USER: Final = ClientTool(
     "ask_user",
@@ -82,7 +79,7 @@ class Conversation:
         with contextlib.suppress(EOFError, KeyboardInterrupt):
             self._portal.call(self._catch_up)
             self._follow()
-            while (line := _typed(PROMPT)) != "/quit":
+            while (line := typed(PROMPT)) != "/quit":
                 try:
                     self._do(line)
                 except TurnwiseError as error:
@@ -156,16 +153,8 @@ class Conversation:
 
 def _answer(call: ToolCall) -> ToolResult:
     if call.approval == "asked":
-        return ToolResult(call.call_id, _typed(f"  allow {call.name}? (y/n) ").lower() in ("y", "yes"))
-    return ToolResult(call.call_id, _typed(f"  {call.name}: "))
-
-
-def _typed(prompt: str) -> str:
-    """Return the next line; where it comes from a pipe, show it, for the terminal did not."""
-    line = input(prompt).strip()
-    if not sys.stdin.isatty():
-        console.print(line, markup=False)
-    return line
+        return ToolResult(call.call_id, typed(f"  allow {call.name}? (y/n) ").lower() in ("y", "yes"))
+    return ToolResult(call.call_id, typed(f"  {call.name}: "))
 
 
 def _paced(name: str, pace: float) -> Model:

@@ -20,10 +20,11 @@ from __future__ import annotations
 
 from turnwise.persistence.conformance.changing import ChangingConformance
 from turnwise.persistence.conformance.holding import HoldingConformance
+from turnwise.persistence.conformance.pruning import PruningConformance
 from turnwise.persistence.conformance.reading import ReadingConformance
 
 
-class StoreConformance(ChangingConformance, HoldingConformance, ReadingConformance):
+class StoreConformance(ChangingConformance, HoldingConformance, PruningConformance, ReadingConformance):
     """Everything that `ChatStore` promises."""
 
 

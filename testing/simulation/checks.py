@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from turnwise.engine.views import user_view
 from turnwise.persistence.audit import AuditRecord
@@ -21,16 +21,19 @@ from turnwise.states.usage import NO_USAGE
 EVENTS = 1_000_000
 
 
-async def problems_of(store: ChatStore, chat_id: str) -> list[str]:
-    """Return every invariant that a chat breaks, in words; nothing for a sound chat."""
+async def problems_of(store: ChatStore, chat_id: str, *, pruned: bool = False) -> list[str]:
+    """Return every invariant that a chat breaks, in words; nothing for a sound chat.
+
+    Events may be missing where parts may have been `pruned`, or a message erased.
+    """
     facts = await store.facts(chat_id)
     history = await store.history(chat_id)
     found = [f"the promise {promise} is broken in {facts.state}" for promise in broken_promises(facts)]
     events = await store.events(chat_id, after=0, limit=EVENTS)
     records = await store.audit(chat_id)
     found += _of_the_log(records, facts)
-    found += _of_the_events(events, history, erased=_has(records, Trigger.message_erased))
-    found += _of_the_parts(events)
+    found += _of_the_events(events, history, gaps=pruned or _has(records, Trigger.message_erased))
+    found += problems_of_parts(events, gaps=pruned)
     found += _of_the_calls(history, {call.call_id for call in facts.open_calls})
     found += _of_the_usage(await store.ledger(chat_id), records, facts)
     return [f"{chat_id}: {problem}" for problem in found]
@@ -44,9 +47,9 @@ def _of_the_log(records: list[AuditRecord], facts: Facts) -> Iterator[str]:
         yield f"the audit log does not verify: {verdict.problem}"
 
 
-def _of_the_events(events: list[Event], history: list[Message], *, erased: bool) -> Iterator[str]:
+def _of_the_events(events: list[Event], history: list[Message], *, gaps: bool) -> Iterator[str]:
     numbers = [event.seq for event in events]
-    if numbers != (sorted(set(numbers)) if erased else list(range(1, len(numbers) + 1))):
+    if numbers != (sorted(set(numbers)) if gaps else list(range(1, len(numbers) + 1))):
         yield f"its events are numbered {numbers}"
     transcript = fold(events)
     if transcript.messages != user_view(history):
@@ -54,8 +57,13 @@ def _of_the_events(events: list[Event], history: list[Message], *, erased: bool)
         yield f"its events tell the messages {told}, but its history has {kept}"
 
 
-def _of_the_parts(events: list[Event]) -> Iterator[str]:
-    """Yield where parts come in a state that shows none, or are neither kept nor taken back."""
+def problems_of_parts(  # noqa: C901 - one case per kind of event
+    events: Sequence[Event], *, gaps: bool
+) -> Iterator[str]:
+    """Yield where parts come in a state that shows none, or are neither kept nor taken back.
+
+    All that was shown must be in the message; without `gaps` all of the message was shown, too.
+    """
     state: ChatState | None = None
     attempt: tuple[int, int] | None = None
     words = ""
@@ -72,8 +80,11 @@ def _of_the_parts(events: list[Event]) -> Iterator[str]:
                 attempt = (event.step, event.attempt)
                 words += (event.part.delta or "") if event.part.type == "text" else ""
             case MessageEvent(message=Message(role="assistant")) if attempt and event.message.step == attempt[0]:
-                if words != event.message.text and not event.message.erased:
+                if not _keeps(event.message, words, gaps=gaps):
                     yield f"step {attempt[0]} was shown as {words!r}, but is kept as {event.message.text!r}"
+                attempt, words = None, ""
+            case TurnFinishedEvent() if words:
+                yield f"step and attempt {attempt} were shown as {words!r}, but nothing of it is kept"
                 attempt, words = None, ""
             case AttemptDiscardedEvent() | TurnFinishedEvent():
                 attempt, words = None, ""
@@ -81,6 +92,13 @@ def _of_the_parts(events: list[Event]) -> Iterator[str]:
                 pass
     if attempt is not None:
         yield f"the parts of step and attempt {attempt} are neither kept nor taken back"
+
+
+def _keeps(message: Message, words: str, *, gaps: bool) -> bool:
+    """Return whether a message says what was shown; with `gaps`, whatever stands between what was shown."""
+    rest = iter(message.text)
+    said = all(letter in rest for letter in words) if gaps else words == message.text
+    return said or message.erased
 
 
 def _of_the_usage(ledger: list[RecordUsage], records: list[AuditRecord], facts: Facts) -> Iterator[str]:

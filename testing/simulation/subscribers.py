@@ -10,6 +10,7 @@ from turnwise.persistence.protocol import ChatStore
 from turnwise.states.events import Event
 from turnwise.states.names import Trigger
 from turnwise.states.transcript import fold
+from turnwise.testing.simulation.checks import problems_of_parts
 
 EVENTS = 1_000_000
 
@@ -34,14 +35,18 @@ class Subscriber:
             if self._random.random() < 0.05:
                 return
 
-    async def problems(self, store: ChatStore) -> list[str]:
-        """Return where what it was shown is not what is stored, once it has caught up."""
+    async def problems(self, store: ChatStore, *, pruned: bool) -> list[str]:
+        """Return where what it was shown is not what is stored, once it has caught up; parts may have been `pruned`."""
         stored = await store.events(self.chat_id, after=0, limit=EVENTS)
         cursor, found = self.cursor, []
         erased = any(record.trigger == Trigger.message_erased for record in await store.audit(self.chat_id))
-        if not erased and self._seen != [event for event in stored if event.seq <= cursor]:
+        left = {event.seq for event in stored}
+        seen = [event for event in self._seen if event.seq in left or not (pruned and event.kind == "part")]
+        if not erased and seen != [event for event in stored if event.seq <= cursor]:
             found.append("a subscriber was shown other events than are stored")
-        transcript = fold([*self._seen, *(event for event in stored if event.seq > cursor)])
+        whole = [*self._seen, *(event for event in stored if event.seq > cursor)]
+        found += [f"to a subscriber, {problem}" for problem in problems_of_parts(whole, gaps=pruned or erased)]
+        transcript = fold(whole)
         if transcript.messages != user_view(await store.history(self.chat_id)):
             found.append("what a subscriber was shown does not fold to the history")
         return [f"{self.chat_id}: {problem}" for problem in found]

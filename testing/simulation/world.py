@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import timedelta
 from random import Random
 
 import anyio
@@ -13,7 +14,7 @@ from anyio.abc import TaskGroup
 from turnwise.engine.engine import Engine, EngineClosed
 from turnwise.engine.settings import CompactionPolicy, RetryPolicy, Settings
 from turnwise.engine.tools import Tool
-from turnwise.states.errors import StoreError, TurnwiseError
+from turnwise.states.errors import BrokenPromise, StoreError, TurnwiseError
 from turnwise.states.names import ChatState
 from turnwise.testing.clock import ManualClock
 from turnwise.testing.simulation.actors import (
@@ -77,6 +78,7 @@ class World:
         self.seed = seed
         self.random = Random(seed)  # noqa: S311 - the dice of a simulation
         self.clock = ManualClock()
+        self._began = self.clock.now()
         self.outside = Outside()
         self.problems: list[str] = []
         self.trace: list[str] = []
@@ -140,6 +142,8 @@ class World:
             self._note(f"{deed.__name__} of {self._clients.chats.index(chat_id)}")
         except REFUSALS as refusal:
             self._note(f"{deed.__name__} of {self._clients.chats.index(chat_id)} refused: {type(refusal).__name__}")
+        except BrokenPromise as broken:
+            self.problems.append(str(broken))
         except (StoreError, EngineClosed):
             self._note(f"{deed.__name__} of {self._clients.chats.index(chat_id)} lost")
 
@@ -240,9 +244,10 @@ class World:
         return chat.settled and chat.state in (ChatState.waiting, ChatState.interrupted, ChatState.error)
 
     async def _check(self) -> None:
-        store = self._nodes[0].store
+        store, keep = self._nodes[0].store, self._settings.keep_parts
+        pruned = keep is not None and self.clock.now() - self._began >= timedelta(seconds=keep)
         for chat_id in self._clients.chats:
-            self.problems += await problems_of(store, chat_id)
+            self.problems += await problems_of(store, chat_id, pruned=pruned)
             kept = [message.id for message in await store.history(chat_id)]
             kept += [queued.id for queued in (await store.facts(chat_id)).queue]
             wanted = self._clients.still_wanted(chat_id, await store.audit(chat_id))
@@ -252,7 +257,7 @@ class World:
                 if kept.count(message_id) != 1
             ]
         for subscriber in self._subscribers:
-            self.problems += await subscriber.problems(store)
+            self.problems += await subscriber.problems(store, pruned=pruned)
         self.problems += self._clients.problems
         self.problems += [
             f"{call} was paid {count} times" for call, count in self.outside.payments.items() if count > 1
@@ -311,4 +316,5 @@ class World:
                 timeout=15,
                 strategy=simulated_strategy(random) if random.random() < 0.3 else None,
             ),
+            keep_parts=random.choice([None, 0.1, 10]),
         )

@@ -21,7 +21,12 @@ async def problems_of_all(place: Place, accepted: Mapping[str, Sequence[str]]) -
     store = store_from_url(place.url, durability="full", now=None)
     await store.open()
     try:
-        found = [problem for chat_id in accepted for problem in await _of_a_chat(store, chat_id, accepted[chat_id])]
+        pruned = place.keep_parts is not None
+        found = [
+            problem
+            for chat_id in accepted
+            for problem in await _of_a_chat(store, chat_id, accepted[chat_id], pruned=pruned)
+        ]
         acts = [line.split() for line in place.world.read_text().splitlines()] if place.world.exists() else []
         found += [problem async for problem in _of_the_world(store, [*accepted], acts)]
     finally:
@@ -29,8 +34,8 @@ async def problems_of_all(place: Place, accepted: Mapping[str, Sequence[str]]) -
     return [*found, *_of_the_words(place)]
 
 
-async def _of_a_chat(store: ChatStore, chat_id: str, accepted: Sequence[str]) -> list[str]:
-    found = await problems_of(store, chat_id)
+async def _of_a_chat(store: ChatStore, chat_id: str, accepted: Sequence[str], *, pruned: bool) -> list[str]:
+    found = await problems_of(store, chat_id, pruned=pruned)
     history = await store.history(chat_id)
     kept = Counter(message.id for message in history if message.role == "user")
     kept.update(queued.id for queued in (await store.facts(chat_id)).queue)

@@ -27,7 +27,7 @@ ASK = ClientTool("ask", "Ask the person.", {"type": "object"})
 ORDER = "Please:"
 """How a message begins that wants work. The words after it are tools to call, and `full`, `flaky` and `slow`."""
 _CALLABLE = ("pay", "note", "book", "ask")
-_WRITES = ("create", "change", "claim", "journal", "renew")
+_WRITES = ("create", "change", "claim", "journal", "renew", "prune")
 
 
 @dataclass
@@ -53,6 +53,7 @@ class Place:
     folder: Path
     lease: float = 1.5
     shutdown_grace: float = 0.1
+    keep_parts: float | None = None
 
     @property
     def world(self) -> Path:
@@ -75,6 +76,7 @@ class Place:
             coalesce=0.005,
             retry=RetryPolicy(first_delay=0.02),
             compaction=CompactionPolicy(context_limit=100),
+            keep_parts=self.keep_parts,
         )
 
 

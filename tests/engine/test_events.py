@@ -7,18 +7,15 @@ from typing import Any
 
 import anyio
 import pytest
+from rich_life import look, rich_life, rich_script
 from watching import Gate, MakeModel, OpenEngine, assert_told_right, log, said, seen
 
 from turnwise import (
     ChatNotFound,
     ChatState,
-    ClientTool,
-    Engine,
-    ModelError,
     ModelPart,
     Settings,
     ToolContext,
-    ToolResult,
     fold,
     tool,
 )
@@ -27,14 +24,6 @@ from turnwise.states.events import MessageEvent, StatusEvent
 from turnwise.testing.clock import ManualClock
 
 QUICK = Settings(coalesce=0)
-ASK = ClientTool("ask", "Ask the person.", {"type": "object"})
-
-
-@tool
-async def look(context: ToolContext) -> str:
-    """Look around."""
-    context.report({"seen": 1})
-    return "2 things"
 
 
 @tool
@@ -45,35 +34,6 @@ async def report(context: ToolContext) -> str:
     for _ in range(100):
         await anyio.lowlevel.checkpoint()
     return "reported"
-
-
-async def rich_life(engine: Engine, model_clock: ManualClock) -> str:
-    """Live through everything that events tell of: a retry, tools, a client call, a compaction, a queue, a stop."""
-    chat = await engine.create_chat(client_tools=[ASK])
-    await engine.send_message(chat.id, "hello")
-    await seen(engine, chat.id, "retry")
-    await engine.send_message(chat.id, "and then?")
-    await model_clock.advance(1)
-    await engine.wait(chat.id, until=[ChatState.requires_action])
-    await engine.submit_tool_results(chat.id, [ToolResult("a", "yes")])
-    await seen(engine, chat.id, "part", step=3)
-    await engine.interrupt(chat.id)
-    await engine.wait(chat.id, until=[ChatState.interrupted])
-    first = (await engine.messages(chat.id))[0]
-    await engine.edit_message(chat.id, first.id, "hello again")
-    await engine.wait(chat.id, until=[ChatState.waiting])
-    return chat.id
-
-
-def rich_script() -> list[Reply]:
-    calls = [Call("look", {}, id="l"), Call("ask", {"what": "colour"}, id="a")]
-    return [
-        Reply("Hmmm", chunks=1, error=ModelError("overloaded"), error_after=2),
-        Reply("Let me see", chunks=3, reasoning="think", signature="s", calls=calls, usage=(80, 5)),
-        Reply("It is", chunks=2, usage=(20, 5)),
-        Reply("And then", chunks=3, stall_after=2),
-        Reply("Fine", chunks=1, usage=(10, 1)),
-    ]
 
 
 async def test_joining_after_any_event_tells_the_same_transcript(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 import anyio
 import anyio.from_thread
+import anyio.lowlevel
 import pytest
 from watching import (
     Delegate,
@@ -33,13 +34,14 @@ from turnwise import (
     IllegalTransition,
     ModelError,
     ModelPart,
+    ModelRequest,
     Settings,
     ToolContext,
     ToolResult,
     tool,
 )
 from turnwise.persistence.protocol import Committed, Plan
-from turnwise.providers.scripted import Call, Reply
+from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.events import PartEvent, StatusEvent, ToolResultEvent, TurnFinishedEvent
 from turnwise.states.messages import ReasoningPart
 from turnwise.testing.clock import ManualClock
@@ -104,11 +106,18 @@ async def test_before_the_first_part_it_ends_at_once_without_an_empty_message(
         assert (await engine.ask(chat.id, "next")).text == "ok"
 
 
-async def test_nothing_of_the_attempt_is_shown_once_the_interrupt_is_committed(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
-    model = strict_model(Reply("x" * 2000, chunks=1, stall_after=2000))
-    async with open_engine(model, settings=QUICK) as engine:
+class Endless(ScriptedModel):
+    """A model that goes on until it is stopped."""
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelPart]:
+        self.requests.append(request)
+        while True:
+            await anyio.lowlevel.checkpoint()
+            yield ModelPart("text_delta", text="x")
+
+
+async def test_nothing_of_the_attempt_is_shown_once_the_interrupt_is_committed(open_engine: OpenEngine) -> None:
+    async with open_engine(Endless(()), settings=QUICK) as engine:
         chat = await engine.create_chat()
         await engine.send_message(chat.id, "hello")
         await shown(engine, chat.id, "x")

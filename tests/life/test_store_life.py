@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -52,6 +53,8 @@ from turnwise.states.names import CallStatus, Stage, Trigger
 from turnwise.states.transcript import Transcript, fold
 from turnwise.states.usage import NO_USAGE, Usage
 from turnwise.testing.clock import ManualClock
+
+pytestmark = pytest.mark.timeout(60)  # so many lives take seconds, on a busy machine several times as many
 
 S, T = ChatState, Trigger
 Got = TypeVar("Got")
@@ -335,6 +338,20 @@ class StoreLife(RuleBasedStateMachine):
         process, lease = self.processes[node], self.facts.lease
         held = self.do(process.store.renew(process.name, 30))
         assert held == ({self.chat_id: lease.token} if lease is not None and lease.worker == process.name else {})
+
+    @rule(node=NODES, keep=st.sampled_from([0, 0, 20]), limit=st.sampled_from([1, 100]))
+    def prune(self, node: int, keep: float, limit: int) -> None:
+        """Only parts go, only of replies that are over; a fold of what is left tells the same."""
+        store, after = self.processes[node].store, ""
+        told = self.do(store.events(self.chat_id, after=0, limit=1000))
+        while (pruned := self.unchanged(store.prune(keep=keep, after=after, limit=limit))).after is not None:
+            after = pruned.after
+        left = self.do(store.events(self.chat_id, after=0, limit=1000))
+        gone = [event for event in told if event not in left]
+        live = (self.facts.step.number, self.facts.step.attempt) if self.facts.step.attempt_open else None
+        assert all(isinstance(event, PartEvent) and (event.step, event.attempt) != live for event in gone)
+        assert [event for event in told if event in left] == left
+        assert [fold(left, fold(told[:known])) for known in range(len(told))] == [fold(told)] * len(told)
 
     @rule(node=NODES)
     def crash(self, node: int) -> None:

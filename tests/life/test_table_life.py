@@ -27,6 +27,8 @@ from turnwise.states.table import rows_of
 from turnwise.states.transcript import fold
 from turnwise.states.usage import NO_USAGE, Usage
 
+pytestmark = pytest.mark.timeout(60)  # so many lives take seconds, on a busy machine several times as many
+
 S, T = ChatState, Trigger
 W = TypeVar("W")
 

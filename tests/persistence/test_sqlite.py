@@ -12,14 +12,16 @@ from pathlib import Path
 import anyio
 import pytest
 
-from turnwise.persistence import reading, transactions
+from turnwise.persistence import pruning, reading, transactions
 from turnwise.persistence.conformance import plans
+from turnwise.persistence.conformance.checks import part
 from turnwise.persistence.migrate import migrate
 from turnwise.persistence.migrations import migrations
+from turnwise.persistence.protocol import Pruned
 from turnwise.persistence.sqlite import SQLiteStore
 from turnwise.persistence.verification import verify_records
 from turnwise.states.errors import StoreError
-from turnwise.states.names import Trigger
+from turnwise.states.names import ChatState, Trigger
 
 WRITE_FOR_EVER = """
 import anyio, sys
@@ -232,6 +234,21 @@ async def test_a_forgotten_close_does_not_keep_the_interpreter_from_exiting(path
     assert done.stdout == b"open\n"
 
 
+async def test_a_chat_that_cannot_be_read_keeps_no_other_from_being_pruned(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with opened(path) as store:
+        for chat_id in ("a", "b"):
+            await plans.created(store, chat_id, plans.send("hello"), plans.claim(), plans.start())
+            await store.journal(chat_id, 1, ChatState.streaming, [part("hi")])
+            await store.change(chat_id, plans.plan(plans.reply("hi")))
+        with closing(sqlite3.connect(path)) as connection, connection:
+            connection.execute("UPDATE chats SET facts = 'torn' WHERE id = 'a'")
+        assert await store.prune(keep=0, after="", limit=10) == Pruned(1, None)
+        assert [len(await store.shown(chat_id, 1, 1)) for chat_id in ("a", "b")] == [1, 0]
+    assert "prune_refused chat_id=a" in caplog.text
+
+
 @pytest.mark.parametrize(
     "question",
     [
@@ -239,6 +256,8 @@ async def test_a_forgotten_close_does_not_keep_the_interpreter_from_exiting(path
         transactions._CLAIMABLE,
         reading._STRAYS,
         reading._DEADLINES,
+        pruning._NEXT,
+        pruning._OVER,
         "SELECT chat_id, token FROM leases WHERE expires <= ? ORDER BY expires LIMIT ?",
         reading._SHOWN,
     ],

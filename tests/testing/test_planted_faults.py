@@ -20,6 +20,7 @@ from turnwise.persistence.sqlite import SQLiteStore
 from turnwise.states import refusals
 from turnwise.states import writes as w
 from turnwise.states.draft import Draft
+from turnwise.states.facts import StepFacts
 from turnwise.states.names import CallStatus, ChatState, Trigger
 from turnwise.states.writes import compaction as compact_writes
 from turnwise.states.writes import steps
@@ -163,6 +164,10 @@ def leave_calls_open(patch: Patch) -> None:
     plant_functions(patch, {w.close_open_calls: nothing})
 
 
+def prune_what_is_shown(patch: Patch) -> None:
+    patch.setattr(StepFacts, "over_before", property(lambda step: (step.number + 1, 0)))
+
+
 FAULTS: dict[str, tuple[Callable[[Patch], None], str]] = {
     "1 rows: a decision written under another target": (write_under_another_target, "does not verify"),
     "2 versions: one is skipped": (skip_a_version, "its log has"),
@@ -180,6 +185,7 @@ FAULTS: dict[str, tuple[Callable[[Patch], None], str]] = {
     "12 rest: lost leases are not swept": (sweep_no_leases, "never came to rest"),
     "13 usage: lost attempts are not booked": (forget_lost_attempts, "the ledger has"),
     "14 promises: an interrupt leaves calls open": (leave_calls_open, "the promise"),
+    "15 pruning: what is shown is pruned before it is a message": (prune_what_is_shown, "nothing of it is kept"),
 }
 
 

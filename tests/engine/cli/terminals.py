@@ -8,6 +8,7 @@ import os
 import select
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -78,6 +79,7 @@ class Keyboard:
 
     terminal: Terminal
     arguments: tuple[str, ...]
+    program: Sequence[str] = tuple(PROGRAM)
     screen: bytes = b""
     _master: int = field(init=False)
     process: subprocess.Popen[bytes] = field(init=False)
@@ -85,7 +87,7 @@ class Keyboard:
     def __enter__(self) -> Self:
         self._master, slave = os.openpty()
         self.process = subprocess.Popen(
-            [sys.executable, "-c", CONTROLLING, *PROGRAM, *self.arguments],
+            [sys.executable, "-c", CONTROLLING, *self.program, *self.arguments],
             cwd=self.terminal.folder,
             env=self.terminal.environment,
             stdin=slave,

@@ -1,0 +1,164 @@
+"""Pruning: deltas of replies that are over go after a while, and nobody who reads events notices more than gaps."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import anyio
+import pytest
+from rich_life import look, rich_life, rich_script
+from watching import Delegate, MakeModel, OpenEngine, log, said, shown, stored_at
+
+from turnwise import ChatState, Engine, Event, Settings, SettingsError, fold, verify_export
+from turnwise.persistence.protocol import ChatStore, Pruned
+from turnwise.providers.scripted import Reply
+from turnwise.testing.clock import ManualClock
+
+KEPT = 240.0
+SETTINGS = Settings(coalesce=0, keep_parts=KEPT)
+
+
+class Pruning(Delegate):
+    """A store that tells when a look at all chats is over."""
+
+    def __init__(self, store: ChatStore) -> None:
+        super().__init__(store)
+        self.calls: list[Pruned] = []
+        self.over = anyio.Event()
+
+    async def prune(self, **options: Any) -> Pruned:
+        self.calls.append(await self._store.prune(**options))
+        if self.calls[-1].after is None:
+            self.over.set()
+        return self.calls[-1]
+
+
+async def pruned(engine: Engine, store: Pruning, clock: ManualClock, chat_id: str) -> list[Event]:
+    """Let the parts grow old, wait until the worker has looked at all chats, and return what is left."""
+    clock.advance(KEPT)
+    store.over = anyio.Event()
+    while not store.over.is_set():
+        await clock.advance(1)
+    return await log(engine, chat_id)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def store(database: Any, clock: ManualClock) -> Pruning:
+    return Pruning(stored_at(database, clock))
+
+
+async def test_a_reader_that_left_after_any_event_comes_back_to_the_same_transcript(
+    open_engine: OpenEngine, strict_model: MakeModel, store: Pruning, clock: ManualClock
+) -> None:
+    """Through a retry, a discarded attempt, tools, a client's turn, a compaction, an interrupt and an edit."""
+    model = strict_model(rich_script(), context_limit=100)
+    async with open_engine(model, store=store, settings=SETTINGS, tools=[look], clock=clock) as engine:
+        chat_id = await rich_life(engine, clock)
+        whole, transcript = await log(engine, chat_id), fold(await log(engine, chat_id))
+        before = [await engine.get_chat(chat_id), await engine.messages(chat_id), await engine.export_audit(chat_id)]
+        left = await pruned(engine, store, clock, chat_id)
+        assert left == [event for event in whole if event.kind != "part"]
+        assert len(left) < len(whole)
+        for known in range(len(whole) + 1):
+            rest = await log(engine, chat_id, after=known)
+            assert fold(rest, fold(whole[:known])) == transcript
+        assert before == [
+            await engine.get_chat(chat_id),
+            await engine.messages(chat_id),
+            await engine.export_audit(chat_id),
+        ]
+        assert (await engine.explain(chat_id)).state is ChatState.waiting
+        fork = await engine.fork(chat_id, at_version=(await engine.get_chat(chat_id)).version)
+        assert said(await engine.messages(fork.id)) == said(await engine.messages(chat_id))
+        erased = (await engine.messages(chat_id))[-1].id
+        await engine.erase_message(chat_id, erased)
+        assert fold(await log(engine, chat_id)).messages == await engine.messages(chat_id)
+        assert verify_export(await engine.export_audit(chat_id)).ok
+
+
+async def test_a_reader_that_stands_among_pruned_numbers_goes_on_with_what_comes(
+    open_engine: OpenEngine, strict_model: MakeModel, store: Pruning, clock: ManualClock
+) -> None:
+    model = strict_model([Reply("Well then", chunks=1), Reply("Good", chunks=1)])
+    async with open_engine(model, store=store, settings=SETTINGS, clock=clock) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, "hello")
+        parts = [event.seq for event in await log(engine, chat.id) if event.kind == "part"]
+        slow = aiter(engine.events(chat.id))
+        read = deque([await anext(slow)])
+        await pruned(engine, store, clock, chat.id)
+        again = aiter(engine.events(chat.id, after=parts[0]))
+        came_back = deque([await anext(again)])
+        assert came_back[0].seq == parts[-1] + 1
+        answer = await engine.ask(chat.id, "go on")
+        assert answer.text == "Good"
+        for reader, events in ((slow, read), (again, came_back)):
+            while not (events[-1].kind == "turn_finished" and events[-1].turn == 2):
+                events.append(await anext(reader))
+            await reader.aclose()  # type: ignore[attr-defined]
+        left = await log(engine, chat.id)
+        assert [event.seq for event in came_back] == [event.seq for event in left if event.seq > parts[0]]
+        assert fold(read) == fold(left)
+
+
+async def test_what_is_shown_of_a_reply_under_way_is_kept_however_long_it_takes(
+    open_engine: OpenEngine, strict_model: MakeModel, store: Pruning, clock: ManualClock
+) -> None:
+    """A reader that joins sees it, and an interrupt makes a message of it."""
+    settings = Settings(coalesce=0, keep_parts=KEPT, idle_timeout=None)
+    model = strict_model(Reply("Hello", chunks=["Hel", "lo"], stall_after=1))
+    async with open_engine(model, store=store, settings=settings, clock=clock) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "hello")
+        await shown(engine, chat.id, "Hel")
+        assert fold(await pruned(engine, store, clock, chat.id)).live_text == "Hel"
+        await engine.interrupt(chat.id)
+        await engine.wait(chat.id)
+        assert said(await engine.messages(chat.id)) == [("user", "hello"), ("assistant", "Hel")]
+
+
+async def test_all_chats_are_looked_at_now_and_then_and_a_few_at_a_time(
+    open_engine: OpenEngine, strict_model: MakeModel, store: Pruning, clock: ManualClock
+) -> None:
+    """While there is nothing to delete, the look costs one short transaction in a twenty-fourth of the time."""
+    model = strict_model(Reply("x" * 500, chunks=1))
+    async with open_engine(model, store=store, settings=SETTINGS, clock=clock) as engine:
+        await store.over.wait()
+        assert len(store.calls) == 1
+        await clock.advance(KEPT / 24 - 1)
+        assert len(store.calls) == 1
+        for number in range(3):
+            store.over = anyio.Event()
+            await clock.advance(KEPT / 24)
+            await store.over.wait()
+            assert len(store.calls) == 2 + number
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, "hello")
+        parts = [event for event in await log(engine, chat.id) if event.kind == "part"]
+        store.calls.clear()
+        await pruned(engine, store, clock, chat.id)
+        assert sum(call.parts for call in store.calls) == len(parts)
+        assert max(call.parts for call in store.calls) <= 200
+
+
+async def test_parts_may_be_kept_for_ever(
+    open_engine: OpenEngine, strict_model: MakeModel, store: Pruning, clock: ManualClock
+) -> None:
+    settings = Settings(coalesce=0, keep_parts=None)
+    async with open_engine(strict_model("hi"), store=store, settings=settings, clock=clock) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, "hello")
+        await clock.advance(10 * 365 * 86400)
+        assert store.calls == []
+
+
+@pytest.mark.parametrize("seconds", [0, -1, True, "a day"])
+def test_a_time_that_makes_no_sense_is_refused(seconds: Any) -> None:
+    with pytest.raises(SettingsError, match="keep_parts: must be a number of seconds above 0"):
+        Settings(keep_parts=seconds)
