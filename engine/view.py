@@ -7,12 +7,16 @@ message, when the message comes.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from copy import deepcopy
+from typing import Any, Final
 
 from turnwise.engine.prompt import length_of, sendable
 from turnwise.states.effects import CutHistory, EraseMessage, InsertBoundary, InsertMessage, Write
-from turnwise.states.messages import Message
+from turnwise.states.messages import Message, Part
 from turnwise.states.names import Audience
+
+_OPEN: Final = ("arguments", "output", "metadata")
+"""The fields of parts that hold what can be changed in place."""
 
 
 class View:
@@ -55,7 +59,7 @@ class View:
         """
         for place, (mine, theirs, original, copy) in enumerate(self._fragile):
             if mine != theirs:
-                fresh = original.model_copy(deep=True)
+                fresh = _apart(original)
                 self._sent[next(at for at, sent in enumerate(self._sent) if sent is copy)] = fresh
                 self._fragile[place] = (mine, _containers(fresh), original, fresh)
         return [*self._sent]
@@ -67,7 +71,7 @@ class View:
         for original in sendable([message]):
             copy, mine = original, _containers(original)
             if mine:
-                copy = original.model_copy(deep=True)
+                copy = _apart(original)
                 self._fragile.append((mine, _containers(copy), original, copy))
             self._sent.insert(self._place_of(copy), copy)
 
@@ -86,5 +90,17 @@ def _comes_after(known: Message, message: Message) -> bool:
 
 def _containers(message: Message) -> list[Any]:
     """Return what of a message can be changed in place."""
-    values = (part.__dict__.get(name) for part in message.parts for name in ("arguments", "output", "metadata"))
+    values = (part.__dict__.get(name) for part in message.parts for name in _OPEN)
     return [value for value in values if isinstance(value, dict | list)]
+
+
+def _apart(message: Message) -> Message:
+    """Return a copy that shares nothing with the message that can be changed in place."""
+    return message.model_copy(update={"parts": tuple(map(_part_apart, message.parts))})
+
+
+def _part_apart(part: Part) -> Part:
+    found = {name: part.__dict__.get(name) for name in _OPEN}
+    return part.model_copy(
+        update={name: deepcopy(value) for name, value in found.items() if isinstance(value, dict | list)}
+    )

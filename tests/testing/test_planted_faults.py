@@ -28,7 +28,7 @@ from turnwise.testing.simulation import World
 from turnwise.testing.simulation.actors import simulated_tools
 
 Patch = pytest.MonkeyPatch
-WORLDS = 150
+WORLDS = 500
 deciding: Any = importlib.import_module("turnwise.states.decide")
 
 
@@ -197,7 +197,7 @@ TOOLS = {"10 tools: another key for the same call": only_notes}
 """Of what the model is offered where the fault takes a certain tool to show."""
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_the_simulation_finds(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plant, words = FAULTS[fault]
