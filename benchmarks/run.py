@@ -33,6 +33,8 @@ TURNWISE_ONLY: Final = {
     "G": {f"G {workers}": ["scaling.py", str(workers), str(CHATS)] for workers in WORKERS},
 }
 _TIMEOUT: Final = 400
+_ENVIRONMENT: Final = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+"""Every library may keep its modules compiled, as an installed one does."""
 
 Runs = dict[str, dict[str, list[dict[str, float]]]]
 
@@ -66,6 +68,7 @@ def run(program: list[str]) -> dict[str, float]:
             capture_output=True,
             text=True,
             timeout=_TIMEOUT,
+            env=_ENVIRONMENT,
             check=False,
         )
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
