@@ -73,6 +73,7 @@ class PostgresStore:
     async def close(self) -> None:
         """Finish what was accepted and close. Closing twice is harmless."""
         self._is_open = False
+        await self._transactions.close()
         await self._notices.close()
         await self._pool.close()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from importlib import resources
 from typing import Any, Final, NamedTuple
@@ -32,6 +32,8 @@ from turnwise.states.events import Event, PartEvent, ToolProgressEvent, event_ad
 from turnwise.states.facts import Facts
 from turnwise.states.messages import FORMAT, Message
 
+_Row = dict[str, Any]
+
 
 @dataclass(frozen=True, slots=True)
 class Standing:
@@ -45,38 +47,53 @@ class Standing:
     """When it was read, by the store's clock."""
 
 
-class Commit(NamedTuple):
-    """The parameters of `commit.sql`, by their names there. Tables are JSON arrays of rows."""
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """What one chat's commit puts into each table."""
 
-    chat_id: str
-    found_version: int
-    found_event_seq: int
-    state: str
-    settled: bool
-    archived: bool
-    version: int
-    event_seq: int
-    head: str
-    since: datetime
-    owner: str | None
-    calls: list[str]
-    worker: str | None
-    token: int | None
-    expires: datetime | None
-    facts: str
-    profile: str | None
-    cuts: str
-    messages: str
-    boundaries: str
-    known_calls: str
-    queued: str
-    dropped: list[str]
-    receipts: str
-    usage: str
-    audit: str
-    at: datetime
-    events: str
-    partial_events: str
+    chat: _Row
+    """Where the chat goes, and as what it must be found."""
+    tables: Mapping[str, Sequence[_Row]]
+    """The rows for the other tables, by the parameter of `commit.sql` that takes them."""
+
+    @property
+    def chat_id(self) -> str:
+        """The chat."""
+        return str(self.chat["chat_id"])
+
+    @property
+    def event_seq(self) -> int:
+        """The number of the chat's last event afterwards."""
+        return int(self.chat["event_seq"])
+
+    @property
+    def head(self) -> str:
+        """The hash of its last audit record afterwards."""
+        return str(self.chat["head"])
+
+
+PARAMETERS: Final = (
+    "chats",
+    "cuts",
+    "messages",
+    "boundaries",
+    "calls",
+    "queued",
+    "dropped",
+    "receipts",
+    "usage",
+    "audit",
+    "events",
+    "partial_events",
+)
+"""The parameters of `commit.sql`: JSON arrays of rows."""
+
+
+def parameters_of(commits: Sequence[Commit]) -> list[str]:
+    """Return the parameters of `commit.sql` that store the commits."""
+    rest = PARAMETERS[1:]
+    rows = [[commit.chat for commit in commits], *([row for c in commits for row in c.tables[name]] for name in rest)]
+    return [json.dumps(table) for table in rows]
 
 
 def statement(name: str, parameters: Sequence[str]) -> str:
@@ -91,65 +108,61 @@ def commit_of(
 ) -> tuple[Commit, tuple[Event, ...]]:
     """Return what must be stored to commit the decisions, and the events as they are stored."""
     chat_id, head, at = found.facts.chat_id, found.head, found.at
-    tables, audit, told = Tables(), [], list[Event](shown)
+    tables, told = Tables(chat_id), list[Event](shown)
     for decision in decisions:
         version = decision.facts.version
         for number, write in enumerate(decision.writes):
             _PUT[type(write)](tables, write, Moment(version, number, at))
         record = record_of(decision, prev=head, at=at)
-        audit.append({"version": version, "body": to_json(record)})
+        tables.put("audit", version=version, body=to_json(record))
         head = record.hash
         told.extend(decision.events)
     events = numbered(told, chat_id=chat_id, after=found.event_seq, at=at)
-    durable, partial = event_rows(events, after=found.event_seq)
-    facts = decisions[-1].facts
+    durable, partial = event_rows(events)
+    chat = _chat_row(decisions[-1].facts, at) | {
+        "found_version": found.facts.version,
+        "found_event_seq": found.event_seq,
+        "found_head": found.head,
+        "found_state": found.facts.stored_state or found.facts.state.value,
+        "found_token": found.facts.lease and found.facts.lease.token,
+        "event_seq": found.event_seq + len(events),
+        "head": head,
+        "expires": tables.expires and tables.expires.isoformat(),
+        "profile": tables.profile,
+    }
+    return Commit(chat, tables.rows() | {"events": durable, "partial_events": partial}), events
+
+
+def _chat_row(facts: Facts, at: datetime) -> _Row:
     row = row_of(facts)
-    commit = Commit(
-        chat_id=chat_id,
-        found_version=found.facts.version,
-        found_event_seq=found.event_seq,
-        state=row.state,
-        settled=row.settled,
-        archived=row.archived,
-        version=row.version,
-        event_seq=found.event_seq + len(events),
-        head=head,
-        since=facts.since or at,
-        owner=facts.profile.owner,
-        calls=[call.call_id for call in facts.calls],
-        worker=facts.lease.worker if facts.lease else None,
-        token=facts.lease.token if facts.lease else None,
-        expires=tables.expires,
-        facts=row.facts,
-        profile=tables.profile,
-        cuts=json.dumps(tables.cuts),
-        messages=json.dumps(tables.messages),
-        boundaries=json.dumps(tables.boundaries),
-        known_calls=json.dumps([*tables.calls.values()]),
-        queued=json.dumps([row for row in tables.queue.values() if row is not None]),
-        dropped=[id_ for id_, row in tables.queue.items() if row is None],
-        receipts=json.dumps(tables.receipts),
-        usage=json.dumps(tables.usage),
-        audit=json.dumps(audit),
-        at=at,
-        events=durable,
-        partial_events=partial,
-    )
-    return commit, events
+    return {
+        "chat_id": facts.chat_id,
+        "state": row.state,
+        "settled": row.settled,
+        "archived": row.archived,
+        "version": row.version,
+        "since": (facts.since or at).isoformat(),
+        "owner": facts.profile.owner,
+        "calls": [call.call_id for call in facts.calls],
+        "worker": facts.lease and facts.lease.worker,
+        "token": facts.lease and facts.lease.token,
+        "facts": row.facts,
+        "at": at.isoformat(),
+    }
 
 
-def event_rows(events: Iterable[Event], *, after: int) -> tuple[str, str]:
-    """Return the rows of `events` and of `partial_events`, numbered from `after` + 1 on, without chat and time."""
+def event_rows(events: Iterable[Event]) -> tuple[list[_Row], list[_Row]]:
+    """Return the rows of `events` and of `partial_events`, without their time."""
     durable: list[_Row] = []
     partial: list[_Row] = []
-    for seq, event in enumerate(events, start=after + 1):
-        row: _Row = {"seq": seq, "kind": event.kind, "body": body_of(event)}
+    for event in events:
+        row: _Row = {"chat_id": event.chat_id, "seq": event.seq, "kind": event.kind, "body": body_of(event)}
         if isinstance(event, PartEvent | ToolProgressEvent):
             attempt = event.attempt if isinstance(event, PartEvent) else None
             partial.append({**row, "step": event.step, "attempt": attempt})
         else:
             durable.append(row)
-    return json.dumps(durable), json.dumps(partial)
+    return durable, partial
 
 
 def body_of(event: Event) -> str:
@@ -158,7 +171,6 @@ def body_of(event: Event) -> str:
 
 
 _IN_COLUMNS: Final = {"chat_id", "seq", "at"}
-_Row = dict[str, Any]
 
 
 class Moment(NamedTuple):
@@ -169,52 +181,67 @@ class Moment(NamedTuple):
     at: datetime
 
 
-@dataclass(slots=True)
 class Tables:
     """What the writes so far leave behind."""
 
-    cuts: list[_Row] = field(default_factory=list)
-    messages: list[_Row] = field(default_factory=list)
-    boundaries: list[_Row] = field(default_factory=list)
-    calls: dict[str, _Row] = field(default_factory=dict)
-    queue: dict[str, _Row | None] = field(default_factory=dict)
-    """The rows to put, by id; `None` to drop."""
-    receipts: list[_Row] = field(default_factory=list)
-    usage: list[_Row] = field(default_factory=list)
-    profile: str | None = None
-    expires: datetime | None = None
+    def __init__(self, chat_id: str) -> None:
+        self._chat_id = chat_id
+        self._rows: dict[str, list[_Row]] = {name: [] for name in PARAMETERS[1:]}
+        self.calls: dict[str, _Row] = {}
+        self.queue: dict[str, _Row | None] = {}
+        """The rows to put, by id; `None` to drop."""
+        self.profile: str | None = None
+        self.expires: datetime | None = None
+
+    def put(self, table: str, **row: Any) -> None:
+        """Add a row."""
+        self._rows[table].append({"chat_id": self._chat_id, **row})
+
+    def cut(self, position: int, version: int) -> None:
+        """Cut the rows that were added from the position on."""
+        for row in (*self._rows["messages"], *self._rows["boundaries"]):
+            if row["position"] >= position and row["cut"] is None:
+                row["cut"] = version
+
+    def rows(self) -> dict[str, list[_Row]]:
+        """Return the rows, by the parameter of `commit.sql` that takes them."""
+        for call in self.calls.values():
+            self.put("calls", **call)
+        for id_, queued in self.queue.items():
+            if queued is None:
+                self.put("dropped", id=id_)
+            else:
+                self.put("queued", id=id_, **queued)
+        return self._rows
 
 
 def _insert_message(tables: Tables, write: InsertMessage, moment: Moment) -> None:
     message = write.message
-    tables.messages.append(
-        {
-            "position": message.position,
-            "id": message.id,
-            "role": message.role,
-            "turn": message.turn,
-            "step": message.step,
-            "audience": message.audience.value,
-            "added": moment.version,
-            "cut": None,
-            "erased": message.erased,
-            "digest": write.digest,
-            "format": FORMAT,
-            "body": MESSAGES.dump(message),
-        }
+    tables.put(
+        "messages",
+        position=message.position,
+        id=message.id,
+        role=message.role,
+        turn=message.turn,
+        step=message.step,
+        audience=message.audience.value,
+        added=moment.version,
+        cut=None,
+        erased=message.erased,
+        digest=write.digest,
+        format=FORMAT,
+        body=MESSAGES.dump(message),
     )
 
 
 def _cut_history(tables: Tables, write: CutHistory, moment: Moment) -> None:
-    tables.cuts.append({"position": write.position, "version": moment.version})
-    for row in (*tables.messages, *tables.boundaries):
-        if row["position"] >= write.position and row["cut"] is None:
-            row["cut"] = moment.version
+    tables.put("cuts", position=write.position, version=moment.version)
+    tables.cut(write.position, moment.version)
 
 
 def _insert_boundary(tables: Tables, write: InsertBoundary, moment: Moment) -> None:  # noqa: ARG001 - put like the others
     row = {"position": write.position, "reason": write.reason, "step": write.step, "carried": write.carried}
-    tables.boundaries.append({**row, "cut": None})
+    tables.put("boundaries", **row, cut=None)
 
 
 def _put_call(tables: Tables, write: PutCall, moment: Moment) -> None:  # noqa: ARG001
@@ -232,7 +259,7 @@ def _put_call(tables: Tables, write: PutCall, moment: Moment) -> None:  # noqa: 
 def _put_queued(tables: Tables, write: PutQueued, moment: Moment) -> None:  # noqa: ARG001
     before = tables.queue.get(write.id) or {"rank": None}
     rank = before["rank"] if write.rank is None else write.rank
-    tables.queue[write.id] = {"id": write.id, "rank": rank, "body": QUEUE.dump(write.queued)}
+    tables.queue[write.id] = {"rank": rank, "body": QUEUE.dump(write.queued)}
 
 
 def _drop_queued(tables: Tables, write: DropQueued, moment: Moment) -> None:  # noqa: ARG001
@@ -244,7 +271,7 @@ def _grant_lease(tables: Tables, write: GrantLease, moment: Moment) -> None:
 
 
 def _record_usage(tables: Tables, write: RecordUsage, moment: Moment) -> None:
-    tables.usage.append({"version": moment.version, "number": moment.number, "body": USAGE.dump(write)})
+    tables.put("usage", version=moment.version, number=moment.number, body=USAGE.dump(write))
 
 
 def _put_profile(tables: Tables, write: PutProfile, moment: Moment) -> None:  # noqa: ARG001
@@ -252,7 +279,7 @@ def _put_profile(tables: Tables, write: PutProfile, moment: Moment) -> None:  # 
 
 
 def _record_receipt(tables: Tables, write: RecordReceipt, moment: Moment) -> None:  # noqa: ARG001
-    tables.receipts.append({"client_id": write.client_id, "body": RECEIPTS.dump(write)})
+    tables.put("receipts", client_id=write.client_id, body=RECEIPTS.dump(write))
 
 
 def _elsewhere(tables: Tables, write: Write, moment: Moment) -> None:

@@ -2,40 +2,50 @@
 
 A change reads the chat, decides, and writes in one statement that finds the chat as it was read or does nothing: no
 lock is held while Python thinks. Whoever loses that race too often, and whoever claims, locks rows first.
+
+What is remembered of a chat under a lease is believed: the statement finds the chat so or does nothing. Such commits,
+and the events of running jobs, share statements with those of other chats.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import logging
-from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from datetime import datetime
 from typing import Final
-from weakref import WeakValueDictionary
 
-import anyio
 import asyncpg
 
 from turnwise.persistence import postgres_reading as reading
 from turnwise.persistence.audit import GENESIS, from_json
+from turnwise.persistence.postgres_batches import Batches, Unanswered
+from turnwise.persistence.postgres_clock import DatabaseClock
 from turnwise.persistence.postgres_erasure import erase
+from turnwise.persistence.postgres_journal import Journal
+from turnwise.persistence.postgres_memory import Memory
 from turnwise.persistence.postgres_pool import Pool, Unreachable
-from turnwise.persistence.postgres_rows import Commit, Standing, commit_of, erased_by, event_rows, statement
+from turnwise.persistence.postgres_rows import (
+    PARAMETERS,
+    Commit,
+    Standing,
+    commit_of,
+    erased_by,
+    parameters_of,
+    statement,
+)
 from turnwise.persistence.protocol import Committed, DuplicateReceipt, Plan
-from turnwise.persistence.rows import blank_facts, numbered
+from turnwise.persistence.rows import blank_facts
 from turnwise.states.decide import Decision
-from turnwise.states.errors import ChatNotFound, StaleLease, StoreError
+from turnwise.states.errors import ChatNotFound, StoreError
 from turnwise.states.events import Event, PartEvent
 from turnwise.states.names import ChatState
 
 _log = logging.getLogger("turnwise.persistence")
 
-_COMMIT: Final = statement("commit", Commit._fields)
-_JOURNALLED: Final = ("chat_id", "state", "token", "found_event_seq", "now", "count", "events", "partial_events")
-_JOURNAL: Final = statement("journal", _JOURNALLED)
+_COMMIT: Final = statement("commit", PARAMETERS)
 _BLANK: Final = """
 INSERT INTO chats (id, state, settled, archived, version, event_seq, head, since, calls)
 VALUES ($1, 'waiting', true, false, 0, 0, $3, $2, '{}')
@@ -50,10 +60,9 @@ ORDER BY since, number LIMIT $3 FOR UPDATE SKIP LOCKED
 _LONG_AGO: Final = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
 _RACES: Final = 3
 """How often a change is tried without a lock."""
-_CACHED_CHATS: Final = 1024
 _RENEW: Final = """
 UPDATE chats SET expires = coalesce($1, clock_timestamp()) + make_interval(secs => $2) WHERE worker = $3
-RETURNING id, token
+RETURNING id, token, clock_timestamp() AS at
 """
 
 _Sent = list[tuple[Commit, Committed]]
@@ -66,16 +75,22 @@ class Transactions:
 
     def __init__(self, pool: Pool, *, now: Callable[[], datetime] | None, tell: Callable[[str], None]) -> None:
         self._pool = pool
-        self._now = now
+        self._clock = DatabaseClock(now)
         self._tell = tell
-        self._known: OrderedDict[str, Standing] = OrderedDict()
-        self._turns: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
+        self._commits = Batches(pool, self._store)
+        self._memory = Memory()
+        self._journal = Journal(pool, clock=self._clock, memory=self._memory, tell=tell)
+
+    async def close(self) -> None:
+        """Finish what was accepted."""
+        await self._commits.close()
+        await self._journal.close()
 
     async def create(self, chat_id: str, plan: Plan) -> Committed:
         """Create a chat."""
 
         async def work(connection: asyncpg.Connection, sent: _Sent) -> list[Committed]:
-            at = self._now() if self._now else await connection.fetchval("SELECT clock_timestamp()")
+            at = self._clock.handed_in or await connection.fetchval("SELECT clock_timestamp()")
             blank = Standing(blank_facts(chat_id, at), 0, GENESIS, at)
             decisions = tuple(plan(blank.facts, at))
             if not decisions:
@@ -84,7 +99,7 @@ class Transactions:
                 await connection.execute(_BLANK, chat_id, at, GENESIS)
                 return [await self._commit(connection, blank, decisions, (), sent)]
 
-        async with self._turn(chat_id):
+        async with self._memory.turn(chat_id):
             return (await self._answered(chat_id, work))[0]
 
     async def change(self, chat_id: str, plan: Plan, shown: Sequence[PartEvent]) -> Committed:
@@ -108,8 +123,30 @@ class Transactions:
                 await connection.execute(_LOCK, chat_id)
                 return await attempt(connection, sent)
 
-        async with self._turn(chat_id):
-            return (await self._answered(chat_id, work))[0]
+        async with self._memory.turn(chat_id):
+            sent: _Sent = []
+            return await self._believed(chat_id, plan, shown, sent) or (await self._answered(chat_id, work, sent))[0]
+
+    async def _believed(self, chat_id: str, plan: Plan, shown: Sequence[PartEvent], sent: _Sent) -> Committed | None:
+        """Change a chat under a lease as if it stood where it is remembered; `None` if it cannot be done like that."""
+        known, at = self._memory.get(chat_id), self._clock.now()
+        if known is None or known.facts.lease is None or at is None:
+            return None
+        try:
+            decisions = tuple(plan(known.facts, at))
+        except Exception:  # noqa: BLE001 - it may be true no more: who is refused is refused on what is read
+            return None
+        if not decisions or erased_by(decisions):
+            return None
+        commit, committed = _prepared(dataclasses.replace(known, at=at), decisions, shown)
+        try:
+            if not await self._commits.add(commit):
+                return None
+        except Unanswered:
+            sent.append((commit, committed))
+            return None
+        self._committed(commit, committed)
+        return committed
 
     async def claim(self, plan: Plan, limit: int) -> list[Committed]:
         """Apply a plan to chats that want a worker."""
@@ -133,7 +170,7 @@ class Transactions:
     ) -> list[Committed]:
         """Apply a plan to chats that are locked, and write what it decides in one go."""
         made: _Sent = []
-        rows = {row["id"]: row for row in await reading.rows_of(connection, locked)}
+        rows = {row["id"]: row for row in await self._rows(connection, locked)}
         for chat_id in locked:
             try:
                 standing = self._standing_of(rows[chat_id])
@@ -143,53 +180,25 @@ class Transactions:
             except Exception:  # noqa: BLE001 - whatever is wrong with one chat is no other's business
                 _log.exception("claim_refused chat_id=%s", chat_id)
         sent += made
-        await connection.fetchmany(_COMMIT, [commit for commit, _ in made])
+        if made:
+            await self._store(connection, [commit for commit, _ in made])
         return [committed for _, committed in made]
 
     async def journal(self, chat_id: str, token: int, state: ChatState, shown: Sequence[Event]) -> tuple[Event, ...]:
         """Store events of a running job."""
-        sent: list[int] = []
-
-        async def work(connection: asyncpg.Connection) -> tuple[Event, ...]:
-            for after in sent:
-                at = await reading.told(connection, chat_id, after + 1, shown[0]) if shown else None
-                if at is not None:
-                    return numbered(shown, chat_id=chat_id, after=after, at=at)
-            while True:
-                known = self._known.get(chat_id)
-                after = known.event_seq if known else await _held_since(connection, chat_id, token, state)
-                sent.append(after)
-                rows = event_rows(shown, after=after)
-                now = self._now() if self._now else None
-                at = await connection.fetchval(_JOURNAL, chat_id, state.value, token, after, now, len(shown), *rows)
-                if at is not None:
-                    return numbered(shown, chat_id=chat_id, after=after, at=at)
-                sent.pop()
-                self._known.pop(chat_id, None)
-
-        async with self._turn(chat_id):
-            events = await self._pool.run(work)
-        known = self._known.get(chat_id)
-        if known is not None and events:
-            self._known[chat_id] = dataclasses.replace(known, event_seq=events[-1].seq)
-        self._tell(chat_id)
-        return events
+        return await self._journal.add(chat_id, token, state, shown)
 
     async def renew(self, worker: str, seconds: float) -> Mapping[str, int]:
         """Prolong the leases of a worker."""
-        now = self._now() if self._now else None
-        rows = await self._pool.run(lambda on: on.fetch(_RENEW, now, seconds, worker))
+        asked = time.monotonic()
+        rows = await self._pool.run(lambda on: on.fetch(_RENEW, self._clock.handed_in, seconds, worker))
+        for row in rows:
+            self._clock.heard(row["at"], asked=asked)
         return {row["id"]: row["token"] for row in rows}
 
-    @asynccontextmanager
-    async def _turn(self, chat_id: str) -> AsyncIterator[None]:
-        """Let the changes of one chat follow one another in this process, and race only with those of others."""
-        async with self._turns.setdefault(chat_id, anyio.Lock()):
-            yield
-
-    async def _answered(self, chat_id: str, work: _Work) -> list[Committed]:
+    async def _answered(self, chat_id: str, work: _Work, sent: _Sent | None = None) -> list[Committed]:
         """Return what `work` committed, also where the answer of the server was lost on the way."""
-        sent: _Sent = []
+        sent = [] if sent is None else sent
 
         async def attempt(connection: asyncpg.Connection) -> list[Committed]:
             if landed := await _landed(connection, sent):
@@ -208,11 +217,24 @@ class Transactions:
             raise StoreError(f"{error.told}; it is not known whether anything was written") from error
         for commit, committed in sent:
             if committed in answered:
-                self._remember(Standing(committed.facts, commit.event_seq, commit.head, committed.at))
-                self._tell(commit.chat_id)
-            if erased_by(committed.decisions):
-                self._known.pop(commit.chat_id, None)
+                self._committed(commit, committed)
         return answered
+
+    def _committed(self, commit: Commit, committed: Committed) -> None:
+        if erased_by(committed.decisions):
+            self._memory.forget(commit.chat_id)
+        else:
+            self._memory.put(Standing(committed.facts, commit.event_seq, commit.head, committed.at))
+        self._tell(commit.chat_id)
+
+    async def _store(self, connection: asyncpg.Connection, commits: Sequence[Commit]) -> list[bool]:
+        """Store commits of different chats; return which of the chats were found as they must be."""
+        asked = time.monotonic()
+        rows = await connection.fetch(_COMMIT, *parameters_of(commits))
+        for row in rows:
+            self._clock.heard(row["at"], asked=asked)
+        found = {row["id"] for row in rows}
+        return [commit.chat_id in found for commit in commits]
 
     async def _commit(
         self,
@@ -228,7 +250,7 @@ class Transactions:
         async with AsyncExitStack() as together:
             if erased:
                 await together.enter_async_context(connection.transaction())
-            if not await connection.fetchval(_COMMIT, *commit):
+            if not all(await self._store(connection, [commit])):
                 sent.pop()
                 raise _Overtaken
             for blank in erased:
@@ -236,22 +258,23 @@ class Transactions:
         return committed
 
     async def _standing(self, connection: asyncpg.Connection, chat_id: str) -> Standing:
-        rows = await reading.rows_of(connection, [chat_id])
+        rows = await self._rows(connection, [chat_id])
         if not rows:
             raise ChatNotFound(chat_id)
         return self._standing_of(rows[0])
 
+    async def _rows(self, connection: asyncpg.Connection, chat_ids: Sequence[str]) -> list[asyncpg.Record]:
+        asked = time.monotonic()
+        rows = await reading.rows_of(connection, chat_ids)
+        for row in rows:
+            self._clock.heard(row["at"], asked=asked)
+        return rows
+
     def _standing_of(self, row: asyncpg.Record) -> Standing:
-        known = self._known.get(row["id"])
+        known = self._memory.get(row["id"])
         unchanged = known is not None and _mark_of(known) == (row["head"], row["state"], row["token"])
         facts = known.facts if known is not None and unchanged else reading.facts_in(row)
-        return Standing(facts, row["event_seq"], row["head"], self._now() if self._now else row["at"])
-
-    def _remember(self, standing: Standing) -> None:
-        self._known[standing.facts.chat_id] = standing
-        self._known.move_to_end(standing.facts.chat_id)
-        if len(self._known) > _CACHED_CHATS:
-            self._known.popitem(last=False)
+        return Standing(facts, row["event_seq"], row["head"], self._clock.handed_in or row["at"])
 
 
 class _Overtaken(Exception):
@@ -271,20 +294,10 @@ async def _landed(connection: asyncpg.Connection, sent: _Sent) -> list[Committed
     for commit, committed in sent:
         await connection.execute(_LOCK, commit.chat_id)
         sql = "SELECT body FROM audit WHERE chat_id = $1 AND version = $2"
-        body = await connection.fetchval(sql, commit.chat_id, commit.version)
+        body = await connection.fetchval(sql, commit.chat_id, committed.facts.version)
         if body is not None and from_json(body).hash == commit.head:
             found.append(committed)
     return found
-
-
-async def _held_since(connection: asyncpg.Connection, chat_id: str, token: int, state: ChatState) -> int:
-    """Return the last event number of a chat that is held under the token, in the state."""
-    row = await connection.fetchrow("SELECT state, token, event_seq FROM chats WHERE id = $1", chat_id)
-    if row is None:
-        raise ChatNotFound(chat_id)
-    if (row["state"], row["token"]) != (state, token):
-        raise StaleLease(chat_id, token, row["token"])
-    return int(row["event_seq"])
 
 
 def _refusal(error: asyncpg.UniqueViolationError, chat_id: str, sent: _Sent) -> StoreError:
@@ -292,7 +305,7 @@ def _refusal(error: asyncpg.UniqueViolationError, chat_id: str, sent: _Sent) -> 
     if error.table_name == "chats":
         return StoreError(f"there is a chat {chat_id!r} in this store already; nothing was written")
     if error.table_name == "receipts":
-        (receipt, *_) = json.loads(sent[-1][0].receipts)
+        (receipt, *_) = sent[-1][0].tables["receipts"]
         return DuplicateReceipt(chat_id, receipt["client_id"])
     if error.table_name == "boundaries":
         return StoreError(f"chat {chat_id!r} has a compaction for this step already; nothing was written")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+import anyio
 import asyncpg
 import pytest
 
@@ -12,6 +13,7 @@ from turnwise.persistence import postgres_pool
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.conformance.checks import part
 from turnwise.persistence.postgres import PostgresStore
+from turnwise.persistence.protocol import Committed
 from turnwise.persistence.verification import verify_records
 from turnwise.states.errors import StoreError
 from turnwise.states.names import ChatState, Trigger
@@ -48,13 +50,13 @@ def lose(monkeypatch: pytest.MonkeyPatch) -> Lose:
     return losing
 
 
-COMMIT_OF_ONE = "-- One commit"
+COMMIT = "-- Commits"
 
 
 async def test_a_change_is_committed_once_and_told(store: PostgresStore, lose: Lose) -> None:
     """What the caller gets is what was stored the first time."""
     await plans.created(store, "chat")
-    lose("fetchval", COMMIT_OF_ONE)
+    lose("fetch", COMMIT)
     committed = await store.change("chat", plans.plan(plans.send("hello")))
     assert committed.facts == await store.facts("chat")
     assert committed.facts.version == 2
@@ -66,7 +68,7 @@ async def test_a_change_is_committed_once_and_told(store: PostgresStore, lose: L
 async def test_a_refusal_by_a_key_is_no_refusal_of_what_was_stored(store: PostgresStore, lose: Lose) -> None:
     """The receipt that stands in the way of the second try is the first try's own."""
     await plans.created(store, "chat")
-    lose("fetchval", COMMIT_OF_ONE)
+    lose("fetch", COMMIT)
     await store.change("chat", plans.plan(plans.send("hello", client_id="c1")))
     receipt = await store.receipt("chat", "c1")
     assert receipt is not None
@@ -94,9 +96,30 @@ async def test_what_was_shown_is_journalled_once(store: PostgresStore, lose: Los
     """With the numbers and the time that it was given."""
     await plans.created(store, "chat", plans.send("hello"), plans.claim(), plans.start())
     told = await store.events("chat", after=0, limit=100)
-    lose("fetchval", "-- Events of a running job")
+    lose("fetch", "-- Events of running jobs")
     stored = await store.journal("chat", 1, ChatState.streaming, [part("h"), part("i")])
     assert await store.events("chat", after=0, limit=100) == [*told, *stored]
+
+
+async def test_chats_whose_commits_are_lost_together_each_learn_of_their_own(store: PostgresStore, lose: Lose) -> None:
+    """Under a lease they share a statement; what it stored is not stored again."""
+    for chat_id in ("a", "b", "c"):
+        await plans.created(store, chat_id, plans.send("hello"), plans.claim(), plans.start())
+    lose("fetch", COMMIT)
+    done: dict[str, Committed] = {}
+
+    async def write(chat_id: str) -> None:
+        done[chat_id] = await store.change(chat_id, plans.plan(plans.reply(f"hi {chat_id}")), shown=[part("h")])
+
+    async with anyio.create_task_group() as tasks:
+        for chat_id in ("a", "b", "c"):
+            tasks.start_soon(write, chat_id)
+    for chat_id, committed in done.items():
+        assert committed.facts == await store.facts(chat_id)
+        assert [message.text for message in await store.history(chat_id)] == ["hello", f"hi {chat_id}"]
+        records = await store.audit(chat_id)
+        assert [record.version for record in records] == list(range(1, committed.facts.version + 1))
+        assert verify_records(records).ok
 
 
 async def test_without_any_answer_the_caller_is_told_that_nothing_is_known(
@@ -105,7 +128,7 @@ async def test_without_any_answer_the_caller_is_told_that_nothing_is_known(
     """An error that says 'nothing was written' would be a lie."""
     await plans.created(store, "chat")
     monkeypatch.setattr(postgres_pool, "PATIENCE", 0)
-    lose("fetchval", COMMIT_OF_ONE)
+    lose("fetch", COMMIT)
     with pytest.raises(StoreError, match="not known") as caught:
         await store.change("chat", plans.plan(plans.move(Trigger.renamed, title="lost")))
     assert "nothing was written" not in caught.value.problem

@@ -1,44 +1,66 @@
--- One commit of one chat: all of it, or, where the chat is not as it was read, none of it.
-WITH chat AS (
+-- Commits of one or more chats: of each chat all of it, or, where it is not as it was read, none of it.
+-- A chat that another transaction has locked counts as changed: it must hold up no other, and nobody waits in a ring.
+WITH made AS (
+    SELECT made.*
+    FROM json_to_recordset(:chats) AS made (
+        chat_id text, found_version bigint, found_event_seq bigint, found_head text, found_state text,
+        found_token bigint, state text, settled boolean, archived boolean, version bigint, event_seq bigint, head text,
+        since timestamptz, owner text, calls text[], worker text, token bigint, expires timestamptz, facts text,
+        profile text, at timestamptz)
+), free AS (
+    SELECT id FROM chats WHERE id = ANY (ARRAY(SELECT chat_id FROM made)) FOR UPDATE SKIP LOCKED
+), chat AS (
     UPDATE chats
-    SET state = :state, settled = :settled, archived = :archived, version = :version, event_seq = :event_seq,
-        head = :head, since = :since, owner = :owner, calls = :calls, worker = :worker, token = :token,
-        expires = CASE WHEN :token::bigint IS NOT NULL THEN coalesce(:expires, expires) END
-    WHERE id = :chat_id AND version = :found_version AND event_seq = :found_event_seq
-    RETURNING id
+    SET state = made.state, settled = made.settled, archived = made.archived, version = made.version,
+        event_seq = made.event_seq, head = made.head, since = made.since, owner = made.owner, calls = made.calls,
+        worker = made.worker, token = made.token,
+        expires = CASE WHEN made.token IS NOT NULL THEN coalesce(made.expires, chats.expires) END
+    FROM made
+    WHERE chats.id = made.chat_id AND chats.id = ANY (ARRAY(SELECT id FROM free))
+      AND chats.version = found_version AND chats.event_seq = found_event_seq AND chats.head = found_head
+      AND chats.state = found_state AND chats.token IS NOT DISTINCT FROM found_token
+    RETURNING id, facts, profile, at
 ), put_facts AS (
-    INSERT INTO facts (chat_id, body) SELECT id, :facts::text FROM chat
+    INSERT INTO facts (chat_id, body) SELECT id, facts FROM chat
     ON CONFLICT (chat_id) DO UPDATE SET body = excluded.body
-), put_profile AS (
-    INSERT INTO profiles (chat_id, body) SELECT id, :profile::text FROM chat WHERE :profile::text IS NOT NULL
+), put_profiles AS (
+    INSERT INTO profiles (chat_id, body) SELECT id, profile FROM chat WHERE profile IS NOT NULL
     ON CONFLICT (chat_id) DO UPDATE SET body = excluded.body
 ), cuts AS (
-    SELECT cut.* FROM json_to_recordset(:cuts) AS cut (position bigint, version bigint)
+    SELECT cut.*
+    FROM chat JOIN json_to_recordset(:cuts) AS cut (chat_id text, position bigint, version bigint) ON chat_id = id
+), first_cuts AS (
+    SELECT chat_id, min(position) AS position FROM cuts GROUP BY chat_id
 ), cut_messages AS (
-    UPDATE messages SET cut = (SELECT min(version) FROM cuts WHERE cuts.position <= messages.position)
-    FROM chat
-    WHERE chat_id = chat.id AND cut IS NULL AND position >= (SELECT min(position) FROM cuts)
+    UPDATE messages
+    SET cut = (SELECT min(version) FROM cuts
+               WHERE cuts.chat_id = messages.chat_id AND cuts.position <= messages.position)
+    FROM first_cuts AS first
+    WHERE messages.chat_id = first.chat_id AND messages.position >= first.position AND cut IS NULL
 ), cut_boundaries AS (
-    UPDATE boundaries SET cut = (SELECT min(version) FROM cuts WHERE cuts.position <= boundaries.position)
-    FROM chat
-    WHERE chat_id = chat.id AND cut IS NULL AND position >= (SELECT min(position) FROM cuts)
+    UPDATE boundaries
+    SET cut = (SELECT min(version) FROM cuts
+               WHERE cuts.chat_id = boundaries.chat_id AND cuts.position <= boundaries.position)
+    FROM first_cuts AS first
+    WHERE boundaries.chat_id = first.chat_id AND boundaries.position >= first.position AND cut IS NULL
 ), new_messages AS (
     INSERT INTO messages
         (chat_id, position, id, role, turn, step, audience, added, cut, erased, digest, format, body)
-    SELECT chat.id, message.*
-    FROM chat, json_to_recordset(:messages) AS message (
-        position bigint, id text, role text, turn bigint, step bigint, audience text, added bigint, cut bigint,
-        erased boolean, digest text, format integer, body text)
+    SELECT message.*
+    FROM chat JOIN json_to_recordset(:messages) AS message (
+        chat_id text, position bigint, id text, role text, turn bigint, step bigint, audience text, added bigint,
+        cut bigint, erased boolean, digest text, format integer, body text) ON chat_id = chat.id
 ), new_boundaries AS (
     INSERT INTO boundaries (chat_id, position, reason, step, carried, cut)
-    SELECT chat.id, boundary.*
-    FROM chat, json_to_recordset(:boundaries) AS boundary (
-        position bigint, reason text, step bigint, carried bigint[], cut bigint)
+    SELECT boundary.*
+    FROM chat JOIN json_to_recordset(:boundaries) AS boundary (
+        chat_id text, position bigint, reason text, step bigint, carried bigint[], cut bigint) ON chat_id = id
 ), put_calls AS (
     INSERT INTO calls (chat_id, call_id, step, idx, status, deadline, body)
-    SELECT chat.id, call.*
-    FROM chat, json_to_recordset(:known_calls) AS call (
-        call_id text, step bigint, idx integer, status text, deadline timestamptz, body text)
+    SELECT call.*
+    FROM chat JOIN json_to_recordset(:calls) AS call (
+        chat_id text, call_id text, step bigint, idx integer, status text, deadline timestamptz, body text)
+        ON chat_id = id
     ON CONFLICT (chat_id, call_id) DO UPDATE
     SET step = excluded.step, idx = excluded.idx, status = excluded.status, deadline = excluded.deadline,
         body = excluded.body
@@ -46,30 +68,34 @@ WITH chat AS (
     INSERT INTO queue (chat_id, id, rank, body)
     SELECT chat.id, queued.id,
            coalesce(queued.rank, (SELECT rank FROM queue WHERE chat_id = chat.id AND id = queued.id)), queued.body
-    FROM chat, json_to_recordset(:queued) AS queued (id text, rank bigint, body text)
+    FROM chat JOIN json_to_recordset(:queued) AS queued (chat_id text, id text, rank bigint, body text)
+        ON chat_id = chat.id
     ON CONFLICT (chat_id, id) DO UPDATE SET rank = excluded.rank, body = excluded.body
 ), drop_queued AS (
-    DELETE FROM queue USING chat WHERE chat_id = chat.id AND queue.id = ANY (:dropped)
+    DELETE FROM queue
+    USING chat JOIN json_to_recordset(:dropped) AS dropped (chat_id text, id text) ON chat_id = chat.id
+    WHERE queue.chat_id = chat.id AND queue.id = dropped.id
 ), new_receipts AS (
     INSERT INTO receipts (chat_id, client_id, body)
-    SELECT chat.id, receipt.*
-    FROM chat, json_to_recordset(:receipts) AS receipt (client_id text, body text)
+    SELECT receipt.*
+    FROM chat JOIN json_to_recordset(:receipts) AS receipt (chat_id text, client_id text, body text) ON chat_id = id
 ), new_usage AS (
     INSERT INTO usage (chat_id, version, number, body)
-    SELECT chat.id, entry.*
-    FROM chat, json_to_recordset(:usage) AS entry (version bigint, number integer, body text)
+    SELECT entry.*
+    FROM chat JOIN json_to_recordset(:usage) AS entry (chat_id text, version bigint, number integer, body text)
+        ON chat_id = id
 ), new_audit AS (
     INSERT INTO audit (chat_id, version, body)
-    SELECT chat.id, record.*
-    FROM chat, json_to_recordset(:audit) AS record (version bigint, body text)
+    SELECT record.*
+    FROM chat JOIN json_to_recordset(:audit) AS record (chat_id text, version bigint, body text) ON chat_id = id
 ), new_events AS (
     INSERT INTO events (chat_id, seq, kind, at, body)
-    SELECT chat.id, event.seq, event.kind, :at::timestamptz, event.body
-    FROM chat, json_to_recordset(:events) AS event (seq bigint, kind text, body text)
+    SELECT id, seq, kind, chat.at, body
+    FROM chat JOIN json_to_recordset(:events) AS event (chat_id text, seq bigint, kind text, body text) ON chat_id = id
 ), new_partial_events AS (
     INSERT INTO partial_events (chat_id, seq, kind, step, attempt, at, body)
-    SELECT chat.id, event.seq, event.kind, event.step, event.attempt, :at::timestamptz, event.body
-    FROM chat, json_to_recordset(:partial_events) AS event (
-        seq bigint, kind text, step bigint, attempt bigint, body text)
+    SELECT id, seq, kind, step, attempt, chat.at, body
+    FROM chat JOIN json_to_recordset(:partial_events) AS event (
+        chat_id text, seq bigint, kind text, step bigint, attempt bigint, body text) ON chat_id = id
 )
-SELECT EXISTS (SELECT FROM chat)
+SELECT id, clock_timestamp() AS at FROM chat

@@ -1,16 +1,25 @@
--- Events of a running job, where the chat is held under the token and no number was given since it was read.
-WITH chat AS (
-    UPDATE chats SET event_seq = event_seq + :count
-    WHERE id = :chat_id AND state = :state AND token = :token AND event_seq = :found_event_seq
-    RETURNING id, coalesce(:now, clock_timestamp()) AS at
+-- Events of running jobs: of each chat that is held under the token and got no number since it was read.
+-- A chat that another transaction has locked counts as changed, as in `commit.sql`.
+WITH made AS (
+    SELECT made.*
+    FROM json_to_recordset(:jobs) AS made (
+        chat_id text, found_event_seq bigint, state text, token bigint, event_seq bigint, at timestamptz)
+), free AS (
+    SELECT id FROM chats WHERE id = ANY (ARRAY(SELECT chat_id FROM made)) FOR UPDATE SKIP LOCKED
+), chat AS (
+    UPDATE chats SET event_seq = made.event_seq
+    FROM made
+    WHERE chats.id = made.chat_id AND chats.id = ANY (ARRAY(SELECT id FROM free))
+      AND chats.event_seq = found_event_seq AND chats.state = made.state AND chats.token = made.token
+    RETURNING id, at
 ), new_events AS (
     INSERT INTO events (chat_id, seq, kind, at, body)
-    SELECT chat.id, event.seq, event.kind, chat.at, event.body
-    FROM chat, json_to_recordset(:events) AS event (seq bigint, kind text, body text)
+    SELECT id, seq, kind, chat.at, body
+    FROM chat JOIN json_to_recordset(:events) AS event (chat_id text, seq bigint, kind text, body text) ON chat_id = id
 ), new_partial_events AS (
     INSERT INTO partial_events (chat_id, seq, kind, step, attempt, at, body)
-    SELECT chat.id, event.seq, event.kind, event.step, event.attempt, chat.at, event.body
-    FROM chat, json_to_recordset(:partial_events) AS event (
-        seq bigint, kind text, step bigint, attempt bigint, body text)
+    SELECT id, seq, kind, step, attempt, chat.at, body
+    FROM chat JOIN json_to_recordset(:partial_events) AS event (
+        chat_id text, seq bigint, kind text, step bigint, attempt bigint, body text) ON chat_id = id
 )
-SELECT at FROM chat
+SELECT id, clock_timestamp() AS at FROM chat

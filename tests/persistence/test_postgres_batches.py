@@ -1,0 +1,158 @@
+"""Chats under a lease share statements: the neighbours of one that is refused, locked or changed do not notice."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import anyio
+import asyncpg
+import pytest
+
+from turnwise.persistence.conformance import plans
+from turnwise.persistence.conformance.checks import part
+from turnwise.persistence.postgres import PostgresStore
+from turnwise.persistence.protocol import DuplicateReceipt
+from turnwise.persistence.verification import verify_records
+from turnwise.states.effects import RecordReceipt
+from turnwise.states.errors import BrokenPromise, StaleLease
+from turnwise.states.names import ChatState
+
+CHATS = [f"chat-{number}" for number in range(20)]
+
+
+@pytest.fixture
+async def store(postgres_url: str) -> AsyncIterator[PostgresStore]:
+    store = PostgresStore(postgres_url)
+    await store.open()
+    async with anyio.create_task_group() as tasks:
+        for chat_id in CHATS:
+            tasks.start_soon(plans.created, store, chat_id, plans.send("hello"), plans.claim(), plans.start())
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+async def beside(postgres_url: str) -> AsyncIterator[asyncpg.Connection]:
+    server, _, schema = postgres_url.rpartition("schema=")
+    connection = await asyncpg.connect(server.rstrip("?&"), server_settings={"search_path": schema})
+    yield connection
+    await connection.close()
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the first lines of the statements that are fetched from now on."""
+    heard: list[str] = []
+    fetch = asyncpg.Connection.fetch
+
+    async def listening(connection: asyncpg.Connection, query: str, *arguments: Any, **options: Any) -> Any:
+        heard.append(query.partition("\n")[0])
+        return await fetch(connection, query, *arguments, **options)
+
+    monkeypatch.setattr(asyncpg.Connection, "fetch", listening)
+    return heard
+
+
+def say(text: str) -> plans.Plan:
+    return plans.plan(plans.send(text))
+
+
+async def test_chats_under_a_lease_are_committed_by_one_statement_and_not_read_again(
+    store: PostgresStore, asked: list[str]
+) -> None:
+    """Twenty commits wait for two flushes of the disk at most, and for no answer to a question."""
+    async with anyio.create_task_group() as tasks:
+        for chat_id in CHATS:
+            tasks.start_soon(store.change, chat_id, plans.plan(plans.reply("hi")))
+    assert len(asked) <= 2
+    assert all(line.startswith("-- Commits") for line in asked)
+    for chat_id in CHATS:
+        assert [message.text for message in await store.history(chat_id)] == ["hello", "hi"]
+        assert verify_records(await store.audit(chat_id)).ok
+
+
+async def test_what_is_shown_of_many_jobs_is_journalled_by_one_statement(
+    store: PostgresStore, asked: list[str]
+) -> None:
+    """Of a job that is over nothing is stored, and the others do not notice."""
+    await store.change("chat-0", plans.plan(plans.reply("hi")))
+    asked.clear()
+    stale: list[str] = []
+
+    async def show(chat_id: str) -> None:
+        try:
+            await store.journal(chat_id, 1, ChatState.streaming, [part("h"), part("i")])
+        except StaleLease:
+            stale.append(chat_id)
+
+    async with anyio.create_task_group() as tasks:
+        for chat_id in CHATS:
+            tasks.start_soon(show, chat_id)
+    assert stale == ["chat-0"]
+    assert len([line for line in asked if line.startswith("-- Events of running jobs")]) <= 2
+    for chat_id in CHATS[1:]:
+        assert [event.part.delta for event in await store.shown(chat_id, 1, 1)] == ["h", "i"]
+    assert await store.shown("chat-0", 1, 1) == []
+
+
+async def test_a_chat_that_is_refused_touches_no_neighbour(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One message of a known `client_id` makes the whole statement fail: then each goes alone."""
+    await store.change("chat-0", plans.plan(plans.send("once", client_id="c1")))
+    receipt = await store.receipt("chat-0", "c1")
+    assert isinstance(receipt, RecordReceipt)
+    refused: list[str] = []
+
+    async def write(chat_id: str) -> None:
+        try:
+            await store.change(chat_id, plans.plan(plans.send("again", client_id="c1")))
+        except DuplicateReceipt:
+            refused.append(chat_id)
+
+    async with anyio.create_task_group() as tasks:
+        for chat_id in CHATS:
+            tasks.start_soon(write, chat_id)
+    assert refused == ["chat-0"]
+    for chat_id in CHATS:
+        assert [queued.text for queued in (await store.facts(chat_id)).queue] == (
+            ["once"] if chat_id == "chat-0" else ["again"]
+        )
+
+
+async def test_a_chat_that_another_holds_locked_keeps_no_neighbour_waiting(
+    store: PostgresStore, beside: asyncpg.Connection
+) -> None:
+    """It waits alone, and is changed once the lock is gone."""
+    done: list[str] = []
+
+    async def write(chat_id: str) -> None:
+        await store.change(chat_id, say("more"))
+        done.append(chat_id)
+
+    async with anyio.create_task_group() as tasks, beside.transaction():
+        await beside.execute("SELECT FROM chats WHERE id = 'chat-7' FOR UPDATE")
+        async with anyio.create_task_group() as others:
+            tasks.start_soon(write, "chat-7")
+            for chat_id in CHATS:
+                if chat_id != "chat-7":
+                    others.start_soon(write, chat_id)
+        assert sorted(done) == sorted(set(CHATS) - {"chat-7"})
+    assert done[-1] == "chat-7"
+
+
+async def test_what_is_remembered_is_believed_only_if_the_database_says_the_same(
+    store: PostgresStore, postgres_url: str, beside: asyncpg.Connection
+) -> None:
+    """Another process has changed the chat; or someone its row, by hand."""
+    other = PostgresStore(postgres_url)
+    await other.open()
+    renamed = await other.change("chat-0", say("from elsewhere"))
+    await other.close()
+    committed = await store.change("chat-0", say("from here"))
+    assert committed.facts.version == renamed.facts.version + 1
+    assert [queued.text for queued in committed.facts.queue] == ["from elsewhere", "from here"]
+    await beside.execute("UPDATE chats SET token = 9 WHERE id = 'chat-1'")
+    with pytest.raises(BrokenPromise, match="lease_is_the_newest"):
+        await store.change("chat-1", say("hello?"))
