@@ -113,6 +113,7 @@ class Engine:
         self._tasks.start_soon(desk.errands.run, self._tasks)
         if self.settings.run_worker:
             self._worker = Worker(desk)
+            self._store.attend(desk.worker_id)
             self._hub.observe(self._worker.observe)
             self._tasks.start_soon(self._worker.run)
         self._commands_or_none = Commands(desk, self._worker)

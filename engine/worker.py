@@ -185,10 +185,9 @@ class Worker:
         self._backlog = self._backlog or len(claimed) == limit
 
     async def _sweep(self) -> None:
-        for holder in await self._desk.store.holders():
-            if holder != self._desk.worker_id and is_dead(holder):
-                _log.info("worker_is_dead", worker=holder)
-                await self._desk.store.renew(holder, 0)
+        for holder in await self._dead():
+            _log.info("worker_is_dead", worker=holder)
+            await self._desk.store.renew(holder, 0)
         overdue = await self._desk.store.overdue(limit=SWEEP_LIMIT)
         for chat_id, token in overdue.leases:
             runner = self._runners.get(chat_id)
@@ -207,6 +206,12 @@ class Worker:
         self._pruned_after = pruned.after or ""
         if pruned.after is None:
             self._prune_at = now + timedelta(seconds=max(keep / PRUNE_ROUNDS, self._settings.poll_interval))
+
+    async def _dead(self) -> frozenset[str]:
+        """Return the holders of leases whose processes are gone, as the operating system or the store can tell."""
+        others = await self._desk.store.holders() - {self._desk.worker_id}
+        dead = frozenset(holder for holder in others if is_dead(holder))
+        return dead | await self._desk.store.gone(others - dead)
 
     async def _change(self, chat_id: str, script: Script) -> None:
         try:

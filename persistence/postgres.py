@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, TypeVar
 from urllib.parse import parse_qsl, urlencode
@@ -14,6 +14,7 @@ from turnwise.persistence.postgres_migrate import migrate
 from turnwise.persistence.postgres_notices import Notices
 from turnwise.persistence.postgres_pool import Pool
 from turnwise.persistence.postgres_pruning import prune
+from turnwise.persistence.postgres_presence import Presence
 from turnwise.persistence.postgres_transactions import Transactions
 from turnwise.persistence.protocol import Committed, Overdue, Plan, Pruned
 from turnwise.states.arguments import Cut
@@ -54,7 +55,8 @@ class PostgresStore:
         url, self._schema = _split_schema(url)
         self._now = now
         self._pool = Pool(url, size=pool_size, schema=self._schema, statement_timeout=statement_timeout)
-        self._notices = Notices(self._pool, poll_interval=poll_interval)
+        self._presence = Presence(self._pool)
+        self._notices = Notices(self._pool, self._presence, poll_interval=poll_interval)
         self._transactions = Transactions(self._pool, now=now, tell=self._notices.tell)
         self._is_open = False
 
@@ -72,8 +74,10 @@ class PostgresStore:
 
     async def close(self) -> None:
         """Finish what was accepted and close. Closing twice is harmless."""
-        self._is_open = False
+        was_open, self._is_open = self._is_open, False
         await self._transactions.close()
+        if was_open:
+            await self._presence.leave()
         await self._notices.close()
         await self._pool.close()
 
@@ -164,6 +168,14 @@ class PostgresStore:
         return await self._read(lambda on: reading.overdue(on, now=now, limit=limit))
 
     # Noticing
+
+    def attend(self, worker: str) -> None:
+        """Let the session of `watch` hold a lock for the worker."""
+        self._presence.attend(worker)
+
+    async def gone(self, workers: Collection[str]) -> frozenset[str]:
+        """Return those of the workers whose sessions have ended, and not for a moment only."""
+        return await self._presence.gone(workers)
 
     def watch(self) -> AsyncIterator[str | None]:
         """Yield the chats that other processes have changed; `None` after a reconnection and now and then."""

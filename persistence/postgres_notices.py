@@ -13,6 +13,7 @@ import anyio
 import asyncpg
 
 from turnwise.persistence.postgres_pool import BROKEN, Pool
+from turnwise.persistence.postgres_presence import Presence
 from turnwise.states.errors import StoreError
 
 _log = logging.getLogger("turnwise.persistence")
@@ -20,7 +21,7 @@ _log = logging.getLogger("turnwise.persistence")
 _SEND: Final = "SELECT pg_notify(current_schema(), payload) FROM unnest($1::text[]) AS payload"
 _ANSWER_WITHIN: Final = 5.0
 _FIRST_PAUSE: Final = 0.1
-_LONGEST_PAUSE: Final = 5.0
+_LONGEST_PAUSE: Final = 1.0
 _REMEMBERED: Final = 1000
 """Hints that a slow reader may be behind before they become one: "some chat"."""
 
@@ -28,12 +29,15 @@ _REMEMBERED: Final = 1000
 class Notices:
     """Tells other processes which chats this one has changed, and hears it from them.
 
+    The session that hears is the one by which they see that this process lives.
+
     They are not sent inside the transactions: a transaction that notifies makes every other that does wait for its
     commit. Those that gather while some are being sent go together.
     """
 
-    def __init__(self, pool: Pool, *, poll_interval: float) -> None:
+    def __init__(self, pool: Pool, presence: Presence, *, poll_interval: float) -> None:
         self._pool = pool
+        self._presence = presence
         self._poll_interval = poll_interval
         self._origin = secrets.token_hex(8)
         self._waiting: set[str] = set()
@@ -80,6 +84,7 @@ class Notices:
             try:
                 inbox = _Inbox(self._origin)
                 await inbox.attach(connection)
+                await self._presence.began(connection)
                 pause = _FIRST_PAUSE
                 yield None
                 while not self._closed and await self._arrived(inbox, connection):
@@ -88,6 +93,7 @@ class Notices:
             except BROKEN as error:
                 _log.warning("listening_broke_off problem=%s", self._pool.meaning_of(error).problem)
             finally:
+                self._presence.ended()
                 self._listening.discard(connection)
                 connection.terminate()
 

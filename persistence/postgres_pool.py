@@ -26,6 +26,8 @@ _BY_INDEX: Final = dict.fromkeys(
 )
 """Every question looks few rows up by an index. Plans are kept, and must not be those that suit an empty table."""
 
+_KEPT_ALIVE: Final = {"tcp_keepalives_idle": "5", "tcp_keepalives_interval": "2", "tcp_keepalives_count": "3"}
+
 _GONE: Final = (
     OSError,
     asyncpg.PostgresConnectionError,
@@ -110,9 +112,10 @@ class Pool:
                 await pool.close()
 
     async def connect(self) -> asyncpg.Connection:
-        """Return a connection of its own, outside the pool."""
+        """Return a connection of its own, outside the pool. The server notices soon if this machine is gone."""
         self._opened()
-        return await asyncpg.connect(self._url, **self._options)
+        settings = self._options["server_settings"] | _KEPT_ALIVE
+        return await asyncpg.connect(self._url, **self._options | {"server_settings": settings})
 
     async def run(self, work: Callable[[Any], Awaitable[_T]]) -> _T:
         """Return what `work` returns, given a connection, in a scope that cannot be cancelled.

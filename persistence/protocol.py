@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
@@ -220,6 +220,21 @@ class ChatStore(Protocol):
         ...
 
     # Noticing
+
+    def attend(self, worker: str) -> None:
+        """Let other processes see, from the next `watch` on and for as long as it lasts, that `worker` lives.
+
+        Not every store can; closing the store takes the name away.
+        """
+        ...
+
+    async def gone(self, workers: Collection[str]) -> frozenset[str]:
+        """Return those of the workers that attended and whose processes have died, as far as the store can tell.
+
+        A worker that never attended is not among them, nor one whose connection was merely cut and made again. Whoever
+        acts on an error in this is stopped by the token: a worker that is thought dead and lives can write nothing.
+        """
+        ...
 
     def watch(self) -> AsyncIterator[str | None]:
         """Yield a hint whenever another connection may have changed a chat: its id, or `None` for "some chat".

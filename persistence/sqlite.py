@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -183,6 +183,13 @@ class SQLiteStore:
         return await self._read(lambda on: reading.overdue(on, now=now, limit=limit))
 
     # Noticing
+
+    def attend(self, worker: str) -> None:
+        """Do nothing: the operating system tells who lives, for all are on its machine."""
+
+    async def gone(self, workers: Collection[str]) -> frozenset[str]:  # noqa: ARG002 - as every store is asked
+        """Return nobody: a file cannot tell."""
+        return frozenset()
 
     async def watch(self) -> AsyncIterator[str | None]:
         """Yield `None` whenever another process has committed; for ever silent where no other can."""

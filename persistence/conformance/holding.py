@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 import anyio
+import anyio.lowlevel
 
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.conformance.checks import contents, failure_of, part, refused
@@ -122,6 +123,17 @@ class HoldingConformance:
         assert await store.holders() == {"dead", "alive"}
         await store.renew("dead", 0)
         assert sorted((await store.overdue(limit=10)).leases) == [("a", 1), ("b", 1)]
+
+    async def test_a_worker_is_not_gone_unless_it_is_known_to_have_been_there(self, store: ChatStore) -> None:
+        """Neither one that lives, nor one of which nobody has heard: both may be at work."""
+        store.attend("alive")
+        watch = aiter(store.watch())
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(anext, watch, None)
+            await anyio.lowlevel.checkpoint()
+            assert await store.gone(["alive", "unheard of"]) == frozenset()
+            assert await store.gone([]) == frozenset()
+            tasks.cancel_scope.cancel()
 
     async def test_a_worker_renews_all_its_leases_at_once(self, store: ChatStore) -> None:
         """Those that ran out too: the token, not the time, is the fence. Nobody else's are touched."""

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import anyio.to_thread
@@ -139,6 +140,27 @@ async def test_a_worker_that_is_killed_in_a_tool_is_replaced_at_once(
     acted = place.world.read_text().splitlines()
     assert (len(acted), len(set(acted))) == (acts, 1)
     assert await problems_of_all(place, accepted) == []
+
+
+async def test_a_worker_that_is_killed_on_another_machine_is_replaced_without_waiting_for_its_lease(
+    postgres: Server, tmp_path: Path
+) -> None:
+    """The server sees the end of its session, and everybody can ask the server."""
+    here = Place(postgres.url("elsewhere"), tmp_path, lease=LONG)
+    there = replace(here, host="elsewhere")
+    async with client_of(here) as client:
+        with Crew.on(there) as others, Crew.on(here) as crew:
+            killed, alive = others.hire(Doom("in note")), others.hire()
+            accepted = await begun(client, *["Please: note slow"] * 4)
+            await others.ended(killed)
+            crew.hire()
+            for chat_id in accepted:
+                assert (await client.wait(chat_id)).state == "waiting"
+            assert alive.is_alive()
+        assert (await triggers(client, accepted))["lease_expired"] >= 1
+        holders = {record.actor.split("/")[0] for id_ in accepted for record in await client.audit(id_)}
+    assert "worker:elsewhere" in holders
+    assert await problems_of_all(here, accepted) == []
 
 
 async def test_a_worker_that_wakes_while_another_does_its_work_can_write_nothing(url: str, tmp_path: Path) -> None:

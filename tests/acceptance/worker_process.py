@@ -7,6 +7,7 @@ import logging
 import multiprocessing
 import os
 import signal
+import socket
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,6 +55,8 @@ class Place:
     lease: float = 1.5
     shutdown_grace: float = 0.1
     keep_parts: float | None = None
+    host: str = ""
+    """The machine that a process takes itself to be on; its own if none is named."""
 
     @property
     def world(self) -> Path:
@@ -184,6 +187,8 @@ def _quietly(place: Place, main: Callable[..., Coroutine[Any, Any, None]], *give
     os.dup2(log, 2)
     logging.basicConfig(level=logging.INFO)
     logging.getLogger("turnwise").setLevel(logging.DEBUG)
+    if place.host:
+        socket.gethostname = lambda: place.host
     anyio.run(main, place, *given)
 
 

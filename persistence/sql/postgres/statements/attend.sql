@@ -1,0 +1,11 @@
+-- Note a worker whose session holds its lock; forget those that have been dead for long, and hold nothing.
+WITH forgotten AS (
+    DELETE FROM workers
+    WHERE since < clock_timestamp() - interval '7 days' AND worker <> :worker
+      AND NOT EXISTS (SELECT FROM chats WHERE chats.worker = workers.worker)
+      AND NOT EXISTS (
+        SELECT FROM pg_locks
+        WHERE locktype = 'advisory' AND objsubid = 1
+          AND classid::bigint << 32 | objid::bigint = hashtextextended(current_schema() || ' ' || worker, 0))
+)
+INSERT INTO workers (worker, since) VALUES (:worker, clock_timestamp()) ON CONFLICT (worker) DO NOTHING

@@ -1,0 +1,149 @@
+"""Who has died: the server sees the end of a session, and nobody is thought dead whose connection was merely cut."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+
+import anyio
+import asyncpg
+import pytest
+
+from turnwise.persistence import postgres_presence
+from turnwise.persistence.postgres import PostgresStore
+
+Attend = Callable[[str], Awaitable[tuple[PostgresStore, AsyncIterator[str | None]]]]
+
+
+@pytest.fixture
+def passed(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Return the seconds that have passed for those who judge: a test sets them. The server is up for long."""
+    seconds = [100.0]
+    monkeypatch.setattr(postgres_presence, "monotonic", lambda: seconds[0])
+    monkeypatch.setattr(postgres_presence, "SETTLED", 0)
+    return seconds
+
+
+@pytest.fixture
+async def attend(postgres_url: str) -> AsyncIterator[Attend]:
+    """Open a store for a worker, as its process would; its session stands when its name is returned."""
+    watches = []  # a watch that nobody holds ends its session
+    async with AsyncExitStack() as stack:
+
+        async def attended(worker: str) -> tuple[PostgresStore, AsyncIterator[str | None]]:
+            store = PostgresStore(postgres_url, poll_interval=0.05)
+            await store.open()
+            stack.push_async_callback(store.close)
+            store.attend(worker)
+            watch = aiter(store.watch())
+            watches.append(watch)
+            assert await anext(watch) is None
+            return store, watch
+
+        yield attended
+
+
+@pytest.fixture
+async def beside(postgres_url: str) -> AsyncIterator[asyncpg.Connection]:
+    server, _, schema = postgres_url.rpartition("schema=")
+    connection = await asyncpg.connect(server.rstrip("?&"), server_settings={"search_path": schema})
+    yield connection
+    await connection.close()
+
+
+async def end_session(beside: asyncpg.Connection, worker: str) -> None:
+    """End the session of a worker, as its death would; return when the server has seen the end of it."""
+    locked = (
+        "FROM pg_locks WHERE locktype = 'advisory'"
+        " AND classid::bigint << 32 | objid::bigint = hashtextextended(current_schema() || ' ' || $1, 0)"
+    )
+    assert await beside.fetchval(f"SELECT pg_terminate_backend(pid) {locked}", worker)
+    while await beside.fetchval(f"SELECT count(*) {locked}", worker):
+        await anyio.lowlevel.checkpoint()
+
+
+async def test_a_worker_whose_session_has_ended_is_gone_after_a_moment(
+    attend: Attend, beside: asyncpg.Connection, passed: list[float]
+) -> None:
+    """And nobody else: not who lives, nor who was never heard of."""
+    everyone = ["judge", "killed", "alive", "unheard of"]
+    judge, _ = await attend("judge")
+    await attend("killed")
+    await attend("alive")
+    assert await judge.gone(everyone) == frozenset()
+    await end_session(beside, "killed")
+    assert await judge.gone(everyone) == frozenset()
+    passed[0] += postgres_presence.GRACE
+    assert await judge.gone(everyone) == {"killed"}
+    assert await judge.gone(["alive"]) == frozenset()
+
+
+async def test_a_worker_whose_connection_was_cut_comes_back(
+    attend: Attend, beside: asyncpg.Connection, passed: list[float]
+) -> None:
+    """It listens again, and has its lock again: its chats are left to it."""
+    judge, _ = await attend("judge")
+    _, watch = await attend("cut")
+    await end_session(beside, "cut")
+    assert await judge.gone(["cut"]) == frozenset()
+    while await beside.fetchval("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted") < 2:
+        await anext(watch)
+    passed[0] += postgres_presence.GRACE
+    assert await judge.gone(["cut"]) == frozenset()
+
+
+async def test_a_worker_that_stopped_has_not_died(
+    attend: Attend, beside: asyncpg.Connection, passed: list[float]
+) -> None:
+    """What it may still hold runs out by itself: its store was closed before it could give it back."""
+    judge, _ = await attend("judge")
+    stopped, _ = await attend("stopped")
+    await stopped.close()
+    assert await judge.gone(["stopped"]) == frozenset()
+    passed[0] += postgres_presence.GRACE
+    assert await judge.gone(["stopped"]) == frozenset()
+    assert [row["worker"] for row in await beside.fetch("SELECT worker FROM workers")] == ["judge"]
+
+
+async def test_who_was_cut_off_itself_judges_nobody_for_a_while(
+    attend: Attend, beside: asyncpg.Connection, passed: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others may have been cut off with it, and not be back yet."""
+    judge, watch = await attend("judge")
+    await attend("killed")
+    await end_session(beside, "killed")
+    assert await judge.gone(["killed"]) == frozenset()
+    monkeypatch.setattr(postgres_presence, "SETTLED", 5)
+    await end_session(beside, "judge")
+    while await beside.fetchval("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted") < 1:
+        await anext(watch)
+    monkeypatch.setattr(postgres_presence, "SETTLED", 0)
+    passed[0] += 4
+    assert await judge.gone(["killed"]) == frozenset()
+    passed[0] += 1
+    assert await judge.gone(["killed"]) == frozenset()
+    passed[0] += postgres_presence.GRACE
+    assert await judge.gone(["killed"]) == {"killed"}
+
+
+async def test_nobody_is_judged_right_after_a_start_of_the_server(
+    attend: Attend, beside: asyncpg.Connection, passed: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Everyone must first find the way back."""
+    monkeypatch.setattr(postgres_presence, "SETTLED", 3600 * 24 * 365)
+    judge, _ = await attend("judge")
+    await attend("killed")
+    await end_session(beside, "killed")
+    for _ in range(2):
+        assert await judge.gone(["killed"]) == frozenset()
+        passed[0] += postgres_presence.GRACE
+
+
+async def test_names_of_the_long_dead_are_forgotten(attend: Attend, beside: asyncpg.Connection) -> None:
+    await attend("first")
+    await beside.execute("INSERT INTO workers VALUES ('long dead', now() - interval '8 days')")
+    await beside.execute("INSERT INTO workers VALUES ('dead', now() - interval '6 days')")
+    await beside.execute("UPDATE workers SET since = now() - interval '8 days' WHERE worker = 'first'")
+    await attend("second")
+    names = await beside.fetch("SELECT worker FROM workers ORDER BY worker")
+    assert [row["worker"] for row in names] == ["dead", "first", "second"]
