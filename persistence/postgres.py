@@ -10,6 +10,7 @@ from urllib.parse import parse_qsl, urlencode
 from turnwise.persistence import postgres_reading as reading
 from turnwise.persistence.audit import AuditRecord
 from turnwise.persistence.migrations import migrations
+from turnwise.persistence.postgres_batches import Batches, Unanswered
 from turnwise.persistence.postgres_migrate import migrate
 from turnwise.persistence.postgres_notices import Notices
 from turnwise.persistence.postgres_pool import Pool
@@ -58,6 +59,7 @@ class PostgresStore:
         self._presence = Presence(self._pool)
         self._notices = Notices(self._pool, self._presence, poll_interval=poll_interval)
         self._transactions = Transactions(self._pool, now=now, tell=self._notices.tell)
+        self._prompts = Batches(self._pool, reading.prompts)
         self._is_open = False
 
     async def open(self) -> None:
@@ -76,6 +78,7 @@ class PostgresStore:
         """Finish what was accepted and close. Closing twice is harmless."""
         was_open, self._is_open = self._is_open, False
         await self._transactions.close()
+        await self._prompts.close()
         if was_open:
             await self._presence.leave()
         await self._notices.close()
@@ -128,7 +131,11 @@ class PostgresStore:
 
     async def prompt(self, chat_id: str) -> list[Message]:
         """Return what the model sees."""
-        return await self._read(lambda on: reading.prompt(on, chat_id))
+        try:
+            return await self._prompts.add(chat_id)
+        except Unanswered:
+            (prompt,) = await self._read(lambda on: reading.prompts(on, [chat_id]))
+            return prompt
 
     async def cut_at(self, chat_id: str, message_id: str) -> tuple[Message, Cut] | None:
         """Return a message of the history, and what an edit of it would cut."""

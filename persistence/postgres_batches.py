@@ -1,4 +1,4 @@
-"""Group commit: whoever writes while a batch is under way shares the next one."""
+"""Batches: whoever writes, or asks, while a batch is under way shares the next one."""
 
 from __future__ import annotations
 
@@ -20,44 +20,44 @@ _BATCH: Final = 64
 
 
 class Unanswered(Exception):
-    """A batch failed, or its answer was lost: each of its items must find out for itself whether it was stored."""
+    """A batch failed, or its answer was lost: each of its items must find out for itself what became of it."""
 
 
 class Batches(Generic[_Item, _Answer]):
-    """Stores items together, each batch by one statement.
+    """Stores items, or answers questions, together: each batch by one statement.
 
     Batches form under load, by themselves: no timer runs, and a lone item waits for no other to come.
     """
 
     def __init__(
-        self, pool: Pool, store: Callable[[asyncpg.Connection, Sequence[_Item]], Awaitable[Sequence[_Answer]]]
+        self, pool: Pool, perform: Callable[[asyncpg.Connection, Sequence[_Item]], Awaitable[Sequence[_Answer]]]
     ) -> None:
         self._pool = pool
-        self._store = store
+        self._perform = perform
         self._waiting: deque[tuple[_Item, asyncio.Future[_Answer]]] = deque()
-        self._storing: asyncio.Task[None] | None = None
+        self._performing: asyncio.Task[None] | None = None
 
     async def add(self, item: _Item) -> _Answer:
         """Return what the database answers to the item, in a scope that cannot be cancelled.
 
         Raises:
-            Unanswered: it is not known whether the item was stored.
+            Unanswered: it is not known what became of the item.
             StoreError: the server could not be reached; nothing was stored.
         """
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[_Answer] = loop.create_future()
         self._waiting.append((item, answer))
-        if self._storing is None or self._storing.done():
-            self._storing = loop.create_task(self._run())
+        if self._performing is None or self._performing.done():
+            self._performing = loop.create_task(self._run())
         with anyio.CancelScope(shield=True):
             answered = await answer
         return answered  # noqa: RET504 - inside the block mypy sees no return: a scope may swallow exceptions
 
     async def close(self) -> None:
         """Finish what was accepted."""
-        if self._storing is not None:
+        if self._performing is not None:
             with anyio.CancelScope(shield=True):
-                await self._storing
+                await self._performing
 
     async def _run(self) -> None:
         while self._waiting:
@@ -80,7 +80,7 @@ class Batches(Generic[_Item, _Answer]):
             if sent:
                 raise Unanswered
             sent = True
-            return await self._store(connection, items)
+            return await self._perform(connection, items)
 
         try:
             return await self._pool.run(once)

@@ -73,6 +73,7 @@ class Pool:
         self._options: dict[str, Any] = {
             "timeout": PATIENCE,
             "command_timeout": statement_timeout + PATIENCE,
+            "max_cached_statement_lifetime": 0,
             "server_settings": {
                 "application_name": "turnwise",
                 "search_path": '"' + schema.replace('"', '""') + '"',

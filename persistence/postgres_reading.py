@@ -23,7 +23,7 @@ from turnwise.states.messages import Message, in_call_order
 from turnwise.states.names import OPEN_STATUSES, ChatState
 
 _FACTS: Final = statement("facts", ())
-_PROMPT: Final = statement("prompt", ("chat_id",))
+_PROMPTS: Final = statement("prompts", ("chat_ids",))
 _CUT_AT: Final = statement("cut_at", ("chat_id", "message_id"))
 _EVENTS: Final = """
 SELECT chat_id, seq, at, body FROM events WHERE chat_id = $1 AND seq > $2
@@ -97,10 +97,12 @@ async def history(connection: asyncpg.Connection, chat_id: str, *, at_version: i
     return [message_of(row["format"], row["body"]) for row in rows]
 
 
-async def prompt(connection: asyncpg.Connection, chat_id: str) -> list[Message]:
-    """Return what the model sees."""
-    rows = await connection.fetch(_PROMPT, chat_id)
-    return in_call_order([message_of(row["format"], row["body"]) for row in rows])
+async def prompts(connection: asyncpg.Connection, chat_ids: Sequence[str]) -> list[list[Message]]:
+    """Return what the model sees of each chat."""
+    found: dict[str, list[Message]] = {chat_id: [] for chat_id in chat_ids}
+    for row in await connection.fetch(_PROMPTS, list(found)):
+        found[row["id"]].append(message_of(row["format"], row["body"]))
+    return [in_call_order(found[chat_id]) for chat_id in chat_ids]
 
 
 async def cut_at(connection: asyncpg.Connection, chat_id: str, message_id: str) -> tuple[Message, Cut] | None:
