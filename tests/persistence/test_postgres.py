@@ -151,7 +151,7 @@ async def test_connections_that_are_cut_lose_and_double_nothing(
 
 
 async def test_a_crash_of_the_server_skips_the_numbers_of_what_was_under_way(
-    open_store: OpenStore, beside: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
+    open_store: OpenStore, beside: asyncpg.Connection, postgres_server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Partial events are gone, their numbers are not given again, and callers wait for the server to come back."""
     if "TURNWISE_TEST_POSTGRES" in os.environ:
@@ -160,7 +160,11 @@ async def test_a_crash_of_the_server_skips_the_numbers_of_what_was_under_way(
     last = await plans.created(store, "chat", plans.send("hello"), plans.claim(), plans.start())
     shown = await store.journal("chat", 1, ChatState.streaming, [part("h"), part("i")])
     monkeypatch.setattr(postgres_pool, "PATIENCE", 60)
+    crashed = anyio.Event()
+    witness = await asyncpg.connect(postgres_server)
+    witness.add_termination_listener(lambda _: crashed.set())
     os.kill(beside.get_server_pid(), signal.SIGKILL)
+    await crashed.wait()
     committed = await store.change("chat", plans.plan(plans.reply("hi")))
     assert committed.facts.version == last.facts.version + 1
     events = await store.events("chat", after=0, limit=100)
