@@ -14,8 +14,8 @@ from turnwise.persistence.postgres_batches import Batches, Unanswered
 from turnwise.persistence.postgres_migrate import migrate
 from turnwise.persistence.postgres_notices import Notices
 from turnwise.persistence.postgres_pool import Pool
-from turnwise.persistence.postgres_pruning import prune
 from turnwise.persistence.postgres_presence import Presence
+from turnwise.persistence.postgres_pruning import prune
 from turnwise.persistence.postgres_transactions import Transactions
 from turnwise.persistence.protocol import Committed, Overdue, Plan, Pruned
 from turnwise.states.arguments import Cut

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
-from datetime import UTC, datetime, timedelta
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final, TypeVar
 
