@@ -56,12 +56,15 @@ class Entry(NamedTuple):
 
     version: int
     hash: str
-    """Empty in an entry of old, whose body is the whole record."""
+    """Empty where the body was read, and is the whole record."""
     body: str
 
 
-def entry_of(decision: Decision, *, prev: str, at: datetime) -> Entry:
-    """Return the record of a decision that commits at `at` after the record whose hash is `prev`."""
+def entry_of(decision: Decision, *, prev: str, at: datetime, whole: bool = False) -> Entry:
+    """Return the record of a decision that commits at `at` after the record whose hash is `prev`.
+
+    Its body is the `whole` record if so wished.
+    """
     after = decision.facts
     fields: dict[str, Any] = {
         "trigger": decision.trigger,
@@ -75,15 +78,10 @@ def entry_of(decision: Decision, *, prev: str, at: datetime) -> Entry:
         "writes": [{"kind": write.kind, "id": write.id, "digest": write.digest} for write in decision.writes],
         "at": _time(at),
     }
-    whole = {**fields, "chat_id": after.chat_id, "version": after.version, "prev": prev}
-    return Entry(after.version, _chained(prev, _line(whole)), _line(fields).decode())
-
-
-def record_of(decision: Decision, *, prev: str, at: datetime) -> AuditRecord:
-    """Return the record of a decision, whole."""
-    entry = entry_of(decision, prev=prev, at=at)
-    known = {"chat_id": decision.facts.chat_id, "version": entry.version, "prev": prev, "hash": entry.hash}
-    return _record_of({**known, **object_of(entry.body)})
+    hashed = {**fields, "chat_id": after.chat_id, "version": after.version, "prev": prev}
+    hash_ = _chained(prev, _line(hashed))
+    body = {**hashed, "hash": hash_} if whole else fields
+    return Entry(after.version, hash_, _line(body).decode())
 
 
 def log_of(chat_id: str, entries: Iterable[Entry]) -> list[AuditRecord]:

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from importlib import resources
 from typing import Any, Final, NamedTuple
 
-from turnwise.persistence.audit import record_of, to_json
+from turnwise.persistence.audit import entry_of
 from turnwise.persistence.rows import CALLS, MESSAGES, PROFILES, QUEUE, RECEIPTS, USAGE, numbered, row_of
 from turnwise.states.decide import Decision
 from turnwise.states.effects import (
@@ -110,12 +110,10 @@ def commit_of(
     chat_id, head, at = found.facts.chat_id, found.head, found.at
     tables, told = Tables(chat_id), list[Event](shown)
     for decision in decisions:
-        version = decision.facts.version
+        version, head, body = entry_of(decision, prev=head, at=at, whole=True)
         for number, write in enumerate(decision.writes):
             _PUT[type(write)](tables, write, Moment(version, number, at))
-        record = record_of(decision, prev=head, at=at)
-        tables.put("audit", version=version, body=to_json(record))
-        head = record.hash
+        tables.put("audit", version=version, body=body)
         told.extend(decision.events)
     events = numbered(told, chat_id=chat_id, after=found.event_seq, at=at)
     durable, partial = event_rows(events)

@@ -17,10 +17,10 @@ from turnwise.persistence.audit import (
     GENESIS,
     AuditRecord,
     WriteRecord,
+    entry_of,
     export,
     from_json,
     hash_of,
-    record_of,
     to_json,
 )
 from turnwise.persistence.verification import Verdict, verify_export, verify_records
@@ -58,7 +58,7 @@ class Life:
             arguments.setdefault("token", self.facts.lease.token)
         decision = decide(self.facts, trigger, now=self.now, limits=LIMITS, **arguments)
         prev = self.records[-1].hash if self.records else GENESIS
-        self.records.append(record_of(decision, prev=prev, at=self.now))
+        self.records.append(from_json(entry_of(decision, prev=prev, at=self.now, whole=True).body))
         self.facts = decision.facts
         if not self.first or trigger is T.edit_message:
             inserted = (write.id for write in decision.writes if write.kind == "message")
