@@ -1,7 +1,8 @@
 """G: chats per second on PostgreSQL. `scaling.py WORKERS CHATS` prints JSON.
 
-The chats wait in the database before the workers are told to start. Every worker counts its model and tool calls: the
-sums tell that no chat was run twice.
+Server, workers and this program share two cores. The chats wait in the database before the workers are told to start;
+meanwhile this program does no more than count, now and then, how many are left. Every worker counts its model and tool
+calls: the sums tell that no chat was run twice.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import anyio
+import asyncpg
 from turnwise_engine import FakeModel, lookup
 from workload import CALLS, USER
 
@@ -26,6 +28,9 @@ from turnwise import Engine, Settings
 
 SERVER: str = "TURNWISE_BENCH_POSTGRES"
 """The environment variable that names a running server; without it one is started."""
+_CORES = 2
+_GLANCE = 0.02
+_TIMEOUT = 120
 
 
 @contextmanager
@@ -64,24 +69,32 @@ async def scale(url: str, workers: int, chats: int) -> dict[str, float]:
         RuntimeError: a model or a tool was called more or less often than the turns need.
     """
     async with Engine(url, model=FakeModel(), tools=[lookup], settings=Settings(run_worker=False)) as engine:
-        waiting = [(await engine.create_chat()).id for _ in range(chats)]
-        for chat_id in waiting:
-            await engine.send_message(chat_id, USER)
-        processes = [await _start_worker(url) for _ in range(workers)]
-        await asyncio.sleep(2)  # they import
-        start = time.perf_counter()
-        for process in processes:
-            _input(process).write(b"\n")
-        for chat_id in waiting:
-            await engine.wait(chat_id, timeout=120)
-        taken = time.perf_counter() - start
-        calls: Counter[str] = Counter()
-        for process in processes:
-            said, _ = await process.communicate(b"")
-            calls.update(json.loads(said))
+        for _ in range(chats):
+            await engine.send_message((await engine.create_chat()).id, USER)
+    processes = [await _start_worker(url) for _ in range(workers)]
+    await asyncio.sleep(2)  # they import
+    start = time.perf_counter()
+    for process in processes:
+        _input(process).write(b"\n")
+    await _all_rested(url)
+    taken = time.perf_counter() - start
+    calls: Counter[str] = Counter()
+    for process in processes:
+        said, _ = await process.communicate(b"")
+        calls.update(json.loads(said))
     if calls != {"model": 2 * chats, "tool": chats}:
         raise RuntimeError(f"{chats} chats took {dict(calls)} calls")
     return {"per_second": chats / taken}
+
+
+async def _all_rested(url: str) -> None:
+    connection = await asyncpg.connect(url)
+    with anyio.fail_after(_TIMEOUT):
+        while True:
+            if not await connection.fetchval("SELECT count(*) FROM turnwise.chats WHERE state <> 'waiting'"):
+                break
+            await asyncio.sleep(_GLANCE)
+    await connection.close()
 
 
 async def _start_worker(url: str) -> Process:
@@ -95,6 +108,7 @@ def _input(process: Process) -> asyncio.StreamWriter:
 
 
 async def _race(workers: int, chats: int) -> dict[str, float]:
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:_CORES])  # what is started from here shares them
     with server() as url:
         return await scale(url, workers, chats)
 
