@@ -14,6 +14,7 @@ from turnwise.engine.chat import Chat, SendReceipt, SubmissionReceipt, chat_of
 from turnwise.engine.fork import inheritance_of
 from turnwise.engine.hold import Desk
 from turnwise.engine.reply import shown_reply
+from turnwise.engine.settings import LONGEST
 from turnwise.engine.views import erased
 from turnwise.engine.worker import Worker
 from turnwise.persistence.protocol import ChatStore, Committed
@@ -265,8 +266,11 @@ def check_client_tools(tools: Sequence[ClientTool], local: Mapping[str, Any]) ->
             raise SettingsError(
                 f"client tool {tool.name!r}", 'needs a JSON schema of type "object", e.g. {"type": "object"}'
             )
-        if tool.deadline is not None and not tool.deadline > 0:
-            raise SettingsError(f"client tool {tool.name!r}", f"deadline must be above 0 s; it was {tool.deadline}")
+        if tool.deadline is not None and not 0 < tool.deadline <= LONGEST:
+            raise SettingsError(
+                f"client tool {tool.name!r}",
+                f"deadline must be above 0 s, and {LONGEST:.0f} s (30 years) at most; it was {tool.deadline}",
+            )
         seen.add(tool.name)
     return tuple(tools)
 

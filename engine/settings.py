@@ -48,6 +48,9 @@ class Folded:
 CompactionStrategy = Callable[[Sequence[Message], Budget], Awaitable[Folded | None]]
 """Folds a history; `None` means that nothing was folded."""
 
+LONGEST: Final = 946_684_800.0
+"""Seconds that any time may last, 30 years: a date can be made of them."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
@@ -94,7 +97,7 @@ class RetryPolicy:
     def delay(self, failures: int, retry_after: float | None = None) -> float:
         """Return the seconds to wait after so many `failures` in a row; the provider's wish is a minimum."""
         doubled = self.first_delay * 2.0 ** min(failures - 1, 62)
-        return max(min(doubled, self.max_delay), retry_after or 0)
+        return max(min(doubled, self.max_delay), min(retry_after or 0, LONGEST))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,6 +250,9 @@ def _positive(name: str, value: float | None) -> None:
         return
     if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
         raise SettingsError(name, f"must be a number of seconds above 0; it was {value!r}")
+    if value > LONGEST:
+        instead = ", or None for no limit" if name in _MAY_BE_NONE else ""
+        raise SettingsError(name, f"must be {LONGEST:.0f} s (30 years) at most{instead}; it was {value!r}")
 
 
 def _at_least_one(name: str, value: int | None) -> None:

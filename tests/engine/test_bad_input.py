@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import sqlite3
 from contextlib import closing
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -176,6 +178,7 @@ async def test_an_unknown_view_or_state_or_page_is_refused(open_engine: Any, str
         ([ClientTool("a", "A.", OBJECT), ClientTool("a", "B.", OBJECT)], "needs a name of its own"),
         ([ClientTool("a", "A.", OBJECT, deadline=0)], "deadline must be above 0"),
         ([ClientTool("a", "A.", OBJECT, deadline=-1)], "deadline must be above 0"),
+        ([ClientTool("a", "A.", OBJECT, deadline=math.inf)], "at most; it was inf"),
     ],
 )
 async def test_a_client_tool_that_makes_no_sense_is_refused_and_no_chat_is_made(
@@ -258,12 +261,20 @@ async def test_an_engine_that_is_not_open_says_how_to_open_it(strict_model: Any)
         ({"tools_parallel": "some"}, "tools_parallel: must be one of 'safe', 'all'"),
         ({"durability": "none"}, "durability: must be one of 'full', 'normal'"),
         ({"continue_prompt": " "}, "continue_prompt: must hold text"),
-        ({"tool_timeout": float("nan")}, "tool_timeout: must be a number of seconds above 0"),
+        ({"tool_timeout": math.nan}, "tool_timeout: must be a number of seconds above 0"),
+        ({"tool_timeout": math.inf}, r"tool_timeout: must be 946684800 s \(30 years\) at most, or None for no limit"),
+        ({"keep_parts": 1e11}, r"keep_parts: must be 946684800 s \(30 years\) at most, or None for no limit"),
+        ({"lease": math.inf}, r"lease: must be 946684800 s \(30 years\) at most; it was inf"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused_when_they_are_built(settings: Any, problem: str) -> None:
     with pytest.raises(SettingsError, match=problem):
         Settings(**settings)
+
+
+def test_a_wait_that_no_date_can_hold_is_cut() -> None:
+    """A provider may say anything in `Retry-After`."""
+    assert timedelta(seconds=RetryPolicy().delay(1, math.inf)) < timedelta(days=366 * 30)
 
 
 def test_a_retry_policy_that_makes_no_sense_is_refused() -> None:
