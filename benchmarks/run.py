@@ -27,7 +27,7 @@ from table import render
 HERE: Final = Path(__file__).parent
 COUNTS: Final = {"A": 200, "B": 200, "C": 300, "D": 5000}
 WORKERS: Final = (1, 2, 4)
-CHATS: Final = 400
+CHATS: Final = 1000
 TURNWISE_ONLY: Final = {
     "F": {"F killed": ["takeover.py", "killed"], "F frozen": ["takeover.py", "frozen"]},
     "G": {f"G {workers}": ["scaling.py", str(workers), str(CHATS)] for workers in WORKERS},

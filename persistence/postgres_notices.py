@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from functools import partial
 from typing import Final
 
@@ -19,6 +19,10 @@ from turnwise.states.errors import StoreError
 _log = logging.getLogger("turnwise.persistence")
 
 _SEND: Final = "SELECT pg_notify(current_schema(), payload) FROM unnest($1::text[]) AS payload"
+_GATHER: Final = 0.01
+"""Seconds for which a hint waits for others to go with."""
+_PAYLOAD: Final = 7_900
+"""Bytes of ids that a notice carries, of the 7,999 that it may."""
 _ANSWER_WITHIN: Final = 5.0
 _FIRST_PAUSE: Final = 0.1
 _LONGEST_PAUSE: Final = 1.0
@@ -32,7 +36,7 @@ class Notices:
     The session that hears is the one by which they see that this process lives.
 
     They are not sent inside the transactions: a transaction that notifies makes every other that does wait for its
-    commit. Those that gather while some are being sent go together.
+    commit. Those of a moment go together: every process hears every notice.
     """
 
     def __init__(self, pool: Pool, presence: Presence, *, poll_interval: float) -> None:
@@ -62,12 +66,13 @@ class Notices:
 
     async def _send(self) -> None:
         while self._waiting:
-            payloads = [f"{self._origin} {chat_id}" for chat_id in self._waiting]
-            self._waiting.clear()
+            if not self._closed:
+                await asyncio.sleep(_GATHER)
+            told, self._waiting = self._waiting, set()
             try:
-                await self._pool.run(partial(_send, payloads))
+                await self._pool.run(partial(_send, [f"{self._origin} {ids}" for ids in _packed(told)]))
             except StoreError as error:
-                _log.warning("notices_lost count=%d problem=%s", len(payloads), error.problem)
+                _log.warning("notices_lost count=%d problem=%s", len(told), error.problem)
 
     async def hear(self) -> AsyncIterator[str | None]:
         """Yield the chats that other processes have changed; `None` when some may have been missed."""
@@ -99,12 +104,25 @@ class Notices:
 
     async def _arrived(self, inbox: _Inbox, connection: asyncpg.Connection) -> bool:
         """Wait for hints, or for as long as one may be missed; return whether the connection still stands."""
-        with anyio.move_on_after(self._poll_interval):
+        with anyio.move_on_after(self._poll_interval) as waiting:
             await inbox.arrival.wait()
         if connection.is_closed():
             return False
-        await connection.fetchval("SELECT 1", timeout=_ANSWER_WITHIN)
+        if waiting.cancelled_caught:
+            await connection.fetchval("SELECT 1", timeout=_ANSWER_WITHIN)
         return True
+
+
+def _packed(chat_ids: Iterable[str]) -> Iterator[str]:
+    """Yield the ids in payloads, one on a line."""
+    payload = ""
+    for chat_id in chat_ids:
+        if payload and len((payload + chat_id).encode()) > _PAYLOAD:
+            yield payload
+            payload = ""
+        payload += f"\n{chat_id}" if payload else chat_id
+    if payload:
+        yield payload
 
 
 async def _send(payloads: list[str], connection: asyncpg.Connection) -> None:
@@ -126,13 +144,13 @@ class _Inbox:
         connection.add_termination_listener(lambda _on: self.arrival.set())
 
     def _put(self, payload: object) -> None:
-        origin, _, chat_id = str(payload).partition(" ")
-        if origin != self._origin:
-            if len(self._hints) >= _REMEMBERED:
-                self._hints.clear()
-                self._hints[None] = None
-            self._hints[chat_id] = None
-            self.arrival.set()
+        origin, _, chat_ids = str(payload).partition(" ")
+        if origin == self._origin:
+            return
+        self._hints.update(dict.fromkeys(chat_ids.split("\n")))
+        if len(self._hints) > _REMEMBERED:
+            self._hints = {None: None}
+        self.arrival.set()
 
     def taken(self) -> list[str | None]:
         """Return what was heard, and forget it."""
