@@ -45,6 +45,22 @@ async def test_every_change_and_every_part_is_hinted_at(stores: tuple[PostgresSt
     assert await anext(watch) == "chat"
 
 
+async def test_the_hints_of_a_moment_go_together_however_many_they_are(
+    stores: tuple[PostgresStore, PostgresStore],
+) -> None:
+    """More than one notice may carry."""
+    here, there = stores
+    watch = aiter(there.watch())
+    assert await anext(watch) is None
+    told = {f"chat {number} {'x' * 40}" for number in range(900)}
+    for chat_id in told:
+        here._notices.tell(chat_id)
+    heard: set[str | None] = set()
+    while heard != told:
+        heard.add(await anext(watch))
+        assert heard <= told
+
+
 async def test_a_process_does_not_hear_itself(stores: tuple[PostgresStore, PostgresStore]) -> None:
     here, there = stores
     watch = aiter(here.watch())
