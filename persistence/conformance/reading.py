@@ -7,6 +7,7 @@ from turnwise.persistence.conformance import plans
 from turnwise.persistence.conformance.checks import part
 from turnwise.persistence.protocol import ChatStore
 from turnwise.persistence.verification import verify_records
+from turnwise.states.events import ToolProgressEvent
 from turnwise.states.messages import Message, TextPart
 from turnwise.states.names import Audience, CallStatus, ChatState, Trigger
 
@@ -120,6 +121,31 @@ class ReadingConformance:
         await _edited(store, "m1", "two")
         assert await store.cut_at("chat", "m1") is None
         assert await store.cut_at("chat", "m99") is None
+
+    async def test_events_are_read_as_they_were_told(self, store: ChatStore) -> None:
+        """Of every kind, to the last field: whoever reads them later sees what those who listened saw."""
+        told = [*(await store.create("chat", plans.plan(plans.create()))).events]
+        asked = (plans.send("look"), plans.claim(), plans.start(), plans.send("later"))
+        answered = (plans.reply("I look.", local=["a", "b"], client=["c"]), plans.finish("b"), plans.finish("a"))
+        rest = (
+            plans.tools_finished(),
+            plans.submit("c"),
+            plans.claim(),
+            plans.start(),
+            plans.reply("Seen.", tokens=80),
+        )
+        for move in asked:
+            told += (await store.change("chat", plans.plan(move))).events
+        told += await store.journal("chat", 1, ChatState.streaming, [part("I "), part("look.")])
+        told += (await store.change("chat", plans.plan(answered[0]))).events
+        progress = ToolProgressEvent(step=1, call_id="a", progress=None)
+        told += await store.journal("chat", 1, ChatState.executing_tools, [progress])
+        for move in (*answered[1:], *rest):
+            told += (await store.change("chat", plans.plan(move))).events
+        assert {"message", "status", "part", "queue", "tool_result", "action_required"} <= {
+            event.kind for event in told
+        }
+        assert await store.events("chat", after=0, limit=100) == told
 
     async def test_an_erased_message_is_blank_everywhere(self, store: ChatStore) -> None:
         """In the history and in every event that told it; their numbers and the audit chain stay as they are."""
