@@ -42,9 +42,10 @@ class Desk:
     clock: Clock
     worker_id: str
     tasks: TaskGroup
-    """Where work runs that must not hold a job up: a flush, a tool that ignores its cancellation."""
+    """Where work runs that must not hold a job up: the storing of parts, a tool that ignores its cancellation."""
     hooks: Hooks
     errands: Errands = field(default_factory=Errands)
+    """What a timer wants done there."""
     stopping: bool = False
     """Whether the worker is about to stop, and takes on nothing more."""
 

@@ -44,3 +44,12 @@ async def postgres_url(postgres_server: str) -> AsyncIterator[str]:
     await connection.execute("SET client_min_messages = warning")
     await connection.execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE")
     await connection.close()
+
+
+@pytest.fixture
+async def beside(postgres_url: str) -> AsyncIterator[asyncpg.Connection]:
+    """Return a connection of someone else, in the test's schema."""
+    server, _, schema = postgres_url.rpartition("schema=")
+    connection = await asyncpg.connect(server.rstrip("?&"), server_settings={"search_path": schema})
+    yield connection
+    await connection.close()

@@ -38,15 +38,6 @@ async def open_store(postgres_url: str) -> AsyncIterator[OpenStore]:
         yield opened
 
 
-@pytest.fixture
-async def beside(postgres_url: str) -> AsyncIterator[asyncpg.Connection]:
-    """Return a connection of someone else, in the test's schema."""
-    server, _, schema = postgres_url.rpartition("schema=")
-    connection = await asyncpg.connect(server.rstrip("?&"), server_settings={"search_path": schema})
-    yield connection
-    await connection.close()
-
-
 def rename(title: str) -> plans.Plan:
     return plans.plan(plans.move(Trigger.renamed, title=title))
 

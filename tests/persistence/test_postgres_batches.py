@@ -33,14 +33,6 @@ async def store(postgres_url: str) -> AsyncIterator[PostgresStore]:
 
 
 @pytest.fixture
-async def beside(postgres_url: str) -> AsyncIterator[asyncpg.Connection]:
-    server, _, schema = postgres_url.rpartition("schema=")
-    connection = await asyncpg.connect(server.rstrip("?&"), server_settings={"search_path": schema})
-    yield connection
-    await connection.close()
-
-
-@pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return the first lines of the statements that are fetched from now on."""
     heard: list[str] = []

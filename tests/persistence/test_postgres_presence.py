@@ -43,14 +43,6 @@ async def attend(postgres_url: str) -> AsyncIterator[Attend]:
         yield attended
 
 
-@pytest.fixture
-async def beside(postgres_url: str) -> AsyncIterator[asyncpg.Connection]:
-    server, _, schema = postgres_url.rpartition("schema=")
-    connection = await asyncpg.connect(server.rstrip("?&"), server_settings={"search_path": schema})
-    yield connection
-    await connection.close()
-
-
 async def end_session(beside: asyncpg.Connection, worker: str) -> None:
     """End the session of a worker, as its death would; return when the server has seen the end of it."""
     locked = (

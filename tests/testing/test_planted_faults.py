@@ -172,7 +172,7 @@ FAULTS: dict[str, tuple[Callable[[Patch], None], str]] = {
     "1 rows: a decision written under another target": (write_under_another_target, "does not verify"),
     "2 versions: one is skipped": (skip_a_version, "its log has"),
     "2 chain: each record begins it anew": (break_the_chain, "does not verify"),
-    "3 lease: a dead token is obeyed": (obey_dead_tokens, "attempt"),
+    "3 lease: a dead token is obeyed": (obey_dead_tokens, "the ledger has"),
     "4 compaction: a step is compacted again": (compact_again, "had its compaction"),
     "5 calls: some end without a result": (close_calls_silently, "neither a result"),
     "6 submissions: other results pass for the same": (take_any_submission_again, "were taken"),
