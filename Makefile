@@ -17,7 +17,7 @@ VENV_BENCH := .venv-bench
 INSTALLED_BENCH := $(VENV_BENCH)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test simulate torture lint docs bench wheel clean
+.PHONY: help demo test simulate torture mutants lint docs bench wheel clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,6 +34,9 @@ simulate: $(INSTALLED_DEV) ## live a simulated world again: make simulate SEED=1
 torture: $(INSTALLED_DEV) ## kill, freeze and cut off workers for minutes (TORTURE_SECONDS, _CHATS, _SEED)
 	@TORTURE_SECONDS=$(TORTURE_SECONDS) TORTURE_CHATS=$(TORTURE_CHATS) TORTURE_SEED=$(TORTURE_SEED) \
 		$(BIN)/pytest tests/acceptance/test_torture.py
+
+mutants: $(INSTALLED_DEV) ## plant faults in the library and see whether the tests catch them: MUTANTS="--wings states --seed 7"
+	@$(BIN)/python tests/mutants $(MUTANTS)
 
 lint: $(INSTALLED_DEV) ## check style, types and the direction of imports
 	@$(BIN)/ruff check .

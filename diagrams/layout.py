@@ -168,6 +168,9 @@ ROUTES: Final = {
     ("interrupted", "error"): Route((_INTERRUPTED.right(80), _ERROR.left(80)), (700, 1109)),
     ("pending", "error"): Route((_PENDING.bottom(165), (615, 788), (1115, 788), _ERROR.top(90)), (660, 782)),
     ("leased", "error"): Route((_LEASED.bottom(255), _ERROR.top(90)), (1125, 982), "beside"),
+    ("compacting", "error"): Route(
+        (_COMPACTING.bottom(235), (1125, 778), (1180, 778), _ERROR.top(155)), (1190, 960), "beside", stacked=True
+    ),
     ("error", "pending"): Route(
         (_ERROR.top(35), (1060, 900), (510, 900), _PENDING.bottom(60)), (1051, 982), "beside", "end"
     ),

@@ -8,18 +8,20 @@ from turnwise.diagrams.extract import machine
 from turnwise.diagrams.gather import SAME, arrows
 from turnwise.diagrams.model import Edge, Line, Node, Picture
 from turnwise.diagrams.palette import INK, KIND_TINT, LIT, Tint
+from turnwise.states.checked import checked
 from turnwise.states.names import NEW
 
 _LINE_BREAK: Final = "<br/>"
 
 
+@checked
 def mermaid(state: str | None = None) -> str:
     """Return the machine as Mermaid text, with `state` lit.
 
     Every row is written out, except that triggers which leave a chat where it is in every state are told in one note.
 
     Raises:
-        ValueError: `state` is no state of the machine.
+        NoSuchState: `state` is no state of the machine.
     """
     return render(machine(), state)
 

@@ -5,11 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from turnwise.states.errors import InvalidArgument
+from turnwise.states.plain import shown
+
 Kind = Literal["start", "resting", "claimable", "leased", "unknown"]
 """What a state asks of the workers: nothing, to be claimed, to be held. `start` and `unknown` are no states."""
 
 Party = Literal["client", "lease holder", "clock", "administrator"]
 """Who fires a trigger."""
+
+
+class NoSuchState(InvalidArgument, ValueError):
+    """The machine has no such state. Nothing was drawn."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__("state", problem)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +103,9 @@ class Picture:
         """Return the id of the state to light.
 
         Raises:
-            ValueError: there is no such state; the text names those there are.
+            NoSuchState: there is no such state; the text names those there are.
         """
         states = [node.id for node in self.states]
         if state is not None and state not in states:
-            raise ValueError(f"unknown state {str(state)!r}; the states are {', '.join(states)}")
+            raise NoSuchState(f"unknown state {shown(state)}; the states are {', '.join(states)}")
         return None if state is None else str(state)

@@ -15,6 +15,7 @@ from turnwise.diagrams.markup import MONO, SANS, Pen, Point, rounded, spans, tag
 from turnwise.diagrams.model import Node, Picture
 from turnwise.diagrams.palette import FRAME, INK, KIND_TINT, LIT, MUTED, PAPER, PARTY_INK
 from turnwise.diagrams.rows import drawn_rows
+from turnwise.states.checked import checked
 
 _NAME: Final = Pen(15, INK, "bold", family=MONO)
 _GROUP_NAME: Final = Pen(13, MUTED, "bold", family=MONO)
@@ -25,6 +26,7 @@ _LEADING: Final = 14.0
 _MARGIN: Final = 13.0
 
 
+@checked
 def svg(state: str | None = None, *, rows: bool = True) -> str:
     """Return the machine as an SVG document, with `state` lit; `rows=False` leaves out the list below the graph.
 
@@ -32,7 +34,7 @@ def svg(state: str | None = None, *, rows: bool = True) -> str:
     `data-source` (all states it leaves), `data-target` and `data-triggers`.
 
     Raises:
-        ValueError: `state` is no state of the machine.
+        NoSuchState: `state` is no state of the machine.
     """
     return render(machine(), state, rows=rows)
 

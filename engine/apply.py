@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
+import logging
+import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TypeVar, Unpack
+from typing import Final, TypeVar, Unpack
 
 import anyio
 
 from turnwise.engine.hub import Hub
-from turnwise.engine.log import Log
+from turnwise.engine.log import Log, about
 from turnwise.engine.observation import Observers
 from turnwise.persistence.protocol import ChatStore, Committed, Plan
 from turnwise.states.arguments import Arguments
 from turnwise.states.decide import Decision, decide
-from turnwise.states.events import PartEvent
+from turnwise.states.events import AttemptDiscardedEvent, CompactionEvent, ErrorEvent, PartEvent, RetryEvent
 from turnwise.states.facts import Facts, Limits
 from turnwise.states.names import Trigger
 
 Outcome = TypeVar("Outcome")
+
+_TROUBLE: Final = frozenset(
+    {
+        Trigger.failed,
+        Trigger.attempt_discarded,
+        Trigger.compaction_failed,
+        Trigger.lease_expired,
+        Trigger.repaired,
+    }
+)
 
 _log = Log("turnwise.transitions")
 
@@ -27,15 +39,16 @@ _log = Log("turnwise.transitions")
 class Chain:
     """Decisions made one on another, to be committed together: each keeps its own audit record and version."""
 
-    __slots__ = ("_actor", "_limits", "decisions", "facts", "now")
+    __slots__ = ("_actor", "_limits", "_salt", "decisions", "facts", "now")
 
-    def __init__(self, facts: Facts, now: datetime, limits: Limits, actor: str) -> None:
+    def __init__(self, facts: Facts, now: datetime, limits: Limits, actor: str, salt: str) -> None:
         self.facts = facts
         """The facts after the last decision."""
         self.now = now
         self.decisions: list[Decision] = []
         self._limits = limits
         self._actor = actor
+        self._salt = salt
 
     @property
     def entered(self) -> bool:
@@ -48,7 +61,13 @@ class Chain:
         Raises:
             TurnwiseError: the trigger is refused; the whole chain is then given up.
         """
-        arguments = {"now": self.now, "limits": self._limits, "actor": self._actor, **arguments}
+        arguments = {
+            "now": self.now,
+            "limits": self._limits,
+            "actor": self._actor,
+            "salt": self._salt,
+            **arguments,
+        }
         decision = decide(self.facts, trigger, **arguments)
         self.decisions.append(decision)
         self.facts = decision.facts
@@ -79,24 +98,28 @@ class Applier:
         """Run `script` on a chat that does not exist yet."""
         return self._told(await _shielded(self.store.create(chat_id, self.plan(script, actor))))
 
+    async def repair(self, chat_id: str, script: Script, *, actor: str) -> Committed:
+        """Run `script` on what can be read of a chat."""
+        return self._told(await _shielded(self.store.repair(chat_id, self.plan(script, actor))))
+
     async def claim(self, script: Script, *, actor: str, limit: int) -> list[Committed]:
         """Run `script` on chats that want a worker."""
         committed = await _shielded(self.store.claim(self.plan(script, actor), limit=limit))
         return [self._told(claimed) for claimed in committed]
 
     def plan(self, script: Script, actor: str) -> Plan:
-        """Return the script as the store wants it."""
+        """Return the script as the store wants it, with a salt of its own."""
+        salt = secrets.token_hex(16)
 
         def decided(facts: Facts, now: datetime) -> Sequence[Decision]:
-            chain = Chain(facts, now, self.limits, actor)
+            chain = Chain(facts, now, self.limits, actor, salt)
             script(chain)
             return chain.decisions
 
         return decided
 
     def _told(self, committed: Committed) -> Committed:
-        if _log.listens():
-            _log_all(committed)
+        _log_all(committed)
         if committed.decisions:
             self.hub.deliver(committed)
             self.observers.transitioned(committed.decisions)
@@ -104,16 +127,26 @@ class Applier:
 
 
 def _log_all(committed: Committed) -> None:
+    """Log each transition: one that tells of trouble as a warning, which is heard where nothing is configured."""
     for decision in committed.decisions:
-        after = decision.facts
-        _log.info(
-            decision.trigger.value,
-            chat_id=after.chat_id,
-            version=after.version,
-            source=decision.source,
-            state=after.state.value,
-            actor=decision.actor,
-        )
+        troubled = decision.trigger in _TROUBLE
+        level = logging.WARNING if troubled else logging.INFO
+        if _log.listens(level):
+            fields = {**about(decision.facts), "source": decision.source, "actor": decision.actor}
+            _log.log(level, decision.trigger.value, **fields, **(_trouble(decision) if troubled else {}))
+
+
+def _trouble(decision: Decision) -> dict[str, str]:
+    """Return kind and text of what went wrong, and the worker that it happened to."""
+    if decision.trigger is Trigger.lease_expired:
+        return {"kind": "lease_expired", "error": "the worker that held the chat did not renew its lease"}
+    kind, _, worker = decision.actor.partition(":")
+    found = {"worker": worker} if kind == "worker" and decision.facts.lease is None else {}
+    for event in decision.events:
+        if isinstance(event, ErrorEvent | RetryEvent | CompactionEvent) and event.error is not None:
+            return {**found, "kind": event.error.kind, "error": event.error.message}
+    reasons = [event.reason for event in decision.events if isinstance(event, AttemptDiscardedEvent)]
+    return {**found, **({"kind": reasons[0]} if reasons else {})}
 
 
 async def _shielded(work: Awaitable[Outcome]) -> Outcome:

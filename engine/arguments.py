@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, Final
 
 import pydantic
 
 from turnwise.engine.log import Log
+from turnwise.engine.schemas import meant, place, problems_with
 from turnwise.engine.tools import Tool
 from turnwise.providers.joining import ARGUMENT_TEXT
 from turnwise.states.calls import ClientTool
 
-if TYPE_CHECKING:
-    from jsonschema import ValidationError
-
-_LONG = 40
+_LONG: Final = 40
+_MOST: Final = 20
 _log = Log("turnwise.tools")
 
 
@@ -30,28 +30,43 @@ def parse(text: str) -> dict[str, Any]:
         return {}
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         value = _repaired(text) if text.lstrip().startswith("{") else None
         if isinstance(value, dict):
-            _log.info("arguments_repaired", length=len(text), keys=sorted(value))
+            _log.info("arguments_repaired", length=len(text), keys=len(value))
     return value if isinstance(value, dict) else {ARGUMENT_TEXT: text}
 
 
 def coerced(tool: Tool | ClientTool | None, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments as the tool's schema means them: "30" is 30 where a number is wanted.
+    """Return the arguments as the tool's schema means them, at every depth: "30" is 30 where a number is wanted.
 
-    Arguments that cannot be coerced come back as they are; `checked` will say what is wrong with them.
+    The history, the events and the tool see the same values. Arguments that cannot be coerced come back as they are;
+    `checked` will say what is wrong with them.
     """
-    schema = tool.input_schema if isinstance(tool, ClientTool) else tool.schema if tool is not None else {}
-    properties = schema.get("properties", {})
-    known = dict(arguments)
-    for name, value in arguments.items():
-        if isinstance(value, str) and isinstance(properties.get(name), Mapping):
-            known[name] = _coerced_value(value, _types(properties[name]))
+    known: dict[str, Any] = _finite(dict(arguments))
+    if tool is None or ARGUMENT_TEXT in known:
+        return known
+    if not isinstance(tool, Tool) or tool.signature is None:
+        return dict(meant(known, _schema_of(tool)))
+    for attempt in (known, meant(known, tool.schema)):
+        try:
+            spelled: dict[str, Any] = _finite(tool.signature.spelled(attempt))
+        except Exception:  # noqa: BLE001, S112 - what a type's own code raises, too, is for `checked` to tell
+            continue
+        return spelled
     return known
 
 
-def checked(tool: Tool, arguments: Mapping[str, Any]) -> dict[str, Any]:
+def check(tool: Tool | ClientTool, arguments: Mapping[str, Any]) -> None:
+    """Check that the arguments fit the tool.
+
+    Raises:
+        BadArguments: they don't; the text tells the model what to mend.
+    """
+    checked(tool, arguments)
+
+
+def checked(tool: Tool | ClientTool, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments to call the tool with.
 
     Raises:
@@ -61,75 +76,53 @@ def checked(tool: Tool, arguments: Mapping[str, Any]) -> dict[str, Any]:
         raise BadArguments(
             f"The arguments of {tool.name} are no JSON object ({len(str(arguments[ARGUMENT_TEXT]))} characters)."
         )
-    problems: list[str]
-    if tool.arguments is not None:
+    if isinstance(tool, Tool) and tool.signature is not None:
         try:
-            model = tool.arguments.model_validate(dict(arguments))
+            return tool.signature.read(arguments)
         except pydantic.ValidationError as error:
-            problems = [f"{_place(known['loc'])}: {known['msg']}" for known in error.errors(include_input=False)]
-        else:
-            return {name: getattr(model, name) for name in type(model).model_fields}
+            problems = [
+                f"{place(known['loc'])}: {known['msg']}"
+                for known in error.errors(include_input=False, include_url=False, include_context=False)
+            ]
+        except Exception as error:  # noqa: BLE001 - a type may check itself by code of its own
+            problems = [f"they cannot be checked ({type(error).__name__})"]
     else:
-        import jsonschema  # noqa: PLC0415 - takes long to import, and only tools declared by JSON schema need it
-
-        validator = jsonschema.Draft202012Validator(tool.schema)
-        problems = [
-            f"{_place(found.absolute_path)}: {_without_value(found)}"
-            for found in validator.iter_errors(dict(arguments))
-        ]
+        problems = problems_with(arguments, _schema_of(tool))
         if not problems:
             return dict(arguments)
-    received = ", ".join(f"{name} ({_measure(value)})" for name, value in arguments.items()) or "none"
-    raise BadArguments(f"Invalid arguments for {tool.name}: {'; '.join(problems)}. Received fields: {received}.")
+    told = "; ".join(problem[:300] for problem in problems[:_MOST])
+    raise BadArguments(f"Invalid arguments for {tool.name}: {told}. Received fields: {_fields(arguments)}.")
+
+
+def _schema_of(tool: Tool | ClientTool) -> Mapping[str, Any]:
+    return tool.input_schema if isinstance(tool, ClientTool) else tool.schema
 
 
 def _repaired(text: str) -> Any:
     from json_repair import repair_json  # noqa: PLC0415 - takes long to import, and few replies need it
 
-    return repair_json(text, return_objects=True)
+    try:
+        return repair_json(text, return_objects=True)
+    except (ValueError, RecursionError):
+        return None
 
 
-def _coerced_value(value: str, types: tuple[str, ...]) -> Any:
-    if "string" in types or not types:
-        return value
-    text = value.strip()
-    if "boolean" in types and text.lower() in ("true", "false"):
-        return text.lower() == "true"
-    for kind, convert in (("integer", int), ("number", float)):
-        if kind in types:
-            try:
-                return convert(text)
-            except ValueError:
-                continue
-    if {"object", "array"} & set(types):
-        try:
-            parsed = json.loads(text)
-        except ValueError:
-            return value
-        return parsed if isinstance(parsed, dict | list) else value
-    return None if "null" in types and text.lower() in ("null", "none", "") else value
+def _finite(value: Any) -> Any:
+    """Return a value with text in the place of NaN and the infinities, which JSON has not."""
+    match value:
+        case float() if not math.isfinite(value):
+            return str(value)
+        case dict():
+            return {name: _finite(kept) for name, kept in value.items()}
+        case list() | tuple():
+            return [_finite(kept) for kept in value]
+    return value
 
 
-def _types(schema: Mapping[str, Any]) -> tuple[str, ...]:
-    kind = schema.get("type")
-    if isinstance(kind, str):
-        return (kind,)
-    if isinstance(kind, list):
-        return tuple(kind)
-    choices = schema.get("anyOf", ())
-    return tuple(found for choice in choices if isinstance(choice, Mapping) for found in _types(choice))
-
-
-def _place(path: Any) -> str:
-    return ".".join(str(step) for step in path) or "arguments"
-
-
-def _without_value(found: ValidationError) -> str:
-    if found.validator == "required":
-        wanted, given = cast("list[str]", found.validator_value), cast("dict[str, Any]", found.instance)
-        missing = [name for name in wanted if name not in given]
-        return f"missing {', '.join(missing)}"
-    return f"must satisfy {found.validator}: {json.dumps(found.validator_value)[:200]}"
+def _fields(arguments: Mapping[str, Any]) -> str:
+    told = [f"{str(name)[:_LONG]} ({_measure(value)})" for name, value in list(arguments.items())[:_MOST]]
+    more = [f"and {len(arguments) - _MOST} more"] if len(arguments) > _MOST else []
+    return ", ".join([*told, *more]) or "none"
 
 
 def _measure(value: Any) -> str:

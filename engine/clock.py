@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Protocol
+from typing import Final, Protocol
 
 import anyio
 from anyio.lowlevel import checkpoint
+
+from turnwise.engine.log import Log
+from turnwise.engine.user_code import guarded
+
+ROUNDING: Final = 1e-6
+"""Seconds by which differences of seconds may be off: what is due within them is due."""
+
+_log = Log("turnwise.clock")
 
 
 class Timer(Protocol):
@@ -20,7 +29,7 @@ class Timer(Protocol):
 
 
 class Clock(Protocol):
-    """Tells the time and calls back."""
+    """Tells the time and calls back. One that has `monotonic`, too, measures intervals by it, else by the time."""
 
     def now(self) -> datetime:
         """Return the time, in UTC. Safe to call from any thread."""
@@ -31,6 +40,14 @@ class Clock(Protocol):
         ...
 
 
+class SteadyClock(Clock, Protocol):
+    """A clock whose time may step, forward and back, and whose seconds do not."""
+
+    def monotonic(self) -> float:
+        """Return seconds that pass evenly, whatever is done to the time. Only differences mean anything."""
+        ...
+
+
 class SystemClock:
     """The machine's clock."""
 
@@ -38,9 +55,57 @@ class SystemClock:
         """Return the time, in UTC."""
         return datetime.now(UTC)
 
+    def monotonic(self) -> float:
+        """Return the machine's monotonic clock."""
+        return time.monotonic()
+
     def call_later(self, seconds: float, callback: Callable[[], object]) -> Timer:
         """Call `callback` from the event loop after that many seconds."""
         return asyncio.get_running_loop().call_later(max(seconds, 0), callback)
+
+
+class GuardedClock:
+    """A clock that others wrote. Where it fails, the machine's stands in, and that is told once."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._machine = SystemClock()
+        self._failed = False
+
+    def now(self) -> datetime:
+        """Return the time, in UTC."""
+        try:
+            with guarded():
+                return self._clock.now()
+        except Exception:  # noqa: BLE001 - whatever it raises, time goes on
+            self._tell()
+            return self._machine.now()
+
+    def monotonic(self) -> float:
+        """Return seconds that pass evenly; those of the time, if the clock has no others."""
+        measure: Callable[[], float] | None = getattr(self._clock, "monotonic", None)
+        if measure is None:
+            return self.now().timestamp()
+        try:
+            with guarded():
+                return measure()
+        except Exception:  # noqa: BLE001 - as above
+            self._tell()
+            return self._machine.monotonic()
+
+    def call_later(self, seconds: float, callback: Callable[[], object]) -> Timer:
+        """Call `callback` from the event loop after that many seconds."""
+        try:
+            with guarded():
+                return self._clock.call_later(seconds, callback)
+        except Exception:  # noqa: BLE001 - as above
+            self._tell()
+            return self._machine.call_later(seconds, callback)
+
+    def _tell(self) -> None:
+        if not self._failed:
+            self._failed = True
+            _log.exception("clock_failed", clock=type(self._clock).__name__)
 
 
 async def sleep(clock: Clock, seconds: float) -> None:
@@ -56,10 +121,10 @@ async def sleep(clock: Clock, seconds: float) -> None:
         timer.cancel()
 
 
-async def wait_until(event: anyio.Event, clock: Clock, end: datetime) -> None:
-    """Wait for `event`, but no longer than until `end` by `clock`'s time."""
-    seconds = (end - clock.now()).total_seconds()
-    if seconds <= 0:
+async def wait_until(event: anyio.Event, clock: SteadyClock, end: float) -> None:
+    """Wait for `event`, but no longer than until `end` by `clock.monotonic`."""
+    seconds = end - clock.monotonic()
+    if seconds <= ROUNDING:
         await checkpoint()
         return
     timer = clock.call_later(seconds, event.set)

@@ -7,21 +7,26 @@ import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Unpack, get_args
+from typing import Any, Final, Unpack, get_args
 
 from turnwise.engine.apply import Chain, Script
+from turnwise.engine.arguments import BadArguments, check, coerced
 from turnwise.engine.chat import Chat, SendReceipt, SubmissionReceipt, chat_of
+from turnwise.engine.diagnosis import flaws_of, is_repairable, repairing
+from turnwise.engine.erasing import Erasure, Wanted, summaries_after
 from turnwise.engine.fork import inheritance_of
 from turnwise.engine.hold import Desk
 from turnwise.engine.reply import shown_reply
+from turnwise.engine.schemas import check_name, check_schema
 from turnwise.engine.settings import LONGEST
-from turnwise.engine.views import erased
+from turnwise.engine.tasks import finish
 from turnwise.engine.worker import Worker
 from turnwise.persistence.protocol import ChatStore, Committed
-from turnwise.states.arguments import Arguments
+from turnwise.states.arguments import Arguments, Erasing
 from turnwise.states.calls import ClientTool, ToolResult
-from turnwise.states.digests import as_json, canonical, digest, digest_of_answer
+from turnwise.states.digests import canonical, digest, digest_of_answer
 from turnwise.states.errors import (
+    ChatArchived,
     ConflictingReplay,
     DeadlineExpired,
     IllegalTransition,
@@ -31,28 +36,56 @@ from turnwise.states.errors import (
     ToolResultMismatch,
     TurnwiseError,
 )
-from turnwise.states.facts import Profile
-from turnwise.states.messages import Content, Message, Part, parts_of
+from turnwise.states.facts import Facts, Profile
+from turnwise.states.messages import Content, Part, parts_of, size_of
 from turnwise.states.names import CallStatus, ChatState, Trigger, WhenBusy
 
-CLIENT = "client"
+CLIENT: Final = "client"
+"""Who acts, for the audit log, where the caller names nobody."""
 
 
 @dataclass(frozen=True, slots=True)
 class Commands:
-    """Changes chats on behalf of clients. Without a worker, chats wait in `pending` for one elsewhere."""
+    """Changes chats on behalf of `actor`. Without a worker, chats wait in `pending` for one elsewhere."""
 
     desk: Desk
     worker: Worker | None
+    actor: str = CLIENT
+
+    def acting(self, actor: str) -> Commands:
+        """Return these commands on behalf of someone.
+
+        Raises:
+            SettingsError: `actor` names nobody.
+        """
+        if not isinstance(actor, str) or not actor:
+            raise SettingsError("actor", f"must say who acts, as a string that is not empty; it was {actor!r}")
+        return self if actor == self.actor else dataclasses.replace(self, actor=actor)
 
     @property
     def _store(self) -> ChatStore:
         return self.desk.store
 
+    def parts_of(self, content: Content) -> tuple[Part, ...]:
+        """Return what a client says, as parts.
+
+        Raises:
+            InvalidContent: it says nothing, cannot be stored, or is larger than a message may be.
+        """
+        parts = parts_of(content)
+        limit = self.desk.settings.message_limit_bytes
+        size = size_of(parts)
+        if size > limit:
+            most = f"a message holds at most {limit:,} bytes (Settings.message_limit_bytes)"
+            raise InvalidContent(f"{most}; this one has {size:,}")
+        return parts
+
     async def create(self, profile: Callable[[Chain], Profile]) -> Chat:
         """Create a chat."""
-        committed = await self.desk.applier.create(
-            new_chat_id(), lambda chain: chain.fire(Trigger.create, profile=profile(chain)), actor=CLIENT
+        committed = await finish(
+            self.desk.applier.create(
+                new_chat_id(), lambda chain: chain.fire(Trigger.create, profile=profile(chain)), actor=self.actor
+            )
         )
         return chat_of(committed.facts)
 
@@ -78,15 +111,16 @@ class Commands:
                 reason=f"fork of {chat_id} at version {at_version}, {profile.forked_from}",
             )
 
-        return chat_of((await self.desk.applier.create(new_chat_id(), script, actor=CLIENT)).facts)
+        return chat_of((await finish(self.desk.applier.create(new_chat_id(), script, actor=self.actor))).facts)
 
     async def send(self, chat_id: str, content: Content, *, when_busy: WhenBusy, client_id: str | None) -> SendReceipt:
         """Accept a user message, once per `client_id`."""
         if when_busy not in get_args(WhenBusy):
             raise SettingsError("when_busy", f"must be one of {', '.join(get_args(WhenBusy))}; it was {when_busy!r}")
-        parts = parts_of(content)
+        parts = self.parts_of(content)
         content_digest = digest_of_parts(parts)
         canonical(client_id)
+        trace = self.desk.observers.turn_trace(chat_id)
 
         def script(chain: Chain) -> None:
             chain.fire(
@@ -95,6 +129,7 @@ class Commands:
                 when_busy=when_busy,
                 client_id=client_id,
                 content_digest=content_digest,
+                trace=trace,
             )
 
         try:
@@ -109,20 +144,53 @@ class Commands:
         accepted = committed.decisions[0].facts
         message_id = f"m{accepted.serial}"
         queued = any(queued.id == message_id for queued in accepted.queue)
-        return SendReceipt(chat_of(committed.facts), message_id, queued=queued, replayed=False)
+        seq = accepted.last_seq - len(committed.decisions[0].events)
+        return SendReceipt(chat_of(committed.facts), message_id, queued=queued, replayed=False, seq=seq)
 
     async def submit(self, chat_id: str, results: Sequence[ToolResult]) -> SubmissionReceipt:
         """Accept a client's tool results, once."""
-        given = tuple(_as_json(result) for result in results)
+        given = tuple(ToolResult(one.call_id, one.output, one.is_error) for one in results)
+        late: list[str] = []
+
+        def script(chain: Chain) -> None:
+            due = [call.call_id for call in chain.facts.calls if call.is_due(chain.now)]
+            late[:] = [result.call_id for result in given if result.call_id in due]
+            if late and not chain.facts.archived:
+                chain.fire(Trigger.deadline_passed)  # nobody has swept it yet
+            else:
+                chain.fire(Trigger.submit_tool_results, results=given, edited=self._edited(chain.facts, given))
+
         try:
-            committed = await self.act(chat_id, Trigger.submit_tool_results, results=given)
-        except (IllegalTransition, ToolResultMismatch) as refusal:
+            committed = await self._act(chat_id, script)
+        except (IllegalTransition, ToolResultMismatch, ChatArchived) as refusal:
             return await self._replayed_submission(chat_id, given, refusal)
+        if late:
+            raise DeadlineExpired(late)
         accepted = committed.decisions[0].facts
         receipt_id = next(
             call.answer.receipt_id for call in accepted.calls if call.answer and call.call_id == given[0].call_id
         )
         return SubmissionReceipt(chat_of(committed.facts), receipt_id, replayed=False)
+
+    def _edited(self, facts: Facts, results: Sequence[ToolResult]) -> dict[str, dict[str, Any]]:
+        """Return the arguments that approvals give their calls, as the tools' schemas mean them.
+
+        Raises:
+            InvalidContent: they don't fit.
+        """
+        edited: dict[str, dict[str, Any]] = {}
+        asked = {call.call_id: call for call in facts.open_calls if call.approval == "asked"}
+        for result in results:
+            call, edits = asked.get(result.call_id), result.edits
+            tool = None if call is None else self.desk.toolbox.tools.get(call.name)
+            if tool is None or not isinstance(edits, dict) or result.approval_problem is not None:
+                continue  # the transition says what is wrong
+            try:
+                edited[result.call_id] = coerced(tool, edits)
+                check(tool, edited[result.call_id])
+            except BadArguments as error:
+                raise InvalidContent(f"the edited arguments of call {result.call_id!r}: {error}") from error
+        return edited
 
     async def interrupt(self, chat_id: str, reason: str | None) -> Chat:
         """Say stop. Saying it again changes nothing."""
@@ -133,9 +201,24 @@ class Commands:
 
         return chat_of((await self._disturb(chat_id, script)).facts)
 
-    async def edit(self, chat_id: str, message_id: str, content: Content) -> Chat:
-        """Replace a user message and cut what followed it."""
-        parts = parts_of(content)
+    async def edit(self, chat_id: str, message_id: str, content: Content, *, client_id: str | None = None) -> Chat:
+        """Replace a user message and cut what followed it, once per `client_id`."""
+        parts = self.parts_of(content)
+        content_digest = digest([message_id, digest_of_parts(parts)])
+        try:
+            return await self._edit(
+                chat_id, message_id, parts=parts, client_id=client_id, content_digest=content_digest
+            )
+        except TurnwiseError:
+            replayed = None if client_id is None else await self._replayed_message(chat_id, client_id, content_digest)
+            if replayed is None:
+                raise
+            return replayed.chat
+
+    async def _edit(
+        self, chat_id: str, message_id: str, *, parts: tuple[Part, ...], client_id: str | None, content_digest: str
+    ) -> Chat:
+        trace = self.desk.observers.turn_trace(chat_id)
         while True:
             found = await self._store.cut_at(chat_id, message_id)
             if found is None or found[0].role != "user" or found[0].synthetic:
@@ -145,34 +228,73 @@ class Commands:
 
             def script(chain: Chain, cut: Any = cut) -> None:
                 if chain.facts.history_version == cut.history_version:
-                    chain.fire(Trigger.edit_message, cut=cut, parts=parts)
+                    chain.fire(
+                        Trigger.edit_message,
+                        cut=cut,
+                        parts=parts,
+                        client_id=client_id,
+                        content_digest=content_digest,
+                        trace=trace,
+                    )
 
             committed = await self._act(chat_id, script)
             if committed.decisions:
                 return chat_of(committed.facts)
+
+    async def resume(self, chat_id: str) -> Chat:
+        """Go on after an interrupt or an error."""
+        return await self.change(chat_id, Trigger.resume, trace=self.desk.observers.turn_trace(chat_id))
 
     async def promote(self, chat_id: str, queued_id: str) -> Chat:
         """Move a queued message to the head and make it the next turn at once."""
         committed = await self._disturb(chat_id, lambda chain: chain.fire(Trigger.promote_queued, queued_id=queued_id))
         return chat_of(committed.facts)
 
-    async def erase(self, chat_id: str, message_id: str) -> Chat:
-        """Blank a message's payload."""
+    async def erase(self, chat_id: str, wish: Wanted) -> Erasure:
+        """Erase what was said, and return what is told about it.
+
+        What cannot be read is nothing that can be blanked: where everything is to go, a repair puts it aside first.
+        """
+        if wish.everything and is_repairable(await flaws_of(self._store, chat_id)):
+            await self.repair(chat_id)
         while True:
-            known = (await self._store.facts(chat_id)).history_version
-            history = await self._store.history(chat_id)
-            message = next((message for message in history if message.id == message_id), None)
-            if message is None:
-                raise MessageNotFound(chat_id, message_id, expected="message in its history")
-            blank = erased(message)
+            facts, found = await self._store.facts(chat_id), await self._store.rows(chat_id)
+            erasing = wish.of(found, facts)
+            version = facts.version
 
-            def script(chain: Chain, known: int = known, blank: Message = blank) -> None:
-                if chain.facts.history_version == known:
-                    chain.fire(Trigger.message_erased, erased=blank)
+            def script(chain: Chain, version: int = version, erasing: Erasing = erasing) -> None:
+                if chain.facts.version == version:
+                    chain.fire(Trigger.message_erased, erasing=erasing)
 
-            committed = await self._act(chat_id, script)
-            if committed.decisions:
-                return chat_of(committed.facts)
+            committed = await self._act(chat_id, script) if version == found.chat["version"] else None
+            if committed is not None and committed.decisions:
+                break
+        names = tuple(message.id for message in erasing.messages)
+        return Erasure(
+            chat=chat_of(committed.facts),
+            messages=names,
+            queued=tuple(sorted(erasing.queued)),
+            labels=tuple(sorted(wish.labels)),
+            quarantined=found.quarantined,
+            may_quote=tuple(name for name in summaries_after(found, names) if name not in names),
+            forks=await self._forks(chat_id),
+            overwritten=await self._store.scrub(),
+        )
+
+    async def _forks(self, chat_id: str) -> tuple[str, ...]:
+        """Return the chats that began with this one's history, and those that began with theirs."""
+        found: list[str] = []
+        parents = [chat_id]
+        while parents:
+            forks = [fork for fork in await self._store.forks(parents.pop()) if fork not in found]
+            found += forks
+            parents += forks
+        return tuple(found)
+
+    async def repair(self, chat_id: str) -> Chat:
+        """Bring what can be read of a chat to `error`, and put the rest aside."""
+        flaws = await flaws_of(self._store, chat_id)
+        return chat_of((await self.desk.applier.repair(chat_id, repairing(flaws), actor=self.actor)).facts)
 
     async def change(self, chat_id: str, trigger: Trigger, **arguments: Unpack[Arguments]) -> Chat:
         """Fire one trigger and return the chat."""
@@ -184,8 +306,8 @@ class Commands:
 
     async def _act(self, chat_id: str, script: Script) -> Committed:
         if self.worker is not None:
-            return await self.worker.act(chat_id, script, actor=CLIENT)
-        return await self.desk.applier.change(chat_id, script, actor=CLIENT)
+            return await self.worker.act(chat_id, script, actor=self.actor)
+        return await finish(self.desk.applier.change(chat_id, script, actor=self.actor))
 
     async def _disturb(self, chat_id: str, script: Script) -> Committed:
         """Run a script that may interrupt. Where nobody holds the chat it is settled in the same transaction."""
@@ -215,10 +337,10 @@ class Commands:
         receipt = await self._store.receipt(chat_id, client_id)
         if receipt is None:
             return None
-        if receipt.content_digest != content_digest:
+        if not receipt.is_for(content_digest):
             raise ConflictingReplay(client_id=client_id)
         chat = chat_of(await self._store.facts(chat_id))
-        return SendReceipt(chat, receipt.message_id, queued=receipt.queued, replayed=True)
+        return SendReceipt(chat, receipt.message_id, queued=receipt.queued, replayed=True, seq=receipt.seq)
 
     async def _replayed_submission(
         self, chat_id: str, results: Sequence[ToolResult], refusal: TurnwiseError
@@ -234,7 +356,7 @@ class Commands:
                 raise refusal
             if call.answer is None and call.status is not CallStatus.timed_out:
                 raise ConflictingReplay(call_id=call.call_id, outcome=call.status)
-            if call.answer and call.answer.digest != digest_of_answer(result.output, is_error=result.is_error):
+            if call.answer and not call.answer.is_for(digest_of_answer(result.output, is_error=result.is_error)):
                 raise ConflictingReplay(call_id=call.call_id)
         if expired:
             raise DeadlineExpired(expired)
@@ -256,16 +378,15 @@ def check_client_tools(tools: Sequence[ClientTool], local: Mapping[str, Any]) ->
     """Check what a client declares.
 
     Raises:
-        SettingsError: a name is taken or given twice, a schema is no object schema, a deadline is not positive.
+        SettingsError: a name is taken, given twice or one that providers refuse, a schema is no valid object schema, a
+            deadline is not positive.
     """
     seen: set[str] = set()
     for tool in tools:
+        check_name(f"client tool {tool.name!r}", tool.name)
         if tool.name in local or tool.name in seen:
             raise SettingsError(f"client tool {tool.name!r}", "needs a name of its own; another tool has this one")
-        if not isinstance(tool.input_schema, Mapping) or tool.input_schema.get("type") != "object":
-            raise SettingsError(
-                f"client tool {tool.name!r}", 'needs a JSON schema of type "object", e.g. {"type": "object"}'
-            )
+        check_schema(f"client tool {tool.name!r}", tool.input_schema)
         if tool.deadline is not None and not 0 < tool.deadline <= LONGEST:
             raise SettingsError(
                 f"client tool {tool.name!r}",
@@ -277,10 +398,3 @@ def check_client_tools(tools: Sequence[ClientTool], local: Mapping[str, Any]) ->
 
 def _attempt(facts: Any) -> tuple[int, int]:
     return facts.step.number, facts.step.attempt
-
-
-def _as_json(result: ToolResult) -> ToolResult:
-    try:
-        return ToolResult(result.call_id, as_json(result.output), result.is_error)
-    except InvalidContent as error:
-        raise InvalidContent(f"the output of call {result.call_id!r}: {error.problem}") from error

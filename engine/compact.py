@@ -3,122 +3,134 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 
-import anyio
-
+from turnwise.engine.folding import summary_of
 from turnwise.engine.hold import Hold
-from turnwise.engine.log import Log
-from turnwise.engine.prompt import sendable, transient, unanswered
-from turnwise.engine.request import request_of
-from turnwise.engine.settings import SUMMARY_PREFIX, Budget, Folded
-from turnwise.states.arguments import Summary
+from turnwise.engine.prompt import transient, unanswered
+from turnwise.engine.reply import error_info
+from turnwise.engine.settings import SUMMARY_PREFIX, Budget, CompactionStrategy
+from turnwise.engine.summarise import Spending, in_time, summarise
+from turnwise.engine.user_code import described
+from turnwise.states.arguments import Arguments, Summary
 from turnwise.states.errors import ModelError
-from turnwise.states.events import ErrorInfo
 from turnwise.states.messages import Message
-from turnwise.states.names import Trigger
-from turnwise.states.usage import Usage
-
-_log = Log("turnwise.jobs")
+from turnwise.states.names import Stage, Trigger
 
 
 async def compact(hold: Hold) -> None:
-    """Summarise what the model sees; a failure is reported and changes nothing."""
-    if not hold.attempt_is_begun:
-        await hold.fire(lambda chain: chain.fire(Trigger.attempt_started, token=hold.token))
-    history = (await hold.current_view()).messages
-    kept = _kept(hold, history)
-    usage: Usage | None = None
-    try:
-        folded = await _fold(hold, history, kept)
-        usage = folded.usage
-        summary = _summary_of(history, folded, kept)
-    except ModelError as failure:
-        _log.warning("compaction_failed", chat_id=hold.chat_id, step=hold.facts.step.number, kind=failure.kind)
-        error = ErrorInfo(
-            kind=failure.kind, message=failure.message, step=hold.facts.step.number, status=failure.status
-        )
-        await hold.fire(lambda chain: chain.fire(Trigger.compaction_failed, token=hold.token, error=error, usage=usage))
+    """Summarise what the model sees; a failure is reported and changes nothing.
+
+    Nothing is stored before all of it is folded: a worker that takes over begins anew. Where the step waits for room, a
+    failure that may pass is tried again, on the schedule of every model call.
+    """
+    while True:
+        await hold.wait_for_retry()
+        if not hold.attempt_is_begun or not hold.facts.step.attempt_open:
+            await hold.fire(lambda chain: chain.fire(Trigger.attempt_started, token=hold.token))
+        spending = Spending()
+        try:
+            summary = await _fold(hold, spending)
+        except ModelError as failure:
+            if await _fail(hold, failure, spending):
+                continue
+        else:
+            arguments = _with_usage(Arguments(token=hold.token, summary=summary), spending)
+            await hold.fire(lambda chain, given=arguments: chain.fire(Trigger.compacted, **given))  # type: ignore[misc]
         return
-    await hold.fire(lambda chain: chain.fire(Trigger.compacted, token=hold.token, summary=summary, usage=usage))
+
+
+async def _fold(hold: Hold, spending: Spending) -> Summary:
+    """Return what the model is to see from now on.
+
+    Raises:
+        ModelError: there is nothing better than what it sees now.
+    """
+    view = await hold.current_view()
+    history, kept = tuple(view.messages), _kept(hold, view.messages)
+    strategy = hold.desk.settings.compaction.strategy
+    try:
+        if strategy is not None:
+            given = await _by_strategy(hold, strategy, history, spending)
+        else:
+            text = await summarise(hold, _to_summarise(hold, history, view.to_send(), kept), spending)
+            given = [transient("user", SUMMARY_PREFIX + text, history[-1])]
+        return summary_of(history, given, kept)
+    except ModelError:
+        raise
+    except Exception as error:
+        raise ModelError("bad_request", message=f"the compaction failed: {described(error)}") from error
+
+
+async def _by_strategy(
+    hold: Hold, strategy: CompactionStrategy, history: Sequence[Message], spending: Spending
+) -> Sequence[Message]:
+    known = hold.facts.compaction
+    budget = Budget(context_tokens=known.context_tokens, context_limit=known.context_limit, compactions=known.count)
+    folded = await in_time(hold, lambda: strategy(history, budget))
+    if folded is None:
+        raise ModelError("bad_request", message="nothing was folded")
+    if folded.usage is not None:
+        spending.add(folded.usage)
+    return folded.messages
+
+
+async def _fail(hold: Hold, failure: ModelError, spending: Spending) -> bool:
+    """Commit that the attempt failed; return whether another one is due."""
+    step, retry = hold.facts.step, hold.desk.settings.retry
+    error = error_info(failure, step)
+    if step.stage is Stage.refused and failure.retryable and retry.allows(step.failures + 1, step.broken):
+        delay = retry.delay(step.failures + 1, failure.retry_after)
+        await hold.fire(
+            lambda chain: chain.fire(
+                Trigger.attempt_discarded,
+                token=hold.token,
+                error=error,
+                delay=delay,
+                retry_at=chain.now + timedelta(seconds=delay),
+                usage=spending.usage,
+            )
+        )
+        return True
+    arguments = _with_usage(Arguments(token=hold.token, error=error), spending)
+    await hold.fire(lambda chain: chain.fire(Trigger.compaction_failed, **arguments))
+    return False
+
+
+def _with_usage(arguments: Arguments, spending: Spending) -> Arguments:
+    """Return the arguments with what was used; a compaction that called no model has used nothing."""
+    if spending.usage is not None:
+        arguments["usage"] = spending.usage
+    return arguments
+
+
+async def can_fold(hold: Hold) -> bool:
+    """Whether the model sees anything but what has to stay."""
+    history = (await hold.current_view()).messages
+    return len(_kept(hold, history)) < len(history)
 
 
 def _kept(hold: Hold, history: Sequence[Message]) -> set[int]:
     """Return the positions of what is not folded: user messages without an answer, a step with open calls."""
-    kept = set(unanswered(history))
-    if hold.facts.open_calls:
-        step = hold.facts.step.number
-        kept.update(message.position for message in history if message.step == step)
-    return kept
+    return {*unanswered(history), *_open_step(hold, history)}
 
 
-async def _fold(hold: Hold, history: Sequence[Message], kept: set[int]) -> Folded:
-    policy, clock = hold.desk.settings.compaction, hold.desk.clock
-    to_fold = [message for message in history if message.position not in kept]
-    strategy = policy.strategy or (lambda _messages, _budget: _summarise(hold, to_fold))
-    known = hold.facts.compaction
-    budget = Budget(context_tokens=known.context_tokens, context_limit=known.context_limit, compactions=known.count)
-    with anyio.CancelScope() as scope:
-        timer = clock.call_later(policy.timeout, scope.cancel)
-        try:
-            folded = await strategy(tuple(history), budget)
-        except ModelError:
-            raise
-        except Exception as error:
-            raise ModelError(
-                "bad_request", message=f"the compaction failed: {type(error).__name__}: {error}"
-            ) from error
-        finally:
-            timer.cancel()
-        if folded is None:
-            raise ModelError("bad_request", message="nothing was folded")
-        return folded
-    raise ModelError("network", message=f"no summary within {policy.timeout:g} s")
+def _open_step(hold: Hold, history: Sequence[Message]) -> set[int]:
+    step = hold.facts.step.number if hold.facts.open_calls else None
+    return {message.position for message in history if message.step == step and message.role != "user"}
 
 
-async def _summarise(hold: Hold, messages: Sequence[Message]) -> Folded:
-    policy = hold.desk.settings.compaction
-    model = policy.model or hold.desk.model
-    asked = sendable(messages)
-    if not asked:
-        raise ModelError("bad_request", message="there was nothing to fold")
-    asked.append(transient("user", policy.prompt, asked[-1]))
-    request = request_of(hold, "summary", asked)
-    with hold.desk.observers.model_call(model, request) as call:
-        reply = await model.generate(request)
-        if call is not None:
-            call.reply = reply
-    text = reply.text.strip()
-    return Folded(
-        messages=[transient("user", SUMMARY_PREFIX + text, messages[-1])] if text else [],
-        usage=reply.usage,
-    )
+def _to_summarise(
+    hold: Hold, history: Sequence[Message], sendable: Sequence[Message], kept: set[int]
+) -> Sequence[Message]:
+    """Return what is shown to who writes the summary: the prompt as it was, up to the last message that is folded.
 
-
-def _summary_of(history: Sequence[Message], folded: Folded, kept: set[int]) -> Summary:
-    """Return the summary with what is carried: what had to be kept, and what the strategy kept."""
-    chosen = {message.position for message in folded.messages if message.position}
-    carried = _with_partners(history, kept | chosen)
-    text = "\n\n".join(message.text for message in folded.messages if not message.position)
-    if not text.strip():
-        raise ModelError("bad_request", message="the summary was empty")
-    return Summary(
-        text=text,
-        carried=tuple(sorted(carried)),
-        folded=len(history) - len(carried),
-        awaits_answer=bool(unanswered(history)),
-    )
-
-
-def _with_partners(history: Sequence[Message], carried: set[int]) -> set[int]:
-    """Return the positions to carry so that no call is parted from its result."""
-    together: dict[str, set[int]] = {}
-    for message in history:
-        ids = [call.call_id for call in message.calls] + ([message.result.call_id] if message.result else [])
-        for call_id in ids:
-            together.setdefault(call_id, set()).add(message.position)
-    whole = set(carried)
-    while True:
-        grown = whole.union(*(partners for partners in together.values() if partners & whole))
-        if grown == whole:
-            return whole
-        whole = grown
+    What is kept is among it where it stands before: the summary is about it. Calls without a result are not; where
+    nothing else has been said since the user's words, the summary is of these alone.
+    """
+    still_open = _open_step(hold, history)
+    folded = [place for place, message in enumerate(sendable) if message.position not in kept]
+    if not folded and still_open:
+        folded = [place for place, message in enumerate(sendable) if message.position not in still_open]
+    last = max(folded, default=-1)
+    return [message for message in sendable[: last + 1] if message.position not in still_open]

@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
-from contextlib import AsyncExitStack, nullcontext
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Sequence
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, nullcontext
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import anyio
-from anyio.abc import TaskGroup
 
 from turnwise.engine.apply import Applier
-from turnwise.engine.chat import Chat, Page, SendReceipt, SubmissionReceipt, TurnResult, chat_of
-from turnwise.engine.clock import Clock, SystemClock
-from turnwise.engine.commands import Commands, check_client_tools
+from turnwise.engine.chat import (
+    Chat,
+    Compaction,
+    Page,
+    SendReceipt,
+    SubmissionReceipt,
+    TurnResult,
+    UsageEntry,
+    chat_of,
+    listed_chat,
+)
+from turnwise.engine.clock import Clock, GuardedClock, SteadyClock, SystemClock
+from turnwise.engine.commands import CLIENT, Commands, check_client_tools
+from turnwise.engine.diagnosis import Diagnosis, diagnose, flaws_of
+from turnwise.engine.erasing import Erasable, Erasure, wanted
 from turnwise.engine.explain import Explanation, explanation
 from turnwise.engine.following import follow, wait_for
+from turnwise.engine.guarded_store import guarded_store
 from turnwise.engine.hold import Desk
 from turnwise.engine.hooks import Hooks, PrepareMessages, Reminder
 from turnwise.engine.hub import Hub
@@ -24,28 +36,47 @@ from turnwise.engine.models import lifetime_of, model_from
 from turnwise.engine.observation import Observer, Observers
 from turnwise.engine.prompt import continued, sendable
 from turnwise.engine.settings import Settings
+from turnwise.engine.tasks import Lifetime, Tasks
 from turnwise.engine.toolbox import Toolbox
 from turnwise.engine.tools import Tool, ToolFunction, tools_by_name
-from turnwise.engine.views import View, raw_view, user_view
+from turnwise.engine.turns import TurnReader, turn_result
+from turnwise.engine.user_code import LAST_PATIENCE
+from turnwise.engine.views import View, compactions_of, raw_view, transcript_of, user_view
+from turnwise.engine.watching import watch
 from turnwise.engine.worker import Worker
 from turnwise.persistence.audit import AuditRecord, export
+from turnwise.persistence.examination import lines_of
 from turnwise.persistence.locate import store_from_url
 from turnwise.persistence.protocol import ChatStore
-from turnwise.persistence.verification import Verdict, verify_records
+from turnwise.persistence.verification import Verdict, verify_stored
 from turnwise.providers.protocol import Model
+from turnwise.providers.windows import window_of
 from turnwise.states.calls import ClientTool, ToolResult
-from turnwise.states.errors import SettingsError, TurnwiseError
-from turnwise.states.events import Event
+from turnwise.states.checked import checked, fit
+from turnwise.states.errors import ChatUnreadable, EngineClosed, SettingsError
+from turnwise.states.events import Event, PartEvent
 from turnwise.states.facts import Facts, Profile
-from turnwise.states.messages import Content, Message, QueuedMessage, parts_of
+from turnwise.states.limits import JsonObject, Key, Label, Ordinal, PageSize, Seconds
+from turnwise.states.messages import Content, Message, QueuedMessage
 from turnwise.states.names import RESTING, ChatState, Trigger, WhenBusy
+from turnwise.states.shapes import at_most
+from turnwise.states.transcript import Transcript, fold
+
+NOT_OPEN: Final = "the engine is not open; use it inside 'async with Engine(...)'"
+LEFT: Final = (
+    "the engine was closed; open one inside 'async with Engine(...)' and go on after the last event you have seen"
+)
+RELEASED: Final = "the engine has let its followers go; open one elsewhere and go on after the last event you have seen"
 
 
+@checked
 class Engine:
     """Runs the life of chats on a store. Every change is one durable transaction; every answer is what is stored.
 
     Use it as an async context manager: entering opens the store and, unless `Settings(run_worker=False)`, starts a
     worker in this process; leaving gives running chats their grace and then back to the store.
+
+    Every command takes `actor`: who acts, as the audit log shall name them.
 
     Args:
         store: `sqlite:///path`, `sqlite://` (in memory), `postgresql://...`, or a `ChatStore`.
@@ -61,6 +92,8 @@ class Engine:
         SettingsError: something of it makes no sense.
     """
 
+    _patience = LAST_PATIENCE
+
     def __init__(  # noqa: PLR0913 - the contract
         self,
         store: str | ChatStore,
@@ -74,81 +107,97 @@ class Engine:
         clock: Clock | None = None,
     ) -> None:
         self.settings = settings or Settings()
-        self._clock = clock or SystemClock()
+        self._clock: SteadyClock = SystemClock() if clock is None else GuardedClock(clock)
         self._model = model_from(model)
         self._models_lifetime = lifetime_of(self._model) if isinstance(model, str) else nullcontext()
         self._toolbox = Toolbox(tools_by_name(tools), self.settings)
         self._hooks = Hooks(tuple(reminders), prepare_messages)
         self._observers = Observers(tuple(observers))
         self._store = (
-            store_from_url(store, durability=self.settings.durability, now=clock.now if clock else None)
+            store_from_url(store, durability=self.settings.durability, now=None if clock is None else self._clock.now)
             if isinstance(store, str)
-            else store
+            else guarded_store(store)
         )
         self._hub = Hub()
-        self._opened = AsyncExitStack()
-        self._tasks: TaskGroup | None = None
+        self._lifetime = Lifetime()
         self._worker: Worker | None = None
         self._commands_or_none: Commands | None = None
+        self._closed: str | None = NOT_OPEN
 
     async def __aenter__(self) -> Self:
-        """Open the store and start the worker."""
-        async with AsyncExitStack() as opening:
-            await opening.enter_async_context(self._models_lifetime)
-            await self._store.open()
-            opening.push_async_callback(self._store.close)
-            self._opened = opening.pop_all()
-        self._tasks = await anyio.create_task_group().__aenter__()
-        limits = self.settings.limits(self._model.context_limit)
-        desk = Desk(
-            applier=Applier(self._store, self._hub, limits, self._observers),
-            model=self._model,
-            toolbox=self._toolbox,
-            settings=self.settings,
-            clock=self._clock,
-            worker_id=worker_name(),
-            tasks=self._tasks,
-            hooks=self._hooks,
-        )
-        self._tasks.start_soon(desk.errands.run, self._tasks)
-        if self.settings.run_worker:
-            self._worker = Worker(desk)
-            self._store.attend(desk.worker_id)
-            self._hub.observe(self._worker.observe)
-            self._tasks.start_soon(self._worker.run)
-        self._commands_or_none = Commands(desk, self._worker)
-        self._tasks.start_soon(self._watch)
+        """Open the store and start the worker.
+
+        Raises:
+            EngineInUse: it is open already.
+            SettingsError: the event loop is not asyncio's.
+            StoreError: the store cannot be opened.
+        """
+        await self._lifetime.begin(self._life)
         return self
 
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Stop the worker, then close the store and what the engine made itself."""
-        if self._tasks is None:
-            return
-        tasks, worker, self._tasks = self._tasks, self._worker, None
-        self._commands_or_none = self._worker = None
-        try:
-            if worker is not None:
-                with anyio.CancelScope(shield=True):
-                    await worker.stop()
-            tasks.cancel_scope.cancel()
-            await tasks.__aexit__(None, None, None)
-        finally:
-            with anyio.CancelScope(shield=True):
-                await self._opened.aclose()
+        """Stop the worker, then close the store and what the engine made itself. Any task of the loop may do it."""
+        await self._lifetime.end()
+
+    @asynccontextmanager
+    async def _life(self) -> AsyncIterator[None]:
+        """Be open inside: the store and what runs on it belong to the task that enters this."""
+        async with AsyncExitStack() as opened:
+            await opened.enter_async_context(self._models_lifetime)
+            await self._store.open()
+            opened.push_async_callback(self._store.close)
+            self._hub, tasks = Hub(), Tasks(self._patience)
+            desk = Desk(
+                applier=Applier(self._store, self._hub, self.settings.limits(window_of(self._model)), self._observers),
+                model=self._model,
+                toolbox=self._toolbox,
+                settings=self.settings,
+                clock=self._clock,
+                worker_id=worker_name(),
+                tasks=tasks,
+                hooks=self._hooks,
+            )
+            await opened.enter_async_context(tasks.running())
+            if self.settings.run_worker:
+                self._worker = Worker(desk)
+                self._store.attend(desk.worker_id)
+                self._hub.observe(self._worker.observe)
+                tasks.start_soon(self._worker.run)
+            self._commands_or_none = Commands(desk, self._worker)
+            tasks.start_soon(watch, self._store, self._hub, self._hear)
+            self._closed = None
+            try:
+                yield
+            finally:
+                self._commands_or_none = None
+                if self._worker is not None:
+                    await self._worker.stop()
+                    self._worker = None
+                self._closed = LEFT
+                self._hub.close(LEFT)
+
+    def release_followers(self) -> None:
+        """End what waits: every `events`, `wait`, `ask` and `stream`, under way or yet to come, by `EngineClosed`.
+
+        For a server that is told to stop and waits for its connections before it leaves the engine. What was told until
+        then is still yielded; the chats run on until the engine is left.
+        """
+        self._hub.close(RELEASED)
 
     # Chats
 
-    async def create_chat(
+    async def create_chat(  # noqa: PLR0913 - the contract
         self,
         *,
         system: str | None = None,
         client_tools: Sequence[ClientTool] = (),
-        owner: str | None = None,
-        title: str | None = None,
-        metadata: Mapping[str, Any] | None = None,
+        owner: Key | None = None,
+        title: Label | None = None,
+        metadata: JsonObject | None = None,
         parent: str | None = None,
+        actor: str = CLIENT,
     ) -> Chat:
         """Create a chat, in `waiting`.
 
@@ -157,9 +206,10 @@ class Engine:
             ChatNotFound: there is no chat `parent`.
         """
         declared = check_client_tools(client_tools, self._toolbox.tools)
+        fit("system", at_most(self.settings.message_limit_bytes), system or "")
         if parent is not None:
-            await self._store.facts(parent)
-        return await self._commands.create(
+            await self._chats().facts(parent)
+        return await self._commands(actor).create(
             lambda chain: Profile(
                 created_at=chain.now,
                 system=system,
@@ -177,41 +227,46 @@ class Engine:
         Raises:
             ChatNotFound: there is no such chat.
         """
-        return chat_of(await self._store.facts(chat_id))
+        return chat_of(await self._chats().facts(chat_id))
 
     async def list_chats(
         self,
         *,
-        owner: str | None = None,
+        owner: Key | None = None,
         state: ChatState | str | None = None,
-        limit: int = 50,
+        limit: PageSize = 50,
         after: str | None = None,
     ) -> Page[Chat]:
-        """Return chats, newest first, a page at a time."""
-        if limit < 1:
-            raise SettingsError("limit", f"must be at least 1; it was {limit}")
+        """Return chats, newest first, a page at a time.
+
+        A chat that cannot be read is there, too: `unreadable` says why, and it holds what could be read of it.
+        """
         wanted = None if state is None else _state(state)
-        found = await self._store.chats(owner=owner, state=wanted, limit=limit + 1, after=after)
-        chats = [chat_of(facts) for facts in found[:limit]]
+        found = await self._chats().chats(owner=owner, state=wanted, limit=limit + 1, after=after)
+        chats = [listed_chat(chat) for chat in found[:limit]]
         return Page(chats, chats[-1].id if len(found) > limit else None)
 
-    async def rename(self, chat_id: str, title: str | None) -> Chat:
+    async def chat_ids(self, prefix: str = "", *, limit: PageSize = 50) -> list[str]:
+        """Return the ids that begin with `prefix`: those first whose state changed last, unreadable chats included."""
+        return await self._chats().ids(prefix=prefix, limit=limit)
+
+    async def rename(self, chat_id: str, title: Label | None, *, actor: str = CLIENT) -> Chat:
         """Give a chat another title."""
-        return await self._commands.change(chat_id, Trigger.renamed, title=title)
+        return await self._commands(actor).change(chat_id, Trigger.renamed, title=title)
 
-    async def set_metadata(self, chat_id: str, metadata: Mapping[str, Any]) -> Chat:
+    async def set_metadata(self, chat_id: str, metadata: JsonObject, *, actor: str = CLIENT) -> Chat:
         """Replace a chat's metadata."""
-        return await self._commands.change(chat_id, Trigger.metadata_changed, metadata=dict(metadata))
+        return await self._commands(actor).change(chat_id, Trigger.metadata_changed, metadata=dict(metadata))
 
-    async def archive(self, chat_id: str) -> Chat:
+    async def archive(self, chat_id: str, *, actor: str = CLIENT) -> Chat:
         """Close a resting chat to everything but `unarchive`."""
-        return await self._commands.change(chat_id, Trigger.archived)
+        return await self._commands(actor).change(chat_id, Trigger.archived)
 
-    async def unarchive(self, chat_id: str) -> Chat:
+    async def unarchive(self, chat_id: str, *, actor: str = CLIENT) -> Chat:
         """Open an archived chat again."""
-        return await self._commands.change(chat_id, Trigger.unarchived)
+        return await self._commands(actor).change(chat_id, Trigger.unarchived)
 
-    async def fork(self, chat_id: str, *, at_version: int) -> Chat:
+    async def fork(self, chat_id: str, *, at_version: Ordinal, actor: str = CLIENT) -> Chat:
         """Create a chat that begins with another's history as of a version; the other is only read.
 
         Calls that were open then are closed. The new chat's audit log names parent, version and head hash.
@@ -219,7 +274,7 @@ class Engine:
         Raises:
             SettingsError: the chat has no such version.
         """
-        return await self._commands.fork(chat_id, at_version)
+        return await self._commands(actor).fork(chat_id, at_version)
 
     # Turns
 
@@ -229,7 +284,8 @@ class Engine:
         content: Content,
         *,
         when_busy: WhenBusy = "queue",
-        client_id: str | None = None,
+        client_id: Key | None = None,
+        actor: str = CLIENT,
     ) -> SendReceipt:
         """Accept a user message: it is answered next, or waits in the queue.
 
@@ -241,32 +297,57 @@ class Engine:
             ConflictingReplay: the `client_id` was used for other content.
             InvalidContent: the message says nothing.
         """
-        return await self._commands.send(chat_id, content, when_busy=when_busy, client_id=client_id)
+        return await self._commands(actor).send(chat_id, content, when_busy=when_busy, client_id=client_id)
 
-    async def ask(self, chat_id: str, content: Content, *, timeout: float | None = None) -> TurnResult:  # noqa: ASYNC109 - the contract's word
-        """Send a message and wait until the chat rests.
+    async def ask(
+        self,
+        chat_id: str,
+        content: Content,
+        *,
+        timeout: Seconds | None = None,  # noqa: ASYNC109 - the contract's word
+        actor: str = CLIENT,
+    ) -> TurnResult:
+        """Send a message and wait for the end of the turn that answers it, or until the chat rests before.
+
+        A message to a chat whose turn waits for the client, or that was interrupted meanwhile, stays in the queue; the
+        result's `message_state` says so.
 
         Raises:
-            TimeoutError: it did not come to rest in `timeout` seconds; the turn goes on.
+            TimeoutError: it took longer than `timeout` seconds; the turn goes on.
+            EngineClosed: the engine was closed, or let its followers go, before.
         """
-        known = (await self._store.facts(chat_id)).history.length
-        receipt = await self.send_message(chat_id, content)
+        receipt = await self.send_message(chat_id, content, actor=actor)
+        reader = TurnReader(self._chats(), self._hub, receipt)
         with anyio.fail_after(timeout):
-            facts = await wait_for(self._store, self._hub, chat_id, _rests_in(RESTING))
-        history = user_view(await self._store.history(chat_id, after=known))
-        start = next((place for place, message in enumerate(history) if message.id == receipt.message_id), len(history))
-        messages = history[start:]
-        answers = [message.text for message in messages if message.role == "assistant" and message.text]
-        return TurnResult(
-            chat=chat_of(facts),
-            text=answers[-1] if answers else "",
-            stop_reason=facts.stop_reason,
-            usage=facts.turn.usage,
-            messages=messages,
-            open_calls=list(facts.open_calls),
-        )
+            events = [event async for event in reader.events() if not isinstance(event, PartEvent)]
+        return turn_result(reader, fold(events), await self._chats().facts(chat_id))
 
-    async def submit_tool_results(self, chat_id: str, results: Sequence[ToolResult]) -> SubmissionReceipt:
+    async def stream(
+        self,
+        chat_id: str,
+        content: Content,
+        *,
+        when_busy: WhenBusy = "queue",
+        client_id: Key | None = None,
+        actor: str = CLIENT,
+    ) -> AsyncGenerator[Event, None]:
+        """Send a message and yield the events of the turn that answers it, from the message on, until the chat rests.
+
+        Of a message that waits in the queue nothing is told until its turn begins: nothing at all if the chat rests
+        before, or the message is deleted. The same `client_id` again yields the same turn again.
+
+        Raises:
+            EngineClosed: the engine was closed, or let its followers go; what was told until then is yielded.
+            TurnwiseError: the message is refused, see `send_message`.
+        """
+        receipt = await self.send_message(chat_id, content, when_busy=when_busy, client_id=client_id, actor=actor)
+        async with aclosing(TurnReader(self._chats(), self._hub, receipt).events()) as events:
+            async for event in events:
+                yield event
+
+    async def submit_tool_results(
+        self, chat_id: str, results: Sequence[ToolResult], *, actor: str = CLIENT
+    ) -> SubmissionReceipt:
         """Answer the open client calls: all of them, each once. The same submission again returns the first receipt.
 
         Raises:
@@ -275,85 +356,150 @@ class Engine:
             DeadlineExpired: a call was answered by its deadline.
             IllegalTransition: the chat does not ask for results.
         """
-        return await self._commands.submit(chat_id, results)
+        return await self._commands(actor).submit(chat_id, results)
 
-    async def interrupt(self, chat_id: str, *, reason: str | None = None) -> Chat:
+    async def interrupt(self, chat_id: str, *, reason: Label | None = None, actor: str = CLIENT) -> Chat:
         """Stop the chat. What was shown is kept, open calls are closed, the queue waits."""
-        return await self._commands.interrupt(chat_id, reason)
+        return await self._commands(actor).interrupt(chat_id, reason)
 
-    async def resume(self, chat_id: str) -> Chat:
+    async def resume(self, chat_id: str, *, actor: str = CLIENT) -> Chat:
         """Go on after an interrupt or an error: with the queue, or with the unfinished answer."""
-        return await self._commands.change(chat_id, Trigger.resume)
+        return await self._commands(actor).resume(chat_id)
 
-    async def edit_message(self, chat_id: str, message_id: str, content: Content) -> Chat:
+    async def edit_message(
+        self, chat_id: str, message_id: str, content: Content, *, client_id: Key | None = None, actor: str = CLIENT
+    ) -> Chat:
         """Replace a user message; what followed it, and the queue, is gone.
+
+        The same edit with the same `client_id` again changes nothing, and returns the chat as it stands.
 
         Raises:
             MessageNotFound: the history has no such user message.
+            ConflictingReplay: the `client_id` was used for another message or edit.
         """
-        return await self._commands.edit(chat_id, message_id, content)
+        return await self._commands(actor).edit(chat_id, message_id, content, client_id=client_id)
 
-    async def request_compaction(self, chat_id: str) -> Chat:
+    async def request_compaction(self, chat_id: str, *, actor: str = CLIENT) -> Chat:
         """Have a resting chat summarised now, whatever its size.
 
         Raises:
             NothingToCompact: no message is there to fold.
         """
-        return await self._commands.change(chat_id, Trigger.request_compaction)
+        return await self._commands(actor).change(chat_id, Trigger.request_compaction)
 
-    async def clear_context(self, chat_id: str) -> Chat:
+    async def clear_context(self, chat_id: str, *, actor: str = CLIENT) -> Chat:
         """Let a resting chat start anew for the model; the transcript stays."""
-        return await self._commands.change(chat_id, Trigger.clear_context)
+        return await self._commands(actor).change(chat_id, Trigger.clear_context)
 
     # The queue
 
     async def queued(self, chat_id: str) -> list[QueuedMessage]:
         """Return the messages that wait, head first."""
-        return list((await self._store.facts(chat_id)).queue)
+        return list((await self._chats().facts(chat_id)).queue)
 
-    async def edit_queued(self, chat_id: str, queued_id: str, content: Content) -> Chat:
+    async def edit_queued(self, chat_id: str, queued_id: str, content: Content, *, actor: str = CLIENT) -> Chat:
         """Replace a queued message; it keeps its place."""
-        return await self._commands.change(chat_id, Trigger.edit_queued, queued_id=queued_id, parts=parts_of(content))
+        commands = self._commands(actor)
+        parts = commands.parts_of(content)
+        return await commands.change(chat_id, Trigger.edit_queued, queued_id=queued_id, parts=parts)
 
-    async def delete_queued(self, chat_id: str, queued_id: str) -> Chat:
+    async def delete_queued(self, chat_id: str, queued_id: str, *, actor: str = CLIENT) -> Chat:
         """Take a message out of the queue."""
-        return await self._commands.change(chat_id, Trigger.delete_queued, queued_id=queued_id)
+        return await self._commands(actor).change(chat_id, Trigger.delete_queued, queued_id=queued_id)
 
-    async def promote_queued(self, chat_id: str, queued_id: str) -> Chat:
+    async def promote_queued(self, chat_id: str, queued_id: str, *, actor: str = CLIENT) -> Chat:
         """Make a queued message the next turn at once; what is under way is interrupted, its partial answer kept."""
-        return await self._commands.promote(chat_id, queued_id)
+        return await self._commands(actor).promote(chat_id, queued_id)
 
     # Reading
 
     async def messages(self, chat_id: str, *, view: View = "user") -> list[Message]:
-        """Return the history: as the user sees it, as the model's next request holds it, or without synthetic rows."""
+        """Return the history: as the user sees it, as the model's next request holds it, or without synthetic rows.
+
+        What `prepare_messages` and reminders make of the request is theirs alone and not shown.
+        """
         match view:
             case "user":
-                await self._store.facts(chat_id)
-                return user_view(await self._store.history(chat_id))
+                await self._chats().facts(chat_id)
+                return user_view(await self._chats().history(chat_id))
             case "raw":
-                await self._store.facts(chat_id)
-                return raw_view(await self._store.history(chat_id))
+                await self._chats().facts(chat_id)
+                return raw_view(await self._chats().history(chat_id))
             case "model":
-                facts = await self._store.facts(chat_id)
-                messages = sendable(await self._store.prompt(chat_id))
-                return continued(messages, self.settings.continue_prompt) if facts.history.unfinished else messages
+                facts = await self._chats().facts(chat_id)
+                messages = sendable(await self._chats().prompt(chat_id))
+                return continued(messages, self.settings.continue_prompt) if _is_continued(facts) else messages
         raise SettingsError("view", f"must be one of user, model, raw; it was {view!r}")
 
-    async def erase_message(self, chat_id: str, message_id: str) -> Chat:
-        """Blank what a message says, for good. Its digest stays, so that the audit log still verifies."""
-        return await self._commands.erase(chat_id, message_id)
+    async def transcript(self, chat_id: str) -> Transcript:
+        """Return what a person would see of the chat now, the reply under way included, without reading its events.
 
-    def events(self, chat_id: str, *, after: int = 0, follow: bool = True) -> AsyncGenerator[Event, None]:
+        All of it is of one moment: `events(after=transcript.seq)` tells what comes, no more and no less.
+
+        Raises:
+            ChatNotFound: there is no such chat.
+        """
+        return transcript_of(await self._chats().snapshot(chat_id))
+
+    async def compactions(self, chat_id: str) -> list[Compaction]:
+        """Return the compactions of a chat, oldest first: what each put in the place of what was said before.
+
+        Summaries are for the model: no event and no view of the user's shows them, so hand them to whom they concern.
+        """
+        await self._chats().facts(chat_id)
+        return compactions_of(await self._chats().history(chat_id), await self._chats().ledger(chat_id))
+
+    async def usage(self, chat_id: str) -> list[UsageEntry]:
+        """Return what each model call of a chat has used, in order: per attempt of a step, and per compaction.
+
+        A compaction that called no model has an entry without figures.
+        """
+        await self._chats().facts(chat_id)
+        return [
+            UsageEntry(entry.purpose, entry.turn, entry.step, entry.attempt, entry.usage)
+            for entry in await self._chats().ledger(chat_id)
+        ]
+
+    async def erase_message(self, chat_id: str, message_id: str, *, actor: str = CLIENT) -> Chat:
+        """Blank what a message says, for good, wherever it is told. The audit log still verifies.
+
+        Any message that was ever said can go: one that an edit has cut out, a summary, one that waits or was deleted
+        from the queue; of an archived chat, too. `erase` does the same, and returns what is told about it.
+
+        Raises:
+            MessageNotFound: the chat never had such a message.
+        """
+        return (await self._commands(actor).erase(chat_id, wanted([message_id], ()))).chat
+
+    async def erase(
+        self,
+        chat_id: str,
+        *,
+        messages: Sequence[str] = (),
+        what: Collection[Erasable] = (),
+        actor: str = CLIENT,
+    ) -> Erasure:
+        """Erase messages by their ids, or what is named as a whole, and return what was erased and what is left where.
+
+        Of a chat that cannot be read `everything` can be erased: a repair brings it to `error` first.
+
+        Raises:
+            MessageNotFound: the chat never had one of the messages.
+            InvalidArgument: neither `messages` nor `what` names anything.
+            ChatUnreadable: something of the chat cannot be read, and not everything is to go; nothing was erased.
+        """
+        return await self._commands(actor).erase(chat_id, wanted(messages, what))
+
+    def events(self, chat_id: str, *, after: Ordinal = 0, follow: bool = True) -> AsyncGenerator[Event, None]:
         """Yield the chat's events after number `after`, all that are kept; `follow=False` ends at the present."""
-        return _follow(self._store, self._hub, chat_id, after=after, live=follow)
+        return _follow(self._chats(), self._hub, chat_id, after=after, live=follow)
 
     async def wait(
         self,
         chat_id: str,
         *,
         until: Collection[ChatState | str] = RESTING,
-        timeout: float | None = None,  # noqa: ASYNC109 - the contract's word
+        timeout: Seconds | None = None,  # noqa: ASYNC109 - the contract's word
     ) -> Chat:
         """Return the chat once its state is in `until`; `interrupted` counts once settled.
 
@@ -362,56 +508,72 @@ class Engine:
         """
         wanted = frozenset(_state(state) for state in until)
         with anyio.fail_after(timeout):
-            return chat_of(await wait_for(self._store, self._hub, chat_id, _rests_in(wanted)))
+            return chat_of(await wait_for(self._chats(), self._hub, chat_id, _rests_in(wanted)))
 
     async def explain(self, chat_id: str) -> Explanation:
-        """Return where the chat stands, and in one sentence why it is not moving."""
-        facts = await self._store.facts(chat_id)
-        expiry = await self._store.lease_expiry(chat_id)
-        return explanation(facts, lease_expires=expiry, now=self._clock.now())
+        """Return where the chat stands, and in one sentence why it is not moving.
+
+        Of a chat that cannot be read: which table and column is wrong, and what can be done.
+        """
+        store = self._chats()
+        rest, flaws = await store.rest(chat_id), await flaws_of(store, chat_id)
+        try:
+            expiry = await store.lease_expiry(chat_id)
+        except ChatUnreadable:
+            expiry = None
+        return explanation(rest.facts, lease_expires=expiry, now=self._clock.now(), flaws=flaws or rest.flaws)
+
+    # Chats that cannot be read
+
+    def diagnose(self) -> AsyncIterator[Diagnosis]:
+        """Yield all that is wrong in the store, chat by chat: what cannot be read, and promises that are broken."""
+        return diagnose(self._chats())
+
+    async def repair(self, chat_id: str, *, actor: str = CLIENT) -> Chat:
+        """Bring a chat that cannot be read, or breaks a promise, to `error`, with all of it that can be read.
+
+        What cannot be read is kept, row by row, in the table `quarantine`. The audit log tells of the repair and is
+        otherwise left as it is.
+
+        Raises:
+            IllegalTransition: nothing is wrong with the chat.
+        """
+        return await self._commands(actor).repair(chat_id)
+
+    async def export_rows(self, chat_id: str) -> str:
+        """Return every row of a chat as it is stored, readable or not, as JSON Lines. Nothing is changed."""
+        return "".join(f"{line}\n" for line in lines_of(await self._chats().raw_rows(chat_id)))
 
     # The audit log
 
     async def audit(self, chat_id: str) -> list[AuditRecord]:
         """Return one record for every transition, in order of version."""
-        await self._store.facts(chat_id)
-        return await self._store.audit(chat_id)
+        await self._chats().facts(chat_id)
+        return await self._chats().audit(chat_id)
 
     async def export_audit(self, chat_id: str, *, key: bytes | None = None) -> str:
         """Return the log as JSON Lines, to be checked anywhere with `verify_export`; signed if a key is given."""
         return export(chat_id, await self.audit(chat_id), key=key)
 
     async def verify(self, chat_id: str) -> Verdict:
-        """Check the chain, and every transition and invariant against the declared table."""
-        facts = await self._store.facts(chat_id)
-        records = await self._store.audit(chat_id)
-        if len(records) < facts.version:
-            missing = len(records) + 1
-            return Verdict(
-                ok=False,
-                problem=f"The log ends at version {len(records)}, but the chat stands at version {facts.version}.",
-                position=missing,
-            )
-        return verify_records(records)
+        """Check the chain, every transition and invariant against the declared table, and every row against the log."""
+        return verify_stored(chat_id, await self._chats().rows(chat_id))
 
-    @property
-    def _commands(self) -> Commands:
+    def _commands(self, actor: str) -> Commands:
         if self._commands_or_none is None:
-            raise EngineClosed
-        return self._commands_or_none
+            raise EngineClosed(self._closed or LEFT)
+        self._lifetime.check_loop()
+        return self._commands_or_none.acting(actor)
 
-    async def _watch(self) -> None:
-        async for chat_id in self._store.watch():
-            self._hub.hint(chat_id)
-            if self._worker is not None:
-                await self._worker.hint(chat_id)
+    def _chats(self) -> ChatStore:
+        """The store, of an engine that is open."""
+        if self._closed is not None:
+            raise EngineClosed(self._closed)
+        return self._store
 
-
-class EngineClosed(TurnwiseError):
-    """The engine is not open: use it inside `async with`. Nothing was written."""
-
-    def __init__(self) -> None:
-        super().__init__("the engine is not open; use it inside 'async with Engine(...)'; nothing was written")
+    async def _hear(self, chat_id: str | None) -> None:
+        if self._worker is not None:
+            await self._worker.hint(chat_id)
 
 
 _follow = follow
@@ -426,6 +588,15 @@ def _state(state: ChatState | str) -> ChatState:
 
 def _rests_in(states: Collection[ChatState]) -> Any:
     def arrived(facts: Facts) -> bool:
-        return facts.state in states and (facts.state is not ChatState.interrupted or facts.settled)
+        return (
+            facts.stored_state is None
+            and facts.state in states
+            and (facts.state is not ChatState.interrupted or facts.settled)
+        )
 
     return arrived
+
+
+def _is_continued(facts: Facts) -> bool:
+    """Whether the model is asked next with the history as it stands: no result and no queued message comes before."""
+    return facts.history.unfinished and not facts.open_calls and not (facts.resting and facts.queue)

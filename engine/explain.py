@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from turnwise.engine.diagnosis import advice_on, told
 from turnwise.engine.identity import is_dead
+from turnwise.persistence.standing import Flaw
 from turnwise.states.calls import ToolCall
 from turnwise.states.decide import legal_triggers
 from turnwise.states.events import ErrorInfo
@@ -31,12 +34,16 @@ class Explanation:
     last_error: ErrorInfo | None
     legal_triggers: tuple[Trigger, ...]
     broken_promises: tuple[str, ...]
+    unreadable: tuple[Flaw, ...] = ()
+    """What is stored of the chat and cannot be read: where, as `table.column`, and what is wrong there."""
     reason: str
     """One sentence: why the chat is not moving, or what it is doing."""
 
 
-def explanation(facts: Facts, *, lease_expires: datetime | None, now: datetime) -> Explanation:
-    """Return the explanation of a chat at `now`."""
+def explanation(
+    facts: Facts, *, lease_expires: datetime | None, now: datetime, flaws: Sequence[Flaw] = ()
+) -> Explanation:
+    """Return the explanation of a chat at `now`; of one that has flaws, of what could be read of it."""
     timers = [
         *(call.deadline for call in facts.open_calls if call.deadline is not None),
         *([facts.step.retry_at] if facts.step.retry_at is not None and facts.state in LEASED else []),
@@ -49,13 +56,18 @@ def explanation(facts: Facts, *, lease_expires: datetime | None, now: datetime) 
         lease_worker=facts.lease.worker if facts.lease else None,
         lease_expires=lease_expires,
         next_timer=min(timers, default=None),
-        open_calls=facts.open_calls,
+        open_calls=tuple(call.shown for call in facts.open_calls),
         queued=len(facts.queue),
         last_error=facts.last_error,
-        legal_triggers=(Trigger.unarchived,) if facts.archived else legal_triggers(facts),
+        legal_triggers=legal_triggers(facts),
         broken_promises=broken_promises(facts),
-        reason=_reason(facts, lease_expires, now),
+        unreadable=tuple(flaws),
+        reason=_unreadable(flaws) if flaws else _reason(facts, lease_expires, now),
     )
+
+
+def _unreadable(flaws: Sequence[Flaw]) -> str:
+    return f"Something stored of the chat cannot be read: {told(flaws)}. What can be done: {advice_on(flaws)}."
 
 
 def _reason(facts: Facts, lease_expires: datetime | None, now: datetime) -> str:

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from turnwise.states.arguments import Inheritance
 from turnwise.states.facts import Facts
-from turnwise.states.messages import MarkerPart, Message, ToolResultPart
+from turnwise.states.messages import MarkerPart, Message, ToolResultPart, in_prompt_order
 from turnwise.states.names import Audience, CallStatus, Executor, Tail
 
 FORKED_TEXT = "Not run here: the chat was forked before a result was there."
@@ -21,17 +21,22 @@ def inheritance_of(facts: Facts, history: Sequence[Message], now: datetime) -> I
     start = marker.position if marker is not None else 0
     carried = boundary.carried if boundary is not None else ()
     compacted = boundary is not None and boundary.reason == "compaction"
-    seen = [
-        message
-        for message in messages
-        if message.audience is not Audience.user and (message.position > start or message.position in carried)
-    ]
+    seen = in_prompt_order(
+        [
+            message
+            for message in messages
+            if message.audience is not Audience.user and (message.position > start or message.position in carried)
+        ],
+        start,
+        carried,
+    )
+    summaries = sum(message.audience is Audience.model and message.position > start for message in seen)
     return Inheritance(
         messages=tuple(messages),
         boundary=start,
         carried=carried,
         compacted=compacted,
-        foldable=len(seen) - compacted,
+        foldable=len(seen) - summaries,
         serial=facts.serial + len(messages) - len(history),
         tail=_tail(seen),
         compactions=sum(part.reason == "compaction" for message in history if (part := _marker(message))),
@@ -74,6 +79,8 @@ def _tail(seen: Sequence[Message]) -> Tail:
     if not seen:
         return Tail.empty
     last = seen[-1]
+    if last.role == "user" and last.audience is Audience.model and last.step:
+        return Tail.answered  # a summary with nothing after it: what awaited an answer would have been carried
     if last.role != "assistant":
         return Tail.awaits_answer
     return Tail.partial if last.partial else Tail.answered

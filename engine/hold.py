@@ -4,27 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 
 import anyio.lowlevel
-from anyio.abc import TaskGroup
 
 from turnwise.engine.apply import Applier, Chain, Script
-from turnwise.engine.clock import Clock
-from turnwise.engine.errands import Errands
+from turnwise.engine.clock import SteadyClock, sleep
 from turnwise.engine.hooks import Hooks
 from turnwise.engine.observation import Observers
 from turnwise.engine.settings import Settings
+from turnwise.engine.tasks import Tasks
 from turnwise.engine.toolbox import Toolbox
 from turnwise.engine.view import View
 from turnwise.persistence.protocol import ChatStore, Committed
 from turnwise.providers.joining import ReplyBuilder
 from turnwise.providers.protocol import Model
+from turnwise.states.arguments import Origin
 from turnwise.states.decide import job_of
 from turnwise.states.effects import PutCall
 from turnwise.states.errors import IllegalTransition, StaleLease
 from turnwise.states.events import Event, PartEvent
 from turnwise.states.facts import Facts
-from turnwise.states.names import ChatState, Job, Trigger
+from turnwise.states.messages import Message
+from turnwise.states.names import Audience, ChatState, Job, Trigger
+
+A_MOMENT = 0.02
+"""Seconds for which what a commit found is believed when a tool is to start."""
 
 
 class Moved(Exception):
@@ -39,13 +44,13 @@ class Desk:
     model: Model
     toolbox: Toolbox
     settings: Settings
-    clock: Clock
+    clock: SteadyClock
     worker_id: str
-    tasks: TaskGroup
-    """Where work runs that must not hold a job up: the storing of parts, a tool that ignores its cancellation."""
+    tasks: Tasks
+    """Where work runs that must not hold a job up: the storing of parts, whatever others wrote."""
     hooks: Hooks
-    errands: Errands = field(default_factory=Errands)
-    """What a timer wants done there."""
+    warned_of: set[tuple[str, str]] = field(default_factory=set)
+    """Providers and models of which was told that nobody knows their context window."""
     stopping: bool = False
     """Whether the worker is about to stop, and takes on nothing more."""
 
@@ -53,6 +58,11 @@ class Desk:
     def store(self) -> ChatStore:
         """The store."""
         return self.applier.store
+
+    @property
+    def actor(self) -> str:
+        """The worker, as the audit log names it."""
+        return f"worker:{self.worker_id}"
 
     @property
     def observers(self) -> Observers:
@@ -65,16 +75,16 @@ class Desk:
         A chat that waits for a worker is claimed if `claims`; the first trigger of the job is fired.
         """
         while claims and not self.stopping and chain.facts.state is ChatState.pending:
-            chain.fire(Trigger.claimed, worker=self.worker_id)
+            chain.fire(Trigger.claimed, worker=self.worker_id, actor=self.actor)
         facts = chain.facts
         if facts.lease is None or facts.lease.worker != self.worker_id or not chain.entered:
             return
         token = facts.lease.token
-        if facts.state is ChatState.compacting or (facts.state is ChatState.streaming and facts.step.retry_at is None):
-            chain.fire(Trigger.attempt_started, token=token)
+        if facts.state in (ChatState.streaming, ChatState.compacting) and facts.step.retry_at is None:
+            chain.fire(Trigger.attempt_started, token=token, actor=self.actor)
         elif facts.state is ChatState.executing_tools:
             for call in self.toolbox.first_calls(facts):
-                chain.fire(Trigger.call_started, token=token, call_id=call.call_id)
+                chain.fire(Trigger.call_started, token=token, call_id=call.call_id, actor=self.actor)
 
 
 @dataclass(slots=True)
@@ -90,6 +100,8 @@ class Hold:
     """Step and attempt that this holder started."""
     heard: ReplyBuilder | None = None
     """What came of the attempt that this holder started last."""
+    origin: Origin | None = None
+    """Which model was asked for that attempt, and with what."""
     begun_calls: set[str] = field(default_factory=set)
     """Calls that this holder started."""
     view: View | None = None
@@ -97,6 +109,14 @@ class Hold:
     decided: Facts | None = None
     """Where this holder itself has last decided to bring the chat."""
     _inherited: frozenset[str] | None = None
+    _asked: float = 0.0
+    """When the last commit was asked for, by the machine's monotonic clock."""
+    _told_at: datetime | None = None
+    """The database's time of the last commit."""
+    _told_after: float = 0.0
+    """When it was, by the monotonic clock."""
+    _before_boundary: tuple[View, list[Message]] | None = None
+    """What of the turn stands before the view's boundary, read once for a view."""
 
     @property
     def chat_id(self) -> str:
@@ -109,11 +129,50 @@ class Hold:
         return self.facts.lease is None or self.facts.lease.token != self.token
 
     async def current_view(self) -> View:
-        """Return what the model sees, read from the store only when it is not in hand."""
+        """Return what the model sees, read from the store only when it is not in hand.
+
+        Raises:
+            Moved: the chat is not any more what this holder knows of it.
+        """
         if self.view is None or self.view.history_version != self.facts.history_version:
             version = self.facts.history_version
-            self.view = View(await self.desk.store.prompt(self.chat_id), version)
+            view = View(await self.desk.store.prompt(self.chat_id), version)
+            await self._check_lease(version)
+            self.view = view
         return self.view
+
+    async def _check_lease(self, history_version: int) -> None:
+        """Make sure that what was read is of the step in hand: a worker that was frozen may have lost the chat.
+
+        Raises:
+            Moved: the chat is somebody else's, or its messages have changed.
+        """
+        facts = await self.desk.store.facts(self.chat_id)
+        if facts.lease is None or facts.lease.token != self.token or facts.history_version != history_version:
+            self.observe(facts)
+            raise Moved
+
+    async def messages_of_turn(self) -> list[Message]:
+        """Return what was said in the turn under way, and is not cut, a part that was folded too."""
+        turn, boundary, view = self.facts.turn, self.facts.history.boundary, await self.current_view()
+        if self._before_boundary is None or self._before_boundary[0] is not view:
+            folded = boundary > turn.after
+            history = await self.desk.store.history(self.chat_id, after=turn.after) if folded else []
+            self._before_boundary = view, [message for message in history if message.position < boundary]
+        later = (
+            message
+            for message in view.messages
+            if message.position > boundary and message.audience is Audience.everyone
+        )
+        return [message for message in (*self._before_boundary[1], *later) if message.turn == turn.number]
+
+    async def wait_for_retry(self) -> None:
+        """Wait until the next attempt may start."""
+        step = self.facts.step
+        if step.retry_at is not None and self._told_at is not None:
+            # Both by the database's clock, which may step meanwhile, or have stepped before this worker took over.
+            left = min((step.retry_at - self._told_at).total_seconds(), step.retry_delay)
+            await sleep(self.desk.clock, left - (self.desk.clock.monotonic() - self._told_after))
 
     async def knows_call(self, call_id: str) -> bool:
         """Return whether the chat has ever had a call of that id."""
@@ -142,6 +201,7 @@ class Hold:
             Moved: the chat is not any more where the job believed it to be. Nothing was written.
         """
         known = found = self.facts
+        self._asked = self.desk.clock.monotonic()
 
         def whole(chain: Chain) -> None:
             nonlocal found
@@ -152,9 +212,7 @@ class Hold:
                 self.decided = chain.facts
 
         try:
-            committed = await self.desk.applier.change(
-                self.chat_id, whole, actor=f"worker:{self.desk.worker_id}", shown=shown
-            )
+            committed = await self.desk.applier.change(self.chat_id, whole, actor=self.desk.actor, shown=shown)
         except (StaleLease, IllegalTransition) as error:
             await anyio.lowlevel.checkpoint_if_cancelled()
             self.facts = await self.desk.store.facts(self.chat_id)
@@ -169,6 +227,25 @@ class Hold:
         self.take(committed)
         await anyio.lowlevel.checkpoint_if_cancelled()
         return self.facts
+
+    async def assert_tools_may_start(self) -> None:
+        """Make sure that the chat still executes tools here: looked up, unless the last commit was a moment ago.
+
+        An interrupt that another process commits after this look is not seen: that is the moment that remains.
+
+        Raises:
+            Moved: it does not.
+        """
+        if self.desk.clock.monotonic() - self._asked >= A_MOMENT:
+            try:
+                await self.desk.store.journal(self.chat_id, self.token, ChatState.executing_tools, ())
+            except StaleLease:
+                facts = await self.desk.store.facts(self.chat_id)
+                self.desk.applier.hub.tell(facts)
+                self.observe(facts)
+                raise Moved from None
+        if self.lost or self.facts.state is not ChatState.executing_tools:
+            raise Moved
 
     async def show(self, state: ChatState, events: Sequence[Event]) -> None:
         """Store events of the running job, then show them.
@@ -186,12 +263,14 @@ class Hold:
     def take(self, committed: Committed) -> None:
         """Take in what this holder committed."""
         self.observe(committed.facts)
+        self._told_at, self._told_after = committed.at, self.desk.clock.monotonic()
         for decision in committed.decisions:
             after = decision.facts
             if after.lease is not None and after.lease.worker == self.desk.worker_id:
                 self.token = after.lease.token
             if decision.trigger is Trigger.attempt_started:
                 self.begun_attempt, self.heard = (after.step.number, after.step.attempt), None
+                self.origin = None
             for write in decision.writes:
                 if isinstance(write, PutCall) and decision.trigger is Trigger.call_started:
                     self.begun_calls.add(write.call.call_id)

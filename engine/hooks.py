@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+import inspect
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import Any
 
 from turnwise.states.facts import Facts
 from turnwise.states.messages import Message, ToolCallPart
+from turnwise.states.names import Purpose
+from turnwise.states.usage import NO_USAGE, Usage
 
 WINDOW = 5
 """How many of the last calls a reminder producer sees."""
@@ -18,6 +23,10 @@ class PastCall:
 
     name: str
     succeeded: bool
+    call_id: str = ""
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    output: Any = None
+    """What the model was given as its result."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,19 +37,43 @@ class LoopState:
     step: int
     """The step of the turn that is about to be asked, from 1."""
     call_count: int
-    """Calls answered in this turn, as far as the model still sees them."""
+    """Calls answered in this turn, those before a compaction too."""
     last_call: PastCall | None
     last_calls: tuple[PastCall, ...]
-    """The last calls, at most five, oldest first."""
+    """The last calls of the turn, at most five, oldest first."""
     compactions: int
     """Compactions committed in this chat so far."""
+    usage: Usage = NO_USAGE
+    """What the turn has used so far."""
+    context_tokens: int | None = None
+    """How full the context was at the last step; `None` if nobody knows, as right after a compaction."""
+    context_limit: int | None = None
 
 
 Reminder = Callable[[LoopState], Sequence[str]]
 """Produces reminders for one request; each becomes a system message of that request only."""
 
-PrepareMessages = Callable[[list[Message]], list[Message] | Awaitable[list[Message]]]
-"""Replaces the messages of one request."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestContext:
+    """What a request is for, for a hook that prepares its messages."""
+
+    chat_id: str
+    owner: str | None
+    metadata: Mapping[str, Any]
+    purpose: Purpose
+    """`"step"` for an answer, `"summary"` for what a compaction asks."""
+    step: int
+
+
+Prepared = list[Message] | None
+"""Messages for one request; `None` means: no change."""
+
+PrepareMessages = (
+    Callable[[list[Message]], Prepared | Awaitable[Prepared]]
+    | Callable[[list[Message], RequestContext], Prepared | Awaitable[Prepared]]
+)
+"""Replaces the messages of one request. A hook with a second parameter is told what the request is for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,21 +93,55 @@ def history_was_compacted(state: LoopState) -> Sequence[str]:
     )
 
 
-def loop_state(facts: Facts, messages: Sequence[Message]) -> LoopState:
-    """Return the loop state for a request made of `messages`."""
-    turn = [message for message in messages if message.turn == facts.turn.number]
+async def prepared(hook: PrepareMessages | None, messages: list[Message], context: RequestContext) -> list[Message]:
+    """Return the messages as the hook wants them; it works on copies."""
+    if hook is None:
+        return messages
+    copies = [message.model_copy(deep=True) for message in messages]
+    given: Any = hook(copies, context) if _wants_context(hook) else hook(copies)  # type: ignore[call-arg]
+    if inspect.isawaitable(given):
+        given = await given
+    return messages if given is None else list(given)
+
+
+def _wants_context(hook: Callable[..., Any]) -> bool:
+    """Whether the hook has a second parameter that nobody has given a value."""
+    try:
+        parameters = list(inspect.signature(hook).parameters.values())
+    except (TypeError, ValueError):
+        return False
+    by_place = [each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+    return len(by_place) > 1 and (by_place[1].default is inspect.Parameter.empty or by_place[1].name == "context")
+
+
+def loop_state(facts: Facts, turn: Sequence[Message]) -> LoopState:
+    """Return the loop state, given the messages of the turn."""
     results = {message.result.call_id: message.result for message in turn if message.result is not None}
-    past = [
-        PastCall(part.name, succeeded=not results[part.call_id].is_error)
+    answered = [
+        (part, results[part.call_id])
         for message in turn
         for part in message.parts
         if isinstance(part, ToolCallPart) and part.call_id in results
     ]
+    past = [
+        PastCall(
+            part.name,
+            succeeded=not result.is_error,
+            call_id=part.call_id,
+            arguments=deepcopy(part.arguments),
+            output=deepcopy(result.output),
+        )
+        for part, result in answered[-WINDOW:]
+    ]
+    known = facts.compaction
     return LoopState(
         chat_id=facts.chat_id,
         step=facts.turn.steps,
-        call_count=len(past),
+        call_count=len(answered),
         last_call=past[-1] if past else None,
-        last_calls=tuple(past[-WINDOW:]),
-        compactions=facts.compaction.count,
+        last_calls=tuple(past),
+        compactions=known.count,
+        usage=facts.turn.usage,
+        context_tokens=known.context_tokens,
+        context_limit=known.context_limit,
     )

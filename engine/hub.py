@@ -12,6 +12,7 @@ from contextlib import contextmanager
 import anyio
 
 from turnwise.persistence.protocol import Committed
+from turnwise.states.errors import EngineClosed
 from turnwise.states.events import Event
 from turnwise.states.facts import Facts
 
@@ -26,6 +27,7 @@ class Listener:
         self._bell = anyio.Event()
         self._buffer: deque[Event] = deque()
         self._failure: Exception | None = None
+        self._end: str | None = None
         self.behind = True
         """Whether the store may hold events that the hub did not bring; who has read them all says so."""
         self.facts: Facts | None = None
@@ -46,8 +48,11 @@ class Listener:
         """Wait until something may have happened since the last wait.
 
         Raises:
+            EngineClosed: nothing will be told here any more, and all that was told has been seen.
             Exception: what made this chat impossible to go on with in this process.
         """
+        if self._end is not None and not self._bell.is_set():
+            raise EngineClosed(self._end)
         await self._bell.wait()
         self._bell = anyio.Event()
         if self._failure is not None:
@@ -74,6 +79,11 @@ class Listener:
         self._failure = failure
         self._bell.set()
 
+    def end(self, why: str) -> None:
+        """Let the reader go, once it has seen what it was told."""
+        self._end = why
+        self._bell.set()
+
 
 class Hub:
     """Connects what is committed with who waits for it."""
@@ -81,6 +91,8 @@ class Hub:
     def __init__(self) -> None:
         self._listeners: dict[str, dict[Listener, None]] = {}
         self._observers: list[Callable[[Facts], None]] = []
+        self.closed: str | None = None
+        """Why nobody is told anything any more."""
 
     def observe(self, observer: Callable[[Facts], None]) -> None:
         """Call `observer` with the facts of every chat that this process changes."""
@@ -90,6 +102,8 @@ class Hub:
     def listen(self, chat_id: str) -> Iterator[Listener]:
         """Listen to one chat."""
         listener = Listener()
+        if self.closed is not None:
+            listener.end(self.closed)
         self._listeners.setdefault(chat_id, {})[listener] = None
         try:
             yield listener
@@ -106,6 +120,11 @@ class Hub:
         for listener in self._listeners.get(committed.facts.chat_id, ()):
             listener.ring(committed.events, committed.facts)
 
+    def tell(self, facts: Facts) -> None:
+        """Tell of what was read of a chat that another process has changed."""
+        for observer in self._observers:
+            observer(facts)
+
     def show(self, chat_id: str, events: Sequence[Event]) -> None:
         """Give stored events to the chat's listeners."""
         for listener in self._listeners.get(chat_id, ()):
@@ -121,3 +140,12 @@ class Hub:
         """Wake the listeners of a chat with an error: its state could not be stored."""
         for listener in self._listeners.get(chat_id, ()):
             listener.fail(failure)
+
+    def close(self, why: str) -> None:
+        """Let all listeners go, those that come later too. The first reason stands."""
+        if self.closed is not None:
+            return
+        self.closed = why
+        for listeners in self._listeners.values():
+            for listener in listeners:
+                listener.end(why)

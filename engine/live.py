@@ -44,17 +44,21 @@ class LiveParts:
         if self._window is not None:
             self._window.cancel()
 
-    async def close(self) -> list[PartEvent]:
-        """Stop showing, wait for what is being stored, and return what was not shown."""
+    async def end(self) -> None:
+        """Stop showing, and wait for what is being stored: what is kept of the attempt is read after it."""
         self.stop()
         if self._stored is not None:
             await self._stored.wait()
+
+    async def close(self) -> list[PartEvent]:
+        """Stop showing, wait for what is being stored, and return what was not shown."""
+        await self.end()
         if self.failure is not None:
             raise self.failure
         return self._events()
 
     def _window_is_over(self) -> None:
-        self._hold.desk.errands.start_soon(self._store)
+        self._hold.desk.tasks.start_soon(self._store)
 
     async def _store(self) -> None:
         """Store what has gathered, then show it."""

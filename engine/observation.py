@@ -12,6 +12,8 @@ from time import perf_counter
 from typing import TypeVar
 
 from turnwise.engine.log import Log
+from turnwise.engine.prompt import length_of
+from turnwise.engine.user_code import guarded
 from turnwise.providers.protocol import Model, ModelReply, ModelRequest
 from turnwise.states.calls import CallOutcome, ToolCall
 from turnwise.states.decide import Decision
@@ -27,12 +29,28 @@ class ModelCall:
     provider: str
     model: str
     request: ModelRequest
+    trace: str | None = None
+    """What `turn_trace` gave for the turn, in whatever process."""
     reply: ModelReply | None = None
     """What came of it, even if it failed on the way."""
     error: Exception | None = None
     first_part_after: float | None = None
     """Seconds until the first part of a streamed reply."""
     seconds: float = 0.0
+
+    @property
+    def characters(self) -> int:
+        """About how many characters the prompt has, system prompt included."""
+        said = sum(length_of(part) for message in self.request.messages for part in message.parts)
+        return said + len(self.request.system or "")
+
+    @property
+    def reminders(self) -> int:
+        """How many reminders the request holds."""
+        return sum(
+            message.role == "system" and not message.position and message.text.startswith("<reminder>")
+            for message in self.request.messages
+        )
 
     @property
     def outcome(self) -> str:
@@ -51,8 +69,12 @@ class ToolRun:
     call: ToolCall
     known: bool
     """Whether there is a tool of that name: a model may invent one."""
+    trace: str | None = None
+    """What `turn_trace` gave for the turn, in whatever process."""
     result: CallOutcome | FatalToolError | None = None
     """How it ended; `None` if it was cancelled."""
+    error: BaseException | None = None
+    """What the tool raised."""
     seconds: float = 0.0
 
     @property
@@ -68,6 +90,13 @@ Ended = Callable[[], object]
 
 class Observer:
     """Watches an engine: override what is of interest. Called from the event loop, so be quick."""
+
+    def turn_trace(self, chat_id: str) -> str | None:  # noqa: ARG002 - for those who override it
+        """Return what to store with a turn that is about to be asked for, so that any process can go on with its trace.
+
+        It comes back with every model call and tool run of the turn, and in `decision.ended` when the turn ends.
+        """
+        return None
 
     def transitioned(self, decision: Decision) -> None:
         """Take in a transition that is committed; those of a chat come in order."""
@@ -106,18 +135,31 @@ class Observers:
             with _harmless(observer):
                 observer.running(chats)
 
-    def model_call(self, model: Model, request: ModelRequest) -> AbstractContextManager[ModelCall | None]:
+    def turn_trace(self, chat_id: str) -> str | None:
+        """Return what the first observer that traces wants to be stored with a turn."""
+        for observer in self.every:
+            with _harmless(observer):
+                trace = observer.turn_trace(chat_id)
+                if trace is not None:
+                    return trace
+        return None
+
+    def model_call(
+        self, model: Model, request: ModelRequest, *, trace: str | None
+    ) -> AbstractContextManager[ModelCall | None]:
         """Tell of the model call made inside, which is given to note the reply in; `None` if nobody watches."""
         if not self.every:
             return nullcontext()
-        call = ModelCall(provider=model.provider, model=model.name, request=request)
+        call = ModelCall(provider=model.provider, model=model.name, request=request, trace=trace)
         return self._during(call, lambda observer: observer.model_called(call))
 
-    def tool_run(self, chat_id: str, call: ToolCall, *, known: bool) -> AbstractContextManager[ToolRun | None]:
+    def tool_run(
+        self, chat_id: str, call: ToolCall, *, known: bool, trace: str | None
+    ) -> AbstractContextManager[ToolRun | None]:
         """Tell of the tool run made inside, which is given to note the result in; `None` if nobody watches."""
         if not self.every:
             return nullcontext()
-        run = ToolRun(chat_id=chat_id, call=call, known=known)
+        run = ToolRun(chat_id=chat_id, call=call, known=known, trace=trace)
         return self._during(run, lambda observer: observer.tool_started(run))
 
     @contextmanager
@@ -145,6 +187,7 @@ class Observers:
 @contextmanager
 def _harmless(observer: Observer) -> Iterator[None]:
     try:
-        yield
+        with guarded():
+            yield
     except Exception:  # noqa: BLE001 - whatever an observer raises is its own affair
         _log.exception("observer_failed", observer=type(observer).__name__)

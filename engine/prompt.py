@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
+
+from pydantic import JsonValue
+from pydantic_core import to_json
 
 from turnwise.states.messages import (
     FilePart,
@@ -11,24 +15,55 @@ from turnwise.states.messages import (
     ReasoningPart,
     SourcePart,
     TextPart,
+    ToolCallPart,
+    ToolResultPart,
     in_call_order,
 )
-from turnwise.states.names import Audience
+from turnwise.states.names import Audience, Executor
+
+EDITED: Final = "The user allowed this call with other arguments:"
 
 
 def sendable(messages: Sequence[Message]) -> list[Message]:
     """Return the history as a strict provider takes it.
 
-    Sources are not sent. Reasoning that an interrupt left without its signature is not, nor is anything empty.
+    Sources are not sent. Reasoning that an interrupt left without its signature is not, nor is anything empty, nor a
+    provider's call without its result. The result of a call that the user edited says with what it ran.
     """
     sent: list[Message] = []
     for message in messages:
         parts = message.parts
+        if message.role == "assistant":
+            parts = with_results(parts)
+        elif message.result is not None and message.result.edited_arguments is not None:
+            parts = (_with_edits(message.result),)
         if not all(_is_sent(part, partial=message.partial) for part in parts):
             parts = tuple(part for part in parts if _is_sent(part, partial=message.partial))
         if parts:
             sent.append(message if parts is message.parts else message.model_copy(update={"parts": parts}))
     return in_call_order(sent)
+
+
+def with_results(parts: tuple[Part, ...]) -> tuple[Part, ...]:
+    """Return an assistant's parts without those calls of a provider, and results, that lack the other."""
+    ran = {part.call_id for part in parts if isinstance(part, ToolCallPart) and part.executor is Executor.provider}
+    answered = {part.call_id for part in parts if isinstance(part, ToolResultPart)}
+    if ran == answered:
+        return parts
+    both = ran & answered
+    return tuple(
+        part
+        for part in parts
+        if not (isinstance(part, ToolCallPart) and part.executor is Executor.provider and part.call_id not in both)
+        and not (isinstance(part, ToolResultPart) and part.call_id not in both)
+    )
+
+
+def _with_edits(result: ToolResultPart) -> ToolResultPart:
+    said = f"{EDITED} {to_json(result.edited_arguments).decode()}"
+    output = result.output
+    noted: JsonValue = f"[{said}]\n{output}" if isinstance(output, str) else {"note": said, "output": output}
+    return result.model_copy(update={"output": noted, "edited_arguments": None})
 
 
 def continued(messages: list[Message], continue_prompt: str) -> list[Message]:
@@ -56,21 +91,42 @@ def transient(role: str, text: str, like: Message) -> Message:
 
 
 def unanswered(messages: Sequence[Message]) -> tuple[int, ...]:
-    """Return the positions of the user messages that no reply follows."""
+    """Return the positions of the user's own messages that no answer follows.
+
+    An answer is a whole reply that says something and asks for no result: neither one that was cut short nor words
+    beside a tool call.
+    """
     positions: list[int] = []
     for message in reversed(messages):
-        if message.role != "user" or message.synthetic:
+        if _is_answer(message):
             break
-        positions.append(message.position)
+        if message.role == "user" and not is_made(message):
+            positions.append(message.position)
     return tuple(reversed(positions))
 
 
+def is_made(message: Message) -> bool:
+    """Whether turnwise or a strategy made a user's message: a user's own belongs to no step."""
+    return message.step > 0
+
+
+def _is_answer(message: Message) -> bool:
+    if message.role != "assistant" or message.partial:
+        return False
+    if any(call.executor is not Executor.provider for call in message.calls):
+        return False
+    return bool(message.text.strip()) or any(isinstance(part, FilePart) for part in message.parts)
+
+
+def is_said(part: Part) -> bool:
+    """Whether a part says anything to a model: sources and blank text do not."""
+    return not isinstance(part, SourcePart) and not (isinstance(part, TextPart) and not part.text.strip())
+
+
 def _is_sent(part: Part, *, partial: bool) -> bool:
+    if not is_said(part):
+        return False
     match part:
-        case SourcePart():
-            return False
-        case TextPart():
-            return bool(part.text.strip())
         case ReasoningPart():
             return part.signature is not None or (bool(part.text.strip()) and not partial)
         case _:

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import deque
 from dataclasses import dataclass, field
+from functools import partial
 
 import anyio
-import anyio.from_thread
 from pydantic import JsonValue
 
 from turnwise.engine.apply import Chain
 from turnwise.engine.clock import Timer
 from turnwise.engine.hold import Hold, Moved
 from turnwise.engine.log import Log
+from turnwise.engine.tool_errors import message_of
 from turnwise.engine.toolbox import failed, idempotency_key
 from turnwise.engine.tools import ToolContext
+from turnwise.engine.user_code import UserCall
 from turnwise.states.calls import CallOutcome, ToolCall
 from turnwise.states.digests import as_json
 from turnwise.states.errors import FatalToolError, TurnwiseError
 from turnwise.states.events import ErrorInfo, ToolProgressEvent
 from turnwise.states.names import CallStatus, ChatState, Trigger
-from turnwise.states.unicode import well_formed
+from turnwise.states.output_limit import text_within, within
 
 _log = Log("turnwise.jobs")
 
@@ -37,13 +40,14 @@ async def run_tools(hold: Hold) -> None:
     width = hold.desk.toolbox.width(batch)
     try:
         while waiting or running.has_more:
-            while waiting and len(running.calls) < width:
+            while waiting and not running.has_results and len(running.calls) < width:
                 await _start(hold, waiting.popleft(), running)
             call, outcome = await running.next_finished()
             if isinstance(outcome, FatalToolError):
                 await _fail(hold, call, outcome)
                 return
-            following = waiting.popleft() if waiting else None
+            new = waiting and waiting[0].status is CallStatus.planned
+            following = waiting.popleft() if new and len(running.calls) < width else None
             await _finish(hold, outcome, following)
             if following is not None:
                 _run(hold, following, running)
@@ -58,11 +62,17 @@ class Running:
     calls: dict[str, Run] = field(default_factory=dict)
     _finished: deque[tuple[ToolCall, CallOutcome | FatalToolError]] = field(default_factory=deque)
     _bell: anyio.Event = field(default_factory=anyio.Event)
+    _broken_off: Exception | None = None
 
     @property
     def has_more(self) -> bool:
         """Whether a call still runs, or has ended and was not asked for."""
         return bool(self.calls or self._finished)
+
+    @property
+    def has_results(self) -> bool:
+        """Whether a call has ended and was not asked for."""
+        return bool(self._finished)
 
     def finish(self, call: ToolCall, outcome: CallOutcome | FatalToolError) -> None:
         """Take the outcome of a call; that of an abandoned one is dropped."""
@@ -72,9 +82,20 @@ class Running:
             self._finished.append((call, outcome))
             self._bell.set()
 
+    def break_off(self, reason: Exception) -> None:
+        """Note why a call could not begin: the job cannot go on."""
+        self._broken_off = reason
+        self._bell.set()
+
     async def next_finished(self) -> tuple[ToolCall, CallOutcome | FatalToolError]:
-        """Wait for the next call that ends."""
+        """Wait for the next call that ends.
+
+        Raises:
+            Exception: a call could not begin; what `break_off` was told.
+        """
         while not self._finished:
+            if self._broken_off is not None:
+                raise self._broken_off
             self._bell = anyio.Event()
             await self._bell.wait()
         return self._finished.popleft()
@@ -82,8 +103,7 @@ class Running:
     def abandon(self) -> None:
         """Cancel what still runs; results that come late are dropped."""
         for run in self.calls.values():
-            run.context.cancelled = True
-            run.scope.cancel()
+            run.stop()
         self.calls.clear()
 
 
@@ -92,35 +112,72 @@ class Run:
     """One run of one call."""
 
     context: ToolContext
-    scope: anyio.CancelScope
+    call: UserCall[None] | None = None
     result: CallOutcome | FatalToolError | None = None
+
+    def stop(self) -> None:
+        """Tell the tool to end."""
+        self.context.cancelled = True
+        if self.call is not None:
+            self.call.abandon()
 
 
 async def _start(hold: Hold, call: ToolCall, running: Running) -> None:
     """Start a call that the job begins with, recording it first unless entering the state did."""
     if call.call_id not in hold.begun_calls:
         if call.status is CallStatus.started:
-            found = await hold.desk.toolbox.reconcile(call, _context(hold, call))
+            context = _context(hold, call)
+            found = await _asked_after_crash(hold, call, context)
             if found is not None:
-                running.calls[call.call_id] = Run(_context(hold, call), anyio.CancelScope())
+                running.calls[call.call_id] = Run(context)
                 running.finish(call, found)
                 return
         await hold.fire(lambda chain: chain.fire(Trigger.call_started, token=hold.token, call_id=call.call_id))
     _run(hold, call, running)
 
 
+async def _asked_after_crash(hold: Hold, call: ToolCall, context: ToolContext) -> CallOutcome | None:
+    """Return what became of a call that a crash cut off, asked for no longer than the call itself may take."""
+    toolbox = hold.desk.toolbox
+    asked = hold.desk.tasks.user_calls.start(
+        lambda: toolbox.after_crash(call, context), f"reconcile of {call.name}", **_where(hold, call)
+    )
+
+    def expire() -> None:
+        context.cancelled = True
+        asked.tell("reconcile_timed_out")
+        asked.give(toolbox.undecided(call))
+
+    timeout = toolbox.timeout(call)
+    timer = None if timeout is None else hold.desk.clock.call_later(timeout, expire)
+    try:
+        return await asked.outcome()
+    finally:
+        if timer is not None:
+            timer.cancel()
+        asked.abandon()
+
+
 def _run(hold: Hold, call: ToolCall, running: Running) -> None:
-    run = Run(_context(hold, call), anyio.CancelScope())
+    run = Run(_context(hold, call))
     running.calls[call.call_id] = run
-    hold.desk.tasks.start_soon(_run_watched, hold, call, run, running)
+    run.call = hold.desk.tasks.user_calls.start(
+        lambda: _run_watched(hold, call, run, running), f"tool {call.name}", **_where(hold, call)
+    )
 
 
 async def _run_watched(hold: Hold, call: ToolCall, run: Run, running: Running) -> None:
+    try:
+        await hold.assert_tools_may_start()
+    except Exception as reason:  # noqa: BLE001 - the job must not wait for a call that never begins
+        running.break_off(reason)
+        return
     known = call.name in hold.desk.toolbox.tools
-    with hold.desk.observers.tool_run(hold.chat_id, call, known=known) as watched:
+    with hold.desk.observers.tool_run(hold.chat_id, call, known=known, trace=hold.facts.turn.trace) as watched:
         await _run_one(hold, call, run, running)
         if watched is not None:
             watched.result = run.result
+            watched.error = run.result.error if isinstance(run.result, CallOutcome) else run.result
 
 
 async def _run_one(hold: Hold, call: ToolCall, run: Run, running: Running) -> None:
@@ -131,24 +188,22 @@ async def _run_one(hold: Hold, call: ToolCall, run: Run, running: Running) -> No
     def expire() -> None:
         nonlocal timed_out
         timed_out = True
-        run.context.cancelled = True
-        run.scope.cancel()
+        run.stop()
         running.finish(call, _timed_out(call, timeout))
 
     if timeout is not None:
         timer = hold.desk.clock.call_later(timeout, expire)
     try:
-        with run.scope:
-            running.finish(call, await hold.desk.toolbox.run(call, run.context))
+        running.finish(call, await hold.desk.toolbox.run(call, run.context))
     except FatalToolError as fatal:
         running.finish(call, fatal)
-    except anyio.get_cancelled_exc_class():
-        # Going on, it would end every chat of this engine: a library inside the tool cancelled, not the engine.
-        running.finish(call, failed(call, "The tool was cancelled from within: its outcome is unknown."))
+    except Exception as error:  # a defect of turnwise: the job must not wait for this call for ever
+        running.finish(call, failed(call, type(error).__name__))
+        raise
     finally:
         if timer is not None:
             timer.cancel()
-    _log.debug("tool_run", chat_id=hold.chat_id, tool=call.name, timed_out=timed_out)
+    _log.debug("tool_run", tool=call.name, timed_out=timed_out)
 
 
 async def _finish(hold: Hold, outcome: CallOutcome, following: ToolCall | None) -> None:
@@ -156,14 +211,16 @@ async def _finish(hold: Hold, outcome: CallOutcome, following: ToolCall | None) 
         facts = chain.fire(Trigger.call_finished, token=hold.token, call_id=outcome.call_id, outcome=outcome)
         if following is not None:
             chain.fire(Trigger.call_started, token=hold.token, call_id=following.call_id)
-        elif not any(call.is_local for call in facts.open_calls):
+        elif not facts.calls.open_local:
             chain.fire(Trigger.tools_finished, token=hold.token)
 
     await hold.fire(script)
 
 
 async def _fail(hold: Hold, call: ToolCall, fatal: FatalToolError) -> None:
-    message = well_formed(str(fatal)) or "the tool ended the chat"
+    limit = hold.desk.settings.output_limit_bytes
+    message = text_within(message_of(fatal), limit) or "the tool ended the chat"
+    _log.exception("tool_failed", error=fatal, tool=call.name, call_id=call.call_id)
     error = ErrorInfo(kind="tool", message=f"{call.name}: {message}", step=call.step, attempt=hold.facts.step.attempt)
 
     def script(chain: Chain) -> None:
@@ -178,17 +235,21 @@ def _timed_out(call: ToolCall, timeout: float | None) -> CallOutcome:
     return failed(call, text, CallStatus.timed_out)
 
 
+def _where(hold: Hold, call: ToolCall) -> dict[str, str]:
+    return {"chat_id": hold.chat_id, "call_id": call.call_id}
+
+
 def _context(hold: Hold, call: ToolCall) -> ToolContext:
+    loop, thread = asyncio.get_running_loop(), threading.get_ident()
+
     def report(progress: JsonValue) -> None:
-        event = ToolProgressEvent(
-            chat_id=hold.chat_id, step=call.step, call_id=call.call_id, progress=as_json(progress)
-        )
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            anyio.from_thread.run_sync(hold.desk.tasks.start_soon, _show_progress, hold, event)
+        told = within(as_json(progress), hold.desk.settings.output_limit_bytes)
+        event = ToolProgressEvent(chat_id=hold.chat_id, step=call.step, call_id=call.call_id, progress=told)
+        start = partial(hold.desk.tasks.start_soon, _show_progress, hold, event)
+        if threading.get_ident() == thread:
+            start()
         else:
-            hold.desk.tasks.start_soon(_show_progress, hold, event)
+            loop.call_soon_threadsafe(start)
 
     return ToolContext(
         chat_id=hold.chat_id,
@@ -204,4 +265,4 @@ async def _show_progress(hold: Hold, event: ToolProgressEvent) -> None:
     try:
         await hold.show(ChatState.executing_tools, [event])
     except (Moved, TurnwiseError) as error:
-        _log.debug("progress_dropped", chat_id=hold.chat_id, call_id=event.call_id, problem=str(error))
+        _log.debug("progress_dropped", call_id=event.call_id, problem=str(error))

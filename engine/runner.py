@@ -7,17 +7,20 @@ from typing import Final
 
 import anyio
 
+from turnwise.engine.apply import Chain
 from turnwise.engine.compact import compact
 from turnwise.engine.hold import Hold, Moved
-from turnwise.engine.log import Log
+from turnwise.engine.log import Log, concerning
 from turnwise.engine.reply import error_info, shown_reply
 from turnwise.engine.run_tools import run_tools
 from turnwise.engine.settle import settle
 from turnwise.engine.stream_step import stream_step
+from turnwise.engine.user_code import is_the_programs, was_cancelled
 from turnwise.states.decide import job_of
-from turnwise.states.errors import StoreError, TurnwiseError
+from turnwise.states.errors import StaleLease, StoreError, TurnwiseError
+from turnwise.states.events import ErrorInfo
 from turnwise.states.facts import Facts
-from turnwise.states.names import Job, Trigger
+from turnwise.states.names import ChatState, Job, Trigger
 
 _log = Log("turnwise.jobs")
 
@@ -45,17 +48,21 @@ class Runner:
     async def run(self) -> None:
         """Run job after job until the chat needs none, or is somebody else's."""
         try:
-            while (job := self._next_job()) is not None:
-                self.hold.job = job
-                with anyio.CancelScope() as self._scope:
-                    if self._let_go:
-                        self._scope.cancel()
-                    await self._run(job)
-                if self._let_go:
-                    await self._release()
-                    return
+            with concerning(lambda: self.hold.facts):
+                await self._run_jobs()
         finally:
             self.done.set()
+
+    async def _run_jobs(self) -> None:
+        while (job := self._next_job()) is not None:
+            self.hold.job = job
+            with anyio.CancelScope() as self._scope:
+                if self._let_go:
+                    self._scope.cancel()
+                await self._run(job)
+            if self._let_go:
+                await self._release()
+                return
 
     def observe(self, facts: Facts) -> None:
         """Take in where the chat is now; cancel the job if others have made the chat need another one.
@@ -79,21 +86,32 @@ class Runner:
         try:
             await JOBS[job](hold)
         except Moved:
-            _log.debug("chat_moved", chat_id=hold.chat_id, job=job, state=hold.facts.state)
-        except Exception as error:  # noqa: BLE001 - whatever a job raises ends the chat in `error`, named
-            _log.exception("job_failed", chat_id=hold.chat_id, job=job, state=hold.facts.state)
+            _log.debug("chat_moved", job=job)
+        except BaseException as error:
+            if not isinstance(error, Exception) and (was_cancelled() or is_the_programs(error)):
+                raise
+            _log.exception("job_failed", job=job)
             await self._fail(error)
 
-    async def _fail(self, error: Exception) -> None:
+    async def _fail(self, error: BaseException) -> None:
+        """End the chat in `error`: with what was shown, or without it where that cannot be stored either."""
         hold = self.hold
         info = error_info(error, hold.facts.step)
         try:
-            partial = await shown_reply(hold.desk.store, hold.facts, hold.desk.toolbox, hold.heard)
-            await hold.fire(lambda chain: chain.fire(Trigger.failed, token=hold.token, error=info, partial=partial))
+            try:
+                partial = await shown_reply(
+                    hold.desk.store, hold.facts, hold.desk.toolbox, hold.heard, origin=hold.origin
+                )
+                await hold.fire(lambda chain: chain.fire(Trigger.failed, token=hold.token, error=info, partial=partial))
+            except (Moved, StaleLease):
+                raise
+            except Exception:  # noqa: BLE001 - it may be what the model said that no store takes
+                _log.exception("partial_reply_not_stored")
+                await hold.fire(lambda chain: _fail_without_reply(chain, hold.token, info))
         except Moved:
-            _log.debug("chat_moved", chat_id=hold.chat_id, state=hold.facts.state)
+            _log.debug("chat_moved")
         except Exception as again:  # noqa: BLE001 - the store is out of reach: whoever waits must not wait for ever
-            _log.exception("failure_not_stored", chat_id=hold.chat_id)
+            _log.exception("failure_not_stored")
             failure = (
                 again if isinstance(again, TurnwiseError) else StoreError(f"{info.message}; it could not be stored")
             )
@@ -112,4 +130,13 @@ class Runner:
                     actor=f"worker:{hold.desk.worker_id}",
                 )
             except TurnwiseError as error:
-                _log.info("not_released", chat_id=hold.chat_id, problem=str(error))
+                _log.info("not_released", problem=str(error))
+
+
+def _fail_without_reply(chain: Chain, token: int, error: ErrorInfo) -> None:
+    """Fail, taking back what was shown of the attempt. What it used is counted as unknown."""
+    if chain.facts.state is ChatState.streaming and chain.facts.step.attempt_open:
+        chain.fire(
+            Trigger.attempt_discarded, token=token, error=error, opened=True, delay=0, retry_at=chain.now, usage=None
+        )
+    chain.fire(Trigger.failed, token=token, error=error, partial=None)

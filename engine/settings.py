@@ -6,7 +6,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Self
 
+from turnwise.engine.tool_errors import describe_error
 from turnwise.providers.protocol import Model
+from turnwise.providers.windows import window_of
+from turnwise.states.checked import checked, checked_within
 from turnwise.states.errors import SettingsError
 from turnwise.states.facts import Limits
 from turnwise.states.messages import Message
@@ -34,16 +37,23 @@ class Budget:
     """Compactions committed in this chat so far."""
 
 
+@checked
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Folded:
     """What a compaction strategy made of a history.
 
-    Messages that are kept are given back as they were; new ones, without a position, make up the summary.
+    The model sees these messages, in this order, with the roles they have. One that is given back as it was is carried
+    on; a changed one is used as it is now; one without a position (0) is new. Whatever they leave out is folded, but
+    for user messages that no answer follows and calls that are open: those stay.
     """
 
     messages: Sequence[Message]
     usage: Usage | None = None
+    """What the strategy's own model calls used; `None` if it made none."""
 
+
+ShouldCompact = Callable[[Sequence[Message], Budget], bool | Awaitable[bool]]
+"""Decides after a step, from what the model saw and the figures of it, whether the history is to be folded now."""
 
 CompactionStrategy = Callable[[Sequence[Message], Budget], Awaitable[Folded | None]]
 """Folds a history; `None` means that nothing was folded."""
@@ -52,6 +62,7 @@ LONGEST: Final = 946_684_800.0
 """Seconds that any time may last, 30 years: a date can be made of them."""
 
 
+@checked_within("retry.")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
     """How a failed model call is tried again: after 1, 2, 4 ... seconds, without dice."""
@@ -82,8 +93,8 @@ class RetryPolicy:
 
     @classmethod
     def interactive(cls) -> Self:
-        """Return the schedule of someone who waits: 3 openings, 6 reconnects, 16 s apart, none after output."""
-        return cls(attempts=None, openings=3, reconnects=6, max_delay=16, after_output="never")
+        """Return the schedule of someone who waits: 4 openings, 6 streams, 16 s apart at most, none after output."""
+        return cls(attempts=None, openings=4, reconnects=5, max_delay=16, after_output="never")
 
     def allows(self, failures: int, broken: int) -> bool:
         """Return whether there is another attempt after so many failures in a row, `broken` of them once open."""
@@ -100,6 +111,7 @@ class RetryPolicy:
         return max(min(doubled, self.max_delay), min(retry_after or 0, LONGEST))
 
 
+@checked_within("compaction.")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionPolicy:
     """When and how a history that outgrows the context window is summarised."""
@@ -107,15 +119,20 @@ class CompactionPolicy:
     threshold_percent: float = 80
     """Share of the context limit at which a compaction is due; 100 turns compaction off."""
     context_limit: int | None = None
-    """Tokens; used where the provider reports none. 0 turns compaction off."""
+    """Tokens; used where the provider reports none with its replies. 0 turns compaction off."""
     prompt: str = SUMMARY_PROMPT
     timeout: float = 90
+    """For each request of a summary, and for a strategy as a whole."""
     model: Model | None = None
     """A model for the summaries; the chat's own by default."""
     after_final_step: Literal["continue", "rest"] = "continue"
     max_reentries: int = 3
     """How often a turn may go on after a compaction that followed its final step."""
     strategy: CompactionStrategy | None = None
+    """Folds the history instead of a summary."""
+    should_compact: ShouldCompact | None = None
+    """Decides when a compaction is due, instead of the threshold. Everything else about compactions stays: a step is
+    compacted once at most, and a turn no more after a compaction that this rule finds was not enough."""
 
     def __post_init__(self) -> None:
         if not 0 < self.threshold_percent <= 100:  # noqa: PLR2004 - percent
@@ -131,10 +148,11 @@ class CompactionPolicy:
 
     def strictest(self, context_limit: int | None) -> int | None:
         """Return the smaller of a context limit and the summary model's own; `None` if neither is known."""
-        own = self.model.context_limit if self.model is not None else None
+        own = window_of(self.model) if self.model is not None else None
         return min((limit for limit in (context_limit, own) if limit is not None), default=None)
 
 
+@checked
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """How an engine behaves. Times are in seconds unless the name says otherwise.
@@ -158,6 +176,13 @@ class Settings:
     parallel_cap: int = 10
     tool_timeout: float | None = 120
     output_limit_bytes: int = 65536
+    """What is kept of the output of a call, of an error's text, of a progress report; the rest is cut, with a note."""
+    message_limit_bytes: int = 33_554_432
+    """The largest message of a user, inline files in base64 included, and the largest system prompt."""
+    attachment_limit_bytes: int = 10 * 1024 * 1024
+    """What the files that a tool returns may hold, all together; a file above it is left out, with a note."""
+    describe_error: Callable[[BaseException], str] = describe_error
+    """Says what the model and the clients see of an error that a tool raised; by default its type and message, cut."""
     startup_timeout: float | None = 60
     """Opening the stream plus its first part; doubles after each start-up timeout in a row, up to 600."""
     idle_timeout: float | None = 90
@@ -175,13 +200,18 @@ class Settings:
     parameters: Mapping[str, Any] = field(default_factory=dict)
     """Passed to the model with every step, see `ModelRequest.parameters`."""
     active_tools: Sequence[str] | None = None
-    """Names of the tools that are offered to the model; `None` offers all."""
+    """Names of the tools that are offered to the model, and may run; `None` offers all.
+
+    A client's tool NAME is called `client:NAME` here. Another name than of a tool is refused when the engine is made.
+    """
 
     def __post_init__(self) -> None:
         for name in _WHOLE:
             _at_least_one(name, getattr(self, name))
         for name in _SECONDS:
             _positive(name, getattr(self, name))
+        if not callable(self.describe_error):
+            raise SettingsError("describe_error", f"must be a function of an error; it was {self.describe_error!r}")
         for name in ("shutdown_grace", "coalesce"):
             if getattr(self, name) < 0:
                 raise SettingsError(name, f"must be 0 or more; it was {getattr(self, name)}")
@@ -215,11 +245,21 @@ class Settings:
             context_limit=self.compaction.strictest(configured if configured is not None else context_limit),
             after_final_step=self.compaction.after_final_step,
             max_reentries=self.compaction.max_reentries,
+            output_limit_bytes=self.output_limit_bytes,
             lease=self.lease,
         )
 
 
-_WHOLE: Final = ("max_running", "parallel_cap", "output_limit_bytes", "queue_limit", "max_steps", "turn_tokens")
+_WHOLE: Final = (
+    "max_running",
+    "parallel_cap",
+    "output_limit_bytes",
+    "message_limit_bytes",
+    "attachment_limit_bytes",
+    "queue_limit",
+    "max_steps",
+    "turn_tokens",
+)
 _SECONDS: Final = (
     "poll_interval",
     "lease",

@@ -9,5 +9,5 @@ from turnwise.states.names import Trigger
 
 async def settle(hold: Hold) -> None:
     """Commit the partial answer as subscribers saw it, and a result for every open call."""
-    partial = await shown_reply(hold.desk.store, hold.facts, hold.desk.toolbox, hold.heard)
+    partial = await shown_reply(hold.desk.store, hold.facts, hold.desk.toolbox, hold.heard, origin=hold.origin)
     await hold.fire(lambda chain: chain.fire(Trigger.settled, token=hold.token, partial=partial))

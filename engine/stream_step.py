@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import aclosing
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -11,21 +12,27 @@ import anyio
 
 from turnwise.engine import arguments
 from turnwise.engine.call_names import CallNames
-from turnwise.engine.clock import sleep
+from turnwise.engine.compact import can_fold
 from turnwise.engine.hold import Hold
 from turnwise.engine.live import LiveParts
 from turnwise.engine.log import Log
-from turnwise.engine.reply import calls_among, error_info, partial_reply, with_executors
+from turnwise.engine.reply import error_info, origin_of, partial_reply, planned
 from turnwise.engine.request import build_request
+from turnwise.engine.user_code import UserCall
 from turnwise.engine.watchdog import Watchdog, startup_limit
+from turnwise.engine.window import with_own_rule
 from turnwise.providers.joining import ReplyBuilder
-from turnwise.providers.protocol import ModelRequest
+from turnwise.providers.protocol import ModelPart, ModelRequest
 from turnwise.states.arguments import Reply
-from turnwise.states.errors import ModelError
+from turnwise.states.errors import CONTEXT_OVERFLOW, ModelError
+from turnwise.states.guards import room_can_be_made
 from turnwise.states.names import StopReason, Trigger
+from turnwise.states.unicode import well_formed
 
 _log = Log("turnwise.jobs")
 
+MOST_LOST = 25
+"""Attempts of one step that may be lost with their workers."""
 _OF_CALLS = frozenset({"tool_call_start", "tool_call_delta", "tool_call", "provider_result"})
 _STOP_REASONS = {
     "length": StopReason.max_tokens,
@@ -38,11 +45,12 @@ _STOP_REASONS = {
 async def stream_step(hold: Hold) -> None:
     """Stream one model step and commit it by firing `step_finished`; a failure that may pass is tried again."""
     while True:
-        await _wait_for_retry(hold)
+        await hold.wait_for_retry()
         if not hold.attempt_is_begun or not hold.facts.step.attempt_open:
             await hold.fire(lambda chain: chain.fire(Trigger.attempt_started, token=hold.token))
         attempt = Attempt(hold)
         try:
+            _refuse_endless_attempts(hold)
             await attempt.run()
         except ModelError as error:
             if not await attempt.fail(error):
@@ -51,10 +59,17 @@ async def stream_step(hold: Hold) -> None:
             return
 
 
-async def _wait_for_retry(hold: Hold) -> None:
-    retry_at = hold.facts.step.retry_at
-    if retry_at is not None:
-        await sleep(hold.desk.clock, (retry_at - hold.desk.clock.now()).total_seconds())
+def _refuse_endless_attempts(hold: Hold) -> None:
+    """Raise if attempt after attempt was lost with its worker: it may be the reply that ends whoever hears it.
+
+    Raises:
+        ModelError: it was tried often enough.
+    """
+    step = hold.facts.step
+    lost = step.attempt - 1 - step.failures
+    if lost >= MOST_LOST:
+        message = f"{lost} attempts of this step were lost with the workers that ran them; it is not tried again"
+        raise ModelError("server_error", retryable=False, message=message)
 
 
 class Attempt:
@@ -62,11 +77,11 @@ class Attempt:
 
     def __init__(self, hold: Hold) -> None:
         self._hold = hold
-        self._client_tools = {tool.name: tool for tool in hold.facts.profile.client_tools}
         self._builder = hold.heard = ReplyBuilder(read=self._read_arguments)
         self._scope = anyio.CancelScope()
         self._live = LiveParts(hold, self._builder, self._scope)
         self._first_part_after: float | None = None
+        self._where = {"chat_id": hold.chat_id, "step": hold.facts.step.number, "attempt": hold.facts.step.attempt}
 
     async def run(self) -> None:
         """Stream the reply, show it, commit it.
@@ -77,14 +92,18 @@ class Attempt:
         """
         hold = self._hold
         request = await build_request(hold)
+        hold.origin = origin_of(hold.desk.model, request)
         try:
             await self._stream_watched(request)
+        except Exception:
+            await self._live.end()
+            raise
         except BaseException:
             self._live.stop()
             raise
         rest = await self._live.close()
-        reply = self._reply(request)
-        _log.debug("step_streamed", chat_id=hold.chat_id, step=hold.facts.step.number, calls=len(reply.calls))
+        reply = await with_own_rule(hold, self._reply(request))
+        _log.debug("step_streamed", step=hold.facts.step.number, calls=len(reply.calls))
         await hold.fire(lambda chain: chain.fire(Trigger.step_finished, token=hold.token, reply=reply), shown=rest)
 
     async def fail(self, error: ModelError) -> bool:
@@ -93,7 +112,7 @@ class Attempt:
         rest = await self._live.close()
         step, policy = hold.facts.step, hold.desk.settings.retry
         info = error_info(error, step)
-        stays = policy.after_output == "never" and bool(self._builder.partial_parts())
+        stays = policy.after_output == "never" and self._builder.visible
         opened = self._builder.begun
         if error.retryable and not stays and policy.allows(step.failures + 1, step.broken + opened):
             delay = policy.delay(step.failures + 1, error.retry_after)
@@ -109,16 +128,32 @@ class Attempt:
                 )
             )
             return True
+        if error.kind == CONTEXT_OVERFLOW and not stays and await self._can_make_room():
+            used = self._builder.reply().usage
+            await hold.fire(
+                lambda chain: chain.fire(Trigger.attempt_discarded, token=hold.token, error=info, usage=used)
+            )
+            return False
         partial = partial_reply(
-            self._builder.partial_parts(), hold.facts, hold.desk.toolbox, usage=self._builder.reply().usage
+            self._builder.partial_parts(),
+            hold.facts,
+            hold.desk.toolbox,
+            usage=self._builder.reply().usage,
+            origin=hold.origin,
         )
         await hold.fire(
             lambda chain: chain.fire(Trigger.failed, token=hold.token, error=info, partial=partial), shown=rest
         )
         return False
 
+    async def _can_make_room(self) -> bool:
+        limits = self._hold.desk.applier.limits
+        return room_can_be_made(self._hold.facts, {"limits": limits}) and await can_fold(self._hold)
+
     async def _stream_watched(self, request: ModelRequest) -> None:
-        with self._hold.desk.observers.model_call(self._hold.desk.model, request) as call:
+        with self._hold.desk.observers.model_call(
+            self._hold.desk.model, request, trace=self._hold.facts.turn.trace
+        ) as call:
             try:
                 await self._stream(request)
             finally:
@@ -127,25 +162,19 @@ class Attempt:
                     call.reply = self._builder.reply()
 
     async def _stream(self, request: ModelRequest) -> None:
-        settings, model = self._hold.desk.settings, self._hold.desk.model
+        settings = self._hold.desk.settings
         builder, live = self._builder, self._live
-        names = CallNames(self._hold.knows_call, self._hold.facts.step.number)
         limit = startup_limit(settings.startup_timeout, self._hold.facts.step.startup_timeouts)
         with self._scope:
             watchdog = Watchdog(self._hold.desk.clock, self._scope, startup=limit, idle=settings.idle_timeout)
+            call: UserCall[None] = self._hold.desk.tasks.user_calls.start(
+                lambda: self._listen(call, request, watchdog), f"model {request.purpose}", **self._where
+            )
             try:
-                async with aclosing(model.stream(request)) as stream:  # type: ignore[type-var]
-                    async for part in stream:
-                        if part.type == "heartbeat":
-                            continue
-                        watchdog.heard()
-                        if part.type in _OF_CALLS:
-                            part = await names.renamed(part)  # noqa: PLW2901 - the same part, under its name here
-                        if builder.add(part):
-                            live.changed()
-                        if builder.finished:
-                            break
+                await call.outcome()
             finally:
+                if not builder.finished:
+                    call.abandon()
                 watchdog.stop()
                 self._first_part_after = watchdog.first_part_after
         if watchdog.bite is not None:
@@ -155,26 +184,49 @@ class Attempt:
         if not builder.finished:
             raise ModelError("network", message="the stream ended without saying why the reply ended")
 
+    async def _listen(self, call: UserCall[None], request: ModelRequest, watchdog: Watchdog) -> None:
+        """Take in what the model says, until it has finished or nobody waits for it any more."""
+        builder = self._builder
+        names = CallNames(self._hold.knows_call, self._hold.facts.step.number)
+        async with aclosing(self._hold.desk.model.stream(request)) as stream:  # type: ignore[type-var]
+            async for part in stream:
+                if call.abandoned:
+                    return
+                if not isinstance(part, ModelPart):
+                    problem = f"the model yielded {type(part).__name__!r} objects; it has to yield ModelPart"
+                    raise ModelError("server_error", retryable=False, message=problem)
+                if part.type == "heartbeat":
+                    continue
+                watchdog.heard()
+                known = await names.renamed(part) if part.type in _OF_CALLS else part
+                if builder.add(known):
+                    self._live.changed()
+                if builder.finished:
+                    call.give(None)  # it may take its time to close
+                    return
+
     def _read_arguments(self, name: str, given: str | Mapping[str, Any]) -> dict[str, Any]:
         known = arguments.parse(given) if isinstance(given, str) else dict(given)
-        return arguments.coerced(self._client_tools.get(name) or self._hold.desk.toolbox.tools.get(name), known)
+        tool = self._hold.desk.toolbox.tool_for(name, self._hold.facts.profile.client_tools)
+        return arguments.coerced(tool, known)
 
     def _reply(self, request: ModelRequest) -> Reply:
         hold, reply = self._hold, self._builder.reply()
         finish = reply.finish
-        parts = with_executors(reply.parts, hold.facts)
+        parts, calls = planned(reply.parts, hold.facts, hold.desk.toolbox)
         word = str(finish.stop_reason) if finish.stop_reason is not None else None
         reported = finish.usage.input_tokens if finish.usage is not None else None
-        limit = finish.context_limit or hold.desk.model.context_limit
+        limit = finish.context_limit and hold.desk.settings.compaction.strictest(finish.context_limit)
         return Reply(
             parts=parts,
-            calls=calls_among(parts, hold.facts, hold.desk.toolbox),
+            calls=calls,
             usage=finish.usage,
             stop_reason=_STOP_REASONS.get(word or "", StopReason.end_turn),
             provider_reason=(finish.metadata or {}).get("reason", word),
             context_tokens=self._estimated_tokens(request) if reported is None else reported,
-            context_limit=limit and hold.desk.settings.compaction.strictest(limit),
+            context_limit=limit,
             estimated=reported is None,
+            origin=hold.origin and replace(hold.origin, response_id=_response_id(finish.metadata)),
         )
 
     def _estimated_tokens(self, request: ModelRequest) -> int:
@@ -182,3 +234,8 @@ class Attempt:
         view = self._hold.view
         characters = view.characters if view is not None else 0
         return (characters + len(request.system or "")) // 4
+
+
+def _response_id(metadata: Mapping[str, Any] | None) -> str | None:
+    found = (metadata or {}).get("response_id")
+    return well_formed(found) if isinstance(found, str) else None

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, overload
+from typing import Annotated, Any, Literal, overload
 
-import pydantic
 from pydantic import JsonValue
 
+from turnwise.engine.schemas import check_name, check_schema
+from turnwise.engine.signatures import Signature, context_parameter, function_under, signature_of
 from turnwise.providers.protocol import ToolSpec
+from turnwise.states.checked import checked
 from turnwise.states.errors import SettingsError
 from turnwise.states.messages import FilePart
 from turnwise.states.names import Crash
+from turnwise.states.shapes import LATER
 
 
+@checked
 @dataclass(frozen=True, slots=True)
 class ToolOutput:
     """What a tool returns when it has more to give than a value."""
 
-    output: JsonValue
+    output: Annotated[JsonValue, LATER]
     attachments: tuple[FilePart, ...] = ()
 
 
@@ -41,9 +46,10 @@ class ToolContext:
 
 
 Reconcile = Callable[[ToolContext], Awaitable[JsonValue | ToolOutput | None]]
-"""Asked after a crash what became of a call; `None` means that it cannot tell."""
+"""Asked after a crash what became of a call, before its crash policy is; `None` means that it cannot tell."""
 
 
+@checked
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tool:
     """A local tool, as declared."""
@@ -53,7 +59,7 @@ class Tool:
     schema: Mapping[str, Any]
     run: Callable[..., Any]
     """Called with the arguments by name; async, or blocking and then run in a thread."""
-    arguments: type[pydantic.BaseModel] | None = None
+    signature: Signature | None = None
     """Coerces and checks the arguments; `None` for a tool declared by JSON schema."""
     context_parameter: str | None = None
     parallel_safe: bool = False
@@ -68,8 +74,9 @@ class Tool:
     is_async: bool = field(init=False)
 
     def __post_init__(self) -> None:
+        check_name(f"tool {self.name!r}", self.name)
         object.__setattr__(self, "spec", ToolSpec(self.name, self.description, self.schema))
-        object.__setattr__(self, "is_async", inspect.iscoroutinefunction(self.run))
+        object.__setattr__(self, "is_async", inspect.iscoroutinefunction(function_under(self.run)))
 
 
 ToolFunction = Callable[..., Any]
@@ -90,6 +97,7 @@ def tool(
     policy: Literal["auto", "ask"] = "auto",
     reconcile: Reconcile | None = None,
 ) -> Callable[[ToolFunction], Tool]: ...
+@checked
 def tool(  # noqa: PLR0913 - what a tool declares, all keyword-only
     function: ToolFunction | None = None,
     /,
@@ -104,11 +112,12 @@ def tool(  # noqa: PLR0913 - what a tool declares, all keyword-only
     policy: Literal["auto", "ask"] = "auto",
     reconcile: Reconcile | None = None,
 ) -> Tool | Callable[[ToolFunction], Tool]:
-    """Make a function a tool. Its type hints are the input schema, its docstring the description.
+    """Make a function a tool. Its type hints are the input schema, its docstring describes it and its parameters.
 
     Args:
-        function: async, or blocking (it then runs in a thread).
-        name: the function's name by default.
+        function: async, or blocking (it then runs in a thread): a function, a method, a `functools.partial` (what it
+            has filled in is not the model's) or an object with `__call__`.
+        name: the function's name by default; 1 to 64 letters, digits, _ and -.
         description: the first paragraph of the docstring by default.
         schema: JSON schema of the arguments, instead of the type hints.
         parallel_safe: whether calls may run beside each other; a batch does only if all of its calls are.
@@ -119,12 +128,15 @@ def tool(  # noqa: PLR0913 - what a tool declares, all keyword-only
         reconcile: asked after a crash what became of a call.
 
     Raises:
-        SettingsError: a parameter has no type hint and no schema is given, or nothing describes the tool.
+        SettingsError: a parameter has no type hint that makes a schema and no schema is given, or nothing describes
+            the tool, or it is something that cannot be called for one result.
     """
 
     def declare(function: ToolFunction) -> Tool:
-        known_as = name or str(getattr(function, "__name__", ""))
-        context_parameter, arguments = _signature(function, known_as, hints_needed=schema is None)
+        known_as = name if name is not None else _name_of(function)
+        _check_callable(function, known_as)
+        context = context_parameter(function, known_as, ToolContext)
+        signature = signature_of(function, known_as, without=context) if schema is None else None
         described = description or _summary(function)
         if not described:
             raise SettingsError(f"tool {known_as!r}", "needs a docstring or a description: the model chooses by it")
@@ -133,10 +145,10 @@ def tool(  # noqa: PLR0913 - what a tool declares, all keyword-only
         return Tool(
             name=known_as,
             description=described,
-            schema=schema if schema is not None else _schema_of(arguments),
+            schema=signature.schema if signature is not None else schema or {},
             run=function,
-            arguments=arguments if schema is None else None,
-            context_parameter=context_parameter,
+            signature=signature,
+            context_parameter=context,
             parallel_safe=parallel_safe,
             timeout=timeout,
             crash=crash,
@@ -159,61 +171,37 @@ def tools_by_name(tools: Sequence[Tool | ToolFunction]) -> dict[str, Tool]:
         declared = given if isinstance(given, Tool) else tool(given)
         if declared.name in by_name:
             raise SettingsError("tools", f"two tools are named {declared.name!r}; names must be unique")
-        check_schema(declared.name, declared.schema)
+        if declared.signature is None:
+            check_schema(f"tool {declared.name!r}", declared.schema)
         by_name[declared.name] = declared
     return by_name
 
 
-def check_schema(name: str, schema: object) -> None:
-    """Check that a tool's schema is an object schema.
+def _name_of(function: ToolFunction) -> str:
+    under = function.func if isinstance(function, functools.partial) else function
+    return str(getattr(under, "__name__", type(under).__name__))
+
+
+def _check_callable(function: object, name: str) -> None:
+    """Check that calling it gives one result.
 
     Raises:
-        SettingsError: it is not; the text says what would be.
+        SettingsError: it cannot be called, is a class, or yields.
     """
-    if not isinstance(schema, Mapping) or schema.get("type") != "object":
+    whose = f"tool {name!r}"
+    if not callable(function):
+        raise SettingsError("tools", f"{function!r:.100} is no function and no tool")
+    if isinstance(function, type):
+        raise SettingsError(whose, "is a class; give a function, or an object of the class that has __call__")
+    under = function_under(function)
+    if inspect.isgeneratorfunction(under) or inspect.isasyncgenfunction(under):
         raise SettingsError(
-            f"tool {name!r}", 'needs a JSON schema of type "object" for its arguments, e.g. {"type": "object"}'
+            whose, "yields; a tool returns one result, and shows what comes before it with ToolContext.report"
         )
 
 
-def _signature(
-    function: ToolFunction, name: str, *, hints_needed: bool
-) -> tuple[str | None, type[pydantic.BaseModel] | None]:
-    if not callable(function):
-        raise SettingsError("tools", f"{function!r} is no function and no tool")
-    hints = inspect.get_annotations(function, eval_str=True)
-    fields: dict[str, Any] = {}
-    context_parameter = None
-    for parameter in inspect.signature(function).parameters.values():
-        if hints.get(parameter.name) is ToolContext:
-            context_parameter = parameter.name
-            continue
-        if not hints_needed:
-            continue
-        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
-            raise SettingsError(f"tool {name!r}", f"parameter {parameter} can't be named in a schema; give schema=...")
-        if parameter.name not in hints:
-            raise SettingsError(
-                f"tool {name!r}", f"parameter {parameter.name!r} has no type hint; add one, or give schema=..."
-            )
-        default = ... if parameter.default is parameter.empty else parameter.default
-        fields[parameter.name] = (hints[parameter.name], default)
-    if not hints_needed:
-        return context_parameter, None
-    config = pydantic.ConfigDict(extra="forbid", arbitrary_types_allowed=False)
-    try:
-        return context_parameter, pydantic.create_model(f"{name}_arguments", __config__=config, **fields)
-    except (pydantic.errors.PydanticSchemaGenerationError, pydantic.errors.PydanticUserError) as error:
-        raise SettingsError(f"tool {name!r}", f"no schema can be made from its type hints: {error}") from error
-
-
-def _schema_of(arguments: type[pydantic.BaseModel] | None) -> dict[str, Any]:
-    schema: dict[str, Any] = arguments.model_json_schema() if arguments is not None else {"type": "object"}
-    schema.pop("title", None)
-    for described in schema.get("properties", {}).values():
-        described.pop("title", None)
-    return schema
-
-
 def _summary(function: ToolFunction) -> str:
-    return " ".join((inspect.getdoc(function) or "").split("\n\n")[0].split())
+    doc = function_under(function).__doc__
+    if doc is None and not inspect.isroutine(function):
+        doc = type(function).__doc__
+    return " ".join(inspect.cleandoc(doc or "").split("\n\n")[0].split())

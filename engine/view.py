@@ -13,7 +13,7 @@ from typing import Any, Final
 from turnwise.engine.prompt import length_of, sendable
 from turnwise.states.effects import CutHistory, EraseMessage, InsertBoundary, InsertMessage, Write
 from turnwise.states.messages import Message, Part
-from turnwise.states.names import Audience
+from turnwise.states.names import Audience, Executor
 
 _OPEN: Final = ("arguments", "output", "metadata")
 """The fields of parts that hold what can be changed in place."""
@@ -22,7 +22,16 @@ _OPEN: Final = ("arguments", "output", "metadata")
 class View:
     """What the model sees of a chat, as of a history version."""
 
-    __slots__ = ("_call_ids", "_fragile", "_sent", "characters", "history_version", "messages")
+    __slots__ = (
+        "_astray",
+        "_call_ids",
+        "_fragile",
+        "_sent",
+        "_unanswered",
+        "characters",
+        "history_version",
+        "messages",
+    )
 
     def __init__(self, messages: Iterable[Message], history_version: int) -> None:
         self.messages: list[Message] = []
@@ -34,6 +43,8 @@ class View:
         self._fragile: list[tuple[list[Any], list[Any], Message, Message]] = []
         """Messages with parts that can be changed in place: those parts, and the same of the copy that is sent."""
         self._call_ids: set[str] = set()
+        self._unanswered: set[str] = set()
+        self._astray = False
         for message in messages:
             self._append(message)
 
@@ -51,6 +62,11 @@ class View:
     def has_call(self, call_id: str) -> bool:
         """Whether one of the messages asks for that call."""
         return call_id in self._call_ids
+
+    @property
+    def is_paired(self) -> bool:
+        """Whether each local and client call is followed by its one result: nothing has to be mended in a request."""
+        return not self._unanswered and not self._astray
 
     def to_send(self) -> list[Message]:
         """Return the messages for a request, as a strict provider takes them.
@@ -74,6 +90,18 @@ class View:
                 copy = _apart(original)
                 self._fragile.append((mine, _containers(copy), original, copy))
             self._sent.insert(self._place_of(copy), copy)
+            self._pair(original)
+
+    def _pair(self, message: Message) -> None:
+        """Note which calls wait for a result, and whether a result stands where none is awaited."""
+        if message.result is not None:
+            self._astray = self._astray or message.result.call_id not in self._unanswered
+            self._unanswered.discard(message.result.call_id)
+        else:
+            self._astray = self._astray or bool(self._unanswered)
+            asked = [call.call_id for call in message.calls if call.executor is not Executor.provider]
+            self._astray = self._astray or len(set(asked)) != len(asked)
+            self._unanswered.update(asked)
 
     def _place_of(self, message: Message) -> int:
         """Return where a message belongs: at the end, but the results of a step in the order of their calls."""

@@ -5,21 +5,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
+from turnwise.engine.chat import Compaction
+from turnwise.persistence.protocol import Snapshot
+from turnwise.states.effects import ERASED, RecordUsage
 from turnwise.states.messages import (
     FilePart,
+    MarkerPart,
     Message,
     Part,
     ReasoningPart,
+    SourcePart,
     TextPart,
     ToolCallPart,
     ToolResultPart,
     in_call_order,
     without_metadata,
 )
-from turnwise.states.names import Audience
+from turnwise.states.names import Audience, ChatState
+from turnwise.states.transcript import Transcript, fold
+from turnwise.states.usage import NO_USAGE, Usage
 
 View = Literal["user", "model", "raw"]
-ERASED = "[erased]"
 
 
 def user_view(messages: Sequence[Message]) -> list[Message]:
@@ -31,6 +37,49 @@ def user_view(messages: Sequence[Message]) -> list[Message]:
 def raw_view(messages: Sequence[Message]) -> list[Message]:
     """Return what users, models and tools really said: no row that turnwise wrote."""
     return in_call_order([without_metadata(message) for message in messages if not message.synthetic])
+
+
+def transcript_of(snapshot: Snapshot) -> Transcript:
+    """Return what the events up to a snapshot of the chat fold to."""
+    facts = snapshot.facts
+    transcript = fold(snapshot.shown)
+    transcript.state = facts.state
+    transcript.messages = user_view(snapshot.history)
+    transcript.queue = facts.queue
+    if facts.state is ChatState.requires_action:
+        transcript.open_calls = tuple(call.shown for call in facts.open_calls)
+    transcript.stop_reason = snapshot.stop_reason
+    transcript.error = facts.last_error if facts.state is ChatState.error else None
+    transcript.last_seq = facts.last_seq
+    return transcript
+
+
+def compactions_of(history: Sequence[Message], ledger: Sequence[RecordUsage]) -> list[Compaction]:
+    """Return what the compactions in a history made, oldest first."""
+    costs: dict[int, Usage] = {}
+    for entry in ledger:
+        if entry.purpose == "summary" and entry.usage != NO_USAGE:
+            costs[entry.step] = costs[entry.step] + entry.usage if entry.step in costs else entry.usage
+    by_position = {message.position: message for message in history}
+    found: list[Compaction] = []
+    for marker in history:
+        part = marker.parts[0] if marker.parts else None
+        if not isinstance(part, MarkerPart) or part.reason != "compaction":
+            continue
+        after = [position for position in part.carried if position > marker.position] or [marker.position + 1]
+        known = [by_position[position] for position in after if position in by_position]
+        new = [without_metadata(message) for message in known if message.audience is Audience.model]
+        found.append(
+            Compaction(
+                step=marker.step,
+                at=marker.created_at,
+                summary="\n\n".join(message.text for message in new if message.text),
+                messages=new,
+                carried=sum(position < marker.position for position in part.carried),
+                usage=costs.get(marker.step),
+            )
+        )
+    return found
 
 
 def erased(message: Message) -> Message:
@@ -46,8 +95,10 @@ def _blank(part: Part) -> Part | None:
         case ToolCallPart():
             return part.model_copy(update={"arguments": {}, "metadata": None})
         case ToolResultPart():
-            return part.model_copy(update={"output": ERASED, "attachments": (), "metadata": None})
-        case ReasoningPart() | FilePart():
+            return part.model_copy(
+                update={"output": ERASED, "attachments": (), "metadata": None, "edited_arguments": None}
+            )
+        case ReasoningPart() | FilePart() | SourcePart():
             return None
         case _:
             return part.model_copy(update={"metadata": None})

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-
 import anyio
 
-from turnwise.engine.clock import Clock, Timer
+from turnwise.engine.clock import ROUNDING, SteadyClock, Timer
 from turnwise.states.errors import ModelError
 
 LONGEST_STARTUP = 600.0
@@ -25,14 +23,16 @@ class Watchdog:
         idle: seconds; `None` waits for ever.
     """
 
-    def __init__(self, clock: Clock, scope: anyio.CancelScope, *, startup: float | None, idle: float | None) -> None:
+    def __init__(
+        self, clock: SteadyClock, scope: anyio.CancelScope, *, startup: float | None, idle: float | None
+    ) -> None:
         self._clock = clock
         self._scope = scope
         self._idle = idle
         self._startup = startup
-        self._opened = clock.now()
-        self._first: datetime | None = None
-        self._last: datetime | None = None
+        self._opened = clock.monotonic()
+        self._first: float | None = None
+        self._last: float | None = None
         self._timer: Timer | None = None
         self.bite: ModelError | None = None
         """Why the attempt was ended, if the watchdog did it."""
@@ -42,11 +42,11 @@ class Watchdog:
     @property
     def first_part_after(self) -> float | None:
         """Seconds until the first part; measured once per attempt."""
-        return None if self._first is None else (self._first - self._opened).total_seconds()
+        return None if self._first is None else self._first - self._opened
 
     def heard(self) -> None:
         """Note that a part came. A provider's heartbeats are none."""
-        self._last = self._clock.now()
+        self._last = self._clock.monotonic()
         if self._first is None:
             self._first = self._last
             self.stop()
@@ -65,8 +65,8 @@ class Watchdog:
     def _look(self) -> None:
         if self._idle is None or self._last is None:
             return
-        silent = (self._clock.now() - self._last).total_seconds()
-        if silent >= self._idle:
+        silent = self._clock.monotonic() - self._last
+        if silent >= self._idle - ROUNDING:
             self._bite("network", f"the stream stalled: no part for {self._idle:g} s")
         else:
             self._timer = self._clock.call_later(self._idle - silent, self._look)

@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from datetime import UTC, datetime, timedelta
+from dataclasses import replace
 
 import anyio
 import anyio.lowlevel
 
 from turnwise.engine.apply import Chain, Script
-from turnwise.engine.clock import wait_until
+from turnwise.engine.clock import ROUNDING, wait_until
 from turnwise.engine.hold import Desk, Hold
-from turnwise.engine.identity import is_dead
 from turnwise.engine.log import Log
 from turnwise.engine.runner import Runner
+from turnwise.engine.sweeping import Sweeper
+from turnwise.engine.tasks import finish
+from turnwise.engine.user_code import described
 from turnwise.engine.view import View
 from turnwise.persistence.protocol import Committed
 from turnwise.states.decide import job_of
-from turnwise.states.errors import StoreError, TurnwiseError
-from turnwise.states.events import ErrorInfo
+from turnwise.states.errors import StoreError
 from turnwise.states.facts import Facts
-from turnwise.states.invariants import broken_promises
 from turnwise.states.names import ChatState, Trigger
 
 CLAIMS_PER_TICK = 10
-SWEEP_LIMIT = 100
 PRUNE_LIMIT = 200
 """Parts that are deleted in one transaction, and chats that are looked at for them."""
 PRUNE_PAUSE = 0.1
@@ -34,7 +33,7 @@ PRUNE_ROUNDS = 24
 VIEWS_KEPT = 200
 """Chats at rest whose history a worker keeps in memory, the latest ones."""
 
-NEVER = datetime.max.replace(tzinfo=UTC)
+NEVER = float("inf")
 
 _log = Log("turnwise.worker")
 
@@ -51,15 +50,22 @@ class Worker:
         self._reserved = 0
         self._wake = anyio.Event()
         self._backlog = True
-        self._renew_at = desk.clock.now()
-        self._sweep_at = desk.clock.now()
-        self._prune_at = desk.clock.now() if self._settings.keep_parts is not None else NEVER
+        self._renew_at = desk.clock.monotonic()
+        self._sweep_at = desk.clock.monotonic()
+        self._prune_at = desk.clock.monotonic() if self._settings.keep_parts is not None else NEVER
         self._pruned_after = ""
+        self._sweeper = Sweeper(desk, self.act, holds=self._holds)
 
     # What the engine asks of it
 
     async def act(self, chat_id: str, script: Script, *, actor: str) -> Committed:
-        """Run `script` on a chat in one transaction, and run the chat here if it then wants a worker."""
+        """Run `script` on a chat in one transaction, and run the chat here if it then wants a worker.
+
+        Who is cancelled meanwhile learns of it afterwards: what is committed is told, and the chat is run.
+        """
+        return await finish(self._act(chat_id, script, actor))
+
+    async def _act(self, chat_id: str, script: Script, actor: str) -> Committed:
         reserved = self._room() > 0
         self._reserved += reserved
         before: dict[str, Facts] = {}
@@ -95,7 +101,7 @@ class Worker:
         for known in [*self._runners] if chat_id is None else [chat_id]:
             runner = self._runners.get(known)
             if runner is not None:
-                runner.observe(await self._desk.store.facts(known))
+                await self._look(known, runner)
         self.wake()
 
     # Its life
@@ -107,7 +113,10 @@ class Worker:
             try:
                 await self._tick()
             except StoreError as error:
-                _log.warning("tick_failed", problem=str(error))
+                _log.warning("tick_failed", problem=described(error))
+            except Exception:  # noqa: BLE001 - a worker that ends leaves every chat of it behind
+                _log.exception("tick_failed")
+                self._backlog = False
             if not (self._backlog and self._room() > 0):
                 await wait_until(self._wake, self._desk.clock, min(self._renew_at, self._sweep_at, self._prune_at))
 
@@ -141,13 +150,13 @@ class Worker:
                 self._wake.set()
 
     async def _tick(self) -> None:
-        now = self._desk.clock.now()
+        now = self._desk.clock.monotonic() + ROUNDING
         if now >= self._renew_at:
-            self._renew_at = now + timedelta(seconds=self._settings.renew_every)
+            self._renew_at = now + self._settings.renew_every
             await self._renew()
         if now >= self._sweep_at:
-            self._sweep_at = now + timedelta(seconds=self._settings.poll_interval)
-            await self._sweep()
+            self._sweep_at = now + self._settings.poll_interval
+            await self._sweeper.sweep()
             self._backlog = True
         if self._backlog:
             await self._claim()
@@ -159,9 +168,18 @@ class Worker:
         orphans = {} if self._reserved else {chat_id: held[chat_id] for chat_id in held.keys() - self._runners.keys()}
         for chat_id, runner in [*self._runners.items()]:
             if held.get(chat_id) != runner.hold.token:
-                runner.observe(await self._desk.store.facts(chat_id))
+                seen = await self._look(chat_id, runner)
+                if not seen and chat_id not in held:
+                    runner.observe(replace(runner.hold.facts, lease=None))
         for chat_id, token in orphans.items():  # given up while the store was out of reach
-            await self._change(chat_id, _release(token))
+            await self._sweeper.change(chat_id, _release(token))
+
+    async def _look(self, chat_id: str, runner: Runner) -> bool:
+        """Let a runner see where its chat is; return whether that can be read."""
+        facts = await self._sweeper.facts(chat_id)
+        if facts is not None:
+            runner.observe(facts)
+        return facts is not None
 
     async def _claim(self) -> None:
         limit = min(CLAIMS_PER_TICK, self._room())
@@ -184,42 +202,19 @@ class Worker:
             self._adopt(committed, before[committed.facts.chat_id])
         self._backlog = self._backlog or len(claimed) == limit
 
-    async def _sweep(self) -> None:
-        for holder in await self._dead():
-            _log.info("worker_is_dead", worker=holder)
-            await self._desk.store.renew(holder, 0)
-        overdue = await self._desk.store.overdue(limit=SWEEP_LIMIT)
-        for chat_id, token in overdue.leases:
-            runner = self._runners.get(chat_id)
-            if runner is None or runner.hold.token != token:
-                await self._change(chat_id, _expiry(token))
-        for chat_id in overdue.deadlines:
-            await self._change(chat_id, lambda chain: chain.fire(Trigger.deadline_passed))
-        for chat_id in overdue.strays:
-            await self._change(chat_id, _repair)
+    def _holds(self, chat_id: str, token: int) -> bool:
+        """Return whether this worker itself runs the chat under the token."""
+        runner = self._runners.get(chat_id)
+        return runner is not None and runner.hold.token == token
 
-    async def _prune(self, now: datetime) -> None:
+    async def _prune(self, now: float) -> None:
         """Delete a few old parts; a look at all chats is a round, taken bit by bit."""
         keep = self._settings.keep_parts or 0
-        self._prune_at = now + timedelta(seconds=PRUNE_PAUSE)
+        self._prune_at = now + PRUNE_PAUSE
         pruned = await self._desk.store.prune(keep=keep, after=self._pruned_after, limit=PRUNE_LIMIT)
         self._pruned_after = pruned.after or ""
         if pruned.after is None:
-            self._prune_at = now + timedelta(seconds=max(keep / PRUNE_ROUNDS, self._settings.poll_interval))
-
-    async def _dead(self) -> frozenset[str]:
-        """Return the holders of leases whose processes are gone, as the operating system or the store can tell."""
-        others = await self._desk.store.holders() - {self._desk.worker_id}
-        dead = frozenset(holder for holder in others if is_dead(holder))
-        return dead | await self._desk.store.gone(others - dead)
-
-    async def _change(self, chat_id: str, script: Script) -> None:
-        try:
-            await self.act(chat_id, script, actor=self._actor)
-        except StoreError:
-            raise
-        except TurnwiseError as error:
-            _log.debug("swept_by_another", chat_id=chat_id, problem=str(error))
+            self._prune_at = now + max(keep / PRUNE_ROUNDS, self._settings.poll_interval)
 
     def _adopt(self, committed: Committed, before: Facts) -> None:
         """Run a chat that a transaction gave to this worker."""
@@ -255,16 +250,5 @@ class Worker:
         return self._settings.max_running - len(self._runners) - self._reserved
 
 
-def _expiry(token: int) -> Script:
-    return lambda chain: chain.fire(Trigger.lease_expired, token=token)
-
-
 def _release(token: int) -> Script:
     return lambda chain: chain.fire(Trigger.released, token=token)
-
-
-def _repair(chain: Chain) -> None:
-    broken = broken_promises(chain.facts)
-    stored = chain.facts.stored_state or chain.facts.state
-    error = ErrorInfo(kind="repaired", message=f"found in state {stored!s} with {', '.join(broken)} broken")
-    chain.fire(Trigger.repaired, error=error)

@@ -12,14 +12,12 @@ async def read_file(path: str) -> str:
 async def main() -> None:
     async with Engine("sqlite:///chats.db", model="demo", tools=[read_file]) as engine:
         chat = await engine.create_chat(system="You are terse.")
-        await engine.send_message(chat.id, "What does README.md promise?")
-        async for event in engine.events(chat.id):
-            if event.kind == "part" and event.part.type == "text":
-                print(event.part.delta, end="", flush=True)
-            elif event.kind == "status":
-                print(f"\n[{event.state}]")
-            elif event.kind == "turn_finished":
-                break
+        for question in ("What does README.md promise?", "Thank you."):
+            async for event in engine.stream(chat.id, question):
+                if event.kind == "part" and event.part.type == "text":
+                    print(event.part.delta, end="", flush=True)
+                elif event.kind == "status":
+                    print(f"\n[{event.state}]")
         print(await engine.verify(chat.id))
 
 

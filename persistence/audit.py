@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import hmac
 import json
@@ -12,6 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
+from turnwise.persistence.aside import Aside, aside_of
 from turnwise.states.decide import Decision
 from turnwise.states.digests import canonical
 
@@ -42,6 +44,9 @@ class AuditRecord:
     target: str
     actor: str
     reason: str | None
+    """Why, in turnwise's words. What a client gave as a reason stands here as long as it is not erased, but `hash` and
+    an export leave it out: the write `reason` has its salted digest.
+    """
     turn: int
     step: int
     attempt: int
@@ -58,30 +63,35 @@ class Entry(NamedTuple):
     hash: str
     """Empty where the body was read, and is the whole record."""
     body: str
+    aside: str | None = None
+    """What is kept beside it: an `Aside` as JSON."""
 
 
-def entry_of(decision: Decision, *, prev: str, at: datetime, whole: bool = False) -> Entry:
+def entry_of(
+    decision: Decision, *, prev: str, at: datetime, whole: bool = False, bonds: Sequence[WriteRecord] = ()
+) -> Entry:
     """Return the record of a decision that commits at `at` after the record whose hash is `prev`.
 
-    Its body is the `whole` record if so wished.
+    Its body is the `whole` record if so wished. `bonds` are listed after the decision's writes.
     """
     after = decision.facts
+    writes = [WriteRecord(write.kind, write.id, write.digest) for write in decision.writes]
     fields: dict[str, Any] = {
         "trigger": decision.trigger,
         "source": decision.source,
         "target": decision.target,
         "actor": decision.actor,
-        "reason": decision.reason,
+        "reason": None if any(write.kind == "reason" for write in writes) else decision.reason,
         "turn": after.turn.number,
         "step": after.step.number,
         "attempt": after.step.attempt,
-        "writes": [{"kind": write.kind, "id": write.id, "digest": write.digest} for write in decision.writes],
+        "writes": [write._asdict() for write in (*writes, *bonds)],
         "at": _time(at),
     }
     hashed = {**fields, "chat_id": after.chat_id, "version": after.version, "prev": prev}
     hash_ = _chained(prev, _line(hashed))
     body = {**hashed, "hash": hash_} if whole else fields
-    return Entry(after.version, hash_, _line(body).decode())
+    return Entry(after.version, hash_, _line(body).decode(), aside_of(decision).dump())
 
 
 def log_of(chat_id: str, entries: Iterable[Entry]) -> list[AuditRecord]:
@@ -91,12 +101,21 @@ def log_of(chat_id: str, entries: Iterable[Entry]) -> list[AuditRecord]:
         ValueError: a body is not that of a record; says what was found instead.
     """
     records: list[AuditRecord] = []
-    prev = GENESIS
-    for version, hash_, body in entries:
-        known = {"chat_id": chat_id, "version": version, "prev": prev, "hash": hash_} if hash_ else {}
-        records.append(_record_of({**known, **object_of(body)}))
-        prev = records[-1].hash
+    for entry in entries:
+        records.append(record_in(entry, chat_id, prev=records[-1].hash if records else GENESIS))
     return records
+
+
+def record_in(entry: Entry, chat_id: str, *, prev: str) -> AuditRecord:
+    """Return the record that an entry holds, after the one whose hash is `prev`.
+
+    Raises:
+        ValueError: the body is not that of a record; says what was found instead.
+    """
+    known = {"chat_id": chat_id, "version": entry.version, "prev": prev, "hash": entry.hash} if entry.hash else {}
+    record = _record_of({**known, **object_of(entry.body)})
+    reason = Aside.load(entry.aside).reason
+    return record if reason is None else dataclasses.replace(record, reason=reason)
 
 
 def hash_of(record: AuditRecord) -> str:
@@ -211,6 +230,8 @@ def _line(fields: dict[str, Any]) -> bytes:
 
 def _spelled(record: AuditRecord) -> dict[str, Any]:
     fields = {name: getattr(record, name) for name in _KINDS}
+    if any(write.kind == "reason" for write in record.writes):
+        fields["reason"] = None
     return {**fields, "writes": [write._asdict() for write in record.writes], "at": _time(record.at)}
 
 

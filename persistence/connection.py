@@ -8,9 +8,11 @@ import random
 import sqlite3
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
+from functools import partial
 from queue import SimpleQueue
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, Self, TypeVar
 
 import anyio
 
@@ -42,6 +44,52 @@ _MEANING: Final = {
 
 Answer = Callable[[_T | None, BaseException | None], None]
 """Takes what a function returned or raised."""
+
+
+_AS_IT_IS: Final = partial(str, encoding="utf-8", errors="surrogateescape")
+"""Reads text that is no UTF-8, too: what cannot be read is found row by row, and not by a statement over many chats."""
+
+
+class EagerConnection(sqlite3.Connection):
+    """Hands out no row that it has not read already.
+
+    A statement that was not read to its end holds the snapshot it reads, even past a ROLLBACK, for as long as anything
+    refers to its cursor, a traceback for instance.
+    """
+
+    def cursor(self, factory: Any = None) -> Any:
+        """Return a cursor whose statement is over as soon as it is executed."""
+        return super().cursor(factory or _EagerCursor)
+
+    def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
+        """Execute a statement and read all of its rows."""
+        return _EagerCursor(self).execute(sql, parameters)
+
+
+class _EagerCursor(sqlite3.Cursor):
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        super().__init__(connection)
+        self._rows: deque[Any] = deque()
+
+    def execute(self, sql: str, parameters: Any = (), /) -> Self:
+        super().execute(sql, parameters)
+        self._rows = deque(super().fetchall())
+        return self
+
+    def fetchone(self) -> Any:
+        return self._rows.popleft() if self._rows else None
+
+    def fetchall(self) -> list[Any]:
+        rows, self._rows = [*self._rows], deque()
+        return rows
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Any:
+        if not self._rows:
+            raise StopIteration
+        return self._rows.popleft()
 
 
 class Connection:
@@ -115,7 +163,8 @@ class Connection:
                 self._end()
 
     def _connect(self) -> None:
-        self._connection = sqlite3.connect(self.path, isolation_level=None, timeout=PATIENCE)
+        self._connection = sqlite3.connect(self.path, isolation_level=None, timeout=PATIENCE, factory=EagerConnection)
+        self._connection.text_factory = _AS_IT_IS
 
     async def _call(self, work: Callable[[], _T]) -> _T:
         outcome: asyncio.Future[_T] = asyncio.get_running_loop().create_future()

@@ -12,7 +12,8 @@ from typing import Final, NamedTuple
 
 from pydantic_core import from_json
 
-from turnwise.persistence.rows import EVENTS, message_of, micros_of, time_of
+from turnwise.persistence.rows import EVENTS, GARBLED, message_of, micros_of, time_of, unreadable
+from turnwise.states.errors import ChatUnreadable
 from turnwise.states.events import Event, MessageEvent, PartEvent, ToolProgressEvent, ToolResultEvent
 from turnwise.states.messages import Message, without_metadata
 
@@ -64,14 +65,25 @@ def event_of(  # noqa: PLR0913, PLR0917 - the columns of a row
     """Return the event that a row and the message it points at hold.
 
     Raises:
-        StoreError: they hold something else.
+        ChatUnreadable: they hold something else.
     """
+    try:
+        return _event_of(chat_id, seq, kind, at, body, form, message)
+    except ChatUnreadable:
+        raise
+    except GARBLED as error:
+        raise unreadable(chat_id, "events.body", error) from None
+
+
+def _event_of(  # noqa: PLR0913, PLR0917 - as above
+    chat_id: str, seq: int, kind: str, at: int | None, body: str, form: int | None, message: str | None
+) -> Event:
     if at is not None:
         columns = json.dumps({"chat_id": chat_id, "seq": seq, "kind": kind, "at": time_of(at).isoformat()})
         body = columns if body == "{}" else f"{columns[:-1]},{body[1:]}"
     if form is None or message is None:
-        return EVENTS.load(body)
-    said = message_of(form, message)
+        return EVENTS.load(body, chat_id)
+    said = message_of(form, message, chat_id)
     if kind == "message":
         return MessageEvent.model_validate({**from_json(body), "message": without_metadata(said)})
     output = None if said.result is None else said.result.output

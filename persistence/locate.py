@@ -9,6 +9,7 @@ from typing import Final
 from turnwise.persistence.connection import Durability
 from turnwise.persistence.protocol import ChatStore
 from turnwise.persistence.sqlite import SQLiteStore
+from turnwise.persistence.store_url import without_password
 from turnwise.states.errors import SettingsError
 
 _RIGHT: Final = (
@@ -27,7 +28,7 @@ def store_from_url(url: str, *, durability: Durability, now: Callable[[], dateti
     if scheme in ("postgresql", "postgres"):
         return _postgres(url, now)
     if scheme != "sqlite" or not found:
-        raise SettingsError("store", f"{url!r} is no store's URL; {_RIGHT}")
+        raise SettingsError("store", f"{without_password(url)!r} is no store's URL; {_RIGHT}")
     if rest == "":
         return SQLiteStore(None, durability=durability, now=now)
     path = rest.removeprefix("/")

@@ -9,17 +9,19 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from turnwise.persistence.erasure import erase
 from turnwise.persistence.protocol import DuplicateReceipt
-from turnwise.persistence.rows import CALLS, MESSAGES, PROFILES, QUEUE, RECEIPTS, USAGE, micros_of
+from turnwise.persistence.rows import CALLS, micros_in, micros_of
 from turnwise.states.effects import (
     CutHistory,
     DropLease,
     DropQueued,
     EraseMessage,
+    EraseText,
     GrantLease,
     InsertBoundary,
     InsertMessage,
+    NoteDeadline,
+    NoteReason,
     PutCall,
     PutProfile,
     PutQueued,
@@ -47,7 +49,7 @@ def perform(place: Place, writes: Sequence[Write]) -> None:
 
     Raises:
         DuplicateReceipt: a receipt's `client_id` has one already.
-        StoreError: the step has a compaction already, or a message to erase is missing.
+        StoreError: the step has a compaction already.
     """
     for number, write in enumerate(writes):
         if isinstance(write, RecordUsage):
@@ -59,8 +61,9 @@ def perform(place: Place, writes: Sequence[Write]) -> None:
 def _insert_message(place: Place, write: InsertMessage) -> None:
     message = write.message
     place.connection.execute(
-        "INSERT INTO messages (chat_id, position, id, role, turn, step, audience, added, erased, digest, format, body)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "INSERT INTO messages"
+        " (chat_id, position, id, role, turn, step, audience, added, erased, digest, salt, format, body)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             place.chat_id,
             message.position,
@@ -72,8 +75,9 @@ def _insert_message(place: Place, write: InsertMessage) -> None:
             place.version,
             message.erased,
             write.digest,
+            write.salt,
             FORMAT,
-            MESSAGES.dump(message),
+            write.body,
         ),
     )
 
@@ -85,10 +89,6 @@ def _cut_history(place: Place, write: CutHistory) -> None:
             f"UPDATE {table} SET cut = ? WHERE chat_id = ? AND position >= ? AND cut IS NULL",  # noqa: S608 - two names
             cut,
         )
-
-
-def _erase_message(place: Place, write: EraseMessage) -> None:
-    erase(place.connection, place.chat_id, write.message)
 
 
 def _put_call(place: Place, write: PutCall) -> None:
@@ -110,13 +110,12 @@ def _put_call(place: Place, write: PutCall) -> None:
 
 
 def _put_queued(place: Place, write: PutQueued) -> None:
-    body = QUEUE.dump(write.queued)
     if write.rank is None:
-        sql = "UPDATE queue SET body = ? WHERE chat_id = ? AND id = ?"
-        place.connection.execute(sql, (body, place.chat_id, write.id))
+        sql = "UPDATE queue SET body = ?, salt = ? WHERE chat_id = ? AND id = ?"
+        place.connection.execute(sql, (write.body, write.salt, place.chat_id, write.id))
     else:
-        sql = "INSERT OR REPLACE INTO queue (chat_id, id, rank, body) VALUES (?, ?, ?, ?)"
-        place.connection.execute(sql, (place.chat_id, write.id, write.rank, body))
+        sql = "INSERT OR REPLACE INTO queue (chat_id, id, rank, body, salt) VALUES (?, ?, ?, ?, ?)"
+        place.connection.execute(sql, (place.chat_id, write.id, write.rank, write.body, write.salt))
 
 
 def _drop_queued(place: Place, write: DropQueued) -> None:
@@ -136,10 +135,10 @@ def _insert_boundary(place: Place, write: InsertBoundary) -> None:
 
 
 def _grant_lease(place: Place, write: GrantLease) -> None:
-    expires = micros_of(place.at + timedelta(seconds=write.seconds))
+    lasts = timedelta(seconds=write.seconds)
     place.connection.execute(
-        "INSERT OR REPLACE INTO leases (chat_id, worker, token, expires) VALUES (?, ?, ?, ?)",
-        (place.chat_id, write.lease.worker, write.lease.token, expires),
+        "INSERT OR REPLACE INTO leases (chat_id, worker, token, expires, lasts) VALUES (?, ?, ?, ?, ?)",
+        (place.chat_id, write.lease.worker, write.lease.token, micros_of(place.at + lasts), micros_in(lasts)),
     )
 
 
@@ -150,14 +149,14 @@ def _drop_lease(place: Place, write: DropLease) -> None:
 def _record_usage(place: Place, write: RecordUsage, number: int) -> None:
     place.connection.execute(
         "INSERT INTO usage (chat_id, version, number, body) VALUES (?, ?, ?, ?)",
-        (place.chat_id, place.version, number, USAGE.dump(write)),
+        (place.chat_id, place.version, number, write.body),
     )
 
 
 def _put_profile(place: Place, write: PutProfile) -> None:
     place.connection.execute(
-        "INSERT OR REPLACE INTO profiles (chat_id, body) VALUES (?, ?)",
-        (place.chat_id, PROFILES.dump(write.profile)),
+        "INSERT OR REPLACE INTO profiles (chat_id, body, salt) VALUES (?, ?, ?)",
+        (place.chat_id, write.body, write.salt),
     )
     place.connection.execute("UPDATE chats SET owner = ? WHERE id = ?", (write.profile.owner, place.chat_id))
 
@@ -166,17 +165,24 @@ def _record_receipt(place: Place, write: RecordReceipt) -> None:
     try:
         place.connection.execute(
             "INSERT INTO receipts (chat_id, client_id, body) VALUES (?, ?, ?)",
-            (place.chat_id, write.client_id, RECEIPTS.dump(write)),
+            (place.chat_id, write.client_id, write.body),
         )
     except sqlite3.IntegrityError as error:
         raise DuplicateReceipt(place.chat_id, write.client_id) from error
 
 
+def _elsewhere(place: Place, write: Write) -> None:
+    """Store nothing here: other rows have the deadline and the reason, and wiping finds what is erased."""
+
+
 _PERFORM: Final[dict[type[Write], Callable[[Place, Any], None]]] = {
     InsertMessage: _insert_message,
     CutHistory: _cut_history,
-    EraseMessage: _erase_message,
+    EraseMessage: _elsewhere,
+    EraseText: _elsewhere,
     PutCall: _put_call,
+    NoteDeadline: _elsewhere,
+    NoteReason: _elsewhere,
     PutQueued: _put_queued,
     DropQueued: _drop_queued,
     InsertBoundary: _insert_boundary,

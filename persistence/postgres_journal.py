@@ -19,14 +19,13 @@ from turnwise.persistence.postgres_memory import Memory
 from turnwise.persistence.postgres_pool import Pool
 from turnwise.persistence.postgres_rows import event_rows, statement
 from turnwise.persistence.rows import numbered
-from turnwise.states.errors import ChatNotFound, StaleLease
+from turnwise.states.errors import ChatNotFound, ChatUnreadable, StaleLease
 from turnwise.states.events import Event
 from turnwise.states.names import ChatState
 
 _JOURNAL: Final = statement("journal", ("jobs", "events", "partial_events"))
-_HELD: Final = """
-SELECT state, token, event_seq, clock_timestamp() AS at FROM chats WHERE id = $1 FOR UPDATE
-"""
+_HELD: Final = "SELECT state, token, event_seq, clock_timestamp() AS at FROM chats WHERE id = $1"
+_LOCK: Final = "SELECT FROM chats WHERE id = $1 FOR UPDATE"
 
 
 class _Entry(NamedTuple):
@@ -60,6 +59,12 @@ class _Shown:
         return _Entry(job, *event_rows(events)), events
 
 
+def contradiction(chat_id: str, error: asyncpg.UniqueViolationError) -> ChatUnreadable:
+    """Return what it means that a chat's next row is there already: what is stored of the chat contradicts itself."""
+    problem = f"what is stored contradicts the next row ({str(error).splitlines()[0]})"
+    return ChatUnreadable(f"{error.table_name}.{error.constraint_name}", problem, chat_id=chat_id)
+
+
 class Journal:
     """Stores events without a transition. `tell` is told of every chat that got some."""
 
@@ -77,6 +82,9 @@ class Journal:
     async def add(self, chat_id: str, token: int, state: ChatState, events: Sequence[Event]) -> tuple[Event, ...]:
         """Store events of a running job and return them as stored."""
         shown = _Shown(chat_id, token, state, events)
+        if not events:
+            await self._pool.run(lambda connection: _held(connection, shown, _HELD))
+            return ()
         async with self._memory.turn(chat_id):
             stored = await self._together(shown)
             if stored is None:
@@ -91,28 +99,29 @@ class Journal:
         known, at = self._memory.get(shown.chat_id), self._clock.now()
         if known is None or at is None:
             return None
-        entry, stored = shown.entry(known.event_seq, at)
+        entry, stored = shown.entry(known.facts.last_seq, at)
         try:
             return stored if await self._entries.add(entry) else None
         except Unanswered:
-            shown.sent.append(known.event_seq)
+            shown.sent.append(known.facts.last_seq)
             return None
 
     async def _alone(self, shown: _Shown, connection: asyncpg.Connection) -> tuple[Event, ...]:
         """Store events after the number that is read, having waited for what is still under way."""
         async with connection.transaction():
-            row = await connection.fetchrow(_HELD, shown.chat_id)
-            if row is None:
-                raise ChatNotFound(shown.chat_id)
-            for after in shown.sent if shown.events else ():
+            if shown.sent:
+                await connection.execute(_LOCK, shown.chat_id)
+            for after in shown.sent:
                 at = await reading.told(connection, shown.chat_id, after + 1, shown.events[0])
                 if at is not None:
                     return shown.stored(after, at)
-            if (row["state"], row["token"]) != (shown.state, shown.token):
-                raise StaleLease(shown.chat_id, shown.token, row["token"])
+            row = await _held(connection, shown, f"{_HELD} FOR UPDATE")
             shown.sent.append(row["event_seq"])
             entry, stored = shown.entry(row["event_seq"], self._clock.handed_in or row["at"])
-            await self._store(connection, [entry])
+            try:
+                await self._store(connection, [entry])
+            except asyncpg.UniqueViolationError as error:
+                raise contradiction(shown.chat_id, error) from error
             return stored
 
     async def _store(self, connection: asyncpg.Connection, entries: Sequence[_Entry]) -> list[bool]:
@@ -125,3 +134,13 @@ class Journal:
             self._clock.heard(row["at"], asked=asked)
         found = {row["id"] for row in rows}
         return [entry.job["chat_id"] in found for entry in entries]
+
+
+async def _held(connection: asyncpg.Connection, shown: _Shown, question: str) -> asyncpg.Record:
+    """Return where a chat stands that is held as it must be."""
+    row = await connection.fetchrow(question, shown.chat_id)
+    if row is None:
+        raise ChatNotFound(shown.chat_id)
+    if (row["state"], row["token"]) != (shown.state, shown.token):
+        raise StaleLease(shown.chat_id, shown.token, row["token"])
+    return row

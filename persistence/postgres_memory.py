@@ -41,7 +41,7 @@ class Memory:
         """Remember the number of a chat's last event."""
         known = self._known.get(chat_id)
         if known is not None:
-            self._known[chat_id] = replace(known, event_seq=event_seq)
+            self._known[chat_id] = replace(known, facts=known.facts.with_last_seq(event_seq))
 
     def forget(self, chat_id: str) -> None:
         """Forget a chat."""

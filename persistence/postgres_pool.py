@@ -6,11 +6,11 @@ import contextlib
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
-from urllib.parse import urlsplit
 
 import anyio
 import asyncpg
 
+from turnwise.persistence.store_url import without_password
 from turnwise.states.errors import StoreError
 
 _T = TypeVar("_T")
@@ -38,6 +38,15 @@ _GONE: Final = (
 )
 BROKEN: Final = (*_GONE, asyncpg.PostgresError, ValueError)
 """Whatever asyncpg raises when a server cannot be reached or refuses."""
+_STARTING: Final = (
+    ConnectionRefusedError,
+    ConnectionResetError,
+    FileNotFoundError,  # a socket that a server will make
+    asyncpg.CannotConnectNowError,
+    asyncpg.ConnectionDoesNotExistError,
+    asyncpg.TooManyConnectionsError,
+)
+"""What a server that will soon be there says, or its machine in its place."""
 _PASSING: Final = (
     asyncpg.IdleInTransactionSessionTimeoutError,
     asyncpg.SerializationError,
@@ -54,6 +63,8 @@ _MEANING: Final[dict[type[Exception], str]] = {
     asyncpg.TooManyConnectionsError: "the server accepts no more connections; lower `pool_size` or use fewer workers",
 }
 
+_MALFORMED: Final = "its URL has an option, a host or a port that cannot be"
+
 
 class Unreachable(StoreError):
     """The server could not be reached, or went away again and again. `told` says no more than that."""
@@ -67,7 +78,7 @@ class Pool:
     """Up to `size` connections; whoever wants one more waits."""
 
     def __init__(self, url: str, *, size: int, schema: str, statement_timeout: float) -> None:
-        self.name = _without_password(url)
+        self.name = repr(without_password(url))
         self._url = url
         self._size = size
         self._options: dict[str, Any] = {
@@ -87,23 +98,36 @@ class Pool:
         self._pool: asyncpg.Pool | None = None
 
     async def open(self) -> None:
-        """Connect once, to see that it can be done.
+        """Connect once, to see that it can be done; wait a while for a server that starts, restarts or recovers.
 
         Raises:
             StoreError: it cannot, or the server is too old.
         """
-        try:
-            self._pool = await asyncpg.create_pool(
-                self._url, min_size=1, max_size=self._size, reset=_keep_session, **self._options
-            )
-            async with self._pool.acquire() as connection:
-                major = connection.get_server_version().major
-        except BROKEN as error:
-            await self.close()
-            raise self.meaning_of(error) from error
+        give_up, pause = time.monotonic() + PATIENCE, _FIRST_PAUSE
+        while True:
+            try:
+                major = await self._connect()
+                break
+            except ValueError:  # its text, and what it was raised from, may hold a part of the password
+                await self.close()
+                raise StoreError(f"the store {self.name}: {_MALFORMED}; nothing was written") from None
+            except BROKEN as error:
+                await self.close()
+                if not isinstance(error, _STARTING) or time.monotonic() > give_up:
+                    raise self.meaning_of(error) from error
+            await anyio.sleep(pause)
+            pause = min(pause * 2, _LONGEST_PAUSE)
         if major < _OLDEST_SERVER:
             await self.close()
             raise StoreError(f"the store {self.name}: PostgreSQL {_OLDEST_SERVER} is needed, this server is {major}")
+
+    async def _connect(self) -> int:
+        """Make the pool, and return the server's version."""
+        self._pool = await asyncpg.create_pool(
+            self._url, min_size=1, max_size=self._size, reset=_keep_session, **self._options
+        )
+        async with self._pool.acquire() as connection:
+            return int(connection.get_server_version().major)
 
     async def close(self) -> None:
         """Wait for the connections in use, and close. Closing twice is harmless."""
@@ -181,8 +205,3 @@ def _may_pass(error: Exception) -> bool:
 
 async def _keep_session(connection: object) -> None:
     """Leave a returned connection as it is: nothing here changes its session, and a reset is a round trip."""
-
-
-def _without_password(url: str) -> str:
-    parts = urlsplit(url)
-    return repr(f"{parts.scheme}://{parts.hostname or ''}{parts.path}")

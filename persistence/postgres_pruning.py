@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 from datetime import datetime
 from typing import Final
 
 import asyncpg
 
-from turnwise.persistence.postgres_reading import facts_in, rows_of
+from turnwise.persistence.postgres_reading import facts
 from turnwise.persistence.protocol import Pruned
-from turnwise.states.errors import StoreError
-
-_log = logging.getLogger("turnwise.persistence")
+from turnwise.persistence.refusals import Refusals
+from turnwise.states.errors import ChatNotFound, StoreError
 
 FIRST_PARTS: Final = """
 WITH RECURSIVE first AS (
@@ -37,7 +35,9 @@ AND over.at <= coalesce($5, clock_timestamp()) - make_interval(secs => $6)
 """
 
 
-async def prune(connection: asyncpg.Connection, *, now: datetime | None, keep: float, after: str, limit: int) -> Pruned:
+async def prune(
+    connection: asyncpg.Connection, refusals: Refusals, *, now: datetime | None, keep: float, after: str, limit: int
+) -> Pruned:
     """Delete parts of replies that are over, shown at least `keep` seconds before `now`, or the database's time.
 
     Each chat is a transaction of its own. What another worker prunes at the same moment is left to it.
@@ -46,7 +46,7 @@ async def prune(connection: asyncpg.Connection, *, now: datetime | None, keep: f
     chats = await connection.fetch(FIRST_PARTS, after, now, keep, limit)
     for chat_id, old in chats:
         if old:
-            deleted += await _prune_chat(connection, chat_id, now, keep, limit - deleted)
+            deleted += await _prune_chat(connection, refusals, chat_id, now, keep, limit - deleted)
         if deleted == limit:
             return Pruned(deleted, after)
         after = chat_id
@@ -54,13 +54,12 @@ async def prune(connection: asyncpg.Connection, *, now: datetime | None, keep: f
 
 
 async def _prune_chat(
-    connection: asyncpg.Connection, chat_id: str, now: datetime | None, keep: float, limit: int
+    connection: asyncpg.Connection, refusals: Refusals, chat_id: str, now: datetime | None, keep: float, limit: int
 ) -> int:
-    (row,) = await rows_of(connection, [chat_id])
     try:
-        over_before = facts_in(row).step.over_before
-    except StoreError:
-        _log.exception("prune_refused chat_id=%s", chat_id)
+        over_before = (await facts(connection, chat_id)).step.over_before
+    except (StoreError, ChatNotFound) as error:
+        refusals.note("prune_refused", chat_id, error)
         return 0
     done = await connection.execute(DELETE, chat_id, *over_before, limit, now, keep)
     return int(done.removeprefix("DELETE "))

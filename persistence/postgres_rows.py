@@ -10,17 +10,22 @@ from datetime import datetime, timedelta
 from importlib import resources
 from typing import Any, Final, NamedTuple
 
-from turnwise.persistence.audit import entry_of
-from turnwise.persistence.rows import CALLS, MESSAGES, PROFILES, QUEUE, RECEIPTS, USAGE, numbered, row_of
+from turnwise.persistence.aside import aside_of
+from turnwise.persistence.audit import WriteRecord, entry_of
+from turnwise.persistence.bonds import bond_of_events, bond_of_facts, fields_bound, salt_of_facts
+from turnwise.persistence.rows import CALLS, micros_of, numbered, row_of
 from turnwise.states.decide import Decision
 from turnwise.states.effects import (
     CutHistory,
     DropLease,
     DropQueued,
     EraseMessage,
+    EraseText,
     GrantLease,
     InsertBoundary,
     InsertMessage,
+    NoteDeadline,
+    NoteReason,
     PutCall,
     PutProfile,
     PutQueued,
@@ -28,9 +33,9 @@ from turnwise.states.effects import (
     RecordUsage,
     Write,
 )
-from turnwise.states.events import Event, PartEvent, ToolProgressEvent, event_adapter
+from turnwise.states.events import Event, PartEvent, event_adapter
 from turnwise.states.facts import Facts
-from turnwise.states.messages import FORMAT, Message
+from turnwise.states.messages import FORMAT
 
 _Row = dict[str, Any]
 
@@ -40,11 +45,12 @@ class Standing:
     """A chat as it was read."""
 
     facts: Facts
-    event_seq: int
     head: str
     """The hash of its last audit record."""
     at: datetime
     """When it was read, by the store's clock."""
+    body: str = ""
+    """The body of the facts, as it is stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +71,11 @@ class Commit:
     def event_seq(self) -> int:
         """The number of the chat's last event afterwards."""
         return int(self.chat["event_seq"])
+
+    @property
+    def body(self) -> str:
+        """The body of its facts afterwards."""
+        return str(self.chat["facts"])
 
     @property
     def head(self) -> str:
@@ -104,29 +115,49 @@ def statement(name: str, parameters: Sequence[str]) -> str:
 
 
 def commit_of(
-    found: Standing, decisions: Sequence[Decision], shown: Sequence[PartEvent]
+    found: Standing,
+    decisions: Sequence[Decision],
+    shown: Sequence[PartEvent],
+    *,
+    restated: Sequence[WriteRecord] = (),
 ) -> tuple[Commit, tuple[Event, ...]]:
-    """Return what must be stored to commit the decisions, and the events as they are stored."""
+    """Return what must be stored to commit the decisions, and the events as they are stored.
+
+    `restated` is what an erasure among them has bound anew.
+    """
     chat_id, head, at = found.facts.chat_id, found.head, found.at
     tables, told = Tables(chat_id), list[Event](shown)
     for decision in decisions:
-        version, head, body = entry_of(decision, prev=head, at=at, whole=True)
         for number, write in enumerate(decision.writes):
-            _PUT[type(write)](tables, write, Moment(version, number, at))
-        tables.put("audit", version=version, body=body)
+            _PUT[type(write)](tables, write, Moment(decision.facts.version, number, at))
         told.extend(decision.events)
-    events = numbered(told, chat_id=chat_id, after=found.event_seq, at=at)
+    events = numbered(told, chat_id=chat_id, after=found.facts.last_seq, at=at)
     durable, partial = event_rows(events)
-    chat = _chat_row(decisions[-1].facts, at) | {
+    last, before = decisions[-1], found.facts.last_seq
+    facts = last.facts.with_last_seq(before + len(events))
+    since, salt = micros_of(facts.since or at), aside_of(last).events
+    bonds = [
+        *restated,
+        bond_of_facts(row_of(facts), since=since, salt=salt_of_facts(last)),
+        *bond_of_events(before + 1, facts.last_seq, map(fields_bound, durable), salt=salt),
+    ]
+    for decision in decisions:
+        entry = entry_of(decision, prev=head, at=at, whole=True, bonds=bonds if decision is last else ())
+        head = entry.hash
+        tables.put("audit", version=entry.version, body=entry.body, aside=entry.aside)
+    chat = _chat_row(facts, at) | {
+        "calls": None if facts.calls.are_those_of(found.facts.calls) else [call.call_id for call in facts.calls],
         "found_version": found.facts.version,
-        "found_event_seq": found.event_seq,
+        "found_event_seq": found.facts.last_seq,
         "found_head": found.head,
         "found_state": found.facts.stored_state or found.facts.state.value,
         "found_token": found.facts.lease and found.facts.lease.token,
-        "event_seq": found.event_seq + len(events),
+        "event_seq": facts.last_seq,
         "head": head,
+        "salt": salt_of_facts(last),
         "expires": tables.expires and tables.expires.isoformat(),
-        "profile": tables.profile,
+        "profile": tables.profile and tables.profile.body,
+        "profile_salt": tables.profile and tables.profile.salt,
     }
     return Commit(chat, tables.rows() | {"events": durable, "partial_events": partial}), events
 
@@ -141,7 +172,6 @@ def _chat_row(facts: Facts, at: datetime) -> _Row:
         "version": row.version,
         "since": (facts.since or at).isoformat(),
         "owner": facts.profile.owner,
-        "calls": [call.call_id for call in facts.calls],
         "worker": facts.lease and facts.lease.worker,
         "token": facts.lease and facts.lease.token,
         "facts": row.facts,
@@ -155,9 +185,8 @@ def event_rows(events: Iterable[Event]) -> tuple[list[_Row], list[_Row]]:
     partial: list[_Row] = []
     for event in events:
         row: _Row = {"chat_id": event.chat_id, "seq": event.seq, "kind": event.kind, "body": body_of(event)}
-        if isinstance(event, PartEvent | ToolProgressEvent):
-            attempt = event.attempt if isinstance(event, PartEvent) else None
-            partial.append({**row, "step": event.step, "attempt": attempt})
+        if isinstance(event, PartEvent):
+            partial.append({**row, "step": event.step, "attempt": event.attempt})
         else:
             durable.append(row)
     return durable, partial
@@ -188,7 +217,7 @@ class Tables:
         self.calls: dict[str, _Row] = {}
         self.queue: dict[str, _Row | None] = {}
         """The rows to put, by id; `None` to drop."""
-        self.profile: str | None = None
+        self.profile: PutProfile | None = None
         self.expires: datetime | None = None
 
     def put(self, table: str, **row: Any) -> None:
@@ -227,8 +256,9 @@ def _insert_message(tables: Tables, write: InsertMessage, moment: Moment) -> Non
         cut=None,
         erased=message.erased,
         digest=write.digest,
+        salt=write.salt,
         format=FORMAT,
-        body=MESSAGES.dump(message),
+        body=write.body,
     )
 
 
@@ -257,7 +287,7 @@ def _put_call(tables: Tables, write: PutCall, moment: Moment) -> None:  # noqa: 
 def _put_queued(tables: Tables, write: PutQueued, moment: Moment) -> None:  # noqa: ARG001
     before = tables.queue.get(write.id) or {"rank": None}
     rank = before["rank"] if write.rank is None else write.rank
-    tables.queue[write.id] = {"rank": rank, "body": QUEUE.dump(write.queued)}
+    tables.queue[write.id] = {"rank": rank, "body": write.body, "salt": write.salt}
 
 
 def _drop_queued(tables: Tables, write: DropQueued, moment: Moment) -> None:  # noqa: ARG001
@@ -269,25 +299,28 @@ def _grant_lease(tables: Tables, write: GrantLease, moment: Moment) -> None:
 
 
 def _record_usage(tables: Tables, write: RecordUsage, moment: Moment) -> None:
-    tables.put("usage", version=moment.version, number=moment.number, body=USAGE.dump(write))
+    tables.put("usage", version=moment.version, number=moment.number, body=write.body)
 
 
 def _put_profile(tables: Tables, write: PutProfile, moment: Moment) -> None:  # noqa: ARG001
-    tables.profile = PROFILES.dump(write.profile)
+    tables.profile = write
 
 
 def _record_receipt(tables: Tables, write: RecordReceipt, moment: Moment) -> None:  # noqa: ARG001
-    tables.put("receipts", client_id=write.client_id, body=RECEIPTS.dump(write))
+    tables.put("receipts", client_id=write.client_id, body=write.body)
 
 
 def _elsewhere(tables: Tables, write: Write, moment: Moment) -> None:
-    """Put nothing: the facts say whose the lease is, and `erase` finds what told a message."""
+    """Put nothing: other rows have the lease, the deadline and the reason, and wiping finds what is erased."""
 
 
 _PUT: Final[Mapping[type[Write], Callable[[Tables, Any, Moment], None]]] = {
     InsertMessage: _insert_message,
     CutHistory: _cut_history,
     EraseMessage: _elsewhere,
+    EraseText: _elsewhere,
+    NoteDeadline: _elsewhere,
+    NoteReason: _elsewhere,
     PutCall: _put_call,
     PutQueued: _put_queued,
     DropQueued: _drop_queued,
@@ -298,8 +331,3 @@ _PUT: Final[Mapping[type[Write], Callable[[Tables, Any, Moment], None]]] = {
     PutProfile: _put_profile,
     RecordReceipt: _record_receipt,
 }
-
-
-def erased_by(decisions: Iterable[Decision]) -> list[Message]:
-    """Return the blanked messages that the decisions put in the place of what was said."""
-    return [write.message for made in decisions for write in made.writes if isinstance(write, EraseMessage)]

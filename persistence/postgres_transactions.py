@@ -10,7 +10,6 @@ and the events of running jobs, share statements with those of other chats.
 from __future__ import annotations
 
 import dataclasses
-import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -19,12 +18,13 @@ from typing import Final
 
 import asyncpg
 
+from turnwise.persistence import postgres_raw_rows as raw_rows
 from turnwise.persistence import postgres_reading as reading
-from turnwise.persistence.audit import GENESIS, from_json
+from turnwise.persistence.audit import GENESIS, WriteRecord, from_json
 from turnwise.persistence.postgres_batches import Batches, Unanswered
+from turnwise.persistence.postgres_chat_rows import wipe_all
 from turnwise.persistence.postgres_clock import DatabaseClock
-from turnwise.persistence.postgres_erasure import erase
-from turnwise.persistence.postgres_journal import Journal
+from turnwise.persistence.postgres_journal import Journal, contradiction
 from turnwise.persistence.postgres_memory import Memory
 from turnwise.persistence.postgres_pool import Pool, Unreachable
 from turnwise.persistence.postgres_rows import (
@@ -32,18 +32,19 @@ from turnwise.persistence.postgres_rows import (
     Commit,
     Standing,
     commit_of,
-    erased_by,
     parameters_of,
     statement,
 )
 from turnwise.persistence.protocol import Committed, DuplicateReceipt, Plan
-from turnwise.persistence.rows import blank_facts
+from turnwise.persistence.refusals import Refusals
+from turnwise.persistence.repairing import repair_of
+from turnwise.persistence.rows import GARBLED, blank_facts, unreadable
+from turnwise.persistence.standing import is_hash
+from turnwise.persistence.wiping import erases
 from turnwise.states.decide import Decision
-from turnwise.states.errors import ChatNotFound, StoreError
+from turnwise.states.errors import ChatNotFound, ChatUnreadable, StoreError
 from turnwise.states.events import Event, PartEvent
 from turnwise.states.names import ChatState
-
-_log = logging.getLogger("turnwise.persistence")
 
 _COMMIT: Final = statement("commit", PARAMETERS)
 _BLANK: Final = """
@@ -67,6 +68,7 @@ RETURNING id, token, clock_timestamp() AS at
 
 _Sent = list[tuple[Commit, Committed]]
 """What a caller has sent to the server and has had no answer to."""
+_StoreClaims = Callable[[asyncpg.Connection, _Sent], Awaitable[_Sent]]
 _Work = Callable[[asyncpg.Connection, _Sent], Awaitable[list[Committed]]]
 
 
@@ -79,6 +81,7 @@ class Transactions:
         self._tell = tell
         self._commits = Batches(pool, self._store)
         self._memory = Memory()
+        self._refusals = Refusals()
         self._journal = Journal(pool, clock=self._clock, memory=self._memory, tell=tell)
 
     async def close(self) -> None:
@@ -91,7 +94,7 @@ class Transactions:
 
         async def work(connection: asyncpg.Connection, sent: _Sent) -> list[Committed]:
             at = self._clock.handed_in or await connection.fetchval("SELECT clock_timestamp()")
-            blank = Standing(blank_facts(chat_id, at), 0, GENESIS, at)
+            blank = Standing(blank_facts(chat_id, at), GENESIS, at)
             decisions = tuple(plan(blank.facts, at))
             if not decisions:
                 return [Committed(blank.facts, (), (), at)]
@@ -136,7 +139,7 @@ class Transactions:
             decisions = tuple(plan(known.facts, at))
         except Exception:  # noqa: BLE001 - it may be true no more: who is refused is refused on what is read
             return None
-        if not decisions or erased_by(decisions):
+        if not decisions or _erasing(decisions):
             return None
         commit, committed = _prepared(dataclasses.replace(known, at=at), decisions, shown)
         try:
@@ -148,41 +151,87 @@ class Transactions:
         self._committed(commit, committed)
         return committed
 
+    async def repair(self, chat_id: str, plan: Plan) -> Committed:
+        """Put aside what cannot be read of a chat, and change the rest."""
+
+        async def work(connection: asyncpg.Connection, sent: _Sent) -> list[Committed]:
+            async with connection.transaction():
+                await connection.execute(_LOCK, chat_id)
+                at = self._clock.handed_in or await connection.fetchval("SELECT clock_timestamp()")
+                repair = repair_of(chat_id, await raw_rows.rows_within(connection, chat_id), at)
+                rest = Standing(repair.facts, repair.head, at)
+                decisions = tuple(plan(rest.facts, at))
+                if not decisions:
+                    return [Committed(rest.facts, (), (), at)]
+                await raw_rows.store_repair(connection, repair)
+                return [await self._commit(connection, rest, decisions, (), sent)]
+
+        async with self._memory.turn(chat_id):
+            self._memory.forget(chat_id)
+            return (await self._answered(chat_id, work))[0]
+
     async def claim(self, plan: Plan, limit: int) -> list[Committed]:
         """Apply a plan to chats that want a worker."""
 
         async def work(connection: asyncpg.Connection, sent: _Sent) -> list[Committed]:
-            claimed: list[Committed] = []
-            page: tuple[datetime, int] = (_LONG_AGO, 0)
-            async with connection.transaction():
-                while len(claimed) < limit:
-                    locked = await connection.fetch(_CLAIMABLE, *page, limit - len(claimed))
-                    if not locked:
-                        break
-                    page = (locked[-1]["since"], locked[-1]["number"])
-                    claimed += await self._claim(connection, [row["id"] for row in locked], plan, sent)
-            return claimed
+            try:
+                return await self._claim_pages(connection, plan, limit, sent, self._store_together)
+            except asyncpg.UniqueViolationError:  # of one of the chats: it must not keep the others from being claimed
+                sent.clear()
+                return await self._claim_pages(connection, plan, limit, sent, self._store_apart)
 
         return await self._answered("", work)
 
-    async def _claim(
-        self, connection: asyncpg.Connection, locked: Sequence[str], plan: Plan, sent: _Sent
+    async def _claim_pages(
+        self, connection: asyncpg.Connection, plan: Plan, limit: int, sent: _Sent, store: _StoreClaims
     ) -> list[Committed]:
-        """Apply a plan to chats that are locked, and write what it decides in one go."""
+        claimed: list[Committed] = []
+        page: tuple[datetime, int] = (_LONG_AGO, 0)
+        async with connection.transaction():
+            while len(claimed) < limit:
+                locked = await connection.fetch(_CLAIMABLE, *page, limit - len(claimed))
+                if not locked:
+                    break
+                page = (locked[-1]["since"], locked[-1]["number"])
+                due = [row["id"] for row in locked if not self._refusals.rests(row["id"])]
+                made = await store(connection, await self._claims(connection, due, plan))
+                sent += made
+                claimed += [committed for _, committed in made]
+        return claimed
+
+    async def _claims(self, connection: asyncpg.Connection, locked: Sequence[str], plan: Plan) -> _Sent:
+        """Return what a plan decides on chats that are locked."""
         made: _Sent = []
-        rows = {row["id"]: row for row in await self._rows(connection, locked)}
+        rows = {row["id"]: row for row in await self._rows(connection, locked)} if locked else {}
         for chat_id in locked:
             try:
                 standing = self._standing_of(rows[chat_id])
                 decisions = tuple(plan(standing.facts, standing.at))
                 if decisions:
                     made.append(_prepared(standing, decisions, ()))
-            except Exception:  # noqa: BLE001 - whatever is wrong with one chat is no other's business
-                _log.exception("claim_refused chat_id=%s", chat_id)
-        sent += made
+            except Exception as error:  # noqa: BLE001 - whatever is wrong with one chat is no other's business
+                self._refusals.note("claim_refused", chat_id, error)
+            else:
+                self._refusals.forget(chat_id)
+        return made
+
+    async def _store_together(self, connection: asyncpg.Connection, made: _Sent) -> _Sent:
         if made:
             await self._store(connection, [commit for commit, _ in made])
-        return [committed for _, committed in made]
+        return made
+
+    async def _store_apart(self, connection: asyncpg.Connection, made: _Sent) -> _Sent:
+        """Store each claim for itself; return those that could be stored."""
+        stored: _Sent = []
+        for commit, committed in made:
+            try:
+                async with connection.transaction():
+                    await self._store(connection, [commit])
+            except asyncpg.UniqueViolationError as error:
+                self._refusals.note("claim_refused", commit.chat_id, contradiction(commit.chat_id, error))
+            else:
+                stored.append((commit, committed))
+        return stored
 
     async def journal(self, chat_id: str, token: int, state: ChatState, shown: Sequence[Event]) -> tuple[Event, ...]:
         """Store events of a running job."""
@@ -221,10 +270,10 @@ class Transactions:
         return answered
 
     def _committed(self, commit: Commit, committed: Committed) -> None:
-        if erased_by(committed.decisions):
+        if _erasing(committed.decisions):
             self._memory.forget(commit.chat_id)
         else:
-            self._memory.put(Standing(committed.facts, commit.event_seq, commit.head, committed.at))
+            self._memory.put(Standing(committed.facts, commit.head, committed.at, commit.body))
         self._tell(commit.chat_id)
 
     async def _store(self, connection: asyncpg.Connection, commits: Sequence[Commit]) -> list[bool]:
@@ -244,17 +293,17 @@ class Transactions:
         shown: Sequence[PartEvent],
         sent: _Sent,
     ) -> Committed:
-        commit, committed = _prepared(standing, decisions, shown)
-        sent.append((commit, committed))
-        erased = erased_by(decisions)
         async with AsyncExitStack() as together:
-            if erased:
+            restated: list[WriteRecord] = []
+            if _erasing(decisions):
                 await together.enter_async_context(connection.transaction())
+                await connection.execute(_LOCK, standing.facts.chat_id)
+                restated = await wipe_all(connection, standing.facts.chat_id, decisions)
+            commit, committed = _prepared(standing, decisions, shown, restated)
+            sent.append((commit, committed))
             if not all(await self._store(connection, [commit])):
                 sent.pop()
                 raise _Overtaken
-            for blank in erased:
-                await erase(connection, commit.chat_id, blank)
         return committed
 
     async def _standing(self, connection: asyncpg.Connection, chat_id: str) -> Standing:
@@ -271,21 +320,30 @@ class Transactions:
         return rows
 
     def _standing_of(self, row: asyncpg.Record) -> Standing:
+        if not is_hash(row["head"]):
+            raise ChatUnreadable("chats.head", "the hash of an audit record belongs here", chat_id=row["id"])
         known = self._memory.get(row["id"])
-        unchanged = known is not None and _mark_of(known) == (row["head"], row["state"], row["token"])
-        facts = known.facts if known is not None and unchanged else reading.facts_in(row)
-        return Standing(facts, row["event_seq"], row["head"], self._clock.handed_in or row["at"])
+        unchanged = known is not None and _mark_of(known) == (row["head"], row["state"], row["token"], row["facts"])
+        facts = known.facts.with_last_seq(row["event_seq"]) if known and unchanged else reading.facts_in(row)
+        return Standing(facts, row["head"], self._clock.handed_in or row["at"], row["facts"])
 
 
 class _Overtaken(Exception):
     """The chat is not any more as it was read."""
 
 
+def _erasing(decisions: Sequence[Decision]) -> bool:
+    return any(erases(decision.writes) for decision in decisions)
+
+
 def _prepared(
-    standing: Standing, decisions: tuple[Decision, ...], shown: Sequence[PartEvent]
+    standing: Standing,
+    decisions: tuple[Decision, ...],
+    shown: Sequence[PartEvent],
+    restated: Sequence[WriteRecord] = (),
 ) -> tuple[Commit, Committed]:
-    commit, events = commit_of(standing, decisions, shown)
-    return commit, Committed(decisions[-1].facts, decisions, events, standing.at)
+    commit, events = commit_of(standing, decisions, shown, restated=restated)
+    return commit, Committed(decisions[-1].facts.with_last_seq(commit.event_seq), decisions, events, standing.at)
 
 
 async def _landed(connection: asyncpg.Connection, sent: _Sent) -> list[Committed]:
@@ -295,9 +353,16 @@ async def _landed(connection: asyncpg.Connection, sent: _Sent) -> list[Committed
         await connection.execute(_LOCK, commit.chat_id)
         sql = "SELECT body FROM audit WHERE chat_id = $1 AND version = $2"
         body = await connection.fetchval(sql, commit.chat_id, committed.facts.version)
-        if body is not None and from_json(body).hash == commit.head:
+        if body is not None and _hash_in(commit.chat_id, body) == commit.head:
             found.append(committed)
     return found
+
+
+def _hash_in(chat_id: str, body: str) -> str:
+    try:
+        return from_json(body).hash
+    except GARBLED as error:
+        raise unreadable(chat_id, "audit.body", error) from None
 
 
 def _refusal(error: asyncpg.UniqueViolationError, chat_id: str, sent: _Sent) -> StoreError:
@@ -309,9 +374,9 @@ def _refusal(error: asyncpg.UniqueViolationError, chat_id: str, sent: _Sent) -> 
         return DuplicateReceipt(chat_id, receipt["client_id"])
     if error.table_name == "boundaries":
         return StoreError(f"chat {chat_id!r} has a compaction for this step already; nothing was written")
-    return StoreError(f"the database refused ({error}); nothing was written")
+    return contradiction(chat_id, error)
 
 
-def _mark_of(known: Standing) -> tuple[str, str, int | None]:
+def _mark_of(known: Standing) -> tuple[str, str, int | None, str]:
     facts = known.facts
-    return known.head, facts.stored_state or facts.state, facts.lease.token if facts.lease else None
+    return known.head, facts.stored_state or facts.state, facts.lease.token if facts.lease else None, known.body

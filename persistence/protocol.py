@@ -8,6 +8,9 @@ from datetime import datetime
 from typing import Protocol
 
 from turnwise.persistence.audit import AuditRecord
+from turnwise.persistence.chat_rows import ChatRows
+from turnwise.persistence.examination import Rows
+from turnwise.persistence.standing import Flaw, Salvaged
 from turnwise.states.arguments import Cut
 from turnwise.states.calls import ToolCall
 from turnwise.states.decide import Decision
@@ -16,7 +19,7 @@ from turnwise.states.errors import StoreError
 from turnwise.states.events import Event, PartEvent
 from turnwise.states.facts import Facts
 from turnwise.states.messages import Message
-from turnwise.states.names import ChatState
+from turnwise.states.names import ChatState, StopReason
 
 Plan = Callable[[Facts, datetime], Sequence[Decision]]
 """Decides, inside a transaction, what happens to a chat: given its facts and the database's time (UTC).
@@ -52,6 +55,19 @@ class Overdue:
 
 
 @dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A chat at one moment."""
+
+    facts: Facts
+    history: tuple[Message, ...]
+    """The messages that are not cut, by position, of every audience."""
+    shown: tuple[PartEvent, ...]
+    """What subscribers were shown of the attempt under way, in order."""
+    stop_reason: StopReason | None
+    """Why the last turn that ended did so, as its `turn_finished` told."""
+
+
+@dataclass(frozen=True, slots=True)
 class Pruned:
     """What a call of `prune` did."""
 
@@ -76,6 +92,10 @@ class ChatStore(Protocol):
     """Keeps chats. One `change` is one transaction: all of it is durable when the call returns, or none of it is.
 
     Whatever a method raises that is not a `TurnwiseError` of the caller's own plan is a `StoreError`.
+
+    A chat is one failure domain. Whatever is asked of a chat of which something stored cannot be read raises
+    `ChatUnreadable`; what is asked of many chats goes on with the others.
+
     Every method is safe to call from many tasks at once. A cancelled `change`, `create`, `claim` or `journal`
     either never happened or is complete; it is never left half done.
     """
@@ -115,6 +135,19 @@ class ChatStore(Protocol):
         """
         ...
 
+    async def repair(self, chat_id: str, plan: Plan) -> Committed:
+        """Put aside what cannot be read of a chat, and change what is left, in one transaction.
+
+        `plan` gets the rest: facts in which defaults stand for what cannot be read, and which stand in an unknown
+        state; of a sound chat, its facts. If it decides something, every row that cannot be read is kept in
+        `quarantine` as it was stored, readable rows or marks take its place, and the decisions are done as in `change`.
+        The audit log is left as it is.
+
+        Raises:
+            ChatNotFound: there is no such chat.
+        """
+        ...
+
     async def claim(self, plan: Plan, *, limit: int) -> list[Committed]:
         """Apply `plan` to up to `limit` chats that want a worker, longest waiting first.
 
@@ -126,6 +159,8 @@ class ChatStore(Protocol):
 
     async def journal(self, chat_id: str, token: int, state: ChatState, shown: Sequence[Event]) -> tuple[Event, ...]:
         """Store events of a running job, without a transition, and return them as stored.
+
+        With nothing to show it writes nothing and reads but a row: it tells whether the job may go on.
 
         Raises:
             StaleLease: the chat is not in `state` any more, or not held under `token`. Nothing is stored.
@@ -161,18 +196,65 @@ class ChatStore(Protocol):
         """
         ...
 
+    async def raw_rows(self, chat_id: str) -> Rows:
+        """Return all rows that belong to a chat, by table, as they are stored: see `examination`.
+
+        Raises:
+            ChatNotFound: there is no such chat.
+        """
+        ...
+
+    async def chat_ids(self, *, after: int, limit: int) -> list[tuple[int, str]]:
+        """Return up to `limit` chats in the order of their creation, readable or not: the number and id of each.
+
+        Only those whose number is above `after`.
+        """
+        ...
+
+    async def orphans(self) -> list[Flaw]:
+        """Return where there are rows that belong to no chat."""
+        ...
+
     async def lease_expiry(self, chat_id: str) -> datetime | None:
         """Return when the chat's lease runs out; `None` without one."""
         ...
 
-    async def chats(self, *, owner: str | None, state: ChatState | None, limit: int, after: str | None) -> list[Facts]:
-        """Return up to `limit` chats, newest first, that were created before the chat `after`."""
+    async def rest(self, chat_id: str) -> Salvaged:
+        """Return what can be read of where a chat stands, and every flaw of it that was found: none of a sound chat.
+
+        Raises:
+            ChatNotFound: there is no such chat.
+        """
+        ...
+
+    async def chats(
+        self, *, owner: str | None, state: ChatState | None, limit: int, after: str | None
+    ) -> list[Facts | Salvaged]:
+        """Return up to `limit` chats, newest first, that were created before the chat `after`.
+
+        Of a chat that cannot be read it is the rest.
+        """
+        ...
+
+    async def ids(self, *, prefix: str, limit: int) -> list[str]:
+        """Return up to `limit` ids that begin with `prefix`: those first whose state changed last.
+
+        It reads no more of a chat than that: one that cannot be read is among them, too.
+        """
         ...
 
     async def history(self, chat_id: str, *, at_version: int | None = None, after: int = 0) -> list[Message]:
         """Return the messages that are not cut, by position: of every audience, now or as of a version.
 
         Only those whose position is above `after`.
+        """
+        ...
+
+    async def snapshot(self, chat_id: str) -> Snapshot:
+        """Return where a chat stands, its history and what is shown of the attempt under way, all of one moment.
+
+        Raises:
+            ChatNotFound: there is no such chat.
         """
         ...
 
@@ -205,6 +287,25 @@ class ChatStore(Protocol):
 
     async def audit(self, chat_id: str) -> list[AuditRecord]:
         """Return the chat's audit records, in order of version."""
+        ...
+
+    async def forks(self, chat_id: str) -> list[str]:
+        """Return the chats that began with this one's history."""
+        ...
+
+    async def scrub(self) -> bool:
+        """Take what was erased out of the database's files; return whether they hold it no more.
+
+        It is not an error if they do: who reads an older moment may be in the way, or the database keeps such things.
+        """
+        ...
+
+    async def rows(self, chat_id: str) -> ChatRows:
+        """Return the rows of a chat as they are, all seen at one moment, for a check.
+
+        Raises:
+            ChatNotFound: there is no such chat.
+        """
         ...
 
     async def ledger(self, chat_id: str) -> list[RecordUsage]:

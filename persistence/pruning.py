@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sqlite3
 from datetime import datetime
 from itertools import takewhile
@@ -10,13 +9,12 @@ from typing import Final
 
 from turnwise.persistence import reading
 from turnwise.persistence.protocol import Pruned
+from turnwise.persistence.refusals import Refusals
 from turnwise.persistence.rows import micros_of
-from turnwise.states.errors import StoreError
+from turnwise.states.errors import ChatNotFound, StoreError
 
-_log = logging.getLogger("turnwise.persistence")
-
-_SHOWN: Final = "coalesce(at, CAST(strftime('%s', json_extract(body, '$.at')) AS INTEGER) * 1000000)"
-"""When a part was shown, in microseconds; rows of the first schema say it in the body."""
+_SHOWN: Final = "CASE WHEN typeof(at) = 'integer' THEN at ELSE 0 END"
+"""When a part was shown, in microseconds. What has no time, as in rows of the first schema, was shown long ago."""
 _NEXT: Final = f"""
 SELECT chat_id, {_SHOWN} FROM events
 WHERE kind = 'part' AND chat_id > ? ORDER BY chat_id, step, attempt LIMIT 1
@@ -27,7 +25,7 @@ WHERE kind = 'part' AND chat_id = ? AND (step, attempt) < (?, ?) ORDER BY step, 
 """  # noqa: S608 - our own words
 
 
-def prune(connection: sqlite3.Connection, *, until: datetime, after: str, limit: int) -> Pruned:
+def prune(connection: sqlite3.Connection, refusals: Refusals, *, until: datetime, after: str, limit: int) -> Pruned:
     """Delete parts of replies that are over, shown at `until` or before.
 
     The index of parts holds nothing but what is left of them: each chat costs one look, each part one deletion.
@@ -39,18 +37,18 @@ def prune(connection: sqlite3.Connection, *, until: datetime, after: str, limit:
             return Pruned(deleted, None)
         chat_id, at = first
         if at <= latest:
-            deleted += _prune_chat(connection, chat_id, latest, limit - deleted)
+            deleted += _prune_chat(connection, refusals, chat_id, latest, limit - deleted)
         if deleted == limit:
             break
         after = chat_id
     return Pruned(deleted, after)
 
 
-def _prune_chat(connection: sqlite3.Connection, chat_id: str, latest: int, limit: int) -> int:
+def _prune_chat(connection: sqlite3.Connection, refusals: Refusals, chat_id: str, latest: int, limit: int) -> int:
     try:
         over_before = reading.facts(connection, chat_id).step.over_before
-    except StoreError:
-        _log.exception("prune_refused chat_id=%s", chat_id)
+    except (StoreError, ChatNotFound) as error:
+        refusals.note("prune_refused", chat_id, error)
         return 0
     rows = connection.execute(_OVER, (chat_id, *over_before, limit)).fetchall()
     old = [(rowid,) for rowid, _ in takewhile(lambda row: row[1] <= latest, rows)]

@@ -6,6 +6,7 @@ ids of the messages and the compactions, and to hold them against the table and 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, NoReturn
 
 from turnwise.persistence.audit import AuditRecord
@@ -24,6 +25,8 @@ class Replay:
         self._settled = True
         self._archived = False
         self._numbers = (0, 0, 0)
+        self._refused_step = 0
+        """The last step whose prompt the provider refused as too long: it goes on once there is room."""
 
     def follow(self, record: AuditRecord) -> None:
         """Take the next record in.
@@ -50,8 +53,8 @@ class Replay:
             self._refuse(f"it starts from {record.source!a:.40}, but the record before led to {self._state!a}")
         if self._state is None and trigger is not Trigger.create:
             self._refuse("a chat begins with create")
-        if self._archived and trigger not in (Trigger.unarchived, Trigger.repaired):
-            self._refuse("the chat is archived, and an archived chat accepts only unarchived")
+        if self._archived and trigger not in _WHILE_ARCHIVED:
+            self._refuse("the chat is archived, and an archived chat accepts only unarchived and message_erased")
         rows = rows_of(trigger, place)
         if not rows:
             self._refuse(f"the table has no such row in {place}; it allows there: {', '.join(triggers_in(place))}")
@@ -87,9 +90,14 @@ class Replay:
             self._refuse(f"turn, step and attempt are {found} after {self._numbers}, but {wanted} follows")
 
     def _begins_step(self) -> bool:
-        """Whether a step begins here; a claim may also go on with one that the model has still to answer."""
+        """Whether a step begins here.
+
+        A claim may also go on with one that the model has still to answer, a compaction with one that it made room for.
+        """
         record = self._record
         if record.trigger == Trigger.claimed and record.step == self._numbers[1]:
+            return False
+        if record.trigger == Trigger.compacted and self._refused_step == self._numbers[1]:
             return False
         return (record.trigger, record.target) in _BEGIN_STEPS
 
@@ -105,9 +113,20 @@ class Replay:
         own = _OWN_WRITE.get(Trigger(self._record.trigger))
         if own is not None and kinds.count(own) != 1:
             self._refuse(f"it has {kinds.count(own)} writes {own}, where exactly one belongs")
+        if self._record.trigger == Trigger.message_erased:
+            self._check_erasure(kinds)
+            return
         for kind in kinds:
             inherited = self._record.trigger == Trigger.create and kind.startswith("boundary:")
             if kind in _OWNED and kind != own and not inherited:
+                self._refuse(f"a write {kind} belongs to another trigger")
+
+    def _check_erasure(self, kinds: Sequence[str]) -> None:
+        """An erasure erases something, and does nothing else."""
+        if not any(kind.startswith("erase") or kind == "profile" for kind in kinds):
+            self._refuse("it erases nothing")
+        for kind in kinds:
+            if not kind.startswith("erase") and kind not in _BESIDE_ERASURE:
                 self._refuse(f"a write {kind} belongs to another trigger")
 
     def _conclude(self) -> None:
@@ -119,6 +138,8 @@ class Replay:
             or record.trigger == Trigger.settled
             or (record.source == ChatState.interrupted and self._settled)
         )
+        if record.trigger == Trigger.attempt_discarded and record.target == ChatState.compacting:
+            self._refused_step = record.step
         self._state = record.target
         self._numbers = (record.turn, record.step, record.attempt)
 
@@ -190,9 +211,12 @@ _OWN_WRITE: Final = {
     Trigger.renamed: "profile",
     Trigger.metadata_changed: "profile",
     Trigger.edit_message: "cut",
-    Trigger.message_erased: "erase",
     Trigger.clear_context: "boundary:clear",
     Trigger.compacted: "boundary:compaction",
     Trigger.call_started: "call:started",
 }
-_OWNED: Final = frozenset(_OWN_WRITE.values())
+_OWNED: Final = frozenset(
+    (*_OWN_WRITE.values(), "erase", "erase:queued", "erase:errors", "erase:reasons", "erase:quarantine")
+)
+_BESIDE_ERASURE: Final = ("profile", "facts", "events", "dequeue:deleted")
+_WHILE_ARCHIVED: Final = (Trigger.unarchived, Trigger.message_erased, Trigger.repaired)

@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from pydantic import TypeAdapter
-from pydantic_core import from_json
+from pydantic import TypeAdapter, ValidationError
 
 from turnwise.states.calls import ToolCall
 from turnwise.states.effects import RecordReceipt, RecordUsage
-from turnwise.states.errors import StoreError
+from turnwise.states.errors import ChatUnreadable
 from turnwise.states.events import Event, event_adapter
-from turnwise.states.facts import Facts, Lease, Profile
+from turnwise.states.facts import Facts, Profile
 from turnwise.states.messages import FORMAT, Message, QueuedMessage
-from turnwise.states.names import ChatState
 
 _T = TypeVar("_T")
+
+
+GARBLED: Final = (ValueError, TypeError, ArithmeticError, LookupError, AttributeError, RecursionError)
+"""What reading something raises that is not what turnwise stored."""
+_TOLD: Final = 300
 
 
 class Body(Generic[_T]):
     """One kind of value as the JSON of a `body` column."""
 
-    def __init__(self, what: str, adapter: TypeAdapter[_T], *, nulls: bool = True) -> None:
-        self._what = what
+    def __init__(self, column: str, adapter: TypeAdapter[_T], *, nulls: bool = True) -> None:
+        self.column = column
+        """As `table.column`."""
         self._adapter = adapter
         self._nulls = nulls
 
@@ -34,25 +36,33 @@ class Body(Generic[_T]):
         """Return the value as JSON: without the fields that are `None`, if this kind spells out no `nulls`."""
         return self._adapter.serializer.to_json(value, exclude_none=not self._nulls).decode()
 
-    def load(self, body: str) -> _T:
-        """Return the value that a body holds.
+    def load(self, body: str, chat_id: str) -> _T:
+        """Return the value that a body of the chat holds.
 
         Raises:
-            StoreError: it holds something else.
+            ChatUnreadable: it holds something else.
         """
         try:
             return self._adapter.validate_json(body)
-        except ValueError as error:
-            raise unreadable(self._what, str(error)) from error
+        except GARBLED as error:
+            raise unreadable(chat_id, self.column, error) from None
+
+    def of(self, fields: Any) -> _T:
+        """Return the value of these fields.
+
+        Raises:
+            ValidationError: they are not those of the kind.
+        """
+        return self._adapter.validate_python(fields)
 
 
-PROFILES: Final = Body("profile", TypeAdapter(Profile))
-MESSAGES: Final = Body("message", TypeAdapter(Message))
-CALLS: Final = Body("call", TypeAdapter(ToolCall))
-QUEUE: Final = Body("queued message", TypeAdapter(QueuedMessage))
-RECEIPTS: Final = Body("receipt", TypeAdapter(RecordReceipt))
-USAGE: Final = Body("usage", TypeAdapter(RecordUsage), nulls=False)
-EVENTS: Final = Body("event", event_adapter)
+PROFILES: Final = Body("profiles.body", TypeAdapter(Profile))
+MESSAGES: Final = Body("messages.body", TypeAdapter(Message))
+CALLS: Final = Body("calls.body", TypeAdapter(ToolCall))
+QUEUE: Final = Body("queue.body", TypeAdapter(QueuedMessage))
+RECEIPTS: Final = Body("receipts.body", TypeAdapter(RecordReceipt))
+USAGE: Final = Body("usage.body", TypeAdapter(RecordUsage), nulls=False)
+EVENTS: Final = Body("events.body", event_adapter)
 
 
 class FactsRow(NamedTuple):
@@ -66,13 +76,14 @@ class FactsRow(NamedTuple):
     calls: str
     """The ids of the calls that the facts remember, as a JSON array: not every call of the step is one of them."""
     facts: str
+    last_seq: int
 
 
 _facts: Final = TypeAdapter(Facts)
-_IN_COLUMNS: Final = {"chat_id", "state", "stored_state", "settled", "archived", "version"}
+_IN_COLUMNS: Final = {"chat_id", "state", "stored_state", "settled", "archived", "version", "last_seq"}
 _IN_TABLES: Final = {"profile", "calls", "queue", "lease"}
-_ELSEWHERE: Final = _IN_COLUMNS | _IN_TABLES
-_STATES: Final = frozenset(ChatState)
+ELSEWHERE: Final = _IN_COLUMNS | _IN_TABLES
+"""The fields of facts that their body leaves out."""
 
 
 def row_of(facts: Facts) -> FactsRow:
@@ -83,33 +94,10 @@ def row_of(facts: Facts) -> FactsRow:
         facts.settled,
         facts.archived,
         facts.version,
-        json.dumps([call.call_id for call in facts.calls]) if facts.calls else "[]",
-        _facts.dump_json(facts, exclude=_ELSEWHERE, exclude_defaults=True).decode(),
+        facts.calls.ids,
+        _facts.dump_json(facts, exclude=ELSEWHERE, exclude_defaults=True).decode(),
+        facts.last_seq,
     )
-
-
-def facts_of(
-    row: FactsRow, profile: str, calls: Iterable[ToolCall], queue: Iterable[QueuedMessage], lease: Lease | None
-) -> Facts:
-    """Return the facts that a row of `chats` and what belongs to it hold.
-
-    Raises:
-        StoreError: they hold something else.
-    """
-    known = row.state in _STATES
-    columns = {
-        "chat_id": row.id,
-        "state": row.state if known else ChatState.error,
-        "stored_state": None if known else row.state,
-        "settled": bool(row.settled),
-        "archived": bool(row.archived),
-        "version": row.version,
-    }
-    try:
-        facts = _facts.validate_python({**from_json(row.facts), **columns, "profile": from_json(profile)})
-    except ValueError as error:
-        raise unreadable(f"facts of chat {row.id!r}", str(error)) from error
-    return dataclasses.replace(facts, calls=tuple(calls), queue=tuple(queue), lease=lease)
 
 
 def blank_facts(chat_id: str, at: datetime) -> Facts:
@@ -117,15 +105,16 @@ def blank_facts(chat_id: str, at: datetime) -> Facts:
     return Facts(chat_id=chat_id, profile=Profile(created_at=at))
 
 
-def message_of(form: int, body: str) -> Message:
-    """Return the message that a body of the format `form` holds.
+def message_of(form: int, body: str, chat_id: str) -> Message:
+    """Return the message of a chat that a body of the format `form` holds.
 
     Raises:
-        StoreError: it is of a format that this version does not know.
+        ChatUnreadable: it holds something else, or is of a format that this version does not know.
     """
     if form != FORMAT:
-        raise unreadable("message", f"it has format {form}, this version of turnwise reads format {FORMAT}")
-    return MESSAGES.load(body)
+        problem = f"it has format {form!a:.20}, this version of turnwise reads format {FORMAT}"
+        raise ChatUnreadable("messages.format", problem, chat_id=chat_id)
+    return MESSAGES.load(body, chat_id)
 
 
 def numbered(events: Sequence[Event], *, chat_id: str, after: int, at: datetime) -> tuple[Event, ...]:
@@ -145,11 +134,28 @@ def micros_of(time: datetime) -> int:
     return (time - _EPOCH) // _MICROSECOND
 
 
+def micros_in(duration: timedelta) -> int:
+    """Return how many whole microseconds a duration has."""
+    return duration // _MICROSECOND
+
+
 def time_of(micros: int) -> datetime:
     """Return the time that is `micros` microseconds after 1970, in UTC."""
     return _EPOCH + micros * _MICROSECOND
 
 
-def unreadable(what: str, why: Any) -> StoreError:
-    """Return the error that says that something stored is not what turnwise stored."""
-    return StoreError(f"the stored {what} cannot be read: {why}")
+def unreadable(chat_id: str, column: str, error: Exception) -> ChatUnreadable:
+    """Return the error that says that something stored of a chat is not what turnwise stored."""
+    return ChatUnreadable(column, described(error), chat_id=chat_id)
+
+
+def described(error: Exception) -> str:
+    """Return what is wrong, without repeating what was stored: it may be what somebody said."""
+    if isinstance(error, ChatUnreadable):
+        return error.problem
+    if not isinstance(error, ValidationError):
+        return f"{type(error).__name__}: {error}"[:_TOLD]
+    first, *others = error.errors(include_url=False, include_context=False, include_input=False)
+    place = ".".join(str(step) for step in first["loc"])
+    more = f", and {len(others)} more" if others else ""
+    return f"{place and place + ': '}{first['msg']}{more}"[:_TOLD]

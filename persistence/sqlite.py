@@ -10,13 +10,19 @@ from typing import Final, TypeVar
 
 import anyio
 
-from turnwise.persistence import pruning, reading
+from turnwise.persistence import pruning, raw_rows, reading
 from turnwise.persistence.audit import AuditRecord
+from turnwise.persistence.chat_rows import ChatRows
 from turnwise.persistence.connection import PATIENCE, Connection, Durability, patiently
+from turnwise.persistence.database_file import DatabaseFile, NoFile
+from turnwise.persistence.examination import Rows
 from turnwise.persistence.migrate import migrate
 from turnwise.persistence.migrations import migrations
-from turnwise.persistence.protocol import Committed, Overdue, Plan, Pruned
-from turnwise.persistence.rows import micros_of, time_of
+from turnwise.persistence.protocol import Committed, Overdue, Plan, Pruned, Snapshot
+from turnwise.persistence.refusals import Refusals
+from turnwise.persistence.rows import micros_of
+from turnwise.persistence.sqlite_chat_rows import rows_of_chat
+from turnwise.persistence.standing import Flaw, Salvaged, salvage
 from turnwise.persistence.transactions import Transactions
 from turnwise.persistence.writer import Work, Writer
 from turnwise.states.arguments import Cut
@@ -32,6 +38,12 @@ _T = TypeVar("_T")
 _IN_MEMORY: Final = ":memory:"
 _CHECKPOINT_PAGES: Final = 4000
 """Pages (of 4 KiB) that gather in the write-ahead log before they are written home: each time costs two syncs."""
+_SCRUBS: Final = 50
+"""How often an erasure tries to empty the write-ahead log while others read."""
+_FORKS: Final = """
+SELECT chat_id FROM profiles
+WHERE json_extract(body, '$.parent') = ? AND json_extract(body, '$.forked_from') IS NOT NULL
+"""
 _GLANCE: Final = 0.02
 """Seconds between two looks for what other processes have committed."""
 
@@ -58,8 +70,10 @@ class SQLiteStore:
         self._path = _IN_MEMORY if path is None else str(path)
         self._durability = durability
         self._now = now or _utc_now
+        self._prunings = Refusals()
         self._transactions = Transactions(self._now)
         self._connections: list[Connection] = []
+        self._file: DatabaseFile = NoFile()
         self._writer: Writer | None = None
 
     async def open(self) -> None:
@@ -76,7 +90,9 @@ class SQLiteStore:
             except BaseException:
                 await self.close()
                 raise
-        self._writer = Writer(self._connections[0], forget=self._transactions.forget)
+            self._file = DatabaseFile(self._path)
+            self._file.check_main()
+        self._writer = Writer(self._connections[0], forget=self._transactions.forget, file=self._file)
 
     async def close(self) -> None:
         """Finish what was accepted and close. Closing twice is harmless."""
@@ -93,6 +109,7 @@ class SQLiteStore:
         patiently(lambda: connection.execute("PRAGMA journal_mode = WAL"))
         connection.execute(f"PRAGMA synchronous = {self._durability.upper()}")
         connection.execute("PRAGMA foreign_keys = ON")
+        connection.execute("PRAGMA secure_delete = ON")
         connection.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
 
     # Changing
@@ -104,6 +121,10 @@ class SQLiteStore:
     async def change(self, chat_id: str, plan: Plan, *, shown: Sequence[PartEvent] = ()) -> Committed:
         """Change a chat in one transaction."""
         return await self._write(lambda on: self._transactions.change(on, chat_id, plan, shown))
+
+    async def repair(self, chat_id: str, plan: Plan) -> Committed:
+        """Put aside what cannot be read of a chat, and change the rest."""
+        return await self._write(lambda on: self._transactions.repair(on, chat_id, plan))
 
     async def claim(self, plan: Plan, *, limit: int) -> list[Committed]:
         """Apply `plan` to chats that want a worker."""
@@ -120,58 +141,101 @@ class SQLiteStore:
     async def prune(self, *, keep: float, after: str, limit: int) -> Pruned:
         """Delete old parts of replies that are over."""
         until = self._now() - timedelta(seconds=keep)
-        return await self._write(lambda on: pruning.prune(on, until=until, after=after, limit=limit))
+        return await self._write(lambda on: pruning.prune(on, self._prunings, until=until, after=after, limit=limit))
 
     # Reading
 
     async def facts(self, chat_id: str) -> Facts:
         """Return where a chat stands."""
-        return await self._read(lambda on: reading.facts(on, chat_id))
+        return await self._read_of(chat_id, lambda on: reading.facts(on, chat_id))
+
+    async def rest(self, chat_id: str) -> Salvaged:
+        """Return what can be read of a chat."""
+        return await self._read_of(chat_id, lambda on: salvage(reading.stored(on, chat_id)))
+
+    async def raw_rows(self, chat_id: str) -> Rows:
+        """Return all rows that belong to a chat."""
+        return await self._read(lambda on: raw_rows.rows_of(on, chat_id))
+
+    async def chat_ids(self, *, after: int, limit: int) -> list[tuple[int, str]]:
+        """Return chats in the order of their creation."""
+        return await self._read(lambda on: raw_rows.chat_ids(on, after=after, limit=limit))
+
+    async def orphans(self) -> list[Flaw]:
+        """Return where there are rows that belong to no chat."""
+        return await self._read(raw_rows.orphans)
 
     async def lease_expiry(self, chat_id: str) -> datetime | None:
         """Return when the chat's lease runs out."""
-        expires = await self._read(lambda on: reading.lease_expiry(on, chat_id))
-        return None if expires is None else time_of(expires)
+        return await self._read_of(chat_id, lambda on: reading.lease_expiry(on, chat_id))
 
-    async def chats(self, *, owner: str | None, state: ChatState | None, limit: int, after: str | None) -> list[Facts]:
+    async def chats(
+        self, *, owner: str | None, state: ChatState | None, limit: int, after: str | None
+    ) -> list[Facts | Salvaged]:
         """Return chats, newest first."""
         return await self._read(lambda on: reading.chats(on, owner=owner, state=state, limit=limit, after=after))
 
+    async def ids(self, *, prefix: str, limit: int) -> list[str]:
+        """Return ids that begin with a prefix, the latest first."""
+        return await self._read(lambda on: reading.ids(on, prefix, limit))
+
     async def history(self, chat_id: str, *, at_version: int | None = None, after: int = 0) -> list[Message]:
         """Return the messages that are not cut, now or as of a version."""
-        return await self._read(lambda on: reading.history(on, chat_id, at_version=at_version, after=after))
+        return await self._read_of(chat_id, lambda on: reading.history(on, chat_id, at_version=at_version, after=after))
+
+    async def snapshot(self, chat_id: str) -> Snapshot:
+        """Return a chat, its history and what is shown of the attempt under way, all of one moment."""
+        return await self._read_of(chat_id, lambda on: reading.snapshot(on, chat_id))
 
     async def prompt(self, chat_id: str) -> list[Message]:
         """Return what the model sees."""
-        return await self._read(lambda on: reading.prompt(on, chat_id))
+        return await self._read_of(chat_id, lambda on: reading.prompt(on, chat_id))
 
     async def cut_at(self, chat_id: str, message_id: str) -> tuple[Message, Cut] | None:
         """Return a message of the history, and what an edit of it would cut."""
-        return await self._read(lambda on: reading.cut_at(on, chat_id, message_id))
+        return await self._read_of(chat_id, lambda on: reading.cut_at(on, chat_id, message_id))
 
     async def calls(self, chat_id: str, call_ids: Sequence[str]) -> dict[str, ToolCall]:
         """Return those of the calls that the chat has ever had."""
-        return await self._read(lambda on: reading.calls(on, chat_id, call_ids))
+        return await self._read_of(chat_id, lambda on: reading.calls(on, chat_id, call_ids))
 
     async def receipt(self, chat_id: str, client_id: str) -> RecordReceipt | None:
         """Return the receipt of a client's message."""
-        return await self._read(lambda on: reading.receipt(on, chat_id, client_id))
+        return await self._read_of(chat_id, lambda on: reading.receipt(on, chat_id, client_id))
 
     async def events(self, chat_id: str, *, after: int, limit: int) -> list[Event]:
         """Return events, in order."""
-        return await self._read(lambda on: reading.events(on, chat_id, after=after, limit=limit))
+        return await self._read_of(chat_id, lambda on: reading.events(on, chat_id, after=after, limit=limit))
 
     async def shown(self, chat_id: str, step: int, attempt: int) -> list[PartEvent]:
         """Return the parts that subscribers were shown of an attempt."""
-        return await self._read(lambda on: reading.shown(on, chat_id, step, attempt))
+        return await self._read_of(chat_id, lambda on: reading.shown(on, chat_id, step, attempt))
 
     async def audit(self, chat_id: str) -> list[AuditRecord]:
         """Return the chat's audit records."""
-        return await self._read(lambda on: reading.audit(on, chat_id))
+        return await self._read_of(chat_id, lambda on: reading.audit(on, chat_id))
+
+    async def forks(self, chat_id: str) -> list[str]:
+        """Return the chats that began with this one's history."""
+        return await self._read(lambda on: [fork for (fork,) in on.execute(_FORKS, (chat_id,)).fetchall()])
+
+    async def scrub(self) -> bool:
+        """Write the write-ahead log home and empty it: deleted rows are overwritten with zeros there."""
+        writer = self._opened()[0]
+        for _ in range(_SCRUBS):
+            busy, _, _ = await writer.run(lambda on: on.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone())
+            if not busy:
+                return True
+            await anyio.sleep(_GLANCE)
+        return False
+
+    async def rows(self, chat_id: str) -> ChatRows:
+        """Return the rows of a chat as they are."""
+        return await self._read_of(chat_id, lambda on: rows_of_chat(on, chat_id))
 
     async def ledger(self, chat_id: str) -> list[RecordUsage]:
         """Return every model call's usage."""
-        return await self._read(lambda on: reading.ledger(on, chat_id))
+        return await self._read_of(chat_id, lambda on: reading.ledger(on, chat_id))
 
     async def holders(self) -> frozenset[str]:
         """Return the workers that hold a lease."""
@@ -216,7 +280,15 @@ class SQLiteStore:
 
     async def _read(self, question: Callable[[sqlite3.Connection], _T]) -> _T:
         reader = self._opened()[-1]
-        return await reader.run(lambda on: patiently(lambda: reading.in_one_snapshot(on, question)))
+        return await reader.run(lambda on: patiently(lambda: self._answer(on, question)))
+
+    async def _read_of(self, chat_id: str, question: Callable[[sqlite3.Connection], _T]) -> _T:
+        """Ask about one chat: whatever is wrong with what is stored of it, the answer says so."""
+        return await self._read(lambda on: raw_rows.read_or_blamed(on, chat_id, question))
+
+    def _answer(self, connection: sqlite3.Connection, question: Callable[[sqlite3.Connection], _T]) -> _T:
+        self._file.check_main()
+        return reading.in_one_snapshot(connection, question)
 
     def _opened(self) -> list[Connection]:
         if self._writer is None:

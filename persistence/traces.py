@@ -97,6 +97,16 @@ class Traces:
         for call in self.open_calls.values():
             call.digest = None
 
+    def erase_queued(self, write: WriteRecord) -> None:
+        """A message that waited and waits no more is blanked where it was told."""
+        if write.id not in self._ids or write.id in self.queue:
+            self._refuse(f"it erases {write.id!a:.40}, which never waited, or waits still")
+
+    def blank_call(self, write: WriteRecord) -> None:
+        """A call loses its arguments, or what its answer could be known by."""
+        if write.id in self.open_calls:
+            self.open_calls[write.id].digest = write.digest
+
     def enqueue(self, write: WriteRecord) -> None:
         """A message waits, or one that waits is replaced."""
         if write.id in self.queue:
@@ -158,12 +168,17 @@ class Traces:
         self.open_calls[write.id] = OpenCall(write.kind.rpartition(":")[2], write.digest)
         self.acting_step = self._record.step
 
+    def set_deadline(self, write: WriteRecord) -> None:
+        """The client is told by when it has to answer."""
+        if self._find_open(write).runner != "client":
+            self._refuse(f"call {write.id!a:.40} gets a deadline, but is not the client's")
+
     def start_call(self, write: WriteRecord) -> None:
         """A planned local call starts: again only if it may run at least once."""
         call = self._find_open(write)
         if call.runner == "client":
             self._refuse(f"call {write.id!a:.40} is the client's, and turnwise starts only local calls")
-        if call.started and call.runner == "at_most_once":
+        if call.started and call.runner in ("at_most_once", "asked_first"):
             self._refuse(f"call {write.id!a:.40} was started before, and it starts at most once")
         if not call.is_known_as(write.digest):
             self._refuse(f"call {write.id!a:.40} is started with other arguments than it was planned with")
@@ -216,7 +231,7 @@ class Traces:
             self._refuse(f"its boundary names step {write.id!a:.40}, but the chat stands at step {step}")
 
     def note_only(self, write: WriteRecord) -> None:
-        """Usage and labels bind nothing that comes after."""
+        """Usage, labels, and what binds rows and reasons, bind nothing that comes after."""
 
     def _forget(self) -> None:
         """A repair closes what it finds, and what was stored may not have been what the log says."""
@@ -239,8 +254,10 @@ _METHODS: Final[dict[str, Callable[[Traces, WriteRecord], None]]] = {
     "call:planned:client": Traces.plan_call,
     "call:planned:at_most_once": Traces.plan_call,
     "call:planned:at_least_once": Traces.plan_call,
+    "call:planned:asked_first": Traces.plan_call,
     "call:approved:at_most_once": Traces.approve_call,
     "call:approved:at_least_once": Traces.approve_call,
+    "call:approved:asked_first": Traces.approve_call,
     "call:started": Traces.start_call,
     **{f"call:{status}": Traces.finish_call for status in CallStatus if status not in OPEN_STATUSES},
     "lease": Traces.grant_lease,
@@ -249,4 +266,14 @@ _METHODS: Final[dict[str, Callable[[Traces, WriteRecord], None]]] = {
     "boundary:clear": Traces.set_boundary,
     "usage": Traces.note_only,
     "profile": Traces.note_only,
+    "reason": Traces.note_only,
+    "facts": Traces.note_only,
+    "events": Traces.note_only,
+    "deadline": Traces.set_deadline,
+    "erase:queued": Traces.erase_queued,
+    "erase:errors": Traces.note_only,
+    "erase:reasons": Traces.note_only,
+    "erase:quarantine": Traces.note_only,
+    "erase:receipt": Traces.note_only,
+    "erase:call": Traces.blank_call,
 }

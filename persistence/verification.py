@@ -1,14 +1,34 @@
-"""Verifying an audit log offline: form, chain, every transition against the table, and the invariants it can show."""
+"""Verifying an audit log: form, chain, every transition against the table, the invariants it can show.
+
+In the store also that what is stored is what the log says.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Annotated
 
-from turnwise.persistence.audit import FORMAT, GENESIS, AuditRecord, from_json, hash_of, object_of, signature_of
+from turnwise.persistence.audit import (
+    FORMAT,
+    GENESIS,
+    AuditRecord,
+    from_json,
+    hash_of,
+    object_of,
+    record_in,
+    signature_of,
+)
+from turnwise.persistence.chat_rows import ChatRows
+from turnwise.persistence.evidence import Evidence, Finding
 from turnwise.persistence.replay import Replay
+from turnwise.persistence.rows import GARBLED
+from turnwise.persistence.standing import is_count
+from turnwise.persistence.testimony import Testimony
 from turnwise.persistence.traces import Violation
-from turnwise.states.errors import InvalidContent
+from turnwise.states.checked import checked
+from turnwise.states.errors import TurnwiseError
+from turnwise.states.shapes import RAW
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +43,12 @@ class Verdict:
 
     0 for a bad header; one past the last record for a bad checkpoint. `None` if the log is sound.
     """
+    place: str | None = field(default=None, repr=False)
+    """Where something stored is not what the log says: `table[row].column`. `None` where the log itself is wrong."""
 
 
-def verify_export(text: str, *, key: bytes | None = None) -> Verdict:
+@checked
+def verify_export(text: Annotated[str, RAW], *, key: bytes | None = None) -> Verdict:
     """Check an exported log, whatever the text holds; nothing is raised.
 
     With a `key` the log must be signed with it. Without one a signature is not looked at: then nobody can tell a cut
@@ -52,6 +75,39 @@ def verify_records(records: Iterable[AuditRecord]) -> Verdict:
     return walk.along(known)
 
 
+def verify_stored(chat_id: str, stored: ChatRows) -> Verdict:
+    """Check a chat's log in the store, then that every row is what the log says.
+
+    Whatever is stored, nothing is raised.
+    """
+    walk, records = _Walk(chat_id), list[AuditRecord]()
+
+    def read() -> Iterator[AuditRecord]:
+        for entry in stored.audit:
+            record = record_in(entry._replace(aside=None), chat_id, prev=walk.head)
+            if record.version != entry.version:
+                raise Violation(record, f"the row says that it is version {entry.version!a:.40}")
+            records.append(record)
+            yield record
+
+    verdict, version = walk.along(read()), stored.chat["version"]
+    if verdict.ok and (not is_count(version) or version > walk.count):
+        verdict = walk.stopped(f"The log ends at version {walk.count}, but the chat stands at {version!a:.40}")
+        verdict = replace(verdict, place="chats.version")
+    sound = records[: walk.count]
+    if not sound:
+        return verdict
+    evidence = Evidence(Testimony(sound), replace(stored, audit=stored.audit[: len(sound)]))
+    found = list(evidence.findings() if verdict.ok else evidence.lasting())
+    return _first_of(found, stored) if found else verdict
+
+
+def _first_of(found: Sequence[Finding], stored: ChatRows) -> Verdict:
+    version, place, problem = min(found, key=lambda finding: finding.version)
+    name = str(place.renamed(stored.names))
+    return Verdict(ok=False, problem=f"{name}, of version {version}: {problem}.", position=version, place=name)
+
+
 class _Walk:
     """Goes along the records of a chat and remembers where the chain stands."""
 
@@ -68,7 +124,7 @@ class _Walk:
                 self._take(record)
         except Violation as violation:
             return self.stopped(str(violation))
-        except (ValueError, InvalidContent) as error:
+        except (*GARBLED, TurnwiseError) as error:
             return self.stopped(f"Version {self.count + 1} cannot be read: {error}")
         if not self.count:
             return self.stopped("The log holds no record, and every chat begins with version 1")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sqlite3
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -12,6 +13,7 @@ from typing import Any, Final, Generic, TypeVar
 import anyio
 
 from turnwise.persistence.connection import Connection, meaning_of, patiently
+from turnwise.persistence.database_file import DatabaseFile, NoFile
 from turnwise.states.errors import StoreError
 
 _T = TypeVar("_T")
@@ -55,8 +57,9 @@ class Writer:
     Batches form under load, by themselves: no timer runs and no job waits for another to come.
     """
 
-    def __init__(self, connection: Connection, *, forget: Callable[[], None]) -> None:
+    def __init__(self, connection: Connection, *, forget: Callable[[], None], file: DatabaseFile | None = None) -> None:
         self._connection = connection
+        self._file = file or NoFile()
         self._forget = forget
         self._waiting: deque[_Job[Any]] = deque()
         self._idle = asyncio.Event()
@@ -95,8 +98,9 @@ class Writer:
             self._waiting.remove(job)
         elif not job.over:
             job.known = asyncio.get_running_loop().create_future()
-            with anyio.CancelScope(shield=True):
-                await asyncio.shield(job.known)
+            while not job.known.done():
+                with contextlib.suppress(asyncio.CancelledError), anyio.CancelScope(shield=True):
+                    await asyncio.shield(job.known)  # cancelled again, it is awaited still
         elif not job.outcome.cancelled():
             job.outcome.exception()  # looked at, or asyncio would report it as lost
 
@@ -119,12 +123,14 @@ class Writer:
         Savepoints cost an eighth of a small job, so they are set only when a job has left something to undo.
         """
         try:
+            self._file.check()
             try:
                 outcomes = self._do(jobs, connection, self._attempt)
             except _LeftSomethingBehind:
                 self._undo(connection)
                 outcomes = self._do(jobs, connection, self._attempt_apart)
             connection.execute("COMMIT")
+            self._file.check()  # or what was written to a file that nobody will find again would be acknowledged
         except BaseException as error:
             self._undo(connection)
             raise self._told(error) from error

@@ -66,6 +66,11 @@ class ReplyBuilder:
         return bool(self._slots) or self.finished
 
     @property
+    def visible(self) -> bool:
+        """Whether something came that subscribers are shown: text, reasoning, or a call, be it but begun."""
+        return any(not isinstance(slot, WordsSlot) or slot.pieces for slot in self._slots)
+
+    @property
     def finished(self) -> bool:
         """Whether the finish came. A stream that ends without one was cut."""
         return self.finish is not None

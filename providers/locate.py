@@ -21,7 +21,7 @@ def model_named(name: str) -> Model:
     | `openai-compatible:NAME@URL` | any service that speaks Chat Completions |
     | `PROVIDER:NAME` | any other provider that pydantic-ai knows |
 
-    `@URL` after a name of OpenAI, Anthropic or Google is the base URL of a proxy.
+    `@URL` after a name is the base URL of a proxy, or of a service of your own, as in `ollama:qwen3@http://host:11434/v1`.
 
     Raises:
         SettingsError: no such provider, the `models` extra or a provider's library is missing, or its key is not set.

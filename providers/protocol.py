@@ -68,7 +68,7 @@ class ModelPart:
     | `file` | `media_type`, `data` (base64) or `url`, `name` |
     | `heartbeat` | |
     | `usage` | `usage` (all that was reported so far: it counts if the reply never finishes) |
-    | `finish` | `stop_reason`, `usage`, `context_limit` (tokens), `metadata` (`reason`: the provider's own word) |
+    | `finish` | `stop_reason`, `usage`, `context_limit` (tokens), `metadata` (`reason`, `response_id`) |
     """
 
     type: PartType

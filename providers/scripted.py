@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,11 +13,14 @@ from anyio.lowlevel import checkpoint
 
 from turnwise.providers.joining import join
 from turnwise.providers.protocol import ModelPart, ModelReply, ModelRequest
-from turnwise.states.errors import ModelError
+from turnwise.states.checked import checked
+from turnwise.states.errors import InvalidArgument, ModelError
 from turnwise.states.names import StopReason
+from turnwise.states.plain import shown
 from turnwise.states.usage import Usage
 
 
+@checked
 @dataclass(frozen=True, slots=True)
 class Call:
     """A tool call in a scripted reply. Without an `id` it gets `call_1`, `call_2` and so on, in the order of use."""
@@ -28,6 +31,7 @@ class Call:
     id: str | None = None
 
 
+@checked
 @dataclass(frozen=True, slots=True)
 class Reply:
     """One scripted reply: reasoning, then text, then calls, then the finish; or exactly `parts`.
@@ -78,6 +82,7 @@ class ScriptedModel:
         ModelError: of kind `bad_request`, not retryable: a step was asked for after the last reply.
     """
 
+    @checked
     def __init__(
         self,
         replies: Line | Iterable[Line],
@@ -124,7 +129,11 @@ class ScriptedModel:
                 line = self._next_line()
         if callable(line):
             line = line(request)
-        return Reply(line) if isinstance(line, str) else line
+        if isinstance(line, str):
+            return Reply(line)
+        if not isinstance(line, Reply):
+            raise InvalidArgument("replies", f"must be replies or their text; one was {shown(line)}")
+        return line
 
     def _next_line(self) -> Line:
         line = next(self._replies, None)
@@ -155,7 +164,7 @@ class ScriptedModel:
 def _lines(replies: Line | Iterable[Line]) -> Iterator[Line]:
     if isinstance(replies, (str, Reply)) or callable(replies):
         return itertools.repeat(replies)
-    return iter(list(replies))
+    return iter(list(replies) if isinstance(replies, Sized) else replies)
 
 
 def _copied(request: ModelRequest) -> ModelRequest:

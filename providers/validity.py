@@ -56,14 +56,19 @@ class Validity:
         there.
         """
         repair = _Repair()
+        return repair.told(request, repair.framed(self._paired(repair, request)))
+
+    def paired(self, request: ModelRequest) -> list[Message]:
+        """Return the request's messages, each call followed by its one result, as `made_valid` does and no more."""
+        repair = _Repair()
+        return repair.told(request, self._paired(repair, request))
+
+    def _paired(self, repair: _Repair, request: ModelRequest) -> list[Message]:
         cleaned = repair.cleaned(self.checked, request.messages)
         paired = list(repair.paired(cleaned))
         if not repair.changes and any(left is not right for left, (right, _) in zip(paired, cleaned, strict=True)):
             repair.changes.append("results stood away from their calls")
-        messages = repair.framed(paired)
-        if repair.changes:
-            _log.warning("history_repaired chat_id=%s changes=%s", request.chat_id, "; ".join(repair.changes))
-        return messages
+        return paired
 
 
 class _Repair:
@@ -102,6 +107,12 @@ class _Repair:
                     answer = _unknown(message, call)
                 used.add(call.call_id)
                 yield answer
+
+    def told(self, request: ModelRequest, messages: list[Message]) -> list[Message]:
+        """Return the messages, and log what was changed in them."""
+        if self.changes:
+            _log.warning("history_repaired chat_id=%s changes=%s", request.chat_id, "; ".join(self.changes))
+        return messages
 
     def framed(self, messages: list[Message]) -> list[Message]:
         """Return the messages, begun by the user and with something to answer."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypedDict
@@ -12,6 +13,18 @@ from turnwise.states.facts import Limits, Profile
 from turnwise.states.messages import Message, Part
 from turnwise.states.names import StopReason, Tail, WhenBusy
 from turnwise.states.usage import Usage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """Which model was asked for a reply, and with what."""
+
+    agent: str = "default"
+    model: str
+    provider: str
+    response_id: str | None = None
+    parameters_digest: str | None = None
+    tools_digest: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +40,9 @@ class Reply:
     context_tokens: int | None = None
     context_limit: int | None = None
     estimated: bool = False
+    origin: Origin | None = None
+    should_compact: bool | None = None
+    """What the embedding service decides about a compaction; `None` leaves it to the threshold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,18 +55,24 @@ class Partial:
     calls: tuple[ToolCall, ...] = ()
     """The complete local and client calls among the parts."""
     usage: Usage | None = None
+    origin: Origin | None = None
+    """`None` if the worker that asked is gone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """What a compaction made of the history."""
+    """What a compaction made of the history: all that the model sees from then on, in its order."""
 
-    text: str
-    carried: tuple[int, ...]
-    """Positions of the messages that stay in view verbatim."""
+    messages: tuple[int | Message, ...]
+    """The positions of messages that stay as they are, and new messages. One that has a position stands for the
+    message there, whose turn and step it keeps."""
     folded: int
-    awaits_answer: bool
-    """Whether a carried user message still awaits its answer."""
+    """How many messages are not in view any more."""
+
+    @property
+    def carried(self) -> tuple[int, ...]:
+        """The positions of the messages that stay as they are."""
+        return tuple(entry for entry in self.messages if isinstance(entry, int))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,11 +106,31 @@ class Inheritance:
     compactions: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Erasing:
+    """What is to be erased of a chat."""
+
+    messages: tuple[Message, ...] = ()
+    """As they stand afterwards."""
+    cut: frozenset[str] = frozenset()
+    """Those of them that are in the history no more."""
+    queued: frozenset[str] = frozenset()
+    """Messages that wait, or that waited and were never taken."""
+    profile: Profile | None = None
+    """As it stands afterwards."""
+    errors: bool = False
+    reasons: bool = False
+    quarantine: bool = False
+    """What repairs have put aside: nobody can tell whose words it holds."""
+
+
 class Arguments(TypedDict, total=False):
     """The arguments of `decide`. `now` and `limits` always come; the rest by trigger."""
 
     now: datetime
     limits: Limits
+    salt: str
+    """Random, and another for every commit: salts the digests of what can be erased. Without it they have no salt."""
     actor: str
     reason: str | None
     token: int
@@ -99,8 +141,12 @@ class Arguments(TypedDict, total=False):
     parts: tuple[Part, ...]
     when_busy: WhenBusy
     client_id: str | None
+    trace: str | None
+    """Where observers note what the turn does; see `TurnFacts.trace`."""
     content_digest: str
     results: tuple[ToolResult, ...]
+    edited: Mapping[str, dict[str, Any]]
+    """By call, the arguments that the client gives it instead of the model's, checked."""
     cut: Cut
     queued_id: str
     reply: Reply
@@ -116,4 +162,4 @@ class Arguments(TypedDict, total=False):
     retry_at: datetime
     title: str | None
     metadata: dict[str, Any]
-    erased: Message
+    erasing: Erasing

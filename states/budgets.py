@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Final
 
+from turnwise.states.arguments import Reply
 from turnwise.states.calls import ToolCall
-from turnwise.states.facts import Limits, TurnFacts
+from turnwise.states.facts import Facts, Limits, TurnFacts
 from turnwise.states.names import CallStatus, StopReason
 
 _ALL: Final = 100
@@ -21,6 +22,24 @@ def over_threshold(tokens: int | None, limit: int | None, limits: Limits) -> boo
     if tokens is None or not limit or limits.threshold_percent >= _ALL:
         return False
     return tokens * _ALL >= limits.threshold_percent * limit
+
+
+def wants_compaction(reply: Reply, limits: Limits) -> bool:
+    """Return whether the context is to be folded after this reply: by the service's own rule, or else the threshold."""
+    if reply.should_compact is not None:
+        return reply.should_compact
+    return over_threshold(reply.context_tokens, reply.context_limit, limits)
+
+
+def may_compact(facts: Facts) -> bool:
+    """Return whether the step may still be compacted: it was not, and no compaction of the turn was in vain."""
+    known = facts.compaction
+    return not (facts.turn.compacts_no_more or known.unproven or known.step == facts.step.number)
+
+
+def compaction_is_on(limits: Limits) -> bool:
+    """Return whether compaction was not switched off."""
+    return limits.context_limit != 0 and limits.threshold_percent < _ALL
 
 
 def why_spent(turn: TurnFacts, limits: Limits, now: datetime) -> StopReason | None:

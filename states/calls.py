@@ -5,32 +5,50 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Annotated, Any, Final
 
 from pydantic import JsonValue
 
+from turnwise.states.checked import checked
+from turnwise.states.digests import guarded
+from turnwise.states.errors import InvalidContent
+from turnwise.states.limits import Description, Name
 from turnwise.states.names import OPEN_STATUSES, Approval, CallStatus, Crash, Executor
+from turnwise.states.plain import Misfit, plain, shown
+from turnwise.states.shapes import LATER, json_at_most
+
+_APPROVAL: Final = ("approved", "arguments", "reason")
+"""What an answer to a call that asks for approval may say."""
 
 
+@checked
 @dataclass(frozen=True, slots=True)
 class ClientTool:
     """A tool that the model may call and only the client can run."""
 
-    name: str
-    description: str
-    input_schema: dict[str, Any]
+    name: Name
+    description: Description
+    input_schema: Annotated[dict[str, Any], json_at_most(262_144)]
     """JSON schema of the arguments: an object schema."""
     deadline: float | None = field(default=None, kw_only=True)
     """Seconds the client has to answer; `None` waits for ever."""
 
 
+@checked
 @dataclass(frozen=True, slots=True)
 class ToolResult:
     """A client's answer to one of its calls. `output` is any JSON value."""
 
     call_id: str
-    output: JsonValue
+    output: Annotated[JsonValue, LATER]
     is_error: bool = False
+
+    def __post_init__(self) -> None:
+        try:
+            object.__setattr__(self, "output", plain(self.output))
+        except Misfit as misfit:
+            problem = f"the output of call {shown(self.call_id)} {misfit.problem}"
+            raise InvalidContent(problem, argument="output") from None
 
     @property
     def approves(self) -> bool | None:
@@ -43,15 +61,41 @@ class ToolResult:
         said = self.output.get("approved") if isinstance(self.output, dict) else self.output
         return said if isinstance(said, bool) else None
 
+    @property
+    def edits(self) -> object:
+        """The arguments that the client gives an approved call instead of the model's; `None` if it changes none."""
+        return self.output.get("arguments") if isinstance(self.output, dict) and not self.is_error else None
+
+    @property
+    def approval_problem(self) -> str | None:
+        """What is wrong with the result as an answer to a call that asks for approval; `None` if nothing is."""
+        if self.approves is None:
+            return 'answer true, false, or {"approved": true or false}'
+        if self.is_error or not isinstance(self.output, dict):
+            return None
+        unknown = [key for key in self.output if key not in _APPROVAL]
+        if unknown:
+            return f"the answer may hold {', '.join(_APPROVAL)}; it held {unknown[0]!r:.100}"
+        if "arguments" in self.output and not (self.approves and isinstance(self.edits, dict)):
+            return "arguments are an object, and belong to an approval"
+        if not isinstance(self.output.get("reason", ""), str):
+            return "a reason is text"
+        return None
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:
     """The proof of how a call was answered: kept for ever, so that a replay finds the first receipt."""
 
     digest: str
-    """SHA-256, hex, of the canonical JSON of (output, is_error)."""
+    """The salted digest of the answer; empty once the answer is erased."""
     receipt_id: str
     at: datetime
+    salt: str = ""
+
+    def is_for(self, digest: str) -> bool:
+        """Whether this proves an answer of that digest, without salt: any, once the answer is erased."""
+        return not self.digest or guarded(self.salt, digest) == self.digest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,11 +113,19 @@ class ToolCall:
     stop_after: bool = False
     approval: Approval = "not_needed"
     """While it is "asked" the call is the client's; once it is "granted" the call is local."""
+    asked_arguments: dict[str, Any] | None = None
+    """What the model asked for, where the client allowed the call with other `arguments`."""
+    refusal: str | None = None
+    """Why the call is answered without being run: the model asked for what was not offered, or in a wrong way."""
+    reconciles: bool = False
+    """Whether the tool is asked, after a crash, what became of the call."""
     within: float | None = None
     """Seconds a client has to answer once asked."""
     deadline: datetime | None = None
     """When an open client call will be answered `timed_out`."""
     answer: Answer | None = None
+    salt: str = ""
+    """Of the call's digests in the log; erased with the arguments, and shown to no client."""
 
     @property
     def open(self) -> bool:
@@ -99,10 +151,32 @@ class ToolCall:
         deadline = self.deadline if status in OPEN_STATUSES else None
         return dataclasses.replace(self, status=status, answer=answer or self.answer, deadline=deadline)
 
-    def granted(self, answer: Answer) -> ToolCall:
-        """Return the call as the client has allowed it: local, and not started."""
+    @property
+    def shown(self) -> ToolCall:
+        """The call as a client may see it."""
+        return dataclasses.replace(self, salt="") if self.salt else self
+
+    def blanked(self, *, arguments: bool, answer: bool) -> ToolCall:
+        """Return the call without its arguments, or without what its answer could be known by."""
+        kept = self.answer
+        if answer and kept is not None:
+            kept = dataclasses.replace(kept, digest="", salt="")
+        if not arguments:
+            return dataclasses.replace(self, answer=kept)
+        refusal = None if self.refusal is None else "Its arguments were erased."
+        return dataclasses.replace(self, arguments={}, asked_arguments=None, refusal=refusal, salt="", answer=kept)
+
+    def granted(self, answer: Answer, edited: dict[str, Any] | None = None) -> ToolCall:
+        """Return the call as the client has allowed it: local, not started, with the arguments that it has edited."""
         return dataclasses.replace(
-            self, executor=Executor.local, approval="granted", answer=answer, deadline=None, status=CallStatus.planned
+            self,
+            executor=Executor.local,
+            approval="granted",
+            answer=answer,
+            deadline=None,
+            status=CallStatus.planned,
+            arguments=self.arguments if edited is None else edited,
+            asked_arguments=None if edited is None else self.arguments,
         )
 
     def asked_at(self, now: datetime, default: float | None) -> ToolCall:
@@ -122,4 +196,6 @@ class CallOutcome:
     is_error: bool
     synthetic: bool = False
     attachments: tuple[Any, ...] = ()
+    error: BaseException | None = field(default=None, compare=False, repr=False)
+    """What the tool raised, for those who watch; it is not stored."""
     answer: Answer | None = None

@@ -6,16 +6,22 @@ from dataclasses import dataclass
 from typing import Final, Unpack
 
 from turnwise.states.arguments import Arguments
+from turnwise.states.checked import fit
 from turnwise.states.draft import Draft
 from turnwise.states.effects import Write
-from turnwise.states.errors import BrokenPromise, IllegalTransition
+from turnwise.states.errors import BrokenPromise, IllegalTransition, InvalidArgument, WrongCall
 from turnwise.states.events import Event, StatusEvent
-from turnwise.states.facts import Facts
+from turnwise.states.facts import Facts, TurnFacts
 from turnwise.states.invariants import broken_promises
 from turnwise.states.machine import judge
 from turnwise.states.names import NEW, UNKNOWN, ChatState, Job, Trigger, job_in
+from turnwise.states.plain import shown
+from turnwise.states.possible import possible_triggers
 from turnwise.states.refusals import REFUSALS
-from turnwise.states.table import TABLE, Row, rows_of, triggers_in
+from turnwise.states.shapes import shape_of
+from turnwise.states.table import TABLE, Row, rows_of
+
+_TRIGGER: Final = shape_of(Trigger)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +40,10 @@ class Decision:
     """What subscribers see, in order."""
     actor: str
     reason: str | None
+    salt: str = ""
+    """Of this commit; empty where nothing is salted."""
+    ended: TurnFacts | None = None
+    """The turn that ended, if one did: another may have begun since."""
 
 
 def decide(facts: Facts, trigger: Trigger, **arguments: Unpack[Arguments]) -> Decision:
@@ -42,24 +52,39 @@ def decide(facts: Facts, trigger: Trigger, **arguments: Unpack[Arguments]) -> De
     Nothing is read, written or awaited: the same facts and arguments always give the same decision.
 
     Raises:
-        IllegalTransition: the table has no matching row.
+        IllegalTransition: the table has no matching row. It names what is possible instead.
         TurnwiseError: a refusal of bad input, see `refusals`.
         BrokenPromise: the facts afterwards would break an invariant.
+        InvalidArgument: those are no facts, or there is no such trigger.
+        WrongCall: an argument that the trigger needs is missing.
     """
+    if type(facts) is not Facts:
+        raise InvalidArgument("facts", f"must be Facts; it was {shown(facts)}")
+    known = trigger if type(trigger) is Trigger else fit("trigger", _TRIGGER, trigger)
+    try:
+        return _decided(facts, known, arguments)
+    except KeyError as missing:
+        name = missing.args[0]
+        if name not in Arguments.__annotations__ or name in arguments:
+            raise
+        raise WrongCall(name, f"{known} needs it") from missing
+
+
+def _decided(facts: Facts, trigger: Trigger, arguments: Arguments) -> Decision:
     source = place_of(facts)
     if not rows_of(trigger, source) and not facts.archived:
-        raise IllegalTransition(source, trigger, triggers_in(source))
+        raise IllegalTransition(source, trigger, legal_triggers(facts))
     for refuse in REFUSALS[trigger]:
         refuse(facts, arguments)
     row = judge(source, trigger, facts, arguments)
     if row is None:
-        raise IllegalTransition(source, trigger, triggers_in(source))
+        raise IllegalTransition(source, trigger, legal_triggers(facts))
     return _perform(row, facts, arguments)
 
 
 def legal_triggers(facts: Facts) -> tuple[Trigger, ...]:
-    """Return the triggers that the table knows where the chat stands."""
-    return triggers_in(place_of(facts))
+    """Return the triggers that are possible as the chat stands: some arguments would be accepted."""
+    return possible_triggers(place_of(facts), facts)
 
 
 def job_of(facts: Facts) -> Job | None:
@@ -78,8 +103,9 @@ def _perform(row: Row, facts: Facts, arguments: Arguments) -> Decision:
     draft = Draft(facts, arguments)
     for write in row.writes:
         write(draft)
-    moved = row.source != row.target
-    after = draft.finish(row.target, moved=moved)
+    moved, status = row.source != row.target, _STATUS[row.source, row.target]
+    told = len(draft.events) + len(status) + len(draft.closing)
+    after = draft.finish(row.target, moved=moved, told=told)
     broken = broken_promises(after)
     if broken:
         raise BrokenPromise(facts.chat_id, row.trigger, broken)
@@ -89,9 +115,11 @@ def _perform(row: Row, facts: Facts, arguments: Arguments) -> Decision:
         target=row.target,
         facts=after,
         writes=tuple(draft.writes),
-        events=(*draft.events, *_STATUS[row.source, row.target], *draft.closing),
+        events=(*draft.events, *status, *draft.closing),
         actor=arguments.get("actor", "system"),
         reason=arguments.get("reason"),
+        salt=arguments.get("salt", ""),
+        ended=draft.ended,
     )
 
 

@@ -70,6 +70,25 @@ def digest(value: Any) -> str:
     return hashlib.sha256(canonical(value)).hexdigest()
 
 
+def salted(salt: str, spelled: str | bytes) -> str:
+    """Return the SHA-256, hex, of `salt`, a newline and `spelled`.
+
+    Who has the digest can guess what is short only as long as the salt is there.
+    """
+    content = spelled.encode() if isinstance(spelled, str) else spelled
+    return hashlib.sha256(salt.encode() + b"\n" + content).hexdigest()
+
+
+def guarded(salt: str, digest: str) -> str:
+    """Return a digest as it is kept, so that nobody who has it can guess what it is of: as it is, without a salt."""
+    return salted(salt, digest) if salt else digest
+
+
+def derived(salt: str, *names: str | int) -> str:
+    """Return the salt of one thing, made of the salt of a transition: it betrays no other. Empty if that is empty."""
+    return hashlib.sha256("\n".join([salt, *map(str, names)]).encode()).hexdigest()[:32] if salt else ""
+
+
 def digest_of_answer(output: Any, *, is_error: bool) -> str:
     """Return the digest by which a repeated tool result is recognised."""
     return digest([output, is_error])

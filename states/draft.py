@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from turnwise.states.arguments import Arguments
+from turnwise.states.arguments import Arguments, Partial, Reply
 from turnwise.states.calls import ToolCall
-from turnwise.states.effects import DropLease, DropQueued, InsertMessage, PutCall, RecordUsage, Write
+from turnwise.states.digests import derived, guarded
+from turnwise.states.effects import DropLease, DropQueued, InsertMessage, PutCall, RecordReceipt, RecordUsage, Write
 from turnwise.states.events import Event, MessageEvent, QueueEvent
 from turnwise.states.facts import CompactionFacts, Facts, HistoryFacts, Lease, Limits, StepFacts, TurnFacts
 from turnwise.states.messages import Message, Part, QueuedMessage, Role, without_metadata
 from turnwise.states.names import Audience, ChatState, Tail, job_in
-from turnwise.states.usage import Usage, reported
+from turnwise.states.step_calls import StepCalls
+from turnwise.states.usage import NO_USAGE, Usage, reported
 
 
 class Draft:
@@ -26,14 +29,17 @@ class Draft:
         "calls",
         "closing",
         "compaction",
+        "ended",
         "events",
         "history",
         "lease",
         "limits",
         "now",
         "queue",
+        "salt",
         "serial",
         "step",
+        "traces",
         "turn",
         "usage",
         "writes",
@@ -47,11 +53,14 @@ class Draft:
         """The database's time."""
         self.limits: Limits = arguments["limits"]
         """The settings in force."""
+        self.salt = arguments.get("salt", "")
         self.lease: Lease | None = facts.lease
         self.turn: TurnFacts = facts.turn
         self.step: StepFacts = facts.step
-        self.calls: tuple[ToolCall, ...] = facts.calls
+        self.calls: StepCalls = facts.calls
         self.queue: tuple[QueuedMessage, ...] = facts.queue
+        self.traces: Mapping[str, str] = facts.traces
+        """The traces of turns to come; those of messages that have left the queue are dropped with the next change."""
         self.history: HistoryFacts = facts.history
         self.compaction: CompactionFacts = facts.compaction
         self.usage: Usage = facts.usage
@@ -60,6 +69,8 @@ class Draft:
         self.events: list[Event] = []
         self.closing: list[Event] = []
         """Events that come after the change of status."""
+        self.ended: TurnFacts | None = None
+        """The turn that ended, as it was then."""
         self._changes: dict[str, Any] = {}
 
     def set(self, **changes: Any) -> None:
@@ -82,21 +93,27 @@ class Draft:
         call_index: int | None = None,
         partial: bool = False,
         synthetic: bool = False,
+        instead_of: Message | None = None,
+        reply: Reply | Partial | None = None,
     ) -> Message:
-        """Append a message to the history, which ends in `tail` now, and show it to whoever may see it."""
+        """Append a message to the history, which ends in `tail` now, and show it to whoever may see it.
+
+        One that stands `instead_of` another keeps its turn and step.
+        """
         history = self.history
         message = Message(
             id=message_id or self.next_message_id(),
             role=role,
             parts=parts,
-            turn=self.turn.number,
-            step=0 if role == "user" and not synthetic else self.step.number,
+            turn=instead_of.turn if instead_of else self.turn.number,
+            step=instead_of.step if instead_of else 0 if role == "user" and not synthetic else self.step.number,
             created_at=self.now,
             position=history.length + 1,
             audience=audience,
             call_index=call_index,
             partial=partial,
             synthetic=synthetic,
+            **_origin_of(reply),
         )
         self.history = HistoryFacts(
             length=message.position,
@@ -104,24 +121,45 @@ class Draft:
             boundary=history.boundary,
             foldable=history.foldable + (audience is not Audience.user),
         )
-        self.writes.append(InsertMessage(message))
+        self.writes.append(InsertMessage(message, self.salt_of(message.id)))
         self.history_changed()
         if audience is not Audience.model:
             self.events.append(MessageEvent(message=without_metadata(message)))
         return message
 
+    def record_receipt(self, message_id: str, *, queued: bool) -> None:
+        """Remember under which `client_id` the message was accepted, if it came with one."""
+        client_id = self.arguments.get("client_id")
+        if client_id is not None:
+            salt = self.salt_of("receipt", client_id)
+            digest = guarded(salt, self.arguments["content_digest"])
+            self.writes.append(RecordReceipt(client_id, digest, message_id, queued, self.before.last_seq, salt))
+
+    def salt_of(self, *names: str) -> str:
+        """Return the salt of something that this version writes."""
+        return derived(self.salt, self.before.version + 1, *names)
+
     def history_changed(self) -> None:
         """Note that this version changes messages."""
         self._changes["history_version"] = self.before.version + 1
 
-    def put_call(self, call: ToolCall) -> None:
-        """Insert a call of the current step, or replace what is known of it."""
-        others = [known for known in self.calls if known.call_id != call.call_id]
-        self.calls = tuple(sorted([*others, call], key=_index))
-        self.writes.append(PutCall(call))
+    def put_calls(self, *calls: ToolCall) -> None:
+        """Insert calls of the current step, or replace what is known of them."""
+        put = [self._salted(call) for call in calls]
+        self.calls = self.calls.put(*put)
+        self.writes.extend(map(PutCall, put))
+
+    def _salted(self, call: ToolCall) -> ToolCall:
+        """Return a new call with a salt; a known one has its own, or lost it with what was erased."""
+        if call.salt or not self.salt or self.before.calls.get(call.call_id) is not None:
+            return call
+        return dataclasses.replace(call, salt=self.salt_of("call", call.call_id))
 
     def queue_changed(self) -> None:
         """Show the whole queue."""
+        if self.traces:
+            waiting = {queued.id for queued in self.queue}
+            self.traces = {queued: trace for queued, trace in self.traces.items() if queued in waiting}
         self.events.append(QueueEvent(queue=self.queue))
 
     def take_queue_head(self) -> QueuedMessage:
@@ -140,6 +178,13 @@ class Draft:
             spent = spent.as_compaction()
         self.usage += spent
         self.turn = dataclasses.replace(self.turn, usage=self.turn.usage + spent)
+        self._enter(spent)
+
+    def book_nothing(self) -> None:
+        """Add an attempt that called no model to the ledger: it has used nothing, and nothing is unknown of it."""
+        self._enter(NO_USAGE)
+
+    def _enter(self, spent: Usage) -> None:
         self.writes.append(RecordUsage(self.step.purpose, self.turn.number, self.step.number, self.step.attempt, spent))
 
     def tell_closing(self) -> None:
@@ -153,8 +198,11 @@ class Draft:
             self.writes.append(DropLease(self.lease.token))
             self.lease = None
 
-    def finish(self, target: ChatState, *, moved: bool) -> Facts:
-        """Return the facts as they stand after the decision. Entering a state without a job drops the lease."""
+    def finish(self, target: ChatState, *, moved: bool, told: int) -> Facts:
+        """Return the facts as they stand after the decision, which tells so many events.
+
+        Entering a state without a job drops the lease.
+        """
         before = self.before
         if job_in(target, settled=self._changes.get("settled", before.settled)) is None:
             self.drop_lease()
@@ -165,10 +213,12 @@ class Draft:
             version=before.version + 1,
             lease=self.lease,
             serial=self.serial,
+            last_seq=before.last_seq + told,
             turn=self.turn,
             step=self.step,
             calls=self.calls,
             queue=self.queue,
+            traces=self.traces,
             history=self.history,
             compaction=self.compaction,
             usage=self.usage,
@@ -177,5 +227,10 @@ class Draft:
         )
 
 
-def _index(call: ToolCall) -> int:
-    return call.index
+def _origin_of(reply: Reply | Partial | None) -> dict[str, Any]:
+    """Return what a model's message says of where it comes from."""
+    if reply is None or reply.origin is None:
+        return {}
+    known = {field.name: getattr(reply.origin, field.name) for field in dataclasses.fields(reply.origin)}
+    finish_reason = reply.provider_reason if isinstance(reply, Reply) else None
+    return {**known, "usage": reply.usage, "finish_reason": finish_reason}

@@ -6,16 +6,25 @@ Beside them a store always stores the chat's new facts.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cached_property
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Final, Literal
+
+from pydantic import TypeAdapter
+from pydantic_core import PydanticSerializationError
 
 from turnwise.states.calls import ToolCall
-from turnwise.states.digests import digest
+from turnwise.states.digests import canonical, digest, guarded, salted
+from turnwise.states.errors import InvalidContent
 from turnwise.states.facts import Lease, Profile
-from turnwise.states.messages import Message, QueuedMessage
+from turnwise.states.messages import Message, Part, QueuedMessage
 from turnwise.states.names import BoundaryReason, CallStatus, Purpose
 from turnwise.states.usage import Usage
+
+ERASED: Final = "[erased]"
+"""What stands in the place of erased text."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +33,8 @@ class InsertMessage:
 
     kind: ClassVar[str] = "message"
     message: Message
+    salt: str = ""
+    """Goes where the message goes, and is erased with it."""
 
     @property
     def id(self) -> str:
@@ -31,9 +42,14 @@ class InsertMessage:
         return self.message.id
 
     @cached_property
+    def body(self) -> str:
+        """The message as it is stored."""
+        return _body_of(_MESSAGE, self.message, self.message.parts)
+
+    @cached_property
     def digest(self) -> str:
-        """The digest of what was said; it outlives an erasure."""
-        return digest_of_message(self.message)
+        """The salted digest of the message as it is stored; it outlives an erasure."""
+        return salted(self.salt, self.body)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +71,9 @@ class CutHistory:
         return digest(self.position)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class EraseMessage:
-    """Blank a message's payload; its digest stays."""
+    """Blank a message's payload; its digest stays, its salt goes."""
 
     kind: ClassVar[str] = "erase"
     message: Message
@@ -68,10 +84,39 @@ class EraseMessage:
         """The message's id."""
         return self.message.id
 
+    @cached_property
+    def body(self) -> str:
+        """The blanked message as it is stored."""
+        return _body_of(_MESSAGE, self.message, self.message.parts)
+
+    @cached_property
+    def digest(self) -> str:
+        """The digest of the blanked message as it is stored."""
+        return salted("", self.body)
+
+
+@dataclass(frozen=True, slots=True)
+class EraseText:
+    """Take out of every row and event what stands in no message: what waited, errors, reasons, what was put aside."""
+
+    what: Literal["queued", "errors", "reasons", "quarantine"]
+    name: str = ""
+    """The id of a message that waited; empty for the rest."""
+
+    @property
+    def kind(self) -> str:
+        """`erase:` and what."""
+        return f"erase:{self.what}"
+
+    @property
+    def id(self) -> str:
+        """The name."""
+        return self.name
+
     @property
     def digest(self) -> str:
-        """The digest of the blanked message."""
-        return digest_of_message(self.message)
+        """The digest of the name."""
+        return digest(self.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +129,19 @@ class PutCall:
     def kind(self) -> str:
         """`call:` and the status; of a planned call also who runs it, `client`, or what a crash of it means.
 
-        A call that the client has allowed is `call:approved:` and what a crash of it means.
+        That is `asked_first` for a call that runs at most once and whose tool can be asked what became of it. A call
+        that the client has allowed is `call:approved:` and what a crash of it means.
         """
         if self.call.status is not CallStatus.planned:
             return f"call:{self.call.status}"
         if self.call.approval == "granted":
-            return f"call:approved:{self.call.crash}"
-        return f"call:planned:{'client' if self.call.is_client else self.call.crash}"
+            return f"call:approved:{self._after_crash}"
+        return f"call:planned:{'client' if self.call.is_client else self._after_crash}"
+
+    @property
+    def _after_crash(self) -> str:
+        asked_first = self.call.reconciles and self.call.crash == "at_most_once"
+        return "asked_first" if asked_first else self.call.crash
 
     @property
     def id(self) -> str:
@@ -99,20 +150,30 @@ class PutCall:
 
     @property
     def digest(self) -> str:
-        """The digest of the call's arguments, and of its answer where it has one."""
-        answer = self.call.answer.digest if self.call.answer else None
-        return digest(
-            [
-                self.call.name,
-                self.call.arguments,
-                self.call.executor,
-                self.call.crash,
-                answer,
-            ]
-        )
+        """The digest of all that is known of the call and does not change while it is open, its salt included."""
+        return digest_of_call(self.call)
 
 
 @dataclass(frozen=True, slots=True)
+class NoteDeadline:
+    """Note by when the client has to answer a call."""
+
+    kind: ClassVar[str] = "deadline"
+    call_id: str
+    deadline: datetime
+
+    @property
+    def id(self) -> str:
+        """The call's id."""
+        return self.call_id
+
+    @property
+    def digest(self) -> str:
+        """The digest of the time."""
+        return digest_of_time(self.deadline)
+
+
+@dataclass(frozen=True)
 class PutQueued:
     """Put a message into the queue, or replace the one of its id."""
 
@@ -120,16 +181,22 @@ class PutQueued:
     queued: QueuedMessage
     rank: int | None
     """Orders the queue, lowest first; `None` keeps the place of the message that is replaced."""
+    salt: str = ""
 
     @property
     def id(self) -> str:
         """The message's id."""
         return self.queued.id
 
-    @property
+    @cached_property
+    def body(self) -> str:
+        """What waits, as it is stored."""
+        return _body_of(_QUEUED, self.queued, self.queued.parts)
+
+    @cached_property
     def digest(self) -> str:
-        """The digest of what waits."""
-        return digest([part.model_dump(mode="json") for part in self.queued.parts])
+        """The salted digest of what waits."""
+        return salted(self.salt, self.body)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,14 +223,34 @@ class DropQueued:
 
 
 @dataclass(frozen=True, slots=True)
+class NoteReason:
+    """Keep why somebody said stop, in their words: beside the audit record, for it can be erased."""
+
+    kind: ClassVar[str] = "reason"
+    reason: str
+    salt: str = ""
+
+    @property
+    def id(self) -> str:
+        """Nothing."""
+        return ""
+
+    @property
+    def digest(self) -> str:
+        """The salted digest of the words."""
+        return salted(self.salt, canonical(self.reason))
+
+
+@dataclass(frozen=True, slots=True)
 class InsertBoundary:
     """Start the context anew at a marker message. At most one of reason `compaction` per chat and step."""
 
     reason: BoundaryReason
     step: int
     position: int
-    """The marker's position. The model sees `carried` and what has a higher position."""
+    """The marker's position. The model sees `carried` and what has a higher position, see `in_prompt_order`."""
     carried: tuple[int, ...]
+    """Positions in the model's order: of earlier messages that stay, and of new ones right after the marker."""
     usage: Usage | None = None
 
     @property
@@ -219,7 +306,7 @@ class DropLease:
         return digest(self.token)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RecordUsage:
     """Add a model call to the ledger."""
 
@@ -235,68 +322,88 @@ class RecordUsage:
         """Purpose, step and attempt."""
         return f"{self.purpose}:{self.step}:{self.attempt}"
 
+    @cached_property
+    def body(self) -> str:
+        """The entry as it is stored."""
+        return _USAGE.dump_json(self, exclude_none=True).decode()
+
     @property
     def digest(self) -> str:
-        """The digest of the counts."""
-        return digest(self.usage.model_dump(mode="json"))
+        """The digest of the entry as it is stored."""
+        return salted("", self.body)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PutProfile:
     """Store what is said about the chat."""
 
     kind: ClassVar[str] = "profile"
     profile: Profile
+    salt: str = ""
 
     @property
     def id(self) -> str:
-        """The owner, or nothing."""
-        return self.profile.owner or ""
+        """Nothing: a chat has one profile, and who owns it is told by no log."""
+        return ""
 
-    @property
-    def digest(self) -> str:
-        """The digest of labels and declarations."""
+    @cached_property
+    def body(self) -> str:
+        """Labels and declarations, as they are stored."""
         known = self.profile
-        tools = [[tool.name, tool.description, tool.input_schema, tool.deadline] for tool in known.client_tools]
-        labels = [
-            known.system,
-            known.owner,
-            known.title,
-            dict(known.metadata),
-            known.parent,
-            known.forked_from,
-        ]
-        return digest([labels, tools])
+        tools = [[tool.name, tool.description, tool.input_schema] for tool in known.client_tools]
+        canonical([known.system, known.owner, known.title, dict(known.metadata), known.parent, tools])
+        return _PROFILE.dump_json(known).decode()
+
+    @cached_property
+    def digest(self) -> str:
+        """The salted digest of labels and declarations."""
+        return salted(self.salt, self.body)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RecordReceipt:
     """Remember that a client's message was accepted. A second receipt for a `client_id` is refused."""
 
     kind: ClassVar[str] = "receipt"
     client_id: str
     content_digest: str
+    """The salted digest of the content; empty once the content is erased."""
     message_id: str
     queued: bool
+    seq: int = 0
+    """The number of the last event before the message was accepted."""
+    salt: str = ""
 
     @property
     def id(self) -> str:
         """The client's id for the message."""
         return self.client_id
 
+    @cached_property
+    def body(self) -> str:
+        """The receipt as it is stored."""
+        return _RECEIPT.dump_json(self).decode()
+
     @property
     def digest(self) -> str:
-        """The digest of the content."""
-        return self.content_digest
+        """The digest of the receipt as it is stored, salt and all."""
+        return salted("", self.body)
+
+    def is_for(self, content_digest: str) -> bool:
+        """Whether the receipt is for content of that digest, without salt: for any, once the content is erased."""
+        return not self.content_digest or guarded(self.salt, content_digest) == self.content_digest
 
 
 Write = (
     InsertMessage
     | CutHistory
     | EraseMessage
+    | EraseText
     | PutCall
+    | NoteDeadline
     | PutQueued
     | DropQueued
+    | NoteReason
     | InsertBoundary
     | GrantLease
     | DropLease
@@ -306,6 +413,33 @@ Write = (
 )
 
 
-def digest_of_message(message: Message) -> str:
-    """Return the digest by which a message is known: role and parts, nothing that storing it adds."""
-    return digest([message.role, [part.model_dump(mode="json") for part in message.parts]])
+def digest_of_call(call: ToolCall) -> str:
+    """Return the digest of all that is known of a call but how far it has come, with its salt."""
+    return digest(_CALL.dump_python(call, mode="json", exclude=_CHANGING, exclude_defaults=True))
+
+
+def digest_of_time(time: datetime) -> str:
+    """Return the digest of a time, in UTC."""
+    return digest(time.isoformat())
+
+
+def _body_of(adapter: TypeAdapter[Any], value: Any, parts: Sequence[Part]) -> str:
+    """Return a value as it is stored.
+
+    Raises:
+        InvalidContent: its parts cannot be read again as they are.
+    """
+    canonical([part.model_dump(mode="json") for part in parts])
+    try:
+        return adapter.dump_json(value).decode()
+    except PydanticSerializationError as error:
+        raise InvalidContent(f"only JSON values and well-formed Unicode can be stored: {error}") from error
+
+
+_CHANGING: Final = {"status", "deadline"}
+_MESSAGE: Final = TypeAdapter(Message)
+_QUEUED: Final = TypeAdapter(QueuedMessage)
+_PROFILE: Final = TypeAdapter(Profile)
+_CALL: Final = TypeAdapter(ToolCall)
+_USAGE: Final = TypeAdapter(RecordUsage)
+_RECEIPT: Final = TypeAdapter(RecordReceipt)

@@ -3,7 +3,6 @@
     TurnwiseError
     |-- ChatNotFound            no chat of that id
     |-- MessageNotFound         no message of that id where one was asked for
-    |-- InvalidContent          a message or a result that says nothing, or is no JSON
     |-- IllegalTransition       the table has no row for the trigger in that state
     |-- ToolResultMismatch      a submission that does not name exactly the open client calls
     |-- ConflictingReplay       an answered call or an accepted message, again, with other content
@@ -15,8 +14,17 @@
     |-- StaleLease              the lease was lost: another holder, or none
     |-- BrokenPromise           a decision would break an invariant: a defect in turnwise
     |-- SettingsError           settings, tools or a URL that make no sense
+    |   `-- InvalidArgument     a public function was given something it cannot take
+    |       |-- InvalidContent  a message or a result that says nothing, or is no JSON
+    |       `-- WrongCall       an argument that is missing, or that the function does not have
     |-- StoreError              the database refused
+    |-- EngineClosed            the engine is not open, or closed while someone waited
+    |-- EngineInUse             the engine is entered while it is open
+
+
+    |   `-- ChatUnreadable      something stored of one chat is not what turnwise stored
     |-- ModelError              the provider failed, classified
+    |-- ToolFailed              raised BY a tool: the model is shown its text as it is
     `-- FatalToolError          raised BY a tool to end the chat in `error`
 
 Each carries its facts as attributes and makes its own text from them.
@@ -49,18 +57,10 @@ class MessageNotFound(TurnwiseError):
         super().__init__(f"chat {chat_id!r} has no {expected} {message_id!r}; nothing was written")
 
 
-class InvalidContent(TurnwiseError):
-    """What was sent cannot be stored: an empty message, a result that is no JSON value. Nothing was written."""
-
-    def __init__(self, problem: str) -> None:
-        self.problem = problem
-        super().__init__(f"{problem}; nothing was written")
-
-
 class IllegalTransition(TurnwiseError):
     """The table has no row for this trigger in this state. Nothing was written.
 
-    `allowed` are the triggers that the table knows in `state`.
+    `allowed` are the triggers that are possible in `state` as the chat stands.
     """
 
     def __init__(self, state: str, trigger: str, allowed: Sequence[str]) -> None:
@@ -69,7 +69,7 @@ class IllegalTransition(TurnwiseError):
         self.allowed = tuple(allowed)
         super().__init__(
             f"{trigger!s} is not possible in state {state!s} as the chat stands; "
-            f"the table allows there: {_listed(self.allowed)}; nothing was written"
+            f"possible are: {_listed(self.allowed)}; nothing was written"
         )
 
 
@@ -201,12 +201,76 @@ class SettingsError(TurnwiseError):
         super().__init__(f"{field}: {problem}; nothing was stored")
 
 
+class InvalidArgument(SettingsError):
+    """An argument is of the wrong type, too large, or not one of the words it may be. Nothing was written.
+
+    `argument` names it, with its place inside where it is of several, as in `tools[2]`; `problem` says what was wrong
+    and what would have been right.
+    """
+
+    def __init__(self, argument: str, problem: str) -> None:
+        super().__init__(argument, problem)
+        self.argument = argument
+        self.args = (f"{argument}: {problem}; nothing was written",)
+
+
+class InvalidContent(InvalidArgument):
+    """What was given cannot be stored: an empty message, broken text, what is no JSON value. Nothing was written."""
+
+    def __init__(self, problem: str, *, argument: str = "content") -> None:
+        super().__init__(argument, problem)
+        self.args = (f"{problem}; nothing was written",)
+
+
+class WrongCall(InvalidArgument, TypeError):
+    """An argument is missing, or the function has none of that name. Nothing was written.
+
+    It is a `TypeError` too, which is what Python says to such a call.
+    """
+
+
 class StoreError(TurnwiseError):
     """The database refused. Unless the text says otherwise, nothing was written."""
 
     def __init__(self, problem: str) -> None:
         self.problem = problem
         super().__init__(problem)
+
+
+class EngineInUse(TurnwiseError):
+    """The engine is open already. Nothing was changed."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the engine is open already; enter it once and share it: every task of its event loop may use it"
+        )
+
+
+class EngineClosed(TurnwiseError):
+    """The engine is not open, or it was closed or let its followers go while someone waited. Nothing was written.
+
+    The chats live on in the store: whoever followed one opens an engine and goes on after the last event it has seen.
+    """
+
+    def __init__(self, problem: str) -> None:
+        self.problem = problem
+        super().__init__(f"{problem}; nothing was written")
+
+
+class ChatUnreadable(StoreError):
+    """Something stored of one chat cannot be read. Nothing was written, and no other chat is concerned.
+
+    `column` names where it is, as `table.column`, `problem` what is wrong there. `turnwise doctor` says what to do.
+    """
+
+    def __init__(self, column: str, problem: str, *, chat_id: str = "") -> None:
+        self.chat_id = chat_id
+        self.column = column
+        super().__init__(
+            f"chat {chat_id!r} cannot be read: {column}: {problem}; nothing was written, other chats are not concerned;"
+            " `turnwise doctor` says what can be done"
+        )
+        self.problem = problem
 
 
 class ModelError(TurnwiseError):
@@ -234,7 +298,14 @@ class ModelError(TurnwiseError):
         super().__init__(f"the model call failed ({kind}): {self.message}")
 
 
+CONTEXT_OVERFLOW = "context_overflow"
+"""The kind of a `ModelError` that says that the prompt is longer than the model's context window."""
+
 RETRYABLE_KINDS = frozenset({"rate_limit", "overloaded", "server_error", "network", "startup_timeout", "stall"})
+
+
+class ToolFailed(TurnwiseError):
+    """Raised by a tool that failed, in words for the model, which is shown exactly them. The turn goes on."""
 
 
 class FatalToolError(TurnwiseError):

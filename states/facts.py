@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from pydantic import InstanceOf
+
 from turnwise.states.calls import ClientTool, ToolCall
 from turnwise.states.events import ErrorInfo
 from turnwise.states.messages import QueuedMessage
 from turnwise.states.names import RESTING, ChatState, Need, Purpose, Stage, StopReason, Tail
+from turnwise.states.step_calls import NO_CALLS, StepCalls
 from turnwise.states.usage import NO_USAGE, Usage
 
 
@@ -46,6 +50,8 @@ class TurnFacts:
     steps: int = 0
     """Model steps begun in this turn; compactions don't count."""
     first_step: int = 0
+    after: int = 0
+    """The position in the history after which the turn's messages stand."""
     started_at: datetime | None = None
     reentries: int = 0
     """How often a compaction reopened the turn after its final step."""
@@ -57,6 +63,8 @@ class TurnFacts:
     open: bool = False
     """Whether the turn's end has still to be told."""
     usage: Usage = NO_USAGE
+    trace: str | None = None
+    """What an observer gave for this turn, for whoever observes the turn in another process to go on with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +83,8 @@ class StepFacts:
     startup_timeouts: int = 0
     """Attempts of this step that timed out in a row before their first part."""
     retry_at: datetime | None = None
+    retry_delay: float = 0.0
+    """Seconds that were left until `retry_at` when it was set: nobody waits longer, wherever the clock was set back."""
 
     @property
     def purpose(self) -> Purpose:
@@ -144,11 +154,15 @@ class Facts:
     """The last fencing token given."""
     serial: int = 0
     """The last number given to a message id."""
+    last_seq: int = 0
+    """The number of the last event."""
     turn: TurnFacts = TurnFacts()
     step: StepFacts = StepFacts()
-    calls: tuple[ToolCall, ...] = ()
+    calls: InstanceOf[StepCalls] = NO_CALLS
     """The calls of the current step, local and client, in call order."""
     queue: tuple[QueuedMessage, ...] = ()
+    traces: Mapping[str, str] = field(default_factory=dict)
+    """The traces of turns to come, by the queued message that begins them."""
     history: HistoryFacts = HistoryFacts()
     compaction: CompactionFacts = CompactionFacts()
     usage: Usage = NO_USAGE
@@ -158,10 +172,18 @@ class Facts:
     since: datetime | None = None
     """When the state last changed."""
 
+    def __post_init__(self) -> None:
+        if type(self.calls) is not StepCalls:
+            object.__setattr__(self, "calls", StepCalls(self.calls))
+
     @property
     def open_calls(self) -> tuple[ToolCall, ...]:
         """Calls without a result, in call order."""
         return tuple(call for call in self.calls if call.open)
+
+    def with_last_seq(self, last_seq: int) -> Facts:
+        """Return the facts as they are once more events are stored, up to that number."""
+        return self if self.last_seq == last_seq else dataclasses.replace(self, last_seq=last_seq)
 
     @property
     def resting(self) -> bool:
@@ -185,5 +207,7 @@ class Limits:
     """Used where the provider reports none; `None` and 0 mean that compaction is never due."""
     after_final_step: str = "continue"
     max_reentries: int = 3
+    output_limit_bytes: int = 65536
+    """How much of a call's output is kept."""
     lease: float = 30
     """Seconds a lease lasts unless renewed."""

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from turnwise.states.arguments import Arguments
-from turnwise.states.budgets import over_threshold, stop_after_succeeded, why_spent
+from turnwise.states.budgets import (
+    compaction_is_on,
+    may_compact,
+    stop_after_succeeded,
+    wants_compaction,
+    why_spent,
+)
+from turnwise.states.errors import CONTEXT_OVERFLOW
 from turnwise.states.facts import Facts
 from turnwise.states.invariants import broken_promises
 from turnwise.states.names import CallStatus, Need, Stage, Tail
@@ -61,26 +68,26 @@ def has_client_calls(facts: Facts, arguments: Arguments) -> bool:
 
 def call_may_start(facts: Facts, arguments: Arguments) -> bool:
     """The call is a local one that has not started, or one that may safely run again."""
-    return any(
-        call.status is CallStatus.planned or (call.status is CallStatus.started and call.crash == "at_least_once")
-        for call in facts.calls
-        if call.is_local and call.call_id == arguments["call_id"]
-    )
+    call = facts.calls.get(arguments["call_id"])
+    if call is None or not call.is_local:
+        return False
+    return call.status is CallStatus.planned or (call.status is CallStatus.started and call.crash == "at_least_once")
 
 
 def call_lacks_result(facts: Facts, arguments: Arguments) -> bool:
     """The outcome is that of an open local call."""
-    return any(call.is_local and call.call_id == arguments["outcome"].call_id for call in facts.open_calls)
+    call = facts.calls.get(arguments["outcome"].call_id)
+    return call is not None and call.is_local and call.open
 
 
 def local_calls_open(facts: Facts, arguments: Arguments) -> bool:
     """A local call of the current step lacks its result."""
-    return any(call.is_local for call in facts.open_calls)
+    return facts.calls.open_local > 0
 
 
 def client_calls_open(facts: Facts, arguments: Arguments) -> bool:
     """A client call of the current step lacks its result."""
-    return any(call.is_client for call in facts.open_calls)
+    return facts.calls.open_client > 0
 
 
 def compaction_due(facts: Facts, arguments: Arguments) -> bool:
@@ -88,24 +95,39 @@ def compaction_due(facts: Facts, arguments: Arguments) -> bool:
     if facts.compaction.need is not Need.none:
         return True
     reply = arguments.get("reply")
-    if reply is None or facts.turn.compacts_no_more or facts.compaction.unproven:
-        return False
-    return over_threshold(reply.context_tokens, reply.context_limit, arguments["limits"])
+    return reply is not None and may_compact(facts) and wants_compaction(reply, arguments["limits"])
+
+
+def prompt_too_long(facts: Facts, arguments: Arguments) -> bool:
+    """The provider refused the prompt as too long."""
+    error = arguments.get("error")
+    return error is not None and error.kind == CONTEXT_OVERFLOW
+
+
+def room_can_be_made(facts: Facts, arguments: Arguments) -> bool:
+    """There is something to fold, the step was not compacted before, and compaction is not switched off."""
+    compacted = facts.compaction.step == facts.step.number
+    return not compacted and facts.history.foldable > 0 and compaction_is_on(arguments["limits"])
+
+
+def prompt_refused(facts: Facts, arguments: Arguments) -> bool:
+    """The step waits for room: the provider refused its prompt as too long."""
+    return facts.step.stage is Stage.refused
 
 
 def turn_over(facts: Facts, arguments: Arguments) -> bool:
     """A stop-after tool succeeded, or the turn's budget of steps, tokens or time is spent."""
     if stop_after_succeeded(facts.calls):
         return True
-    asking = facts.step.stage is Stage.asking
-    return not asking and why_spent(facts.turn, arguments["limits"], arguments["now"]) is not None
+    begun = facts.step.stage in (Stage.asking, Stage.refused)
+    return not begun and why_spent(facts.turn, arguments["limits"], arguments["now"]) is not None
 
 
 def turn_goes_on(facts: Facts, arguments: Arguments) -> bool:
     """After the compaction the model is asked again: it must go on from results, or is given the summary once."""
     if facts.compaction.need is Need.requested or turn_over(facts, arguments):
         return False
-    if facts.history.tail is Tail.awaits_answer:
+    if facts.history.tail is Tail.awaits_answer or facts.step.stage is Stage.refused:
         return True
     limits = arguments["limits"]
     folded = "summary" in arguments

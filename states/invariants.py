@@ -36,22 +36,22 @@ def has_a_lease(facts: Facts) -> bool:
 
 def has_no_open_call(facts: Facts) -> bool:
     """Every call has its result."""
-    return not facts.open_calls
+    return not facts.calls.has_open
 
 
 def has_no_open_local_call(facts: Facts) -> bool:
     """Every local call has its result."""
-    return not any(call.is_local for call in facts.open_calls)
+    return not facts.calls.open_local
 
 
 def has_an_open_client_call(facts: Facts) -> bool:
     """A client call lacks its result."""
-    return any(call.is_client for call in facts.open_calls)
+    return facts.calls.open_client > 0
 
 
 def has_local_calls(facts: Facts) -> bool:
     """The step has local calls, open or just finished."""
-    return facts.step.stage is Stage.acting and any(call.is_local for call in facts.calls)
+    return facts.step.stage is Stage.acting and facts.calls.local > 0
 
 
 def queue_is_empty(facts: Facts) -> bool:
@@ -76,7 +76,7 @@ def error_is_named(facts: Facts) -> bool:
 
 def rests_without_lease_or_calls(facts: Facts) -> bool:
     """Once settled, nobody holds the chat and every call has its result."""
-    return not facts.settled or (facts.lease is None and not facts.open_calls)
+    return not facts.settled or (facts.lease is None and not facts.calls.has_open)
 
 
 def only_interrupts_are_unsettled(facts: Facts) -> bool:
@@ -96,8 +96,7 @@ def lease_is_the_newest(facts: Facts) -> bool:
 
 def calls_are_of_this_step(facts: Facts) -> bool:
     """Every remembered call belongs to the current step, each id once."""
-    ids = {call.call_id for call in facts.calls}
-    return len(ids) == len(facts.calls) and all(call.step == facts.step.number for call in facts.calls)
+    return not facts.calls or (facts.calls.are_distinct and facts.calls.step == facts.step.number)
 
 
 ALWAYS: Final[tuple[Promise, ...]] = (

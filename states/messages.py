@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from base64 import b64encode
+from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Annotated, Any, Final, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar, cast
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
+from turnwise.states.checked import checked
 from turnwise.states.errors import InvalidContent
+from turnwise.states.files import OnDisk, fault_of_file, file_at
 from turnwise.states.names import Audience, BoundaryReason, CallStatus, Executor
+from turnwise.states.plain import Misfit, of_kind, plain, text
+from turnwise.states.shapes import LATER, Shape, shape_of
+from turnwise.states.usage import Usage
 
 FORMAT: Final = 1
 """The version of the stored form of a message. Older versions stay readable."""
@@ -26,7 +32,19 @@ class _Part(BaseModel):
 _AnyPart = TypeVar("_AnyPart", bound=_Part)
 
 
-class TextPart(_Part):
+class _Given(_Part):
+    """A part that a client may make; what cannot be one is refused with an error of turnwise."""
+
+    def __init__(self, **fields: Any) -> None:
+        try:
+            super().__init__(**fields)
+        except ValidationError as error:
+            raise InvalidContent(_first_fault(type(self).__name__, error)) from None
+
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined] # what is read from a store goes past it
+
+
+class TextPart(_Given):
     """What was said."""
 
     type: Literal["text"] = "text"
@@ -51,14 +69,47 @@ class ToolCallPart(_Part):
     executor: Executor = Executor.local
 
 
-class FilePart(_Part):
-    """A file: inline (`data`, base64) or by address (`url`)."""
+class FilePart(_Given):
+    """A file: inline (`data`, base64) or by address (`url`), one of them."""
 
     type: Literal["file"] = "file"
     media_type: str
     data: str | None = None
     url: str | None = None
     name: str | None = None
+
+    @classmethod
+    @checked
+    def from_bytes(cls, data: bytes, media_type: str, *, name: str | None = None) -> FilePart:
+        """Return a file that is sent inline.
+
+        Raises:
+            InvalidArgument: an argument is of the wrong type.
+            InvalidContent: the file is empty, or that is no media type.
+        """
+        part = cls(media_type=media_type, data=b64encode(data).decode(), name=name)
+        return cast("FilePart", _sound(part))
+
+    @classmethod
+    @checked
+    def from_path(
+        cls, path: Annotated[str | OnDisk, LATER], *, media_type: str | None = None, name: str | None = None
+    ) -> FilePart:
+        """Return a file of the disk, read now and sent inline. It blocks while it reads.
+
+        Args:
+            path: where the file is.
+            media_type: guessed from the name's ending by default.
+            name: the file's own by default.
+
+        Raises:
+            InvalidArgument: an argument is of the wrong type.
+            InvalidContent: the file cannot be read, is empty, or its name does not tell what it is.
+        """
+        own_name, guessed, data = file_at(path)
+        if media_type is None and guessed is None:
+            raise InvalidContent(f"the name {own_name!r} does not tell what is in the file; give media_type=...")
+        return cls.from_bytes(data, media_type or guessed or "", name=name or own_name)
 
 
 class ToolResultPart(_Part):
@@ -71,6 +122,8 @@ class ToolResultPart(_Part):
     is_error: bool = False
     outcome: CallStatus = CallStatus.succeeded
     attachments: tuple[FilePart, ...] = ()
+    edited_arguments: dict[str, Any] | None = Field(default=None, exclude_if=lambda value: value is None)
+    """What the call ran with, where the client allowed it with other arguments than the model's."""
 
 
 class SourcePart(_Part):
@@ -88,7 +141,8 @@ class MarkerPart(_Part):
     reason: BoundaryReason
     text: str
     carried: tuple[int, ...] = ()
-    """Positions of earlier messages that stay in the model's view."""
+    """Positions of what the model sees from here on, in its order: earlier messages that stay, and the new ones that
+    a compaction put right after the marker."""
 
 
 Part = Annotated[
@@ -96,8 +150,11 @@ Part = Annotated[
     Field(discriminator="type"),
 ]
 Role = Literal["system", "user", "assistant", "tool"]
-Content = str | Sequence[TextPart | FilePart]
+Content = Annotated[str | Sequence[TextPart | FilePart], LATER]
 """What a user may send: text, or a sequence of text and file parts."""
+
+
+_PARTS: Final = cast("Shape", shape_of(Sequence[TextPart | FilePart]))
 
 
 class Message(BaseModel):
@@ -121,6 +178,20 @@ class Message(BaseModel):
     synthetic: bool = False
     """True when turnwise wrote the message: a result for an interrupted call, a summary, a marker."""
     erased: bool = False
+    agent: str | None = None
+    """The rest is known of a model's messages only: in whose name it answered."""
+    model: str | None = None
+    provider: str | None = None
+    response_id: str | None = None
+    """The provider's own id of the reply, where it gives one."""
+    finish_reason: str | None = None
+    """Why the reply ended, in the provider's word."""
+    usage: Usage | None = None
+    """What the provider reported of this reply."""
+    parameters_digest: str | None = None
+    """The SHA-256 of the canonical JSON of the parameters that the model was asked with."""
+    tools_digest: str | None = None
+    """The same of the tools that it was offered: names, descriptions and schemas, in order."""
 
     @property
     def text(self) -> str:
@@ -159,15 +230,53 @@ def parts_of(content: Content) -> tuple[TextPart | FilePart, ...]:
     """Return `content` as parts, without empty text.
 
     Raises:
-        InvalidContent: nothing is left to say, or a part is neither text nor a file.
+        InvalidContent: nothing is left to say, a part is neither text nor a file, a file is not sound, or something
+            cannot be stored.
     """
-    given: Sequence[TextPart | FilePart] = [TextPart(text=content)] if isinstance(content, str) else content
-    if not isinstance(given, Sequence) or any(not isinstance(part, TextPart | FilePart) for part in given):
-        raise InvalidContent("the content of a message must be text, or a sequence of TextPart and FilePart")
-    parts = tuple(part for part in given if not (isinstance(part, TextPart) and not part.text.strip()))
+    try:
+        given = [TextPart(text=text(cast("str", content)))] if of_kind(content, str) else _given_parts(content)
+        sound = [_sound(part) for part in given]
+    except Misfit as misfit:
+        raise InvalidContent(f"the content of a message {misfit.problem}") from None
+    parts = tuple(part for part in sound if not (isinstance(part, TextPart) and not part.text.strip()))
     if not parts:
         raise InvalidContent("the content of a message must hold text or a file; it was empty")
     return parts
+
+
+def _given_parts(content: Any) -> Sequence[TextPart | FilePart]:
+    try:
+        return cast("Sequence[TextPart | FilePart]", _PARTS(content))
+    except Misfit as misfit:
+        wanted = f"must be text, or a sequence of TextPart and FilePart; content{misfit.place} {misfit.problem}"
+        raise Misfit(wanted) from None
+
+
+def size_of(parts: Iterable[Part]) -> int:
+    """Return how many bytes the text and the inline data of parts have."""
+    said = [
+        part.text if isinstance(part, TextPart) else part.data
+        for part in parts
+        if isinstance(part, TextPart | FilePart)
+    ]
+    return sum(len(text.encode()) for text in said if text is not None)
+
+
+def _sound(part: TextPart | FilePart) -> TextPart | FilePart:
+    """Return a part made of what can be stored; a model of pydantic may have been made past its own checks."""
+    fields = {name: plain(value) for name, value in vars(part).items() if name in type(part).model_fields}
+    if isinstance(part, TextPart):
+        return TextPart(**fields)
+    file = FilePart(**fields)
+    fault = fault_of_file(file.media_type, file.data, file.url)
+    if fault is not None:
+        raise InvalidContent(fault)
+    return file
+
+
+def _first_fault(part: str, error: ValidationError) -> str:
+    first = error.errors(include_input=False, include_url=False, include_context=False)[0]
+    return f"{part}.{'.'.join(map(str, first['loc']))}: {first['msg']}"
 
 
 def without_metadata(message: Message) -> Message:
@@ -180,6 +289,22 @@ def without_metadata(message: Message) -> Message:
 def shown(part: _AnyPart) -> _AnyPart:
     """Return the part without the provider's metadata."""
     return part if part.metadata is None else part.model_copy(update={"metadata": None})
+
+
+def in_prompt_order(messages: Sequence[Message], boundary: int, carried: Sequence[int]) -> list[Message]:
+    """Return what the model sees, in its order: what the boundary lists, as it lists it, then what came after.
+
+    A boundary of an earlier version does not list its summary, which comes first.
+    """
+    places = {position: place for place, position in enumerate(carried)}
+
+    def place_of(message: Message) -> tuple[int, int]:
+        if message.position in places:
+            return 1, places[message.position]
+        unlisted_summary = message.position == boundary + 1 and message.audience is Audience.model
+        return 0 if unlisted_summary else 2, message.position
+
+    return in_call_order(sorted(messages, key=place_of))
 
 
 def in_call_order(messages: Sequence[Message]) -> list[Message]:

@@ -80,6 +80,8 @@ class Stage(StrEnum):
 
     asking = "asking"
     """The step has begun and the model's reply is not committed."""
+    refused = "refused"
+    """The step has begun, and the provider refused its prompt as too long: it is asked again once there is room."""
     acting = "acting"
     """The reply is committed and its local calls are not concluded."""
     done = "done"

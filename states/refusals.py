@@ -12,6 +12,7 @@ from turnwise.states.effects import PutProfile
 from turnwise.states.errors import (
     ChatArchived,
     ChatBusy,
+    DeadlineExpired,
     InvalidContent,
     MessageNotFound,
     NothingToCompact,
@@ -61,13 +62,26 @@ def refuse_mismatch(facts: Facts, arguments: Arguments) -> None:
         raise ToolResultMismatch(missing, extra, duplicate)
 
 
+def refuse_late_results(facts: Facts, arguments: Arguments) -> None:
+    """Refuse an answer to a call whose deadline has passed, whether or not a worker has noticed it."""
+    given = {result.call_id for result in arguments["results"]}
+    late = [call.call_id for call in facts.calls if call.call_id in given and call.is_due(arguments["now"])]
+    if late:
+        raise DeadlineExpired(late)
+
+
 def refuse_unclear_approval(facts: Facts, arguments: Arguments) -> None:
-    """Refuse an answer to a call for approval that neither allows nor denies it."""
-    asked = {call.call_id for call in facts.open_calls if call.approval == "asked"}
+    """Refuse an answer to a call for approval that neither allows nor denies it, or edits what nobody checked."""
+    asked = {call.call_id: call.name for call in facts.open_calls if call.approval == "asked"}
     for result in arguments["results"]:
-        if result.call_id in asked and result.approves is None:
+        if result.call_id not in asked:
+            continue
+        if result.approval_problem is not None:
+            raise InvalidContent(f"call {result.call_id!r} asks for approval: {result.approval_problem}")
+        if result.edits is not None and result.call_id not in arguments.get("edited", {}):
             raise InvalidContent(
-                f'call {result.call_id!r} asks for approval: answer true, false, or {{"approved": true or false}}'
+                f"the edited arguments of call {result.call_id!r} cannot be checked: this engine has no tool named "
+                f"{asked[result.call_id]!r}; submit to one that has"
             )
 
 
@@ -113,7 +127,7 @@ REFUSALS: Final[dict[Trigger, tuple[Refusal, ...]]] = {
     },
     **dict.fromkeys(_HELD, (refuse_archived, refuse_dead_token)),
     Trigger.send_message: (refuse_archived, refuse_when_busy),
-    Trigger.submit_tool_results: (refuse_archived, refuse_mismatch, refuse_unclear_approval),
+    Trigger.submit_tool_results: (refuse_archived, refuse_late_results, refuse_mismatch, refuse_unclear_approval),
     Trigger.edit_queued: (refuse_archived, refuse_unknown_queued),
     Trigger.delete_queued: (refuse_archived, refuse_unknown_queued),
     Trigger.promote_queued: (refuse_archived, refuse_unknown_queued),
@@ -122,6 +136,7 @@ REFUSALS: Final[dict[Trigger, tuple[Refusal, ...]]] = {
     Trigger.renamed: (refuse_archived, refuse_unstorable_labels),
     Trigger.metadata_changed: (refuse_archived, refuse_unstorable_labels),
     Trigger.unarchived: (),
+    Trigger.message_erased: (),
     Trigger.repaired: (),
 }
 """What each trigger refuses by a typed error of its own. All of it leaves the chat as it was."""

@@ -85,6 +85,7 @@ _CLIENT = (
 
     Row(T.resume, S.interrupted, S.pending, when=(g.settled, g.queue_waits), writes=(w.take_queue_head,)),
     Row(T.resume, S.interrupted, S.pending, when=(g.settled, g.history_unfinished), unless=(g.queue_waits,), writes=(w.reopen_turn,)),
+    Row(T.resume, S.waiting,     S.pending, when=(g.history_unfinished,), writes=(w.reopen_turn,)),
     Row(T.resume, S.error,       S.pending, when=(g.queue_waits,), writes=(w.clear_error, w.take_queue_head)),
     Row(T.resume, S.error,       S.pending, when=(g.history_unfinished,), unless=(g.queue_waits,), writes=(w.clear_error, w.reopen_turn)),
 
@@ -108,12 +109,12 @@ _CLIENT = (
 )
 
 
-def _after_compaction(trigger: Trigger, outcome: WriteFunction) -> tuple[Row, ...]:
+def _after_compaction(trigger: Trigger, outcome: WriteFunction, *, unless: tuple[Guard, ...] = ()) -> tuple[Row, ...]:
     return (
-        Row(trigger, S.compacting, S.requires_action, when=(g.client_calls_open,), writes=(outcome, w.ask_client)),
-        Row(trigger, S.compacting, S.streaming,       when=(g.turn_goes_on,), unless=(g.client_calls_open,), writes=(outcome, w.begin_step)),
-        Row(trigger, S.compacting, S.pending,         when=(g.queue_waits,), unless=(g.client_calls_open, g.turn_goes_on), writes=(outcome, *_FINISH, w.take_queue_head)),
-        Row(trigger, S.compacting, S.waiting,         unless=(g.client_calls_open, g.turn_goes_on, g.queue_waits), writes=(outcome, *_FINISH)),
+        Row(trigger, S.compacting, S.requires_action, when=(g.client_calls_open,), unless=unless, writes=(outcome, w.ask_client)),
+        Row(trigger, S.compacting, S.streaming,       when=(g.turn_goes_on,), unless=(*unless, g.client_calls_open), writes=(outcome, w.begin_step)),
+        Row(trigger, S.compacting, S.pending,         when=(g.queue_waits,), unless=(*unless, g.client_calls_open, g.turn_goes_on), writes=(outcome, *_FINISH, w.take_queue_head)),
+        Row(trigger, S.compacting, S.waiting,         unless=(*unless, g.client_calls_open, g.turn_goes_on, g.queue_waits), writes=(outcome, *_FINISH)),
     )
 
 
@@ -127,7 +128,9 @@ _HOLDER = (
     Row(T.claimed, S.interrupted, S.interrupted, when=(g.unleased,), unless=(g.settled,), writes=(w.grant_lease,)),
 
     *_stay(T.attempt_started,   (S.streaming, S.compacting), w.start_attempt),
-    *_stay(T.attempt_discarded, (S.streaming, S.compacting), w.discard_attempt),
+    *_stay(T.attempt_discarded, (S.compacting,), w.discard_attempt),
+    Row(T.attempt_discarded, S.streaming, S.streaming,  unless=(g.prompt_too_long,), writes=(w.discard_attempt,)),
+    Row(T.attempt_discarded, S.streaming, S.compacting, when=(g.prompt_too_long, g.room_can_be_made), writes=(w.take_back_attempt, w.order_room)),
 
     Row(T.step_finished, S.streaming, S.executing_tools, when=(g.has_local_calls,), writes=_COMMIT),
     Row(T.step_finished, S.streaming, S.compacting,      when=(g.compaction_due,), unless=(g.has_local_calls,), writes=_COMMIT),
@@ -145,7 +148,8 @@ _HOLDER = (
     Row(T.tools_finished, S.executing_tools, S.streaming,       unless=(g.local_calls_open, g.compaction_due, g.client_calls_open, g.turn_over), writes=(w.conclude_tools, w.begin_step)),
 
     *_after_compaction(T.compacted, w.commit_boundary),
-    *_after_compaction(T.compaction_failed, w.note_compaction_failure),
+    *_after_compaction(T.compaction_failed, w.note_compaction_failure, unless=(g.prompt_refused,)),
+    Row(T.compaction_failed, S.compacting, S.error, when=(g.prompt_refused,), writes=(w.note_compaction_failure, w.set_overflow, w.finish_turn)),
 
     Row(T.settled, S.interrupted, S.pending,     when=(g.promotion_waits,), unless=(g.settled,), writes=(*_SETTLE, w.take_queue_head)),
     Row(T.settled, S.interrupted, S.interrupted, unless=(g.settled, g.promotion_waits), writes=_SETTLE),
@@ -175,7 +179,7 @@ _ADMINISTRATION = (
     *_stay(T.unarchived, (S.interrupted,), w.unmark_archived, when=(g.settled,)),
     *_stay(T.renamed,          S, w.change_title),
     *_stay(T.metadata_changed, S, w.change_metadata),
-    *_stay(T.message_erased,   S, w.blank_message),
+    *_stay(T.message_erased,   S, w.erase_content),
 )
 # fmt: on
 

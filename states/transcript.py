@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Final, get_args
 
 from turnwise.states.calls import ToolCall
+from turnwise.states.checked import checked
+from turnwise.states.errors import InvalidArgument
 from turnwise.states.events import (
     ActionRequiredEvent,
     AttemptDiscardedEvent,
@@ -22,6 +25,7 @@ from turnwise.states.events import (
 )
 from turnwise.states.messages import Message, QueuedMessage, in_call_order
 from turnwise.states.names import ChatState, StopReason
+from turnwise.states.plain import shown
 
 
 @dataclass(slots=True)
@@ -46,8 +50,14 @@ class Transcript:
     queue: tuple[QueuedMessage, ...] = ()
     open_calls: tuple[ToolCall, ...] = ()
     stop_reason: StopReason | None = None
+    """Why the last turn that ended did so."""
     error: ErrorInfo | None = None
     last_seq: int = 0
+
+    @property
+    def seq(self) -> int:
+        """The number of the last event in it: `events(after=transcript.seq)` goes on from here."""
+        return self.last_seq
 
     @property
     def live_text(self) -> str:
@@ -55,6 +65,10 @@ class Transcript:
         return "".join(self.live[index].text for index in sorted(self.live) if self.live[index].type == "text")
 
 
+_EVENTS: Final = get_args(get_args(Event)[0])
+
+
+@checked
 def fold(events: Iterable[Event], transcript: Transcript | None = None) -> Transcript:
     """Return the transcript that `events` tell, going on from `transcript` where one is given.
 
@@ -62,6 +76,8 @@ def fold(events: Iterable[Event], transcript: Transcript | None = None) -> Trans
     """
     transcript = transcript if transcript is not None else Transcript()
     for event in events:
+        if not isinstance(event, _EVENTS):
+            raise InvalidArgument("events", f"must be events; one was {shown(event)}")
         if event.seq > transcript.last_seq:
             _fold_one(transcript, event)
             transcript.last_seq = event.seq

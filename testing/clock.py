@@ -12,21 +12,31 @@ import anyio.lowlevel
 
 
 class ManualClock:
-    """A `Clock` for tests: time passes only in `advance`, so nothing ever has to sleep."""
+    """A `Clock` for tests: time passes only in `advance`, so nothing has to sleep. `step` sets it wrong, or right."""
 
     def __init__(self, start: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
-        self._now = start
+        self._start = start
+        self._passed = timedelta()
+        self._stepped = timedelta()
         self._serial = itertools.count()
-        self._timers: list[tuple[datetime, int, _ManualTimer]] = []
+        self._timers: list[tuple[timedelta, int, _ManualTimer]] = []
 
     def now(self) -> datetime:
         """Return the time that the clock was moved to."""
-        return self._now
+        return self._start + self._passed + self._stepped
+
+    def monotonic(self) -> float:
+        """Return the seconds that have passed, whatever the steps."""
+        return self._passed.total_seconds()
+
+    def step(self, seconds: float) -> None:
+        """Move the time without any passing, forward or back, as whoever sets a machine's clock does."""
+        self._stepped += timedelta(seconds=seconds)
 
     def call_later(self, seconds: float, callback: Callable[[], object]) -> _ManualTimer:
         """Call `callback` in the `advance` that passes its time."""
         timer = _ManualTimer(callback)
-        heapq.heappush(self._timers, (self._now + timedelta(seconds=max(seconds, 0)), next(self._serial), timer))
+        heapq.heappush(self._timers, (self._passed + timedelta(seconds=max(seconds, 0)), next(self._serial), timer))
         return timer
 
     @property
@@ -34,19 +44,19 @@ class ManualClock:
         """When the next timer is due; `None` if none waits."""
         while self._timers and self._timers[0][2].cancelled:
             heapq.heappop(self._timers)
-        return self._timers[0][0] if self._timers else None
+        return self._start + self._stepped + self._timers[0][0] if self._timers else None
 
     def advance(self, seconds: float) -> Settling:
         """Move the clock; every timer that comes due is called, in order of its time.
 
         Await the result to let the tasks that were woken run.
         """
-        end = self._now + timedelta(seconds=seconds)
-        while (due := self.next_timer) is not None and due <= end:
-            _, _, timer = heapq.heappop(self._timers)
-            self._now = max(self._now, due)
+        end = self._passed + timedelta(seconds=seconds)
+        while self.next_timer is not None and self._timers[0][0] <= end:
+            due, _, timer = heapq.heappop(self._timers)
+            self._passed = max(self._passed, due)
             timer.fire()
-        self._now = end
+        self._passed = end
         return Settling()
 
 

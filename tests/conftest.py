@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from typing import Any
+
+import hypothesis
 import pytest
+
+from turnwise.states.unicode import well_formed
+
+hypothesis.settings.register_profile(
+    "on a busy machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("on a busy machine")
 
 pytest.register_assert_rewrite("turnwise.persistence.conformance")
 
@@ -10,3 +21,20 @@ pytest.register_assert_rewrite("turnwise.persistence.conformance")
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_report_to_serializable() -> Generator[None, Any, Any]:
+    """Let no half characters that a test logged or compared break the pipe between pytest's processes."""
+    return _encodable((yield))
+
+
+def _encodable(value: Any) -> Any:
+    match value:
+        case str():
+            return well_formed(value)
+        case dict():
+            return {key: _encodable(kept) for key, kept in value.items()}
+        case list() | tuple():
+            return [_encodable(kept) for kept in value]
+    return value

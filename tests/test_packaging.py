@@ -15,8 +15,10 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "turnwise"
 FOLDERS = sorted(link.name for link in PACKAGE.iterdir() if link.is_symlink())
+BESIDE = {"__init__.py", "__main__.py", "py.typed"}
+"""The files that stand beside the folders."""
 
-pytestmark = pytest.mark.timeout(180)  # pip asks its index for the dependencies
+pytestmark = pytest.mark.timeout(600)  # pip asks its index for the dependencies
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +59,7 @@ def shipped() -> set[str]:
     """Return the files that an installed turnwise must consist of, judged by the folders of the repository."""
     files = {path for folder in FOLDERS for path in (ROOT / folder).rglob("*") if path.is_file()}
     names = {path.relative_to(ROOT).as_posix() for path in files if "__pycache__" not in path.parts}
-    return {f"turnwise/{name}" for name in names} | {"turnwise/__init__.py", "turnwise/py.typed"}
+    return {f"turnwise/{name}" for name in names} | {f"turnwise/{name}" for name in BESIDE}
 
 
 def test_the_wheel_holds_every_file_of_the_library_and_nothing_else(dist: Path) -> None:
@@ -73,7 +75,7 @@ def test_the_sdist_holds_the_tests_the_docs_and_the_examples_too(dist: Path) -> 
         names = {name.partition("/")[2] for name in archive.getnames()}
     wanted = {"README.md", "LICENSE", "CHANGELOG.md", "examples/readme.py", "docs/index.md", "tests/test_packaging.py"}
     assert wanted <= names
-    assert {name.removeprefix("turnwise/") for name in shipped()} - names == {"__init__.py", "py.typed"}
+    assert {name.removeprefix("turnwise/") for name in shipped()} - names == BESIDE
 
 
 def test_it_is_imported_from_where_it_was_installed(installed: Installed) -> None:
@@ -88,6 +90,10 @@ def test_the_example_of_the_readme_runs_there(installed: Installed) -> None:
 
 def test_the_drawings_it_came_with_are_current(installed: Installed) -> None:
     assert "drawings are what the declared table says" in installed.python("-m", "turnwise.diagrams", "--check")
+
+
+def test_the_module_is_the_program(installed: Installed) -> None:
+    assert installed.python("-m", "turnwise", "--version").startswith("turnwise 0.")
 
 
 def test_the_demo_keeps_every_promise_there(installed: Installed) -> None:

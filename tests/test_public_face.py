@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import inspect
 
 import pytest
@@ -41,6 +42,10 @@ def test_a_module_offers_what_was_promised(module: str, names: str) -> None:
 @pytest.mark.parametrize("method", METHODS.split())
 def test_the_engine_can_do_what_was_promised_and_says_what_it_does(method: str) -> None:
     assert inspect.getdoc(getattr(Engine, method))
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    assert turnwise.__version__ == importlib.metadata.version("turnwise")
 
 
 def test_every_error_is_offered_at_the_top() -> None:

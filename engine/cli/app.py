@@ -3,37 +3,51 @@
 from __future__ import annotations
 
 import sys
-from typing import Final
+from importlib.metadata import version as installed_version
+from typing import Annotated
 
 import typer
-from rich.text import Text
 
 from turnwise.engine.cli.audit import audit
 from turnwise.engine.cli.chat import chat
-from turnwise.engine.cli.choosing import AmbiguousChat
 from turnwise.engine.cli.demo.command import demo
 from turnwise.engine.cli.diagram import diagram
+from turnwise.engine.cli.doctor import doctor
 from turnwise.engine.cli.explain import explain
+from turnwise.engine.cli.failures import DONE, exit_code_of, flush_output
 from turnwise.engine.cli.listing import list_chats
-from turnwise.engine.cli.look import errors
+from turnwise.engine.cli.look import quiet_logs
 from turnwise.engine.cli.migrate import migrate
+from turnwise.engine.cli.operating import archive, erase, interrupt, resume, send, unarchive
 from turnwise.engine.cli.show import show
+from turnwise.engine.cli.submit import submit
 from turnwise.engine.cli.verify import verify
 from turnwise.engine.cli.worker import worker
-from turnwise.states.errors import ChatNotFound, SettingsError, TurnwiseError
-
-PROBLEM: Final = 1
-MISUSE: Final = 2
-STOPPED: Final = 130
-"""What a shell expects of a program that Ctrl-C ended."""
 
 app = typer.Typer(
     name="turnwise",
     help="Run the life of LLM chats as a declared, durable state machine.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+def _tell_version(wanted: bool) -> None:  # noqa: FBT001 - how typer hands an option over
+    if wanted:
+        sys.stdout.write(f"turnwise {installed_version('turnwise')}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    *,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Run the life of LLM chats as a declared, durable state machine."""
+
+
 app.command("demo")(demo)
 app.command("chat")(chat)
 app.command("list")(list_chats)
@@ -41,6 +55,14 @@ app.command("show")(show)
 app.command("audit")(audit)
 app.command("verify")(verify)
 app.command("explain")(explain)
+app.command("send")(send)
+app.command("submit")(submit)
+app.command("interrupt")(interrupt)
+app.command("resume")(resume)
+app.command("archive")(archive)
+app.command("unarchive")(unarchive)
+app.command("erase")(erase)
+app.command("doctor")(doctor)
 app.command("diagram")(diagram)
 app.command("worker")(worker)
 app.command("migrate")(migrate)
@@ -50,14 +72,15 @@ def main() -> None:
     """Run the command line and exit: 0 done, 1 a problem was found, 2 misuse."""
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="replace")  # type: ignore[union-attr] # a terminal that knows no "✓" still works
+    quiet_logs()
+    sys.exit(_run() or flush_output())
+
+
+def _run() -> int:
     try:
-        app()
-    except TurnwiseError as error:
-        errors.print(Text.assemble(("turnwise: ", "bold red"), (_sentence(str(error)), "red")))
-        sys.exit(MISUSE if isinstance(error, SettingsError | ChatNotFound | AmbiguousChat) else PROBLEM)
-    except KeyboardInterrupt:
-        sys.exit(STOPPED)
-
-
-def _sentence(text: str) -> str:
-    return text if text.endswith((".", "?", "!")) else f"{text}."
+        app(prog_name="turnwise")
+    except SystemExit as exit_:
+        return exit_.code if isinstance(exit_.code, int) else DONE
+    except BaseException as failure:  # noqa: BLE001 - whatever it is, nobody at a prompt can use a traceback
+        return exit_code_of(failure)
+    return DONE

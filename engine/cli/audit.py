@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import anyio
 import typer
 from rich.table import Table
 from rich.text import Text
 
-from turnwise.engine.cli.choosing import chosen, reading
-from turnwise.engine.cli.look import clock_time, console, plain_table, print_json, state_text
+from turnwise.engine.cli.choosing import attached, chosen_id
+from turnwise.engine.cli.key import KeyOption, signing_key
+from turnwise.engine.cli.look import clean, console, is_narrow, moment, plain_table, print_json, state_text
 from turnwise.engine.cli.options import DEFAULT_STORE, ChatArgument, JsonOption, StoreOption
+from turnwise.engine.cli.output import write_file
 from turnwise.persistence.audit import AuditRecord
+
+_COLUMNS: Final = ("#", "time (UTC)", "trigger", "state", "step", "by")
 
 
 def audit(
@@ -25,35 +29,47 @@ def audit(
         Path | None,
         typer.Option("--export", metavar="FILE", help="Write the log as JSON Lines, to be verified anywhere."),
     ] = None,
+    key: KeyOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show the timeline of a chat: one line for every transition."""
-    records, exported = anyio.run(_log, store, chat)
+    secret = signing_key(key)
+    records, exported = anyio.run(_log, store, chat, secret)
     if export is not None:
-        export.write_text(exported, encoding="utf-8")
+        write_file("--export", export, exported)
     if as_json:
         print_json(records)
     elif export is not None:
-        console.print(f"wrote {len(records)} records to {export}", soft_wrap=True, markup=False)
+        signed = "" if secret is None else ", signed"
+        console.print(f"wrote {len(records)} records to {clean(str(export))}{signed}", soft_wrap=True, markup=False)
     else:
         console.print(timeline(records))
 
 
 def timeline(records: Sequence[AuditRecord]) -> Table:
-    """Return the records as a table, oldest first; a state is named where it is entered."""
-    table = plain_table("#", "time (UTC)", "trigger", "state", "step", "by")
+    """Return the records as a table, oldest first; a state is named where it is entered.
+
+    On a narrow screen it keeps what happened and leaves out when and by whom.
+    """
+    narrow = is_narrow()
+    table = plain_table("#", "trigger", "state") if narrow else plain_table(*_COLUMNS)
     table.columns[0].justify = "right"
-    for column in table.columns[:-1]:
-        column.no_wrap = True
+    for column in table.columns:
+        column.no_wrap = column.header not in ("by", "trigger") or not (narrow or column.header == "by")
     for record in records:
         moved = record.source != record.target
+        trigger = Text(record.trigger, style="bold" if moved else "")
+        state = Text.assemble(("→ ", "dim"), state_text(record.target)) if moved else Text("·", style="dim")
+        if narrow:
+            table.add_row(str(record.version), trigger, state)
+            continue
         table.add_row(
             str(record.version),
-            Text(clock_time(record.at), style="dim"),
-            Text(record.trigger, style="bold" if moved else ""),
-            Text.assemble(("→ ", "dim"), state_text(record.target)) if moved else Text("·", style="dim"),
+            Text(moment(record.at), style="dim"),
+            trigger,
+            state,
             f"{record.step}.{record.attempt}" if record.step else "",
-            Text(short_actor(record.actor), style="dim"),
+            Text(clean(short_actor(record.actor)), style="dim"),
         )
     return table
 
@@ -62,10 +78,10 @@ def short_actor(actor: str) -> str:
     """Return who acted; of a worker its process, which is what an operator looks for."""
     kind, _, name = actor.partition(":")
     _, *process = name.split(":")
-    return f"{kind} {process[0]}" if process else actor
+    return f"{kind} {process[0]}" if kind == "worker" and process else actor
 
 
-async def _log(store: str, name: str) -> tuple[list[AuditRecord], str]:
-    async with reading(store) as engine:
-        found = await chosen(engine, name)
-        return await engine.audit(found.id), await engine.export_audit(found.id)
+async def _log(store: str, name: str, key: bytes | None) -> tuple[list[AuditRecord], str]:
+    async with attached(store) as engine:
+        chat_id = await chosen_id(engine, name)
+        return await engine.audit(chat_id), await engine.export_audit(chat_id, key=key)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import sys
+from collections.abc import Sequence
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -22,6 +25,7 @@ from turnwise.engine.cli.look import clean, console
 from turnwise.engine.cli.options import DEFAULT_STORE, ModelOption, StoreOption
 from turnwise.engine.cli.scroll import Scroll
 from turnwise.engine.cli.show import show_message
+from turnwise.engine.cli.terminal import TerminalConversation
 from turnwise.engine.engine import Engine
 from turnwise.engine.models import model_from
 from turnwise.engine.settings import Settings
@@ -38,6 +42,7 @@ ASK_USER: Final = ClientTool(
     {"type": "object", "properties": {"question": {"type": "string"}}, "required": ["question"]},
 )
 PROMPT: Final = "» "
+COMMANDS: Final = ("/help", "/state", "/resume", "/compact", "/clear", "/quit")
 HELP: Final = """\
   /state    where the chat stands, and why
   /resume   go on after a stop or an error
@@ -61,100 +66,131 @@ def chat(
     settings = Settings(shutdown_grace=1)
     engine = Engine(store, model=_paced(model, pace), tools=file_tools(Path.cwd()), settings=settings)
     with start_blocking_portal() as portal, portal.wrap_async_context_manager(engine):
-        Conversation(portal, engine, portal.call(_opened, engine, chat_id, system)).run()
+        known = None if chat_id is None else portal.call(chosen, engine, chat_id)
+        Conversation(portal, engine, known, system).run()
 
 
 class Conversation:
     """A person at a prompt and a chat. The engine runs in a thread of its own, so Ctrl-C reaches the prompt."""
 
-    def __init__(self, portal: BlockingPortal, engine: Engine, chat: Chat) -> None:
-        self._portal = portal
-        self._engine = engine
-        self._id = chat.id
-        self._view = EventView(Scroll(console), echo=False)
+    def __init__(self, portal: BlockingPortal, engine: Engine, chat: Chat | None, system: str | None) -> None:
+        self.portal = portal
+        self.engine = engine
+        self.chat_id = None if chat is None else chat.id
+        """The chat; there is none before the first message, so that nobody leaves empty ones behind."""
+        self.view = EventView(Scroll(console), echo=False)
+        self._system = system
 
     def run(self) -> None:
         """Talk until the person leaves."""
-        console.print(Text.assemble((self._id, "bold"), (" · /help tells what else can be typed", NOTE)))
+        console.print(Text.assemble((self.chat_id or "a new chat", "bold"), (" · /help tells what can be typed", NOTE)))
         with contextlib.suppress(EOFError, KeyboardInterrupt):
-            self._portal.call(self._catch_up)
+            if self.chat_id is not None:
+                self.portal.call(self._catch_up, self.chat_id)
+            if sys.stdin.isatty() and console.is_terminal:
+                TerminalConversation(self, PROMPT).run()
+            else:
+                self._read_all()
+        if self.chat_id is not None:
+            told = f"The chat is kept; `turnwise chat --chat {self.chat_id}` goes on with it."
+            console.print(Text(told, style=NOTE))
+
+    def submit(self, results: Sequence[ToolResult]) -> None:
+        """Answer what the model asked."""
+        if self.chat_id is not None:
+            self.portal.call(self.engine.submit_tool_results, self.chat_id, results)
+
+    def stop(self) -> None:
+        """Interrupt the turn under way."""
+        self.portal.call(self._interrupt)
+
+    def do(self, line: str) -> None:
+        """Do what a line asks for; what is refused is told."""
+        try:
+            self._do(line)
+        except TurnwiseError as error:
+            console.print(Padding(Text(clean(str(error)), style="red"), (0, 0, 0, 2), expand=False))
+
+    def _read_all(self) -> None:
+        self._follow()
+        while (line := typed(PROMPT)) != "/quit":
+            self.do(line)
             self._follow()
-            while (line := typed(PROMPT)) != "/quit":
-                try:
-                    self._do(line)
-                except TurnwiseError as error:
-                    console.print(Padding(Text(clean(str(error)), style="red"), (0, 0, 0, 2), expand=False))
-        console.print(Text(f"The chat is kept; `turnwise chat --chat {self._id}` goes on with it.", style=NOTE))
 
     def _do(self, line: str) -> None:
-        engine, portal = self._engine, self._portal
+        engine, portal = self.engine, self.portal
+        if line and not line.startswith("/") and self.chat_id is None:
+            created = partial(engine.create_chat, system=self._system, client_tools=[ASK_USER])
+            self.chat_id = portal.call(created).id
+        chat_id = self.chat_id
         match line:
             case "":
                 return
             case "/help":
                 console.print(HELP, style=NOTE)
-                return
-            case "/state":
-                console.print(explanation_table(portal.call(engine.explain, self._id)))
-                return
-            case "/compact":
-                portal.call(engine.request_compaction, self._id)
-            case "/clear":
-                portal.call(engine.clear_context, self._id)
-                console.print(Text("  The model starts anew; the transcript stays.", style=NOTE))
-            case "/resume":
-                portal.call(engine.resume, self._id)
-            case _ if line.startswith("/"):
+            case _ if line.startswith("/") and line not in COMMANDS:
                 console.print(Text(f"  There is no {clean(line.split(maxsplit=1)[0])}.", style="red"))
                 console.print(HELP, style=NOTE)
-                return
+            case _ if chat_id is None:
+                console.print(Text("  There is no chat yet: it begins with your first message.", style=NOTE))
+            case "/state":
+                console.print(explanation_table(portal.call(engine.explain, chat_id)))
+            case "/compact":
+                portal.call(engine.request_compaction, chat_id)
+            case "/clear":
+                portal.call(engine.clear_context, chat_id)
+                console.print(Text("  The model starts anew; the transcript stays.", style=NOTE))
+            case "/resume":
+                portal.call(engine.resume, chat_id)
             case _:
-                portal.call(engine.send_message, self._id, line)
-        self._follow()
+                portal.call(engine.send_message, chat_id, line)
 
     def _follow(self) -> None:
         """Show the turn to its end; where the model asks the client, ask the person."""
-        while (chat := self._rested()).state is ChatState.requires_action:
+        if self.chat_id is None:
+            return
+        while (chat := self._rested(self.chat_id)).state is ChatState.requires_action:
             results = []
             for call in chat.open_calls:
                 try:
                     results.append(_answer(call))
                 except KeyboardInterrupt:
-                    self._portal.call(self._interrupt)
+                    self.stop()
                     break
             else:
-                self._portal.call(self._engine.submit_tool_results, self._id, results)
-        self._view.tell_states()
+                self.submit(results)
+        self.view.tell_states()
 
-    def _rested(self) -> Chat:
-        shown: Future[Chat] = self._portal.start_task_soon(show_until_rest, self._engine, self._id, self._view)
+    def _rested(self, chat_id: str) -> Chat:
+        shown: Future[Chat] = self.portal.start_task_soon(show_until_rest, self.engine, chat_id, self.view)
         try:
             return shown.result()
         except KeyboardInterrupt:
-            self._portal.call(self._interrupt)
+            self.stop()
             return shown.result()
         finally:
             shown.cancel()
 
     async def _interrupt(self) -> None:
         with contextlib.suppress(IllegalTransition):  # it came to rest just before
-            await self._engine.interrupt(self._id, reason="Ctrl-C")
+            if self.chat_id is not None:
+                await self.engine.interrupt(self.chat_id, reason="Ctrl-C")
 
-    async def _catch_up(self) -> None:
-        transcript = fold([event async for event in self._engine.events(self._id, follow=False)])
+    async def _catch_up(self, chat_id: str) -> None:
+        transcript = fold([event async for event in self.engine.events(chat_id, follow=False)])
         for message in transcript.messages:
-            show_message(self._view.scroll, message)
-        self._view.scroll.write(transcript.live_text)
-        self._view.scroll.end_line()
+            show_message(self.view.scroll, message)
+        self.view.scroll.write(transcript.live_text)
+        self.view.scroll.end_line()
         for call in transcript.open_calls:
-            self._view.scroll.line(call_line("?", call, "yellow"))
-        self._view.after = transcript.last_seq
+            self.view.scroll.line(call_line("?", call, "yellow"))
+        self.view.after = transcript.last_seq
 
 
 def _answer(call: ToolCall) -> ToolResult:
     if call.approval == "asked":
-        return ToolResult(call.call_id, typed(f"  allow {call.name}? (y/n) ").lower() in ("y", "yes"))
-    return ToolResult(call.call_id, typed(f"  {call.name}: "))
+        return ToolResult(call.call_id, typed(f"  allow {clean(call.name)}? (y/n) ").lower() in ("y", "yes"))
+    return ToolResult(call.call_id, typed(f"  {clean(call.name)}: "))
 
 
 def _paced(name: str, pace: float) -> Model:
@@ -162,9 +198,3 @@ def _paced(name: str, pace: float) -> Model:
     if isinstance(model, DemoModel):
         model.pace = pace
     return model
-
-
-async def _opened(engine: Engine, chat_id: str | None, system: str | None) -> Chat:
-    if chat_id is not None:
-        return await chosen(engine, chat_id)
-    return await engine.create_chat(system=system, client_tools=[ASK_USER])

@@ -13,6 +13,8 @@ from turnwise.states.errors import ChatNotFound, SettingsError, TurnwiseError
 
 LAST: Final = "last"
 PAGE: Final = 200
+SHOWN: Final = 5
+"""Chats that are named where several begin alike."""
 FILE_SCHEME: Final = "sqlite:///"
 
 
@@ -22,11 +24,13 @@ class AmbiguousChat(TurnwiseError):
     def __init__(self, prefix: str, chat_ids: list[str]) -> None:
         self.prefix = prefix
         self.chat_ids = chat_ids
-        super().__init__(f"{prefix!r} begins the ids of {len(chat_ids)} chats: {', '.join(chat_ids[:5])}; type more")
+        shown = ", ".join(chat_ids[:SHOWN]) + (", …" if len(chat_ids) > SHOWN else "")
+        count = f"more than {SHOWN}" if len(chat_ids) > SHOWN else str(len(chat_ids))
+        super().__init__(f"{prefix!r} begins the ids of {count} chats: {shown}; type more")
 
 
-def reading(store: str) -> Engine:
-    """Return an engine that runs nothing, on a store that is there.
+def attached(store: str) -> Engine:
+    """Return an engine that runs no chat, on a store that is there.
 
     Raises:
         SettingsError: the store's file does not exist; looking must not create it.
@@ -44,19 +48,35 @@ async def chosen(engine: Engine, name: str) -> Chat:
         ChatNotFound: there is none.
         AmbiguousChat: there are several.
     """
-    if name == LAST:
-        newest = (await engine.list_chats(limit=1)).items
-        if not newest:
-            raise ChatNotFound(name)
-        return newest[0]
-    found = [chat async for chat in every_chat(engine) if name and chat.id.startswith(name)]
-    exact = [chat for chat in found if chat.id == name]
-    match exact or found:
-        case []:
-            raise ChatNotFound(name)
-        case [chat]:
-            return chat
-    raise AmbiguousChat(name, [chat.id for chat in found])
+    return await engine.get_chat(await chosen_id(engine, name))
+
+
+async def chosen_id(engine: Engine, name: str) -> str:
+    """Return the id of the chat that was meant: by a look at ids alone, so that it may be one that cannot be read.
+
+    Raises:
+        ChatNotFound: there is none.
+        AmbiguousChat: there are several.
+    """
+    wanted = "" if name == LAST else name
+    found = await engine.chat_ids(wanted, limit=SHOWN + 1) if name else []
+    if not found:
+        raise ChatNotFound(name)
+    if len(found) == 1 or name == LAST:
+        return found[0]
+    if name in found or await _is_there(engine, name):
+        return name
+    raise AmbiguousChat(name, found)
+
+
+async def _is_there(engine: Engine, chat_id: str) -> bool:
+    try:
+        await engine.get_chat(chat_id)
+    except ChatNotFound:
+        return False
+    except TurnwiseError:  # it is there, and cannot be read
+        return True
+    return True
 
 
 async def every_chat(engine: Engine) -> AsyncIterator[Chat]:

@@ -132,7 +132,7 @@ class EventView:
 
 def call_line(mark: str, call: ToolCall | ToolCallPart, style: str) -> Text:
     """Return a call with its arguments, as it would be written."""
-    arguments = ", ".join(f"{name}={excerpt(value, 120)!r}" for name, value in call.arguments.items())
+    arguments = ", ".join(f"{clean(name)}='{excerpt(value, 120)}'" for name, value in call.arguments.items())
     return Text.assemble((f"{mark} {clean(call.name)}", style), f"({arguments})")
 
 

@@ -6,8 +6,8 @@ import anyio
 import typer
 from rich.table import Table
 
-from turnwise.engine.cli.choosing import chosen, reading
-from turnwise.engine.cli.look import clean, clock_time, console, excerpt, plain_table, print_json, state_text
+from turnwise.engine.cli.choosing import attached, chosen_id
+from turnwise.engine.cli.look import clean, console, excerpt, moment, plain_table, print_json, state_text
 from turnwise.engine.cli.options import DEFAULT_STORE, ChatArgument, JsonOption, StoreOption
 from turnwise.engine.explain import Explanation
 
@@ -19,7 +19,7 @@ def explain(chat: ChatArgument, *, store: StoreOption = DEFAULT_STORE, as_json: 
         print_json(explanation)
     else:
         console.print(explanation_table(explanation))
-    if explanation.broken_promises:
+    if explanation.broken_promises or explanation.unreadable:
         raise typer.Exit(1)
 
 
@@ -28,14 +28,15 @@ def explanation_table(explanation: Explanation) -> Table:
     calls = ", ".join(f"{call.name} ({call.call_id}, {call.status})" for call in explanation.open_calls)
     lines = {
         "why": clean(explanation.reason),
-        "since": clock_time(explanation.since),
-        "lease of": explanation.lease_worker or "",
-        "lease until": clock_time(explanation.lease_expires),
-        "next timer": clock_time(explanation.next_timer),
+        "since": moment(explanation.since),
+        "lease of": clean(explanation.lease_worker or ""),
+        "lease until": moment(explanation.lease_expires),
+        "next timer": moment(explanation.next_timer),
         "open calls": clean(calls),
         "queue": str(explanation.queued or ""),
         "last error": excerpt(explanation.last_error.message, 300) if explanation.last_error else "",
         "may come": ", ".join(explanation.legal_triggers),
+        "unreadable": clean("; ".join(f"{flaw.column}: {flaw.problem}" for flaw in explanation.unreadable)),
         "broken": ", ".join(explanation.broken_promises),
     }
     table = plain_table("", "")
@@ -50,5 +51,5 @@ def explanation_table(explanation: Explanation) -> Table:
 
 
 async def _explanation(store: str, name: str) -> Explanation:
-    async with reading(store) as engine:
-        return await engine.explain((await chosen(engine, name)).id)
+    async with attached(store) as engine:
+        return await engine.explain(await chosen_id(engine, name))

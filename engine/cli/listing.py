@@ -6,10 +6,11 @@ from typing import Annotated
 
 import anyio
 import typer
+from rich.table import Table
 
 from turnwise.engine.chat import Chat
-from turnwise.engine.cli.choosing import reading
-from turnwise.engine.cli.look import console, excerpt, plain_table, print_json, state_text
+from turnwise.engine.cli.choosing import attached
+from turnwise.engine.cli.look import console, excerpt, is_narrow, plain_table, print_json, state_text
 from turnwise.engine.cli.options import DEFAULT_STORE, JsonOption, StoreOption
 
 
@@ -25,16 +26,29 @@ def list_chats(
     if as_json:
         print_json(chats)
         return
-    table = plain_table("chat", "state", "turns", "changed (UTC)", "title")
-    for column in table.columns[:-1]:
+    console.print(_table(chats) if chats else "There is no such chat.")
+
+
+def _table(chats: list[Chat]) -> Table:
+    """Return the chats as a table. On a narrow screen ids are cut - their beginning names a chat - but no state is."""
+    narrow = is_narrow()
+    table = plain_table("chat", "state") if narrow else plain_table("chat", "state", "turns", "changed (UTC)", "title")
+    for column in table.columns[:4]:
         column.no_wrap = True
-    for chat in chats:
-        state_shown = state_text(chat.state).append(" archived" if chat.archived else "", style="dim")
-        changed = f"{chat.updated_at:%Y-%m-%d %H:%M}"
-        table.add_row(chat.id, state_shown, str(chat.turn), changed, excerpt(chat.title or "", 60))
-    console.print(table if chats else "There is no such chat.")
+    table.columns[0].overflow = "ellipsis"
+    states = [state_text(chat.state).append(" archived" if chat.archived else "", style="dim") for chat in chats]
+    table.columns[1].width = max(state.cell_len for state in states)
+    if narrow:
+        table.columns[0].max_width = max(console.width - table.columns[1].width - 2, 1)
+    for chat, state in zip(chats, states, strict=True):
+        if narrow:
+            table.add_row(chat.id, state)
+        else:
+            changed = f"{chat.updated_at:%Y-%m-%d %H:%M}"
+            table.add_row(chat.id, state, str(chat.turn), changed, excerpt(chat.title or "", 60))
+    return table
 
 
 async def _chats(store: str, state: str | None, limit: int) -> list[Chat]:
-    async with reading(store) as engine:
+    async with attached(store) as engine:
         return list((await engine.list_chats(state=state, limit=limit)).items)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import sys
 from collections.abc import Iterable
 from datetime import datetime
@@ -32,14 +34,43 @@ STATE_STYLE: Final[dict[str, str]] = {
     ChatState.error: "bold red",
 }
 
-_CONTROL: Final = {code: None for code in (*range(32), 127, *range(128, 160)) if code != ord("\n")} | {
-    ord("\t"): "    "
+
+_INVISIBLE: Final = (
+    *range(32),
+    *range(127, 160),
+    0x061C,  # these turn the direction of what follows: a word may look like another
+    *range(0x200E, 0x2010),
+    *range(0x202A, 0x202F),
+    *range(0x2066, 0x206A),
+    0x2028,  # these end a line, or take no room
+    0x2029,
+    0x200B,
+    0x2060,
+    0xFEFF,
+    *range(0xFFF9, 0xFFFC),
+    *range(0xD800, 0xE000),
+    *range(0xE0000, 0xE0080),
+)
+_DELETE: Final = 127
+_SPELLED: Final[dict[int, str]] = {
+    **{code: chr(code).encode("unicode_escape").decode() for code in _INVISIBLE},
+    ord("\n"): "\n",
+    ord("\t"): "    ",
+    ord("\r"): "",
+}
+_IN_JSON: Final = {
+    code: f"\\u{code:04x}" if code < 0x100 else json.dumps(chr(code))[1:-1]  # noqa: PLR2004 - as ASCII would do
+    for code in _INVISIBLE
+    if code >= _DELETE
 }
 
 
 def clean(text: str) -> str:
-    """Return the text without what would steer the terminal: models and files may say anything."""
-    return text.translate(_CONTROL)
+    r"""Return the text with what would steer the terminal, or turn its lines around, spelled out as in `\u202e`.
+
+    Models, users and files may say anything.
+    """
+    return text.translate(_SPELLED)
 
 
 def excerpt(value: object, length: int) -> str:
@@ -54,14 +85,24 @@ def state_text(state: str) -> Text:
     return Text(str(state), style=STATE_STYLE.get(state, ""))
 
 
+def quiet_logs() -> None:
+    """Keep the library's log off the screen, where a command tells the same in words. A worker asks for it."""
+    logging.getLogger("turnwise").addHandler(logging.NullHandler())
+
+
 def trail(states: Iterable[str]) -> Text:
     """Return the states that a chat went through."""
     return Text(" → ", style="dim").join([state_text(state) for state in states])
 
 
-def clock_time(at: datetime | None) -> str:
-    """Return the time of day, to the millisecond, in UTC."""
-    return f"{at:%H:%M:%S}.{at.microsecond // 1000:03d}" if at is not None else ""
+def moment(at: datetime | None) -> str:
+    """Return date and time, to the millisecond, in UTC."""
+    return f"{at:%Y-%m-%d %H:%M:%S}.{at.microsecond // 1000:03d}" if at is not None else ""
+
+
+def is_narrow() -> bool:
+    """Return whether the screen has no room for more than what matters most."""
+    return console.width < MAX_WIDTH - 10
 
 
 def tokens(usage: Usage) -> str:
@@ -80,5 +121,5 @@ def plain_table(*columns: str, title: str | None = None) -> Table:
 
 
 def print_json(value: Any) -> None:
-    """Print a value as JSON, as it is: no colours, no wrapping."""
-    sys.stdout.write(pydantic_core.to_json(value, indent=2).decode() + "\n")
+    """Print a value as JSON: no colours, no wrapping; what a terminal would obey is escaped, as JSON allows."""
+    sys.stdout.write(pydantic_core.to_json(value, indent=2).decode().translate(_IN_JSON) + "\n")

@@ -8,16 +8,22 @@ import anyio
 from rich.text import Text
 
 from turnwise.engine.cli.choosing import every_chat
-from turnwise.engine.cli.look import console, state_text
-from turnwise.engine.cli.options import DEFAULT_STORE, StoreOption
+from turnwise.engine.cli.look import console, print_json, state_text
+from turnwise.engine.cli.options import DEFAULT_STORE, JsonOption, StoreOption
 from turnwise.engine.engine import Engine
 from turnwise.engine.settings import Settings
+from turnwise.persistence.store_url import without_password
 
 
-def migrate(*, store: StoreOption = DEFAULT_STORE) -> None:
+def migrate(*, store: StoreOption = DEFAULT_STORE, as_json: JsonOption = False) -> None:
     """Create a store or bring it up to date, and say what is in it."""
     found = anyio.run(_count, store)
-    console.print(Text.assemble(("✓ ", "green"), f"{store} has the schema of this version"), soft_wrap=True)
+    if as_json:
+        print_json({"store": without_password(store), "chats": dict(found)})
+        return
+    console.print(
+        Text.assemble(("✓ ", "green"), f"{without_password(store)} has the schema of this version"), soft_wrap=True
+    )
     for state, count in found.most_common():
         console.print(Text.assemble(f"  {count:>6,} ", state_text(state)))
     if not found:

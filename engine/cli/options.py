@@ -15,4 +15,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for progra
 ChatArgument = Annotated[
     str, typer.Argument(metavar="CHAT", help="A chat: its id, the beginning of it, or 'last'.", show_default=False)
 ]
+ActorOption = Annotated[
+    str, typer.Option("--actor", envvar="TURNWISE_ACTOR", metavar="NAME", help="Who acts, as the audit log names them.")
+]
 ModelOption = Annotated[str, typer.Option("--model", metavar="NAME", help="The model that answers.")]

@@ -60,6 +60,11 @@ class Scroll:
         """The cells that a line may fill."""
         return max(min(self._console.width, MAX_WIDTH) - len(MARGIN) - 1, MIN_WIDTH)
 
+    @property
+    def tail(self) -> str:
+        """The line under way."""
+        return self._tail
+
     def write(self, text: str, *, style: str = "") -> None:
         """Add to the line under way; a change of style begins a new line."""
         if style != self._style:

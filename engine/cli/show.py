@@ -9,7 +9,7 @@ import typer
 from rich.text import Text
 
 from turnwise.engine.chat import Chat
-from turnwise.engine.cli.choosing import chosen, reading
+from turnwise.engine.cli.choosing import attached, chosen
 from turnwise.engine.cli.event_view import NOTE, THOUGHT, call_line
 from turnwise.engine.cli.look import clean, console, excerpt, print_json, state_text, tokens
 from turnwise.engine.cli.options import DEFAULT_STORE, ChatArgument, JsonOption, StoreOption
@@ -54,7 +54,7 @@ def show_message(scroll: Scroll, message: Message) -> None:
         return
     if message.result is not None:
         mark, style = ("✗", "red") if message.result.is_error else ("✓", "green")
-        told = f"{mark} {message.result.name} → {excerpt(message.result.output, 300)}"
+        told = f"{mark} {clean(message.result.name)} → {excerpt(message.result.output, 300)}"
         scroll.line(Text(told, style=NOTE if message.synthetic else style))
         return
     for part in message.parts:
@@ -66,7 +66,7 @@ def show_message(scroll: Scroll, message: Message) -> None:
             case ToolCallPart():
                 scroll.line(call_line("▸", part, "cyan"))
             case MarkerPart():
-                scroll.line(Text(f"── {part.text}", style="magenta"))
+                scroll.line(Text(f"── {clean(part.text)}", style="magenta"))
             case SourcePart() | FilePart():
                 scroll.line(Text(f"• {clean(part.url or 'a file')}", style=NOTE))
         scroll.end_line()
@@ -75,6 +75,6 @@ def show_message(scroll: Scroll, message: Message) -> None:
 
 
 async def _transcript(store: str, name: str, view: Literal["user", "model", "raw"]) -> tuple[Chat, list[Message]]:
-    async with reading(store) as engine:
+    async with attached(store) as engine:
         found = await chosen(engine, name)
         return found, await engine.messages(found.id, view=view)

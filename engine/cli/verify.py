@@ -9,9 +9,11 @@ import anyio
 import typer
 from rich.text import Text
 
-from turnwise.engine.cli.choosing import chosen, reading
+from turnwise.engine.cli.choosing import attached, chosen_id
+from turnwise.engine.cli.key import KeyOption, signing_key
 from turnwise.engine.cli.look import clean, console, print_json
 from turnwise.engine.cli.options import DEFAULT_STORE, JsonOption, StoreOption
+from turnwise.engine.cli.output import read_file
 from turnwise.persistence.verification import Verdict, verify_export
 from turnwise.states.errors import SettingsError
 
@@ -20,14 +22,16 @@ def verify(
     target: Annotated[str, typer.Argument(metavar="FILE|CHAT", help="An exported log, or a chat of the store.")],
     *,
     store: StoreOption = DEFAULT_STORE,
+    key: KeyOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Check a log: its chain, every transition against the declared table, every promise of a state."""
     file = Path(target)
-    if file.is_file():
-        verdict = verify_export(file.read_text(encoding="utf-8", errors="replace"))
-    elif file.suffix or len(file.parts) > 1:
-        raise SettingsError("FILE|CHAT", f"there is no file {target!r}")
+    if file.suffix or len(file.parts) > 1 or _exists(file):
+        text = read_file("FILE|CHAT", file).decode(errors="replace")
+        verdict = verify_export(text, key=signing_key(key))
+    elif key is not None:
+        raise SettingsError("--key", "a key is for an exported log; a chat of the store is not signed")
     else:
         verdict = anyio.run(_verify, store, target)
     if as_json:
@@ -45,6 +49,13 @@ def verdict_line(verdict: Verdict) -> Text:
     return Text(f"✗ not sound at version {verdict.position}: {clean(verdict.problem or '')}", style="red")
 
 
+def _exists(file: Path) -> bool:
+    try:
+        return file.exists()
+    except (OSError, ValueError):  # no name of a file, so it may be a chat's
+        return False
+
+
 async def _verify(store: str, name: str) -> Verdict:
-    async with reading(store) as engine:
-        return await engine.verify((await chosen(engine, name)).id)
+    async with attached(store) as engine:
+        return await engine.verify(await chosen_id(engine, name))

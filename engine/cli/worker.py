@@ -29,6 +29,7 @@ def worker(
     logging.basicConfig(
         level=logging.WARNING if quiet else logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S"
     )
+    logging.raiseExceptions = False  # whoever reads the log may leave
     settings = Settings(max_running=concurrency)
     engine = Engine(store, model=model, tools=file_tools(Path.cwd()), settings=settings)
     anyio.run(run_until_stopped, engine)

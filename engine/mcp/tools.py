@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -22,6 +23,7 @@ from turnwise.states.errors import TurnwiseError
 from turnwise.states.messages import FilePart
 
 _CONTEXT = "turnwise_context"
+_LONGEST_NAME = 64
 _TIMEOUT = httpx2.Timeout(30, read=300)
 """In seconds; a server may be silent on an open stream for long."""
 
@@ -126,7 +128,7 @@ class MCPTools:
             return _output(await connection.call(offered.name, arguments, report))
 
         return Tool(
-            name=re.sub(r"[^a-zA-Z0-9_-]", "_", self._prefix + offered.name),
+            name=_name(self._prefix + offered.name),
             description=offered.description or offered.title or offered.name,
             schema=offered.input_schema,
             run=run,
@@ -143,6 +145,12 @@ async def _over_http(url: str, headers: Mapping[str, str]) -> AsyncIterator[mcp.
         mcp.Client(streamable_http_client(url, http_client=http)) as client,
     ):
         yield client
+
+
+def _name(given: str) -> str:
+    """Return a name that every provider takes; long ones stay different from one another."""
+    name = re.sub(r"[^a-zA-Z0-9_-]", "_", given)
+    return name if len(name) <= _LONGEST_NAME else f"{name[:55]}_{sha256(given.encode()).hexdigest()[:8]}"
 
 
 def _output(result: types.CallToolResult) -> ToolOutput:

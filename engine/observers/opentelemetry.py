@@ -12,8 +12,10 @@ import orjson
 
 from turnwise.engine.observation import Ended, ModelCall, Observer, ToolRun
 from turnwise.states.calls import CallOutcome
+from turnwise.states.decide import Decision
 from turnwise.states.errors import SettingsError
 from turnwise.states.messages import Part, ReasoningPart, TextPart, ToolCallPart, ToolResultPart
+from turnwise.states.names import StopReason, Trigger
 
 try:
     from opentelemetry import context, trace
@@ -21,6 +23,8 @@ except ImportError as error:
     raise SettingsError(
         "observers", "needs the extra `observability`: pip install 'turnwise[observability]'"
     ) from error
+
+from turnwise.engine.observers.turn_spans import TurnSpan, nanoseconds
 
 _PROVIDERS: Final = {
     "azure": "azure.ai.openai",
@@ -43,7 +47,10 @@ _PARAMETERS: Final = {
 
 
 class OpenTelemetryObserver(Observer):
-    """Makes a span `chat MODEL` of every model call and a span `execute_tool NAME` of every tool run.
+    """Makes a span `invoke_agent` of every turn, and below it `chat MODEL` and `execute_tool NAME` of calls and runs.
+
+    An attempt that is made again is a `chat` of its own, and so is a summary. The turn's span stands below the span
+    that was current where its message was sent. It is made where the turn ends: in another process, too.
 
     A span is current while its work runs, so that what an HTTP client or a tool traces becomes its child.
 
@@ -53,13 +60,47 @@ class OpenTelemetryObserver(Observer):
     """
 
     def __init__(self, tracer_provider: trace.TracerProvider | None = None, *, record_content: bool = False) -> None:
+        self._provider = tracer_provider
         self._tracer = trace.get_tracer("turnwise", tracer_provider=tracer_provider)
         self._records_content = record_content
 
+    def turn_trace(self, chat_id: str) -> str | None:  # noqa: ARG002 - the observer's signature
+        """Begin the span of a turn; its ids are stored with the turn."""
+        span = TurnSpan.begun(self._tracer)
+        return None if span is None else str(span)
+
+    def transitioned(self, decision: Decision) -> None:
+        """Make the span of a turn that has ended."""
+        turn = decision.ended
+        known = None if turn is None else TurnSpan.stored(turn.trace)
+        if turn is None or known is None:
+            return
+        reason = "cut" if turn.ended_by is None and decision.trigger is Trigger.edit_message else turn.ended_by
+        end = decision.facts.updated_at or decision.facts.profile.created_at
+        tracer = trace.get_tracer("turnwise", tracer_provider=self._provider)
+        span = known.recorded(tracer, "invoke_agent", turn.started_at or end, {"gen_ai.operation.name": "invoke_agent"})
+        if span is None:
+            return
+        _set(
+            span,
+            {
+                "gen_ai.conversation.id": decision.facts.chat_id,
+                "gen_ai.usage.input_tokens": turn.usage.input_tokens,
+                "gen_ai.usage.output_tokens": turn.usage.output_tokens,
+                "turnwise.turn": turn.number,
+                "turnwise.steps": turn.steps,
+                "turnwise.stop_reason": str(reason or StopReason.end_turn),
+            },
+        )
+        if reason is StopReason.error and decision.facts.last_error is not None:
+            span.set_attribute("error.type", decision.facts.last_error.kind)
+            span.set_status(trace.StatusCode.ERROR)
+        span.end(nanoseconds(end))
+
     def model_called(self, call: ModelCall) -> Ended:
-        """Open the span of a model call."""
+        """Open the span of a model call, below the turn's."""
         request = call.request
-        span = self._tracer.start_span(f"chat {call.model}", kind=trace.SpanKind.CLIENT)
+        span = self._tracer.start_span(f"chat {call.model}", _above(call.trace), kind=trace.SpanKind.CLIENT)
         _set(
             span,
             {
@@ -71,6 +112,9 @@ class OpenTelemetryObserver(Observer):
                 "turnwise.purpose": request.purpose,
                 "turnwise.step": request.step,
                 "turnwise.attempt": request.attempt,
+                "turnwise.prompt.messages": len(request.messages),
+                "turnwise.prompt.characters": call.characters,
+                "turnwise.prompt.reminders": call.reminders or None,
             },
         )
         if self._records_content:
@@ -88,8 +132,8 @@ class OpenTelemetryObserver(Observer):
         return end
 
     def tool_started(self, run: ToolRun) -> Ended:
-        """Open the span of a tool run."""
-        span = self._tracer.start_span(f"execute_tool {run.call.name}")
+        """Open the span of a tool run, below the turn's."""
+        span = self._tracer.start_span(f"execute_tool {run.call.name}", _above(run.trace))
         _set(
             span,
             {
@@ -108,6 +152,8 @@ class OpenTelemetryObserver(Observer):
             context.detach(token)
             if self._records_content and isinstance(run.result, CallOutcome):
                 _set(span, {"gen_ai.tool.call.result": _json(run.result.output)})
+            if run.error is not None:
+                span.record_exception(run.error)
             _end(span, run.outcome)
 
         return end
@@ -133,6 +179,12 @@ class OpenTelemetryObserver(Observer):
         if self._records_content:
             said = {"role": "assistant", "parts": _said(call.reply.parts), "finish_reason": str(finish.stop_reason)}
             _set(span, {"gen_ai.output.messages": _json([said])})
+
+
+def _above(stored: str | None) -> context.Context | None:
+    """Return the context of the turn's span; the current one for what belongs to no turn."""
+    known = TurnSpan.stored(stored)
+    return None if known is None else known.inside
 
 
 def _set(span: trace.Span, attributes: Mapping[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from functools import partial
 
 from turnwise.engine.observation import Ended, ModelCall, Observer, ToolRun
@@ -18,6 +19,12 @@ except ImportError as error:
     ) from error
 
 _SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+_MESSAGES = (1, 3, 10, 30, 100, 300, 1000, 3000)
+_CHARACTERS = (1e2, 1e3, 1e4, 3e4, 1e5, 3e5, 1e6, 3e6, 1e7)
+_CHATS = 10_000
+"""Chats of which is known which model they asked last; those that rest are forgotten."""
+_NOBODY = ("none", "none")
+"""What a strategy that asks no model is counted under."""
 _COMPACTIONS = {Trigger.compacted: "compacted", Trigger.compaction_failed: "failed"}
 
 
@@ -27,9 +34,11 @@ class PrometheusObserver(Observer):
     | metric | labels |
     | --- | --- |
     | `turnwise_transitions_total` | `trigger`, `source`, `target` |
-    | `turnwise_retries_total` | `kind`: of the error |
-    | `turnwise_compactions_total` | `outcome`: `compacted`, `failed` |
-    | `turnwise_steps_total` | |
+    | `turnwise_retries_total` | `provider`, `model`, `kind`: of the error |
+    | `turnwise_compactions_total` | `provider`, `model`, `outcome`: `compacted`, `failed` |
+    | `turnwise_steps_total` | `provider`, `model` |
+    | `turnwise_reminders_total` | `provider`, `model` |
+    | `turnwise_prompt_messages`, `turnwise_prompt_characters` | `provider`, `model`, `purpose` |
     | `turnwise_running_chats` | |
     | `turnwise_model_call_seconds` | `provider`, `model`, `purpose`, `outcome`: see `ModelCall` |
     | `turnwise_first_part_seconds` | `provider`, `model` |
@@ -44,9 +53,32 @@ class PrometheusObserver(Observer):
         self._transitions = Counter(
             "turnwise_transitions", "Committed transitions.", ["trigger", "source", "target"], registry=registry
         )
-        self._retries = Counter("turnwise_retries", "Attempts made again, by error.", ["kind"], registry=registry)
-        self._compactions = Counter("turnwise_compactions", "Compactions.", ["outcome"], registry=registry)
-        self._steps = Counter("turnwise_steps", "Finished steps.", registry=registry)
+        self._retries = Counter(
+            "turnwise_retries", "Attempts made again, by error.", ["provider", "model", "kind"], registry=registry
+        )
+        self._compactions = Counter(
+            "turnwise_compactions", "Compactions.", ["provider", "model", "outcome"], registry=registry
+        )
+        self._steps = Counter("turnwise_steps", "Finished steps.", ["provider", "model"], registry=registry)
+        self._reminders = Counter(
+            "turnwise_reminders", "Reminders put into requests.", ["provider", "model"], registry=registry
+        )
+        self._prompt_messages = Histogram(
+            "turnwise_prompt_messages",
+            "Messages of a request.",
+            ["provider", "model", "purpose"],
+            buckets=_MESSAGES,
+            registry=registry,
+        )
+        self._prompt_characters = Histogram(
+            "turnwise_prompt_characters",
+            "Characters of a request, about.",
+            ["provider", "model", "purpose"],
+            buckets=_CHARACTERS,
+            registry=registry,
+        )
+        self._asked: OrderedDict[str, tuple[str, str]] = OrderedDict()
+        """Provider and model that a chat asked last: what comes of it is counted under them."""
         self._running = Gauge("turnwise_running_chats", "Chats that run in this process.", registry=registry)
         self._model_calls = Histogram(
             "turnwise_model_call_seconds",
@@ -72,21 +104,32 @@ class PrometheusObserver(Observer):
     def transitioned(self, decision: Decision) -> None:
         """Count a transition, and what it stands for."""
         self._transitions.labels(decision.trigger.value, decision.source or "new", decision.target.value).inc()
+        asked = self._asked.get(decision.facts.chat_id, _NOBODY)
         if decision.trigger is Trigger.step_finished:
-            self._steps.inc()
+            self._steps.labels(*asked).inc()
         elif decision.trigger is Trigger.attempt_discarded:
             for event in decision.events:
                 if isinstance(event, RetryEvent):
-                    self._retries.labels(event.error.kind).inc()
+                    self._retries.labels(*asked, event.error.kind).inc()
         elif decision.trigger in _COMPACTIONS:
-            self._compactions.labels(_COMPACTIONS[decision.trigger]).inc()
+            self._compactions.labels(*asked, _COMPACTIONS[decision.trigger]).inc()
+        if decision.facts.lease is None:
+            self._asked.pop(decision.facts.chat_id, None)
 
     def running(self, chats: int) -> None:
         """Set how many chats run."""
         self._running.set(chats)
 
     def model_called(self, call: ModelCall) -> Ended:
-        """Measure a model call once it is over."""
+        """Measure a prompt, and the call once it is over."""
+        labels = (call.provider, call.model, call.request.purpose)
+        self._prompt_messages.labels(*labels).observe(len(call.request.messages))
+        self._prompt_characters.labels(*labels).observe(call.characters)
+        if call.reminders:
+            self._reminders.labels(call.provider, call.model).inc(call.reminders)
+        self._asked[call.request.chat_id] = (call.provider, call.model)
+        if len(self._asked) > _CHATS:
+            self._asked.popitem(last=False)
         return partial(self._measure_model, call)
 
     def tool_started(self, run: ToolRun) -> Ended:

@@ -19,6 +19,7 @@ from turnwise.states.effects import InsertBoundary
 from turnwise.states.errors import ChatNotFound, IllegalTransition, StoreError
 from turnwise.states.events import PartEvent
 from turnwise.states.facts import Facts
+from turnwise.states.messages import TextPart
 from turnwise.states.names import ChatState, Trigger
 
 
@@ -61,6 +62,21 @@ class ChangingConformance:
         )
         assert committed.facts.calls == ()
         assert (await store.facts("chat")).calls == ()
+
+    async def test_a_queue_is_read_in_the_order_in_which_it_waits(self, store: ChatStore) -> None:
+        """Also where messages came after others were taken, and where one was edited."""
+        await plans.created(store, "chat", plans.send("hello"), plans.claim(), plans.start())
+        for text in ("one", "two", "three"):
+            await store.change("chat", plans.plan(plans.send(text)))
+        for _ in range(2):
+            await store.change("chat", plans.plan(plans.reply("so"), plans.claim(), plans.start()))
+        await store.change("chat", plans.plan(plans.send("four")))
+        head = (await store.facts("chat")).queue[0]
+        edit = plans.move(Trigger.edit_queued, queued_id=head.id, parts=(TextPart(text="3"),))
+        committed = await store.change("chat", plans.plan(edit))
+        assert [queued.text for queued in (await store.facts("chat")).queue] == ["3", "four"]
+        assert (await store.facts("chat")).queue == committed.facts.queue
+        assert committed.facts.queue[0].accepted_at == head.accepted_at
 
     async def test_an_id_is_given_once(self, store: ChatStore) -> None:
         """The second chat of an id is refused and the first stays as it is."""

@@ -98,7 +98,7 @@ class HoldingConformance:
         stored = await store.journal("chat", 1, ChatState.streaming, [part("h"), part("i")])
         assert [event.seq for event in stored] == [len(told) + 1, len(told) + 2]
         assert await store.events("chat", after=0, limit=100) == [*told, *stored]
-        assert await store.facts("chat") == last.facts
+        assert await store.facts("chat") == last.facts.with_last_seq(len(told) + 2)
         committed = await store.change("chat", plans.plan(plans.reply("hi")))
         assert committed.events[0].seq == len(told) + 3
 

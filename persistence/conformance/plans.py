@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from turnwise.persistence.protocol import ChatStore, Committed, Plan
@@ -12,12 +12,13 @@ from turnwise.states.calls import CallOutcome, ToolCall, ToolResult
 from turnwise.states.decide import Decision, decide
 from turnwise.states.digests import digest
 from turnwise.states.facts import Facts, Limits, Profile
-from turnwise.states.messages import Part, TextPart, ToolCallPart
+from turnwise.states.messages import Message, Part, TextPart, ToolCallPart
 from turnwise.states.names import CallStatus, Executor, Trigger
 from turnwise.states.usage import Usage
 
 Move = Callable[[Facts, datetime], Decision]
 
+_MOMENT: Final = timedelta(microseconds=1)
 LIMITS: Final = Limits(context_limit=100)
 
 
@@ -121,14 +122,30 @@ def tools_finished() -> Move:
 
 
 def submit(*call_ids: str) -> Move:
-    """Answer client calls."""
-    return move(Trigger.submit_tool_results, results=tuple(ToolResult(call_id, "seen") for call_id in call_ids))
+    """Answer client calls, a moment before they are due."""
+    results = tuple(ToolResult(call_id, "seen") for call_id in call_ids)
+
+    def made(facts: Facts, now: datetime) -> Decision:
+        due = [call.deadline for call in facts.open_calls if call.deadline is not None]
+        return move(Trigger.submit_tool_results, results=results, now=min([now, *due]) - _MOMENT)(facts, now)
+
+    return made
 
 
 def compact(text: str, *, carried: tuple[int, ...] = ()) -> Move:
     """Commit a compaction."""
-    summary = Summary(text=text, carried=carried, folded=1, awaits_answer=False)
+    return fold(text, *carried)
+
+
+def fold(*messages: str | int) -> Move:
+    """Commit a compaction after which the model sees new messages of those texts, and those at those positions."""
+    made = (entry if isinstance(entry, int) else _new(entry) for entry in messages)
+    summary = Summary(messages=tuple(made), folded=1)
     return move(Trigger.compacted, summary=summary, usage=Usage(input_tokens=7))
+
+
+def _new(text: str) -> Message:
+    return Message(id="", role="user", parts=(TextPart(text=text),), turn=0, step=0, created_at=datetime.now(UTC))
 
 
 def turn(asked: str, answered: str, *, tokens: int = 10) -> tuple[Move, ...]:

@@ -4,10 +4,13 @@
 from __future__ import annotations
 
 from turnwise.persistence.conformance import plans
-from turnwise.persistence.conformance.checks import part
+from turnwise.persistence.conformance.checks import failure_of, part
 from turnwise.persistence.protocol import ChatStore
-from turnwise.persistence.verification import verify_records
+from turnwise.persistence.verification import Verdict, verify_records, verify_stored
+from turnwise.states.arguments import Erasing
+from turnwise.states.errors import ChatNotFound
 from turnwise.states.events import ToolProgressEvent
+from turnwise.states.facts import Facts
 from turnwise.states.messages import Message, TextPart
 from turnwise.states.names import Audience, CallStatus, ChatState, Trigger
 
@@ -15,6 +18,11 @@ from turnwise.states.names import Audience, CallStatus, ChatState, Trigger
 def said(messages: list[Message]) -> list[str]:
     """Return what the messages say: their text, or the call whose result they hold."""
     return [message.text or (message.result.call_id if message.result else "-") for message in messages]
+
+
+async def _all(store: ChatStore) -> list[Facts]:
+    found = await store.chats(owner=None, state=None, limit=10, after=None)
+    return [chat for chat in found if isinstance(chat, Facts)]
 
 
 async def _edited(store: ChatStore, message_id: str, text: str) -> None:
@@ -44,6 +52,42 @@ class ReadingConformance:
         assert said(await store.history("chat", at_version=first.facts.version)) == ["one", "1"]
         assert await store.history("chat", at_version=1) == []
 
+    async def test_the_facts_tell_the_number_of_the_last_event(self, store: ChatStore) -> None:
+        """As committed and as read, with what a holder journals, and what is shown with a commit."""
+        committed = await plans.created(store, "chat", plans.send("hello"), plans.claim(), plans.start())
+        assert committed.facts.last_seq == len(await store.events("chat", after=0, limit=100))
+        await store.journal("chat", 1, ChatState.streaming, [part("h"), part("i")])
+        found = (await store.facts("chat")).last_seq
+        assert found == len(await store.events("chat", after=0, limit=100)) == committed.facts.last_seq + 2
+        committed = await store.change("chat", plans.plan(plans.reply("hi!")), shown=[part("!")])
+        told = await store.events("chat", after=0, limit=100)
+        assert committed.facts.last_seq == (await store.facts("chat")).last_seq == told[-1].seq == len(told)
+        assert [facts.last_seq for facts in await _all(store)] == [len(told)]
+
+    async def test_a_receipt_tells_the_number_before_its_message(self, store: ChatStore) -> None:
+        """Also where events were journalled since the last commit, and where the message waits."""
+        created = await plans.created(store, "chat")
+        await store.change("chat", plans.plan(plans.send("one", client_id="a")))
+        for move in (plans.claim(), plans.start()):
+            await store.change("chat", plans.plan(move))
+        shown = await store.journal("chat", 1, ChatState.streaming, [part("h"), part("i")])
+        await store.change("chat", plans.plan(plans.send("two", client_id="b")))
+        first, second = await store.receipt("chat", "a"), await store.receipt("chat", "b")
+        assert first is not None
+        assert second is not None
+        assert (first.seq, second.seq) == (created.facts.last_seq, shown[-1].seq)
+
+    async def test_a_snapshot_is_all_of_one_moment(self, store: ChatStore) -> None:
+        """Facts, history, and what is shown of the attempt under way, but not of one that is over."""
+        await plans.created(store, "chat", *plans.turn("one", "1"), plans.send("two"), plans.claim(), plans.start())
+        await store.journal("chat", 2, ChatState.streaming, [part("2", step=2)])
+        taken = await store.snapshot("chat")
+        assert taken.facts == await store.facts("chat")
+        assert said(list(taken.history)) == ["one", "1", "two"]
+        assert [event.part.delta for event in taken.shown] == ["2"]
+        assert taken.stop_reason == "end_turn"
+        await failure_of(store.snapshot("nobody"), ChatNotFound)
+
     async def test_the_model_sees_results_in_the_order_of_their_calls(self, store: ChatStore) -> None:
         """However they finished; the history keeps the order in which they came."""
         await plans.created(
@@ -71,11 +115,44 @@ class ReadingConformance:
         assert [message.audience for message in history[4:6]] == [Audience.user, Audience.model]
         assert [message.position for message in history] == [1, 2, 3, 4, 5, 6, 7]
 
+    async def test_after_a_compaction_the_model_sees_what_it_made_in_its_order(self, store: ChatStore) -> None:
+        """New messages stand where they were put among those that stay; an edit afterwards counts what it leaves."""
+        await plans.created(store, "chat", *plans.turn("one", "1"), *plans.turn("two", "2", tokens=90))
+        await store.change("chat", plans.plan(plans.fold(3, "new", 1, "newer")))
+        assert said(await store.prompt("chat")) == ["two", "new", "one", "newer"]
+        await store.change("chat", plans.plan(plans.start()))
+        await store.change("chat", plans.plan(plans.reply("3")))
+        await store.change("chat", plans.plan(plans.send("four")))
+        assert said(await store.prompt("chat")) == ["two", "new", "one", "newer", "3", "four"]
+        found = await store.cut_at("chat", (await store.history("chat"))[-1].id)
+        assert found is not None
+        assert (found[0].text, found[1].foldable) == ("four", 3)
+
+    async def test_a_compaction_may_leave_nothing_but_what_stays(self, store: ChatStore) -> None:
+        """A window that slides puts no summary before what comes after it."""
+        await plans.created(store, "chat", *plans.turn("one", "1"), *plans.turn("two", "2", tokens=90))
+        for later in (plans.fold(3, 4), plans.start(), plans.reply("3")):
+            await store.change("chat", plans.plan(later))
+        assert said(await store.prompt("chat")) == ["two", "2", "3"]
+
     async def test_after_clearing_the_model_sees_what_came_after(self, store: ChatStore) -> None:
         """A boundary without a summary."""
         cleared = (*plans.turn("one", "1"), plans.move(Trigger.clear_context))
         await plans.created(store, "chat", *cleared, *plans.turn("two", "2"))
         assert said(await store.prompt("chat")) == ["two", "2"]
+
+    async def test_a_second_edit_leaves_the_first_as_it_was(self, store: ChatStore) -> None:
+        """What was said between two edits is the history of the versions between them, for ever."""
+        lived = (*plans.turn("one", "1"), *plans.turn("two", "2"), plans.move(Trigger.clear_context))
+        first = await plans.created(store, "chat", *lived)
+        await _edited(store, "m3", "three")
+        between = (await store.facts("chat")).version
+        await _edited(store, "m1", "four")
+        now = (await store.facts("chat")).version
+        assert said(await store.history("chat", at_version=first.facts.version)) == ["one", "1", "two", "2", "-"]
+        assert said(await store.history("chat", at_version=between)) == ["one", "1", "three"]
+        assert said(await store.history("chat", at_version=now)) == said(await store.history("chat")) == ["four"]
+        assert verify_stored("chat", await store.rows("chat")) == Verdict(ok=True)
 
     async def test_an_edit_before_a_boundary_takes_the_boundary_away(self, store: ChatStore) -> None:
         """What it hid is seen again; one of two boundaries leaves the other."""
@@ -160,7 +237,9 @@ class ReadingConformance:
         told = await store.events("chat", after=0, limit=100)
         for message in await store.history("chat"):
             blank = message.model_copy(update={"parts": (), "erased": True})
-            await store.change("chat", plans.plan(plans.move(Trigger.message_erased, erased=blank)))
+            await store.change(
+                "chat", plans.plan(plans.move(Trigger.message_erased, erasing=Erasing(messages=(blank,))))
+            )
         assert all(message.erased and not message.parts for message in await store.history("chat"))
         left = await store.events("chat", after=0, limit=100)
         assert "secret " not in repr(left)
@@ -223,10 +302,23 @@ class ReadingConformance:
 
         async def listed(owner: str | None, state: ChatState | None, limit: int, after: str | None) -> str:
             found = await store.chats(owner=owner, state=state, limit=limit, after=after)
-            return "".join(facts.chat_id for facts in found)
+            return "".join(facts.chat_id for facts in found if isinstance(facts, Facts))
 
         assert await listed(None, None, 10, None) == "dcba"
         assert await listed("ann", None, 10, None) == "ca"
         assert await listed(None, ChatState.waiting, 10, None) == "dcb"
         assert await listed(None, None, 2, None) == "dc"
         assert await listed(None, None, 2, "c") == "ba"
+
+    async def test_ids_are_found_by_how_they_begin(self, store: ChatStore) -> None:
+        """Those first whose state changed last; letters that mean something to a database mean nothing here."""
+        for chat_id in ("ab", "a%", "a_", "b\U0010fffe", "ba"):
+            await plans.created(store, chat_id)
+        await store.change("ab", plans.plan(plans.send("hello")))
+        await store.change("ba", plans.plan(plans.move(Trigger.renamed, title="Labels are no life")))
+        assert await store.ids(prefix="", limit=10) == ["ab", "ba", "b\U0010fffe", "a_", "a%"]
+        assert await store.ids(prefix="", limit=2) == ["ab", "ba"]
+        assert await store.ids(prefix="a", limit=10) == ["ab", "a_", "a%"]
+        assert await store.ids(prefix="a%", limit=10) == ["a%"]
+        assert await store.ids(prefix="ab", limit=10) == ["ab"]
+        assert await store.ids(prefix="c", limit=10) == []

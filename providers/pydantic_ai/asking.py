@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from pydantic_ai import messages as theirs
 
+from turnwise.providers.pydantic_ai.files import Takes, sendable_file
 from turnwise.providers.pydantic_ai.origin import Origin
 from turnwise.providers.remembering import PerMessage
 from turnwise.states.messages import (
@@ -25,9 +26,7 @@ from turnwise.states.messages import (
 from turnwise.states.names import Executor
 
 _CALL_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
-"""What every provider takes as the id of a call."""
-
-_URLS: Final = {"image": theirs.ImageUrl, "audio": theirs.AudioUrl, "video": theirs.VideoUrl}
+"""What every provider takes as the id of a call, and as the name of a tool."""
 
 
 class Asking:
@@ -39,18 +38,27 @@ class Asking:
         needs_signature: whether reasoning without a signature is refused.
         marks_cache: whether the prompt cache ends where a marker says, so that reminders must stay behind it.
         keeps_items: whether the ids of parts name items of the provider's own, which it knows only as a whole.
+        takes: whether the provider takes files of a media type.
     """
 
     def __init__(
-        self, origin: Origin, *, takes_system: bool, needs_signature: bool, marks_cache: bool, keeps_items: bool
+        self,
+        origin: Origin,
+        *,
+        takes_system: bool,
+        needs_signature: bool,
+        marks_cache: bool,
+        keeps_items: bool,
+        takes: Takes,
     ) -> None:
         self._origin = origin
         self._takes_system = takes_system
         self._needs_signature = needs_signature
         self._marks_cache = marks_cache
         self._keeps_items = keeps_items
+        self._takes = takes
         self.replies = PerMessage(self._replied)
-        self.prompts = PerMessage(_prompted)
+        self.prompts = PerMessage(self._prompted)
 
     def history(self, messages: Sequence[Message]) -> list[theirs.ModelMessage]:
         """Return the messages, neighbours of one side joined. Each is converted once, for as long as it lives."""
@@ -111,12 +119,35 @@ class Asking:
                 if own:
                     yield theirs.NativeToolCallPart(part.name, part.arguments, part.call_id, **own)
             case ToolCallPart():
-                yield theirs.ToolCallPart(part.name, part.arguments, _wire_id(part.call_id), **own)
+                yield theirs.ToolCallPart(_wire_name(part.name), part.arguments, _wire_id(part.call_id), **own)
             case ToolResultPart() if own:
                 own.pop("id")
                 yield theirs.NativeToolReturnPart(part.name, part.output, part.call_id, **own)
             case FilePart(data=str(data)) if own:
                 yield theirs.FilePart(theirs.BinaryContent(b64decode(data), media_type=part.media_type), **own)
+
+    def _prompted(self, message: Message) -> theirs.ModelRequest:
+        if message.result is not None:
+            return theirs.ModelRequest([self._result(message.result)])
+        if all(isinstance(part, TextPart) for part in message.parts):
+            return theirs.ModelRequest([theirs.UserPromptPart(message.text)])
+        contents = [content for part in message.parts for content in self._content(part)]
+        return theirs.ModelRequest([theirs.UserPromptPart(contents)])
+
+    def _content(self, part: Part) -> Iterable[theirs.UserContent]:
+        if isinstance(part, TextPart):
+            yield part.text
+        elif isinstance(part, FilePart):
+            yield sendable_file(part, self._takes)
+
+    def _result(self, result: ToolResultPart) -> theirs.ToolReturnPart:
+        files = [sendable_file(file, self._takes) for file in result.attachments]
+        return theirs.ToolReturnPart(
+            _wire_name(result.name),
+            [result.output, *files] if files else result.output,
+            _wire_id(result.call_id),
+            outcome="failed" if result.is_error else "success",
+        )
 
 
 def _wire_id(call_id: str) -> str:
@@ -124,36 +155,6 @@ def _wire_id(call_id: str) -> str:
     return call_id if _CALL_ID.fullmatch(call_id) else f"call_{sha256(call_id.encode()).hexdigest()[:24]}"
 
 
-def _prompted(message: Message) -> theirs.ModelRequest:
-    if message.result is not None:
-        return theirs.ModelRequest([_result(message.result)])
-    if all(isinstance(part, TextPart) for part in message.parts):
-        return theirs.ModelRequest([theirs.UserPromptPart(message.text)])
-    return theirs.ModelRequest(
-        [theirs.UserPromptPart([content for part in message.parts for content in _content(part)])]
-    )
-
-
-def _content(part: Part) -> Iterable[theirs.UserContent]:
-    if isinstance(part, TextPart):
-        yield part.text
-    elif isinstance(part, FilePart):
-        yield _file(part)
-
-
-def _file(part: FilePart) -> theirs.MultiModalContent:
-    if part.data is not None:
-        return theirs.BinaryContent(b64decode(part.data), media_type=part.media_type)
-    kind: Any = _URLS.get(part.media_type.partition("/")[0], theirs.DocumentUrl)
-    url: theirs.MultiModalContent = kind(part.url or "", media_type=part.media_type)
-    return url
-
-
-def _result(result: ToolResultPart) -> theirs.ToolReturnPart:
-    files = [_file(file) for file in result.attachments]
-    return theirs.ToolReturnPart(
-        result.name,
-        [result.output, *files] if files else result.output,
-        _wire_id(result.call_id),
-        outcome="failed" if result.is_error else "success",
-    )
+def _wire_name(name: str) -> str:
+    """Return a name that any provider takes: a model may have called what no tool is named."""
+    return name if _CALL_ID.fullmatch(name) else re.sub(r"[^A-Za-z0-9_-]", "_", name)[:64] or "unnamed"

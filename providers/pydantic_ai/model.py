@@ -18,6 +18,7 @@ from turnwise.providers.joining import join
 from turnwise.providers.protocol import ModelPart, ModelReply, ModelRequest
 from turnwise.providers.pydantic_ai.asking import Asking
 from turnwise.providers.pydantic_ai.errors import classified
+from turnwise.providers.pydantic_ai.files import taken_by
 from turnwise.providers.pydantic_ai.hearing import Hearing
 from turnwise.providers.pydantic_ai.naming import their_model
 from turnwise.providers.pydantic_ai.origin import Origin
@@ -69,6 +70,7 @@ class PydanticAIModel:
             needs_signature=anthropic,
             marks_cache=anthropic,
             keeps_items=not anthropic,
+            takes=taken_by(self._model),
         )
         self.name = self._model.model_name
         self.provider = self._model.system

@@ -36,10 +36,13 @@ def their_model(text: str) -> Model:
     name, base_url = (at["name"], at["url"]) if at else (rest, None)
     if kind == "openai-compatible" and base_url is None:
         raise SettingsError("model", f"{text!r} has no address; write 'openai-compatible:NAME@https://host/v1'")
-    if base_url is not None and kind != "openai-compatible" and kind not in _KEYS:
-        raise SettingsError("model", f"{text!r}: only {', '.join(_KEYS)} and openai-compatible take an address")
     try:
         return infer_model(f"{_KINDS.get(kind, kind)}:{name}", lambda their_kind: _provider(kind, their_kind, base_url))
+    except TypeError as refused:
+        if base_url is None:
+            raise
+        instead = f"write 'openai-compatible:NAME@{base_url}' if it speaks Chat Completions"
+        raise SettingsError("model", f"{text!r}: {kind} takes no address; {instead}") from refused
     except ImportError as missing:
         raise SettingsError("model", f"{text!r} needs a library that is not installed: {missing}") from missing
     except ValueError as unknown:

@@ -4,10 +4,13 @@ The stored state is where the chat is; a declared table says what may happen; a 
 in it.
 """
 
-from turnwise.engine.chat import Chat, Page, SendReceipt, SubmissionReceipt, TurnResult
-from turnwise.engine.engine import Engine, EngineClosed
+from importlib.metadata import version as _installed
+
+from turnwise.engine.chat import Chat, Compaction, Page, SendReceipt, SubmissionReceipt, TurnResult, UsageEntry
+from turnwise.engine.engine import Engine
+from turnwise.engine.erasing import Erasure
 from turnwise.engine.explain import Explanation
-from turnwise.engine.hooks import LoopState, history_was_compacted
+from turnwise.engine.hooks import LoopState, PastCall, RequestContext, history_was_compacted
 from turnwise.engine.observation import ModelCall, Observer, ToolRun
 from turnwise.engine.settings import Budget, CompactionPolicy, Folded, RetryPolicy, Settings
 from turnwise.engine.tools import Tool, ToolContext, ToolOutput, tool
@@ -21,10 +24,14 @@ from turnwise.states.errors import (
     ChatArchived,
     ChatBusy,
     ChatNotFound,
+    ChatUnreadable,
     ConflictingReplay,
     DeadlineExpired,
+    EngineClosed,
+    EngineInUse,
     FatalToolError,
     IllegalTransition,
+    InvalidArgument,
     InvalidContent,
     MessageNotFound,
     ModelError,
@@ -33,14 +40,18 @@ from turnwise.states.errors import (
     SettingsError,
     StaleLease,
     StoreError,
+    ToolFailed,
     ToolResultMismatch,
     TurnwiseError,
+    WrongCall,
 )
 from turnwise.states.events import ErrorInfo, Event
 from turnwise.states.messages import FilePart, Message, QueuedMessage, TextPart
 from turnwise.states.names import RESTING, ChatState, StopReason, Trigger
 from turnwise.states.transcript import Transcript, fold
 from turnwise.states.usage import Usage
+
+__version__ = _installed("turnwise")
 
 __all__ = [
     "RESTING",
@@ -53,12 +64,16 @@ __all__ = [
     "ChatNotFound",
     "ChatState",
     "ChatStore",
+    "ChatUnreadable",
     "ClientTool",
+    "Compaction",
     "CompactionPolicy",
     "ConflictingReplay",
     "DeadlineExpired",
     "Engine",
     "EngineClosed",
+    "EngineInUse",
+    "Erasure",
     "ErrorInfo",
     "Event",
     "Explanation",
@@ -66,6 +81,7 @@ __all__ = [
     "FilePart",
     "Folded",
     "IllegalTransition",
+    "InvalidArgument",
     "InvalidContent",
     "LoopState",
     "Message",
@@ -79,8 +95,10 @@ __all__ = [
     "NothingToCompact",
     "Observer",
     "Page",
+    "PastCall",
     "QueueFull",
     "QueuedMessage",
+    "RequestContext",
     "RetryPolicy",
     "SendReceipt",
     "Settings",
@@ -93,6 +111,7 @@ __all__ = [
     "Tool",
     "ToolCall",
     "ToolContext",
+    "ToolFailed",
     "ToolOutput",
     "ToolResult",
     "ToolResultMismatch",
@@ -103,7 +122,9 @@ __all__ = [
     "TurnResult",
     "TurnwiseError",
     "Usage",
+    "UsageEntry",
     "Verdict",
+    "WrongCall",
     "fold",
     "history_was_compacted",
     "tool",

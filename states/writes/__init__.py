@@ -17,9 +17,10 @@ from turnwise.states.writes.compaction import (
     insert_clear_boundary,
     note_compaction_failure,
     order_compaction,
+    order_room,
 )
-from turnwise.states.writes.failing import clear_error, restore_promises, set_error
-from turnwise.states.writes.history import append_user_message, blank_message, cut_history
+from turnwise.states.writes.failing import clear_error, restore_promises, set_error, set_overflow
+from turnwise.states.writes.history import append_user_message, cut_history, erase_content
 from turnwise.states.writes.profile import (
     change_metadata,
     change_title,
@@ -44,6 +45,7 @@ from turnwise.states.writes.steps import (
     drop_lease,
     grant_lease,
     start_attempt,
+    take_back_attempt,
 )
 from turnwise.states.writes.turns import finish_turn, name_spent_budget, reopen_turn, start_turn
 
@@ -51,7 +53,6 @@ __all__ = [
     "append_user_message",
     "ask_client",
     "begin_step",
-    "blank_message",
     "cancel_open_calls",
     "change_metadata",
     "change_queued",
@@ -68,6 +69,7 @@ __all__ = [
     "drop_lease",
     "enqueue_first",
     "enqueue_last",
+    "erase_content",
     "finish_call",
     "finish_turn",
     "give_up_started_calls",
@@ -81,6 +83,7 @@ __all__ = [
     "note_compaction_failure",
     "note_interrupt",
     "order_compaction",
+    "order_room",
     "plan_calls",
     "promote_when_settled",
     "record_results",
@@ -88,9 +91,11 @@ __all__ = [
     "reopen_turn",
     "restore_promises",
     "set_error",
+    "set_overflow",
     "start_attempt",
     "start_call",
     "start_turn",
+    "take_back_attempt",
     "take_queue_head",
     "time_out_due_calls",
     "unmark_archived",

@@ -6,11 +6,13 @@ import dataclasses
 from typing import Final
 
 from turnwise.states.calls import Answer, CallOutcome, ToolCall, ToolResult
-from turnwise.states.digests import digest_of_answer
+from turnwise.states.digests import digest_of_answer, guarded
 from turnwise.states.draft import Draft
+from turnwise.states.effects import NoteDeadline
 from turnwise.states.events import ActionRequiredEvent, ToolResultEvent
 from turnwise.states.messages import ToolResultPart
 from turnwise.states.names import CallStatus, ChatState, Stage, Tail
+from turnwise.states.output_limit import within
 
 INTERRUPTED_TEXT: Final = "Interrupted by the user before a result was there."
 ABANDONED_TEXT: Final = "Cancelled: the chat ended in an error before a result was there."
@@ -24,13 +26,12 @@ UNKNOWN_TEXT: Final = (
 
 def plan_calls(draft: Draft) -> None:
     """Record each call before any of them starts."""
-    for call in draft.arguments["reply"].calls:
-        draft.put_call(call)
+    draft.put_calls(*draft.arguments["reply"].calls)
 
 
 def start_call(draft: Draft) -> None:
     """Record that the call starts, before it does."""
-    draft.put_call(_known(draft, draft.arguments["call_id"]).with_status(CallStatus.started))
+    draft.put_calls(_known(draft, draft.arguments["call_id"]).with_status(CallStatus.started))
 
 
 def finish_call(draft: Draft) -> None:
@@ -50,18 +51,21 @@ def ask_client(draft: Draft) -> None:
         if call.open and call.deadline is None:
             asked = call.asked_at(draft.now, default)
             if asked.deadline is not None:
-                draft.put_call(asked)
-    draft.events.append(ActionRequiredEvent(calls=tuple(call for call in draft.calls if call.open)))
+                draft.put_calls(asked)
+                draft.writes.append(NoteDeadline(asked.call_id, asked.deadline))
+    draft.events.append(ActionRequiredEvent(calls=tuple(call.shown for call in draft.calls if call.open)))
 
 
 def record_results(draft: Draft) -> None:
     """Append the client's results, and keep what proves them; a call that is approved waits for a worker."""
     receipt_id = f"{draft.before.chat_id}-r{draft.before.version + 1}"
     for result in draft.arguments["results"]:
-        answer = Answer(digest_of_answer(result.output, is_error=result.is_error), receipt_id, draft.now)
+        salt = draft.salt_of("answer", result.call_id)
+        said = guarded(salt, digest_of_answer(result.output, is_error=result.is_error))
+        answer = Answer(said, receipt_id, draft.now, salt)
         call = _known(draft, result.call_id)
         if call.approval == "asked" and result.approves:
-            draft.put_call(call.granted(answer))
+            draft.put_calls(call.granted(answer, draft.arguments.get("edited", {}).get(call.call_id)))
             draft.step = dataclasses.replace(draft.step, stage=Stage.acting)
         elif call.approval == "asked":
             _answer(draft, _denial(result, answer))
@@ -81,9 +85,12 @@ def time_out_due_calls(draft: Draft) -> None:
 
 
 def give_up_started_calls(draft: Draft) -> None:
-    """Answer each started at-most-once call with `unknown`: it may have happened and must not run again."""
+    """Answer each started at-most-once call with `unknown`: it may have happened and must not run again.
+
+    Not one whose tool can be asked: the next holder does that first.
+    """
     for call in draft.calls:
-        if call.status is CallStatus.started and call.crash == "at_most_once":
+        if call.status is CallStatus.started and call.crash == "at_most_once" and not call.reconciles:
             _close(draft, call, CallStatus.unknown, UNKNOWN_TEXT)
 
 
@@ -98,9 +105,7 @@ def close_open_calls(draft: Draft) -> None:
 
 def cancel_open_calls(draft: Draft) -> None:
     """Close the calls that were cut away with their messages: they need no result any more."""
-    for call in draft.calls:
-        if call.open:
-            draft.put_call(call.with_status(CallStatus.cancelled))
+    draft.put_calls(*(call.with_status(CallStatus.cancelled) for call in draft.calls if call.open))
 
 
 def _denial(result: ToolResult, answer: Answer) -> CallOutcome:
@@ -122,14 +127,16 @@ def _close(draft: Draft, call: ToolCall, status: CallStatus, text: str) -> None:
 
 def _answer(draft: Draft, outcome: CallOutcome) -> None:
     call = _known(draft, outcome.call_id)
-    draft.put_call(call.with_status(outcome.status, outcome.answer))
+    output = within(outcome.output, draft.limits.output_limit_bytes)
+    draft.put_calls(call.with_status(outcome.status, outcome.answer))
     part = ToolResultPart(
         call_id=call.call_id,
         name=call.name,
-        output=outcome.output,
+        output=output,
         is_error=outcome.is_error,
         outcome=outcome.status,
         attachments=outcome.attachments,
+        edited_arguments=call.arguments if call.asked_arguments is not None else None,
     )
     draft.append("tool", (part,), tail=Tail.awaits_answer, call_index=call.index, synthetic=outcome.synthetic)
     draft.events.append(
@@ -138,7 +145,7 @@ def _answer(draft: Draft, outcome: CallOutcome) -> None:
             call_id=call.call_id,
             index=call.index,
             name=call.name,
-            output=outcome.output,
+            output=output,
             is_error=outcome.is_error,
             outcome=outcome.status,
         )
@@ -146,4 +153,6 @@ def _answer(draft: Draft, outcome: CallOutcome) -> None:
 
 
 def _known(draft: Draft, call_id: str) -> ToolCall:
-    return next(call for call in draft.calls if call.call_id == call_id)
+    call = draft.calls.get(call_id)
+    assert call is not None, "guards and refusals have asked for it"  # noqa: S101 - for the type checker, above all
+    return call

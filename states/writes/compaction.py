@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from typing import Final
 
-from turnwise.states.budgets import over_threshold
+from turnwise.states.budgets import may_compact, wants_compaction
 from turnwise.states.draft import Draft
 from turnwise.states.effects import InsertBoundary
 from turnwise.states.events import CompactionEvent, ErrorInfo
 from turnwise.states.facts import StepFacts
 from turnwise.states.guards import turn_goes_on
-from turnwise.states.messages import MarkerPart, TextPart
-from turnwise.states.names import Audience, BoundaryReason, CompactionPhase, Need, Tail
+from turnwise.states.messages import MarkerPart, Message
+from turnwise.states.names import Audience, BoundaryReason, CompactionPhase, Need, Stage, Tail
+from turnwise.states.step_calls import NO_CALLS
 from turnwise.states.usage import Usage
 
 COMPACTED_TEXT: Final = "Earlier messages were summarised to make room."
@@ -23,9 +25,9 @@ def measure_context(draft: Draft) -> None:
     """Note how full the context is, and whether the step owes a compaction for it."""
     reply, known = draft.arguments["reply"], draft.compaction
     limit = reply.context_limit if reply.context_limit is not None else draft.limits.context_limit
-    over = over_threshold(reply.context_tokens, limit, draft.limits)
+    over = wants_compaction(reply, draft.limits)
     unproductive = over and known.unproven
-    due = over and not known.unproven and not draft.turn.compacts_no_more
+    due = over and may_compact(draft.before)
     draft.compaction = dataclasses.replace(
         known,
         need=Need.due if due else Need.none,
@@ -40,41 +42,50 @@ def measure_context(draft: Draft) -> None:
 
 
 def commit_boundary(draft: Draft) -> None:
-    """Set the boundary: a marker for the user, the summary for the model, and what is carried past it."""
+    """Set the boundary: a marker for the user, what is new for the model, and what is carried past it."""
     summary, usage = draft.arguments["summary"], draft.arguments.get("usage")
     folded, carried = summary.folded, len(summary.carried)
     tell_compaction(draft, "summarised", folded=folded)
-    draft.book(usage)
+    _book(draft)
     goes_on = turn_goes_on(draft.before, draft.arguments)
-    reopens = goes_on and draft.history.tail is not Tail.awaits_answer
-    waits = goes_on or summary.awaits_answer or any(call.open for call in draft.calls)
-    _mark(draft, "compaction", COMPACTED_TEXT, carried=summary.carried, usage=usage)
-    draft.append(
-        "user",
-        (TextPart(text=summary.text),),
-        tail=Tail.awaits_answer if waits else Tail.answered,
-        audience=Audience.model,
-        synthetic=True,
-    )
-    draft.history = dataclasses.replace(draft.history, foldable=carried)
+    reopens = goes_on and not (draft.history.tail is Tail.awaits_answer or draft.step.stage is Stage.refused)
+    waits = goes_on or draft.history.unfinished
+    after_marker = itertools.count(draft.history.length + 2)
+    order = tuple(entry if isinstance(entry, int) else next(after_marker) for entry in summary.messages)
+    _mark(draft, "compaction", COMPACTED_TEXT, carried=order, usage=usage)
+    for entry in summary.messages:
+        if not isinstance(entry, int):
+            _append_for_the_model(draft, entry)
+    tail = Tail.awaits_answer if waits else Tail.answered
+    draft.history = dataclasses.replace(draft.history, foldable=carried, tail=tail)
     draft.turn = dataclasses.replace(draft.turn, reentries=draft.turn.reentries + reopens)
     draft.compaction = dataclasses.replace(draft.compaction, unproven=True, count=draft.compaction.count + 1)
     _conclude(draft)
     tell_compaction(draft, "stored", folded=folded, carried=carried)
     tell_compaction(draft, "finished", folded=folded, carried=carried)
+    draft.compaction = dataclasses.replace(draft.compaction, context_tokens=None)
 
 
 def note_compaction_failure(draft: Draft) -> None:
     """Report that the summary failed; the history stays as it is."""
-    draft.book(draft.arguments.get("usage"))
+    _book(draft)
     _conclude(draft)
     tell_compaction(draft, "failed", error=draft.arguments["error"])
+
+
+def order_room(draft: Draft) -> None:
+    """Give up the attempt whose prompt was refused as too long, and owe a compaction before the step is asked again."""
+    draft.book(draft.arguments.get("usage"), lost=True)
+    draft.step = dataclasses.replace(
+        draft.step, stage=Stage.refused, attempt_open=False, failures=0, broken=0, startup_timeouts=0, retry_at=None
+    )
+    draft.compaction = dataclasses.replace(draft.compaction, need=Need.due)
 
 
 def order_compaction(draft: Draft) -> None:
     """Begin a step of its own for the compaction that was asked for."""
     draft.step = StepFacts(number=draft.step.number + 1)
-    draft.calls = ()
+    draft.calls = NO_CALLS
     draft.compaction = dataclasses.replace(draft.compaction, need=Need.requested)
     draft.set(interrupt_reason=None)
 
@@ -83,7 +94,7 @@ def insert_clear_boundary(draft: Draft) -> None:
     """Start the context anew, without a model call."""
     _mark(draft, "clear", CLEARED_TEXT)
     draft.history = dataclasses.replace(draft.history, foldable=0, tail=Tail.empty)
-    draft.compaction = dataclasses.replace(draft.compaction, need=Need.none, unproven=False)
+    draft.compaction = dataclasses.replace(draft.compaction, need=Need.none, unproven=False, context_tokens=None)
     draft.set(interrupt_reason=None)
 
 
@@ -115,9 +126,31 @@ def tell_compaction(
     )
 
 
+def _book(draft: Draft) -> None:
+    """Book what the model calls of a compaction used; one that called no model brings no usage, not even an unknown."""
+    if "usage" in draft.arguments:
+        draft.book(draft.arguments["usage"])
+    else:
+        draft.book_nothing()
+
+
+def _append_for_the_model(draft: Draft, message: Message) -> None:
+    draft.append(
+        message.role,
+        message.parts,
+        audience=Audience.model,
+        call_index=message.call_index,
+        partial=message.partial,
+        synthetic=True,
+        instead_of=message if message.position else None,
+    )
+
+
 def _conclude(draft: Draft) -> None:
     draft.compaction = dataclasses.replace(draft.compaction, need=Need.none, step=draft.step.number)
-    draft.step = StepFacts(number=draft.step.number, attempt=draft.step.attempt)
+    refused = draft.step.stage is Stage.refused
+    stage = Stage.refused if refused else Stage.done
+    draft.step = StepFacts(number=draft.step.number, stage=stage, attempt=draft.step.attempt)
 
 
 def _mark(

@@ -3,14 +3,31 @@
 from __future__ import annotations
 
 from turnwise.states.draft import Draft
-from turnwise.states.events import ErrorEvent
+from turnwise.states.errors import CONTEXT_OVERFLOW
+from turnwise.states.events import ErrorEvent, ErrorInfo
 from turnwise.states.names import StopReason
+from turnwise.states.step_calls import NO_CALLS
 from turnwise.states.writes.settling import end_step
 
 
 def set_error(draft: Draft) -> None:
     """Say what went wrong, and that the turn ended by it."""
     error = draft.arguments["error"]
+    draft.set(last_error=error, settled=True, promote=False)
+    end_step(draft, StopReason.error)
+    draft.events.append(ErrorEvent(error=error))
+
+
+def set_overflow(draft: Draft) -> None:
+    """Say that the prompt is too long for the model and that no room could be made, and that the turn ended by it."""
+    why = draft.arguments["error"]
+    error = ErrorInfo(
+        kind=CONTEXT_OVERFLOW,
+        message=f"the prompt is longer than the model's context window, and it could not be folded: {why.message}",
+        step=draft.step.number,
+        attempt=draft.step.attempt,
+        status=why.status,
+    )
     draft.set(last_error=error, settled=True, promote=False)
     end_step(draft, StopReason.error)
     draft.events.append(ErrorEvent(error=error))
@@ -23,5 +40,5 @@ def clear_error(draft: Draft) -> None:
 
 def restore_promises(draft: Draft) -> None:
     """Forget what no state promises: a state the table does not know, calls of another step."""
-    draft.calls = ()
+    draft.calls = NO_CALLS
     draft.set(stored_state=None)

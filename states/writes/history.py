@@ -5,19 +5,18 @@ from __future__ import annotations
 import dataclasses
 
 from turnwise.states.draft import Draft
-from turnwise.states.effects import CutHistory, EraseMessage, RecordReceipt
+from turnwise.states.effects import ERASED, CutHistory, DropQueued, EraseMessage, EraseText, PutProfile
 from turnwise.states.events import HistoryResetEvent, MessageEvent
+from turnwise.states.messages import Message
 from turnwise.states.names import Audience, Need, Tail
+from turnwise.states.step_calls import StepCalls
 from turnwise.states.writes.steps import lose_attempt
 
 
 def append_user_message(draft: Draft) -> None:
     """Append what the user said to the history."""
-    arguments = draft.arguments
-    message = draft.append("user", arguments["parts"], tail=Tail.awaits_answer)
-    client_id = arguments.get("client_id")
-    if client_id is not None:
-        draft.writes.append(RecordReceipt(client_id, arguments["content_digest"], message.id, queued=False))
+    message = draft.append("user", draft.arguments["parts"], tail=Tail.awaits_answer)
+    draft.record_receipt(message.id, queued=False)
 
 
 def cut_history(draft: Draft) -> None:
@@ -26,19 +25,50 @@ def cut_history(draft: Draft) -> None:
     lose_attempt(draft, "the history was edited")
     draft.writes.append(CutHistory(cut.position, cut.first_removed))
     draft.history = dataclasses.replace(draft.history, boundary=cut.boundary, foldable=cut.foldable)
-    draft.compaction = dataclasses.replace(draft.compaction, need=Need.none, unproven=False)
+    draft.compaction = dataclasses.replace(draft.compaction, need=Need.none, unproven=False, context_tokens=None)
     draft.history_changed()
     draft.events.append(HistoryResetEvent(first_removed=cut.first_removed))
 
 
-def blank_message(draft: Draft) -> None:
-    """Take the payload out of a message; its digest stays in the audit log."""
-    message = draft.arguments["erased"]
+def erase_content(draft: Draft) -> None:
+    """Take what was said out of messages, queue, labels, errors and reasons; digests without salt stay in the log."""
+    erasing = draft.arguments["erasing"]
+    for message in erasing.messages:
+        _blank_message(draft, message, told=message.id not in erasing.cut)
+    _erase_queued(draft, erasing.queued)
+    if erasing.profile is not None:
+        draft.set(profile=erasing.profile)
+        draft.writes.append(PutProfile(erasing.profile, draft.salt_of("profile")))
+    if erasing.errors:
+        error = draft.before.last_error
+        draft.set(last_error=error and error.model_copy(update={"message": ERASED}))
+        draft.writes.append(EraseText("errors"))
+    if erasing.reasons:
+        draft.set(interrupt_reason=None)
+        draft.writes.append(EraseText("reasons"))
+    if erasing.quarantine:
+        draft.writes.append(EraseText("quarantine"))
+
+
+def _blank_message(draft: Draft, message: Message, *, told: bool) -> None:
     draft.writes.append(EraseMessage(message))
-    blanked = {call.call_id: call.arguments for call in message.calls}
-    draft.calls = tuple(
-        dataclasses.replace(call, arguments=blanked.get(call.call_id, call.arguments)) for call in draft.calls
+    asked = {call.call_id for call in message.calls}
+    answered = {message.result.call_id} if message.result is not None else set()
+    draft.calls = StepCalls(
+        call.blanked(arguments=call.call_id in asked, answer=call.call_id in answered)
+        if call.call_id in asked | answered
+        else call
+        for call in draft.calls
     )
     draft.history_changed()
-    if message.audience is not Audience.model:
+    if told and message.audience is not Audience.model:
         draft.events.append(MessageEvent(message=message))
+
+
+def _erase_queued(draft: Draft, names: frozenset[str]) -> None:
+    waiting = [queued.id for queued in draft.queue if queued.id in names]
+    if waiting:
+        draft.queue = tuple(queued for queued in draft.queue if queued.id not in names)
+        draft.writes.extend(DropQueued(name, "deleted") for name in waiting)
+        draft.queue_changed()
+    draft.writes.extend(EraseText("queued", name) for name in sorted(names))

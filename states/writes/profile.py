@@ -43,7 +43,7 @@ def unmark_archived(draft: Draft) -> None:
 
 def _put(draft: Draft, profile: Profile) -> None:
     draft.set(profile=profile)
-    draft.writes.append(PutProfile(profile))
+    draft.writes.append(PutProfile(profile, draft.salt_of("profile")))
 
 
 def _inherit(draft: Draft, inheritance: Inheritance) -> None:
@@ -59,7 +59,7 @@ def _inherit(draft: Draft, inheritance: Inheritance) -> None:
         foldable=inheritance.foldable,
     )
     for message in messages:
-        draft.writes.append(InsertMessage(message))
+        draft.writes.append(InsertMessage(message, draft.salt_of(message.id)))
         if message.audience is not Audience.model:
             draft.events.append(MessageEvent(message=without_metadata(message)))
     if inheritance.boundary:

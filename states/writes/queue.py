@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from turnwise.states.draft import Draft
-from turnwise.states.effects import DropQueued, PutQueued, RecordReceipt
+from turnwise.states.effects import DropQueued, PutQueued
 from turnwise.states.messages import QueuedMessage
 from turnwise.states.names import Tail
 from turnwise.states.writes.turns import start_turn
@@ -14,7 +16,7 @@ def enqueue_last(draft: Draft) -> None:
     queued = _accept(draft)
     draft.queue = (*draft.queue, queued)
     # The serial is above every rank in use: each waiting message has taken one number of its own.
-    draft.writes.append(PutQueued(queued, rank=draft.serial))
+    draft.writes.append(PutQueued(queued, draft.serial, draft.salt_of("queue", queued.id)))
     draft.queue_changed()
 
 
@@ -31,6 +33,8 @@ def take_queue_head(draft: Draft) -> None:
     draft.tell_closing()
     start_turn(draft)
     head = draft.take_queue_head()
+    given = None if "parts" in draft.arguments else draft.arguments.get("trace")
+    draft.turn = dataclasses.replace(draft.turn, trace=draft.traces.get(head.id, given))
     draft.append("user", head.parts, message_id=head.id, tail=Tail.awaits_answer)
     draft.queue_changed()
 
@@ -48,7 +52,7 @@ def change_queued(draft: Draft) -> None:
     place, queued = _named(draft)
     changed = QueuedMessage(id=queued.id, parts=draft.arguments["parts"], accepted_at=queued.accepted_at)
     draft.queue = (*draft.queue[:place], changed, *draft.queue[place + 1 :])
-    draft.writes.append(PutQueued(changed, rank=None))
+    draft.writes.append(PutQueued(changed, None, draft.salt_of("queue", changed.id)))
     draft.queue_changed()
 
 
@@ -70,16 +74,18 @@ def move_to_head(draft: Draft) -> None:
 
 
 def _accept(draft: Draft) -> QueuedMessage:
-    arguments = draft.arguments
-    queued = QueuedMessage(id=draft.next_message_id(), parts=arguments["parts"], accepted_at=draft.now)
-    client_id = arguments.get("client_id")
-    if client_id is not None:
-        draft.writes.append(RecordReceipt(client_id, arguments["content_digest"], queued.id, queued=True))
+    queued = QueuedMessage(id=draft.next_message_id(), parts=draft.arguments["parts"], accepted_at=draft.now)
+    draft.record_receipt(queued.id, queued=True)
+    trace = draft.arguments.get("trace")
+    if trace is not None:
+        draft.traces = {**draft.traces, queued.id: trace}
     return queued
 
 
 def _rerank(draft: Draft) -> None:
-    draft.writes.extend(PutQueued(queued, rank=rank) for rank, queued in enumerate(draft.queue, start=1))
+    draft.writes.extend(
+        PutQueued(queued, rank, draft.salt_of("queue", queued.id)) for rank, queued in enumerate(draft.queue, start=1)
+    )
 
 
 def _named(draft: Draft) -> tuple[int, QueuedMessage]:

@@ -5,14 +5,18 @@ from __future__ import annotations
 import dataclasses
 
 from turnwise.states.draft import Draft
+from turnwise.states.effects import NoteReason
 from turnwise.states.names import Need, Stage, StopReason, Tail
 
 
 def note_interrupt(draft: Draft) -> None:
     """Note why the user said stop; partial work is settled next."""
+    reason = draft.arguments.get("reason")
+    if reason is not None:
+        draft.writes.append(NoteReason(reason, draft.salt_of("reason")))
     draft.set(
         settled=False,
-        interrupt_reason=draft.arguments.get("reason"),
+        interrupt_reason=reason,
         promote=draft.limits.promote_after_interrupt,
     )
 
@@ -31,9 +35,8 @@ def commit_partial(draft: Draft) -> None:
     draft.step = dataclasses.replace(draft.step, attempt_open=False)
     if partial is not None and partial.parts:
         tail = Tail.awaits_answer if partial.calls else Tail.partial
-        draft.append("assistant", partial.parts, tail=tail, partial=True)
-        for call in partial.calls:
-            draft.put_call(call)
+        draft.append("assistant", partial.parts, tail=tail, partial=True, reply=partial)
+        draft.put_calls(*partial.calls)
 
 
 def mark_settled(draft: Draft) -> None:

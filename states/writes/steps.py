@@ -9,6 +9,7 @@ from turnwise.states.effects import GrantLease
 from turnwise.states.events import AttemptDiscardedEvent, RetryEvent
 from turnwise.states.facts import Lease, StepFacts
 from turnwise.states.names import ChatState, Stage, Tail
+from turnwise.states.step_calls import NO_CALLS
 from turnwise.states.writes.compaction import measure_context, tell_compaction
 
 
@@ -27,9 +28,11 @@ def drop_lease(draft: Draft) -> None:
 
 def begin_step(draft: Draft) -> None:
     """Begin a new step, unless the last one has still to be answered by the model."""
-    if draft.step.stage is not Stage.asking:
+    if draft.step.stage is Stage.refused:
+        draft.step = dataclasses.replace(draft.step, stage=Stage.asking)
+    elif draft.step.stage is not Stage.asking:
         draft.step = StepFacts(number=draft.step.number + 1, stage=Stage.asking)
-        draft.calls = ()
+        draft.calls = NO_CALLS
         draft.turn = dataclasses.replace(draft.turn, steps=draft.turn.steps + 1, ended_by=None)
 
 
@@ -39,6 +42,11 @@ def start_attempt(draft: Draft) -> None:
     draft.step = dataclasses.replace(draft.step, attempt=draft.step.attempt + 1, attempt_open=True, retry_at=None)
     if draft.before.state is ChatState.compacting:
         tell_compaction(draft, "started")
+
+
+def take_back_attempt(draft: Draft) -> None:
+    """Take back what the attempt had shown."""
+    _take_back(draft, draft.arguments["error"].kind)
 
 
 def discard_attempt(draft: Draft) -> None:
@@ -54,6 +62,7 @@ def discard_attempt(draft: Draft) -> None:
         broken=step.broken + arguments.get("opened", False),
         startup_timeouts=step.startup_timeouts + 1 if error.kind == "startup_timeout" else 0,
         retry_at=retry_at,
+        retry_delay=arguments["delay"],
     )
     draft.events.append(
         RetryEvent(step=step.number, attempt=step.attempt, delay=arguments["delay"], error=error, retry_at=retry_at)
@@ -73,7 +82,7 @@ def commit_reply(draft: Draft) -> None:
     reply = draft.arguments["reply"]
     tail = Tail.awaits_answer if reply.calls else Tail.answered
     if reply.parts:
-        draft.append("assistant", reply.parts, tail=tail)
+        draft.append("assistant", reply.parts, tail=tail, reply=reply)
     else:
         draft.history = dataclasses.replace(draft.history, tail=tail)
     draft.book(reply.usage)

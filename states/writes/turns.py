@@ -9,15 +9,20 @@ from turnwise.states.draft import Draft
 from turnwise.states.events import TurnFinishedEvent
 from turnwise.states.facts import StepFacts, TurnFacts
 from turnwise.states.names import StopReason
+from turnwise.states.step_calls import NO_CALLS
 
 
 def start_turn(draft: Draft) -> None:
     """Begin a new turn, with a fresh budget."""
+    if draft.turn.open:
+        draft.ended = draft.ended or draft.turn
     draft.turn = TurnFacts(
         number=draft.turn.number + 1,
         first_step=draft.step.number + 1,
+        after=draft.history.length,
         started_at=draft.now,
         open=True,
+        trace=draft.arguments.get("trace"),
     )
     _leave_step(draft)
 
@@ -27,9 +32,11 @@ def reopen_turn(draft: Draft) -> None:
     draft.turn = TurnFacts(
         number=draft.turn.number,
         first_step=draft.turn.first_step,
+        after=draft.turn.after,
         started_at=draft.now,
         open=True,
         usage=draft.turn.usage,
+        trace=draft.arguments.get("trace"),
     )
     _leave_step(draft)
 
@@ -40,6 +47,7 @@ def finish_turn(draft: Draft) -> None:
     if not turn.open:
         return
     reason = turn.ended_by or StopReason.end_turn
+    draft.ended = turn
     draft.turn = dataclasses.replace(turn, open=False)
     draft.set(stop_reason=reason)
     draft.closing.append(
@@ -62,5 +70,5 @@ def name_spent_budget(draft: Draft) -> None:
 
 def _leave_step(draft: Draft) -> None:
     draft.step = StepFacts(number=draft.step.number, attempt=draft.step.attempt)
-    draft.calls = ()
+    draft.calls = NO_CALLS
     draft.set(stop_reason=None, promote=False, interrupt_reason=None, settled=True)

@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from typing import Any, Final
 
@@ -20,6 +21,7 @@ from turnwise.states.calls import ClientTool
 from turnwise.states.errors import FatalToolError, ModelError
 from turnwise.states.messages import Message, TextPart
 from turnwise.states.usage import Usage
+from turnwise.testing.simulation.mischief import Mischief
 from turnwise.testing.strict import faults_in
 
 CLIENT_TOOLS = (
@@ -65,12 +67,13 @@ class SimulatedModel:
     provider = "simulated"
     context_limit = CONTEXT_LIMIT
 
-    def __init__(self, random: Random, clock: Clock, outside: Outside) -> None:
+    def __init__(self, random: Random, clock: Clock, outside: Outside, mischief: Mischief) -> None:
         self.calm = False
         """Whether it has stopped failing and stalling."""
         self._random = random
         self._clock = clock
         self._outside = outside
+        self._mischief = mischief
         self._serial = 0
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelPart]:
@@ -82,6 +85,7 @@ class SimulatedModel:
         stalls_after = self._random.randrange(len(parts) + 1) if self._is_bad(0.05) else None
         for number, part in enumerate(parts):
             await self._pause()
+            await self._mischief.act("model")
             if number == stalls_after:
                 await anyio.sleep_forever()
             if number == fails_after:
@@ -92,6 +96,7 @@ class SimulatedModel:
         """Return a summary, most of the time."""
         self._look_at(request)
         await self._pause()
+        await self._mischief.act("summary")
         if self._is_bad(0.2):
             raise self._error()
         text = "" if self._is_bad(0.1) else f"summary of {len(request.messages)}"
@@ -122,7 +127,9 @@ class SimulatedModel:
         return ModelPart("tool_call", id=random.choice([call_id, "same"]), name=tool.name, arguments=arguments)
 
     def _error(self) -> ModelError:
-        kind = self._random.choice(["overloaded", "network", "rate_limit", "server_error", "bad_request"])
+        kind = self._random.choice(
+            ["overloaded", "network", "rate_limit", "server_error", "bad_request", "context_overflow"]
+        )
         return ModelError(kind)
 
     def _is_bad(self, chance: float) -> bool:
@@ -139,18 +146,22 @@ def _properties(tool: ToolSpec) -> dict[str, Any]:
     return dict(tool.schema.get("properties", {}))
 
 
-def simulated_tools(random: Random, clock: Clock, outside: Outside) -> list[Tool]:
-    """Return tools of each kind: at most once, at least once, and one that only looks."""
+async def _work(random: Random, clock: Clock, mischief: Mischief) -> None:
+    """Do what a tool does: take its time, succeed or fail."""
+    for _ in range(random.randrange(4)):
+        await anyio.lowlevel.checkpoint()
+    if random.random() < 0.3:
+        await sleep(clock, random.choice([1, 20, 50]))
+    await mischief.act("tool")
+    if random.random() < 0.1:
+        raise ValueError("the tool failed")
+    if random.random() < 0.02:
+        raise FatalToolError("the tool gave up")
 
-    async def act() -> None:
-        for _ in range(random.randrange(4)):
-            await anyio.lowlevel.checkpoint()
-        if random.random() < 0.3:
-            await sleep(clock, random.choice([1, 20, 50]))
-        if random.random() < 0.1:
-            raise ValueError("the tool failed")
-        if random.random() < 0.02:
-            raise FatalToolError("the tool gave up")
+
+def simulated_tools(random: Random, clock: Clock, outside: Outside, mischief: Mischief) -> list[Tool]:
+    """Return tools of each kind: at most once, at least once, and one that only looks."""
+    act = partial(_work, random, clock, mischief)
 
     @tool
     async def pay(what: str, context: ToolContext) -> str:
@@ -166,7 +177,10 @@ def simulated_tools(random: Random, clock: Clock, outside: Outside) -> list[Tool
         await act()
         return f"sent {what}"
 
-    @tool(crash="at_least_once")
+    async def recall(_context: ToolContext) -> None:
+        await mischief.act("reconcile")
+
+    @tool(crash="at_least_once", reconcile=recall)
     async def note(what: str, context: ToolContext) -> str:
         """Note something down; the same key notes it once."""
         outside.start(context, once=False)
@@ -184,11 +198,12 @@ def simulated_tools(random: Random, clock: Clock, outside: Outside) -> list[Tool
     return [pay, transfer, note, look]
 
 
-def simulated_strategy(random: Random) -> CompactionStrategy:
+def simulated_strategy(random: Random, mischief: Mischief) -> CompactionStrategy:
     """Return a strategy that keeps the latest messages, folds nothing, or fails."""
 
     async def fold(messages: Sequence[Message], _budget: Budget) -> Folded | None:
         await anyio.lowlevel.checkpoint()
+        await mischief.act("strategy")
         chance = random.random()
         if chance < 0.1:
             raise ValueError("the strategy failed")

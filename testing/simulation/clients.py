@@ -55,6 +55,8 @@ class Clients:
         self._outside = outside
         self._accepted: dict[tuple[str, str], int] = {}
         """The version that accepted each message, by chat and id."""
+        self._erased: set[tuple[str, str]] = set()
+        """The calls whose results somebody wanted erased, by chat and id: nobody knows any more what these were."""
         self._serial = 0
         self._forks = 0
 
@@ -107,6 +109,8 @@ class Clients:
             taken = await engine.submit_tool_results(chat_id, others)
         except REFUSALS:
             return
+        if all((chat_id, call.call_id) in self._erased for call in calls):
+            return
         self.problems.append(f"{chat_id}: other results for answered calls were taken, as {taken}")
 
     def _answer(self, chat_id: str, call: ToolCall) -> JsonValue:
@@ -139,7 +143,10 @@ class Clients:
         """Have said nothing."""
         messages = await engine.messages(chat_id)
         if messages:
-            await engine.erase_message(chat_id, self._random.choice(messages).id)
+            chosen = self._random.choice(messages)
+            if chosen.result is not None:
+                self._erased.add((chat_id, chosen.result.call_id))
+            await engine.erase_message(chat_id, chosen.id)
 
     async def change_queue(self, engine: Engine, chat_id: str) -> None:
         """Change, drop or prefer a message that waits."""

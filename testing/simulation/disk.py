@@ -10,9 +10,11 @@ from typing import TypeVar
 import anyio
 
 from turnwise.persistence import reading
+from turnwise.persistence.connection import meaning_of
 from turnwise.persistence.sqlite import SQLiteStore
 from turnwise.persistence.writer import Work
 from turnwise.states.errors import StoreError
+from turnwise.testing.simulation.mischief import Mischief
 
 _T = TypeVar("_T")
 
@@ -43,9 +45,12 @@ class SimulatedStore(SQLiteStore):
     before and after each transaction: it may take time, and it may kill the process this store stands for.
     """
 
-    def __init__(self, disk: Disk, *, now: Callable[[], datetime], pause: Callable[[str], Awaitable[None]]) -> None:
+    def __init__(
+        self, disk: Disk, *, now: Callable[[], datetime], pause: Callable[[str], Awaitable[None]], mischief: Mischief
+    ) -> None:
         super().__init__(None, now=now)
         self._disk = disk
+        self._mischief = mischief
         self._pause = pause
         self._open = False
         self.dead = False
@@ -72,9 +77,11 @@ class SimulatedStore(SQLiteStore):
         connection.execute("BEGIN IMMEDIATE")
         try:
             done = work(connection)
-        except BaseException:
+        except BaseException as error:
             connection.execute("ROLLBACK")
             self._transactions.forget()
+            if isinstance(error, sqlite3.Error):
+                raise meaning_of(error, "simulated") from error
             raise
         connection.execute("COMMIT")
         await self._live("after")
@@ -82,7 +89,14 @@ class SimulatedStore(SQLiteStore):
 
     async def _read(self, question: Callable[[sqlite3.Connection], _T]) -> _T:
         await self._live("read")
-        return reading.in_one_snapshot(self._disk.connection, question)
+        connection = self._disk.connection
+        self._mischief.break_a_read(connection)
+        try:
+            return reading.in_one_snapshot(connection, question)
+        except sqlite3.Error as error:
+            raise meaning_of(error, "simulated") from error
+        finally:
+            connection.row_factory = None
 
     async def _live(self, moment: str) -> None:
         if not self.dead:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -11,10 +12,10 @@ import anyio
 import anyio.lowlevel
 from anyio.abc import TaskGroup
 
-from turnwise.engine.engine import Engine, EngineClosed
+from turnwise.engine.engine import Engine
 from turnwise.engine.settings import CompactionPolicy, RetryPolicy, Settings
 from turnwise.engine.tools import Tool
-from turnwise.states.errors import BrokenPromise, StoreError, TurnwiseError
+from turnwise.states.errors import BrokenPromise, EngineClosed, StoreError, TurnwiseError
 from turnwise.states.names import ChatState
 from turnwise.testing.clock import ManualClock
 from turnwise.testing.simulation.actors import (
@@ -28,14 +29,20 @@ from turnwise.testing.simulation.actors import (
 from turnwise.testing.simulation.checks import problems_of
 from turnwise.testing.simulation.clients import REFUSALS, Clients
 from turnwise.testing.simulation.disk import Disk, SimulatedStore
+from turnwise.testing.simulation.mischief import Mischief
+from turnwise.testing.simulation.order import in_order
 from turnwise.testing.simulation.subscribers import Subscriber
 
 LEASE = 30.0
-Toolmaker = Callable[[Random, ManualClock, Outside], list[Tool]]
+ROUNDS_TO_REST = 150
+"""In which every chat must come to rest: some 2,600 s, less than by how much the wall clock may have been set back."""
+Toolmaker = Callable[[Random, ManualClock, Outside, Mischief], list[Tool]]
 
 
 class _Mortal(Engine):
     """An engine whose process can die: then nobody lets chats go or says goodbye."""
+
+    _patience = 0
 
     def die(self) -> None:
         self._worker = None
@@ -49,7 +56,7 @@ class Node:
     engine: _Mortal
     store: SimulatedStore
     scope: anyio.CancelScope
-    visits: set[anyio.CancelScope] = field(default_factory=set)
+    visits: list[anyio.CancelScope] = field(default_factory=list)
     """Those of the subscribers that follow a chat here."""
     up: anyio.Event = field(default_factory=anyio.Event)
     down: anyio.Event = field(default_factory=anyio.Event)
@@ -64,6 +71,7 @@ class World:
         rounds: how often the world turns before it calms down and every chat has to come to rest.
         tools: makes the tools of the chats; turnwise's own simulated ones by default.
         settings: the engines' settings.
+        mischief: what goes wrong in it that is nobody's doing.
     """
 
     def __init__(
@@ -74,12 +82,14 @@ class World:
         rounds: int = 25,
         tools: Toolmaker = simulated_tools,
         settings: Settings | None = None,
+        mischief: Mischief | None = None,
     ) -> None:
         self.seed = seed
         self.random = Random(seed)  # noqa: S311 - the dice of a simulation
         self.clock = ManualClock()
         self._began = self.clock.now()
         self.outside = Outside()
+        self.mischief = mischief or Mischief(seed)
         self.problems: list[str] = []
         self.trace: list[str] = []
         """What happened, in order: the same for the same seed."""
@@ -88,9 +98,11 @@ class World:
         self._toolmaker = tools
         self._settings = settings or self._drawn_settings()
         self._disk = Disk()
-        self._model = SimulatedModel(self.random, self.clock, self.outside)
+        self._model = SimulatedModel(self.random, self.clock, self.outside, self.mischief)
         self._nodes: list[Node] = []
         self._clients = Clients(self.random, self.outside)
+        self._victims = Clients(self.mischief.random, Outside())
+        """What clients do to the chat whose rows somebody damages: nothing is promised them."""
         self._subscribers: list[Subscriber] = []
         self._boots = 0
         self._calm = False
@@ -98,16 +110,21 @@ class World:
     async def run(self) -> list[str]:
         """Live the world to its end and return what went wrong in it: nothing, if turnwise keeps its promises."""
         try:
-            async with anyio.create_task_group() as tasks:
-                await self._boot(tasks)
-                for _ in range(self._chat_count):
-                    await self._create_chat(tasks)
-                for _ in range(self._rounds):
-                    await self._turn(tasks)
-                await self._come_to_rest(tasks)
-                await self._check()
-                tasks.cancel_scope.cancel()
+            with in_order():
+                async with anyio.create_task_group() as tasks:
+                    await self._boot(tasks)
+                    for _ in range(self._chat_count):
+                        await self._create_chat(tasks)
+                    await self._create_victim()
+                    for number in range(self._rounds):
+                        await self._turn(tasks)
+                        await self._harm(tasks, number)
+                    await self._come_to_rest(tasks)
+                    await self._check()
+                    self.mischief.end.set()
+                    tasks.cancel_scope.cancel()
         finally:
+            self.mischief.end.set()
             self._disk.close()
         return self.problems
 
@@ -131,6 +148,27 @@ class World:
             await self._boot(tasks)
         await self._settle(self.random.randrange(12))
 
+    async def _harm(self, tasks: TaskGroup, number: int) -> None:
+        """Let clients act on the chat that is to be damaged, or is; damage it; and let the wall clock step."""
+        step = self.mischief.step_of_the_clock()
+        if step:
+            self._note(f"the clock steps by {step:g} s")
+            self.mischief.stepped = True
+            self.clock.step(step)
+        victim = self._victims.chats[0]
+        if number in self.mischief.damages_at:
+            self._note(f"somebody writes {self.mischief.damage(self._disk.connection, victim)}")
+        elif self._nodes and self.mischief.random.random() < 0.3:
+            tasks.start_soon(self._act_on_victim, victim)
+
+    async def _act_on_victim(self, victim: str) -> None:
+        if not self._nodes:
+            return
+        engine = self.mischief.random.choice(self._nodes).engine
+        deed = self._victims.deed()
+        with contextlib.suppress(TurnwiseError):
+            await deed(engine, victim)
+
     async def _act(self, chat_id: str) -> None:
         """Do what a client does, on any process; what is refused leaves everything as it was."""
         if not self._nodes:
@@ -152,12 +190,15 @@ class World:
     async def _boot(self, tasks: TaskGroup) -> None:
         self._boots += 1
         name = f"n{self._boots}"
-        store = SimulatedStore(self._disk, now=self.clock.now, pause=self._pause)
+        store = SimulatedStore(self._disk, now=self.clock.now, pause=self._pause, mischief=self.mischief)
         engine = _Mortal(
             store,
             model=self._model,
-            tools=self._toolmaker(self.random, self.clock, self.outside),
+            tools=self._toolmaker(self.random, self.clock, self.outside, self.mischief),
             settings=self._settings,
+            reminders=[self.mischief.remind],
+            prepare_messages=self.mischief.prepare_messages,
+            observers=[self.mischief.observer],
             clock=self.clock,
         )
         node = Node(name, engine, store, anyio.CancelScope())
@@ -218,11 +259,11 @@ class World:
 
     async def _come_to_rest(self, tasks: TaskGroup) -> None:
         """Stop all mischief: with a live worker every chat must come to rest in a bounded number of steps."""
-        self._calm = self._model.calm = True
+        self._calm = self._model.calm = self.mischief.over = True
         if not self._nodes:
             await self._boot(tasks)
         engine = self._nodes[0].engine
-        for _ in range(400):
+        for _ in range(ROUNDS_TO_REST):
             await self._settle(60)
             moving = [chat_id for chat_id in self._clients.chats if not await self._rests(engine, chat_id)]
             if not moving:
@@ -245,7 +286,8 @@ class World:
 
     async def _check(self) -> None:
         store, keep = self._nodes[0].store, self._settings.keep_parts
-        pruned = keep is not None and self.clock.now() - self._began >= timedelta(seconds=keep)
+        elapsed = timedelta(days=1) if self.mischief.stepped else self.clock.now() - self._began
+        pruned = keep is not None and elapsed >= timedelta(seconds=keep)
         for chat_id in self._clients.chats:
             self.problems += await problems_of(store, chat_id, pruned=pruned)
             kept = [message.id for message in await store.history(chat_id)]
@@ -256,18 +298,40 @@ class World:
                 for message_id in wanted
                 if kept.count(message_id) != 1
             ]
+        await self._check_the_list(self._nodes[0].engine)
         for subscriber in self._subscribers:
             self.problems += await subscriber.problems(store, pruned=pruned)
         self.problems += self._clients.problems
+        victim = self._victims.chats[0]
         self.problems += [
-            f"{call} was paid {count} times" for call, count in self.outside.payments.items() if count > 1
+            f"{call} was paid {count} times"
+            for call, count in self.outside.payments.items()
+            if count > 1 and call[0] != victim
         ]
         self.problems += [
             f"the model was asked {count} times for {attempt}"
             for attempt, count in self.outside.attempts.items()
-            if count > 1
+            if count > 1 and attempt[0] != victim
         ]
-        self.problems += self.outside.faults
+        self.problems += [fault for fault in self.outside.faults if victim not in fault]
+
+    async def _check_the_list(self, engine: Engine) -> None:
+        """Every chat is listed, the damaged one too; whatever is asked of that one is answered or refused by name."""
+        victim = self._victims.chats[0]
+        listed = {chat.id for chat in (await engine.list_chats(limit=100)).items}
+        missing = {*self._clients.chats, victim} - listed
+        if missing:
+            self.problems.append(f"the list of chats leaves out {sorted(missing)}")
+        for question in (engine.get_chat, engine.messages, engine.explain, engine.audit, engine.verify):
+            with contextlib.suppress(TurnwiseError):
+                await question(victim)
+
+    async def _create_victim(self) -> None:
+        chat = None
+        while chat is None:
+            with contextlib.suppress(TurnwiseError):
+                chat = await self.mischief.random.choice(self._nodes).engine.create_chat(client_tools=CLIENT_TOOLS)
+        self._victims.chats.append(chat.id)
 
     async def _create_chat(self, tasks: TaskGroup) -> None:
         while True:
@@ -287,12 +351,12 @@ class World:
             if self._nodes:
                 node = self.random.choice(self._nodes)
                 with anyio.CancelScope() as visit:
-                    node.visits.add(visit)
+                    node.visits.append(visit)
                     try:
                         await subscriber.follow(node.engine)
-                    except StoreError:
+                    except (StoreError, EngineClosed):
                         self._note(f"a subscriber loses {node.name}")
-                node.visits.discard(visit)
+                node.visits.remove(visit)
             await self._settle(5)
 
     def _drawn_settings(self) -> Settings:
@@ -314,7 +378,7 @@ class World:
                 context_limit=CONTEXT_LIMIT,
                 after_final_step=random.choice(["continue", "rest"]),
                 timeout=15,
-                strategy=simulated_strategy(random) if random.random() < 0.3 else None,
+                strategy=simulated_strategy(random, self.mischief) if random.random() < 0.3 else None,
             ),
             keep_parts=random.choice([None, 0.1, 10]),
         )

@@ -33,6 +33,7 @@ class Crew:
     def on(cls, place: Place) -> Iterator[Crew]:
         """Give a crew, and kill at the end whoever is left of it."""
         crew = cls(place)
+        place.words.touch()
         try:
             yield crew
         finally:
@@ -45,6 +46,12 @@ class Crew:
         worker = self._start(worker_process.work, doom)
         self.workers.append(worker)
         return worker
+
+    async def at_work(self) -> None:
+        """Wait until every worker runs, and hears SIGTERM."""
+        for worker in self.workers:
+            while f"worker {worker.pid} runs" not in self.place.words.read_text():  # noqa: ASYNC110 - no event comes from there
+                await anyio.sleep(0.01)
 
     def submit(self, chat_id: str, doom: Doom) -> BaseProcess:
         """Start a client that answers a chat's calls."""
@@ -90,5 +97,7 @@ class Crew:
 
 
 def _send(process: BaseProcess, sent: signal.Signals) -> None:
+    """Send a signal; a process that has ended, be it since the last look, needs none."""
     if process.pid is not None and process.is_alive():
-        os.kill(process.pid, sent)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, sent)

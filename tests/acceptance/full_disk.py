@@ -61,7 +61,7 @@ async def live(folder: Path, outside: Path, filled: Callable[[Path], contextlib.
             await anyio.sleep(0.3)
             read = [(await engine.get_chat(chat_id)).id for chat_id in accepted]
         for chat_id in accepted:
-            with anyio.move_on_after(20):
+            with anyio.move_on_after(120):
                 rested = await engine.wait(chat_id, until=["waiting", "error"])
                 while rested.state == "error" or rested.queued:
                     await engine.resume(chat_id)

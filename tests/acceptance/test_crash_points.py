@@ -32,9 +32,7 @@ WHOLE = [
 def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, bool]]:
     """Return a folder of databases that dead processes left, and which points they died at."""
     folder = tmp_path_factory.mktemp("dead")
-    told = subprocess.run(
-        [sys.executable, one_life.__file__, str(folder)], check=True, capture_output=True, text=True, timeout=60
-    )
+    told = subprocess.run([sys.executable, one_life.__file__, str(folder)], check=True, capture_output=True, text=True)
     lines = map(json.loads, told.stdout.splitlines())
     return folder, {line["point"]: line["killed"] for line in lines}
 

@@ -24,8 +24,6 @@ from turnwise import Engine, Settings
 from turnwise.providers.demo import DemoModel
 from turnwise.states.events import Event, PartEvent
 
-pytestmark = pytest.mark.timeout(60)
-
 LONG = 600.0
 """A lease that does not run out in a test."""
 SHORT = 1.0
@@ -103,6 +101,7 @@ async def test_workers_are_replaced_one_by_one_and_every_chat_finishes(url: str,
     async with client_of(place) as client:
         with Crew.on(place) as crew:
             old = [crew.hire() for _ in range(3)]
+            await crew.at_work()
             accepted = await begun(client, *["Please: note pay slow"] * 50)
             for worker in old:
                 crew.hire()

@@ -1,6 +1,7 @@
 """Torture: hundreds of chats, and workers that die, freeze, wake and are replaced; one seed decides what is done.
 
-Real processes run in real time, so the same seed does the same things, at moments that differ.
+Real processes run in real time, so the same seed does the same things, at moments that differ. How much is done does
+not hang on how fast the machine is.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ _PLACES = (
 )
 _ERRANDS = ("pay", "note", "book", "ask", "pay note", "pay ask", "book note ask", "note note pay", "")
 _MANNERS = ("", "", "full", "flaky", "slow", "full flaky")
+_ROUNDS: Final = 4
+"""How often the whole program is done at least."""
 PATIENCE: Final = 90.0
 """Seconds in which every chat must come to rest once the mischief is over."""
 
@@ -54,6 +57,7 @@ class Torture:
     place: Place
     seed: int
     seconds: float
+    """It lasts so long, and longer if there is more to do by then."""
     chats: int
     workers: int = 4
     mischief: Sequence[Mischief] = ()
@@ -68,6 +72,7 @@ class Torture:
     def __post_init__(self) -> None:
         self._random = Random(self.seed)  # noqa: S311 - the dice of the torturer
         self._deck: list[Deed] = []
+        self._dealt = 0
 
     async def run(self) -> list[str]:
         """Torture, let the chats come to rest, and return every promise that was broken."""
@@ -80,21 +85,28 @@ class Torture:
 
     async def _torment(self, crew: Crew, client: Engine) -> None:
         async with anyio.create_task_group() as tasks:
-            for _ in range(self.chats):
-                tasks.start_soon(self._begin, client)
-            with anyio.move_on_after(self.seconds):
-                while True:
-                    self.deeds["died of their doom"] += crew.bury()
-                    while len(crew.workers) < self.workers:
-                        crew.hire(self._doom())
-                    await anyio.sleep(self._random.uniform(0.01, 0.15))
-                    self._strike(crew, client, tasks)
+            began, begun = anyio.current_time(), 0
+            while (done := self._done(anyio.current_time() - began)) < 1 or not self.deeds["died of their doom"]:
+                self.deeds["died of their doom"] += crew.bury()
+                while len(crew.workers) < self.workers:
+                    crew.hire(self._doom())
+                while begun < self.chats * min(done, 1):
+                    begun += 1
+                    tasks.start_soon(self._begin, client)
+                await anyio.sleep(self._random.uniform(0.01, 0.15))
+                self._strike(crew, client, tasks)
+
+    def _done(self, seconds: float) -> float:
+        """Return what part of the torture is over after so many seconds."""
+        dealt = self._dealt / (_ROUNDS * sum(times for _, times in self._program()))
+        return min(dealt, seconds / self.seconds) if self.seconds else dealt
 
     def _strike(self, crew: Crew, client: Engine, tasks: TaskGroup) -> None:
         if not self._deck:
             self._deck = [deed for deed, times in self._program() for _ in range(times)]
             self._random.shuffle(self._deck)
         deed = self._deck.pop()
+        self._dealt += 1
         self.deeds[deed.__name__.strip("_")] += 1
         tasks.start_soon(deed, crew, client)
 
@@ -140,7 +152,6 @@ class Torture:
     # What clients do
 
     async def _begin(self, client: Engine) -> None:
-        await anyio.sleep(self._random.uniform(0, self.seconds))
         chat = await self._persist(lambda: client.create_chat(client_tools=[ASK]))
         self._accepted[chat.id] = []
         await self._send(client, chat.id)

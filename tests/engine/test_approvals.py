@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from pydantic import JsonValue
 
-from turnwise import ConflictingReplay, Engine, InvalidContent, ToolResult, tool
+from turnwise import (
+    ConflictingReplay,
+    Engine,
+    InvalidContent,
+    Settings,
+    ToolCall,
+    ToolContext,
+    ToolResult,
+    tool,
+)
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 
 ran: list[str] = []
@@ -101,3 +112,95 @@ async def test_an_interrupt_closes_a_call_that_waits_for_approval() -> None:
         assert (stopped.state, stopped.settled, stopped.open_calls) == ("interrupted", True, [])
         assert ran == ["look at it"]
         assert (await engine.verify(chat.id)).ok
+
+
+async def test_an_approved_call_runs_with_the_arguments_that_the_client_edited_and_both_are_on_record() -> None:
+    model = asking()
+    answer = ToolResult("p", {"approved": True, "arguments": {"amount": "5"}, "reason": "less"})
+    async with Engine("sqlite://", model=model, tools=[pay, look]) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, "pay")
+        planned = {record.writes[0].digest for record in await engine.audit(chat.id) if record.writes}
+        receipt = await engine.submit_tool_results(chat.id, [answer])
+        await engine.wait(chat.id)
+
+        assert ran == ["look at it", "pay 5"]
+        history = await engine.messages(chat.id)
+        assert history[1].calls[0].arguments == {"amount": 3}
+        result = next(message.result for message in history if message.result and message.result.call_id == "p")
+        assert (result.output, result.edited_arguments) == ("paid 5", {"amount": 5})
+        told = {call_id: output for call_id, output, _ in results(model)}["p"]
+        assert told == '[The user allowed this call with other arguments: {"amount":5}]\npaid 5'
+
+        approved = [w for record in await engine.audit(chat.id) for w in record.writes if "approved" in w.kind]
+        assert len(approved) == 1
+        assert approved[0].digest not in planned
+        assert (await engine.verify(chat.id)).ok
+        again = await engine.submit_tool_results(chat.id, [answer])
+        assert (again.receipt_id, again.replayed) == (receipt.receipt_id, True)
+        with pytest.raises(ConflictingReplay):
+            await engine.submit_tool_results(chat.id, [ToolResult("p", {"approved": True, "arguments": {"amount": 6}})])
+
+
+async def test_the_call_keeps_what_the_model_asked_for_beside_what_it_runs_with() -> None:
+    facts: list[object] = []
+
+    @tool(name="pay", policy="ask")
+    async def spy(amount: int, context: ToolContext) -> str:
+        """Pay."""
+        facts.extend((await engine.get_chat(context.chat_id)).open_calls)
+        return str(amount)
+
+    async with Engine("sqlite://", model=asking(), tools=[spy, look]) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, "pay")
+        await engine.submit_tool_results(chat.id, [ToolResult("p", {"approved": True, "arguments": {"amount": 5}})])
+        await engine.wait(chat.id)
+    (call,) = facts
+    assert isinstance(call, ToolCall)
+    assert (call.arguments, call.asked_arguments, call.approval) == ({"amount": 5}, {"amount": 3}, "granted")
+
+
+@pytest.mark.parametrize(
+    ("output", "problem"),
+    [
+        ({"approved": True, "arguments": {"amount": "much"}}, "edited arguments.*amount"),
+        ({"approved": True, "arguments": {}}, "edited arguments.*amount"),
+        ({"approved": True, "arguments": {"amount": 3, "to": "me"}}, "edited arguments.*to"),
+        ({"approved": True, "arguments": [3]}, "arguments are an object"),
+        ({"approved": True, "arguments": None}, "arguments are an object"),
+        ({"approved": False, "arguments": {"amount": 3}}, "belong to an approval"),
+        ({"approved": True, "args": {"amount": 3}}, "it held 'args'"),
+        ({"approved": False, "reasno": "x"}, "it held 'reasno'"),
+        ({"approved": False, "reason": 3}, "a reason is text"),
+        ({"approved": "yes"}, "answer true, false"),
+        ({"arguments": {"amount": 3}}, "answer true, false"),
+    ],
+)
+async def test_an_approval_that_makes_no_sense_is_refused_and_nothing_is_written(
+    output: JsonValue, problem: str
+) -> None:
+    async with Engine("sqlite://", model=asking(), tools=[pay, look]) as engine:
+        chat = await engine.create_chat()
+        before = (await engine.ask(chat.id, "pay")).chat
+        with pytest.raises(InvalidContent, match=problem):
+            await engine.submit_tool_results(chat.id, [ToolResult("p", output)])
+        assert await engine.get_chat(chat.id) == before
+        assert ran == ["look at it"]
+        await engine.submit_tool_results(chat.id, [ToolResult("p", output=True)])
+        await engine.wait(chat.id)
+        assert ran == ["look at it", "pay 3"]
+
+
+async def test_edits_that_nobody_here_can_check_are_refused(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/chats.db"
+    async with Engine(url, model=asking(), tools=[pay, look]) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, "pay")
+    async with Engine(url, model=asking(), settings=Settings(run_worker=False)) as elsewhere:
+        before = await elsewhere.get_chat(chat.id)
+        with pytest.raises(InvalidContent, match="this engine has no tool named 'pay'"):
+            await elsewhere.submit_tool_results(
+                chat.id, [ToolResult("p", {"approved": True, "arguments": {"amount": 5}})]
+            )
+        assert await elsewhere.get_chat(chat.id) == before

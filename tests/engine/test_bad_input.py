@@ -17,8 +17,10 @@ from turnwise import (
     ChatNotFound,
     ClientTool,
     Engine,
+    EngineClosed,
     FilePart,
     IllegalTransition,
+    InvalidArgument,
     InvalidContent,
     MessageNotFound,
     NothingToCompact,
@@ -28,8 +30,8 @@ from turnwise import (
     StoreError,
     TextPart,
     ToolResult,
+    tool,
 )
-from turnwise.engine.engine import EngineClosed
 from turnwise.providers.scripted import ScriptedModel
 
 OBJECT = {"type": "object"}
@@ -159,13 +161,13 @@ async def test_a_trigger_that_the_table_does_not_know_there_names_those_it_knows
 async def test_an_unknown_view_or_state_or_page_is_refused(open_engine: Any, strict_model: Any) -> None:
     async with open_engine(strict_model([])) as engine:
         chat = await engine.create_chat()
-        with pytest.raises(SettingsError, match="view: must be one of user, model, raw; it was 'all'"):
+        with pytest.raises(SettingsError, match="view: must be one of 'user', 'model', 'raw'; it was 'all'"):
             await engine.messages(chat.id, view="all")
         with pytest.raises(SettingsError, match=r"state: must be one of waiting, pending, .*; it was .idle."):
             await engine.list_chats(state="idle")
         with pytest.raises(SettingsError, match="state: must be one of waiting"):
             await engine.wait(chat.id, until={"done"})
-        with pytest.raises(SettingsError, match="limit: must be at least 1"):
+        with pytest.raises(SettingsError, match="limit: must be from 1 to 10000; it was 0"):
             await engine.list_chats(limit=0)
 
 
@@ -174,7 +176,6 @@ async def test_an_unknown_view_or_state_or_page_is_refused(open_engine: Any, str
     [
         ([ClientTool("a", "A.", {})], "needs a JSON schema"),
         ([ClientTool("a", "A.", {"type": "string"})], "needs a JSON schema"),
-        ([ClientTool("a", "A.", None)], "needs a JSON schema"),  # type: ignore[arg-type]
         ([ClientTool("a", "A.", OBJECT), ClientTool("a", "B.", OBJECT)], "needs a name of its own"),
         ([ClientTool("a", "A.", OBJECT, deadline=0)], "deadline must be above 0"),
         ([ClientTool("a", "A.", OBJECT, deadline=-1)], "deadline must be above 0"),
@@ -261,7 +262,7 @@ async def test_an_engine_that_is_not_open_says_how_to_open_it(strict_model: Any)
         ({"tools_parallel": "some"}, "tools_parallel: must be one of 'safe', 'all'"),
         ({"durability": "none"}, "durability: must be one of 'full', 'normal'"),
         ({"continue_prompt": " "}, "continue_prompt: must hold text"),
-        ({"tool_timeout": math.nan}, "tool_timeout: must be a number of seconds above 0"),
+        ({"tool_timeout": math.nan}, "tool_timeout: must be a number"),
         ({"tool_timeout": math.inf}, r"tool_timeout: must be 946684800 s \(30 years\) at most, or None for no limit"),
         ({"keep_parts": 1e11}, r"keep_parts: must be 946684800 s \(30 years\) at most, or None for no limit"),
         ({"lease": math.inf}, r"lease: must be 946684800 s \(30 years\) at most; it was inf"),
@@ -287,10 +288,87 @@ async def test_an_id_that_is_no_well_formed_text_is_refused_as_one(store: str, t
     url = store if store == "sqlite://" else f"sqlite:///{tmp_path}/chats.db"
     async with Engine(url, model=ScriptedModel([])) as engine:
         chat = await engine.create_chat()
-        with pytest.raises(StoreError, match="half a character"):
+        with pytest.raises(InvalidArgument, match="half a character"):
             await engine.get_chat("\ud800")
-        with pytest.raises(StoreError, match="half a character"):
+        with pytest.raises(InvalidArgument, match="half a character"):
             await engine.send_message("\ud800", "hello")
-        with pytest.raises(StoreError, match="half a character"):
+        with pytest.raises(InvalidArgument, match="half a character"):
             await engine.edit_message(chat.id, "\ud800", "hello")
         assert await engine.get_chat(chat.id) == chat
+
+
+async def test_a_message_larger_than_the_limit_is_refused(open_engine: Any, strict_model: Any) -> None:
+    limited = Settings(run_worker=False, message_limit_bytes=100)
+    async with open_engine(strict_model([]), settings=limited) as engine:
+        chat = await engine.create_chat()
+        first = await engine.send_message(chat.id, "é" * 50)
+        second = await engine.send_message(chat.id, "waits")
+        async with untouched(engine, chat.id):
+            for large in ("é" * 50 + "x", [FilePart.from_bytes(b"x" * 80, "image/png")]):
+                for act in (
+                    lambda large=large: engine.send_message(chat.id, large),
+                    lambda large=large: engine.edit_message(chat.id, first.message_id, large),
+                    lambda large=large: engine.edit_queued(chat.id, second.message_id, large),
+                    lambda large=large: engine.ask(chat.id, large),
+                ):
+                    with pytest.raises(InvalidContent, match=r"at most 100 bytes \(Settings.message_limit_bytes\)"):
+                        await act()
+        with pytest.raises(InvalidArgument, match="system: must be 100 bytes at most; it was 101"):
+            await engine.create_chat(system="x" * 101)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"model": None}, "model: must be a Model or a string; it was None"),
+        ({"model": ScriptedModel}, "model: must be a Model or a string; it was a class, not an instance of it"),
+        ({"model": "demo", "tools": [1]}, r"tools\[0\]: must be a Tool or a function; it was 1"),
+        ({"model": "demo", "settings": {}}, "settings: must be a Settings or None"),
+        ({"model": "demo", "reminders": ["x"]}, r"reminders\[0\]: must be callable"),
+        ({"model": "demo", "observers": [object()]}, r"observers\[0\]: must be an Observer"),
+        ({"model": "demo", "prepare_messages": "x"}, "prepare_messages: must be a function or None"),
+        ({"model": "demo", "clock": 1}, "clock: must be a Clock or None"),
+        ({"modle": "demo"}, "modle: Engine has no such argument; did you mean 'model'"),
+        ({}, "model: Engine needs it"),
+    ],
+)
+def test_an_engine_that_makes_no_sense_is_refused_when_it_is_built(options: Any, problem: str) -> None:
+    with pytest.raises(InvalidArgument, match=problem):
+        Engine("sqlite://", **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"policy": "Ask"}, "policy: must be one of 'auto', 'ask'; it was 'Ask'"),
+        ({"crash": "at-most-once"}, "crash: must be one of 'at_most_once', 'at_least_once'; it was 'at-most-once'"),
+        ({"parallel_safe": "no"}, "parallel_safe: must be True or False; it was 'no'"),
+        ({"timeout": "3"}, "timeout: must be a number or None"),
+        ({"reconcile": "x"}, "reconcile: must be a function or None"),
+        ({"polcy": "ask"}, "polcy: tool has no such argument; did you mean 'policy'"),
+    ],
+)
+def test_a_tool_is_declared_in_the_words_that_there_are(options: Any, problem: str) -> None:
+    """`policy="Ask"` was taken, and the tool ran without asking."""
+    with pytest.raises(InvalidArgument, match=problem):
+        tool(**options)
+
+
+@pytest.mark.parametrize("value", [1, True, b"x", Path("x"), ["x"], {"x": 1}, object(), "\0", "\ud800", 2**70])
+async def test_a_label_of_another_type_never_reaches_the_store(open_engine: Any, strict_model: Any, value: Any) -> None:
+    """Each of these made a chat unreadable for ever."""
+    async with open_engine(strict_model([])) as engine:
+        chat = await engine.create_chat()
+        async with untouched(engine, chat.id):
+            for label in ("owner", "title", "system", "parent"):
+                with pytest.raises(InvalidArgument, match=label):
+                    await engine.create_chat(**{label: value})
+            with pytest.raises(InvalidArgument, match="title"):
+                await engine.rename(chat.id, value)
+            with pytest.raises(InvalidArgument, match="client_id"):
+                await engine.send_message(chat.id, "hi", client_id=value)
+            with pytest.raises(InvalidArgument, match="reason"):
+                await engine.interrupt(chat.id, reason=value)
+            with pytest.raises(InvalidArgument, match="name"):
+                ClientTool(value, "A.", OBJECT)
+        assert [one.id for one in (await engine.list_chats()).items] == [chat.id]

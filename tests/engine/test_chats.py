@@ -25,8 +25,8 @@ from turnwise import (
     tool,
     verify_export,
 )
-from turnwise.engine.views import ERASED
 from turnwise.providers.scripted import Call, Reply
+from turnwise.states.effects import ERASED
 
 ASK = ClientTool("ask_user", "Ask the user.", {"type": "object"})
 
@@ -75,7 +75,6 @@ async def test_an_archived_chat_accepts_nothing_until_it_is_unarchived(open_engi
             "rename": lambda: engine.rename(chat.id, "x"),
             "metadata": lambda: engine.set_metadata(chat.id, {}),
             "archive": lambda: engine.archive(chat.id),
-            "erase": lambda: engine.erase_message(chat.id, said.id),
             "delete_queued": lambda: engine.delete_queued(chat.id, "m9"),
         }
         async with untouched(engine, chat.id):
@@ -179,7 +178,7 @@ async def test_only_a_message_of_the_history_can_be_erased(open_engine: Any, str
     async with open_engine(strict_model("ok")) as engine:
         chat = await engine.create_chat()
         async with untouched(engine, chat.id):
-            with pytest.raises(MessageNotFound, match="no message in its history 'm7'"):
+            with pytest.raises(MessageNotFound, match="no message that was ever said in it 'm7'"):
                 await engine.erase_message(chat.id, "m7")
 
 

@@ -18,6 +18,7 @@ from turnwise import (
     IllegalTransition,
     InvalidContent,
     Settings,
+    SettingsError,
     SubmissionReceipt,
     ToolResult,
     ToolResultMismatch,
@@ -442,3 +443,108 @@ async def test_a_client_call_may_end_the_turns_steps(open_engine: Any, strict_mo
         await engine.submit_tool_results(chat_id, [ToolResult("call_1", "x")])
         chat = await engine.wait(chat_id)
         assert (chat.state, chat.stop_reason, len(model.requests)) == ("waiting", "max_steps", 1)
+
+
+BOX = ClientTool(
+    "box",
+    "Draw a box.",
+    {
+        "type": "object",
+        "properties": {
+            "size": {"$ref": "#/$defs/size"},
+            "lines": {"type": "array", "items": {"type": "number"}},
+            "to": {"anyOf": [{"$ref": "#/$defs/size"}, {"type": "null"}]},
+        },
+        "required": ["size"],
+        "$defs": {"size": {"type": "object", "properties": {"wide": {"type": "integer"}}, "required": ["wide"]}},
+    },
+)
+
+
+async def test_a_client_gets_arguments_as_its_schema_means_them_and_so_does_the_history(
+    open_engine: Any, strict_model: Any
+) -> None:
+    given = {"size": '{"wide": "3"}', "lines": ["1.5", 2], "to": {"wide": "4"}}
+    async with open_engine(strict_model([Reply(calls=[Call("box", given)])])) as engine:
+        chat_id = await asked(engine, tools=[BOX])
+        (event,) = await events_of(engine, chat_id, "action_required")
+        kept = (await engine.messages(chat_id))[1].calls[0].arguments
+        assert kept == event.calls[0].arguments == {"size": {"wide": 3}, "lines": [1.5, 2], "to": {"wide": 4}}
+
+
+@pytest.mark.parametrize("given", ["no JSON at all", {"size": {"wide": "three"}}, {"lines": []}, "[1]"])
+async def test_hopeless_arguments_are_answered_and_never_reach_the_client(
+    open_engine: Any, strict_model: Any, given: Any
+) -> None:
+    calls = [Call("box", given, id="bad"), Call("box", {"size": {"wide": 1}}, id="good")]
+    model = strict_model([Reply(calls=calls), "done"])
+    async with open_engine(model) as engine:
+        chat_id = await asked(engine, tools=[BOX])
+        chat = await engine.get_chat(chat_id)
+        assert [call.call_id for call in chat.open_calls] == ["good"]
+        (event,) = await events_of(engine, chat_id, "action_required")
+        assert [call.call_id for call in event.calls] == ["good"]
+        await engine.submit_tool_results(chat_id, [ToolResult("good", "drawn")])
+        await engine.wait(chat_id)
+        results = [message.result for message in model.requests[-1].messages if message.result is not None]
+        assert [(result.call_id, result.is_error) for result in results] == [("bad", True), ("good", False)]
+        assert "three" not in results[0].output
+        assert "no JSON at all" not in results[0].output
+        assert [part.executor for part in (await engine.messages(chat_id))[1].calls] == ["local", "client"]
+
+
+async def test_a_step_of_hopeless_client_calls_alone_asks_the_model_again(open_engine: Any, strict_model: Any) -> None:
+    model = strict_model([Reply(calls=[Call("box", {})]), "I see"])
+    async with open_engine(model) as engine:
+        chat = await engine.create_chat(client_tools=[BOX])
+        result = await engine.ask(chat.id, "go")
+        assert (result.chat.state, result.text) == ("waiting", "I see")
+
+
+async def test_a_call_to_allow_is_not_put_to_the_client_with_arguments_that_do_not_fit(
+    open_engine: Any, strict_model: Any
+) -> None:
+    @tool(policy="ask")
+    async def pay(amount: int) -> None:
+        """Pay."""
+        raise AssertionError
+
+    model = strict_model([Reply(calls=[Call("pay", {"amount": "much"})]), "I see"])
+    async with open_engine(model, tools=[pay]) as engine:
+        chat = await engine.create_chat()
+        result = await engine.ask(chat.id, "go")
+        assert (result.chat.state, result.text) == ("waiting", "I see")
+        assert result.messages[2].result.output.startswith("Invalid arguments for pay: amount")
+
+
+async def test_a_chats_own_tool_counts_where_the_engine_later_gets_one_of_its_name(
+    open_engine: Any, strict_model: Any
+) -> None:
+    @tool
+    async def box() -> None:
+        """Do something else."""
+        raise AssertionError
+
+    model = strict_model([Reply(calls=[Call("box", {"size": {"wide": 1}})]), "done"])
+    async with open_engine(model) as engine:
+        chat = await engine.create_chat(client_tools=[BOX])
+    async with open_engine(model, tools=[box]) as engine:
+        with pytest.raises(SettingsError, match="needs a name of its own"):
+            await engine.create_chat(client_tools=[BOX])
+        result = await engine.ask(chat.id, "go")
+        assert [call.name for call in result.open_calls] == ["box"]
+        assert [spec.description for spec in model.requests[0].tools] == ["Draw a box."]
+
+
+async def test_a_result_over_the_limit_is_cut_and_its_replay_is_recognised(open_engine: Any, strict_model: Any) -> None:
+    model = strict_model([Reply(calls=[Call("ask_user", {})]), "done"])
+    async with open_engine(model, settings=Settings(output_limit_bytes=100)) as engine:
+        chat_id = await asked(engine)
+        first = await engine.submit_tool_results(chat_id, [ToolResult("call_1", "x" * 1000)])
+        await engine.wait(chat_id)
+        output = next(message.result.output for message in await engine.messages(chat_id) if message.result is not None)
+        assert output == "x" * 100 + "\n[cut: 900 of 1000 bytes are not shown]"
+        again = await engine.submit_tool_results(chat_id, [ToolResult("call_1", "x" * 1000)])
+        assert (again.replayed, again.receipt_id) == (True, first.receipt_id)
+        with pytest.raises(ConflictingReplay):
+            await engine.submit_tool_results(chat_id, [ToolResult("call_1", "x" * 1001)])

@@ -12,7 +12,7 @@ from turnwise.testing import ManualClock
 @pytest.mark.parametrize("seconds", [0, -1])
 async def test_a_time_that_has_passed_is_not_waited_for(seconds: float) -> None:
     """A test may move its clock past a retry before the engine has begun to wait for it."""
-    with anyio.fail_after(5):
+    with anyio.fail_after(120):
         await sleep(ManualClock(), seconds)
 
 
@@ -35,5 +35,5 @@ async def test_sleep_lasts_until_the_clock_is_moved_that_far() -> None:
 async def test_a_moment_that_has_passed_is_not_waited_for() -> None:
     """A worker that was busy while its clock was moved looks again at once."""
     clock = ManualClock()
-    with anyio.fail_after(5):
-        await wait_until(anyio.Event(), clock, clock.now())
+    with anyio.fail_after(120):
+        await wait_until(anyio.Event(), clock, clock.monotonic())

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
 from typing import Any
 
 import pytest
-from watching import Gate, MakeModel, OpenEngine, Started, assert_told_right, log, phases, said, seen
+from watching import Gate, MakeModel, OpenEngine, Started, assert_told_right, log, pass_time, phases, said, seen, shown
 
 from turnwise import (
     Budget,
@@ -17,7 +16,9 @@ from turnwise import (
     Message,
     ModelError,
     NothingToCompact,
+    RequestContext,
     Settings,
+    TextPart,
     ToolResult,
     tool,
 )
@@ -133,7 +134,7 @@ async def test_in_the_middle_of_a_turn_the_next_step_sees_the_folded_history(
             ("user", SUMMARY_PROMPT),
         ]
         assert (summary.system, summary.tools) == (first.system, first.tools)
-        assert said(second.messages) == [SUMMARY]
+        assert said(second.messages) == [SUMMARY, ("user", "hello")]
         # The transcript stays readable, with a marker where the model's memory begins.
         assert [role for role, _ in said(await engine.messages(chat.id))] == [
             "user",
@@ -297,8 +298,7 @@ async def test_a_summary_that_does_not_come_in_time_is_given_up(
         chat = await engine.create_chat()
         await engine.send_message(chat.id, "hello")
         await silent.asked.wait()
-        assert clock.next_timer == clock.now() + timedelta(seconds=90)
-        await clock.advance(90)
+        await pass_time(clock, 90)
         assert (await engine.wait(chat.id)).state == "waiting"
         assert (await seen(engine, chat.id, "compaction", phase="failed")).error.kind == "network"
 
@@ -408,7 +408,8 @@ async def test_open_client_calls_are_carried_with_their_message_and_results(
         assert states[-2:] == ["compacting", "requires_action"]
         await engine.submit_tool_results(chat.id, [ToolResult("a", "yes")])
         await engine.wait(chat.id)
-        assert step_requests(model)[1] == [SUMMARY, ("assistant", "both"), ("tool", "2 things"), ("tool", "yes")]
+        kept = [("user", "hello"), ("assistant", "both"), ("tool", "2 things"), ("tool", "yes")]
+        assert step_requests(model)[1] == [SUMMARY, *kept]
 
 
 async def test_a_stop_after_tool_ends_the_turn_only_after_a_due_compaction(
@@ -500,3 +501,299 @@ async def test_clearing_the_context_needs_no_model_and_keeps_the_transcript(
             "assistant",
         ]
         await assert_told_right(engine, chat.id)
+
+
+async def test_the_words_in_work_are_carried_until_an_answer_ends_their_turn(
+    open_engine: OpenEngine, strict_model: MakeModel
+) -> None:
+    """Neither a bare tool call nor words beside one is an answer, at the first compaction or at a later one."""
+    over = Reply("looking", calls=[Call("look", {})], usage=(80, 5))
+    fits = Reply("", calls=[Call("look", {})], usage=(20, 5))
+    model = strict_model([over, fits, over, Reply("done", usage=(20, 5)), over, "done"], context_limit=100)
+    async with open_engine(model, settings=compacting(), tools=[look]) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, "my very words")
+        words = ("user", "my very words")
+        requests = step_requests(model)
+        assert requests[1] == [SUMMARY, words]
+        assert requests[3] == [SUMMARY, words]
+        await engine.ask(chat.id, "other words")
+        assert step_requests(model)[-1] == [SUMMARY, ("user", "other words")]
+
+
+async def test_a_summary_is_no_message_that_waits_for_an_answer(
+    open_engine: OpenEngine, strict_model: MakeModel
+) -> None:
+    """A second compaction folds the first one's summary, and carries each of the user's messages once."""
+    over = Reply("", calls=[Call("look", {})], usage=(80, 5))
+    fits = Reply("", calls=[Call("look", {})], usage=(20, 5))
+    summaries = iter(["first", "second"])
+    model = strict_model([over, fits, over, "done"], summary=lambda _: next(summaries), context_limit=100)
+    async with open_engine(model, settings=compacting(), tools=[look]) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, "hello")
+        assert step_requests(model)[-1] == [("user", SUMMARY_PREFIX + "second"), ("user", "hello")]
+        events = [event for event in await log(engine, chat.id) if isinstance(event, CompactionEvent)]
+        assert [(event.folded, event.carried) for event in events if event.phase == "stored"] == [(2, 1), (5, 1)]
+
+
+async def test_a_partial_answer_is_no_answer(open_engine: OpenEngine, strict_model: MakeModel) -> None:
+    """Messages of turns that were stopped are carried, too, until something has answered."""
+    stopped = Started(Reply("half an answer", stall_after=1))
+    over = Reply("", calls=[Call("look", {})], usage=(80, 5))
+    model = strict_model(["hi", stopped, over, "done"], context_limit=100)
+    async with open_engine(model, settings=compacting(), tools=[look]) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, "answered")
+        await engine.send_message(chat.id, "stopped")
+        await shown(engine, chat.id, "half an answer")
+        await engine.interrupt(chat.id)
+        await engine.wait(chat.id)
+        await engine.ask(chat.id, "go on")
+        assert step_requests(model)[-1] == [SUMMARY, ("user", "stopped"), ("user", "go on")]
+
+
+async def test_a_strategys_changes_order_and_roles_are_what_the_model_sees(
+    open_engine: OpenEngine, strict_model: MakeModel
+) -> None:
+    async def clip(messages: Sequence[Message], budget: Budget) -> Folded:
+        first, *rest = messages
+        clipped = [
+            message.model_copy(update={"parts": (message.parts[0].model_copy(update={"output": "clipped"}),)})
+            if message.role == "tool"
+            else message
+            for message in rest
+        ]
+        note = first.model_copy(update={"position": 0, "role": "assistant", "parts": (TextPart(text="a note"),)})
+        return Folded(messages=[first, note, *clipped])
+
+    model = strict_model([Reply("", calls=[Call("look", {})], usage=(80, 5)), "done", "again"], context_limit=100)
+    async with open_engine(model, settings=compacting(strategy=clip), tools=[look]) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, "hello")
+        expected = [("user", "hello"), ("assistant", "a note"), ("assistant", ""), ("tool", "clipped")]
+        assert said((await engine.messages(chat.id, view="model"))[:-1]) == expected
+        assert step_requests(model)[1] == expected
+        assert ("tool", "2 things") in said(await engine.messages(chat.id))
+        ledger = [(entry.purpose, entry.usage.partial) for entry in await engine.usage(chat.id)]
+        assert ledger == [("step", False), ("summary", False), ("step", True)]
+        await assert_told_right(engine, chat.id)
+
+
+async def test_a_window_that_slides_needs_no_summary(open_engine: OpenEngine, strict_model: MakeModel) -> None:
+    async def last_two(messages: Sequence[Message], budget: Budget) -> Folded:
+        return Folded(messages=messages[-2:])
+
+    async with open_engine(strict_model(["a", "b", "c"]), settings=compacting(strategy=last_two)) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, "A?")
+        await engine.ask(chat.id, "B?")
+        await engine.request_compaction(chat.id)
+        assert (await engine.wait(chat.id)).usage.compaction is None
+        assert await phases(engine, chat.id) == FULL
+        await engine.ask(chat.id, "C?")
+        expected = [("user", "B?"), ("assistant", "b"), ("user", "C?"), ("assistant", "c")]
+        assert said(await engine.messages(chat.id, view="model")) == expected
+        fork = await engine.fork(chat.id, at_version=(await engine.get_chat(chat.id)).version)
+        assert said(await engine.messages(fork.id, view="model")) == expected
+
+
+async def test_a_change_that_would_part_a_call_from_its_result_is_not_taken(
+    open_engine: OpenEngine, strict_model: MakeModel
+) -> None:
+    async def forget_calls(messages: Sequence[Message], budget: Budget) -> Folded:
+        return Folded(
+            messages=[
+                message.model_copy(update={"parts": (TextPart(text="I looked"),)}) if message.calls else message
+                for message in messages
+            ]
+            + [messages[0].model_copy(update={"position": 0, "parts": (TextPart(text="note"),)})]
+        )
+
+    model = strict_model([Reply("see", calls=[Call("look", {})], usage=(80, 5)), "done"], context_limit=100)
+    async with open_engine(model, settings=compacting(strategy=forget_calls), tools=[look]) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, "hello")
+        kept = [("user", "hello"), ("assistant", "see"), ("tool", "2 things")]
+        assert step_requests(model)[1] == [*kept, ("user", "note")]
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_a_service_may_decide_itself_when_to_compact(
+    open_engine: OpenEngine, strict_model: MakeModel, *, is_async: bool
+) -> None:
+    asked: list[tuple[int, Budget]] = []
+
+    def third_message(messages: Sequence[Message], budget: Budget) -> bool:
+        asked.append((len(messages), budget))
+        return len(messages) >= 3
+
+    async def later(messages: Sequence[Message], budget: Budget) -> bool:
+        return third_message(messages, budget)
+
+    model = strict_model([Reply("a", usage=(99, 1)), "b", "c"], context_limit=100)
+    policy = {"should_compact": later if is_async else third_message, "after_final_step": "rest"}
+    async with open_engine(model, settings=compacting(**policy)) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, "A?")
+        assert await phases(engine, chat.id) == []
+        await engine.ask(chat.id, "B?")
+        assert await phases(engine, chat.id) == FULL
+        assert asked[0] == (1, Budget(context_tokens=99, context_limit=100, compactions=0))
+
+
+async def test_a_rule_that_always_wants_a_compaction_or_fails_neither_loops_nor_fails_the_turn(
+    open_engine: OpenEngine, strict_model: MakeModel
+) -> None:
+    def broken(messages: Sequence[Message], budget: Budget) -> bool:
+        raise LookupError("no rule")
+
+    for rule, told in ((lambda *_: True, [*FULL, "unproductive"]), (broken, [])):
+        model = strict_model(Reply("hi", usage=(10, 1)), context_limit=100)
+        async with open_engine(model, settings=compacting(should_compact=rule)) as engine:
+            chat = await engine.create_chat()
+            assert (await engine.ask(chat.id, "hello")).chat.state == "waiting"
+            assert await phases(engine, chat.id) == told
+
+
+async def test_a_summary_is_asked_for_freely_and_prepared_like_every_request(
+    open_engine: OpenEngine, strict_model: MakeModel
+) -> None:
+    """A choice of tools or a form of answers would spoil the summary; a secret must not leak by it."""
+    contexts: list[RequestContext] = []
+
+    def redact(messages: list[Message], context: RequestContext) -> list[Message]:
+        contexts.append(context)
+        return [
+            message.model_copy(update={"parts": (TextPart(text=message.text.replace("secret", "***")),)})
+            for message in messages
+        ]
+
+    parameters = {
+        "temperature": 0.5,
+        "tool_choice": "required",
+        "parallel_tool_calls": True,
+        "provider_options": {"service_tier": "flex", "extra_body": {"response_format": {"type": "json_object"}}},
+    }
+    model = strict_model(["hi"])
+    settings = Settings(coalesce=0, parameters=parameters)
+    async with open_engine(model, settings=settings, tools=[look], prepare_messages=redact) as engine:
+        chat = await engine.create_chat(owner="ann", metadata={"a": 1})
+        await engine.ask(chat.id, "my secret")
+        await engine.request_compaction(chat.id)
+        await engine.wait(chat.id)
+        step, summary = model.requests
+        assert step.parameters == parameters
+        assert summary.parameters == {
+            "temperature": 0.5,
+            "provider_options": {"service_tier": "flex", "extra_body": {}},
+        }
+        assert said(summary.messages) == [("user", "my ***"), ("assistant", "hi"), ("user", SUMMARY_PROMPT)]
+        assert [(context.purpose, context.step) for context in contexts] == [("step", 1), ("summary", 2)]
+        assert {(context.chat_id, context.owner, context.metadata["a"]) for context in contexts} == {
+            (chat.id, "ann", 1)
+        }
+
+
+async def test_a_model_that_calls_a_tool_for_a_summary_is_asked_again_without_tools(
+    open_engine: OpenEngine, strict_model: MakeModel
+) -> None:
+    summaries = iter([Reply("", calls=[Call("look", {})], usage=(5, 1)), Reply("short", usage=(6, 1))])
+    model = strict_model(["hi"], summary=lambda _: next(summaries))
+    async with open_engine(model, settings=compacting(), tools=[look]) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, "hello")
+        await engine.request_compaction(chat.id)
+        usage = (await engine.wait(chat.id)).usage
+        assert await phases(engine, chat.id) == FULL
+        assert [request.parameters for request in model.requests[1:]] == [{}, {"tool_choice": "none"}]
+        assert usage.compaction is not None
+        assert usage.compaction.input_tokens == 11
+
+
+@pytest.mark.parametrize(
+    "hook",
+    [lambda messages: None, lambda messages, context: None, lambda messages, strict=False: None],
+)
+async def test_a_hook_that_returns_nothing_changes_nothing(
+    open_engine: OpenEngine, strict_model: MakeModel, hook: Any
+) -> None:
+    model = strict_model(["hi"])
+    async with open_engine(model, settings=compacting(), prepare_messages=hook) as engine:
+        chat = await engine.create_chat()
+        assert (await engine.ask(chat.id, "hello")).text == "hi"
+        assert step_requests(model) == [[("user", "hello")]]
+
+
+async def test_summaries_and_what_each_step_has_used_can_be_read(
+    open_engine: OpenEngine, strict_model: MakeModel
+) -> None:
+    replies = [Reply("hi", usage=(80, 5)), Reply("go on", usage=(10, 2))]
+    model = strict_model(replies, summary=Reply("summary", usage=(50, 20)), context_limit=100)
+    async with open_engine(model, settings=compacting()) as engine:
+        chat = await engine.create_chat()
+        assert (await engine.compactions(chat.id), await engine.usage(chat.id)) == ([], [])
+        await engine.ask(chat.id, "hello")
+        (made,) = await engine.compactions(chat.id)
+        assert (made.step, made.summary, made.carried) == (1, SUMMARY[1], 0)
+        assert made.usage is not None
+        assert made.usage.input_tokens == 50
+        assert said(made.messages) == [SUMMARY]
+        entries = [
+            (each.purpose, each.turn, each.step, each.usage.input_tokens) for each in await engine.usage(chat.id)
+        ]
+        assert entries == [("step", 1, 1, 80), ("summary", 1, 1, 50), ("step", 1, 2, 10)]
+        for view in ("user", "raw"):
+            assert SUMMARY not in said(await engine.messages(chat.id, view=view))
+
+
+async def test_while_a_client_is_asked_no_request_to_go_on_is_shown(
+    open_engine: OpenEngine, strict_model: MakeModel
+) -> None:
+    model = strict_model([Reply("", calls=[Call("ask", {}, id="a")]), "done"])
+    async with open_engine(model, settings=compacting()) as engine:
+        chat = await engine.create_chat(client_tools=[ASK])
+        await engine.ask(chat.id, "hello")
+        assert said(await engine.messages(chat.id, view="model")) == [("user", "hello"), ("assistant", "")]
+        await engine.submit_tool_results(chat.id, [ToolResult("a", "yes")])
+        await engine.wait(chat.id)
+        assert step_requests(model)[-1] == [("user", "hello"), ("assistant", ""), ("tool", "yes")]
+
+
+@pytest.mark.parametrize("blank", [Reply(" \n"), Reply("\n", calls=[Call("look", {})]), Reply("", reasoning=" ")])
+async def test_white_space_is_neither_stored_nor_sent(
+    open_engine: OpenEngine, strict_model: MakeModel, blank: Reply
+) -> None:
+    model = strict_model([blank, "done"])
+    async with open_engine(model, settings=compacting(), tools=[look]) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, "hello")
+        parts = [part for message in await engine.messages(chat.id) for part in message.parts]
+        assert all(getattr(part, "text", "said").strip() for part in parts)
+        await assert_told_right(engine, chat.id)
+
+
+async def test_an_unknown_window_is_warned_of_once(
+    open_engine: OpenEngine, strict_model: MakeModel, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_engine(strict_model("hi"), settings=compacting()) as engine:
+        for _ in range(2):
+            chat = await engine.create_chat()
+            await engine.ask(chat.id, "hello")
+    warned = [record for record in caplog.records if "context_window_unknown" in record.getMessage()]
+    assert len(warned) == 1
+    assert "scripted" in warned[0].getMessage()
+
+
+@pytest.mark.parametrize(
+    ("policy", "limit"), [({}, 400_000), ({"context_limit": 100}, 100), ({"threshold_percent": 100}, None)]
+)
+async def test_a_table_knows_windows_behind_what_is_configured(
+    open_engine: OpenEngine, strict_model: MakeModel, policy: dict[str, Any], limit: int | None
+) -> None:
+    model = strict_model([Reply("hi", usage=(390_000, 1)), "go on"], name="gpt-5", provider="openai")
+    async with open_engine(model, settings=compacting(**policy)) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, "hello")
+        told = {event.context_limit for event in await log(engine, chat.id) if isinstance(event, CompactionEvent)}
+        assert told - {None} == ({limit} if limit else set())

@@ -129,4 +129,4 @@ async def test_an_archived_chat_says_so(open_engine: Any, strict_model: Any) -> 
         await engine.archive(chat.id)
         explained = await engine.explain(chat.id)
         assert "archived" in explained.reason
-        assert explained.legal_triggers == ("unarchived",)
+        assert explained.legal_triggers == ("unarchived", "message_erased")

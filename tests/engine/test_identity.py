@@ -5,8 +5,9 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
-from turnwise import Engine, Settings
+from turnwise import Engine, Settings, ToolContext, tool
 from turnwise.engine.identity import is_dead, worker_name
 from turnwise.providers.scripted import Reply, ScriptedModel
 
@@ -50,15 +51,38 @@ async def test_the_chats_of_a_dead_process_are_taken_over_without_waiting_for_th
         assert "its process is dead" in (await onlooker.explain(chat_id)).reason
     settings = Settings(lease=60, poll_interval=0.05)
     async with Engine(url, model=ScriptedModel([Reply("taken over")]), settings=settings) as engine:
-        chat = await engine.wait(chat_id, timeout=10)
+        chat = await engine.wait(chat_id)
         assert chat.state == "waiting"
         assert [message.text for message in await engine.messages(chat_id)] == ["hello", "taken over"]
         assert (await engine.verify(chat_id)).ok
 
 
-def chat_of_a_killed_process(url: str) -> str:
+async def test_a_payment_cut_off_by_a_kill_is_looked_up_and_not_made_again(tmp_path: Path) -> None:
+    """At most once, and yet its outcome is known: the tool is asked first."""
+    url, asked = f"sqlite:///{tmp_path}/chats.db", []
+    chat_id = chat_of_a_killed_process(url, PAY_AND_WAIT)
+
+    async def find(context: ToolContext) -> str:
+        asked.append(context.idempotency_key)
+        return "paid before"
+
+    @tool(reconcile=find)
+    async def pay() -> None:
+        """Pay."""
+        raise AssertionError
+
+    settings = Settings(lease=60, poll_interval=0.05)
+    async with Engine(url, model=ScriptedModel([Reply("done")]), tools=[pay], settings=settings) as engine:
+        assert (await engine.wait(chat_id, timeout=10)).state == "waiting"
+        result = (await engine.messages(chat_id))[2].result
+        assert result is not None
+        assert (result.output, result.outcome, asked) == ("paid before", "succeeded", [f"{chat_id}:p"])
+        assert (await engine.verify(chat_id)).ok
+
+
+def chat_of_a_killed_process(url: str, program: str | None = None) -> str:
     with subprocess.Popen(
-        [sys.executable, "-c", HOLD_AND_WAIT, url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", program or HOLD_AND_WAIT, url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
         chat_id = process.stdout.readline().strip()
@@ -81,6 +105,31 @@ async def main():
         async for event in engine.events(chat.id):
             if event.kind == "part":
                 print(chat.id, flush=True)
+
+anyio.run(main)
+"""
+
+PAY_AND_WAIT = """
+import sys
+import anyio
+from turnwise import Engine, Settings, tool
+from turnwise.providers.scripted import Call, Reply, ScriptedModel
+
+async def look(context):
+    raise AssertionError
+
+@tool(reconcile=look)
+async def pay() -> None:
+    "Pay."
+    print(chat_id, flush=True)
+    await anyio.sleep_forever()
+
+async def main():
+    global chat_id
+    model = ScriptedModel([Reply(calls=[Call("pay", {}, id="p")])])
+    async with Engine(sys.argv[1], model=model, tools=[pay], settings=Settings(lease=60)) as engine:
+        chat_id = (await engine.create_chat()).id
+        await engine.ask(chat_id, "pay")
 
 anyio.run(main)
 """

@@ -428,3 +428,42 @@ async def test_an_interrupt_around_any_commit_of_a_turn_settles_cleanly(
         states = [event.state for event in await log(engine, chat.id) if isinstance(event, StatusEvent)]
         assert states.count(ChatState.interrupted) == 1
         await assert_told_right(engine, chat.id)
+
+
+async def test_a_tool_does_not_start_once_another_process_has_interrupted_its_chat(
+    open_engine: Any, strict_model: Any, database: Any, monkeypatch: Any
+) -> None:
+    """The worker was busy between the commit that started the call and the tool, and no notice has come."""
+    monkeypatch.setattr("turnwise.engine.hold.A_MOMENT", 0)
+    committed, go_on, runs = anyio.Event(), anyio.Event(), []
+
+    class Busy(Delegate):
+        async def watch(self) -> AsyncIterator[str | None]:
+            await anyio.sleep_forever()
+            yield None
+
+        async def change(self, chat_id: str, plan: Any, **options: Any) -> Any:
+            done = await self._store.change(chat_id, plan, **options)
+            if any(decision.trigger == "call_started" for decision in done.decisions):
+                committed.set()
+                await go_on.wait()
+            return done
+
+    @tool
+    async def work() -> str:
+        """Work."""
+        runs.append(1)
+        return "done"
+
+    model = strict_model([Reply(calls=[Call("work", {})])])
+    async with (
+        open_engine(model, settings=Settings(run_worker=False)) as other,
+        open_engine(model, store=Busy(stored_at(database)), tools=[work]) as engine,
+    ):
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "go")
+        await committed.wait()
+        await other.interrupt(chat.id)
+        go_on.set()
+        assert (await engine.wait(chat.id)).settled
+        assert runs == []

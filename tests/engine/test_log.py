@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 import structlog
+from watching import Gate
 
-from turnwise import Engine
-from turnwise.providers.scripted import ScriptedModel
+from turnwise import CompactionPolicy, Engine, ModelError, RetryPolicy, Settings, tool
+from turnwise.providers.scripted import Call, Reply, ScriptedModel
 
 
 async def test_every_transition_is_logged_with_chat_version_and_state() -> None:
@@ -27,6 +29,75 @@ async def test_every_transition_is_logged_with_chat_version_and_state() -> None:
     ]
     assert told[:2] == [("create", 1, "waiting"), ("send_message", 2, "pending")]
     assert told[-1] == ("step_finished", 5, "waiting")
+
+
+async def test_what_goes_wrong_is_a_warning_with_kind_and_text(caplog: pytest.LogCaptureFixture) -> None:
+    """An application that configured nothing hears warnings: the first thing an operator greps for."""
+    structlog.reset_defaults()
+    replies = [Reply(error=ModelError("overloaded", message="try later")), Reply(error=ModelError("quota"))]
+    summary = Reply(error=ModelError("network", message="no route"))
+    model = ScriptedModel([*replies, "hello"], summary=summary, context_limit=1000)
+    settings = Settings(retry=RetryPolicy(first_delay=0.001), compaction=CompactionPolicy())
+    async with Engine("sqlite://", model=model, settings=settings) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, "hi")
+        await engine.resume(chat.id)
+        await engine.wait(chat.id)
+        await engine.request_compaction(chat.id)
+        await engine.wait(chat.id)
+        workers = {record.actor for record in await engine.audit(chat.id) if record.actor.startswith("worker:")}
+    told = {record.getMessage().split()[0]: record for record in caplog.records}
+    assert {name: record.levelname for name, record in told.items()} == dict.fromkeys(
+        ("attempt_discarded", "failed", "compaction_failed"), "WARNING"
+    )
+    (worker,) = (actor.removeprefix("worker:") for actor in workers)
+    for name, kind, text, state in (
+        ("attempt_discarded", "overloaded", "try later", "streaming"),
+        ("failed", "quota", "quota", "error"),
+        ("compaction_failed", "network", "no route", "waiting"),
+    ):
+        line = told[name].getMessage()
+        for word in (f"chat_id={chat.id}", "version=", f"state={state}", f"kind={kind}", text, f"worker={worker}"):
+            assert word in line, line
+
+
+async def test_every_line_about_a_chat_says_which_where_it_stands_and_who_holds_it() -> None:
+    """Also those that are written deep inside a job, where nobody handed the chat down."""
+
+    @tool
+    async def add(first: int, second: int) -> int:
+        """Add."""
+        return first + second
+
+    gate = Gate()
+    calls = [Call("add", '{"first": 1, "second": 2'), Call("work", {})]
+    structlog.reset_defaults()
+    with structlog.testing.capture_logs() as logs:
+        async with Engine("sqlite://", model=ScriptedModel([Reply(calls=calls)]), tools=[add, gate.tool]) as engine:
+            chat = await engine.create_chat()
+            await engine.send_message(chat.id, "go")
+            await gate.entered.wait()
+            await engine.interrupt(chat.id)
+            await engine.wait(chat.id, until=["interrupted"])
+    structlog.reset_defaults()
+    assert {"arguments_repaired", "tool_run", "step_streamed", "settled"} <= {log["event"] for log in logs}
+    assert [log for log in logs if not _is_found(log, chat.id)] == []
+
+
+async def test_nobody_forges_a_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    """Nor does what a provider said turn the terminal of whoever reads it around."""
+    structlog.reset_defaults()
+    error = ModelError("quota", message="no\nfailed chat_id=c1 \u202e\x1b[2J")
+    async with Engine("sqlite://", model=ScriptedModel([Reply(error=error)])) as engine:
+        await engine.ask((await engine.create_chat()).id, "hi")
+    (line,) = (record.getMessage() for record in caplog.records)
+    assert line.isprintable()
+    assert r"no\nfailed chat_id=c1 \u202e\x1b[2J" in line
+
+
+def _is_found(log: Any, chat_id: str) -> bool:
+    holds = log["state"] in ("streaming", "executing_tools")
+    return bool(log["chat_id"] == chat_id and log["version"] and (not holds or log["worker"]))
 
 
 async def test_without_structlog_configured_the_standard_library_is_asked(caplog: pytest.LogCaptureFixture) -> None:

@@ -9,7 +9,7 @@ from latch import Latch
 from witness import events_of, path_of, told
 
 from turnwise import CompactionPolicy, Message, ModelPart, Settings, SettingsError, TextPart, Usage, fold, tool
-from turnwise.providers.scripted import Call, Reply
+from turnwise.providers.scripted import Call, Reply, ScriptedModel
 
 
 @tool
@@ -347,7 +347,7 @@ async def test_a_turn_goes_on_when_nobody_listens(open_engine: Any, strict_model
 
 @pytest.mark.parametrize("ceiling", [0, -1, True, 1.5])
 def test_a_ceiling_that_makes_no_sense_is_refused_before_anything_is_stored(ceiling: Any) -> None:
-    with pytest.raises(SettingsError, match=r"max_steps: must be a whole number of at least 1"):
+    with pytest.raises(SettingsError, match=r"max_steps: must be a whole number"):
         Settings(max_steps=ceiling)
 
 
@@ -358,3 +358,56 @@ async def test_no_ceiling_means_none(open_engine: Any, strict_model: Any) -> Non
         chat = await engine.create_chat()
         assert (await engine.ask(chat.id, "go")).text == "done"
         assert len(model.requests) == 61
+
+
+async def test_every_model_gets_each_call_with_its_one_result_whatever_a_hook_made_of_the_history(
+    open_engine: Any,
+) -> None:
+    @tool
+    async def look() -> str:
+        """Look."""
+        return "seen"
+
+    def forget_results(messages: list[Message]) -> list[Message]:
+        return [message for message in messages if message.role != "tool"]
+
+    model = ScriptedModel([Reply(calls=[Call("look", {}, id="a"), Call("look", {}, id="b")]), "done"])
+    async with open_engine(model, tools=[look], prepare_messages=forget_results) as engine:
+        await engine.ask((await engine.create_chat()).id, "go")
+    sent = model.requests[1].messages
+    assert [message.role for message in sent] == ["user", "assistant", "tool", "tool"]
+    assert [message.result.call_id for message in sent[2:] if message.result] == ["a", "b"]
+
+
+async def test_a_providers_call_without_a_result_is_not_sent_on_to_any_model(open_engine: Any) -> None:
+    searched = [
+        ModelPart("text_delta", text="I search."),
+        ModelPart("tool_call", id="w", name="web", arguments={}, executor="provider"),
+        ModelPart("finish", stop_reason="end_turn"),
+    ]
+    model = ScriptedModel([Reply(parts=searched), "done"])
+    async with open_engine(model) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, "go")
+        await engine.ask(chat.id, "on")
+    assert [part.type for part in model.requests[1].messages[1].parts] == ["text"]
+
+
+async def test_what_is_kept_of_a_reply_that_was_cut_off_has_no_providers_call_without_its_result(
+    open_engine: Any,
+) -> None:
+    calls = [ModelPart("tool_call", id=name, name="web", arguments={}, executor="provider") for name in ("w", "x")]
+    said = ModelPart("text_delta", text="I search.")
+    model = ScriptedModel(
+        [Reply(parts=[said, *calls, ModelPart("provider_result", call_id="w", output=1)], stall_after=4)]
+    )
+    async with open_engine(model, settings=Settings(coalesce=0)) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "go")
+        async for event in engine.events(chat.id):
+            if event.kind == "part" and event.part.type == "tool_result":
+                break
+        await engine.interrupt(chat.id)
+        await engine.wait(chat.id, timeout=10)
+        kept = (await engine.messages(chat.id))[-1]
+    assert (kept.partial, [getattr(part, "call_id", part.type) for part in kept.parts]) == (True, ["text", "w", "w"])

@@ -51,7 +51,7 @@ async def result_of(open_engine: Any, strict_model: Any, tools: Any, *calls: Cal
     """Have a model make the calls, and return their results."""
     async with open_engine(strict_model([Reply(calls=calls), "done"]), tools=tools) as engine:
         chat = await engine.create_chat()
-        answer = await engine.ask(chat.id, "go", timeout=15)
+        answer = await engine.ask(chat.id, "go")
         assert answer.text == "done"
         return [message.result for message in answer.messages if message.result is not None]
 

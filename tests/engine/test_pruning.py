@@ -160,5 +160,5 @@ async def test_parts_may_be_kept_for_ever(
 
 @pytest.mark.parametrize("seconds", [0, -1, True, "a day"])
 def test_a_time_that_makes_no_sense_is_refused(seconds: Any) -> None:
-    with pytest.raises(SettingsError, match="keep_parts: must be a number of seconds above 0"):
+    with pytest.raises(SettingsError, match="keep_parts: must be a number"):
         Settings(keep_parts=seconds)

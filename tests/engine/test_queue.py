@@ -320,5 +320,5 @@ async def test_an_unknown_word_for_when_busy_is_refused(open_engine: Any, strict
     async with open_engine(strict_model([])) as engine:
         chat = await engine.create_chat()
         async with untouched(engine, chat.id):
-            with pytest.raises(SettingsError, match="when_busy: must be one of queue, interrupt, reject"):
+            with pytest.raises(SettingsError, match="when_busy: must be one of 'queue', 'interrupt', 'reject'"):
                 await engine.send_message(chat.id, "hi", when_busy=word)

@@ -99,11 +99,48 @@ async def test_a_producer_is_told_of_compactions_and_the_ready_made_one_comes_fi
         chat = await engine.create_chat()
         await engine.ask(chat.id, "hello")
         assert [(state.step, state.compactions) for state in states] == [(1, 0), (2, 1)]
-        summary, *reminders = said(next(r for r in model.requests if r.step == 2).messages)
-        assert summary[0] == "user"
+        summary, asked, *reminders = said(next(r for r in model.requests if r.step == 2).messages)
+        assert (summary[0], asked) == ("user", ("user", "hello"))
         assert [role for role, _ in reminders] == ["system", "system"]
         assert "compacted 1 time(s)" in reminders[0][1]
         assert reminders[1][1] == "<reminder>1 so far</reminder>"
+
+
+async def test_calls_before_a_compaction_are_counted_and_remembered(
+    open_engine: OpenEngine, strict_model: MakeModel
+) -> None:
+    """A producer that counts calls, or looks for the same call again, must not be blinded by a compaction."""
+    states: list[LoopState] = []
+
+    def note(state: LoopState) -> Sequence[str]:
+        states.append(state)
+        return ()
+
+    def looks(at: str, tokens: int | None = 20) -> Reply:
+        return Reply("", calls=[Call("look", {"at": at})], usage=(tokens, 1) if tokens else None)
+
+    done = Reply("done", usage=(20, 1))
+    replies = [looks("a", None), looks("a", 90), looks("nothing"), looks("b"), done, looks("c"), done]
+    model = strict_model(replies, context_limit=100)
+    async with open_engine(model, settings=QUICK, tools=[look], reminders=[note]) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, "hello")
+        assert [state.compactions for state in states] == [0, 0, 1, 1, 1]
+        assert [state.call_count for state in states] == [0, 1, 2, 3, 4]
+        last = states[-1].last_calls
+        assert [(call.name, dict(call.arguments), call.output) for call in last] == [
+            ("look", {"at": "a"}, "seen a"),
+            ("look", {"at": "a"}, "seen a"),
+            ("look", {"at": "nothing"}, last[2].output),
+            ("look", {"at": "b"}, "seen b"),
+        ]
+        assert [call.succeeded for call in last] == [True, True, False, True]
+        assert len({call.call_id for call in last}) == 4
+        assert (states[1].usage.partial, states[2].usage.input_tokens) == (True, 90)
+        assert (states[2].context_tokens, states[2].context_limit) == (None, 100)
+        states.clear()
+        await engine.ask(chat.id, "and now?")
+        assert [state.call_count for state in states] == [0, 1]
 
 
 async def test_prepared_messages_are_of_that_request_only(open_engine: OpenEngine, strict_model: MakeModel) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from watching import Gate, MakeModel, OpenEngine, assert_told_right, log, said, seen, shown
+from watching import Gate, MakeModel, OpenEngine, assert_told_right, log, pass_time, said, seen, shown
 
 from turnwise import ChatState, ModelError, ModelPart, ModelRequest, RetryPolicy, Settings
 from turnwise.engine.clock import sleep
@@ -43,8 +43,7 @@ async def test_the_delays_double_up_to_a_minute_and_the_providers_wish_is_a_mini
             assert (retry.attempt, retry.delay) == (number, delay)
             assert retry.retry_at == clock.now() + timedelta(seconds=delay)
             assert (retry.error.kind, retry.error.status) == ("overloaded", 503)
-            assert clock.next_timer == retry.retry_at
-            await clock.advance(delay)
+            await pass_time(clock, delay)
         rested = await engine.wait(chat.id)
         assert (rested.state, rested.attempt) == ("waiting", 9)
         assert said(await engine.messages(chat.id)) == [("user", "hello"), ("assistant", "at last")]
@@ -60,7 +59,7 @@ async def test_after_the_last_attempt_the_chat_ends_in_error(open_engine: OpenEn
         await engine.send_message(chat.id, "hello")
         for number, delay in ((1, 1), (2, 2)):
             await seen(engine, chat.id, "retry", number)
-            await clock.advance(delay)
+            await pass_time(clock, delay)
         rested = await engine.wait(chat.id)
         assert (rested.state, rested.stop_reason, len(model.requests)) == ("error", "error", 3)
         assert rested.last_error is not None
@@ -79,7 +78,7 @@ async def test_a_step_that_succeeds_forgets_the_failures_of_the_one_before(
         await engine.send_message(chat.id, "hello")
         for number in (1, 2):
             assert (await seen(engine, chat.id, "retry", number)).delay == 1
-            await clock.advance(1)
+            await pass_time(clock, 1)
         assert (await engine.wait(chat.id)).state == "waiting"
 
 
@@ -106,7 +105,7 @@ async def test_what_may_pass_is_tried_again(open_engine: OpenEngine, strict_mode
         chat = await engine.create_chat()
         await engine.send_message(chat.id, "hello")
         await seen(engine, chat.id, "retry")
-        await clock.advance(1)
+        await pass_time(clock, 1)
         assert (await engine.wait(chat.id)).state == "waiting"
 
 
@@ -120,13 +119,10 @@ async def test_a_model_that_does_not_begin_is_given_up_and_given_longer_each_tim
         await engine.send_message(chat.id, "hi")
         for number, limit in enumerate((60, 120, 240, 480, 600, 600), start=1):
             await seen(engine, chat.id, "status", state="streaming")
-            while len(model.requests) < number:
-                await clock.advance(0)
-            assert clock.next_timer == clock.now() + timedelta(seconds=limit)
-            await clock.advance(limit)
+            await pass_time(clock, limit)
             retry = await seen(engine, chat.id, "retry", number)
             assert (retry.error.kind, retry.attempt, retry.delay) == ("startup_timeout", number, 2 ** (number - 1))
-            await clock.advance(retry.delay)
+            await pass_time(clock, retry.delay)
         assert (await engine.wait(chat.id)).state == "waiting"
         assert said(await engine.messages(chat.id)) == [("user", "hi"), ("assistant", "Hello")]
         await assert_told_right(engine, chat.id)
@@ -141,9 +137,9 @@ async def test_a_stall_before_any_output_leads_to_a_second_attempt_and_the_text_
     async with open_engine(model, settings=retrying(retry=NEVER), clock=clock) as engine:
         chat = await engine.create_chat()
         await engine.send_message(chat.id, "hi")
-        await _stalled(clock, model, 90)
+        await pass_time(clock, 90)
         assert (await seen(engine, chat.id, "retry")).error.kind == "network"
-        await clock.advance(1)
+        await pass_time(clock, 1)
         await engine.wait(chat.id)
         assert len(model.requests) == 2
         assert said(await engine.messages(chat.id)) == [("user", "hi"), ("assistant", "Hello")]
@@ -158,10 +154,9 @@ async def test_a_stall_after_output_takes_it_back_and_tries_again(
         chat = await engine.create_chat()
         await engine.send_message(chat.id, "hi")
         await shown(engine, chat.id, "Hel")
-        assert clock.next_timer == clock.now() + timedelta(seconds=90)
-        await clock.advance(90)
+        await pass_time(clock, 90)
         await seen(engine, chat.id, "retry")
-        await clock.advance(1)
+        await pass_time(clock, 1)
         await engine.wait(chat.id)
         discarded = [event for event in await log(engine, chat.id) if isinstance(event, AttemptDiscardedEvent)]
         assert [event.attempt for event in discarded] == [1]
@@ -178,7 +173,7 @@ async def test_a_stall_after_output_may_end_in_error_with_the_text_kept(
         chat = await engine.create_chat()
         await engine.send_message(chat.id, "hi")
         await shown(engine, chat.id, "Hel")
-        await clock.advance(90)
+        await pass_time(clock, 90)
         rested = await engine.wait(chat.id)
         assert rested.last_error is not None
         assert (rested.state, rested.last_error.kind, len(model.requests)) == ("error", "network", 1)
@@ -194,7 +189,7 @@ async def test_heartbeats_do_not_count_as_output(open_engine: OpenEngine, strict
     async with open_engine(model, settings=retrying(), clock=clock) as engine:
         chat = await engine.create_chat()
         await engine.send_message(chat.id, "hi")
-        await _stalled(clock, model, 60)
+        await pass_time(clock, 60)
         assert (await seen(engine, chat.id, "retry")).error.kind == "startup_timeout"
 
 
@@ -251,7 +246,7 @@ async def test_a_stream_that_ends_without_a_finish_is_a_cut_stream_and_no_stop(
         chat = await engine.create_chat()
         await engine.send_message(chat.id, "hi")
         assert (await seen(engine, chat.id, "retry")).error.kind == "network"
-        await clock.advance(1)
+        await pass_time(clock, 1)
         await engine.wait(chat.id)
         assert said(await engine.messages(chat.id)) == [("user", "hi"), ("assistant", "Hello")]
         # A call from a dead attempt never runs.
@@ -268,7 +263,7 @@ async def test_what_a_lost_attempt_used_is_counted_and_marked_as_partial(
         chat = await engine.create_chat()
         await engine.send_message(chat.id, "hi")
         await seen(engine, chat.id, "retry")
-        await clock.advance(1)
+        await pass_time(clock, 1)
         usage = (await engine.wait(chat.id)).usage
         assert (usage.input_tokens, usage.output_tokens, usage.partial) == (10, 2, True)
 
@@ -304,9 +299,9 @@ def test_a_persistent_schedule_never_gives_up() -> None:
 
 def test_an_interactive_schedule_counts_openings_and_reconnects_apart() -> None:
     policy = RetryPolicy.interactive()
-    assert [policy.allows(failures, 0) for failures in (1, 2, 3)] == [True, True, False]
-    assert [policy.allows(failures, failures) for failures in (6, 7)] == [True, False]
-    assert policy.allows(8, 6)
+    assert [policy.allows(failures, 0) for failures in (1, 2, 3, 4)] == [True, True, True, False]
+    assert [policy.allows(failures, failures) for failures in (5, 6)] == [True, False]
+    assert policy.allows(8, 5)
     assert [policy.delay(failures) for failures in (1, 5, 6)] == [1, 16, 16]
 
 
@@ -318,7 +313,7 @@ async def test_a_stream_that_breaks_silently_is_reopened_more_often_than_one_tha
     broken = Reply(parts=[opened], error=ModelError("network"), error_after=1)
     refused = Reply(error=ModelError("overloaded"))
     clock = ManualClock()
-    for replies, calls in (([broken] * 6 + ["done"], 7), ([refused] * 3, 3)):
+    for replies, calls in (([broken] * 5 + ["done"], 6), ([broken] * 6, 6), ([refused] * 4, 4)):
         model = strict_model(replies)
         policy = RetryPolicy.interactive()
         settings = retrying(retry=replace(policy, after_output="reset"))
@@ -327,7 +322,23 @@ async def test_a_stream_that_breaks_silently_is_reopened_more_often_than_one_tha
             await engine.send_message(chat.id, "hello")
             async for event in engine.events(chat.id):
                 if event.kind == "retry":
-                    await clock.advance(event.delay)
+                    await pass_time(clock, event.delay)
                 if event.kind == "turn_finished":
                     break
             assert len(model.requests) == calls
+
+
+async def test_a_fragment_of_a_call_that_was_shown_is_output_after_which_nothing_is_tried_again(
+    open_engine: OpenEngine, strict_model: MakeModel
+) -> None:
+    begun = [
+        ModelPart("tool_call_start", id="a", name="look"),
+        ModelPart("tool_call_delta", id="a", arguments='{"at": "th'),
+    ]
+    model = strict_model([Reply(parts=begun, error=ModelError("network"), error_after=2), "again"])
+    async with open_engine(model, settings=retrying(retry=RetryPolicy(after_output="never"))) as engine:
+        chat = await engine.create_chat()
+        result = await engine.ask(chat.id, "hello")
+        assert (result.chat.state, len(model.requests)) == ("error", 1)
+        kinds = [event.kind for event in await log(engine, chat.id)]
+        assert not {"retry", "attempt_discarded"} & set(kinds)

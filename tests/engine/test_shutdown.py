@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,9 @@ from watching import (
     MakeModel,
     OpenEngine,
     assert_told_right,
+    due_in,
     log,
+    pass_time,
     phases,
     said,
     seen,
@@ -99,6 +102,90 @@ async def test_a_tool_is_asked_what_became_of_a_call_before_it_runs_again(
         assert said(await engine.messages(chat.id))[2] == ("tool", "it was done")
 
 
+@pytest.mark.parametrize("crash", ["at_least_once", "at_most_once"])
+@pytest.mark.parametrize("found", ["it was done", None, "raises", "no JSON"])
+async def test_a_tool_is_asked_first_whatever_its_crash_class_which_decides_where_it_cannot_tell(
+    open_engine: OpenEngine, strict_model: MakeModel, crash: str, found: str | None
+) -> None:
+    asked: list[ToolContext] = []
+
+    async def reconcile(context: ToolContext) -> Any:
+        asked.append(context)
+        if found == "raises":
+            raise RuntimeError("the bank is closed")
+        return object() if found == "no JSON" else found
+
+    work = Gate(crash=crash, reconcile=reconcile)
+    model = strict_model([Reply("", calls=[Call("work", {})]), "done"])
+    async with open_engine(model, settings=AT_ONCE, tools=[work.tool]) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "hello")
+        await work.entered.wait()
+    work.open.set()
+    async with open_engine(model, settings=AT_ONCE, tools=[work.tool]) as engine:
+        assert (await engine.wait(chat.id)).state == "waiting"
+        answer = (await engine.messages(chat.id))[2].result
+    assert [context.idempotency_key for context in asked] == [work.runs[0].idempotency_key]
+    if found == "it was done":
+        assert (len(work.runs), answer.outcome, answer.output) == (1, "succeeded", "it was done")
+    elif crash == "at_least_once":
+        assert (len(work.runs), answer.outcome, answer.output) == (2, "succeeded", "work done")
+    else:
+        assert (len(work.runs), answer.outcome) == (1, "unknown")
+        assert answer.output.startswith("Outcome unknown")
+
+
+@pytest.mark.parametrize("crash", ["at_least_once", "at_most_once"])
+async def test_a_tool_that_never_tells_what_became_of_a_call_is_asked_no_longer_than_the_call_may_take(
+    open_engine: OpenEngine, strict_model: MakeModel, crash: str
+) -> None:
+    """What a crash of the call means then decides, as where the tool cannot tell."""
+    asked = anyio.Event()
+
+    async def reconcile(_: ToolContext) -> str:
+        asked.set()
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    work = Gate(crash=crash, reconcile=reconcile, timeout=30)
+    model, clock = strict_model([Reply("", calls=[Call("work", {})]), "done"]), ManualClock()
+    options = {"settings": AT_ONCE, "tools": [work.tool], "clock": clock}
+    async with open_engine(model, **options) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "hello")
+        await work.entered.wait()
+    work.open.set()
+    async with open_engine(model, **options) as engine:
+        await asked.wait()
+        clock.advance(29)
+        await anyio.wait_all_tasks_blocked()
+        assert (await engine.get_chat(chat.id)).state == "executing_tools"
+        clock.advance(1)
+        assert (await engine.wait(chat.id)).state == "waiting"
+        answer = (await engine.messages(chat.id))[2].result
+    again = crash == "at_least_once"
+    assert (len(work.runs), answer.outcome) == ((2, "succeeded") if again else (1, "unknown"))
+
+
+async def test_a_call_whose_tool_can_no_longer_be_asked_is_answered_unknown_and_never_runs_again(
+    open_engine: OpenEngine, strict_model: MakeModel
+) -> None:
+    async def reconcile(context: ToolContext) -> str:
+        raise AssertionError
+
+    work = Gate(reconcile=reconcile)
+    model = strict_model([Reply("", calls=[Call("work", {})]), "done"])
+    async with open_engine(model, settings=AT_ONCE, tools=[work.tool]) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "hello")
+        await work.entered.wait()
+    work.open.set()
+    async with open_engine(model, settings=AT_ONCE, tools=[replace(work.tool, reconcile=None)]) as engine:
+        assert (await engine.wait(chat.id)).state == "waiting"
+        assert (await engine.messages(chat.id))[2].result.outcome == "unknown"
+    assert len(work.runs) == 1
+
+
 async def test_a_reply_that_a_shutdown_cut_off_is_taken_back_and_given_anew(
     open_engine: OpenEngine, strict_model: MakeModel
 ) -> None:
@@ -142,17 +229,19 @@ async def test_a_restart_in_the_middle_of_back_off_continues_the_schedule(
     open_engine: OpenEngine, strict_model: MakeModel
 ) -> None:
     clock = ManualClock()
+    settings = Settings(coalesce=0, shutdown_grace=0, poll_interval=1000, lease=3000, renew_every=1000)
     down = Reply(error=ModelError("overloaded"))
     model = strict_model([down, down, "ok"])
-    async with open_engine(model, settings=AT_ONCE, clock=clock) as engine:
+    async with open_engine(model, settings=settings, clock=clock) as engine:
         chat = await engine.create_chat()
         await engine.send_message(chat.id, "hello")
         first = await seen(engine, chat.id, "retry")
-        await clock.advance(1)
+        await pass_time(clock, 1)
         second = await seen(engine, chat.id, "retry", 2)
         assert (first.delay, second.delay) == (1, 2)
+        await due_in(clock, 2)
         await clock.advance(1)
-    async with open_engine(model, settings=AT_ONCE, clock=clock) as engine:
+    async with open_engine(model, settings=settings, clock=clock) as engine:
         taken = await engine.wait(chat.id, until=[ChatState.streaming])
         assert (taken.attempt, len(model.requests)) == (2, 2)
         explained = await engine.explain(chat.id)

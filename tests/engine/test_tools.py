@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from datetime import date, datetime
 from typing import Any
 
 import anyio
@@ -11,20 +12,23 @@ import anyio.from_thread
 import anyio.to_thread
 import pytest
 from latch import Latch
-from pydantic import BaseModel
+from pydantic import BaseModel, SecretStr
 from witness import events_of, told
 
 from turnwise import (
+    ClientTool,
+    Engine,
     FatalToolError,
     FilePart,
     Settings,
     SettingsError,
     Tool,
     ToolContext,
+    ToolFailed,
     ToolOutput,
     tool,
 )
-from turnwise.providers.scripted import Call, Reply
+from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.testing import ManualClock
 
 
@@ -557,7 +561,7 @@ def test_a_tool_that_nothing_describes_is_refused() -> None:
         tool(schema={"type": "object"})(lambda: "x")
 
 
-@pytest.mark.parametrize("schema", [{}, {"type": "string"}, "object"])
+@pytest.mark.parametrize("schema", [{}, {"type": "string"}])
 async def test_a_tool_whose_schema_is_no_object_schema_is_refused(
     open_engine: Any, strict_model: Any, schema: Any
 ) -> None:
@@ -589,3 +593,293 @@ async def test_a_tool_that_asks_needs_the_clients_approval(open_engine: Any, str
         chat = await engine.create_chat()
         result = await engine.ask(chat.id, "go")
         assert (result.chat.state, ran) == ("requires_action", [])
+
+
+SECRET = "postgres://user:hunter2@host"  # noqa: S105 - none at all
+
+
+def failing(error: BaseException, **options: Any) -> Tool:
+    @tool(name="fail", **options)
+    async def fail() -> str:
+        """Fail."""
+        raise error
+
+    return fail
+
+
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (ToolFailed("the file is locked; try later"), "the file is locked; try later"),
+        (ValueError("bad"), "ValueError: bad"),
+        (ValueError(), "ValueError"),
+        (Unspeakable(), "Unspeakable: its text cannot be had"),
+        (ValueError("\ud800"), "ValueError: \ufffd"),
+    ],
+)
+async def test_what_a_tool_raises_is_told_and_its_traceback_logged(
+    open_engine: Any, strict_model: Any, caplog: pytest.LogCaptureFixture, error: Exception, told: str
+) -> None:
+    result, _ = await run(open_engine, strict_model([Reply(calls=[Call("fail", {}, id="f")]), "ok"]), [failing(error)])
+    answered = result.messages[2].result
+    assert (answered.output, answered.is_error, answered.outcome) == (told, True, "failed")
+    (line,) = [record for record in caplog.records if "tool_failed" in record.getMessage()]
+    assert line.exc_info is not None
+    assert line.exc_info[1] is error
+    assert all(word in line.getMessage() for word in ("tool=fail", "call_id=f", f"chat_id={result.chat.id}"))
+
+
+async def test_a_service_says_what_is_seen_of_errors(open_engine: Any, strict_model: Any) -> None:
+    model = strict_model([Reply(calls=[Call("fail", {})]), "ok"])
+    settings = Settings(describe_error=lambda error: f"something went wrong ({type(error).__name__})")
+    result, events = await run(open_engine, model, [failing(OSError(SECRET))], settings=settings)
+    assert result.messages[2].result.output == "something went wrong (OSError)"
+    assert SECRET not in str(events) + str(model.requests)
+
+
+@pytest.mark.parametrize("describe", [lambda error: 3, lambda error: None, lambda error: " ", lambda error: 1 / 0])
+async def test_a_description_that_fails_tells_no_more_than_the_type(
+    open_engine: Any, strict_model: Any, describe: Any
+) -> None:
+    model = strict_model([Reply(calls=[Call("fail", {})]), "ok"])
+    tools = [failing(OSError(SECRET))]
+    result, _ = await run(open_engine, model, tools, settings=Settings(describe_error=describe))
+    assert (result.text, result.messages[2].result.output) == ("ok", "OSError")
+
+
+def test_what_describes_errors_must_be_a_function() -> None:
+    with pytest.raises(SettingsError, match="describe_error"):
+        Settings(describe_error="short")  # type: ignore[arg-type]
+
+
+async def test_a_tools_own_timeout_is_a_failure_of_the_tool_whose_outcome_is_unknown(
+    open_engine: Any, strict_model: Any
+) -> None:
+    model = strict_model([Reply(calls=[Call("fail", {})]), "ok"])
+    result, _ = await run(open_engine, model, [failing(TimeoutError("no answer"))])
+    answered = result.messages[2].result
+    assert answered.outcome == "failed"
+    assert answered.output.startswith("TimeoutError: no answer")
+    assert "outcome is unknown" in answered.output
+
+
+@pytest.mark.parametrize("error", [ToolFailed("é" * 300), ValueError("é" * 300), FatalToolError("é" * 300)])
+async def test_what_is_told_of_an_error_is_cut_at_the_limit(
+    open_engine: Any, strict_model: Any, error: Exception
+) -> None:
+    model = strict_model([Reply(calls=[Call("fail", {})]), "ok"])
+    result, _ = await run(open_engine, model, [failing(error)], settings=Settings(output_limit_bytes=100))
+    kept, note = result.messages[2].result.output.split("\n")[:2]
+    assert len(kept.encode()) <= 100
+    assert note.startswith("[cut: ")
+    if result.chat.last_error is not None:
+        assert len(result.chat.last_error.message.encode()) < 200
+
+
+async def test_an_error_of_unbounded_length_is_cut_by_default(open_engine: Any, strict_model: Any) -> None:
+    model = strict_model([Reply(calls=[Call("fail", {})]), "ok"])
+    result, _ = await run(open_engine, model, [failing(ValueError("x" * 1_000_000))])
+    assert len(result.messages[2].result.output) < 2100
+
+
+async def test_progress_over_the_limit_is_cut(open_engine: Any, strict_model: Any) -> None:
+    latch = Latch()
+
+    @tool
+    async def build(context: ToolContext) -> str:
+        """Build."""
+        context.report(["x" * 500])
+        await latch.pass_through()
+        return "built"
+
+    model = strict_model([Reply(calls=[Call("build", {})]), "done"])
+    async with open_engine(model, tools=[build], settings=Settings(output_limit_bytes=100)) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "go")
+        async for event in engine.events(chat.id):
+            if event.kind == "tool_progress":
+                kept, note = event.progress.split("\n")
+                assert (len(kept), note) == (100, "[cut: 404 of 504 bytes are not shown]")
+                break
+        latch.open()
+        await engine.wait(chat.id)
+
+
+async def test_files_over_the_limit_are_left_out_and_named(open_engine: Any, strict_model: Any) -> None:
+    small, large = (FilePart(media_type="image/png", data="a" * size, name=f"{size}.png") for size in (40, 80))
+
+    @tool
+    async def draw() -> ToolOutput:
+        """Draw."""
+        return ToolOutput("drawn", (small, large, small))
+
+    model = strict_model([Reply(calls=[Call("draw", {})]), "done"])
+    result, _ = await run(open_engine, model, [draw], settings=Settings(attachment_limit_bytes=100))
+    answered = result.messages[2].result
+    assert [file.name for file in answered.attachments] == ["40.png", "40.png"]
+    assert answered.output == "drawn\n[left out, over the limit of 100 bytes: 80.png (80 bytes)]"
+
+
+# Which tools there are
+
+
+async def test_a_tool_that_is_not_offered_never_runs(open_engine: Any, strict_model: Any) -> None:
+    ran: list[str] = []
+
+    def named(name: str, **options: Any) -> Tool:
+        return tool(name=name, description="Act.", schema={"type": "object"}, **options)(lambda: ran.append(name))
+
+    tools = [named("on"), named("off"), named("asks", policy="ask")]
+    model = strict_model([Reply(calls=[Call(name, {}) for name in ("on", "off", "asks", "there")]), "done"])
+    result, _ = await run(open_engine, model, tools, settings=Settings(active_tools=["on"]))
+    answered = [message.result for message in result.messages if message.result is not None]
+    assert (result.chat.state, ran) == ("waiting", ["on"])
+    assert [one.is_error for one in answered] == [False, True, True, True]
+    assert answered[1].output == "There is no tool named 'off'. Tools: on."
+    assert "'asks'" not in str(model.requests[0].tools)
+
+
+async def test_a_client_tool_that_is_not_offered_never_reaches_the_client(open_engine: Any, strict_model: Any) -> None:
+    choose, other = (ClientTool(name, "Choose.", {"type": "object"}) for name in ("choose", "other"))
+    model = strict_model([Reply(calls=[Call("other", {}), Call("choose", {}, id="c")]), "done"])
+    async with open_engine(model, settings=Settings(active_tools=["client:choose"])) as engine:
+        chat = await engine.create_chat(client_tools=[choose, other])
+        result = await engine.ask(chat.id, "go")
+        assert [call.call_id for call in result.open_calls] == ["c"]
+        assert [message.result.is_error for message in result.messages if message.result is not None] == [True]
+        assert [spec.name for spec in model.requests[0].tools] == ["choose"]
+
+
+async def test_what_was_not_offered_is_refused_by_another_worker_that_would_offer_it(
+    open_engine: Any, strict_model: Any
+) -> None:
+    ran: list[str] = []
+    hold = Latch()
+
+    @tool(crash="at_least_once")
+    async def on() -> str:
+        """Hold on."""
+        await hold.pass_through()
+        return "on"
+
+    @tool
+    async def off() -> None:
+        """Act."""
+        ran.append("off")
+
+    model = strict_model([Reply(calls=[Call("on", {}), Call("off", {})]), "done"])
+    settings = Settings(active_tools=["on"], shutdown_grace=0)
+    async with open_engine(model, tools=[on, off], settings=settings) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "go")
+        await hold.entered.wait()
+    hold.open()
+    async with open_engine(model, tools=[on, off]) as engine:
+        await engine.wait(chat.id)
+        outputs = [message.result.output for message in await engine.messages(chat.id) if message.result is not None]
+    assert ran == []
+    assert outputs == ["on", "There is no tool named 'off'. Tools: on."]
+
+
+@pytest.mark.parametrize("later", [{"settings": Settings(active_tools=["on"])}, {"asks": True}])
+async def test_a_call_that_waits_is_refused_by_a_worker_that_must_not_run_it(
+    open_engine: Any, strict_model: Any, later: dict[str, Any]
+) -> None:
+    """The tool was offered and may have been changed since: what it says now counts."""
+    ran: list[str] = []
+    hold = Latch()
+
+    def tools(*, asks: bool = False) -> list[Tool]:
+        @tool(crash="at_least_once")
+        async def on() -> str:
+            """Hold on."""
+            await hold.pass_through()
+            return "on"
+
+        @tool(policy="ask" if asks else "auto")
+        async def off() -> None:
+            """Act."""
+            ran.append("off")
+
+        return [on, off]
+
+    model = strict_model([Reply(calls=[Call("on", {}), Call("off", {})]), "done"])
+    async with open_engine(model, tools=tools(), settings=Settings(shutdown_grace=0)) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "go")
+        await hold.entered.wait()
+    hold.open()
+    asks = later.pop("asks", False)
+    async with open_engine(model, tools=tools(asks=asks), **later) as engine:
+        assert (await engine.wait(chat.id)).state == "waiting"
+        results = [message.result for message in await engine.messages(chat.id) if message.result is not None]
+    assert (ran, [result.is_error for result in results]) == ([], [False, True])
+
+
+@pytest.mark.parametrize("names", [["nope"], ["ping", "pnig"], ["choose"]])
+def test_active_tools_that_there_are_not_are_refused(names: list[str]) -> None:
+    @tool
+    async def ping() -> str:
+        """Ping."""
+        return "pong"
+
+    with pytest.raises(SettingsError, match=r"active_tools: there is no tool named '(nope|pnig|choose)'; tools: ping"):
+        Engine("sqlite://", model=ScriptedModel([]), tools=[ping], settings=Settings(active_tools=names))
+
+
+async def test_two_chats_with_one_call_id_have_keys_of_their_own(open_engine: Any, strict_model: Any) -> None:
+    keys: list[str] = []
+
+    @tool
+    async def pay(context: ToolContext) -> None:
+        """Pay."""
+        keys.append(context.idempotency_key)
+
+    reply = Reply(calls=[Call("pay", {}, id="same")])
+    async with open_engine(strict_model([reply, "done", reply, "done"]), tools=[pay]) as engine:
+        for _ in range(2):
+            await engine.ask((await engine.create_chat()).id, "pay")
+    assert len(set(keys)) == 2
+
+
+class Inner(BaseModel):
+    count: int
+    when: date
+    either: int | list[int] = 0
+    secret: SecretStr | None = None
+
+
+async def test_tool_history_and_events_agree_on_arguments_at_every_depth(open_engine: Any, strict_model: Any) -> None:
+    got: list[Any] = []
+
+    @tool
+    async def take(inner: Inner, more: list[Inner], flag: bool, at: datetime, size: float = 1) -> None:  # noqa: FBT001
+        """Take."""
+        got.append([inner, more, flag, at, size])
+
+    given = {
+        "inner": '{"count": "3", "when": "2026-01-02", "either": ["4"], "secret": "s"}',
+        "more": [{"count": 4.0, "when": "2026-01-02"}],
+        "flag": "true",
+        "at": 0,
+    }
+    model = strict_model([Reply(calls=[Call("take", given)]), "done"])
+    result, events = await run(open_engine, model, [take])
+    kept = result.messages[1].calls[0].arguments
+    assert kept == {
+        "inner": {"count": 3, "when": "2026-01-02", "either": [4], "secret": "s"} | kept["inner"],
+        "more": [{"count": 4, "when": "2026-01-02"}],
+        "flag": True,
+        "at": "1970-01-01T00:00:00Z",
+    }
+    assert "s" in str(kept["inner"]["secret"])
+    shown = [event.part.complete for event in events if event.kind == "part" and event.part.complete is not None]
+    assert [part["arguments"] for part in shown if part["type"] == "tool_call"] == [kept]
+    inner, more, flag, at, size = got[0]
+    assert (inner, more) == (Inner(**kept["inner"]), [Inner(**kept["more"][0])])
+    assert (flag, at.isoformat(), size) == (True, "1970-01-01T00:00:00+00:00", 1)

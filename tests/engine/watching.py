@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
+from datetime import timedelta
 from typing import Any
 
 import anyio
@@ -89,6 +90,18 @@ async def shown(engine: Engine, chat_id: str, text: str) -> None:
             told += event.part.delta or ""
             if text in told:
                 return
+
+
+async def due_in(clock: ManualClock, seconds: float) -> None:
+    """Wait until the next timer of the clock is due in so many seconds: what was seen may come before it is set."""
+    while clock.next_timer != clock.now() + timedelta(seconds=seconds):
+        await clock.advance(0)
+
+
+async def pass_time(clock: ManualClock, seconds: float) -> None:
+    """Let so much time pass once something waits for its end, and nothing for an earlier moment."""
+    await due_in(clock, seconds)
+    await clock.advance(seconds)
 
 
 async def phases(engine: Engine, chat_id: str) -> list[str]:

@@ -13,10 +13,10 @@ from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 
 from lives import BLANK, ERROR, NOW
-from moves import DUE, HELLO, Move, moves_from, repairs_of
+from moves import DUE, HELLO, Move, moves_from, repairs_of, unlikely_moves_from
 
 from turnwise.states.calls import ToolCall
-from turnwise.states.decide import Decision, decide, place_of
+from turnwise.states.decide import Decision, decide, legal_triggers, place_of
 from turnwise.states.effects import DropLease, DropQueued, GrantLease, InsertMessage, PutCall
 from turnwise.states.errors import BrokenPromise, StaleLease, TurnwiseError
 from turnwise.states.facts import CompactionFacts, Facts, HistoryFacts, Lease, Limits, StepFacts, TurnFacts
@@ -94,7 +94,7 @@ def explore(*, stop_at: int = 3, **limits: object) -> Exploration:
 def _explore_one(found: Exploration, key: Key, limits: Limits) -> Iterator[Key]:
     facts = found._places[key]
     found._steps[key] = []
-    known = triggers_in(place_of(facts))
+    known, accepted = triggers_in(place_of(facts)), set[Trigger]()
     tried = [(facts, move) for move in moves_from(facts, room=limits.queue_limit) if move.trigger in known]
     if facts.version and not facts.archived:
         tried += repairs_of(facts)
@@ -111,8 +111,27 @@ def _explore_one(found: Exploration, key: Key, limits: Limits) -> Iterator[Key]:
                 found._places[target] = after
                 found._found_by[target] = (key, move)
                 yield target
+            if before is facts:
+                accepted.add(move.trigger)
         for problem in problems:
             found._report(problem, key, f"  {move!s:<60} {_said(before)} -> {decision.target if decision else '?'}")
+    for problem in _wrongly_named(facts, accepted, limits):
+        found._report(problem, key)
+
+
+def _wrongly_named(facts: Facts, accepted: set[Trigger], limits: Limits) -> Iterator[str]:
+    """Yield where the triggers that are named as possible are not just those for which some arguments are accepted."""
+    named = set(legal_triggers(facts))
+    missing = named - accepted
+    accepted |= {
+        move.trigger
+        for move in (unlikely_moves_from(facts) if missing else ())
+        if move.trigger in missing and _tried(facts, move, limits)[0] is not None
+    }
+    if named - accepted:
+        yield f"{', '.join(sorted(named - accepted))}: named as possible, and refused whatever they bring along"
+    if accepted - named:
+        yield f"{', '.join(sorted(accepted - named))}: accepted, and not named as possible"
 
 
 def _tried(facts: Facts, move: Move, limits: Limits) -> tuple[Decision | None, list[str]]:

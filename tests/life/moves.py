@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final, Literal
 
-from lives import ERROR, NOW, PROFILE, client, local, parts_of, said
+from lives import ERROR, NOW, OVERFLOW, PROFILE, client, local, parts_of, said, summary_of
 
-from turnwise.states.arguments import Cut, Partial, Reply, Summary
+from turnwise.states.arguments import Cut, Erasing, Partial, Reply
 from turnwise.states.calls import CallOutcome, ToolCall, ToolResult
 from turnwise.states.facts import Facts, Lease
 from turnwise.states.invariants import broken_promises
@@ -89,6 +89,21 @@ def moves_from(facts: Facts, *, room: int) -> Iterator[Move]:
         yield Move("mishap", trigger, dead, "under a dead token", stale=True)
 
 
+def unlikely_moves_from(facts: Facts) -> Iterator[Move]:
+    """Yield what the table allows and nobody does: answers to an attempt that is not open, calls that never started."""
+    yield from (Move("outside", trigger) for trigger in (T.archived, T.unarchived))
+    yield Move("mishap", T.repaired, {"error": ERROR})
+    yield Move("outside", T.send_message, {"parts": HELLO, "when_busy": "interrupt"})
+    open_attempt = dataclasses.replace(facts, step=dataclasses.replace(facts.step, attempt_open=True))
+    outcomes = [
+        CallOutcome(call_id=call.call_id, status=CallStatus.failed, output=1, is_error=True) for call in facts.calls
+    ]
+    unlikely = [Move("mishap", T.call_finished, {"outcome": outcome}) for outcome in outcomes]
+    for move in [*_moves_of_holders(open_attempt), *unlikely]:
+        move.arguments["token"] = facts.lease.token if facts.lease else None
+        yield move
+
+
 def repairs_of(facts: Facts) -> Iterator[tuple[Facts, Move]]:
     """Yield the chat as a bug or a hand could have left it on disk, and its repair."""
     repair = Move("mishap", T.repaired, {"error": ERROR})
@@ -121,7 +136,7 @@ def _moves_of_operators(facts: Facts) -> Iterator[Move]:
     yield Move("outside", T.unarchived if facts.archived else T.archived)
     yield Move("outside", T.renamed, {"title": "other"})
     yield Move("outside", T.metadata_changed, {"metadata": {}})
-    yield Move("outside", T.message_erased, {"erased": _MESSAGE})
+    yield Move("outside", T.message_erased, {"erasing": Erasing(messages=(_MESSAGE,))})
 
 
 def _moves_of_holders(facts: Facts) -> Iterator[Move]:
@@ -131,10 +146,9 @@ def _moves_of_holders(facts: Facts) -> Iterator[Move]:
         discarded = {"error": ERROR, "delay": 1.0, "retry_at": NOW}
         yield Move("mishap", T.attempt_discarded, discarded)
         if facts.state is ChatState.streaming:
+            yield Move("progress", T.attempt_discarded, {**discarded, "error": OVERFLOW}, "the prompt is too long")
             yield from _replies(facts)
-        yield Move(
-            "progress", T.compacted, {"summary": Summary(text="In short.", carried=(), folded=1, awaits_answer=False)}
-        )
+        yield Move("progress", T.compacted, {"summary": summary_of("In short.")})
         yield Move("progress", T.compaction_failed, {"error": ERROR})
     for call in facts.calls:
         started = call.status is CallStatus.started

@@ -19,11 +19,8 @@ from turnwise.states.writes import compaction
 S, T = ChatState, Trigger
 HANDED_BACK = (T.claimed, S.pending, S.requires_action)
 """No trigger leaves a chat so: the row hands back to the client what a worker finds to be the client's."""
-SECOND_STEPS = (
-    (T.tools_finished, S.executing_tools),
-    (T.compacted, S.compacting),
-    (T.compaction_failed, S.compacting),
-)
+SECOND_STEPS = ((T.tools_finished, S.executing_tools), (T.compaction_failed, S.compacting))
+"""A compaction also leads to the step that it made room for."""
 SCOPES: dict[str, tuple[dict[str, Any], set[Any]]] = {
     "a turn that goes on after its compaction": (
         {},
@@ -44,7 +41,7 @@ SMALL = {"max_steps": 1, "max_reentries": 0, "queue_limit": 1}
 """Enough to go astray in: dead ends and endless runs are looked for when all is explored."""
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("scope", SCOPES)
 def test_whatever_happens_a_chat_keeps_its_promises_and_a_worker_brings_it_to_rest(scope: str) -> None:
     limits, unreached = SCOPES[scope]
@@ -76,13 +73,13 @@ def _compact_again(row: Row) -> Row:
 def _plan_no_client_calls(draft: Draft) -> None:
     for call in draft.arguments["reply"].calls:
         if call.is_local:
-            draft.put_call(call)
+            draft.put_calls(call)
 
 
 def _answer_silently(draft: Draft) -> None:
     for call in draft.calls:
         if call.open:
-            draft.put_call(call.with_status(draft.arguments["outcome"].status))
+            draft.put_calls(call.with_status(draft.arguments["outcome"].status))
 
 
 def _take_all(draft: Draft) -> None:
@@ -157,7 +154,7 @@ ASTRAY: dict[str, tuple[Plant, str]] = {
 }
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("fault", [*FAULTS, *ASTRAY])
 def test_a_planted_fault_is_found_and_told_with_the_way_that_leads_to_it(
     fault: str, monkeypatch: pytest.MonkeyPatch

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from lives import ERROR, PROFILE, client, local, parts_of, said
+from lives import ERROR, PROFILE, client, local, parts_of, said, summary_of
 
 from turnwise import (
     ChatArchived,
@@ -33,18 +33,20 @@ from turnwise import (
 from turnwise.engine.apply import Applier, Chain, Script
 from turnwise.engine.chat import SendReceipt, SubmissionReceipt
 from turnwise.engine.commands import Commands
+from turnwise.engine.erasing import wanted
 from turnwise.engine.hold import Desk
 from turnwise.engine.hooks import Hooks
 from turnwise.engine.hub import Hub
 from turnwise.engine.reply import shown_reply
 from turnwise.engine.toolbox import Toolbox
-from turnwise.engine.views import ERASED, user_view
+from turnwise.engine.views import transcript_of, user_view
 from turnwise.persistence.sqlite import SQLiteStore
 from turnwise.persistence.verification import verify_records
 from turnwise.providers.scripted import ScriptedModel
-from turnwise.states.arguments import Reply, Summary
+from turnwise.states.arguments import Reply
 from turnwise.states.calls import CallOutcome, ToolCall, ToolResult
-from turnwise.states.errors import ConflictingReplay, TurnwiseError
+from turnwise.states.effects import ERASED
+from turnwise.states.errors import ConflictingReplay, DeadlineExpired, TurnwiseError
 from turnwise.states.events import PartDelta, PartEvent
 from turnwise.states.facts import Facts
 from turnwise.states.invariants import broken_promises
@@ -54,7 +56,7 @@ from turnwise.states.transcript import Transcript, fold
 from turnwise.states.usage import NO_USAGE, Usage
 from turnwise.testing.clock import ManualClock
 
-pytestmark = pytest.mark.timeout(60)  # so many lives take seconds, on a busy machine several times as many
+pytestmark = pytest.mark.timeout(600)  # so many lives take seconds, on a busy machine several times as many
 
 S, T = ChatState, Trigger
 Got = TypeVar("Got")
@@ -115,6 +117,8 @@ class StoreLife(RuleBasedStateMachine):
         self.sent: dict[str, tuple[str, str]] = {}
         """What was sent under each client id, and the message it became."""
         self.shown: dict[tuple[int, int], str] = {}
+        self.erased: set[str] = set()
+        """Messages of which nothing is left, nor of what proves a repetition of them."""
         self.transcript = Transcript()
         self.submitted: list[tuple[tuple[ToolResult, ...], str]] = []
 
@@ -152,6 +156,7 @@ class StoreLife(RuleBasedStateMachine):
         else:
             assert [receipt.replayed for receipt in receipts].count(False) == 1
             assert len({receipt.message_id for receipt in receipts}) == 1
+            assert {receipt.seq for receipt in receipts} == {facts.last_seq}
             message_id = receipts[0].message_id
             self.accepted[message_id] = text
             self.sent[client_id] = (text, message_id)
@@ -167,6 +172,9 @@ class StoreLife(RuleBasedStateMachine):
         receipt: SendReceipt = self.unchanged(commands.send(self.chat_id, text, when_busy="queue", client_id=client_id))
         assert (receipt.replayed, receipt.message_id) == (True, message_id)
         other = commands.send(self.chat_id, text + "!", when_busy="queue", client_id=client_id)
+        if message_id in self.erased:
+            assert self.unchanged(other).message_id == message_id
+            return
         assert isinstance(self.unchanged(other), ConflictingReplay | QueueFull)
 
     @rule(node=NODES, racers=st.sampled_from([1, RACERS]), fails=st.booleans())
@@ -174,6 +182,10 @@ class StoreLife(RuleBasedStateMachine):
     def submit(self, node: int, racers: int, fails: bool) -> None:  # noqa: FBT001 - hypothesis gives it
         results = tuple(ToolResult(call.call_id, "done", is_error=fails) for call in self.facts.open_calls)
         commands = self.processes[node].commands
+        due = [call.call_id for call in self.facts.open_calls if call.is_due(self.clock.now())]
+        if due:
+            self.submit_late(commands, results, due)
+            return
         for wrong in (results[1:], results * 2, (*results, ToolResult("nobody", 1))):
             if wrong:
                 assert isinstance(self.unchanged(commands.submit(self.chat_id, wrong)), ToolResultMismatch)
@@ -183,12 +195,22 @@ class StoreLife(RuleBasedStateMachine):
         assert len({receipt.receipt_id for receipt in receipts}) == 1
         self.submitted.append((results, receipts[0].receipt_id))
 
+    def submit_late(self, commands: Commands, results: tuple[ToolResult, ...], due: list[str]) -> None:
+        """The deadline has passed, and no worker has noticed: whoever comes first closes the call."""
+        (late,) = self.do(_all([commands.submit(self.chat_id, results)]))
+        assert isinstance(late, DeadlineExpired)
+        assert list(late.call_ids) == due
+        self.read()
+        assert not {call.call_id for call in self.facts.open_calls} & set(due)
+
     @rule(node=NODES, choice=st.data())
     @precondition(lambda self: self.submitted)
     def submit_again(self, node: int, choice: st.DataObject) -> None:
         results, receipt_id = choice.draw(st.sampled_from(self.submitted))
         receipt: SubmissionReceipt = self.unchanged(self.processes[node].commands.submit(self.chat_id, results))
         assert (receipt.replayed, receipt.receipt_id) == (True, receipt_id)
+        if self.erased:
+            return
         other = [ToolResult(result.call_id, "other") for result in results]
         assert isinstance(self.unchanged(self.processes[node].commands.submit(self.chat_id, other)), ConflictingReplay)
 
@@ -218,8 +240,13 @@ class StoreLife(RuleBasedStateMachine):
     def edit(self, node: int, choice: st.DataObject) -> None:
         spoken = [message.id for message in self.history if message.role == "user" and not message.synthetic]
         chosen = choice.draw(st.sampled_from(spoken))
-        chat = self.do(self.processes[node].commands.edit(self.chat_id, chosen, "rather"))
+        client_id, self.serial = f"id {self.serial}", self.serial + 1
+        edit = functools.partial(self.processes[node].commands.edit, self.chat_id, chosen, client_id=client_id)
+        chat = self.do(edit("rather"))
         assert chat.state is S.pending
+        self.read()
+        assert self.unchanged(edit("rather")).version == chat.version
+        assert isinstance(self.unchanged(edit("not so")), ConflictingReplay)
         kept = set(spoken[: spoken.index(chosen)])
         self.accepted = {name: text for name, text in self.accepted.items() if name in kept}
         self.read()
@@ -264,7 +291,8 @@ class StoreLife(RuleBasedStateMachine):
     @facts_say(lambda facts: facts.history.length)
     def erase(self, node: int, choice: st.DataObject) -> None:
         chosen = choice.draw(st.sampled_from(self.history))
-        self.do(self.processes[node].commands.erase(self.chat_id, chosen.id))
+        self.do(self.processes[node].commands.erase(self.chat_id, wanted([chosen.id], ())))
+        self.erased.add(chosen.id)
         if chosen.id in self.accepted:
             self.accepted[chosen.id] = ERASED
 
@@ -393,6 +421,8 @@ class StoreLife(RuleBasedStateMachine):
         assert (transcript.queue, transcript.error) == (facts.queue, facts.last_error)
         if facts.state is S.requires_action:
             assert [call.call_id for call in transcript.open_calls] == [call.call_id for call in facts.open_calls]
+        assert transcript.last_seq == facts.last_seq
+        assert transcript_of(self.do(self.processes[self.serial % 2].store.snapshot(self.chat_id))) == transcript
         attempt = (facts.step.number, facts.step.attempt)
         under_way = facts.step.attempt_open and facts.step.stage is Stage.asking
         assert transcript.live_text == (self.shown.get(attempt, "") if under_way else "")
@@ -520,9 +550,7 @@ class StoreLife(RuleBasedStateMachine):
         ]
         of_step = [message.position for message in prompt if message.step == facts.step.number and facts.open_calls]
         carried = tuple(sorted({*unanswered, *of_step}))
-        summary = Summary(
-            text="In short.", carried=carried, folded=len(prompt) - len(carried), awaits_answer=bool(unanswered)
-        )
+        summary = summary_of("In short.", *carried, folded=len(prompt) - len(carried))
         self.fire(process, T.compacted, summary=summary, usage=Usage(input_tokens=5))
 
     def words(self, facts: Facts) -> PartEvent:

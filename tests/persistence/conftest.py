@@ -7,6 +7,8 @@ import os
 import tempfile
 import warnings
 from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
 
 import asyncpg
 import pytest
@@ -35,15 +37,31 @@ def postgres_server() -> Iterator[str]:
         server.cleanup()
 
 
-@pytest.fixture
-async def postgres_url(postgres_server: str) -> AsyncIterator[str]:
-    """Return the URL of a schema of the test's own, which is dropped afterwards."""
+@asynccontextmanager
+async def _schema_on(server: str) -> AsyncIterator[str]:
     schema = f"test_{os.getpid()}_{next(_SERIAL)}"
-    yield f"{postgres_server}{'&' if '?' in postgres_server else '?'}schema={schema}"
-    connection = await asyncpg.connect(postgres_server)
+    yield f"{server}{'&' if '?' in server else '?'}schema={schema}"
+    connection = await asyncpg.connect(server)
     await connection.execute("SET client_min_messages = warning")
     await connection.execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE")
     await connection.close()
+
+
+@pytest.fixture
+async def postgres_url(postgres_server: str) -> AsyncIterator[str]:
+    """Return the URL of a schema of the test's own, which is dropped afterwards."""
+    async with _schema_on(postgres_server) as url:
+        yield url
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+async def either_url(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[str]:
+    """Return the URL of a SQLite file and, in the next test, of a schema on PostgreSQL."""
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path / 'chats.db'}"
+        return
+    async with _schema_on(request.getfixturevalue("postgres_server")) as url:
+        yield url
 
 
 @pytest.fixture

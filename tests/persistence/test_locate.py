@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import sys
+import traceback
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -74,3 +75,31 @@ async def test_a_folder_that_does_not_exist_is_named(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="no folder") as caught:
         await located(f"sqlite:///{tmp_path}/missing/chats.db").open()
     assert f"{tmp_path}/missing" in caught.value.problem
+
+
+SECRETS = {
+    "plain": "postgresql://jane:{}@127.0.0.1:1/db",
+    "no store's scheme": "postgers://jane:{}@127.0.0.1:1/db",
+    "too few slashes": "postgresql:/jane:{}@127.0.0.1:1/db",
+    "a bad option": "postgresql://jane:{}@127.0.0.1:1/db?sslmode=none",
+    "a bad port": "postgresql://jane:{}@127.0.0.1:port/db",
+    "as an option": "postgresql://jane@127.0.0.1:port/db?password={}",
+}
+
+
+@pytest.mark.parametrize("form", SECRETS)
+@pytest.mark.parametrize(
+    "password",
+    ["hunter2", "100%hunter2", "hun/ter2", "hun@ter2", "hun#ter2", "hun?ter2", "hun:ter2", "1/hunter2", "1?hunter2"],
+)
+async def test_no_error_shows_the_password_of_a_store(
+    form: str, password: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Errors end in logs, in tickets and on shared screens; so do the errors that they were raised from."""
+    monkeypatch.setattr("turnwise.persistence.postgres_pool.PATIENCE", 0.01)
+    with pytest.raises((SettingsError, StoreError)) as caught:
+        await store_from_url(SECRETS[form].format(password), durability="full", now=None).open()
+    told = "".join(traceback.format_exception(caught.value)) + repr(caught.value) + caplog.text
+    shown = told.replace('File "', "")
+    assert [part for part in ("hun", "ter2") if part in shown] == []
+    assert "jane" in str(caught.value) or "postgresql" in str(caught.value)

@@ -16,6 +16,7 @@ from turnwise.persistence.migrate import APPLICATION_ID, migrate
 from turnwise.persistence.migrations import Migration, migrations
 from turnwise.persistence.sqlite import SQLiteStore
 from turnwise.persistence.verification import verify_records
+from turnwise.states.arguments import Erasing
 from turnwise.states.errors import StoreError
 from turnwise.states.names import ChatState, Trigger
 
@@ -145,7 +146,9 @@ async def test_rows_written_before_the_leaner_ones_are_read_as_ever(path: Path) 
         assert records[:-1] == written[0]
         for message in await store.history("chat"):
             blank = message.model_copy(update={"parts": (), "erased": True})
-            await store.change("chat", plans.plan(plans.move(Trigger.message_erased, erased=blank)))
+            await store.change(
+                "chat", plans.plan(plans.move(Trigger.message_erased, erasing=Erasing(messages=(blank,))))
+            )
         said = "".join(event.model_dump_json() for event in await store.events("chat", after=0, limit=100))
         assert not any(word in said for word in ("hello", '"hi"', '"saw"'))
     finally:

@@ -214,3 +214,16 @@ async def test_a_value_that_no_column_holds_is_refused_at_once(open_store: OpenS
         await plans.created(store, "a\0b")
     await plans.created(store, "chat", plans.send("a\0b"))
     assert (await store.history("chat"))[0].text == "a\0b"
+
+
+async def test_a_boundary_of_an_earlier_version_shows_its_summary_first(
+    open_store: OpenStore, beside: asyncpg.Connection
+) -> None:
+    """It did not list the summary among what it carries."""
+    store = await open_store()
+    await plans.created(store, "chat", *plans.turn("one", "1"), *plans.turn("two", "2", tokens=90))
+    for later in (plans.compact("summary", carried=(3,)), plans.start(), plans.reply("3")):
+        await store.change("chat", plans.plan(later))
+    await beside.execute("UPDATE boundaries SET carried = ARRAY[3]")
+    other = await open_store()
+    assert [message.text for message in await other.prompt("chat")] == ["summary", "two", "3"]

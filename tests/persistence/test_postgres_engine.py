@@ -41,20 +41,20 @@ async def test_a_whole_life(postgres_url: str) -> None:
     settings = Settings(coalesce=0, compaction=CompactionPolicy(after_final_step="rest"))
     async with Engine(postgres_url, model=model, tools=[look], settings=settings) as engine:
         chat = await engine.create_chat(client_tools=[ASK])
-        asked = await engine.ask(chat.id, "Look around.", timeout=15)
+        asked = await engine.ask(chat.id, "Look around.")
         assert [call.call_id for call in asked.open_calls] == ["q"]
         await engine.submit_tool_results(chat.id, [ToolResult("q", "yes")])
-        rested = await engine.wait(chat.id, until=["waiting"], timeout=15)
+        rested = await engine.wait(chat.id, until=["waiting"])
         assert [message.text for message in await engine.messages(chat.id) if message.role == "assistant"] == [
             "I look.",
             "Both seen.",
         ]
         kinds = {event.kind async for event in engine.events(chat.id, follow=False)}
         assert {"compaction", "tool_result", "action_required", "part"} <= kinds
-        assert (await engine.ask(chat.id, "And now?", timeout=15)).text == "Done."
+        assert (await engine.ask(chat.id, "And now?")).text == "Done."
         last = (await engine.messages(chat.id))[-2]
         await engine.edit_message(chat.id, last.id, "Or else?")
-        rested = await engine.wait(chat.id, until=["waiting"], timeout=15)
+        rested = await engine.wait(chat.id, until=["waiting"])
         assert (await engine.messages(chat.id))[-1].text == "Edited."
         await proven(engine, chat.id)
         edited = (await engine.messages(chat.id))[-2]
@@ -70,11 +70,11 @@ async def test_a_deadline_passes_when_the_clock_is_moved(postgres_url: str) -> N
     model = ScriptedModel([Reply(calls=[Call("ask", {}, id="q")]), Reply("No answer, then.")])
     async with Engine(postgres_url, model=model, clock=clock) as engine:
         chat = await engine.create_chat(client_tools=[ClientTool("ask", "Ask.", {"type": "object"}, deadline=60)])
-        await engine.ask(chat.id, "Ask me.", timeout=15)
+        await engine.ask(chat.id, "Ask me.")
         await clock.advance(59)
         assert (await engine.get_chat(chat.id)).state == "requires_action"
         await clock.advance(2)
-        rested = await engine.wait(chat.id, until=["waiting"], timeout=15)
+        rested = await engine.wait(chat.id, until=["waiting"])
         assert rested.stop_reason == "end_turn"
         assert (await engine.messages(chat.id))[-1].text == "No answer, then."
         await proven(engine, chat.id)
@@ -87,7 +87,7 @@ async def test_a_chat_moves_between_two_processes(postgres_url: str) -> None:
     async with front, back:
         chat = await front.create_chat()
         text = ""
-        with anyio.fail_after(15):
+        with anyio.fail_after(120):
             await front.send_message(chat.id, "Hello?")
             async for event in front.events(chat.id):
                 if event.kind == "part" and event.part.delta:
@@ -108,7 +108,7 @@ async def test_two_engines_share_the_work(postgres_url: str) -> None:
             for number, chat_id in enumerate(ids):
                 tasks.start_soon((first, second)[number % 2].send_message, chat_id, "Well?")
         for chat_id in ids:
-            await first.wait(chat_id, until=["waiting"], timeout=15)
+            await first.wait(chat_id, until=["waiting"])
             assert [message.text for message in await second.messages(chat_id)] == ["Well?", "Yes."]
             await proven(second, chat_id)
     assert sum(len(model.requests) for model in models) == 20
@@ -121,9 +121,9 @@ async def test_an_erased_secret_is_in_no_table(postgres_server: str, postgres_ur
     model = ScriptedModel([Reply(f"I see {secret}", calls=calls), "Fine."])
     async with Engine(postgres_url, model=model, tools=[look], settings=Settings(coalesce=0)) as engine:
         chat = await engine.create_chat(client_tools=[ASK])
-        await engine.ask(chat.id, f"It is {secret}", timeout=15)
+        await engine.ask(chat.id, f"It is {secret}")
         await engine.submit_tool_results(chat.id, [ToolResult("q", f"yes, {secret}")])
-        await engine.wait(chat.id, until=["waiting"], timeout=15)
+        await engine.wait(chat.id, until=["waiting"])
         for message in await engine.messages(chat.id):
             await engine.erase_message(chat.id, message.id)
         assert (await engine.verify(chat.id)).ok

@@ -82,7 +82,8 @@ async def test_a_broken_connection_is_made_again(
     cut = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'"
     assert await beside.fetchval(cut) >= 1
     await beside.close()
-    assert await anext(watch) is None
+    while await anext(watch) is not None:
+        pass  # a hint from before the cut may still be on its way
     await here.change("chat", RENAME)
     while await anext(watch) != "chat":
         pass
@@ -109,7 +110,7 @@ async def test_whoever_is_far_behind_gets_one_hint_for_all(stores: tuple[Postgre
     await beside.close()
     first = await anext(watch)
     assert first in (None, "chat-1")
-    with anyio.fail_after(5):
+    with anyio.fail_after(120):
         while first is not None:
             first = await anext(watch)
 

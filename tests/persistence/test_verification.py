@@ -24,7 +24,7 @@ from turnwise.persistence.audit import (
     to_json,
 )
 from turnwise.persistence.verification import Verdict, verify_export, verify_records
-from turnwise.states.arguments import Cut, Partial, Reply, Summary
+from turnwise.states.arguments import Cut, Erasing, Partial, Reply, Summary
 from turnwise.states.calls import CallOutcome, ToolCall, ToolResult
 from turnwise.states.decide import decide, legal_triggers
 from turnwise.states.errors import TurnwiseError
@@ -107,6 +107,11 @@ def _lived() -> list[AuditRecord]:
     return life.records
 
 
+def _summary(text: str) -> Summary:
+    new = Message(id="", role="user", parts=(TextPart(text=text),), turn=0, step=0, created_at=START)
+    return Summary(messages=(new,), folded=2)
+
+
 def _use_tools(life: Life) -> None:
     life.say("look around")
     life.claim()
@@ -154,7 +159,7 @@ def _compact(life: Life) -> None:
     life.claim()
     life.fire(T.attempt_started)
     life.answer("long", tokens=900)
-    life.fire(T.compacted, summary=Summary(text="all so far", carried=(), folded=3, awaits_answer=False))
+    life.fire(T.compacted, summary=_summary("all so far"))
     life.answer("done", tokens=10)
     life.fire(T.request_compaction)
     life.claim()
@@ -190,7 +195,7 @@ def _edit_fail_and_rest(life: Life) -> None:
     life.fire(T.unarchived)
     life.fire(T.renamed, title="A life")
     life.fire(T.metadata_changed, metadata={"mood": "calm"})
-    life.fire(T.message_erased, erased=_blank("m1"))
+    life.fire(T.message_erased, erasing=Erasing(messages=(_blank("m1"),)))
 
 
 def _break_and_repair(life: Life) -> None:
@@ -291,13 +296,13 @@ def _arguments(life: Life, choice: int) -> dict[str, Any]:
         else None,
         "call_id": call_id,
         "outcome": CallOutcome(call_id=call_id, status=CallStatus.failed, output=1, is_error=True),
-        "summary": Summary(text="short", carried=(), folded=2, awaits_answer=False),
+        "summary": _summary("short"),
         "error": ERROR,
         "delay": 1.0,
         "retry_at": life.now,
         "title": "t",
         "metadata": {},
-        "erased": _blank(life.first),
+        "erasing": Erasing(messages=(_blank(life.first),)),
     }
 
 
@@ -720,3 +725,13 @@ def test_a_repair_may_start_from_a_state_the_log_never_led_to() -> None:
 
 def test_a_record_read_back_verifies_like_the_one_written() -> None:
     assert verify_records([from_json(to_json(record)) for record in LOG]).ok
+
+
+@unhurried
+@given(VERSIONS)
+def test_records_of_another_chat_are_no_part_of_a_log(version: int) -> None:
+    """Even if they are chained to it: a life may not be told half of one chat and half of another."""
+    records = [*LOG[: version - 1], *(dataclasses.replace(record, chat_id="chat-2") for record in LOG[version - 1 :])]
+    verdict = verify_export(export("chat-1", _rehashed(records)))
+    assert (verdict.ok, verdict.position) == (False, version)
+    assert "chat-2" in (verdict.problem or "")

@@ -35,7 +35,7 @@ class Bench:
     def hold(self, connection: sqlite3.Connection) -> None:
         connection.execute("INSERT INTO notes VALUES ('held')")
         self.reached.set()
-        self.gate.wait(timeout=5)
+        self.gate.wait(timeout=120)
 
     async def notes(self) -> list[str]:
         rows = await self.connection.run(lambda on: on.execute("SELECT text FROM notes").fetchall())

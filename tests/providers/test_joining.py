@@ -370,3 +370,13 @@ def test_what_was_shown_folds_to_the_reply_but_for_signatures(
     assert parts_from_shown(events(shown)) == tuple(visible)
     last = max((index for index, _ in shown), default=-1)
     assert parts_from_shown(events(shown), builder) == tuple(whole[: last + 1])
+
+
+def test_one_result_of_the_provider_never_answers_two_calls_of_one_id() -> None:
+    call = ModelPart("tool_call", id="w", name="web", arguments={}, executor="provider")
+    result = ModelPart("provider_result", call_id="w", output="found")
+    reply = join([call, call, result, ModelPart("finish")])
+    calls = [part.call_id for part in reply.calls]
+    results = [part.call_id for part in reply.parts if isinstance(part, ToolResultPart)]
+    assert len(set(calls)) == 2
+    assert results == calls[:1]

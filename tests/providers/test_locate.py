@@ -56,6 +56,12 @@ def test_an_address_may_follow_the_name() -> None:
     )
 
 
+def test_a_service_of_ones_own_is_named_by_its_address() -> None:
+    found = model_named("ollama:qwen3@http://127.0.0.1:11434/v1")
+    assert isinstance(found, PydanticAIModel)
+    assert (found.name, found.provider, found._model.base_url) == ("qwen3", "ollama", "http://127.0.0.1:11434/v1/")
+
+
 def test_the_openai_key_is_not_given_to_another_service(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "secret")
     found = model_named("openai-compatible:local@http://127.0.0.1:1/v1")
@@ -75,7 +81,7 @@ def test_the_openai_key_is_not_given_to_another_service(monkeypatch: pytest.Monk
         ("gpt-5", "'provider:name' as in 'openai:gpt-5'"),
         ("openai:", "'provider:name' as in 'openai:gpt-5'"),
         ("openai-compatible:local", "openai-compatible:NAME@https://host/v1"),
-        ("groq:llama@http://127.0.0.1:1", "take an address"),
+        ("deepseek:chat@http://127.0.0.1:1", "takes no address; write 'openai-compatible:NAME@http://127.0.0.1:1'"),
     ],
 )
 def test_a_name_that_cannot_be_used_says_what_would_be_right(name: str, wish: str) -> None:

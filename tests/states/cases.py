@@ -19,6 +19,7 @@ from lives import (
     local,
     pending,
     queued,
+    refused,
     said,
     streaming,
     unsettled,
@@ -26,6 +27,7 @@ from lives import (
 )
 
 from turnwise.states import ChatState, Trigger
+from turnwise.states.arguments import Erasing
 from turnwise.states.calls import ToolCall
 from turnwise.states.facts import Lease
 from turnwise.states.names import Need
@@ -102,6 +104,15 @@ def client_left_open() -> Life:
     return changed(life, compaction=dataclasses.replace(life.facts.compaction, need=Need.none, step=1))
 
 
+def compacted_unanswered() -> Life:
+    """Return a waiting chat whose last message has no answer: it was stopped, and then compacted."""
+    life = interrupted()
+    life.fire(T.request_compaction)
+    life.claim()
+    life.compact(1)
+    return life
+
+
 def lazily(build: Callable[..., Life], *args: Any, **limits: Any) -> Callable[[], Life]:
     return lambda: build(*args, **limits)
 
@@ -128,7 +139,7 @@ def on_head(trigger: Trigger, **arguments: Any) -> Fire:
 
 def erase(life: Life) -> None:
     blank = life.messages[0].model_copy(update={"parts": (), "erased": True})
-    life.fire(T.message_erased, erased=blank)
+    life.fire(T.message_erased, erasing=Erasing(messages=(blank,)))
 
 
 def handed_back(state: ChatState) -> Life:
@@ -248,11 +259,12 @@ def from_the_client() -> Iterator[Case]:
     yield Case(asking, Life.submit, "call:succeeded message", "message tool_result status")
 
     for at in BUSY:
-        yield Case(lazily(standing, at), Life.interrupt, "", "status")
+        yield Case(lazily(standing, at), Life.interrupt, "reason", "status")
 
     for at in (S.interrupted, S.error):
         yield Case(lazily(with_queue, at), fired(T.resume), TAKEN, "message queue status")
         yield Case(lazily(standing, at), fired(T.resume), "", "status")
+    yield Case(compacted_unanswered, fired(T.resume), "", "status")
 
     yield from edits()
 
@@ -301,6 +313,7 @@ def from_the_holder() -> Iterator[Case]:
     yield Case(lazily(claimed, S.streaming), Life.attempt, "", "")
     yield Case(compacting, Life.attempt, "", "compaction")
     yield Case(streaming, Life.discard, "usage", "attempt_discarded retry")
+    yield Case(streaming, Life.overflow, "usage", "attempt_discarded status")
     yield Case(lazily(claimed, S.compacting), Life.discard, "usage", "retry")
 
     yield Case(executing, lambda life: life.start("a"), "call:started", "")
@@ -311,7 +324,7 @@ def after_a_step() -> Iterator[Case]:
     reply, both = "message usage", (local("a"), client("b", 1, within=60))
     yield Case(streaming, lambda life: life.reply(*both), f"{reply} {PLANNED} {ASKED}", "message status")
     yield Case(streaming, lambda life: life.reply(tokens=80), reply, "message status")
-    asks, asked = f"{reply} {ASKED} {ASKED} lease:dropped", "message action_required status"
+    asks, asked = f"{reply} {ASKED} {ASKED} deadline lease:dropped", "message action_required status"
     yield Case(streaming, lambda life: life.reply(client("b", within=60)), asks, asked)
     told = f"message {ENDED} message queue status"
     yield Case(lazily(with_queue, S.streaming), Life.reply, f"{reply} {TAKEN} lease:dropped", told)
@@ -319,7 +332,7 @@ def after_a_step() -> Iterator[Case]:
 
     conclude = held(T.tools_finished)
     yield Case(lazily(finished, tokens=80), conclude, "", "status")
-    yield Case(lazily(finished, *both), conclude, f"{ASKED} lease:dropped", "action_required status")
+    yield Case(lazily(finished, *both), conclude, f"{ASKED} deadline lease:dropped", "action_required status")
     yield Case(
         lazily(finished, queue=True, max_steps=1), conclude, f"{TAKEN} lease:dropped", f"{ENDED} message queue status"
     )
@@ -333,12 +346,13 @@ def after_a_compaction() -> Iterator[Case]:
     failure = ("usage", "compaction")
     for fire, (writes, events) in ((Life.compact, (boundary, done)), (Life.fail_to_compact, failure)):
         with_client = lazily(compacting, client("a", within=60))
-        yield Case(with_client, fire, f"{writes} {ASKED} lease:dropped", f"{events} action_required status")
+        yield Case(with_client, fire, f"{writes} {ASKED} deadline lease:dropped", f"{events} action_required status")
         yield Case(lazily(compacting, local("a")), fire, writes, f"{events} status")
         yield Case(
             lambda: queued(rested()), fire, f"{writes} {TAKEN} lease:dropped", f"{events} {ENDED} message queue status"
         )
         yield Case(rested, fire, f"{writes} lease:dropped", f"{events} status {ENDED}")
+    yield Case(refused, Life.fail_to_compact, "usage lease:dropped", f"compaction error status {ENDED}")
 
 
 def stopping() -> Iterator[Case]:

@@ -23,12 +23,19 @@ NOW = datetime(2026, 11, 1, 12, tzinfo=UTC)
 PROFILE = Profile(created_at=NOW)
 BLANK = Facts(chat_id="c", profile=PROFILE)
 ERROR = ErrorInfo(kind="overloaded", message="too many requests")
+OVERFLOW = ErrorInfo(kind="context_overflow", message="the prompt is too long")
 USAGE = Usage(input_tokens=10, output_tokens=5)
 
 
 def said(text: str) -> tuple[Part, ...]:
     """Return a text as parts."""
     return (TextPart(text=text),)
+
+
+def summary_of(text: str, *carried: int, folded: int = 2) -> Summary:
+    """Return what a compaction made: a new message of the user's role, and what is carried on."""
+    new = Message(id="", role="user", parts=said(text), turn=0, step=0, created_at=NOW)
+    return Summary(messages=(new, *carried), folded=folded)
 
 
 def local(call_id: str, index: int = 0, **more: Any) -> ToolCall:
@@ -143,6 +150,10 @@ class Life:
         retry_at = self.now + timedelta(seconds=1)
         return self.held(Trigger.attempt_discarded, error=error, delay=1.0, retry_at=retry_at, usage=usage)
 
+    def overflow(self) -> Decision:
+        """Let the provider refuse the prompt as too long."""
+        return self.held(Trigger.attempt_discarded, error=OVERFLOW)
+
     def reply(
         self,
         *calls: ToolCall,
@@ -180,8 +191,8 @@ class Life:
                 self.finish(call.call_id)
         return self.held(Trigger.tools_finished)
 
-    def compact(self, *carried: int, awaits_answer: bool = False) -> Decision:
-        summary = Summary(text="In short.", carried=carried, folded=2, awaits_answer=awaits_answer)
+    def compact(self, *carried: int) -> Decision:
+        summary = summary_of("In short.", *carried)
         return self.held(Trigger.compacted, summary=summary, usage=USAGE)
 
     def fail_to_compact(self) -> Decision:
@@ -255,6 +266,13 @@ def compacting(*calls: ToolCall, **limits: Any) -> Life:
     life.reply(*calls, tokens=90)
     if life.facts.state == "executing_tools":
         life.run_tools()
+    return life
+
+
+def refused(**limits: Any) -> Life:
+    """Return a chat whose prompt was too long, and which makes room for it."""
+    life = streaming(**limits)
+    life.overflow()
     return life
 
 

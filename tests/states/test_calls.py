@@ -94,6 +94,20 @@ def test_a_crash_makes_started_at_most_once_calls_unknown_and_leaves_the_others_
     assert life.facts.state is S.executing_tools
 
 
+@pytest.mark.parametrize("trigger", [T.released, T.lease_expired])
+def test_a_call_whose_tool_can_be_asked_stays_open_after_a_crash_and_never_starts_again(trigger: Trigger) -> None:
+    life = executing(local("a", reconciles=True), local("b", 1, reconciles=True, crash="at_least_once"))
+    life.start("a")
+    life.start("b")
+    life.held(trigger)
+
+    assert [call.call_id for call in life.facts.open_calls] == ["a", "b"]
+    life.claim()
+    with pytest.raises(IllegalTransition):
+        life.start("a")
+    life.start("b")
+
+
 def test_a_submission_answers_every_open_call_with_one_receipt_and_a_proof() -> None:
     life = asking(client("a", within=9), client("b", 1))
     answers = life.submit(ToolResult("b", {"x": 1}, is_error=True), ToolResult("a", "yes"))

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
-from lives import USAGE, Life, client, compacting, executing, interrupted, local, queued, streaming, waiting
+from lives import USAGE, Life, client, compacting, executing, interrupted, local, queued, refused, streaming, waiting
 
 from turnwise.states import ChatState, Trigger
 from turnwise.states.budgets import over_threshold
 from turnwise.states.effects import InsertBoundary
+from turnwise.states.errors import IllegalTransition
 from turnwise.states.facts import Limits
-from turnwise.states.names import Audience, Need, StopReason, Tail
+from turnwise.states.names import Audience, Need, Stage, StopReason, Tail
 from turnwise.states.usage import Usage
 
 S, T = ChatState, Trigger
@@ -198,7 +201,7 @@ def test_a_compaction_that_was_asked_for_leaves_an_unanswered_message_unanswered
     life.settle()
     life.fire(T.request_compaction)
     life.claim()
-    life.compact(1, awaits_answer=True)
+    life.compact(1)
 
     assert (life.facts.state, life.facts.history.tail) == (S.waiting, Tail.awaits_answer)
 
@@ -233,6 +236,85 @@ def test_an_edit_forgets_a_boundary_that_came_after_the_message() -> None:
     assert (life.facts.compaction.unproven, life.facts.compaction.need) == (False, Need.none)
 
 
+@pytest.mark.parametrize("forget", [lambda life: life.edit("m1"), lambda life: life.fire(T.clear_context)])
+def test_what_makes_the_context_small_takes_the_proof_from_the_compaction_before(forget: Any) -> None:
+    """A figure after an edit or a clean start tells nothing about a compaction of what is gone."""
+    life = compacting(after_final_step="rest")
+    life.compact()
+    assert life.facts.compaction.unproven
+    forget(life)
+    assert (life.facts.compaction.unproven, life.facts.compaction.context_tokens) == (False, None)
+    if life.facts.state is S.waiting:
+        life.send()
+    life.claim()
+    told = life.reply(tokens=90)
+
+    assert life.facts.state is S.compacting
+    assert "compaction" not in [event.kind for event in told.events]
+
+
+def test_a_prompt_that_is_too_long_makes_room_in_the_same_step_and_counts_no_step() -> None:
+    life = refused()
+    assert (life.facts.state, life.facts.step.stage, life.facts.compaction.need) == (
+        S.compacting,
+        Stage.refused,
+        Need.due,
+    )
+    life.attempt()
+    life.compact(1)
+
+    facts = life.facts
+    assert (facts.state, facts.step.number, facts.turn.steps, facts.turn.reentries) == (S.streaming, 1, 1, 0)
+    assert (facts.step.stage, facts.step.attempt, facts.history.tail) == (Stage.asking, 2, Tail.awaits_answer)
+    assert facts.usage.compaction == USAGE
+
+
+def test_a_step_makes_room_once() -> None:
+    life = refused()
+    life.compact(1)
+    life.attempt()
+    with pytest.raises(IllegalTransition):
+        life.overflow()
+    life.reply(tokens=95)
+
+    assert (life.facts.state, life.facts.turn.compacts_no_more) == (S.waiting, True)
+
+
+@pytest.mark.parametrize("limits", [{"threshold_percent": 100}, {"context_limit": 0}])
+def test_no_room_is_made_where_compaction_is_off(limits: dict[str, int]) -> None:
+    life = streaming(**limits)
+    with pytest.raises(IllegalTransition):
+        life.overflow()
+
+
+def test_a_worker_that_dies_while_room_is_made_leaves_the_rest_to_another() -> None:
+    life = refused()
+    life.attempt()
+    life.held(T.lease_expired)
+    life.claim()
+    assert (life.facts.state, life.facts.step.stage) == (S.compacting, Stage.refused)
+    life.attempt()
+    life.compact(1)
+
+    assert (life.facts.state, life.facts.step.number) == (S.streaming, 1)
+
+
+def test_room_that_cannot_be_made_ends_in_an_error_that_names_the_overflow() -> None:
+    life = refused()
+    life.fail_to_compact()
+
+    error = life.facts.last_error
+    assert (life.facts.state, error and error.kind) == (S.error, "context_overflow")
+    assert error is not None
+    assert "too many requests" in error.message
+    life.fire(T.resume)
+    life.claim()
+    assert (life.facts.state, life.facts.step.number, life.facts.step.stage) == (S.streaming, 2, Stage.asking)
+    life.attempt()
+    life.overflow()
+    assert life.facts.state is S.compacting
+
+
 def test_attempts_at_a_summary_are_counted_in_their_own_share_and_show_nothing_to_take_back() -> None:
     life = compacting()
     life.attempt()
@@ -254,7 +336,7 @@ def test_a_boundary_says_what_it_carries_and_what_it_cost() -> None:
     decision = life.compact(1, 2)
     boundary = next(write for write in decision.writes if isinstance(write, InsertBoundary))
 
-    assert (boundary.step, boundary.carried, boundary.usage) == (1, (1, 2), USAGE)
+    assert (boundary.step, boundary.carried, boundary.usage) == (1, (4, 1, 2), USAGE)
 
 
 def test_a_chat_without_known_window_shows_no_percentage() -> None:

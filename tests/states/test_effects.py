@@ -4,33 +4,36 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+from typing import Any
 
 import pytest
 from cases import cases
 from lives import NOW, PROFILE, asking, said
 
-from turnwise.states.calls import Answer, ClientTool
-from turnwise.states.digests import as_json, canonical, digest
+from turnwise.states.calls import Answer, ClientTool, ToolCall
+from turnwise.states.digests import as_json, canonical, derived, digest
 from turnwise.states.effects import (
     CutHistory,
     DropLease,
     DropQueued,
     EraseMessage,
+    EraseText,
     GrantLease,
     InsertBoundary,
     InsertMessage,
+    NoteDeadline,
+    NoteReason,
     PutCall,
     PutProfile,
     PutQueued,
     RecordReceipt,
     RecordUsage,
     Write,
-    digest_of_message,
 )
 from turnwise.states.errors import InvalidContent
 from turnwise.states.facts import Lease
-from turnwise.states.messages import QueuedMessage
-from turnwise.states.names import CallStatus
+from turnwise.states.messages import Message, QueuedMessage
+from turnwise.states.names import Audience, CallStatus, Executor
 from turnwise.states.usage import Usage
 
 LIFE = asking()
@@ -41,13 +44,17 @@ QUEUED = QueuedMessage(id="m9", parts=said("later"), accepted_at=NOW)
 IDENTITIES: list[tuple[Write, str, str]] = [
     (InsertMessage(MESSAGE), "message", "m1"),
     (EraseMessage(MESSAGE), "erase", "m1"),
+    (EraseText("queued", "m2"), "erase:queued", "m2"),
+    (EraseText("errors"), "erase:errors", ""),
     (CutHistory(3, "m3"), "cut", "m3"),
     (PutCall(CALL), "call:planned:client", "a"),
     (PutCall(CALL.with_status(CallStatus.failed)), "call:failed", "a"),
     (PutCall(CALL.granted(Answer("d", "r", NOW))), "call:approved:at_most_once", "a"),
+    (NoteDeadline("a", NOW), "deadline", "a"),
     (PutQueued(QUEUED, rank=1), "enqueue", "m9"),
     (DropQueued("m9", "taken"), "dequeue:taken", "m9"),
     (DropQueued("m9", "deleted"), "dequeue:deleted", "m9"),
+    (NoteReason("enough"), "reason", ""),
     (InsertBoundary("compaction", 4, 7, (1, 2)), "boundary:compaction", "4"),
     (GrantLease(Lease("w", 3), 30), "lease", "3"),
     (DropLease(3), "lease:dropped", "3"),
@@ -64,7 +71,7 @@ def test_each_write_is_known_by_kind_and_id() -> None:
 
 def test_each_digest_is_that_of_what_the_write_says() -> None:
     for write, _, _ in IDENTITIES:
-        assert write.digest == "d" if isinstance(write, RecordReceipt) else len(write.digest) == 64
+        assert len(write.digest) == 64
 
 
 def test_every_write_of_every_row_can_stand_in_the_log() -> None:
@@ -89,10 +96,61 @@ def test_other_content_has_another_digest() -> None:
     assert all(one.digest != other.digest for one, other in pairs)
 
 
-def test_a_message_keeps_its_digest_wherever_it_is_stored() -> None:
-    moved = MESSAGE.model_copy(update={"position": 99, "id": "m99"})
+@pytest.mark.parametrize("name", [*Message.model_fields])
+def test_the_digest_of_a_message_covers_each_of_its_fields(name: str) -> None:
+    other: dict[str, Any] = {
+        "role": "assistant",
+        "parts": said("else"),
+        "created_at": NOW.replace(year=2030),
+        "audience": Audience.model,
+        "usage": Usage(input_tokens=9),
+    }
+    known = getattr(MESSAGE, name)
+    changes = {bool: not known, str: "other"}
+    absent = "other" if name != "call_index" else 99
+    value = other.get(name, absent if known is None else changes.get(type(known), 99))
+    changed = MESSAGE.model_copy(update={name: value})
+    assert InsertMessage(changed).digest != InsertMessage(MESSAGE).digest
 
-    assert digest_of_message(moved) == digest_of_message(MESSAGE) == InsertMessage(MESSAGE).digest
+
+@pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(ToolCall)])
+def test_the_digest_of_a_call_covers_each_of_its_fields_but_how_far_it_has_come(name: str) -> None:
+    """Its arguments above all: a log that shows another call must not verify."""
+    other: dict[str, Any] = {
+        "arguments": {"x": 2},
+        "asked_arguments": {"x": 3},
+        "reconciles": True,
+        "executor": Executor.local,
+        "crash": "at_least_once",
+        "approval": "asked",
+        "stop_after": True,
+        "status": CallStatus.failed,
+        "deadline": NOW,
+        "answer": Answer("d", "r", NOW),
+        "within": 5.5,
+        "index": 9,
+        "step": 9,
+    }
+    changed = dataclasses.replace(CALL, **{name: other.get(name, "other")})
+    assert (PutCall(changed).digest == PutCall(CALL).digest) is (name in ("status", "deadline"))
+
+
+def test_a_salt_makes_another_digest_of_the_same_words() -> None:
+    """Or who has the log could try out short secrets."""
+    pairs: list[tuple[Write, Write]] = [
+        (InsertMessage(MESSAGE), InsertMessage(MESSAGE, "s")),
+        (PutCall(CALL), PutCall(dataclasses.replace(CALL, salt="s"))),
+        (PutQueued(QUEUED, 1), PutQueued(QUEUED, 1, "s")),
+        (PutProfile(PROFILE), PutProfile(PROFILE, "s")),
+        (NoteReason("enough"), NoteReason("enough", "s")),
+        (RecordReceipt("k", "d", "m1", queued=False), RecordReceipt("k", "d", "m1", queued=False, salt="s")),
+    ]
+    assert all(one.digest != other.digest for one, other in pairs)
+
+
+def test_salts_come_of_one_and_do_not_betray_it() -> None:
+    assert derived("s", 1, "m1") == derived("s", 1, "m1") != derived("s", 2, "m1")
+    assert derived("", 1, "m1") == ""
 
 
 @pytest.mark.parametrize("value", [float("nan"), {1}, "\ud800"])

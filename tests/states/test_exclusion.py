@@ -7,10 +7,10 @@ from datetime import timedelta
 
 from hypothesis import example, given
 from hypothesis import strategies as st
-from lives import BLANK, NOW, client, local, parts_of, said
+from lives import BLANK, ERROR, NOW, OVERFLOW, client, local, parts_of, said, summary_of
 
 from turnwise.states import TABLE, ChatState, Trigger
-from turnwise.states.arguments import Arguments, Reply, Summary
+from turnwise.states.arguments import Arguments, Reply
 from turnwise.states.calls import CallOutcome, ToolCall
 from turnwise.states.facts import CompactionFacts, Facts, HistoryFacts, Lease, Limits, StepFacts, TurnFacts
 from turnwise.states.machine import judge
@@ -55,11 +55,11 @@ facts_of_any_kind = st.builds(
         reentries=st.integers(0, 3),
         compacts_no_more=st.booleans(),
     ),
-    step=st.builds(StepFacts, number=st.just(0), stage=st.sampled_from(Stage)),
+    step=st.builds(StepFacts, number=st.just(1), stage=st.sampled_from(Stage)),
     calls=calls(),
     queue=queues,
     history=st.builds(HistoryFacts, tail=st.sampled_from(Tail), foldable=st.integers(0, 1)),
-    compaction=st.builds(CompactionFacts, need=st.sampled_from(Need), unproven=st.booleans()),
+    compaction=st.builds(CompactionFacts, need=st.sampled_from(Need), step=st.integers(0, 1), unproven=st.booleans()),
 )
 
 
@@ -84,7 +84,9 @@ def arguments_of_any_kind(draw: st.DrawFn) -> Arguments:
         outcome=CallOutcome(call_id=draw(call_ids), status=CallStatus.succeeded, output=None, is_error=False),
     )
     if draw(st.booleans()):
-        given_["summary"] = Summary(text="s", carried=(), folded=1, awaits_answer=False)
+        given_["error"] = draw(st.sampled_from([ERROR, OVERFLOW]))
+    if draw(st.booleans()):
+        given_["summary"] = summary_of("s")
     return given_
 
 

@@ -20,9 +20,11 @@ from turnwise.states.messages import (
     ToolCallPart,
     ToolResultPart,
     in_call_order,
+    in_prompt_order,
     parts_of,
     without_metadata,
 )
+from turnwise.states.names import Audience
 
 
 def result(index: int, step: int = 1) -> Message:
@@ -99,3 +101,22 @@ def test_nothing_but_results_changes_its_place(roles: list[str]) -> None:
     history = [message(role, step=step) for step, role in enumerate(roles)]
 
     assert in_call_order(history) == history
+
+
+def test_a_boundary_of_an_earlier_version_does_not_list_its_summary_which_comes_first() -> None:
+    def at(position: int, audience: Audience = Audience.everyone) -> Message:
+        return Message(
+            id=f"m{position}",
+            role="user",
+            parts=(),
+            turn=1,
+            step=0,
+            created_at=NOW,
+            position=position,
+            audience=audience,
+        )
+
+    seen = [at(2), at(6, Audience.model), at(7)]
+    assert [message.position for message in in_prompt_order(seen, 5, (2,))] == [6, 2, 7]
+    assert [message.position for message in in_prompt_order(seen, 5, (2, 6))] == [2, 6, 7]
+    assert [message.position for message in in_prompt_order([at(2), at(6)], 5, (2,))] == [2, 6]

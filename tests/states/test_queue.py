@@ -36,6 +36,28 @@ def test_messages_to_a_busy_chat_wait_in_the_order_they_came() -> None:
     assert texts(life) == ranks(life) == ["one", "two", "three"]
 
 
+def test_a_message_that_comes_after_others_were_taken_is_still_the_last() -> None:
+    """Its place is not counted by how many wait: those that were taken have had places, too."""
+    life = queued(streaming(), "one", "two", "three")
+    for _ in range(2):
+        life.reply()
+        life.claim()
+        life.attempt()
+    life.send("four")
+
+    assert texts(life) == ranks(life) == ["three", "four"]
+
+
+def test_an_edited_message_was_accepted_when_it_first_came() -> None:
+    life = queued(streaming(), "one", "two")
+    before = life.facts.queue
+    life.wait(60)
+    life.fire(T.edit_queued, queued_id=before[0].id, parts=said("uno"))
+
+    assert texts(life) == ["uno", "two"]
+    assert [message.accepted_at for message in life.facts.queue] == [message.accepted_at for message in before]
+
+
 def test_a_message_that_interrupts_goes_ahead_of_the_queue() -> None:
     life = queued(streaming(), "one", "two")
     life.send("now", when_busy="interrupt")

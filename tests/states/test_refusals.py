@@ -10,6 +10,7 @@ from cases import standing, with_queue
 from lives import Life, asking, client, queued, said, streaming, unsettled
 
 from turnwise.states import ChatState, IllegalTransition, Trigger
+from turnwise.states.arguments import Erasing
 from turnwise.states.calls import ToolResult
 from turnwise.states.errors import (
     RETRYABLE_KINDS,
@@ -94,6 +95,15 @@ def test_a_submission_names_exactly_the_open_client_calls(
     assert all(name in str(error) for name in (*missing, *extra, *duplicate))
 
 
+def test_a_result_after_its_deadline_is_refused_whoever_has_noticed() -> None:
+    life = asking(client("a", within=5), client("b", 1))
+    life.wait(5)
+    results = (ToolResult("a", 1), ToolResult("b", 1))
+    error = refused(life, DeadlineExpired, lambda life: life.submit(*results))
+
+    assert error.call_ids == ("a",)
+
+
 @pytest.mark.parametrize("token", [None, 0, 2])
 def test_whoever_lost_the_lease_can_write_nothing(token: int | None) -> None:
     error = refused(streaming(), StaleLease, lambda life: life.fire(T.step_finished, token=token))
@@ -129,12 +139,14 @@ def test_a_queue_that_waits_comes_before_a_compaction_or_a_clearing() -> None:
 
 
 @pytest.mark.parametrize("state", [S.waiting, S.requires_action, S.error, S.interrupted])
-def test_an_archived_chat_accepts_nothing_but_unarchived(state: ChatState) -> None:
+def test_an_archived_chat_accepts_nothing_but_unarchived_and_an_erasure(state: ChatState) -> None:
     life = standing(state)
     life.fire(T.archived)
 
-    for trigger in (T.edit_message, T.renamed, T.message_erased, T.archived):
+    for trigger in (T.edit_message, T.renamed, T.archived):
         refused(life, ChatArchived, lambda life, trigger=trigger: life.fire(trigger))
+    life.fire(T.message_erased, erasing=Erasing(errors=True))
+    assert life.facts.archived
     life.fire(T.unarchived)
     assert not life.facts.archived
 
@@ -151,7 +163,7 @@ def test_every_trigger_says_what_it_refuses() -> None:
             IllegalTransition(S.error, T.claimed, [T.resume, T.archived]),
             (
                 "claimed is not possible in state error as the chat stands; "
-                "the table allows there: resume, archived; nothing was written"
+                "possible are: resume, archived; nothing was written"
             ),
         ),
         (ConflictingReplay(call_id="a"), "call 'a' was answered before with another result; "),

@@ -24,6 +24,7 @@ from lives import (
 )
 
 from turnwise.states import ChatState, Trigger
+from turnwise.states.arguments import Erasing
 from turnwise.states.calls import ToolResult
 from turnwise.states.events import Event, PartDelta, PartEvent, RetryEvent, StatusEvent, event_adapter
 from turnwise.states.messages import in_call_order
@@ -181,7 +182,7 @@ def test_an_answered_call_is_no_longer_open_for_the_reader() -> None:
 def test_an_erased_message_takes_the_place_of_what_was_said() -> None:
     life = waiting()
     blank = life.messages[0].model_copy(update={"parts": (), "erased": True})
-    life.fire(T.message_erased, erased=blank)
+    life.fire(T.message_erased, erasing=Erasing(messages=(blank,)))
     told = fold(life.events)
 
     assert [message.text for message in told.messages] == ["", "hi"]
@@ -193,7 +194,7 @@ def test_erasing_what_only_the_model_saw_tells_nobody() -> None:
     life.compact()
     blank = life.messages[-1].model_copy(update={"parts": (), "erased": True})
 
-    assert life.fire(T.message_erased, erased=blank).events == ()
+    assert life.fire(T.message_erased, erasing=Erasing(messages=(blank,))).events == ()
 
 
 def test_a_reset_to_a_message_the_reader_never_saw_drops_only_what_is_live() -> None:

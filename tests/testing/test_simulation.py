@@ -21,7 +21,7 @@ def quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("first", range(0, SEEDS, BATCH))
 async def test_every_world_keeps_its_promises(first: int) -> None:
     problems = {seed: await World(seed).run() for seed in range(first, first + BATCH)}

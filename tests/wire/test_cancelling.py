@@ -62,12 +62,12 @@ async def test_an_interrupt_closes_the_connection_at_once_and_keeps_what_was_sho
         stopped_at = asyncio.get_running_loop().time()
         await engine.interrupt(chat.id)
         await request.gone.wait()
-        chat = await engine.wait(chat.id, timeout=5)
+        chat = await engine.wait(chat.id)
         assert request.gone_at - stopped_at < 2 * AT_ONCE
         assert (chat.state, chat.settled) == (ChatState.interrupted, True)
         assert [message.text for message in await engine.messages(chat.id)] == ["Greet the world.", "Hello world."]
         await engine.resume(chat.id)
-        assert (await engine.wait(chat.id, timeout=5)).state is ChatState.waiting
+        assert (await engine.wait(chat.id)).state is ChatState.waiting
 
 
 def _thinking(*deltas: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -106,10 +106,10 @@ async def test_complete_reasoning_of_an_interrupted_reply_goes_back_with_its_sig
             if event.kind == "part" and event.part.type == last_shown:
                 break
         await engine.interrupt(chat.id)
-        await engine.wait(chat.id, timeout=5)
+        await engine.wait(chat.id)
         shown = [event.model_dump_json() async for event in engine.events(chat.id, follow=False)]
         await engine.resume(chat.id)
-        assert (await engine.wait(chat.id, timeout=5)).state is ChatState.waiting
+        assert (await engine.wait(chat.id)).state is ChatState.waiting
     assert all("endpoint" not in event for event in shown)
     replies = [message["content"] for message in server.asked[1].body["messages"] if message["role"] == "assistant"]
     assert replies == ([sent] if sent else [])
@@ -133,9 +133,9 @@ async def test_an_interrupted_reply_goes_back_to_openai_without_the_ids_of_its_i
             if event.kind == "part" and event.part.complete is not None:
                 break
         await engine.interrupt(chat.id)
-        await engine.wait(chat.id, timeout=5)
+        await engine.wait(chat.id)
         await engine.resume(chat.id)
-        assert (await engine.wait(chat.id, timeout=5)).state is ChatState.waiting
+        assert (await engine.wait(chat.id)).state is ChatState.waiting
     sent = server.asked[1].body["input"]
     assert [item.get("type", "message") for item in sent] == ["message", "function_call", "function_call_output"]
     assert "rs_1" not in str(sent)

@@ -95,7 +95,7 @@ async def test_a_fault_that_may_pass_is_tried_again_and_any_other_ends_in_error(
     async with Engine("sqlite://", model=model, settings=fault.settings) as engine:
         chat = await engine.create_chat()
         await engine.send_message(chat.id, "Greet the world.")
-        chat = await engine.wait(chat.id, timeout=10)
+        chat = await engine.wait(chat.id)
         events = [event async for event in engine.events(chat.id, follow=False)]
         replies = [message for message in await engine.messages(chat.id) if message.role == "assistant"]
         assert (await engine.verify(chat.id)).ok
@@ -126,7 +126,7 @@ async def test_a_fault_that_stays_ends_in_error_after_the_last_attempt(
     async with Engine("sqlite://", model=await connect(dialect), settings=SETTINGS) as engine:
         chat = await engine.create_chat()
         await engine.send_message(chat.id, "Greet the world.")
-        chat = await engine.wait(chat.id, timeout=10)
+        chat = await engine.wait(chat.id)
 
     assert chat.state is ChatState.error
     assert chat.last_error is not None

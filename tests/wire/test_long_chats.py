@@ -76,7 +76,7 @@ async def test_a_request_works_only_on_the_messages_that_are_new_in_it(
         chat = await engine.create_chat()
         for number in range(12):
             worked.clear()
-            assert (await engine.ask(chat.id, f"Look, {number}.", timeout=10)).text == "Seen."
+            assert (await engine.ask(chat.id, f"Look, {number}.")).text == "Seen."
             counts.append(len(worked))
 
     first, *later = counts
@@ -95,17 +95,17 @@ async def test_a_request_says_what_a_fresh_adapter_would_say_after_every_kind_of
     model = Overheard(await connect(dialect))
     async with Engine("sqlite://", model=model, tools=[look]) as engine:
         chat = await engine.create_chat(system="Be terse.")
-        await engine.ask(chat.id, "The first secret.", timeout=10)
+        await engine.ask(chat.id, "The first secret.")
         second = await engine.send_message(chat.id, "The second secret.")
-        await engine.wait(chat.id, timeout=10)
+        await engine.wait(chat.id)
         await engine.edit_message(chat.id, second.message_id, "An edited question.")
-        await engine.wait(chat.id, timeout=10)
+        await engine.wait(chat.id)
         first = next(message for message in await engine.messages(chat.id) if message.role == "user")
         await engine.erase_message(chat.id, first.id)
-        await engine.ask(chat.id, "A third question.", timeout=10)
+        await engine.ask(chat.id, "A third question.")
         edited = len(model.requests)
         await engine.clear_context(chat.id)
-        chat_after = (await engine.ask(chat.id, "A fourth question.", timeout=10)).chat
+        chat_after = (await engine.ask(chat.id, "A fourth question.")).chat
         assert chat_after.state is ChatState.waiting
 
     said = [asked.body for asked in server.asked]

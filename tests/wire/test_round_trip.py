@@ -303,7 +303,7 @@ async def test_a_turn_with_parallel_calls_lives_through_the_engine(
     server.script = [Answer(dialect.frames(REPLY)), Answer(dialect.frames(Said("3 and 7.")))]
     async with Engine("sqlite://", model=await connect(dialect), tools=[add]) as engine:
         chat = await engine.create_chat(system="Be terse.")
-        result = await engine.ask(chat.id, "Add.", timeout=10)
+        result = await engine.ask(chat.id, "Add.")
         shown = [event.model_dump_json() async for event in engine.events(chat.id, follow=False)]
     assert (result.text, result.stop_reason) == ("3 and 7.", StopReason.end_turn)
     assert result.usage.input_tokens == 200

@@ -172,7 +172,7 @@ async def test_what_a_discarded_attempt_has_used_is_booked_as_partial(
     settings = Settings(retry=RetryPolicy(first_delay=0.01))
     async with Engine("sqlite://", model=await connect(cut.dialect, **cut.options), settings=settings) as engine:
         chat = await engine.create_chat()
-        told = await engine.ask(chat.id, "Greet the world.", timeout=10)
+        told = await engine.ask(chat.id, "Greet the world.")
     assert told.text == "Hello world."
     whole = await _usage(cut.dialect.frames(Said()), await connect(cut.dialect, **cut.options), server)
     assert whole is not None
@@ -185,7 +185,7 @@ async def test_what_a_failed_attempt_has_used_is_booked_as_partial(cut: Cut, ser
     settings = Settings(retry=RetryPolicy(attempts=1))
     async with Engine("sqlite://", model=await connect(cut.dialect, **cut.options), settings=settings) as engine:
         chat = await engine.create_chat()
-        told = await engine.ask(chat.id, "Greet the world.", timeout=10)
+        told = await engine.ask(chat.id, "Greet the world.")
     assert told.chat.state is ChatState.error
     assert told.chat.usage == cut.known.marked_partial()
 
@@ -202,7 +202,7 @@ async def test_what_an_interrupted_attempt_has_used_is_booked_as_partial(
             if event.kind == "part":
                 break
         await engine.interrupt(chat.id)
-        chat = await engine.wait(chat.id, timeout=5)
+        chat = await engine.wait(chat.id)
     assert chat.state is ChatState.interrupted
     assert chat.usage == cut.known.marked_partial()
 
@@ -219,7 +219,7 @@ async def test_what_a_refused_reply_has_used_is_booked_as_partial(server: Server
     settings = Settings(retry=RetryPolicy(attempts=1))
     async with Engine("sqlite://", model=await connect(responses), settings=settings) as engine:
         chat = await engine.create_chat()
-        ended = await engine.ask(chat.id, "Greet the world.", timeout=10)
+        ended = await engine.ask(chat.id, "Greet the world.")
     assert ended.chat.state is ChatState.error
     assert (ended.chat.usage.input_tokens, ended.chat.usage.output_tokens) == (100, 3)
     assert ended.chat.usage.partial

@@ -19,6 +19,7 @@ from turnwise.engine.cli.demo.kill import outlives_its_process
 from turnwise.engine.cli.demo.stage import DemoFailed, Stage
 from turnwise.engine.cli.event_view import EventView
 from turnwise.engine.cli.look import console, excerpt, plain_table
+from turnwise.engine.cli.output import make_folder
 from turnwise.engine.cli.scroll import Scroll
 from turnwise.engine.cli.verify import verdict_line
 from turnwise.persistence.verification import verify_export
@@ -35,7 +36,7 @@ def demo(
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where its files go.")] = Path("demo-out"),
 ) -> None:
     """Watch one chat live: tools, a client's turn, an interrupt, a compaction, kill -9 - each claim checked."""
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder("--out", out)
     scene = Scene(folder_to_read(Path.cwd()), out)
     anyio.run(_play, scene, 0.0 if fast or not console.is_terminal else PACE)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import anyio
 
 from turnwise.engine.cli.demo.cast import Scene
+from turnwise.engine.cli.look import quiet_logs
 from turnwise.engine.cli.worker import run_until_stopped
 
 
@@ -18,6 +19,7 @@ def command(scene: Scene, *, pace: float) -> list[str]:
 
 def main(root: str, out: str, pace: str) -> None:
     """Run a worker until SIGTERM."""
+    quiet_logs()
     scene = Scene(Path(root), Path(out))
     anyio.run(run_until_stopped, scene.engine(scene.model(float(pace))))
 

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import io
 import os
 import select
+import struct
 import subprocess
 import sys
+import termios
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
 
+import pyte
 import pytest
 
 from turnwise.engine.cli.app import main
@@ -22,7 +26,8 @@ PROGRAM = [sys.executable, "-W", "error", "-m", "turnwise.engine.cli"]
 CONTROLLING = (
     "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
 )
-PATIENCE = 15
+COLUMNS, LINES = 100, 30
+PATIENCE = 120
 """Seconds a test waits for words to appear."""
 
 
@@ -81,11 +86,15 @@ class Keyboard:
     arguments: tuple[str, ...]
     program: Sequence[str] = tuple(PROGRAM)
     screen: bytes = b""
+    shown: pyte.Screen = field(default_factory=lambda: pyte.Screen(COLUMNS, LINES))
+    """What a person sees."""
     _master: int = field(init=False)
+    _stream: pyte.ByteStream = field(init=False)
     process: subprocess.Popen[bytes] = field(init=False)
 
     def __enter__(self) -> Self:
         self._master, slave = os.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, COLUMNS, 0, 0))
         self.process = subprocess.Popen(
             [sys.executable, "-c", CONTROLLING, *self.program, *self.arguments],
             cwd=self.terminal.folder,
@@ -96,6 +105,8 @@ class Keyboard:
             start_new_session=True,
         )
         os.close(slave)
+        self._stream = pyte.ByteStream(self.shown)
+        self.shown.write_process_input = self.type  # the program asks where its cursor is
         return self
 
     def __exit__(
@@ -111,10 +122,21 @@ class Keyboard:
     def see(self, words: str) -> None:
         """Wait until `words` appear after what was seen before."""
         while words.encode() not in self.screen:
-            ready, _, _ = select.select([self._master], [], [], PATIENCE)
-            assert ready, f"{words!r} did not appear in {self.screen!r}"
-            self.screen += os.read(self._master, 65536)
+            self._read(words)
         self.screen = self.screen.partition(words.encode())[2]
+
+    def watch(self, words: str) -> list[str]:
+        """Wait until a person sees `words`, and return the lines of the screen."""
+        while not any(words in line for line in self.shown.display):
+            self._read(words)
+        return [line.rstrip() for line in self.shown.display]
+
+    def _read(self, words: str) -> None:
+        ready, _, _ = select.select([self._master], [], [], PATIENCE)
+        assert ready, f"{words!r} did not appear in {self.screen!r}"
+        keys = os.read(self._master, 65536)
+        self.screen += keys
+        self._stream.feed(keys)
 
 
 def _written(stream: io.TextIOWrapper) -> str:

@@ -69,7 +69,7 @@ async def _leave_a_call_open(store: str) -> None:
 
 
 def test_commands_compact_clear_and_refuse_in_words(terminal: Terminal) -> None:
-    told = terminal.run("chat", typed="/compact\nhello\n/compact\n/clear\n/resume\n/dance\n/help\n")
+    told = terminal.run("chat", typed="hello\n/clear\n/compact\nhello\n/compact\n/clear\n/resume\n/dance\n/help\n")
     assert told.code == 0
     assert "no message to compact" in told.out
     assert "messages are folded into a summary" in told.out
@@ -78,20 +78,62 @@ def test_commands_compact_clear_and_refuse_in_words(terminal: Terminal) -> None:
     assert "There is no /dance." in told.out
 
 
+def test_whoever_says_nothing_leaves_no_chat_behind(terminal: Terminal) -> None:
+    told = terminal.run("chat", typed="/state\n/resume\n/help\n/quit\n")
+    assert "There is no chat yet" in told.out
+    assert "The chat is kept" not in told.out
+    assert json.loads(terminal.run("list", "--json").out) == []
+
+
 def test_ctrl_c_stops_the_turn_and_keeps_the_chat(terminal: Terminal) -> None:
     """The same key ends a turn and, at the prompt, the conversation: never the chat."""
     with Keyboard(terminal, ("chat", "--pace", "0.3")) as keyboard:
-        keyboard.see("» ")
-        keyboard.type("Why is the sky as blue as it is?\n")
-        keyboard.see("I am the demo")
+        keyboard.watch("»")
+        keyboard.type("Why is the sky as blue as it is?\r")
+        keyboard.watch("I am the demo")
         keyboard.type(CTRL_C)
-        keyboard.see("stopped; what was said is kept")
-        keyboard.type("/state\n")
-        keyboard.see("The user said stop")
+        keyboard.watch("interrupted")
+        keyboard.type("/state\r")
+        keyboard.watch("The user said stop")
         keyboard.type(CTRL_C)
-        keyboard.see("The chat is kept")
+        keyboard.watch("The chat is kept")
         assert keyboard.process.wait() == 0
     shown = json.loads(terminal.run("show", "last", "--json").out)
     assert shown["chat"]["state"] == "interrupted"
     assert shown["messages"][-1]["partial"]
     assert shown["messages"][-1]["parts"][-1]["text"].startswith("I am the demo")
+
+
+def test_what_is_typed_while_an_answer_streams_stays_whole_and_is_answered_next(terminal: Terminal) -> None:
+    with Keyboard(terminal, ("chat", "--pace", "0.1")) as keyboard:
+        keyboard.watch("»")
+        keyboard.type("Why is the sky as blue as it is?\r")
+        keyboard.watch("I am the demo")
+        keyboard.type("hello you, typed ahead")
+        keyboard.watch("» hello you, typed ahead")
+        keyboard.type("\r")
+        keyboard.watch("1 in the queue")
+        keyboard.type("/quit is not what I")
+        keyboard.watch("turn 2 ended")
+        lines = keyboard.watch("» /quit is not what I")
+        keyboard.type("\x15/quit\r")
+        keyboard.watch("The chat is kept")
+        assert keyboard.process.wait() == 0
+    assert any(line == "» /quit is not what I" for line in lines), lines
+    said = json.loads(terminal.run("show", "last", "--json").out)["messages"]
+    assert [message["parts"][0]["text"] for message in said if message["role"] == "user"] == [
+        "Why is the sky as blue as it is?",
+        "hello you, typed ahead",
+    ]
+
+
+def test_the_models_question_is_answered_at_the_prompt(terminal: Terminal) -> None:
+    with Keyboard(terminal, ("chat", "--pace", "0")) as keyboard:
+        keyboard.watch("»")
+        keyboard.type("Ask the user “Which way?”\r")
+        keyboard.watch("ask_user:")
+        keyboard.type("To the left.\r")
+        keyboard.watch("ask_user says: “To the left.”")
+        keyboard.type(CTRL_C)
+        keyboard.watch("The chat is kept")
+        assert keyboard.process.wait() == 0

@@ -70,7 +70,8 @@ def test_a_tampered_export_is_a_problem(demo: Terminal, chat_id: str, tmp_path: 
 
 
 def test_a_chat_of_the_store_verifies(demo: Terminal, chat_id: str) -> None:
-    assert json.loads(demo.run("verify", chat_id, "--json").out) == {"ok": True, "problem": None, "position": None}
+    sound = {"ok": True, "problem": None, "position": None, "place": None}
+    assert json.loads(demo.run("verify", chat_id, "--json").out) == sound
     assert "sound" in demo.run("verify", "last").out
 
 
@@ -92,7 +93,7 @@ def test_diagram_lights_the_state_of_a_chat(demo: Terminal, chat_id: str, tmp_pa
 
 def test_migrate_creates_a_store_and_says_what_is_in_it(terminal: Terminal) -> None:
     assert "no chats yet" in terminal.run("migrate").out
-    terminal.run("chat", typed="")
+    terminal.run("chat", typed="hello\n")
     assert "1 waiting" in terminal.run("migrate").out
 
 
@@ -136,7 +137,7 @@ def test_looking_at_a_store_that_is_not_there_does_not_create_it(terminal: Termi
 
 def test_a_prefix_of_several_chats_is_refused_with_their_names(terminal: Terminal) -> None:
     for _ in range(2):
-        terminal.run("chat", typed="")
+        terminal.run("chat", typed="hello\n")
     refused = terminal.run("show", "c")
     assert refused.code == 2
     assert "2 chats" in refused.words
@@ -154,3 +155,11 @@ def test_importing_turnwise_does_not_import_the_command_line() -> None:
     probe = "import sys, turnwise; print({'typer', 'turnwise.engine.cli'} & set(sys.modules))"
     told = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
     assert told.stdout.strip() == "set()"
+
+
+@pytest.mark.parametrize("command", ["migrate", "list", "chat"])
+def test_no_command_prints_the_password_of_a_store(terminal: Terminal, command: str) -> None:
+    told = terminal.run(command, "--store", "postgres-sql://jane:hunter2@host/db")
+    assert told.code == 2
+    assert "hunter2" not in told.words
+    assert "jane:***@host" in told.words

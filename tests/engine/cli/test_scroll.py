@@ -46,8 +46,10 @@ def test_a_text_taller_than_the_screen_is_printed_once(*, terminal: bool) -> Non
     assert not terminal or "\x1b" in printed
 
 
-def test_what_would_steer_the_terminal_is_taken_out() -> None:
-    assert clean("a\x1b[2Jb\tc\r\x9b1m\n") == "a[2Jb    c1m\n"
+def test_what_would_steer_the_terminal_is_spelled_out() -> None:
+    assert clean("a\x1b[2Jb\tc\r\x9b1m\n") == r"a\x1b[2Jb    c\x9b1m" + "\n"
+    assert clean("user\u202etxt.exe \u2067 \ud800 \U000e0041") == r"user\u202etxt.exe \u2067 \ud800 \U000e0041"
+    assert clean("a family: 👨\u200d👩, שלום") == "a family: 👨\u200d👩, שלום"
     assert excerpt("one\n two" + "o" * 50, 10) == "one twooo…"
     assert excerpt({"a": 1}, 20) == '{"a":1}'
 

@@ -6,26 +6,28 @@ WITH made AS (
         chat_id text, found_version bigint, found_event_seq bigint, found_head text, found_state text,
         found_token bigint, state text, settled boolean, archived boolean, version bigint, event_seq bigint, head text,
         since timestamptz, owner text, calls text[], worker text, token bigint, expires timestamptz, facts text,
-        profile text, at timestamptz)
+        salt text, profile text, profile_salt text, at timestamptz)
 ), free AS (
     SELECT id FROM chats WHERE id = ANY (ARRAY(SELECT chat_id FROM made)) FOR UPDATE SKIP LOCKED
 ), chat AS (
     UPDATE chats
     SET state = made.state, settled = made.settled, archived = made.archived, version = made.version,
-        event_seq = made.event_seq, head = made.head, since = made.since, owner = made.owner, calls = made.calls,
+        event_seq = made.event_seq, head = made.head, since = made.since, owner = made.owner,
+        calls = coalesce(made.calls, chats.calls),
         worker = made.worker, token = made.token,
         expires = CASE WHEN made.token IS NOT NULL THEN coalesce(made.expires, chats.expires) END
     FROM made
     WHERE chats.id = made.chat_id AND chats.id = ANY (ARRAY(SELECT id FROM free))
       AND chats.version = found_version AND chats.event_seq = found_event_seq AND chats.head = found_head
       AND chats.state = found_state AND chats.token IS NOT DISTINCT FROM found_token
-    RETURNING id, facts, profile, at
+    RETURNING id, facts, salt, profile, profile_salt, at
 ), put_facts AS (
-    INSERT INTO facts (chat_id, body) SELECT id, facts FROM chat
-    ON CONFLICT (chat_id) DO UPDATE SET body = excluded.body
+    INSERT INTO facts (chat_id, body, salt) SELECT id, facts, salt FROM chat
+    ON CONFLICT (chat_id) DO UPDATE SET body = excluded.body, salt = excluded.salt
 ), put_profiles AS (
-    INSERT INTO profiles (chat_id, body) SELECT id, profile FROM chat WHERE profile IS NOT NULL
-    ON CONFLICT (chat_id) DO UPDATE SET body = excluded.body
+    INSERT INTO profiles (chat_id, body, salt)
+    SELECT id, profile, profile_salt FROM chat WHERE profile IS NOT NULL
+    ON CONFLICT (chat_id) DO UPDATE SET body = excluded.body, salt = excluded.salt
 ), cuts AS (
     SELECT cut.*
     FROM chat JOIN json_to_recordset(:cuts) AS cut (chat_id text, position bigint, version bigint) ON chat_id = id
@@ -45,11 +47,11 @@ WITH made AS (
     WHERE boundaries.chat_id = first.chat_id AND boundaries.position >= first.position AND cut IS NULL
 ), new_messages AS (
     INSERT INTO messages
-        (chat_id, position, id, role, turn, step, audience, added, cut, erased, digest, format, body)
+        (chat_id, position, id, role, turn, step, audience, added, cut, erased, digest, salt, format, body)
     SELECT message.*
     FROM chat JOIN json_to_recordset(:messages) AS message (
         chat_id text, position bigint, id text, role text, turn bigint, step bigint, audience text, added bigint,
-        cut bigint, erased boolean, digest text, format integer, body text) ON chat_id = chat.id
+        cut bigint, erased boolean, digest text, salt text, format integer, body text) ON chat_id = chat.id
 ), new_boundaries AS (
     INSERT INTO boundaries (chat_id, position, reason, step, carried, cut)
     SELECT boundary.*
@@ -65,12 +67,13 @@ WITH made AS (
     SET step = excluded.step, idx = excluded.idx, status = excluded.status, deadline = excluded.deadline,
         body = excluded.body
 ), put_queued AS (
-    INSERT INTO queue (chat_id, id, rank, body)
+    INSERT INTO queue (chat_id, id, rank, body, salt)
     SELECT chat.id, queued.id,
-           coalesce(queued.rank, (SELECT rank FROM queue WHERE chat_id = chat.id AND id = queued.id)), queued.body
-    FROM chat JOIN json_to_recordset(:queued) AS queued (chat_id text, id text, rank bigint, body text)
+           coalesce(queued.rank, (SELECT rank FROM queue WHERE chat_id = chat.id AND id = queued.id)), queued.body,
+           queued.salt
+    FROM chat JOIN json_to_recordset(:queued) AS queued (chat_id text, id text, rank bigint, body text, salt text)
         ON chat_id = chat.id
-    ON CONFLICT (chat_id, id) DO UPDATE SET rank = excluded.rank, body = excluded.body
+    ON CONFLICT (chat_id, id) DO UPDATE SET rank = excluded.rank, body = excluded.body, salt = excluded.salt
 ), drop_queued AS (
     DELETE FROM queue
     USING chat JOIN json_to_recordset(:dropped) AS dropped (chat_id text, id text) ON chat_id = chat.id
@@ -85,9 +88,10 @@ WITH made AS (
     FROM chat JOIN json_to_recordset(:usage) AS entry (chat_id text, version bigint, number integer, body text)
         ON chat_id = id
 ), new_audit AS (
-    INSERT INTO audit (chat_id, version, body)
+    INSERT INTO audit (chat_id, version, body, aside)
     SELECT record.*
-    FROM chat JOIN json_to_recordset(:audit) AS record (chat_id text, version bigint, body text) ON chat_id = id
+    FROM chat JOIN json_to_recordset(:audit) AS record (chat_id text, version bigint, body text, aside text)
+        ON chat_id = id
 ), new_events AS (
     INSERT INTO events (chat_id, seq, kind, at, body)
     SELECT id, seq, kind, chat.at, body

@@ -1,0 +1,100 @@
+"""The span of a turn: begun where a message is accepted, ended by whatever process finishes the turn.
+
+A span of OpenTelemetry cannot be handed to another process, but its ids can: they are stored with the turn, what is
+done for the turn becomes a child of them, and whoever commits the turn's end makes the span, with its first moment. So
+a turn has one span, however many processes it took, be they killed.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from opentelemetry import context, trace
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class TurnSpan:
+    """The ids of a turn's span."""
+
+    trace_id: int
+    span_id: int
+    flags: int
+    parent_id: int | None = None
+    """The span in which the message was accepted, if one was current then."""
+
+    @classmethod
+    def begun(cls, tracer: trace.Tracer) -> TurnSpan | None:
+        """Return the ids of a new span below the current one; `None` if nobody records it."""
+        parent = trace.get_current_span().get_span_context()
+        made = tracer.start_span("invoke_agent").get_span_context()
+        if not made.is_valid:
+            return None
+        return cls(made.trace_id, made.span_id, int(made.trace_flags), parent.span_id if parent.is_valid else None)
+
+    @classmethod
+    def stored(cls, text: str | None) -> TurnSpan | None:
+        """Return the ids that a turn has stored; `None` if that is another observer's."""
+        version, *ids = (text or "").split("-")
+        try:
+            trace_id, span_id, flags, *parent = (int(given, 16) for given in ids)
+        except ValueError:
+            return None
+        return cls(trace_id, span_id, flags, *parent[:1]) if version == "00" else None
+
+    def __str__(self) -> str:
+        """Return the ids as a `traceparent`, with the id of the parent behind it."""
+        known = f"00-{self.trace_id:032x}-{self.span_id:016x}-{self.flags:02x}"
+        return known if self.parent_id is None else f"{known}-{self.parent_id:016x}"
+
+    @property
+    def inside(self) -> context.Context:
+        """The context in which spans become children of this one."""
+        return self._context(self.span_id)
+
+    def recorded(
+        self, tracer: trace.Tracer, name: str, start: datetime, attributes: dict[str, Any]
+    ) -> trace.Span | None:
+        """Return the span, still to be ended; `None` if its trace is not sampled.
+
+        A tracer that is not the SDK's takes no ids: its span stands below the one that the others name.
+        """
+        if not self.flags & trace.TraceFlags.SAMPLED:
+            return None
+        above = context.Context() if self.parent_id is None else self._context(self.parent_id)
+        if hasattr(tracer, "id_generator"):
+            tracer = copy.copy(tracer)
+            tracer.id_generator = _Given(self, tracer.id_generator)
+        else:
+            above = self.inside
+        return tracer.start_span(name, above, attributes=attributes, start_time=nanoseconds(start))
+
+    def _context(self, span_id: int) -> context.Context:
+        known = trace.SpanContext(self.trace_id, span_id, is_remote=True, trace_flags=trace.TraceFlags(self.flags))
+        return trace.set_span_in_context(trace.NonRecordingSpan(known), context.Context())
+
+
+def nanoseconds(at: datetime) -> int:
+    """Return a time as OpenTelemetry counts it."""
+    return (at - _EPOCH) // timedelta(microseconds=1) * 1000
+
+
+class _Given:
+    """Gives a span the ids that were promised."""
+
+    def __init__(self, promised: TurnSpan, others: Any) -> None:
+        self._promised = promised
+        self._others = others
+
+    def generate_trace_id(self) -> int:
+        return self._promised.trace_id
+
+    def generate_span_id(self) -> int:
+        return self._promised.span_id
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._others, name)

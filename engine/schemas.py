@@ -1,0 +1,230 @@
+"""JSON schemas of arguments: whether one makes sense, what does not fit it, and what it takes values to mean."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from turnwise.states.digests import as_json
+from turnwise.states.errors import SettingsError, TurnwiseError
+
+if TYPE_CHECKING:
+    from jsonschema import ValidationError
+    from jsonschema.protocols import Validator
+
+NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+"""What every provider takes as the name of a tool."""
+
+_DEEPEST: Final = 64
+"""How far references are followed: a schema may refer to itself."""
+
+
+def check_name(whose: str, name: object) -> None:
+    """Check that every provider takes a tool's name.
+
+    Raises:
+        SettingsError: not every one does.
+    """
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        raise SettingsError(
+            whose, "needs a name of 1 to 64 letters, digits, _ and -, as providers demand; give another with name=..."
+        )
+
+
+def check_schema(whose: str, schema: object) -> None:
+    """Check that a tool's schema is an object schema, that it is valid, and that it refers to nothing outside itself.
+
+    Raises:
+        SettingsError: it is not; the text says what would be.
+    """
+    if not isinstance(schema, Mapping) or schema.get("type") != "object":
+        raise SettingsError(
+            whose, 'needs a JSON schema of type "object" for its arguments, e.g. {"type": "object", "properties": {}}'
+        )
+    try:
+        plain = cast("dict[str, Any]", as_json(dict(schema)))
+    except TurnwiseError as error:
+        raise SettingsError(whose, f"needs a JSON schema that JSON can spell: {error}") from error
+    import jsonschema  # noqa: PLC0415 - takes long to import, and only tools declared by JSON schema need it
+
+    try:
+        _validator(plain).check_schema(plain)
+    except jsonschema.SchemaError as error:
+        place = ".".join(str(step) for step in error.absolute_path) or "the top"
+        raise SettingsError(whose, f"its JSON schema is not valid at {place}: {error.message[:300]}") from error
+    unknown = [reference for reference in _references(plain) if _referred(reference, plain) is None]
+    if unknown:
+        raise SettingsError(
+            whose, f"its JSON schema refers to {unknown[0]!r}, which it does not hold; only #/... within it can be read"
+        )
+
+
+def problems_with(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> list[str]:
+    """Return what of the arguments does not fit the schema, in words that name but never quote their values."""
+    try:
+        return [
+            f"{place(found.absolute_path)}: {_without_value(found)}"
+            for found in _validator(schema).iter_errors(dict(arguments))
+        ]
+    except Exception as error:  # noqa: BLE001 - a schema may hold what no check foresees, such as a hopeless pattern
+        return [f"arguments: they cannot be checked against the schema ({type(error).__name__})"]
+
+
+def meant(value: Any, schema: Mapping[str, Any]) -> Any:
+    """Return a value as the schema means it, at every depth: "30" is 30 where a number is wanted.
+
+    What cannot be understood comes back as it is.
+    """
+    return _meant(value, schema, schema, _DEEPEST)
+
+
+def place(path: Any) -> str:
+    """Return a path into arguments as text."""
+    return ".".join(str(step) for step in path) or "arguments"
+
+
+def _validator(schema: Mapping[str, Any]) -> Validator:
+    import jsonschema  # noqa: PLC0415 - as above
+    from jsonschema.validators import validator_for  # noqa: PLC0415 - as above
+    from referencing import Registry  # noqa: PLC0415 - as above
+
+    kind = validator_for(cast("dict[str, Any]", schema), default=jsonschema.Draft202012Validator)
+    # An empty registry: what a schema refers to is never fetched from the network.
+    return kind(cast("dict[str, Any]", schema), registry=Registry())
+
+
+def _without_value(found: ValidationError) -> str:
+    if found.validator == "required":
+        wanted, given = cast("list[str]", found.validator_value), cast("dict[str, Any]", found.instance)
+        missing = [name for name in wanted if name not in given]
+        return f"missing {', '.join(missing)}"
+    return f"must satisfy {found.validator}: {json.dumps(found.validator_value, default=str)[:200]}"
+
+
+def _references(schema: Any) -> Iterator[str]:
+    if isinstance(schema, Mapping):
+        reference = schema.get("$ref")
+        if isinstance(reference, str):
+            yield reference
+        for word, inner in schema.items():
+            if word not in ("enum", "const", "default", "examples"):
+                yield from _references(inner)
+    elif isinstance(schema, list):
+        for inner in schema:
+            yield from _references(inner)
+
+
+def _referred(reference: str, root: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return what a reference stands for: a place in the schema, an anchor or an id in it; `None` if it holds none."""
+    if reference == "#":
+        return root
+    if not reference.startswith("#/"):
+        return next((found for found in _schemas_in(root) if _is_called(found, reference)), None)
+    found: Any = root
+    for step in reference[2:].split("/"):
+        key = step.replace("~1", "/").replace("~0", "~")
+        if isinstance(found, Mapping) and key in found:
+            found = found[key]
+        elif isinstance(found, list) and key.isdecimal() and int(key) < len(found):
+            found = found[int(key)]
+        else:
+            return None
+    return found if isinstance(found, Mapping) else None
+
+
+def _schemas_in(schema: Any) -> Iterator[Mapping[str, Any]]:
+    if isinstance(schema, Mapping):
+        yield schema
+    inner = schema.values() if isinstance(schema, Mapping) else schema if isinstance(schema, list) else ()
+    for found in inner:
+        yield from _schemas_in(found)
+
+
+def _is_called(schema: Mapping[str, Any], reference: str) -> bool:
+    return reference in (f"#{schema.get('$anchor')}", f"#{schema.get('$dynamicAnchor')}", schema.get("$id"))
+
+
+def _meant(value: Any, schema: Any, root: Mapping[str, Any], deepest: int) -> Any:
+    while isinstance(schema, Mapping) and isinstance(schema.get("$ref"), str) and deepest:
+        schema, deepest = _referred(schema["$ref"], root), deepest - 1
+    if not isinstance(schema, Mapping) or not deepest:
+        return value
+    if isinstance(value, str):
+        value = _read(value, _types(schema, root, deepest))
+    for word in ("anyOf", "oneOf"):
+        value = _meant_by_one(value, schema.get(word), root, deepest - 1)
+    for inner in _each(schema.get("allOf")):
+        value = _meant(value, inner, root, deepest - 1)
+    if isinstance(value, dict):
+        properties, others = schema.get("properties"), schema.get("additionalProperties")
+        known = properties if isinstance(properties, Mapping) else {}
+        return {name: _meant(kept, known.get(name, others), root, deepest - 1) for name, kept in value.items()}
+    if isinstance(value, list):
+        first, others = list(_each(schema.get("prefixItems"))), schema.get("items")
+        return [
+            _meant(kept, first[at] if at < len(first) else others, root, deepest - 1) for at, kept in enumerate(value)
+        ]
+    return value
+
+
+def _meant_by_one(value: Any, choices: Any, root: Mapping[str, Any], deepest: int) -> Any:
+    """Return a value as the first of several schemas means it that then takes it."""
+    if not isinstance(value, dict | list):
+        return value
+    definitions = {word: root[word] for word in ("$defs", "definitions") if word in root}
+    for choice in _each(choices):
+        understood = _meant(value, choice, root, deepest)
+        if not problems_with({"value": understood}, {**definitions, "properties": {"value": choice}}):
+            return understood
+    return value
+
+
+def _each(schemas: Any) -> Sequence[Any]:
+    return schemas if isinstance(schemas, list | tuple) else ()
+
+
+def _types(schema: Mapping[str, Any], root: Mapping[str, Any], deepest: int) -> frozenset[str]:
+    """Return the types that a value may have; none if the schema does not say, or names the values themselves."""
+    kind = schema.get("type")
+    if isinstance(kind, str):
+        return frozenset({kind})
+    if isinstance(kind, list):
+        return frozenset(kind)
+    types: set[str] = set()
+    for choice in (*_each(schema.get("anyOf")), *_each(schema.get("oneOf"))):
+        inner = _referred(choice["$ref"], root) if isinstance(choice, Mapping) and "$ref" in choice else choice
+        found = _types(inner, root, deepest - 1) if isinstance(inner, Mapping) and deepest else frozenset()
+        if not found:
+            return frozenset()
+        types |= found
+    return frozenset(types)
+
+
+def _read(text: str, types: frozenset[str]) -> Any:
+    """Return what text says, where only other types than text are wanted; the text itself if it says none of them."""
+    if not types or "string" in types:
+        return text
+    said = text.strip()
+    if "boolean" in types and said.lower() in ("true", "false"):
+        return said.lower() == "true"
+    for kind, convert in _NUMBERS.items():
+        if kind in types:
+            try:
+                number = convert(said)
+            except (ValueError, OverflowError):
+                continue
+            if math.isfinite(number):
+                return number
+    if {"object", "array"} & types:
+        try:
+            parsed = json.loads(said)
+        except (ValueError, RecursionError):
+            return text
+        return parsed if isinstance(parsed, dict | list) else text
+    return None if "null" in types and said.lower() in ("null", "none", "") else text
+
+
+_NUMBERS: Final[dict[str, Callable[[str], int | float]]] = {"integer": int, "number": float}

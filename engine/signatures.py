@@ -1,0 +1,242 @@
+"""Signatures: what of a function the model fills in, as a schema for it and as a check of what it sends."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+import types
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Final
+
+import pydantic
+from pydantic.fields import FieldInfo
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaWarningKind
+from typing_extensions import TypedDict
+
+from turnwise.states.errors import SettingsError
+
+Function = Callable[..., Any]
+
+_NAMELESS: Final = (
+    inspect.Parameter.VAR_POSITIONAL,
+    inspect.Parameter.VAR_KEYWORD,
+    inspect.Parameter.POSITIONAL_ONLY,
+)
+_GOOGLE: Final = re.compile(r"^\s*(Args|Arguments|Params|Parameters|Keyword Args|Keyword Arguments):\s*$", re.MULTILINE)
+_NUMPY: Final = re.compile(r"^\s*(Other )?Parameters\s*\n\s*-{3,}\s*$", re.MULTILINE)
+_SPHINX: Final = re.compile(r"^\s*:(param|parameter|arg|argument|key|keyword)\s", re.MULTILINE)
+
+
+class _Schema(GenerateJsonSchema):
+    """Schemas for models: a default that JSON cannot spell is left out, silently."""
+
+    ignored_warning_kinds: typing.ClassVar[set[JsonSchemaWarningKind]] = {  # type: ignore[misc]
+        "skipped-choice",
+        "non-serializable-default",
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """The parameters of a function that the model fills in, by name."""
+
+    adapter: pydantic.TypeAdapter[dict[str, Any]]
+    schema: Mapping[str, Any]
+    """JSON schema of the arguments: an object schema."""
+
+    def read(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what to call the function with.
+
+        Raises:
+            pydantic.ValidationError: the arguments don't fit.
+        """
+        return self.adapter.validate_python(dict(arguments))
+
+    def spelled(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments as JSON spells what the function receives: "30" is 30 where a number is wanted.
+
+        Reading them again gives the function the same values. An argument for which that cannot be had, such as a
+        secret, stays as it came, and so does what the model did not send.
+
+        Raises:
+            pydantic.ValidationError: the arguments don't fit.
+        """
+        values = self.read(arguments)
+        try:
+            dumped = self.adapter.dump_python(
+                values, mode="json", by_alias=True, exclude_unset=True, warnings=False, serialize_as_any=True
+            )
+        except Exception:  # noqa: BLE001 - a type may serialise itself by code of its own
+            return dict(arguments)
+        spelled = {name: dumped.get(name, given) for name, given in arguments.items()}
+        if self._means(spelled, values):
+            return spelled
+        kept = dict(arguments)
+        for name, value in spelled.items():
+            changed = {**kept, name: value}
+            if self._means(changed, values):
+                kept = changed
+        return kept
+
+    def _means(self, arguments: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
+        try:
+            return bool(self.read(arguments) == values)
+        except Exception:  # noqa: BLE001 - as above: of checking and comparing, too
+            return False
+
+
+def context_parameter(function: Function, name: str, context: type) -> str | None:
+    """Return the name of the parameter that is annotated with `context`, alone or as optional; `None` for none.
+
+    Raises:
+        SettingsError: several are, or it cannot be told.
+    """
+    found = [
+        parameter.name
+        for parameter in _parameters(function, name)
+        if _mentions(parameter.annotation, context.__name__) and _is(_hint(function, name, parameter), context)
+    ]
+    if len(found) > 1:
+        raise SettingsError(
+            f"tool {name!r}", f"parameters {', '.join(found)} are each a {context.__name__}; a tool has one at most"
+        )
+    return found[0] if found else None
+
+
+def signature_of(function: Function, name: str, *, without: str | None) -> Signature:
+    """Return the signature of a function, made of its type hints, its defaults and its docstring.
+
+    Args:
+        function: what will be called. Parameters that a `functools.partial` has filled in are not the model's.
+        name: the tool's name, for errors.
+        without: a parameter that is not the model's.
+
+    Raises:
+        SettingsError: a parameter has no type hint, or one of which no schema can be made.
+    """
+    fields = {
+        parameter.name: _field(function, name, parameter)
+        for parameter in _parameters(function, name)
+        if parameter.name != without
+    }
+    described = _descriptions(function)
+    adapter, schema = _checked_by_pydantic(name, fields)
+    schema.pop("title", None)
+    schema.pop("description", None)
+    for known_as, property_ in schema.get("properties", {}).items():
+        property_.pop("title", None)
+        if known_as in described:
+            property_.setdefault("description", described[known_as])
+    return Signature(adapter, {"type": "object", "properties": {}, **schema})
+
+
+def function_under(function: Function) -> Function:
+    """Return the function that says what a callable does: under a `partial`, a bound method or an object."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    if not inspect.isroutine(function):
+        function = type(function).__call__
+    unwrapped: Function = inspect.unwrap(getattr(function, "__func__", function))
+    return unwrapped
+
+
+def _parameters(function: Function, name: str) -> list[inspect.Parameter]:
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError) as error:
+        raise SettingsError(f"tool {name!r}", f"does not say what it takes ({error}); wrap it in a function") from error
+    filled_in = function.keywords if isinstance(function, functools.partial) else {}
+    return [parameter for parameter in parameters if parameter.name not in filled_in]
+
+
+def _field(function: Function, name: str, parameter: inspect.Parameter) -> Any:
+    if parameter.kind in _NAMELESS:
+        raise SettingsError(f"tool {name!r}", f"parameter {parameter} can't be named in a schema; give schema=...")
+    if parameter.annotation is parameter.empty:
+        raise SettingsError(
+            f"tool {name!r}", f"parameter {parameter.name!r} has no type hint; add one, or give schema=..."
+        )
+    hint, default = _hint(function, name, parameter), parameter.default
+    if default is parameter.empty:
+        return hint
+    return Annotated[hint, default if isinstance(default, FieldInfo) else pydantic.Field(default=default)]
+
+
+def _hint(function: Function, name: str, parameter: inspect.Parameter) -> Any:
+    """Return what a parameter is annotated with; a hint that is text is read where the function stands."""
+    place = types.SimpleNamespace(__annotations__={parameter.name: parameter.annotation})
+    names = getattr(function_under(function), "__globals__", {})
+    try:
+        return typing.get_type_hints(place, globalns=names, include_extras=True)[parameter.name]
+    except Exception as error:
+        raise SettingsError(
+            f"tool {name!r}",
+            f"the type hint of parameter {parameter.name!r} cannot be read ({_first_line(error)}); import what it "
+            f"names at run time, at the top of the module, or give schema=...",
+        ) from error
+
+
+def _is(hint: Any, context: type) -> bool:
+    if typing.get_origin(hint) is Annotated:
+        return _is(typing.get_args(hint)[0], context)
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return all(_is(choice, context) for choice in typing.get_args(hint) if choice is not type(None))
+    return hint is context
+
+
+def _mentions(annotation: Any, word: str) -> bool:
+    return word in (annotation if isinstance(annotation, str) else repr(annotation))
+
+
+def _checked_by_pydantic(
+    name: str, fields: Mapping[str, Any]
+) -> tuple[pydantic.TypeAdapter[dict[str, Any]], dict[str, Any]]:
+    # A TypedDict, and no model: its keys are data, so that a parameter may have any name.
+    try:
+        return _adapter_of(name, fields)
+    except Exception as error:
+        for known_as, hint in fields.items():
+            try:
+                _adapter_of(name, {known_as: hint})
+            except Exception as its_own:
+                raise SettingsError(
+                    f"tool {name!r}",
+                    f"no schema can be made of the type of parameter {known_as!r} ({_first_line(its_own)}); "
+                    f"use a type that JSON can spell, or give schema=...",
+                ) from its_own
+        raise SettingsError(
+            f"tool {name!r}", f"no schema can be made of its type hints: {_first_line(error)}"
+        ) from error
+
+
+def _adapter_of(name: str, fields: Mapping[str, Any]) -> tuple[pydantic.TypeAdapter[dict[str, Any]], dict[str, Any]]:
+    make: Any = TypedDict
+    shape = make(f"{name}_arguments", dict(fields))
+    shape.__pydantic_config__ = pydantic.ConfigDict(extra="forbid")
+    adapter: pydantic.TypeAdapter[dict[str, Any]] = pydantic.TypeAdapter(shape)
+    return adapter, adapter.json_schema(schema_generator=_Schema)
+
+
+def _descriptions(function: Function) -> dict[str, str]:
+    """Return what a docstring says of each parameter: in the style of Google, NumPy or Sphinx."""
+    doc = inspect.cleandoc(function_under(function).__doc__ or "")
+    styles = {"google": _GOOGLE, "numpy": _NUMPY, "sphinx": _SPHINX}
+    style: Any = next((style for style, pattern in styles.items() if pattern.search(doc)), None)
+    if style is None:
+        return {}
+    import griffe  # noqa: PLC0415 - takes long to import, and many tools have nothing for it to read
+
+    sections = griffe.Docstring(doc, parser=style, parser_options={"warnings": False}).parse()
+    return {
+        parameter.name.lstrip("*"): " ".join(parameter.description.split())
+        for section in sections
+        if isinstance(section, griffe.DocstringSectionParameters)
+        for parameter in section.value
+    }
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

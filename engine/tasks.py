@@ -1,0 +1,174 @@
+"""The tasks of an engine: owned by a task of its own, so that it may be entered in one task and left in another."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
+from typing import Any, TypeVar
+
+import anyio
+from anyio.abc import TaskGroup
+
+from turnwise.engine.log import Log
+from turnwise.engine.user_code import LAST_PATIENCE, UserCalls, is_the_programs
+from turnwise.states.errors import EngineInUse, SettingsError
+
+T = TypeVar("T")
+
+_log = Log("turnwise.tasks")
+
+
+class Tasks:
+    """Runs what belongs to an engine until it is left. One task that fails is logged; the others go on.
+
+    Args:
+        patience: the seconds that calls of what others wrote get to end then.
+    """
+
+    def __init__(self, patience: float = LAST_PATIENCE) -> None:
+        self.user_calls = UserCalls(patience)
+        """Calls of what others wrote: they run beside the engine's own tasks, and cannot hold them up."""
+        self._group: TaskGroup | None = None
+        self._wanted: deque[Callable[[], Coroutine[Any, Any, None]]] = deque()
+        self._bell = anyio.Event()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Run what is started inside; on leaving, end what still runs."""
+        try:
+            async with anyio.create_task_group() as self._group:
+                self._group.start_soon(self._start_wanted)
+                yield
+                self._group.cancel_scope.cancel()
+        finally:
+            self._group = None
+            with anyio.CancelScope(shield=True):
+                await self.user_calls.close()
+
+    def start_soon(self, function: Callable[..., Coroutine[Any, Any, object]], *arguments: Any) -> None:
+        """Start a task, from a task or from a callback of the event loop. Nothing it raises reaches another."""
+        work = partial(self._run, partial(function, *arguments))
+        if asyncio.current_task() is not None and self._group is not None:
+            self._group.start_soon(work)
+        else:  # anyio starts none outside a task
+            self._wanted.append(work)
+            self._bell.set()
+
+    async def _start_wanted(self) -> None:
+        while self._group is not None:
+            await self._bell.wait()
+            self._bell = anyio.Event()
+            while self._wanted:
+                self._group.start_soon(self._wanted.popleft())
+
+    async def _run(self, function: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        try:
+            await function()
+        except BaseException as error:
+            ended = self._group is None or self._group.cancel_scope.cancel_called
+            if is_the_programs(error) or (ended and not isinstance(error, Exception)):
+                raise
+            _log.exception("task_failed", task=getattr(function, "func", function))
+
+
+class Lifetime:
+    """The time during which an engine is open. It is opened and closed by one task, whoever asks for it."""
+
+    def __init__(self) -> None:
+        self._owner: asyncio.Task[None] | None = None
+        self._leaving = asyncio.Event()
+
+    async def begin(self, life: Callable[[], AbstractAsyncContextManager[None]]) -> None:
+        """Enter `life`, and stay in it until the end.
+
+        Raises:
+            EngineInUse: it has begun, and has not ended.
+            SettingsError: the event loop is not asyncio's.
+            Exception: what entering raised.
+        """
+        _running_loop()
+        if self._owner is not None:
+            raise EngineInUse
+        self._leaving = asyncio.Event()
+        opened = asyncio.Event()
+        self._owner = owner = asyncio.create_task(_stay_in(life, opened, self._leaving), name="turnwise engine")
+        owner.add_done_callback(lambda _: opened.set())
+        try:
+            await opened.wait()
+        except BaseException:
+            self._owner = None
+            owner.cancel()
+            await over(owner)
+            raise
+        if owner.done():
+            self._owner = None
+            owner.result()
+
+    async def end(self) -> None:
+        """Leave, however often whoever asks for it is cancelled meanwhile. Ending twice is harmless.
+
+        Raises:
+            SettingsError: another event loop is running than the one in which it began.
+        """
+        owner = self._owner
+        if owner is None:
+            return
+        self.check_loop()
+        self._owner = None
+        self._leaving.set()
+        await over(owner)
+        if not owner.cancelled():
+            owner.result()
+
+    def check_loop(self) -> None:
+        """Make sure that the engine is used where it was entered.
+
+        Raises:
+            SettingsError: it is used in another event loop.
+        """
+        if self._owner is not None and _running_loop() is not self._owner.get_loop():
+            raise SettingsError(
+                "event loop", "must be the one in which the engine was entered; another one needs an engine of its own"
+            )
+
+
+async def finish(work: Coroutine[Any, Any, T]) -> T:
+    """Return what `work` returns. Who is cancelled meanwhile, in whatever way, learns of it once the work is done."""
+    task = asyncio.create_task(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await over(task)
+        if not task.cancelled():
+            task.exception()  # looked at, or asyncio would report it as lost
+        raise
+
+
+async def over(task: asyncio.Task[Any]) -> None:
+    """Wait for the end of a task, even if whoever waits was cancelled, or is again and again."""
+    while not task.done():
+        try:
+            with anyio.CancelScope(shield=True):
+                await asyncio.wait([task])
+        except asyncio.CancelledError:
+            continue
+
+
+async def _stay_in(
+    life: Callable[[], AbstractAsyncContextManager[None]], opened: asyncio.Event, leaving: asyncio.Event
+) -> None:
+    async with life():
+        opened.set()
+        await leaving.wait()
+
+
+def _running_loop() -> asyncio.AbstractEventLoop:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        raise SettingsError(
+            "event loop", "must be asyncio's, also under anyio: anyio.run(main, backend='asyncio'), never 'trio'"
+        ) from None

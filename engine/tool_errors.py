@@ -1,0 +1,58 @@
+"""Errors of tools: what the model and the clients are told of what a tool raised."""
+
+from __future__ import annotations
+
+from asyncio import CancelledError
+from collections.abc import Callable
+from typing import Final
+
+from turnwise.engine.log import Log
+from turnwise.engine.user_code import described, guarded
+from turnwise.states.errors import ToolFailed
+from turnwise.states.output_limit import text_within
+from turnwise.states.unicode import well_formed
+
+_LONGEST: Final = 2000
+"""In bytes: what the default tells of an error."""
+_OUTCOME_UNKNOWN: Final = "The outcome is unknown: it may or may not have taken effect."
+
+_log = Log("turnwise.tools")
+
+
+def describe_error(error: BaseException) -> str:
+    """Return the type of an error and its message, which is cut where it is long: the default of `Settings`."""
+    return text_within(described(error), _LONGEST)
+
+
+def message_of(error: BaseException) -> str:
+    """Return what an error says; nothing if its own code fails at that."""
+    try:
+        with guarded():
+            return well_formed(str(error))
+    except Exception:  # noqa: BLE001 - whatever an error's code raises
+        return ""
+
+
+def told_of(error: BaseException, describe: Callable[[BaseException], str]) -> str:
+    """Return what is told of an error that a tool raised.
+
+    `ToolFailed` says it itself; any other is put into words by `describe`. Where that fails, only the error's type is
+    told: who describes errors may do so because they hold secrets.
+    """
+    if isinstance(error, ToolFailed):
+        return message_of(error)
+    told = _in_words(error, describe)
+    cut_off = isinstance(error, TimeoutError | CancelledError)
+    return f"{told}{'' if told.endswith('.') else '.'} {_OUTCOME_UNKNOWN}" if cut_off else told
+
+
+def _in_words(error: BaseException, describe: Callable[[BaseException], str]) -> str:
+    try:
+        with guarded():
+            told: object = describe(error)
+        if isinstance(told, str) and told.strip():
+            return well_formed(told)
+        _log.warning("describe_error_failed", problem=f"it gave {type(told).__name__}, where text is wanted")
+    except Exception:  # noqa: BLE001 - whatever the embedding service's own code raises
+        _log.exception("describe_error_failed")
+    return type(error).__name__

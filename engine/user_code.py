@@ -1,0 +1,254 @@
+"""User code: what others wrote and turnwise calls. Models, tools, hooks, strategies, observers, stores, clocks.
+
+It may raise anything, and it may not end when it is told to. Both stay its own affair: what it raises is the failure
+of that one call, and a call that does not end is left behind, by name. Everything in the engine that calls user code
+does it through this module.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dis
+import signal
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from types import CodeType, TracebackType
+from typing import Any, Final, Generic, TypeVar, cast
+
+import anyio
+import anyio.to_thread
+
+from turnwise.engine.log import Log
+from turnwise.states.unicode import well_formed
+
+T = TypeVar("T")
+
+DEAF_AFTER: Final = 5.0
+"""Seconds after which a call that was cancelled and still runs is named in the log."""
+LAST_PATIENCE: Final = 1.0
+"""Seconds that calls get to end when their engine is left."""
+
+_log = Log("turnwise.user_code")
+
+
+class UserCodeError(Exception):
+    """User code raised something that is no ordinary exception: `raised`, which would have ended more than its call."""
+
+    def __init__(self, raised: BaseException) -> None:
+        self.raised = raised
+        super().__init__(described(raised))
+
+
+def described(error: BaseException) -> str:
+    """Return type and text of an error, whatever its `__str__` does."""
+    if isinstance(error, UserCodeError):
+        return described(error.raised)
+    try:
+        text = str(error)
+    except BaseException as again:
+        if is_the_programs(again):
+            raise
+        text = "its text cannot be had"
+    return well_formed(f"{type(error).__name__}: {text}" if text else type(error).__name__)
+
+
+class guarded:  # noqa: N801 - reads like `contextlib.suppress`
+    """Let nothing but ordinary exceptions out of user code: anything else becomes a `UserCodeError`.
+
+    Around synchronous code, or inside a task of `UserCalls`: nowhere else would a `CancelledError` be user code's own.
+    What ends the program, Ctrl-C above all, passes.
+    """
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is not None and not _is_ordinary(error) and not is_the_programs(error):
+            raise UserCodeError(error) from error
+
+
+def is_the_programs(error: BaseException) -> bool:
+    """Return whether a signal made the error: Ctrl-C, or a handler that exits. It then ends the program.
+
+    A handler runs on top of whatever is under way, so the traceback leads through it. Python's own handler of SIGINT
+    leaves no frame: but what it raises does not come from a `raise`.
+    """
+    if isinstance(error, Exception):
+        return False
+    frames = [*_frames(error.__traceback__)]
+    handlers = {_code_of(signal.getsignal(number)) for number in signal.valid_signals()}
+    if any(frame.tb_frame.f_code in handlers for frame in frames):
+        return True
+    return (
+        isinstance(error, KeyboardInterrupt)
+        and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        and threading.current_thread() is threading.main_thread()
+        and bool(frames)
+        and not _is_a_raise(frames[-1])
+    )
+
+
+def was_cancelled() -> bool:
+    """Return whether the task that asks was told to end: by a scope around it, or by its owner.
+
+    If not, a `CancelledError` is somebody else's: an inner task's, or made up.
+    """
+    task = asyncio.current_task()
+    return anyio.current_effective_deadline() == -float("inf") or (task is not None and task.cancelling() > 0)
+
+
+class UserCall(Generic[T]):
+    """One call of user code, in a task of its own."""
+
+    def __init__(self, code: Callable[[], Awaitable[T]], name: str, about: dict[str, Any]) -> None:
+        self.name = name
+        self.about = about
+        self.abandoned = False
+        self._given: asyncio.Future[tuple[T | None, Exception | None]] = asyncio.get_running_loop().create_future()
+        self._scope = anyio.CancelScope()
+        self.task = asyncio.create_task(self._run(code), name=f"turnwise {name}")
+
+    async def outcome(self) -> T:
+        """Wait for what the code returns or raises; who is cancelled meanwhile goes at once."""
+        value, error = await self._given
+        if error is not None:
+            raise error
+        return cast("T", value)
+
+    def give(self, value: T) -> None:
+        """Answer before the code has ended: what it still does is of no interest."""
+        if not self._given.done():
+            self._given.set_result((value, None))
+
+    def abandon(self) -> None:
+        """Tell the code to end, and wait no longer. Whatever it still returns or raises is dropped."""
+        if self.abandoned:
+            return
+        self.abandoned = True
+        if not self.task.done():
+            self._scope.cancel()
+            timer = asyncio.get_running_loop().call_later(DEAF_AFTER, self._is_deaf)
+            self.task.add_done_callback(lambda _: timer.cancel())
+
+    def tell(self, event: str) -> None:
+        """Name the call in the log."""
+        _log.warning(event, code=self.name, **self.about)
+
+    def leave_behind(self) -> None:
+        """Go without code that does not end."""
+        self.tell("user_code_left_behind")
+        self._stop_repeating()
+        # Or `asyncio.run` would wait for it for ever, and the program could not end.
+        asyncio._unregister_task(self.task)  # noqa: SLF001 - documented for those who own tasks
+
+    def _is_deaf(self) -> None:
+        self.tell("user_code_ignores_cancellation")
+        self._stop_repeating()
+
+    def _stop_repeating(self) -> None:
+        """Cancel no more: anyio does it in every round of the event loop, which keeps a core busy."""
+        handle = getattr(self._scope, "_cancel_handle", None)
+        if handle is not None:
+            handle.cancel()
+
+    async def _run(self, code: Callable[[], Awaitable[T]]) -> None:
+        answer: tuple[T | None, Exception | None] = None, None  # what an abandoned call answers
+        if self.abandoned:
+            return
+        try:
+            with self._scope, guarded():
+                answer = await code(), None
+        except Exception as error:  # noqa: BLE001 - whoever asked is told
+            answer = None, error
+        if not self._given.done():
+            self._given.set_result(answer)
+        elif answer[1] is not None and not self.abandoned:
+            _log.debug("user_code_failed_late", code=self.name, problem=described(answer[1]), **self.about)
+
+
+class UserCalls:
+    """The calls of user code that run.
+
+    Args:
+        patience: the seconds that they get to end in `close`.
+    """
+
+    def __init__(self, patience: float = LAST_PATIENCE) -> None:
+        self._patience = patience
+        self._calls: dict[UserCall[Any], None] = {}
+
+    def start(self, code: Callable[[], Awaitable[T]], name: str, **about: Any) -> UserCall[T]:
+        """Call user code; `about` says in the log where it belongs."""
+        call = UserCall(code, name, about)
+        self._calls[call] = None
+        call.task.add_done_callback(lambda _: self._calls.pop(call, None))
+        return call
+
+    async def run(self, code: Callable[[], Awaitable[T]], name: str, **about: Any) -> T:
+        """Return what user code returns. Who is cancelled meanwhile leaves the code behind, told to end.
+
+        Raises:
+            UserCodeError: it raised what is no ordinary exception.
+            Exception: it raised that.
+        """
+        call = self.start(code, name, **about)
+        try:
+            return await call.outcome()
+        finally:
+            call.abandon()
+
+    async def close(self) -> None:
+        """Tell every call to end, and wait a moment. Those that do not are named in the log and left behind."""
+        calls = [*self._calls]
+        if not calls:
+            return
+        for call in calls:
+            call.abandon()
+        await asyncio.wait([call.task for call in calls], timeout=self._patience)
+        for call in calls:
+            if not call.task.done():
+                call.leave_behind()
+
+
+async def in_thread(code: Callable[[], T]) -> T:
+    """Return what blocking user code returns, run in a thread. Who is cancelled meanwhile leaves the thread running.
+
+    Raises:
+        UserCodeError: it raised what is no ordinary exception.
+        Exception: it raised that.
+    """
+
+    def guardedly() -> T:
+        with guarded():
+            return code()
+
+    with anyio.CancelScope() as scope:
+        try:
+            return await anyio.to_thread.run_sync(guardedly, abandon_on_cancel=True)
+        except asyncio.CancelledError:
+            scope.cancel()  # so that `anyio.from_thread.check_cancelled` tells the thread
+            raise
+    raise asyncio.CancelledError
+
+
+def _is_ordinary(error: BaseException) -> bool:
+    """Return whether the error may pass through generators, futures and tasks."""
+    return isinstance(error, Exception) and not isinstance(error, StopIteration | StopAsyncIteration)
+
+
+def _frames(traceback: TracebackType | None) -> Iterator[TracebackType]:
+    while traceback is not None:
+        yield traceback
+        traceback = traceback.tb_next
+
+
+def _code_of(handler: Any) -> CodeType | None:
+    """Return the code of a signal handler: a function, a method, or a partial of one."""
+    function = getattr(handler, "func", handler)
+    return getattr(getattr(function, "__func__", function), "__code__", None)
+
+
+def _is_a_raise(place: TracebackType) -> bool:
+    return dis.opname[place.tb_frame.f_code.co_code[place.tb_lasti]] in {"RAISE_VARARGS", "RERAISE"}

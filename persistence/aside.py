@@ -1,0 +1,51 @@
+"""Asides: what is kept beside an audit record and is no part of it, because it can be erased."""
+
+from __future__ import annotations
+
+import json
+from typing import NamedTuple
+
+from turnwise.states.decide import Decision
+from turnwise.states.digests import derived
+from turnwise.states.effects import NoteReason
+
+
+class Aside(NamedTuple):
+    """What is kept beside a record, and is no part of it: what its digests need, and what it must not hold."""
+
+    events: str = ""
+    """The salt of the digest of the events that the commit told."""
+    reason: str | None = None
+    """Why somebody said stop, in their words."""
+    salt: str = ""
+    """The salt of the reason's digest."""
+
+    def dump(self) -> str:
+        """Return it as JSON."""
+        return json.dumps(self._asdict())
+
+    @classmethod
+    def load(cls, text: str | None) -> Aside:
+        """Return what JSON holds; of a record that was written before there was such a thing, nothing.
+
+        Raises:
+            ValueError: it holds something else.
+        """
+        if text is None:
+            return cls()
+        if not isinstance(text, str):
+            raise ValueError("a text belongs here")  # noqa: TRY004 - what is stored is wrong
+        found = json.loads(text)
+        if not isinstance(found, dict) or set(found) != set(cls._fields):
+            raise ValueError(f"an object with the fields {', '.join(cls._fields)} belongs here")
+        aside = cls(**found)
+        if not isinstance(aside.events, str) or not isinstance(aside.reason, str | None) or type(aside.salt) is not str:
+            raise ValueError(f"texts belong into the fields {', '.join(cls._fields)}")
+        return aside
+
+
+def aside_of(decision: Decision) -> Aside:
+    """Return what is kept beside the record of a decision."""
+    noted = next((write for write in decision.writes if isinstance(write, NoteReason)), None)
+    reason = (None, "") if noted is None else (noted.reason, noted.salt)
+    return Aside(derived(decision.salt, decision.facts.version, "events"), *reason)

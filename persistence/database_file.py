@@ -1,0 +1,62 @@
+"""The file a store writes to: whether it is still the one that was opened."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from turnwise.states.errors import StoreError
+
+_PARTS: Final = ("", "-wal", "-shm")
+"""The database, its write-ahead log and the log's index: SQLite keeps them for as long as anybody is connected."""
+
+
+class DatabaseFile:
+    """Notices that a database was deleted or replaced while it was open: what is written to it is then lost."""
+
+    def __init__(self, path: str) -> None:
+        self._path = Path(path).absolute()
+        self._paths = {part: Path(f"{self._path}{part}") for part in _PARTS}
+        self._opened: dict[str, tuple[int, int]] = {}
+
+    def check(self, parts: tuple[str, ...] = _PARTS) -> None:
+        """Compare the files with those that were there first.
+
+        Raises:
+            StoreError: one of them is gone or is another.
+        """
+        for part in parts:
+            try:
+                status = self._paths[part].stat()
+            except FileNotFoundError:
+                found = None
+            except OSError:
+                continue  # it cannot be looked at: whether it can be written SQLite will tell
+            else:
+                found = (status.st_dev, status.st_ino)
+            before = self._opened.setdefault(part, found) if found is not None else self._opened.get(part)
+            if before != found:
+                what = "deleted" if found is None else "replaced"
+                raise StoreError(
+                    f"the store {str(self._path)!r}: its file '{self._path.name}{part}' was {what} while it was open;"
+                    " what is written to it would be lost; nothing was written. Stop every process that uses it,"
+                    " put the right file in its place, and start again"
+                )
+
+    def check_main(self) -> None:
+        """Compare the database itself only: enough before reading.
+
+        Raises:
+            StoreError: it is gone or is another.
+        """
+        self.check(_PARTS[:1])
+
+
+class NoFile(DatabaseFile):
+    """A database in memory."""
+
+    def __init__(self) -> None:
+        super().__init__(".")
+
+    def check(self, parts: tuple[str, ...] = _PARTS) -> None:
+        """Find nothing: nobody else can take it away."""

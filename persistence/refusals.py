@@ -1,0 +1,57 @@
+"""Chats that are passed over for what is wrong with them: each is told of once, and tried again ever more seldom."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from turnwise.states.errors import ChatUnreadable
+
+_log = logging.getLogger("turnwise.persistence")
+
+_FIRST_PAUSE: Final = 1.0
+_LONGEST_PAUSE: Final = 60.0
+_REMEMBERED: Final = 10_000
+
+
+class _Refused(NamedTuple):
+    problem: str
+    pause: float
+    until: float
+
+
+class Refusals:
+    """Remembers, in one process, which chats were passed over and why."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._refused: OrderedDict[str, _Refused] = OrderedDict()
+
+    def rests(self, chat_id: str) -> bool:
+        """Return whether it is too early to try a chat again."""
+        refused = self._refused.get(chat_id)
+        return refused is not None and self._now() < refused.until
+
+    def note(self, event: str, chat_id: str, error: Exception) -> None:
+        """Take in that a chat was passed over; say so in the log unless that was said before.
+
+        A chat that cannot be read is then left alone for a while: nothing that happens by itself makes it readable.
+        """
+        before, problem = self._refused.get(chat_id), str(error)
+        if before is None or before.problem != problem:
+            unreadable = isinstance(error, ChatUnreadable)
+            _log.error("%s chat_id=%s problem=%s", event, chat_id, problem, exc_info=None if unreadable else error)
+        pause = 0.0
+        if isinstance(error, ChatUnreadable):
+            pause = min(before.pause * 2, _LONGEST_PAUSE) if before is not None and before.pause else _FIRST_PAUSE
+        self._refused[chat_id] = _Refused(problem, pause, self._now() + pause)
+        self._refused.move_to_end(chat_id)
+        if len(self._refused) > _REMEMBERED:
+            self._refused.popitem(last=False)
+
+    def forget(self, chat_id: str) -> None:
+        """Take in that a chat is as it should be."""
+        self._refused.pop(chat_id, None)

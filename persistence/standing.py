@@ -1,0 +1,287 @@
+"""Where a chat stands, from what is stored of it: read strictly, or as much of it as can be read."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import from_json
+
+from turnwise.persistence.rows import CALLS, ELSEWHERE, GARBLED, PROFILES, QUEUE, Body, described
+from turnwise.states.calls import ToolCall
+from turnwise.states.errors import ChatUnreadable
+from turnwise.states.events import ErrorInfo
+from turnwise.states.facts import Facts, Lease, Profile
+from turnwise.states.names import ChatState
+from turnwise.states.step_calls import StepCalls
+
+_T = TypeVar("_T")
+
+UNREADABLE: Final = "unreadable"
+"""The stored state, as the table sees it, of a chat that cannot be read: from there only `repaired` leads on."""
+MISSING: Final = "the row is missing"
+
+_facts: Final = TypeAdapter(Facts)
+_STATES: Final = frozenset(ChatState)
+_HASH_LENGTH: Final = 64
+_OWN_FIELDS: Final = {field.name for field in dataclasses.fields(Facts)} - ELSEWHERE
+_FLAGS: Final = (0, 1)
+_UNKNOWN_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Flaw(NamedTuple):
+    """One place where something stored is not what turnwise stored."""
+
+    column: str
+    """`table.column`."""
+    problem: str
+
+
+class Stored(NamedTuple):
+    """What is stored of where a chat stands, as it came from the database."""
+
+    id: str
+    state: Any
+    settled: Any
+    archived: Any
+    version: Any
+    call_ids: Any
+    """The ids of the calls that the facts remember: a JSON array, or a sequence."""
+    facts: Any
+    profile: Any
+    calls: Sequence[Any]
+    queue: Sequence[Any]
+    worker: Any
+    token: Any
+    """Of the lease; both are `None` without one."""
+    last_seq: Any
+    """Of the events."""
+    facts_column: str
+    lease_table: str
+
+
+@dataclass(frozen=True, slots=True)
+class Salvaged:
+    """What could be read of a chat, and what could not."""
+
+    facts: Facts
+    """Defaults stand for what could not be read. Where there is a flaw, `stored_state` is `UNREADABLE`."""
+    flaws: tuple[Flaw, ...]
+
+    @property
+    def error(self) -> ChatUnreadable:
+        """The error that says what is wrong first."""
+        flaw = self.flaws[0]
+        return ChatUnreadable(flaw.column, flaw.problem, chat_id=self.facts.chat_id)
+
+
+def facts_of(stored: Stored) -> Facts:
+    """Return the facts that are stored.
+
+    Raises:
+        ChatUnreadable: something of them is not what turnwise stored.
+    """
+    try:
+        return _facts_of(stored)
+    except (ChatUnreadable, *GARBLED) as error:
+        salvaged = salvage(stored)
+        if salvaged.flaws:
+            raise salvaged.error from None
+        raise ChatUnreadable(stored.facts_column, described(error), chat_id=stored.id) from None
+
+
+def facts_or_rest(stored: Stored) -> Facts | Salvaged:
+    """Return the facts that are stored, or, if something of them cannot be read, the rest."""
+    try:
+        return facts_of(stored)
+    except ChatUnreadable as error:
+        found = salvage(stored)
+        return found if found.flaws else flawed(found.facts, (Flaw(error.column, error.problem),))
+
+
+def salvage(stored: Stored) -> Salvaged:
+    """Return as much of the facts as can be read, and every flaw that was found."""
+    return _Salvage(stored).done()
+
+
+def flawed(facts: Facts, flaws: Sequence[Flaw]) -> Salvaged:
+    """Return the rest of a chat that has flaws."""
+    return Salvaged(dataclasses.replace(facts, stored_state=UNREADABLE), tuple(flaws))
+
+
+def ids_of(call_ids: Any) -> list[str]:
+    """Return the ids of calls that a column holds.
+
+    Raises:
+        ValueError: it holds something else.
+    """
+    ids = from_json(call_ids) if isinstance(call_ids, str | bytes) else call_ids
+    if not isinstance(ids, list) or not all(isinstance(call_id, str) for call_id in ids):
+        raise ValueError("a list of call ids belongs here")
+    return ids
+
+
+def _facts_of(stored: Stored) -> Facts:
+    known = stored.state in _STATES
+    if not known and not isinstance(stored.state, str):
+        raise ValueError("no state")
+    if stored.settled not in _FLAGS or stored.archived not in _FLAGS or not is_count(stored.version):
+        raise ValueError("no flag, or no version")
+    if not is_count(stored.last_seq):
+        raise ValueError("no number of the last event")
+    columns = {
+        "chat_id": stored.id,
+        "state": stored.state if known else ChatState.error,
+        "stored_state": None if known else stored.state,
+        "settled": bool(stored.settled),
+        "archived": bool(stored.archived),
+        "version": stored.version,
+        "last_seq": stored.last_seq,
+        "profile": from_json(stored.profile),
+    }
+    facts: Facts = _facts.validate_python({**from_json(stored.facts), **columns})
+    calls = tuple([CALLS.load(body, stored.id) for body in stored.calls])
+    if len(calls) != len(ids_of(stored.call_ids)):
+        raise ValueError("calls are missing")
+    queue = tuple([QUEUE.load(body, stored.id) for body in stored.queue])
+    lease = None
+    if stored.worker is not None:
+        if not isinstance(stored.worker, str) or not is_count(stored.token):
+            raise ValueError("no lease")
+        lease = Lease(stored.worker, stored.token)
+    return dataclasses.replace(facts, calls=StepCalls(calls), queue=queue, lease=lease)
+
+
+def is_count(value: object) -> bool:
+    """Return whether a value is a whole number that is not negative."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def is_hash(value: object) -> bool:
+    """Return whether a value looks like the hash of an audit record."""
+    return isinstance(value, str) and len(value) == _HASH_LENGTH
+
+
+class _Salvage:
+    """Reads piece by piece what `_facts_of` reads at once, and goes on where a piece cannot be read."""
+
+    def __init__(self, stored: Stored) -> None:
+        self._stored = stored
+        self._flaws: list[Flaw] = []
+
+    def done(self) -> Salvaged:
+        """Return what was found."""
+        stored = self._stored
+        state = self._checked("chats.state", stored.state, isinstance(stored.state, str), "a text")
+        known = state in _STATES
+        facts = Facts(
+            **self._fields(),
+            chat_id=stored.id,
+            profile=self._profile(),
+            state=ChatState(str(state)) if known else ChatState.error,
+            stored_state=None if known else state,
+            settled=bool(self._flag("chats.settled", stored.settled, default=True)),
+            archived=bool(self._flag("chats.archived", stored.archived, default=False)),
+            version=self._checked("chats.version", stored.version, is_count(stored.version), "a count") or 0,
+            last_seq=self._checked("chats.event_seq", stored.last_seq, is_count(stored.last_seq), "a count") or 0,
+            calls=StepCalls(self._calls()),
+            queue=self._each(QUEUE, stored.queue),
+            lease=self._lease(),
+        )
+        return flawed(facts, self._flaws) if self._flaws else Salvaged(facts, ())
+
+    def _checked(self, column: str, value: _T, right: bool, belongs: str) -> _T | None:  # noqa: FBT001
+        if right:
+            return value
+        self._flaws.append(Flaw(column, f"{belongs} belongs here, found {_named(value)}"))
+        return None
+
+    def _flag(self, column: str, value: Any, *, default: bool) -> bool:
+        found = self._checked(column, value, value in _FLAGS, "0 or 1")
+        return default if found is None else found
+
+    def _fields(self) -> dict[str, Any]:
+        """Return those of the facts' own fields that can be read."""
+        found = self._object(self._stored.facts_column, self._stored.facts)
+        found = {name: value for name, value in found.items() if name in _OWN_FIELDS}
+        blank = {"chat_id": self._stored.id, "profile": Profile(created_at=_UNKNOWN_TIME)}
+        facts = self._whole(self._stored.facts_column, found, lambda fields: _facts.validate_python(fields | blank))
+        return {name: getattr(facts, name) for name in found if facts is not None}
+
+    def _profile(self) -> Profile:
+        found = self._object("profiles.body", self._stored.profile)
+        unknown = Profile(created_at=_UNKNOWN_TIME)
+        if not found:
+            return unknown
+        read = self._whole("profiles.body", found, lambda fields: PROFILES.of({"created_at": _UNKNOWN_TIME, **fields}))
+        return read or unknown
+
+    def _object(self, column: str, body: Any) -> dict[str, Any]:
+        if body is None:
+            self._flaws.append(Flaw(column, MISSING))
+            return {}
+        try:
+            found = from_json(body)
+        except GARBLED as error:
+            self._flaws.append(Flaw(column, described(error)))
+            return {}
+        return self._checked(column, found, isinstance(found, dict), "a JSON object") or {}
+
+    def _whole(self, column: str, found: dict[str, Any], read: Callable[[dict[str, Any]], _T]) -> _T | None:
+        """Return what can be read of the fields, which are taken out of `found` as they turn out to be wrong."""
+        while True:
+            try:
+                return read(found)
+            except ValidationError as error:
+                self._flaws.append(Flaw(column, described(error)))
+                wrong = {str(problem["loc"][0]) for problem in error.errors(include_input=False) if problem["loc"]}
+                if not wrong & {*found}:
+                    return None
+                for name in wrong & {*found}:
+                    del found[name]
+            except GARBLED as error:
+                self._flaws.append(Flaw(column, described(error)))
+                return None
+
+    def _calls(self) -> tuple[ToolCall, ...]:
+        calls = self._each(CALLS, self._stored.calls)
+        try:
+            ids = ids_of(self._stored.call_ids)
+        except GARBLED as error:
+            self._flaws.append(Flaw("chats.calls", described(error)))
+            return calls
+        if len(self._stored.calls) != len(ids):
+            self._flaws.append(Flaw("calls.call_id", f"{len(self._stored.calls)} of {len(ids)} calls are there"))
+        return calls
+
+    def _each(self, kind: Body[_T], bodies: Sequence[Any]) -> tuple[_T, ...]:
+        read: list[_T] = []
+        for body in bodies:
+            try:
+                read.append(kind.load(body, self._stored.id))
+            except ChatUnreadable as error:
+                self._flaws.append(Flaw(error.column, error.problem))
+        return tuple(read)
+
+    def _lease(self) -> Lease | None:
+        stored, table = self._stored, self._stored.lease_table
+        if stored.worker is None and stored.token is None:
+            return None
+        worker = self._checked(f"{table}.worker", stored.worker, isinstance(stored.worker, str), "a name")
+        token = self._checked(f"{table}.token", stored.token, is_count(stored.token), "a count")
+        return None if worker is None or token is None else Lease(worker, token)
+
+
+def _named(value: object) -> str:
+    """Return what a value is, without repeating it: it may be what somebody said."""
+    return "nothing" if value is None else f"{type(value).__name__} of other content"
+
+
+def unread(flaws: Sequence[Flaw]) -> ErrorInfo:
+    """Return flaws as a chat's `last_error` tells them."""
+    told = "; ".join(dict.fromkeys(f"{flaw.column}: {flaw.problem}" for flaw in flaws))
+    return ErrorInfo(kind="unreadable", message=told)

@@ -1,0 +1,52 @@
+"""A store's URL as it may be shown: to people, in errors, in logs."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+from urllib.parse import urlsplit
+
+from turnwise.states.errors import SettingsError
+
+MASK: Final = "***"
+
+_SECRET_OPTIONS: Final = re.compile(r"(?i)((?:password|passwd|pwd|secret|token|key)[^=&]*=)[^&\s]*")
+
+
+def without_password(url: str) -> str:
+    """Return a store's URL with its password masked; rather too much is masked than too little.
+
+    A password that should have been percent-encoded is masked too: all up to the last `@` is taken for it.
+    """
+    if url.startswith("sqlite:"):
+        return url
+    url = _SECRET_OPTIONS.sub(rf"\1{MASK}", url)
+    head, at, tail = url.rpartition("@")
+    if at:
+        scheme, found, user = head.partition("://") if "://" in head else ("", "", head)
+        name, colon, _ = user.partition(":")
+        url = f"{scheme}{found}{name}{colon}{MASK if colon else ''}@{tail}"
+    return url
+
+
+def check_password(url: str) -> None:
+    """Refuse a URL whose password, not being percent-encoded, would be taken for a host, a port or a database.
+
+    Raises:
+        SettingsError: it is such a URL; the text does not show the password.
+    """
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError:
+        malformed = True
+    else:
+        malformed = any(
+            "@" in rest and "=" not in rest.partition("@")[0] for rest in (parts.path, parts.query, parts.fragment)
+        )
+    if malformed:
+        problem = (
+            f"{without_password(url)!r} cannot be read; write user:password@host:port/database, and in the password"
+            " %40 for @, %2F for /, %3A for :, %3F for ?, %23 for #, %25 for %"
+        )
+        raise SettingsError("store", problem) from None

@@ -1,0 +1,69 @@
+"""Files: which of them a provider takes. What it does not is told to the model in words, so that a chat goes on."""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from collections.abc import Callable
+from typing import Any, Final
+
+from pydantic_ai import messages as theirs
+from pydantic_ai.models import Model
+
+from turnwise.states.files import fault_of_file, is_address
+from turnwise.states.messages import FilePart
+
+_URLS: Final = {"image": theirs.ImageUrl, "audio": theirs.AudioUrl, "video": theirs.VideoUrl}
+_PICTURES: Final = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
+_SOUNDS: Final = frozenset({"audio/wav", "audio/x-wav", "audio/mpeg", "audio/mp3"})
+
+Takes = Callable[[str], bool]
+"""Whether a provider takes a media type."""
+
+
+def taken_by(model: Model) -> Takes:
+    """Return what a model's provider takes: of those that are not known here, everything."""
+    classes = {known.__name__ for known in type(model).__mro__}
+    if "AnthropicModel" in classes:
+        return (_PICTURES | {"application/pdf", "text/plain"}).__contains__
+    if "OpenAIResponsesModel" in classes:
+        return lambda media_type: not media_type.startswith(("audio/", "video/")) and _picture_if_image(media_type)
+    if "OpenAIChatModel" in classes:
+        return lambda media_type: (
+            media_type in _SOUNDS or (not media_type.startswith(("audio/", "video/")) and _picture_if_image(media_type))
+        )
+    return lambda _: True
+
+
+def sendable_file(part: FilePart, takes: Takes) -> theirs.UserContent:
+    """Return a file as pydantic-ai sends it, or a note in its place that says why it is left out."""
+    kind = part.media_type.partition(";")[0].strip().lower()
+    fault = fault_of_file(part.media_type, part.data, part.url)
+    if fault is None and part.url is not None and not is_address(part.url):
+        fault = "its url is no address"
+    if fault is None and not takes(kind):
+        fault = "this model does not take files of that type"
+    if fault is None and kind == "text/plain" and part.data is not None and not _is_text(part.data):
+        fault = "it is no UTF-8 text"
+    if fault is not None:
+        return f"[The file {part.name or 'without a name'} ({part.media_type}) is left out here: {fault}.]"
+    return _as_theirs(part)
+
+
+def _as_theirs(part: FilePart) -> theirs.MultiModalContent:
+    if part.data is not None:
+        return theirs.BinaryContent(b64decode(part.data), media_type=part.media_type)
+    kind: Any = _URLS.get(part.media_type.partition("/")[0], theirs.DocumentUrl)
+    url: theirs.MultiModalContent = kind(part.url or "", media_type=part.media_type)
+    return url
+
+
+def _picture_if_image(media_type: str) -> bool:
+    return media_type in _PICTURES or not media_type.startswith("image/")
+
+
+def _is_text(data: str) -> bool:
+    try:
+        b64decode(data).decode()
+    except UnicodeDecodeError:
+        return False
+    return True

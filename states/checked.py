@@ -1,0 +1,162 @@
+"""Checked calls: a public function looks at what it is given, by its own type hints, before it does anything."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
+from functools import cached_property, partial, wraps
+from typing import Any, Final, TypeVar, cast, get_type_hints
+
+from turnwise.states.errors import InvalidArgument, InvalidContent, WrongCall
+from turnwise.states.plain import Misfit
+from turnwise.states.shapes import Shape, shape_of
+
+_T = TypeVar("_T")
+_VARIABLE: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+def checked(target: _T) -> _T:
+    """Have a function's arguments checked at every call, or those of a class at every call of its public methods.
+
+    Of a dataclass, only the making of one is checked. What is read from a store is not: it was checked when it came.
+
+    Raises:
+        InvalidArgument: an argument is not what its type hint says. Nothing was done.
+        InvalidContent: it is of that type, and cannot be stored.
+        WrongCall: an argument is missing, or there is none of that name.
+    """
+    return checked_within("")(target)
+
+
+def checked_within(place: str) -> Callable[[_T], _T]:
+    """Return `checked`, with `place` put before the names of arguments in errors."""
+    return partial(_checked, place)
+
+
+def _checked(within: str, target: _T) -> _T:
+    if not isinstance(target, type):
+        return cast("_T", _checked_function(target, within))
+    public = () if dataclasses.is_dataclass(target) else [name for name in vars(target) if not name.startswith("_")]
+    for name in ("__init__", *public):
+        member = vars(target)[name]
+        if inspect.isfunction(member):
+            setattr(target, name, _checked_function(member, within))
+    return cast("_T", target)
+
+
+def fit(argument: str, shape: Shape | None, value: Any) -> Any:
+    """Return an argument as it is to be used.
+
+    Raises:
+        InvalidArgument: it does not have the shape.
+        InvalidContent: it has, and cannot be stored.
+    """
+    if shape is None:
+        return value
+    try:
+        return shape(value)
+    except Misfit as misfit:
+        place = argument + misfit.place
+        if misfit.unstorable:
+            raise InvalidContent(f"{place}: {misfit.problem}", argument=place) from None
+        raise InvalidArgument(place, misfit.problem) from None
+    except Exception as error:
+        raise InvalidArgument(argument, f"could not be looked at: it raised {type(error).__name__}") from error
+
+
+def _checked_function(function: Any, within: str) -> Any:
+    parameters = _Parameters(function, within)
+
+    if inspect.iscoroutinefunction(function):
+
+        @wraps(function)
+        async def call(*args: Any, **options: Any) -> Any:
+            args_fit, options_fit = parameters.fit(args, options)
+            return await function(*args_fit, **options_fit)
+
+    else:
+
+        @wraps(function)
+        def call(*args: Any, **options: Any) -> Any:
+            args_fit, options_fit = parameters.fit(args, options)
+            return function(*args_fit, **options_fit)
+
+    return call
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Form:
+    """What a call must look like. What is by count is by the number of arguments given by place."""
+
+    places: tuple[tuple[str, Shape | None], ...]
+    shapes: Mapping[str, Shape | None]
+    missing: tuple[frozenset[str], ...]
+    """By count: the arguments that must be given by name."""
+    names: tuple[frozenset[str], ...]
+    """By count: the arguments that may be given by name."""
+    others: bool
+    """Whether any name may be given."""
+
+    def matches(self, count: int, names: Mapping[str, Any]) -> bool:
+        """Return whether so many arguments by place, and these by name, make a call."""
+        return (
+            count < len(self.names)
+            and self.missing[count] <= names.keys()
+            and (self.others or names.keys() <= self.names[count])
+        )
+
+
+class _Parameters:
+    """What a function may be called with. Found out at the first call: by then every name in its hints is known."""
+
+    def __init__(self, function: Callable[..., Any], within: str) -> None:
+        self._function = function
+        self._within = within
+
+    def fit(self, args: tuple[Any, ...], options: dict[str, Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
+        """Return the arguments as they are to be used."""
+        form = self._form
+        if not form.matches(len(args), options):
+            raise self._wrong_call(len(args), options)
+        within = self._within
+        return (
+            [fit(within + name, shape, value) for (name, shape), value in zip(form.places, args, strict=False)],
+            {name: fit(within + name, form.shapes.get(name), value) for name, value in options.items()},
+        )
+
+    @cached_property
+    def _form(self) -> _Form:
+        hints = get_type_hints(self._function, include_extras=True)
+        every = inspect.signature(self._function).parameters.values()
+        fixed = [one for one in every if one.kind not in _VARIABLE]
+        shapes = {one.name: shape_of(hints.get(one.name, Any)) for one in fixed}
+        places = [one.name for one in fixed if one.kind is not one.KEYWORD_ONLY]
+        taken = [frozenset(places[:count]) for count in range(len(places) + 1)]
+        required = frozenset(one.name for one in fixed if one.default is one.empty)
+        named = frozenset(one.name for one in fixed if one.kind is not one.POSITIONAL_ONLY)
+        return _Form(
+            places=tuple((name, shapes[name]) for name in places),
+            shapes=shapes,
+            missing=tuple(required - given for given in taken),
+            names=tuple(named - given for given in taken),
+            others=len(fixed) < len(every),
+        )
+
+    def _wrong_call(self, count: int, options: Mapping[str, Any]) -> WrongCall:
+        """Return the error of a call that Python itself would refuse."""
+        form, called = self._form, self._function.__qualname__.removesuffix(".__init__")
+        if count >= len(form.names):
+            last = form.places[-1][0] if form.places else called
+            return WrongCall(self._within + last, f"{called} takes {len(form.places)} arguments by place, not {count}")
+        known = sorted(form.names[count])
+        for name in options:
+            if name not in form.names[count] and not form.others:
+                near = get_close_matches(str(name), known, 1)
+                instead = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known)}"
+                twice = name in form.shapes
+                said = "was given by place, too" if twice else f"{called} has no such argument; {instead}"
+                return WrongCall(self._within + str(name), said)
+        missing = sorted(form.missing[count] - options.keys())
+        return WrongCall(self._within + missing[0], f"{called} needs it")

@@ -1,0 +1,75 @@
+"""Files: what makes one sound, so that a provider can be given it."""
+
+from __future__ import annotations
+
+import binascii
+import re
+from mimetypes import guess_type
+from typing import Any, Final, Protocol
+
+from turnwise.states.errors import InvalidContent
+from turnwise.states.plain import of_kind, shown
+
+_MEDIA_TYPE: Final = re.compile(r"[A-Za-z0-9][\w.+-]*/[A-Za-z0-9*][\w.+-]*(\s*;.*)?", re.ASCII)
+_ADDRESS: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:\S+", re.ASCII)
+
+
+class OnDisk(Protocol):
+    """A path, such as `pathlib.Path`."""
+
+    def __fspath__(self) -> str:
+        """Return the path as text."""
+        ...
+
+
+def file_at(path: Any) -> tuple[str, str | None, bytes]:
+    """Return the name of a file, its media type as far as its name tells, and what is in it.
+
+    It is all the reading that this floor does, and only when it is asked for.
+
+    Raises:
+        InvalidContent: there is no such file, or it cannot be read.
+    """
+    place = _text_of(path)
+    name = place.replace("\\", "/").rpartition("/")[2]
+    try:
+        with open(place, "rb") as file:  # noqa: PTH123 - this floor knows no paths
+            return name, guess_type(place)[0], file.read()
+    except (OSError, ValueError) as error:
+        raise InvalidContent(f"the file {name!r} cannot be read: {type(error).__name__}", argument="path") from error
+
+
+def _text_of(path: Any) -> str:
+    try:
+        place = path if of_kind(path, str) else type(path).__fspath__(path)
+    except Exception:  # noqa: BLE001 - a stranger's
+        place = None
+    if not isinstance(place, str):
+        raise InvalidContent(f"path: must be a string or a path; it was {shown(path)}", argument="path")
+    return place
+
+
+def fault_of_file(media_type: str, data: str | None, url: str | None) -> str | None:
+    """Return what is wrong with a file, and what would be right; `None` if nothing is."""
+    if not _MEDIA_TYPE.fullmatch(media_type):
+        return f"a file needs a media type such as 'image/png'; it was {media_type[:80]!r}"
+    if (data is None) == (url is None):
+        both = "both" if data is not None else "neither"
+        return f"a file is given inline (data, base64) or by address (url); it had {both}"
+    if data is not None and not _is_base64(data):
+        return "the data of a file must be base64 that is not empty; see FilePart.from_bytes"
+    if url is not None and (not url or re.search(r"\s", url)):
+        return f"the url of a file must be an address; it was {url[:80]!r}"
+    return None
+
+
+def is_address(url: str) -> bool:
+    """Return whether a URL says how the file can be fetched."""
+    return _ADDRESS.fullmatch(url) is not None
+
+
+def _is_base64(data: str) -> bool:
+    try:
+        return len(binascii.a2b_base64(data, strict_mode=True)) > 0
+    except (ValueError, binascii.Error):
+        return False

@@ -1,0 +1,28 @@
+"""The output limit: what is kept of a value that is too long to be stored, shown and sent with every request."""
+
+from __future__ import annotations
+
+from pydantic import JsonValue
+from pydantic_core import to_json
+
+
+def within(output: JsonValue, limit: int) -> JsonValue:
+    """Return the output if its UTF-8 has at most `limit` bytes; else that much of it as text, and how much was cut.
+
+    A value other than text is measured, and cut, as JSON.
+    """
+    if isinstance(output, bool | int | float) or output is None:
+        return output
+    text = output if isinstance(output, str) else to_json(output).decode()
+    if len(text) * 4 <= limit:
+        return output
+    encoded = text.encode()
+    if len(encoded) <= limit:
+        return output
+    kept = encoded[:limit].decode(errors="ignore")
+    return f"{kept}\n[cut: {len(encoded) - len(kept.encode())} of {len(encoded)} bytes are not shown]"
+
+
+def text_within(text: str, limit: int) -> str:
+    """Return a text of at most `limit` bytes, and how much was cut of a longer one."""
+    return str(within(text, limit))

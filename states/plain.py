@@ -1,0 +1,125 @@
+"""Plain values: JSON as it is stored, and strings that can be. Looks at a stranger's value without trusting it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from itertools import islice
+from typing import Any, Final
+
+DEEPEST: Final = 100
+"""How many objects and arrays may stand inside each other."""
+BIGGEST: Final = 2**63
+"""The first whole number that 64 bits do not hold."""
+_WORD: Final = 120
+"""How much of a value an error shows."""
+
+
+class Misfit(Exception):
+    """A value is not what it must be.
+
+    `place` is where inside the argument. `type_only`: it is of another type altogether. `unstorable`: it is of the
+    right type, and no store can hold it.
+    """
+
+    def __init__(self, problem: str, *, type_only: bool = False, unstorable: bool = False) -> None:
+        self.problem = problem
+        self.place = ""
+        self.type_only = type_only
+        self.unstorable = unstorable
+        super().__init__(problem)
+
+
+def of_kind(value: object, *kinds: type) -> bool:
+    """Return whether a value's true type is one of `kinds`; what the value says of itself is not asked."""
+    return issubclass(type(value), kinds)
+
+
+def shown(value: Any) -> str:
+    """Return a value as an error shows it: short, and without calling anything of a stranger's."""
+    kind = type(value)
+    if kind is int and abs(value) >= BIGGEST:
+        return f"a whole number of {value.bit_length()} bits"
+    if value is None or kind in (bool, int, float):
+        return repr(value)
+    if kind in (str, bytes):
+        spelled = repr(value[: _WORD + 1])
+        return spelled if len(value) <= _WORD else f"{spelled[:_WORD]}... ({len(value):,} long)"
+    return "a class, not an instance of it" if issubclass(kind, type) else f"a value of type {kind.__name__}"
+
+
+def text(value: str) -> str:
+    """Return a string, of Python's own class.
+
+    Raises:
+        Misfit: no database can hold it.
+    """
+    own = value if type(value) is str else str.__str__(value)
+    if "\0" in own:
+        raise Misfit("must not hold the character NUL", unstorable=True)
+    if not own.isascii():
+        try:
+            own.encode()
+        except UnicodeEncodeError:
+            raise Misfit(
+                "must be well-formed text; it holds half a character (a lone surrogate)", unstorable=True
+            ) from None
+    return own
+
+
+def listed(value: Collection[Any]) -> Collection[Any]:
+    """Return what is in a collection.
+
+    Raises:
+        Misfit: it gives more than it says that it has; it may never end.
+    """
+    if type(value) in (list, tuple, dict, set, frozenset):
+        return value
+    size = len(value)
+    items = list(islice(value, size + 1))
+    if len(items) != size:
+        raise Misfit(
+            f"must hold as many items as it says, {size}; it held {'more' if len(items) > size else len(items)}"
+        )
+    return items
+
+
+def plain(value: Any, depth: int = 0) -> Any:
+    """Return a JSON value as Python's own objects, a copy.
+
+    Raises:
+        Misfit: it is none, a number has more than 64 bits, or it is nested deeper than `DEEPEST`.
+    """
+    kind = type(value)
+    if value is None or kind is bool:
+        return value
+    if issubclass(kind, str):
+        return text(value)
+    if issubclass(kind, int):
+        return _integer(int.__index__(value))
+    if issubclass(kind, float):
+        return _finite(float.__float__(value))
+    if depth >= DEEPEST:
+        raise Misfit(f"must not be nested deeper than {DEEPEST} levels", unstorable=True)
+    if issubclass(kind, Mapping):
+        return {_key(key): plain(value[key], depth + 1) for key in listed(value)}
+    if issubclass(kind, list | tuple):
+        return [plain(inner, depth + 1) for inner in listed(value)]
+    raise Misfit(f"must hold JSON values only; it held {shown(value)}", unstorable=True)
+
+
+def _key(key: Any) -> str:
+    if not of_kind(key, str):
+        raise Misfit(f"must have strings as keys; one was {shown(key)}", unstorable=True)
+    return text(key)
+
+
+def _integer(value: int) -> int:
+    if not -BIGGEST <= value < BIGGEST:
+        raise Misfit(f"must hold whole numbers of 64 bits at most; one was {shown(value)}", unstorable=True)
+    return value
+
+
+def _finite(value: float) -> float:
+    if value - value != 0:
+        raise Misfit(f"must hold finite numbers; one was {value}", unstorable=True)
+    return value

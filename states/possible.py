@@ -1,0 +1,69 @@
+"""What may happen to a chat as it stands: the triggers for which some arguments would be accepted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from turnwise.states import guards as g
+from turnwise.states.arguments import Arguments
+from turnwise.states.facts import Facts
+from turnwise.states.names import Trigger
+from turnwise.states.refusals import REFUSALS, refuse_archived
+from turnwise.states.table import Guard, Row, rows_of, triggers_in
+
+
+def possible_triggers(place: str, facts: Facts) -> tuple[Trigger, ...]:
+    """Return the triggers that would be accepted with the right arguments, in the order of their declaration."""
+    return tuple(
+        trigger
+        for trigger in triggers_in(place)
+        if not (facts.archived and refuse_archived in REFUSALS[trigger])
+        and any(_may_match(row, facts) for row in rows_of(trigger, place))
+    )
+
+
+def _anything(facts: Facts) -> bool:  # noqa: ARG001 - a question about facts like the others
+    return True
+
+
+def _call_to_start(facts: Facts) -> bool:
+    return any(g.call_may_start(facts, {"call_id": call.call_id}) for call in facts.calls)
+
+
+def _call_to_answer(facts: Facts) -> bool:
+    return g.local_calls_open(facts, {})
+
+
+def _call_with_a_deadline(facts: Facts) -> bool:
+    return any(call.deadline is not None for call in facts.open_calls)
+
+
+_COULD_HOLD: Final[Mapping[Guard, Callable[[Facts], bool]]] = {
+    g.wants_interrupt: _anything,
+    g.has_local_calls: _anything,
+    g.has_client_calls: _anything,
+    g.compaction_due: _anything,
+    g.turn_over: _anything,
+    g.turn_goes_on: _anything,
+    g.every_call_is_due: _anything,
+    g.call_may_start: _call_to_start,
+    g.call_lacks_result: _call_to_answer,
+    g.call_is_due: _call_with_a_deadline,
+}
+"""For the guards that look at what the trigger brings along, or at the time: whether they hold of some of it.
+
+For some they do not, too. Every other guard asks about the facts alone.
+"""
+_NOTHING: Final[Arguments] = {}
+
+
+def _may_match(row: Row, facts: Facts) -> bool:
+    return all(_could_hold(guard, facts) for guard in row.when) and not any(
+        guard(facts, _NOTHING) for guard in row.unless if guard not in _COULD_HOLD
+    )
+
+
+def _could_hold(guard: Guard, facts: Facts) -> bool:
+    could = _COULD_HOLD.get(guard)
+    return guard(facts, _NOTHING) if could is None else could(facts)

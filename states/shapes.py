@@ -1,0 +1,358 @@
+"""Shapes: what a value must be to be taken, made from a type hint. A shape says what was wrong, and what would do."""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from enum import Enum
+from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
+
+from pydantic import JsonValue
+
+from turnwise.states.digests import canonical
+from turnwise.states.plain import BIGGEST, Misfit, listed, of_kind, plain, shown, text
+
+Shape = Callable[[Any], Any]
+"""Returns the value as it is to be used, or raises `Misfit`."""
+
+
+class _Looks:
+    """In `Annotated`: who looks at an argument."""
+
+
+LATER: Final = _Looks()
+"""In `Annotated`: the function looks at the argument itself, before it does anything."""
+RAW: Final = _Looks()
+"""In `Annotated`: the argument must be of the type, and may hold what no store can."""
+
+
+def at_most(size: int) -> Shape:
+    """Return the shape of text of at most `size` bytes as UTF-8."""
+
+    def fits(value: str) -> str:
+        found = len(value.encode())
+        if found > size:
+            raise Misfit(f"must be {size:,} bytes at most; it was {found:,}")
+        return value
+
+    return fits
+
+
+def json_at_most(size: int) -> Shape:
+    """Return the shape of JSON of at most `size` bytes."""
+
+    def fits(value: Any) -> Any:
+        found = len(canonical(value))
+        if found > size:
+            raise Misfit(f"must be {size:,} bytes of JSON at most; it was {found:,}")
+        return value
+
+    return fits
+
+
+def between(least: int, most: int) -> Shape:
+    """Return the shape of whole numbers from `least` to `most`."""
+
+    def fits(value: int) -> int:
+        if not least <= value <= most:
+            raise Misfit(f"must be from {least} to {most}; it was {shown(value)}")
+        return value
+
+    return fits
+
+
+def number_at_least(least: float) -> Shape:
+    """Return the shape of numbers that are not smaller."""
+
+    def fits(value: float) -> float:
+        if not value >= least:
+            raise Misfit(f"must be at least {least}; it was {shown(value)}")
+        return value
+
+    return fits
+
+
+def said(value: str) -> str:
+    """Refuse text in which nothing is said."""
+    if not value.strip():
+        raise Misfit("must say something; it was empty")
+    return value
+
+
+def shape_of(hint: Any) -> Shape | None:  # noqa: PLR0911 - one return per kind of hint
+    """Return the shape that a type hint asks for; `None` where anything will do."""
+    if hint is JsonValue:
+        return plain
+    if hint is None or hint is types.NoneType:
+        return _nothing
+    if hint in _SCALARS:
+        return _SCALARS[hint]
+    origin = get_origin(hint)
+    if origin is Annotated:
+        return _annotated(hint)
+    if origin is Literal:
+        return _one_of(get_args(hint))
+    if origin in (Union, types.UnionType):
+        return _any_of(hint)
+    if origin is not None:
+        return _generic(origin, get_args(hint))
+    return _instance(hint) if isinstance(hint, type) and hint is not object else None
+
+
+def _annotated(hint: Any) -> Shape | None:
+    base, *extra = get_args(hint)
+    if LATER in extra:
+        return None
+    if RAW in extra:
+        return _kind(base, _named(base))
+    first = shape_of(base)
+    shapes = [shape for shape in (first, *extra) if callable(shape)]
+
+    def fits(value: Any) -> Any:
+        for shape in shapes:
+            value = shape(value)
+        return value
+
+    return fits
+
+
+def _one_of(words: Sequence[Any]) -> Shape:
+    known = frozenset(words)
+
+    def fits(value: Any) -> Any:
+        if not (of_kind(value, str) and text(value) in known):
+            raise Misfit(f"must be one of {', '.join(map(repr, words))}; it was {shown(value)}")
+        return value
+
+    return fits
+
+
+def _any_of(hint: Any) -> Shape | None:
+    hints = get_args(hint)
+    if all(isinstance(one, type) and one not in _SCALARS and not _special(one) for one in hints):
+        return _kind(hints, " or ".join(map(_named, hints)))
+    shapes = [shape for one in hints if (shape := shape_of(one)) is not None]
+    if len(shapes) < len(hints):
+        return None
+    wanted = " or ".join(dict.fromkeys(map(_named, hints)))
+
+    def fits(value: Any) -> Any:
+        nearest: Misfit | None = None
+        for shape in shapes:
+            try:
+                return shape(value)
+            except Misfit as misfit:
+                nearest = misfit if not misfit.type_only else nearest
+        raise nearest or Misfit(f"must be {wanted}; it was {shown(value)}", type_only=True)
+
+    return fits
+
+
+def _generic(origin: Any, inner: tuple[Any, ...]) -> Shape | None:
+    if origin in (Callable, typing.get_origin(Callable[..., Any])):
+        return _callable
+    if issubclass(origin, Mapping):
+        return plain_object
+    if issubclass(origin, tuple) and Ellipsis not in inner:
+        return _row(inner)
+    if issubclass(origin, Collection):
+        return _collection(origin, shape_of(inner[0]))
+    if issubclass(origin, Iterable):
+        return _iterable(shape_of(inner[0]))
+    return _instance(origin)
+
+
+def _collection(origin: Any, shape: Shape | None) -> Shape:
+    wanted = "a sequence" if issubclass(origin, Sequence) else "a collection"
+    kind = Sequence if issubclass(origin, Sequence) else Collection
+
+    def fits(value: Any) -> Any:
+        if of_kind(value, str, bytes, bytearray, Mapping) or not of_kind(value, kind):
+            raise Misfit(f"must be {wanted}; it was {shown(value)}", type_only=True)
+        try:
+            items = list(listed(value))
+        except Misfit:
+            raise
+        except Exception as error:
+            raise Misfit(f"must be {wanted} that can be read; it raised {type(error).__name__}") from error
+        if shape is not None:
+            items = [_at(f"[{place}]", shape, item) for place, item in enumerate(items)]
+        return items if type(value) is list else tuple(items)
+
+    return fits
+
+
+def _iterable(shape: Shape | None) -> Shape:
+    """Return the shape of what can be iterated over: what can be read twice is looked at now, the rest is not read."""
+    listed_now = _collection(Collection, shape)
+
+    def fits(value: Any) -> Any:
+        if of_kind(value, list, tuple):
+            return listed_now(value)
+        if of_kind(value, str, bytes, bytearray, Mapping) or not of_kind(value, Iterable):
+            raise Misfit(f"must be something to iterate over; it was {shown(value)}", type_only=True)
+        return iter(value)
+
+    return fits
+
+
+def _row(inner: tuple[Any, ...]) -> Shape:
+    items = _collection(tuple, None)
+    shapes = [shape_of(hint) for hint in inner]
+
+    def fits(value: Any) -> Any:
+        found = items(value)
+        if len(found) != len(shapes):
+            raise Misfit(f"must be a sequence of {len(shapes)}; it was one of {len(found)}")
+        return tuple(
+            item if shape is None else _at(f"[{place}]", shape, item)
+            for place, (shape, item) in enumerate(zip(shapes, found, strict=True))
+        )
+
+    return fits
+
+
+def _at(place: str, shape: Shape, item: Any) -> Any:
+    try:
+        return shape(item)
+    except Misfit as misfit:
+        misfit.place = place + misfit.place
+        misfit.type_only = False
+        raise
+
+
+def _instance(cls: type) -> Shape:
+    if getattr(cls, "_is_protocol", False):
+        return _protocol(cls)
+    if issubclass(cls, Enum) and issubclass(cls, str):
+        return _word(cls)
+    return _kind(cls, _named(cls))
+
+
+def _word(cls: type[Enum]) -> Shape:
+    words = [member.value for member in cls]
+
+    def fits(value: Any) -> Any:
+        if of_kind(value, str) and text(value) in words:
+            return cls(text(value))
+        raise Misfit(f"must be one of {', '.join(map(repr, words))}; it was {shown(value)}")
+
+    return fits
+
+
+def _special(cls: type) -> bool:
+    return cls is types.NoneType or getattr(cls, "_is_protocol", False) or issubclass(cls, Enum)
+
+
+def _kind(cls: Any, wanted: str) -> Shape:
+    kinds = cls if isinstance(cls, tuple) else (cls,)
+
+    def fits(value: Any) -> Any:
+        if not of_kind(value, *kinds):
+            raise Misfit(f"must be {wanted}; it was {shown(value)}", type_only=True)
+        return value
+
+    return fits
+
+
+def _protocol(cls: type) -> Shape:
+    members = sorted(
+        {
+            name
+            for known in cls.__mro__
+            if known is not object and known.__module__ != "typing"
+            for name in (*vars(known), *vars(known).get("__annotations__", ()))
+            if not name.startswith("_")
+        }
+    )
+
+    def fits(value: Any) -> Any:
+        if of_kind(value, type):
+            raise Misfit(f"must be {_named(cls)}; it was {shown(value)}", type_only=True)
+        lacking = [name for name in members if not _has(value, name)]
+        if lacking:
+            problem = f"must be {_named(cls)}; it was {shown(value)}, which lacks {', '.join(lacking)}"
+            raise Misfit(problem, type_only=len(lacking) == len(members))
+        return value
+
+    return fits
+
+
+def _has(value: Any, name: str) -> bool:
+    try:
+        return hasattr(value, name)
+    except Exception:  # noqa: BLE001 - whatever a stranger's attribute raises, it is not there
+        return False
+
+
+def plain_object(value: Any) -> dict[str, Any]:
+    """Return a JSON object as plain JSON, a copy."""
+    if not of_kind(value, Mapping):
+        raise Misfit(f"must be a mapping with string keys; it was {shown(value)}", type_only=True)
+    found: dict[str, Any] = plain(value)
+    return found
+
+
+def _nothing(value: Any) -> None:
+    if value is not None:
+        raise Misfit(f"must be None; it was {shown(value)}", type_only=True)
+
+
+def _text(value: Any) -> str:
+    if not of_kind(value, str):
+        raise Misfit(f"must be a string; it was {shown(value)}", type_only=True)
+    return text(value)
+
+
+def _whole(value: Any) -> int:
+    if of_kind(value, bool) or not of_kind(value, int):
+        raise Misfit(f"must be a whole number; it was {shown(value)}", type_only=True)
+    found = int.__index__(value)
+    if not -BIGGEST <= found < BIGGEST:
+        raise Misfit(f"must be a whole number of 64 bits at most; it was {shown(found)}")
+    return found
+
+
+def _number(value: Any) -> float:
+    if of_kind(value, bool) or not of_kind(value, int, float):
+        raise Misfit(f"must be a number; it was {shown(value)}", type_only=True)
+    if value != value:  # noqa: PLR0124 - what NaN is known by
+        raise Misfit("must be a number; it was nan")
+    return value if of_kind(value, float) else _whole(value)
+
+
+def _callable(value: Any) -> Any:
+    if not callable(value):
+        raise Misfit(f"must be callable; it was {shown(value)}", type_only=True)
+    return value
+
+
+_SCALARS: Final[Mapping[Any, Shape | None]] = {
+    Any: None,
+    object: None,
+    str: _text,
+    bool: _kind(bool, "True or False"),
+    int: _whole,
+    float: _number,
+    bytes: _kind(bytes, "bytes"),
+    Callable: _callable,
+}
+
+_NAMES: Final[Mapping[Any, str]] = {str: "a string", int: "a whole number", float: "a number", bool: "True or False"}
+
+
+def _named(hint: Any) -> str:
+    if get_origin(hint) is Annotated:
+        return _named(get_args(hint)[0])
+    if hint in _NAMES:
+        return _NAMES[hint]
+    if hint is types.NoneType:
+        return "None"
+    origin = get_origin(hint)
+    if origin is Literal:
+        return f"one of {', '.join(map(repr, get_args(hint)))}"
+    if origin is typing.get_origin(Callable[..., Any]):
+        return "a function"
+    named = str(getattr(origin or hint, "__name__", hint))
+    return f"{'an' if named[0] in 'AEIOU' else 'a'} {named}"

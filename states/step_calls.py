@@ -1,0 +1,110 @@
+"""The calls of a step, counted as they change: what is asked of them costs the same however many they are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Final, Self
+
+from turnwise.states.calls import ToolCall
+
+
+class _Ids:
+    """Ids of calls in call order. Shared by all calls that have just these, so that they are spelled once."""
+
+    __slots__ = ("places", "spelled")
+
+    def __init__(self, calls: Iterable[ToolCall]) -> None:
+        self.places = {call.call_id: place for place, call in enumerate(calls)}
+        self.spelled: str | None = None
+
+
+class StepCalls(tuple[ToolCall, ...]):  # noqa: SLOT001 - slots of a tuple would have to be empty
+    """Calls in call order. Immutable: a change gives another one, and counts only what has changed."""
+
+    _ids: _Ids
+    local: int
+    """How many are local."""
+    open_local: int
+    """How many are local and lack their result."""
+    open_client: int
+    """How many are the client's and lack their result."""
+    step: int | None
+    """The step to which all of them belong; `None` if there is none, or they belong to several."""
+
+    def __new__(cls, calls: Iterable[ToolCall] = ()) -> Self:
+        """Return these calls, in call order."""
+        made = super().__new__(cls, sorted(calls, key=_index))
+        made._ids = _Ids(made)
+        made._count()
+        return made
+
+    @property
+    def are_distinct(self) -> bool:
+        """Whether each id stands for one call."""
+        return len(self._ids.places) == len(self)
+
+    @property
+    def has_open(self) -> bool:
+        """Whether a call lacks its result."""
+        return self.open_local + self.open_client > 0
+
+    @property
+    def ids(self) -> str:
+        """The ids in call order, as a JSON array."""
+        if self._ids.spelled is None:
+            self._ids.spelled = json.dumps([call.call_id for call in self])
+        return self._ids.spelled
+
+    def are_those_of(self, others: StepCalls) -> bool:
+        """Return whether these came of the others without another id; it may be so and not be known."""
+        return self._ids is others._ids
+
+    def get(self, call_id: str) -> ToolCall | None:
+        """Return the call of that id, if there is one."""
+        place = self._ids.places.get(call_id)
+        return None if place is None else self[place]
+
+    def put(self, *calls: ToolCall) -> StepCalls:
+        """Return the calls with these inserted, or in the place of those with their ids."""
+        made = self
+        for number, call in enumerate(calls):
+            place = made._ids.places.get(call.call_id)
+            if place is None or not made._may_stand_at(place, call):
+                return StepCalls({known.call_id: known for known in (*made, *calls[number:])}.values())
+            made = made._with(place, call)
+        return made
+
+    def _may_stand_at(self, place: int, call: ToolCall) -> bool:
+        return self.are_distinct and self[place].index == call.index and self[place].step == call.step
+
+    def _with(self, place: int, call: ToolCall) -> StepCalls:
+        made: StepCalls = tuple.__new__(StepCalls, (*self[:place], call, *self[place + 1 :]))
+        before = self[place]
+        made._ids, made.step = self._ids, self.step
+        made.local = self.local + call.is_local - before.is_local
+        made.open_local = self.open_local + _is_open_local(call) - _is_open_local(before)
+        made.open_client = self.open_client + _is_open_client(call) - _is_open_client(before)
+        return made
+
+    def _count(self) -> None:
+        steps = {call.step for call in self}
+        self.step = steps.pop() if len(steps) == 1 else None
+        self.local = sum(call.is_local for call in self)
+        self.open_local = sum(_is_open_local(call) for call in self)
+        self.open_client = sum(_is_open_client(call) for call in self)
+
+
+def _index(call: ToolCall) -> int:
+    return call.index
+
+
+def _is_open_local(call: ToolCall) -> bool:
+    return call.open and call.is_local
+
+
+def _is_open_client(call: ToolCall) -> bool:
+    return call.open and call.is_client
+
+
+NO_CALLS: Final = StepCalls()

@@ -1,0 +1,193 @@
+"""Mischief: what goes wrong in a world and is nobody's doing. It may cost the chat it happens to; never another one.
+
+Each world has one component of the embedding service that raises things no component should raise, code that does not
+listen when it is cancelled, reads that fail in the middle, and one chat whose rows somebody has damaged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Callable, Sequence
+from itertools import count
+from random import Random
+from typing import Final
+
+import anyio
+import anyio.lowlevel
+
+from turnwise.engine.hooks import LoopState
+from turnwise.engine.observation import Ended, ModelCall, Observer, ToolRun
+from turnwise.states.decide import Decision
+from turnwise.states.messages import Message
+
+
+class Unspeakable(Exception):
+    """An exception that cannot even be described."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("there are no words for it")
+
+    __repr__ = __str__
+
+
+Raised = Callable[[], BaseException]
+
+RAISED: Final[dict[str, Raised]] = {
+    "a cancellation of its own": lambda: asyncio.CancelledError("not yours"),
+    "an exit": lambda: SystemExit(2),
+    "a key stroke": KeyboardInterrupt,
+    "the end of a generator": GeneratorExit,
+    "a group": lambda: BaseExceptionGroup("several", [SystemExit(1), ValueError("one of them")]),
+    "the unspeakable": Unspeakable,
+    "no memory": MemoryError,
+    "too deep": RecursionError,
+    "an end of iteration": StopAsyncIteration,
+    "an error of the service": lambda: ValueError("the service failed"),
+}
+"""What a component may raise, by name."""
+
+COMPONENTS: Final = ("model", "summary", "tool", "reconcile", "reminder", "prepare_messages", "strategy", "observer")
+"""Where the code of an embedding service runs."""
+
+DAMAGES: Final[tuple[object, ...]] = (
+    "not JSON",
+    "{}",
+    "[]",
+    "null",
+    b"\x00\xff",
+    -1,
+    2**62,
+    "",
+    '{"type": "text"}',
+    None,
+)
+"""What somebody may write into a column."""
+
+_NAMES: Final = {"chat_id", "id", "number", "name", "checksum"}
+"""Columns that say whose a row is: another value there is another chat's row, or none."""
+
+
+class Mischief:
+    """What goes wrong in one world, drawn by a seed of its own so that the world is else what it was.
+
+    Args:
+        seed: decides everything.
+        often: how many times as often as in an ordinary world things go wrong.
+    """
+
+    def __init__(self, seed: int, *, often: float = 1) -> None:
+        self._often = often
+        self.over = False
+        """Whether the world has calmed down; deaf code still does not listen."""
+        self.stepped = False
+        """Whether the wall clock has stepped: ages tell nothing any more."""
+        self.end = anyio.Event()
+        """Set when the world ends: deaf code ends then."""
+        self.random = Random(f"{seed}: mischief")  # noqa: S311 - the dice of a simulation
+        self.component = self.random.choice(COMPONENTS)
+        """The one that raises."""
+        self.raises = self.random.choice(sorted(RAISED))
+        """What it raises."""
+        self._deaf = self.random.choice(["model", "tool", "reminder", None])
+        self.damages_at = frozenset(self.random.randrange(2, 20) for _ in range(round(3 * often)))
+        """The rounds in which somebody damages a chat."""
+
+    def _happens(self, chance: float) -> bool:
+        return self.random.random() < chance * self._often
+
+    def strike(self, component: str) -> None:
+        """Raise what this world's component raises, now and then."""
+        if component == self.component and not self.over and self._happens(0.12):
+            raised = RAISED[self.raises]()
+            raise raised
+
+    async def act(self, component: str) -> None:
+        """Do what code of the service may do: raise, let an inner task of its own be cancelled, or not listen."""
+        self.strike(component)
+        if component == self.component and not self.over and self._happens(0.03):
+            inner = asyncio.ensure_future(asyncio.sleep(0))
+            inner.cancel()
+            await inner
+        if component == self._deaf and self._happens(0.1):
+            await self._listen_to_nobody()
+
+    async def _listen_to_nobody(self) -> None:
+        while not self.end.is_set():
+            try:
+                await self.end.wait()
+            except asyncio.CancelledError:
+                await asyncio.sleep(0)
+
+    # The hooks of an engine
+
+    def remind(self, _state: LoopState) -> Sequence[str]:
+        """Be a producer of reminders."""
+        self.strike("reminder")
+        return ()
+
+    async def prepare_messages(self, messages: list[Message]) -> list[Message]:
+        """Be what replaces messages."""
+        await self.act("prepare_messages")
+        return messages
+
+    @property
+    def observer(self) -> Observer:
+        """Be somebody who watches."""
+        return _Watcher(self)
+
+    # The machine
+
+    def step_of_the_clock(self) -> float:
+        """Return by how many seconds the wall clock steps now: mostly by none, both ways."""
+        return self.random.choice([-3600.0, -40.0, 40.0, 3600.0]) if self._happens(0.06) else 0.0
+
+    def damage(self, connection: sqlite3.Connection, chat_id: str) -> str:
+        """Write something into one column of the rows of a chat; return what and where."""
+        tables = connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name")
+        places = [
+            (table, column, "id" if table == "chats" else "chat_id")
+            for (table,) in tables.fetchall()
+            for _, column, *_ in connection.execute(f"PRAGMA table_info({table})").fetchall()
+            if column not in _NAMES and (table == "chats" or _is_of_chats(connection, table))
+        ]
+        table, column, key = self.random.choice(places)
+        value = self.random.choice(DAMAGES)
+        connection.execute(f"UPDATE OR IGNORE {table} SET {column} = ? WHERE {key} = ?", (value, chat_id))  # noqa: S608
+        return f"{table}.{column} = {value!r}"
+
+    def break_a_read(self, connection: sqlite3.Connection) -> None:
+        """Let a connection fail at one of the next rows it reads, once, now and then."""
+        if not self.over and self._happens(0.05):
+            rows = count()
+            last = self.random.choice([0, 1, 2, 5, 15])
+
+            def row(_cursor: sqlite3.Cursor, values: tuple[object, ...]) -> tuple[object, ...]:
+                if next(rows) == last:
+                    raise sqlite3.OperationalError("disk I/O error")
+                return values
+
+            connection.row_factory = row
+
+
+class _Watcher(Observer):
+    def __init__(self, mischief: Mischief) -> None:
+        self._mischief = mischief
+
+    def transitioned(self, decision: Decision) -> None:  # noqa: ARG002 - an observer's
+        self._mischief.strike("observer")
+
+    def running(self, chats: int) -> None:  # noqa: ARG002 - as above
+        self._mischief.strike("observer")
+
+    def model_called(self, call: ModelCall) -> Ended | None:  # noqa: ARG002 - as above
+        self._mischief.strike("observer")
+        return lambda: self._mischief.strike("observer")
+
+    def tool_started(self, run: ToolRun) -> Ended | None:  # noqa: ARG002 - as above
+        self._mischief.strike("observer")
+        return lambda: self._mischief.strike("observer")
+
+
+def _is_of_chats(connection: sqlite3.Connection, table: str) -> bool:
+    return any(column == "chat_id" for _, column, *_ in connection.execute(f"PRAGMA table_info({table})"))

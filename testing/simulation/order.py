@@ -1,0 +1,34 @@
+"""The order in which tasks are told that they are cancelled: the same in every run, so that a seed decides it, too."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Generator, Iterator
+from contextlib import contextmanager
+from itertools import count
+from typing import Any
+
+
+@contextmanager
+def in_order() -> Iterator[None]:
+    """Give every task that is started inside a hash of its own, by its turn.
+
+    A cancel scope keeps its tasks in a set. Sets are walked by hashes, and a task's is else where it lies in memory.
+    """
+    serial = count()
+
+    class Ordered(asyncio.Task[Any]):
+        def __init__(self, coroutine: Coroutine[Any, Any, Any] | Generator[Any, None, Any], **options: Any) -> None:
+            self._serial = next(serial)
+            super().__init__(coroutine, **options)
+
+        def __hash__(self) -> int:
+            return self._serial
+
+    loop = asyncio.get_running_loop()
+    before = loop.get_task_factory()
+    loop.set_task_factory(lambda loop, coroutine, **options: Ordered(coroutine, loop=loop, **options))
+    try:
+        yield
+    finally:
+        loop.set_task_factory(before)

@@ -1,0 +1,164 @@
+"""The public surface, by introspection: everything a user may call, with arguments that are right for it.
+
+A function or a parameter that is new has no right argument here, and the test says so.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import turnwise
+from turnwise import diagrams, states
+from turnwise.providers import scripted
+from turnwise.states.facts import Facts, Profile
+from turnwise.testing import ManualClock
+
+GIVEN_BACK: Final = frozenset(
+    [
+        "AuditRecord",
+        "Budget",
+        "Chat",
+        "Compaction",
+        "PastCall",
+        "RequestContext",
+        "UsageEntry",
+        "ChatState",
+        "Erasure",
+        "ErrorInfo",
+        "Event",
+        "Explanation",
+        "LoopState",
+        "Message",
+        "ModelCall",
+        "ModelPart",
+        "ModelReply",
+        "ModelRequest",
+        "Page",
+        "QueuedMessage",
+        "SendReceipt",
+        "StopReason",
+        "SubmissionReceipt",
+        "ToolCall",
+        "ToolContext",
+        "ToolRun",
+        "ToolSpec",
+        "Transcript",
+        "Trigger",
+        "TurnResult",
+        "Usage",
+        "Verdict",
+    ]
+)
+"""What callers are handed and do not make themselves, or what a model makes, which is checked where it is heard."""
+PROTOCOLS: Final = frozenset({"ChatStore", "Model", "Observer"})
+"""What callers write themselves. Handing in what is none is a case of `Engine`."""
+NO_FUNCTIONS: Final = frozenset({"RESTING", "TABLE", "history_was_compacted"})
+"""`history_was_compacted` is for the engine to call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A public function, and a right argument for each of its parameters."""
+
+    name: str
+    function: Callable[..., Any]
+    right: Mapping[str, Any]
+    positional: tuple[str, ...] = ()
+
+    def _repr_pretty_(self, printer: Any, _: bool) -> None:  # noqa: FBT001 - as hypothesis asks for it
+        printer.text(self.name)
+
+
+async def search(query: str) -> str:
+    """Search."""
+    return query
+
+
+OBJECT: Final = {"type": "object"}
+RIGHT: Final[Mapping[str, Mapping[str, Any]]] = {
+    "Engine": {
+        "store": "sqlite://",
+        "model": scripted.ScriptedModel("ok"),
+        "tools": [search],
+        "settings": turnwise.Settings(run_worker=False),
+        "reminders": [turnwise.history_was_compacted],
+        "prepare_messages": lambda messages: messages,
+        "observers": [turnwise.Observer()],
+        "clock": ManualClock(),
+    },
+    "tool": {
+        "function": search,
+        "name": "search",
+        "description": "Searches.",
+        "schema": OBJECT,
+        "parallel_safe": True,
+        "timeout": 3,
+        "crash": "at_least_once",
+        "stop_after": False,
+        "policy": "ask",
+        "reconcile": search,
+    },
+    "Tool": {"name": "search", "description": "Searches.", "schema": OBJECT, "run": search},
+    "ClientTool": {"name": "ask", "description": "Asks.", "input_schema": OBJECT, "deadline": 3},
+    "ToolResult": {"call_id": "call_1", "output": {"a": [1]}, "is_error": False},
+    "ToolOutput": {"output": 1, "attachments": ()},
+    "Folded": {"messages": [], "usage": None},
+    "verify_export": {"text": "{}", "key": b"k"},
+    "fold": {"events": [], "transcript": None},
+    "mermaid": {"state": "waiting"},
+    "svg": {"state": "waiting", "rows": False},
+    "ScriptedModel": {"replies": ["ok"], "summary": "s", "context_limit": 9, "name": "n", "provider": "p"},
+    "Reply": {"text": "hi", "reasoning": "hm", "calls": [], "usage": (1, 2), "chunks": 2, "delay": 0, "stall_after": 3},
+    "Call": {"name": "search", "arguments": {}, "id": "call_1"},
+    "TextPart": {"text": "hi"},
+    "FilePart": {"media_type": "image/png", "data": "aGk=", "name": "cat.png"},
+    "from_bytes": {"data": b"hi", "media_type": "image/png", "name": "cat.png"},
+    "from_path": {"path": __file__, "media_type": "text/plain", "name": "surface.py"},
+    "decide": {"facts": Facts(chat_id="c", profile=Profile(created_at=ManualClock().now())), "trigger": "create"},
+    "Settings": {},
+    "RetryPolicy": {},
+    "CompactionPolicy": {},
+}
+
+
+def makers() -> list[Target]:
+    """Return what is called without an engine."""
+    modules = (turnwise, diagrams, states)
+    found = {name: getattr(module, name) for module in modules for name in module.__all__}
+    found |= {name: getattr(scripted, name) for name in ("ScriptedModel", "Reply", "Call")}
+    found |= {"from_bytes": turnwise.FilePart.from_bytes, "from_path": turnwise.FilePart.from_path}
+    errors = {name for name, one in found.items() if isinstance(one, type) and issubclass(one, BaseException)}
+    names = sorted(found.keys() - errors - GIVEN_BACK - PROTOCOLS - NO_FUNCTIONS)
+    new = set(names) ^ set(RIGHT)
+    assert not new, f"say in RIGHT what is right for {new}, or in GIVEN_BACK that no caller makes one"
+    return [_target(name, found[name], RIGHT[name]) for name in names]
+
+
+def methods(right: Mapping[str, Any]) -> list[Target]:
+    """Return the methods of `Engine`; `right` holds arguments by `method.parameter`, or by parameter."""
+    targets = []
+    for name, member in vars(turnwise.Engine).items():
+        if name.startswith("_") or not inspect.isfunction(member) or name == "release_followers":
+            continue
+        taken = [one for one in inspect.signature(member).parameters if one != "self"]
+        lacking = [f"{name}.{one}" for one in taken if f"{name}.{one}" not in right and one not in right]
+        assert lacking == [], f"say in right_arguments what is right for {lacking}"
+        given = {one: right[f"{name}.{one}" if f"{name}.{one}" in right else one] for one in taken}
+        targets.append(Target(name, member, given))
+    return targets
+
+
+def _target(name: str, function: Any, right: Mapping[str, Any]) -> Target:
+    parameters = inspect.signature(function).parameters.values()
+    unknown = right.keys() - {one.name for one in parameters}
+    assert not unknown, f"{name} has no {unknown}"
+    every = {one.name: one.default for one in parameters if one.kind is not one.VAR_KEYWORD} | dict(right)
+    every = {one: value for one, value in every.items() if one in right or _known(value)}
+    return Target(name, function, every, tuple(one.name for one in parameters if one.kind is one.POSITIONAL_ONLY))
+
+
+def _known(default: Any) -> bool:
+    return default is not inspect.Parameter.empty and type(default).__name__ != "_HAS_DEFAULT_FACTORY_CLASS"

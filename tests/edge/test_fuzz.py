@@ -1,0 +1,294 @@
+"""Whatever is handed to the public surface: a typed error, nothing hangs, and what is refused writes nothing.
+
+`FUZZ_CASES=30000 FUZZ_SEED=7` makes it longer, and another run.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import shutil
+import sqlite3
+import zlib
+from collections.abc import Iterator
+from contextlib import ExitStack, aclosing, closing, suppress
+from pathlib import Path
+from typing import Any, Final
+
+import anyio
+import pytest
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+from odd_values import Odd, odd_values
+from surface import OBJECT, Target, makers, methods
+
+from turnwise import ChatState, ClientTool, Engine, Settings, ToolResult, TurnwiseError, tool
+from turnwise.providers.scripted import Call, Reply, ScriptedModel
+
+CASES: Final = int(os.environ.get("FUZZ_CASES", "3200"))
+SEED: Final = int(os.environ.get("FUZZ_SEED", "1"))
+CALLS_OF_ENGINE: Final = 25
+"""Cases on one copy of the store, before a new engine reads it."""
+LONG: Final = pytest.mark.timeout(120 + CASES // 5)
+LIMITS: Final = Settings(run_worker=False, message_limit_bytes=100_000)
+PLAIN: Final = frozenset({"decide"})
+"""What Python itself refuses if an argument is missing or misspelt: it is asked for every transition."""
+WAITING: Final = frozenset({"ask", "stream", "wait"})
+"""These wait for a worker that is not there."""
+PATIENCE: Final = 30
+MISSPELT: Final = Odd(None, "misspelt")
+MISSING: Final = Odd(None, "missing")
+
+Oddity = tuple[str, Odd]
+"""An argument, and what is handed in for it; or one that is left out, or misspelt."""
+
+
+def runs(share: float) -> Any:
+    """Return the decorators of a test that takes this share of all cases."""
+
+    def decorate(test: Any) -> Any:
+        bound = settings(
+            max_examples=max(round(CASES * share), 2),
+            deadline=None,
+            database=None,
+            suppress_health_check=list(HealthCheck),
+            report_multiple_bugs=False,
+            phases=(Phase.generate, Phase.shrink),
+        )
+        return LONG(seed(SEED)(bound(test)))
+
+    return decorate
+
+
+@st.composite
+def oddities(draw: st.DrawFn, target: Target) -> list[Oddity]:
+    """Draw what is wrong with a call: one to three odd arguments, sometimes a missing or a misspelt one."""
+    names = [name for name in target.right if name not in target.positional] or ["nothing"]
+    names += 4 * [name for name in names if name not in ("chat_id", "actor")]
+    odd = draw(st.lists(st.tuples(st.sampled_from(names), odd_values), min_size=1, max_size=2))
+    if target.name not in PLAIN and draw(st.integers(0, 9)) == 0:
+        odd.append((draw(st.sampled_from(names)), draw(st.sampled_from([MISSING, MISSPELT]))))
+    return odd
+
+
+def arguments_of(target: Target, odd: list[Oddity]) -> dict[str, Any]:
+    """Return the right arguments, with what is odd in their places."""
+    given_arguments = {name: value for name, value in target.right.items() if name not in target.positional}
+    for name, value in odd:
+        if value is MISSPELT or name == "nothing":
+            given_arguments[f"{name}s_"] = given_arguments.pop(name, None)
+        elif value is MISSING:
+            given_arguments.pop(name, None)
+        else:
+            given_arguments[name] = value.value
+    return given_arguments
+
+
+MAKERS: Final = makers()
+
+
+@runs(0.45)
+@given(st.data())
+def test_what_is_declared_is_taken_or_refused_with_a_typed_error(data: st.DataObject) -> None:
+    target = data.draw(st.sampled_from(MAKERS), label="target")
+    arguments = arguments_of(target, data.draw(oddities(target)))
+    first = [target.right[name] for name in target.positional if data.draw(st.booleans())]
+    with suppress(TurnwiseError):
+        target.function(*first, **arguments)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a database with a chat in each state that a client can meet."""
+    path = tmp_path_factory.mktemp("store") / "chats.db"
+    filled(path)
+    return path
+
+
+def filled(path: Path) -> None:
+    """Make a database with a chat in each state that a client can meet."""
+    anyio.run(_filled, path)
+
+
+async def _filled(path: Path) -> None:
+    @tool
+    async def fail() -> str:
+        """Fail."""
+        raise ValueError
+
+    script = [Reply("hello"), Reply(calls=[Call("sign", {"x": 1}, id="call_1")]), Reply("bye")]
+    async with Engine(f"sqlite:///{path}", model=ScriptedModel(script), tools=[fail]) as engine:
+        rested = await engine.create_chat(owner="o", title="t", metadata={"k": 1}, system="s")
+        await engine.ask(rested.id, "hi")
+        asking = await engine.create_chat(client_tools=[ClientTool("sign", "Sign.", OBJECT)])
+        await engine.ask(asking.id, "hi")
+        archived = await engine.create_chat()
+        await engine.ask(archived.id, "hi")
+        await engine.archive(archived.id)
+        failed = await engine.create_chat()
+        await engine.ask(failed.id, "one too many")
+    async with Engine(f"sqlite:///{path}", model=ScriptedModel("ok"), settings=LIMITS) as engine:
+        waiting = await engine.create_chat()
+        for text in ("a", "b", "c"):
+            await engine.send_message(waiting.id, text, client_id=text)
+        stopped = await engine.create_chat()
+        await engine.send_message(stopped.id, "hi")
+        await engine.interrupt(stopped.id)
+        states = {chat.state for chat in (await engine.list_chats()).items}
+    assert states == {ChatState(word) for word in ("waiting", "requires_action", "error", "pending", "interrupted")}
+
+
+def right_arguments(chat_ids: dict[str, str]) -> dict[str, Any]:
+    """Return what is right for the methods of an engine on the store."""
+    return {
+        "chat_id": chat_ids["pending"],
+        "content": "hi",
+        "when_busy": "queue",
+        "client_id": "k",
+        "actor": "someone",
+        "submit_tool_results.chat_id": chat_ids["requires_action"],
+        "results": [ToolResult("call_1", 1)],
+        "edit_message.chat_id": chat_ids["waiting"],
+        "erase_message.chat_id": chat_ids["waiting"],
+        "erase.chat_id": chat_ids["waiting"],
+        "messages": ["m1"],
+        "what": ["title"],
+        "message_id": "m1",
+        "queued_id": "m2",
+        "view": "user",
+        "reason": "r",
+        "at_version": 1,
+        "key": b"k",
+        "prefix": "c",
+        "owner": "o",
+        "title": "t",
+        "metadata": {"k": 1},
+        "system": "s",
+        "parent": chat_ids["waiting"],
+        "client_tools": [ClientTool("sign", "Sign.", OBJECT)],
+        "state": "waiting",
+        "limit": 5,
+        "list_chats.after": chat_ids["waiting"],
+        "after": 0,
+        "follow": False,
+        "until": {"waiting"},
+        "timeout": 0.01,
+        "arguments": {},
+        "model": None,
+        "parameters": {},
+        "active_tools": None,
+    }
+
+
+METHODS: Final = methods(dict.fromkeys(("chat_id", *right_arguments(dict.fromkeys(ChatState, "c")))))
+
+
+class World:
+    """An engine on a copy of the store; a new one, after another has read the old one, every so many cases."""
+
+    def __init__(self, portal: BlockingPortal, store: Path) -> None:
+        self._portal = portal
+        self._store = store
+        self._path = store.with_name("copy.db")
+        self._open = ExitStack()
+        self._cases = 0
+        self.targets: dict[str, Target] = {}
+        self._engine: Engine
+        self._other: sqlite3.Connection
+
+    def try_out(self, method: str, odd: list[Oddity]) -> None:
+        """Call a method once. What it refuses writes nothing."""
+        if self._cases % CALLS_OF_ENGINE == 0:
+            self.renew()
+        self._cases += 1
+        target = self.targets[method]
+        before = _written(self._other, self._path)
+        if self._portal.call(_refused, self._engine, target, arguments_of(target, odd)):
+            assert _written(self._other, self._path) == before, "a refused call wrote something"
+
+    def renew(self) -> None:
+        """Read what is stored with a new engine, and begin again with another copy."""
+        self.close()
+        for end in ("", "-wal", "-shm"):
+            self._path.with_name(self._path.name + end).unlink(missing_ok=True)
+        shutil.copy(self._store, self._path)
+        engine = Engine(f"sqlite:///{self._path}", model=ScriptedModel("ok"), settings=LIMITS)
+        self._engine = self._open.enter_context(self._portal.wrap_async_context_manager(engine))
+        self._other = self._open.enter_context(closing(sqlite3.connect(self._path)))
+        chats = self._portal.call(self._engine.list_chats).items
+        right = right_arguments({chat.state.value: chat.id for chat in chats if not chat.archived})
+        self.targets = {target.name: target for target in methods(right)}
+
+    def close(self) -> None:
+        """Leave the engine; another then reads every chat."""
+        if self.targets:
+            self._open.close()
+            self._portal.call(_readable, self._path)
+
+
+@pytest.fixture(scope="module")
+def world(store: Path) -> Iterator[World]:
+    """Return a world that is looked at once more in the end."""
+    with start_blocking_portal() as portal:
+        lived = World(portal, store)
+        yield lived
+        lived.close()
+
+
+@runs(0.5)
+@given(st.data())
+def test_what_a_chat_is_asked_is_done_or_refused_and_a_refusal_writes_nothing(
+    world: World, data: st.DataObject
+) -> None:
+    target = data.draw(st.sampled_from(METHODS), label="method")
+    world.try_out(target.name, data.draw(oddities(target)))
+
+
+def _written(other: sqlite3.Connection, path: Path) -> tuple[int, int, int]:
+    """Return what every commit changes: the version that another connection sees, and the bytes of both files."""
+    version = other.execute("PRAGMA data_version").fetchone()[0]
+    log = path.with_name(path.name + "-wal")
+    return version, zlib.crc32(path.read_bytes()), zlib.crc32(log.read_bytes() if log.exists() else b"")
+
+
+async def _refused(engine: Engine, target: Target, arguments: dict[str, Any]) -> bool:
+    """Call a method, and return whether it refused. Whatever is raised is typed, and comes soon."""
+    waits = target.name in WAITING or (target.name == "events" and arguments.get("follow") is not False)
+    try:
+        with anyio.move_on_after(0.05 if waits else PATIENCE) as limit:
+            answer = target.function(engine, **arguments)
+            if inspect.isawaitable(answer):
+                await answer
+            else:
+                async with aclosing(answer):
+                    async for _ in answer:
+                        pass
+    except TurnwiseError:
+        return True
+    except TimeoutError:
+        assert "timeout" in arguments
+    assert waits or not limit.cancelled_caught, f"{target.name} hangs"
+    return False
+
+
+async def _readable(path: Path) -> None:
+    """Open the store anew: every chat is listed, can be read whole, and verifies."""
+    async with Engine(f"sqlite:///{path}", model=ScriptedModel("ok"), settings=LIMITS) as engine:
+        page = await engine.list_chats(limit=1000)
+        with closing(sqlite3.connect(path)) as other:
+            assert len(page.items) == other.execute("SELECT count(*) FROM chats").fetchone()[0]
+        for chat in page.items:
+            assert await engine.get_chat(chat.id) == chat
+            for view in ("user", "model", "raw"):
+                await engine.messages(chat.id, view=view)
+            await engine.queued(chat.id)
+            await engine.explain(chat.id)
+            assert [event.seq async for event in engine.events(chat.id, follow=False)]
+            verdict = await engine.verify(chat.id)
+            assert verdict.ok, verdict
+
+
+def test_a_new_method_without_right_arguments_fails_here() -> None:
+    with pytest.raises(AssertionError, match="say in right_arguments what is right"):
+        methods({})

@@ -1,0 +1,244 @@
+"""The lifetime of an engine: entered and left by whoever likes, in bounded time, on the loop it was entered in."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import anyio
+import pytest
+from latch import Latch
+from watching import Delegate, Gate, Started, shown, stored_at
+
+from turnwise import CompactionPolicy, Engine, EngineClosed, EngineInUse, ModelRequest, Settings, SettingsError, tool
+from turnwise.providers.scripted import Call, Reply, ScriptedModel
+from turnwise.testing import ManualClock
+
+AT_ONCE = Settings(shutdown_grace=0, coalesce=0)
+
+
+class Deaf:
+    """Code that ignores its cancellation until the test lets it end."""
+
+    def __init__(self) -> None:
+        self.entered = anyio.Event()
+        self.end = anyio.Event()
+        self.ended = anyio.Event()
+
+    async def __call__(self, seconds: float = 0) -> None:
+        self.entered.set()
+        while not self.end.is_set():
+            try:
+                await self.end.wait()
+            except asyncio.CancelledError:
+                continue
+        self.ended.set()
+
+
+async def test_an_engine_is_entered_in_one_task_and_left_in_another() -> None:
+    """As notebooks and fixtures do."""
+    engine = Engine("sqlite://", model=ScriptedModel(lambda _: "hello"))
+
+    async def enter() -> None:
+        await engine.__aenter__()
+
+    async def leave() -> None:
+        await engine.__aexit__(None, None, None)
+
+    await asyncio.create_task(enter())
+    chat = await engine.create_chat()
+    assert (await engine.ask(chat.id, "hi")).text == "hello"
+    await asyncio.create_task(leave())
+    with pytest.raises(EngineClosed):
+        await engine.create_chat()
+
+
+async def test_an_engine_that_is_open_cannot_be_entered_again_and_lives_on() -> None:
+    async with Engine("sqlite://", model=ScriptedModel(lambda _: "hello")) as engine:
+        with pytest.raises(EngineInUse, match="share it"):
+            await engine.__aenter__()
+        chat = await engine.create_chat()
+        assert (await engine.ask(chat.id, "hi")).text == "hello"
+
+
+async def test_an_engine_that_was_left_can_be_entered_again(database: Any) -> None:
+    engine = Engine(f"sqlite:///{database}", model=ScriptedModel(lambda _: "hello"))
+    async with engine:
+        chat = await engine.create_chat()
+    async with engine:
+        assert (await engine.ask(chat.id, "hi")).text == "hello"
+
+
+async def test_entering_that_fails_leaves_nothing_behind(tmp_path: Any) -> None:
+    engine = Engine(f"sqlite:///{tmp_path}/none/chats.db", model=ScriptedModel([]))
+    for _ in range(2):
+        with pytest.raises(Exception, match="no folder"):
+            await engine.__aenter__()
+    await engine.__aexit__(None, None, None)
+
+
+def test_another_event_loop_is_refused() -> None:
+    engine = Engine("sqlite://", model=ScriptedModel([]))
+    first = asyncio.new_event_loop()
+    try:
+        first.run_until_complete(engine.__aenter__())
+        for use in (engine.create_chat, lambda: engine.__aexit__(None, None, None)):
+            with pytest.raises(SettingsError, match="event loop"):
+                asyncio.run(use())  # type: ignore[operator]
+        first.run_until_complete(engine.__aexit__(None, None, None))
+    finally:
+        first.close()
+
+
+def test_trio_is_refused_by_name() -> None:
+    """Without an event loop of asyncio's nothing here works: better to say so than to hang."""
+
+    async def enter() -> None:
+        await Engine("sqlite://", model=ScriptedModel([])).__aenter__()
+
+    with pytest.raises(SettingsError, match="asyncio"):
+        enter().send(None)
+
+
+async def test_whoever_is_cancelled_around_an_engine_leaves_it_in_order(
+    open_engine: Any, strict_model: Any, database: Any
+) -> None:
+    """The chats are given back at once, and do not wait for the end of their leases."""
+    work = Gate()
+    model = strict_model([Reply(calls=[Call("work", {})])])
+    with anyio.CancelScope() as scope:
+        async with Engine(f"sqlite:///{database}", model=model, tools=[work.tool], settings=AT_ONCE) as engine:
+            chat = await engine.create_chat()
+            await engine.send_message(chat.id, "go")
+            await work.entered.wait()
+            scope.cancel()
+            await anyio.sleep_forever()
+    async with open_engine(model, settings=Settings(run_worker=False)) as onlooker:
+        assert (await onlooker.get_chat(chat.id)).state == "pending"
+
+
+async def test_a_deaf_model_holds_up_neither_an_interrupt_nor_the_end(
+    open_engine: Any, strict_model: Any, caplog: Any
+) -> None:
+    deaf = Deaf()
+    model = strict_model(Reply("Hello", chunks=["Hel", "lo"], delay=1), sleep=deaf)
+    async with open_engine(model, settings=AT_ONCE) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "hi")
+        await shown(engine, chat.id, "Hel")
+        await deaf.entered.wait()
+        await engine.interrupt(chat.id)
+        assert (await engine.wait(chat.id)).settled
+    assert "user_code_left_behind code=model step" in caplog.text
+    assert chat.id in caplog.text
+    deaf.end.set()
+    await deaf.ended.wait()
+    async with open_engine(model, settings=Settings(run_worker=False)) as onlooker:
+        assert [message.text for message in await onlooker.messages(chat.id)] == ["hi", "Hel"]
+
+
+@pytest.mark.parametrize("where", ["tool", "prepare_messages", "strategy"])
+async def test_deaf_code_holds_up_neither_an_interrupt_nor_the_end(
+    open_engine: Any, strict_model: Any, caplog: Any, where: str
+) -> None:
+    deaf = Deaf()
+
+    async def prepare(_messages: Any) -> None:
+        await deaf()
+
+    async def strategy(_messages: Any, _budget: Any) -> None:
+        await deaf()
+
+    @tool
+    async def work() -> str:
+        """Work."""
+        await deaf()
+        return "late"
+
+    policy = CompactionPolicy(context_limit=100, strategy=strategy if where == "strategy" else None)
+    settings = Settings(shutdown_grace=0, coalesce=0, compaction=policy)
+    reply = Reply("hi", usage=(90, 1)) if where == "strategy" else Reply(calls=[Call("work", {})])
+    options = {"prepare_messages": prepare} if where == "prepare_messages" else {}
+    model = strict_model([reply])
+    async with open_engine(model, tools=[work], settings=settings, **options) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "hi")
+        await deaf.entered.wait()
+        await engine.interrupt(chat.id)
+        rested = await engine.wait(chat.id)
+        assert rested.settled
+        version = rested.version
+    assert "user_code_left_behind" in caplog.text
+    deaf.end.set()
+    await deaf.ended.wait()
+    async with open_engine(model, settings=Settings(run_worker=False)) as onlooker:
+        assert (await onlooker.get_chat(chat.id)).version == version
+
+
+async def test_running_chats_get_their_grace(open_engine: Any, strict_model: Any, database: Any) -> None:
+    """A job that ends in time is finished; the gate opens only once the engine is being left."""
+    latch = Latch()
+    model = strict_model(Reply("done", first_delay=1), sleep=latch.pass_through)
+    engine = Engine(f"sqlite:///{database}", model=model, settings=Settings(shutdown_grace=60))
+    await engine.__aenter__()
+    chat = await engine.create_chat()
+    await engine.send_message(chat.id, "hi")
+    await latch.entered.wait()
+    leaving = asyncio.create_task(engine.__aexit__(None, None, None))
+    await anyio.wait_all_tasks_blocked()
+    assert not leaving.done()
+    latch.open()
+    await leaving
+    async with open_engine(model, settings=Settings(run_worker=False)) as onlooker:
+        assert (await onlooker.get_chat(chat.id)).state == "waiting"
+
+
+async def test_a_caller_that_is_cancelled_again_and_again_does_not_hide_what_was_committed(
+    open_engine: Any, strict_model: Any, database: Any
+) -> None:
+    """Subscribers, `wait` and the worker learn of it, though whoever asked is gone."""
+    committed, go_on = anyio.Event(), anyio.Event()
+
+    class Slow(Delegate):
+        async def change(self, chat_id: str, plan: Any, **options: Any) -> Any:
+            done = await self._store.change(chat_id, plan, **options)
+            committed.set()
+            await go_on.wait()
+            return done
+
+    started = Started(Reply("hello"))
+    never = Settings(poll_interval=3600, renew_every=3600, lease=7200)  # no round of the worker finds it by chance
+    async with open_engine(strict_model(started), store=Slow(stored_at(database)), settings=never) as engine:
+        chat = await engine.create_chat()
+        sending = asyncio.create_task(engine.send_message(chat.id, "hi"))
+        await committed.wait()
+        for _ in range(5):
+            sending.cancel()
+            await asyncio.sleep(0)
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await sending
+        await started.asked.wait()
+        assert (await engine.wait(chat.id)).state == "waiting"
+
+
+async def test_a_reply_is_not_asked_for_for_ever_by_workers_that_die_of_it(open_engine: Any, strict_model: Any) -> None:
+    requests: list[ModelRequest] = []
+
+    def silent(request: ModelRequest) -> Reply:
+        requests.append(request)
+        return Reply("x", stall_after=0)
+
+    model = strict_model(silent)
+    state, rounds = "pending", 0
+    async with open_engine(model, settings=Settings(run_worker=False)) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "hi")
+    while state != "error":
+        rounds += 1
+        assert rounds < 40
+        asked = len(requests)
+        async with open_engine(model, settings=AT_ONCE, clock=ManualClock()) as engine:
+            while len(requests) == asked and (state := str((await engine.get_chat(chat.id)).state)) != "error":
+                await anyio.wait_all_tasks_blocked()
+    assert len(requests) == 25

@@ -1,0 +1,263 @@
+"""Overflow: a prompt refused as too long is folded, once a step, in pieces if need be, and never for ever."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from watching import MakeModel, OpenEngine, Started, assert_told_right, log, pass_time, phases, said, seen, stored_at
+
+from turnwise import CompactionPolicy, Engine, ModelError, ModelRequest, Settings, tool
+from turnwise.engine.prompt import length_of
+from turnwise.engine.settings import SUMMARY_PREFIX
+from turnwise.engine.summarise import MOST_REQUESTS
+from turnwise.providers.scripted import Call, Reply, ScriptedModel
+from turnwise.testing.clock import ManualClock
+
+FULL = ["started", "summarised", "stored", "finished"]
+TOO_LONG = Reply(error=ModelError("context_overflow", message="too many tokens", status=400))
+
+
+def quick(**more: Any) -> Settings:
+    return Settings(coalesce=0, poll_interval=1000, lease=3000, renew_every=1000, **more)
+
+
+@tool
+async def look(at: str = "") -> str:
+    """Look around."""
+    return f"seen {at}"
+
+
+def size_of(request: ModelRequest) -> int:
+    return sum(length_of(part) for message in request.messages for part in message.parts)
+
+
+def narrow(window: int, reply: Callable[[ModelRequest], Reply | str]) -> Callable[[ModelRequest], Reply | str]:
+    """Return a line that refuses requests longer than `window` characters."""
+    return lambda request: TOO_LONG if size_of(request) > window else reply(request)
+
+
+def purposes(model: ScriptedModel) -> list[str]:
+    return [request.purpose for request in model.requests]
+
+
+async def test_an_overflow_orders_a_compaction_and_the_same_step_is_asked_again(
+    open_engine: OpenEngine, strict_model: MakeModel
+) -> None:
+    looks = Reply("", calls=[Call("look", {"at": "a"})])
+    model = strict_model([looks, TOO_LONG, "done"])
+    async with open_engine(model, settings=quick(), tools=[look]) as engine:
+        chat = await engine.create_chat()
+        result = await engine.ask(chat.id, "my words")
+        assert (result.text, result.chat.state, result.chat.step) == ("done", "waiting", 2)
+        assert await phases(engine, chat.id) == FULL
+        assert purposes(model) == ["step", "step", "summary", "step"]
+        assert said(model.requests[-1].messages) == [("user", SUMMARY_PREFIX + "summary"), ("user", "my words")]
+        assert (await engine.verify(chat.id)).ok
+        await assert_told_right(engine, chat.id)
+
+
+async def test_a_second_overflow_of_the_step_ends_in_error_and_resuming_makes_room_afresh(
+    open_engine: OpenEngine, strict_model: MakeModel
+) -> None:
+    looks = Reply("", calls=[Call("look", {})])
+    model = strict_model([looks, TOO_LONG, TOO_LONG, TOO_LONG, "done"])
+    async with open_engine(model, settings=quick(), tools=[look]) as engine:
+        chat = await engine.create_chat()
+        failed = (await engine.ask(chat.id, "hello")).chat
+        assert (failed.state, failed.last_error and failed.last_error.kind) == ("error", "context_overflow")
+        assert purposes(model) == ["step", "step", "summary", "step"]
+        await engine.resume(chat.id)
+        assert (await engine.wait(chat.id)).state == "waiting"
+        assert purposes(model)[4:] == ["step", "summary", "step"]
+        assert (await engine.verify(chat.id)).ok
+
+
+async def test_from_the_error_a_compaction_can_be_asked_for_and_the_turn_resumed(
+    open_engine: OpenEngine, strict_model: MakeModel
+) -> None:
+    summaries = iter([Reply(error=ModelError("bad_request")), "short"])
+    model = strict_model([Reply("", calls=[Call("look", {})]), TOO_LONG, "done"], summary=lambda _: next(summaries))
+    async with open_engine(model, settings=quick(), tools=[look]) as engine:
+        chat = await engine.create_chat()
+        failed = (await engine.ask(chat.id, "hello")).chat
+        assert failed.last_error is not None
+        assert (failed.state, failed.last_error.kind) == ("error", "context_overflow")
+        await engine.request_compaction(chat.id)
+        assert (await engine.wait(chat.id)).state == "waiting"
+        await engine.resume(chat.id)
+        assert (await engine.wait(chat.id)).state == "waiting"
+        assert said(model.requests[-1].messages) == [("user", SUMMARY_PREFIX + "short"), ("user", "hello")]
+
+
+async def test_a_summary_request_that_is_too_long_is_folded_in_pieces(
+    open_engine: OpenEngine, strict_model: MakeModel
+) -> None:
+    """Each piece is told together with the summary of those before it, so that nothing is lost on the way."""
+    model = strict_model(
+        [*("x" * 1000 for _ in range(8)), TOO_LONG, narrow(5000, lambda _: "done")],
+        summary=narrow(5000, lambda request: f"S{len(request.messages)}"),
+    )
+    async with open_engine(model, settings=quick()) as engine:
+        chat = await engine.create_chat()
+        for number in range(8):
+            await engine.ask(chat.id, f"{number}" * 100)
+        assert (await engine.ask(chat.id, "and now?")).text == "done"
+        summaries = [request for request in model.requests if request.purpose == "summary"]
+        fitting = [request for request in summaries if size_of(request) <= 5000]
+        assert len(fitting) > 1
+        told = "".join(message.text for request in fitting for message in request.messages)
+        assert all(f"{number}" * 100 in told for number in range(8))
+        assert all(request.messages[0].text.startswith(SUMMARY_PREFIX) for request in fitting[1:])
+        assert await phases(engine, chat.id) == FULL
+
+
+async def test_a_compaction_takes_a_bounded_number_of_requests(
+    open_engine: OpenEngine, strict_model: MakeModel
+) -> None:
+    model = strict_model([*("x" * 500 for _ in range(40)), TOO_LONG], summary=narrow(1400, lambda _: "short"))
+    async with open_engine(model, settings=quick()) as engine:
+        chat = await engine.create_chat()
+        for number in range(40):
+            await engine.ask(chat.id, f"{number:03}" * 100)
+        failed = (await engine.ask(chat.id, "and now?")).chat
+        assert (failed.state, failed.last_error and failed.last_error.kind) == ("error", "context_overflow")
+        assert purposes(model).count("summary") == MOST_REQUESTS
+
+
+async def test_a_single_result_that_is_too_long_for_any_request_is_shortened_for_the_summary_only(
+    open_engine: OpenEngine, strict_model: MakeModel
+) -> None:
+    @tool
+    async def read() -> str:
+        """Read a lot."""
+        return "begin " + "x" * 30_000 + " end"
+
+    model = strict_model(
+        [Reply("", calls=[Call("read", {})]), narrow(5000, str), narrow(5000, lambda _: "done")],
+        summary=narrow(5000, lambda _: "short"),
+    )
+    async with open_engine(model, settings=quick(), tools=[read]) as engine:
+        chat = await engine.create_chat()
+        assert (await engine.ask(chat.id, "read it")).text == "done"
+        written = next(r for r in model.requests if r.purpose == "summary" and size_of(r) <= 5000)
+        outputs = [message.result.output for message in written.messages if message.result]
+        assert all("begin" in output and "end" in output and "left out" in output for output in outputs)
+        stored = [message.result.output for message in await engine.messages(chat.id) if message.result]
+        assert [len(output) for output in stored] == [30_010]
+
+
+async def test_with_compaction_off_an_overflow_ends_in_error_at_once(
+    open_engine: OpenEngine, strict_model: MakeModel
+) -> None:
+    model = strict_model(["hi", TOO_LONG])
+    async with open_engine(model, settings=quick(compaction=CompactionPolicy(threshold_percent=100))) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, "hello")
+        assert (await engine.ask(chat.id, "again")).chat.state == "error"
+        assert purposes(model) == ["step", "step"]
+
+
+async def test_while_the_step_waits_for_room_a_failure_that_may_pass_is_tried_again(
+    open_engine: OpenEngine, strict_model: MakeModel
+) -> None:
+    clock = ManualClock()
+    summaries = iter([Reply(error=ModelError("overloaded")), "short"])
+    model = strict_model(["hi", TOO_LONG, "done"], summary=lambda _: next(summaries))
+    async with open_engine(model, settings=quick(), clock=clock) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, "hello")
+        await engine.send_message(chat.id, "again")
+        retry = await seen(engine, chat.id, "retry")
+        assert (retry.delay, retry.error.kind) == (1, "overloaded")
+        await pass_time(clock, 1)
+        assert (await engine.wait(chat.id)).state == "waiting"
+        assert purposes(model) == ["step", "step", "summary", "summary", "step"]
+
+
+async def test_an_interrupt_while_room_is_made_settles_and_the_words_are_answered_later(
+    open_engine: OpenEngine, strict_model: MakeModel
+) -> None:
+    silent = Started(Reply(stall_after=0))
+    model = strict_model(["hi", TOO_LONG, "done"], summary=silent)
+    async with open_engine(model, settings=quick()) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, "hello")
+        await engine.send_message(chat.id, "again")
+        await silent.asked.wait()
+        await engine.interrupt(chat.id)
+        assert (await engine.wait(chat.id)).state == "interrupted"
+        usage = (await engine.get_chat(chat.id)).usage
+        assert usage.compaction is not None
+        assert usage.compaction.partial
+        await engine.resume(chat.id)
+        assert (await engine.wait(chat.id)).state == "waiting"
+        assert said(model.requests[-1].messages)[-1] == ("user", "again")
+
+
+async def test_a_worker_that_dies_between_the_pieces_leaves_a_compaction_that_another_does_once(
+    database: Any, strict_model: MakeModel
+) -> None:
+    """Nothing of a compaction is stored before all of it is folded."""
+    reached = anyio.Event()
+
+    def first(request: ModelRequest) -> Reply | str:
+        if request.messages[0].text.startswith(SUMMARY_PREFIX):
+            reached.set()
+            return Reply(stall_after=0)
+        return TOO_LONG if size_of(request) > 3000 else "one"
+
+    dying = strict_model([*("x" * 1000 for _ in range(4)), TOO_LONG], summary=first)
+    async with Engine(stored_at(database), model=dying, settings=quick(shutdown_grace=0)) as engine:
+        chat = await engine.create_chat()
+        for number in range(4):
+            await engine.ask(chat.id, f"question {number}")
+        await engine.send_message(chat.id, "and now?")
+        await reached.wait()
+    heir = strict_model(["done"], summary=narrow(3000, lambda _: "two"))
+    async with Engine(stored_at(database), model=heir, settings=quick()) as engine:
+        assert (await engine.wait(chat.id)).state == "waiting"
+        stored = [phase for phase in await phases(engine, chat.id) if phase == "stored"]
+        assert stored == ["stored"]
+        assert [made.summary for made in await engine.compactions(chat.id)] == [SUMMARY_PREFIX + "two"]
+        assert said(heir.requests[-1].messages)[-1] == ("user", "and now?")
+        assert (await engine.verify(chat.id)).ok
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    window=st.integers(0, 4000),
+    lengths=st.lists(st.integers(1, 3000), min_size=1, max_size=4),
+    output=st.integers(0, 5000),
+    own_limit=st.sampled_from([None, 10, 1000]),
+)
+async def test_whatever_the_window_every_turn_comes_to_rest_within_few_requests(
+    window: int, lengths: list[int], output: int, own_limit: int | None
+) -> None:
+    @tool
+    async def read() -> str:
+        """Read something."""
+        return "y" * output
+
+    def step(request: ModelRequest) -> Reply:
+        read_already = request.messages[-1].role == "tool"
+        return Reply("z" * 50, calls=() if read_already else [Call("read", {})], usage=(size_of(request) // 4, 1))
+
+    model = ScriptedModel(narrow(window, step), summary=narrow(window, lambda _: "s" * 30), context_limit=own_limit)
+    most = len(lengths) * 8 * (MOST_REQUESTS + 2)
+    async with Engine("sqlite://", model=model, tools=[read], settings=quick(max_steps=4)) as engine:
+        chat = await engine.create_chat()
+        for length in lengths:
+            with anyio.fail_after(30):
+                rested = (await engine.ask(chat.id, "w" * length)).chat
+            assert rested.state in {"waiting", "error"}
+            if rested.state == "error":
+                assert rested.last_error is not None
+                assert rested.last_error.kind == "context_overflow"
+        assert len(model.requests) <= most
+        per_step = [event.step for event in await log(engine, chat.id) if getattr(event, "phase", "") == "stored"]
+        assert len(per_step) == len(set(per_step))
+        assert (await engine.verify(chat.id)).ok

@@ -1,0 +1,78 @@
+"""Who acted, which model answered and with what is in the chain, and no rewrite of it goes unseen."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from turnwise import Engine, Settings, tool
+from turnwise.providers.protocol import ModelPart
+from turnwise.providers.scripted import Reply, ScriptedModel
+from turnwise.states.digests import digest
+from turnwise.states.usage import Usage
+
+
+@tool
+async def look() -> str:
+    """Look."""
+    return "seen"
+
+
+def _parts() -> list[ModelPart]:
+    finish = ModelPart(
+        "finish", stop_reason="stop", usage=Usage(input_tokens=3), metadata={"reason": "stop", "response_id": "resp-7"}
+    )
+    return [ModelPart("text_delta", text="hello"), finish]
+
+
+async def test_an_answer_says_which_model_gave_it_and_with_what_it_was_asked() -> None:
+    model = ScriptedModel([Reply(parts=_parts())])
+    async with Engine("sqlite://", model=model, tools=[look]) as engine:
+        chat = await engine.create_chat()
+        asked, answer = (await engine.ask(chat.id, "hi")).messages
+        assert (answer.agent, answer.model, answer.provider) == ("default", model.name, model.provider)
+        assert (answer.response_id, answer.finish_reason) == ("resp-7", "stop")
+        assert answer.usage == Usage(input_tokens=3)
+        offered = [[spec.name, spec.description, dict(spec.schema)] for spec in model.requests[0].tools]
+        assert answer.tools_digest == digest(offered)
+        assert (asked.agent, asked.model, asked.usage) == (None, None, None)
+
+
+@pytest.mark.parametrize("field", ["agent", "model", "provider", "response_id", "finish_reason", "tools_digest"])
+async def test_another_origin_is_found(tmp_path: Path, field: str) -> None:
+    path = tmp_path / "chats.db"
+    async with Engine(f"sqlite:///{path}", model=ScriptedModel([Reply(parts=_parts())]), tools=[look]) as engine:
+        chat = await engine.create_chat()
+        answer = (await engine.ask(chat.id, "hi")).messages[-1]
+        with closing(sqlite3.connect(path, isolation_level=None)) as on:
+            sql = "UPDATE messages SET body = json_set(body, ?, 'forged') WHERE id = ?"
+            on.execute(sql, (f"$.{field}", answer.id))
+        assert (await engine.verify(chat.id)).place == f"messages[{answer.id}].body|salt"
+
+
+async def test_what_a_worker_does_inside_a_clients_commit_is_done_in_its_name() -> None:
+    async with Engine("sqlite://", model=ScriptedModel(["hello"])) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, "hi", actor="user:ann")
+        actors: dict[str, Any] = {record.trigger: record.actor for record in await engine.audit(chat.id)}
+        assert actors["send_message"] == "user:ann"
+        assert all(actors[trigger].startswith("worker:") for trigger in ("claimed", "attempt_started", "step_finished"))
+        assert len({actors[trigger] for trigger in ("claimed", "attempt_started", "step_finished")}) == 1
+
+
+async def test_a_partial_answer_says_where_it_comes_from() -> None:
+    model = ScriptedModel([Reply("a long answer", chunks=["a ", "long ", "answer"], stall_after=2)])
+    async with Engine("sqlite://", model=model, settings=Settings(coalesce=0)) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "hi")
+        async for event in engine.events(chat.id):
+            if event.kind == "part":
+                break
+        await engine.interrupt(chat.id)
+        await engine.wait(chat.id)
+        (answer,) = [message for message in await engine.messages(chat.id) if message.role == "assistant"]
+        assert (answer.partial, answer.model, answer.provider) == (True, model.name, model.provider)

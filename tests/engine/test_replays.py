@@ -1,0 +1,153 @@
+"""The same request again: it is answered with what it did the first time, whatever has become of the chat."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from witness import told, untouched
+
+from turnwise import (
+    ChatArchived,
+    ClientTool,
+    ConflictingReplay,
+    DeadlineExpired,
+    Engine,
+    MessageNotFound,
+    Settings,
+    ToolResult,
+)
+from turnwise.providers.scripted import Call, Reply
+from turnwise.testing.clock import ManualClock
+
+ASK = ClientTool("ask_user", "Ask the user.", {"type": "object"})
+PICK = ClientTool("pick_file", "Pick a file.", {"type": "object"}, deadline=60)
+YES = [ToolResult("call_1", "yes")]
+ALONE = Settings(run_worker=False)
+
+
+async def asked(engine: Engine, tool: ClientTool = ASK) -> str:
+    """Return a chat whose model has asked the client."""
+    chat = await engine.create_chat(client_tools=[tool])
+    assert (await engine.ask(chat.id, "go")).chat.state == "requires_action"
+    return chat.id
+
+
+async def test_an_archived_chat_answers_a_repeated_request_with_the_first_receipt(
+    open_engine: Any, strict_model: Any
+) -> None:
+    async with open_engine(strict_model([Reply(calls=[Call("ask_user", {})]), "done", "again", "anew"])) as engine:
+        chat_id = await asked(engine)
+        submitted = await engine.submit_tool_results(chat_id, YES)
+        await engine.wait(chat_id)
+        sent = await engine.send_message(chat_id, "more", client_id="a")
+        await engine.wait(chat_id)
+        await engine.edit_message(chat_id, sent.message_id, "less", client_id="b")
+        await engine.wait(chat_id)
+        archived = await engine.archive(chat_id)
+        async with untouched(engine, chat_id):
+            again = await engine.submit_tool_results(chat_id, YES)
+            assert (again.receipt_id, again.replayed) == (submitted.receipt_id, True)
+            message = await engine.send_message(chat_id, "more", client_id="a")
+            assert (message.message_id, message.replayed, message.seq) == (sent.message_id, True, sent.seq)
+            assert await engine.edit_message(chat_id, sent.message_id, "less", client_id="b") == archived
+            with pytest.raises(ConflictingReplay):
+                await engine.submit_tool_results(chat_id, [ToolResult("call_1", "no")])
+            with pytest.raises(ChatArchived):
+                await engine.submit_tool_results(chat_id, [ToolResult("call_2", "yes")])
+            with pytest.raises(MessageNotFound):
+                await engine.edit_message(chat_id, sent.message_id, "less", client_id="c")
+
+
+async def test_open_calls_of_an_archived_chat_take_no_result(open_engine: Any, strict_model: Any) -> None:
+    async with open_engine(strict_model([Reply(calls=[Call("ask_user", {})]), "done"])) as engine:
+        chat_id = await asked(engine)
+        await engine.archive(chat_id)
+        async with untouched(engine, chat_id):
+            with pytest.raises(ChatArchived):
+                await engine.submit_tool_results(chat_id, YES)
+
+
+async def test_a_repeated_edit_changes_nothing_and_another_one_conflicts(open_engine: Any, strict_model: Any) -> None:
+    """The message that it names is gone since the first time."""
+    async with open_engine(strict_model(["one", "two"])) as engine:
+        chat = await engine.create_chat()
+        first = (await engine.ask(chat.id, "hello")).messages[0]
+        await engine.edit_message(chat.id, first.id, "good day", client_id="e")
+        await engine.wait(chat.id)
+        async with untouched(engine, chat.id):
+            again = await engine.edit_message(chat.id, first.id, "good day", client_id="e")
+            assert again == await engine.get_chat(chat.id)
+            for message_id, content in ((first.id, "good night"), ("m404", "good day")):
+                with pytest.raises(ConflictingReplay):
+                    await engine.edit_message(chat.id, message_id, content, client_id="e")
+            with pytest.raises(ConflictingReplay):
+                await engine.send_message(chat.id, "good day", client_id="e")
+            with pytest.raises(MessageNotFound):
+                await engine.edit_message(chat.id, first.id, "good day")
+            with pytest.raises(MessageNotFound):
+                await engine.edit_message(chat.id, first.id, "good day", client_id="f")
+        assert told(await engine.messages(chat.id)) == ["user: good day", "assistant: two"]
+
+
+async def test_an_edit_that_is_repeated_while_its_message_is_still_there_does_not_cut_again(
+    open_engine: Any, strict_model: Any
+) -> None:
+    async with open_engine(strict_model(["one", "two", "three"])) as engine:
+        chat = await engine.create_chat()
+        first = (await engine.ask(chat.id, "hello")).messages[0]
+        sent = await engine.send_message(chat.id, "x", client_id="k")
+        await engine.wait(chat.id)
+        with pytest.raises(ConflictingReplay):
+            await engine.edit_message(chat.id, first.id, "x", client_id="k")
+        assert told(await engine.messages(chat.id))[2:] == ["user: x", "assistant: two"]
+        assert (await engine.messages(chat.id))[2].id == sent.message_id
+
+
+async def test_a_result_after_its_deadline_is_refused_though_no_worker_lives(
+    open_engine: Any, strict_model: Any
+) -> None:
+    clock = ManualClock()
+    model = strict_model([Reply(calls=[Call("pick_file", {})]), "I go on"])
+    async with open_engine(model, clock=clock) as engine:
+        chat_id = await asked(engine, PICK)
+    async with open_engine(model, clock=clock, settings=ALONE) as alone:
+        await clock.advance(3600)
+        for _ in range(2):
+            with pytest.raises(DeadlineExpired) as refused:
+                await alone.submit_tool_results(chat_id, YES)
+            assert refused.value.call_ids == ("call_1",)
+        assert (await alone.get_chat(chat_id)).state == "pending"
+        result = (await alone.messages(chat_id))[-1]
+        assert (result.result.outcome, result.synthetic) == ("timed_out", True)
+        assert [record.trigger for record in await alone.audit(chat_id)].count("deadline_passed") == 1
+    async with open_engine(model, clock=clock) as engine:
+        await engine.wait(chat_id)
+        assert (await engine.messages(chat_id))[-1].text == "I go on"
+
+
+async def test_a_late_result_times_out_its_own_call_only(open_engine: Any, strict_model: Any) -> None:
+    clock = ManualClock()
+    model = strict_model([Reply(calls=[Call("pick_file", {}), Call("ask_user", {})]), "I go on"])
+    async with open_engine(model, clock=clock) as engine:
+        chat = await engine.create_chat(client_tools=[ASK, PICK])
+        await engine.ask(chat.id, "go")
+    async with open_engine(model, clock=clock, settings=ALONE) as alone:
+        await clock.advance(61)
+        with pytest.raises(DeadlineExpired) as refused:
+            await alone.submit_tool_results(chat.id, [*YES, ToolResult("call_2", "yes")])
+        assert refused.value.call_ids == ("call_1",)
+        still = await alone.get_chat(chat.id)
+        assert (still.state, [call.call_id for call in still.open_calls]) == ("requires_action", ["call_2"])
+        await alone.submit_tool_results(chat.id, [ToolResult("call_2", "yes")])
+        assert (await alone.get_chat(chat.id)).state == "pending"
+
+
+async def test_a_result_at_the_last_moment_is_taken(open_engine: Any, strict_model: Any) -> None:
+    clock = ManualClock()
+    model = strict_model([Reply(calls=[Call("pick_file", {})]), "I go on"])
+    async with open_engine(model, clock=clock) as engine:
+        chat_id = await asked(engine, PICK)
+    async with open_engine(model, clock=clock, settings=ALONE) as alone:
+        await clock.advance(59.999)
+        assert not (await alone.submit_tool_results(chat_id, YES)).replayed

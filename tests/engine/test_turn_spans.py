@@ -1,0 +1,244 @@
+"""One turn is one trace, whoever works on it: in this process, in the next one, after a kill."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
+from watching import Gate
+
+from turnwise import ClientTool, CompactionPolicy, Engine, ModelError, RetryPolicy, Settings, ToolResult, Usage, tool
+from turnwise.engine.observers.opentelemetry import OpenTelemetryObserver
+from turnwise.engine.observers.turn_spans import TurnSpan
+from turnwise.providers.scripted import Call, Reply, ScriptedModel
+
+ASK = ClientTool("ask", "Ask.", {"type": "object"})
+
+
+@tool
+async def add(first: int, second: int) -> int:
+    """Add."""
+    return first + second
+
+
+class Traces:
+    """The spans of one process."""
+
+    def __init__(self, **options: Any) -> None:
+        self.exporter = InMemorySpanExporter()
+        self.provider = TracerProvider(**options)
+        self.provider.add_span_processor(SimpleSpanProcessor(self.exporter))
+        self.observer = OpenTelemetryObserver(self.provider)
+
+    @property
+    def spans(self) -> list[ReadableSpan]:
+        return list(self.exporter.get_finished_spans())
+
+    def turns(self) -> list[ReadableSpan]:
+        return [span for span in self.spans if span.name == "invoke_agent"]
+
+
+@pytest.fixture
+def traces() -> Iterator[Traces]:
+    kept = Traces()
+    yield kept
+    kept.provider.shutdown()
+
+
+@pytest.fixture
+def others() -> Iterator[Traces]:
+    kept = Traces()
+    yield kept
+    kept.provider.shutdown()
+
+
+def told(span: ReadableSpan) -> dict[str, Any]:
+    return dict(span.attributes or {})
+
+
+def assert_below(turn: ReadableSpan, spans: list[ReadableSpan]) -> None:
+    """Check that the spans are children of the turn's, within its time."""
+    assert turn.start_time is not None
+    assert turn.end_time is not None
+    for span in spans:
+        assert span.parent is not None
+        assert (span.context.trace_id, span.parent.span_id) == (turn.context.trace_id, turn.context.span_id)
+
+
+async def test_a_turn_is_one_trace_with_its_steps_retries_tools_and_compaction(traces: Traces) -> None:
+    replies = [
+        Reply(error=ModelError("overloaded")),
+        Reply(calls=[Call("add", {"first": 1, "second": 2})], usage=Usage(input_tokens=95, output_tokens=5)),
+        Reply("3", usage=Usage(input_tokens=10, output_tokens=1)),
+    ]
+    settings = Settings(retry=RetryPolicy(first_delay=0.001), compaction=CompactionPolicy(context_limit=100))
+    model = ScriptedModel(replies)
+    async with Engine("sqlite://", model=model, tools=[add], settings=settings, observers=[traces.observer]) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, "1 + 2?")
+    (turn,) = traces.turns()
+    rest = [span for span in traces.spans if span is not turn]
+    assert turn.parent is None
+    assert [span.name for span in rest] == [
+        "chat scripted",
+        "chat scripted",
+        "execute_tool add",
+        *["chat scripted"] * 2,
+    ]
+    assert_below(turn, rest)
+    calls = [told(span) for span in rest if span.name == "chat scripted"]
+    assert [call["turnwise.purpose"] for call in calls] == ["step", "step", "summary", "step"]
+    assert [call.get("error.type") for call in calls] == ["overloaded", None, None, None]
+    assert {(call["gen_ai.provider.name"], call["gen_ai.request.model"]) for call in calls} == {
+        ("scripted", "scripted")
+    }
+    attributes = told(turn)
+    assert attributes["gen_ai.operation.name"] == "invoke_agent"
+    assert attributes["gen_ai.conversation.id"] == chat.id
+    assert (attributes["turnwise.turn"], attributes["turnwise.steps"]) == (1, 2)
+    assert attributes["turnwise.stop_reason"] == "end_turn"
+
+
+async def test_each_turn_has_a_trace_of_its_own_also_one_that_waited(traces: Traces) -> None:
+    gate = Gate()
+    replies = [Reply(calls=[Call("work", {})]), "first", "second", "third"]
+    async with Engine(
+        "sqlite://", model=ScriptedModel(replies), tools=[gate.tool], observers=[traces.observer]
+    ) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "one")
+        await gate.entered.wait()
+        with traces.provider.get_tracer("mine").start_as_current_span("request") as request:
+            await engine.send_message(chat.id, "two")
+        gate.open.set()
+        await engine.wait(chat.id, until=["waiting"])
+        while (await engine.get_chat(chat.id)).turn < 2 or (await engine.get_chat(chat.id)).state != "waiting":
+            await engine.wait(chat.id)
+    first, second = traces.turns()
+    assert first.context.trace_id != second.context.trace_id
+    assert second.parent is not None
+    assert (second.context.trace_id, second.parent.span_id) == (
+        request.get_span_context().trace_id,
+        request.get_span_context().span_id,
+    )
+    last = [span for span in traces.spans if span.name.startswith("chat")][-1]
+    assert_below(second, [last])
+
+
+async def test_another_process_goes_on_with_the_trace(traces: Traces, others: Traces, tmp_path: Path) -> None:
+    """The first asks the client and is closed; the second is told the answer, and ends the turn."""
+    url = f"sqlite:///{tmp_path}/chats.db"
+    model = ScriptedModel([Reply(calls=[Call("ask", {}, id="c1")])])
+    async with Engine(url, model=model, observers=[traces.observer]) as engine:
+        chat = await engine.create_chat(client_tools=[ASK])
+        await engine.ask(chat.id, "go")
+    assert traces.turns() == []
+    async with Engine(url, model=ScriptedModel(["done"]), observers=[others.observer]) as engine:
+        await engine.submit_tool_results(chat.id, [ToolResult("c1", "yes")])
+        await engine.wait(chat.id)
+    (turn,) = others.turns()
+    assert_below(turn, [*traces.spans, *(span for span in others.spans if span is not turn)])
+    assert len(traces.spans) == 1
+    first = traces.spans[0]
+    assert (turn.start_time or 0) <= (first.start_time or 0) < (first.end_time or 0) <= (turn.end_time or 0)
+
+
+KILLED = """
+import anyio, os, sys
+from opentelemetry.sdk.trace import TracerProvider
+from turnwise import Engine, tool
+from turnwise.engine.observers.opentelemetry import OpenTelemetryObserver
+from turnwise.providers.scripted import Call, Reply, ScriptedModel
+
+@tool
+async def work() -> str:
+    "Work."
+    os._exit(9)
+
+async def main():
+    model, observer = ScriptedModel([Reply(calls=[Call("work", {})])]), OpenTelemetryObserver(TracerProvider())
+    async with Engine(sys.argv[1], model=model, tools=[work], observers=[observer]) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, "go")
+
+anyio.run(main)
+"""
+
+
+async def test_a_turn_whose_process_was_killed_still_has_its_span(others: Traces, tmp_path: Path) -> None:
+    """A span that was open in a dead process is nowhere; its ids are in the store."""
+    url = f"sqlite:///{tmp_path}/chats.db"
+    killed = await anyio.run_process([sys.executable, "-c", KILLED, url], check=False)
+    assert killed.returncode == 9, killed.stderr
+    async with Engine(url, model="demo", settings=Settings(run_worker=False)) as engine:
+        (chat_id,) = await engine.chat_ids()
+        known = TurnSpan.stored((await engine._store.facts(chat_id)).turn.trace)
+    async with Engine(url, model=ScriptedModel(["done"]), observers=[others.observer]) as engine:
+        await engine.wait(chat_id)
+    (turn,) = others.turns()
+    assert known is not None
+    assert (turn.context.trace_id, turn.context.span_id) == (known.trace_id, known.span_id)
+    (asked,) = (span for span in others.spans if span is not turn)
+    assert_below(turn, [asked])
+
+
+async def test_a_failure_and_an_interrupt_end_a_turns_span(traces: Traces) -> None:
+    gate = Gate()
+    replies = [
+        Reply(error=ModelError("quota")),
+        Reply(calls=[Call("work", {})]),
+        Reply(calls=[Call("work", {})]),
+        "done",
+    ]
+    async with Engine(
+        "sqlite://", model=ScriptedModel(replies), tools=[gate.tool], observers=[traces.observer]
+    ) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, "one")
+        await engine.resume(chat.id)
+        await gate.entered.wait()
+        await engine.interrupt(chat.id)
+        await engine.wait(chat.id, until=["interrupted"])
+    reasons = [told(span)["turnwise.stop_reason"] for span in traces.turns()]
+    assert reasons == ["error", "interrupted"]
+    assert told(traces.turns()[0])["error.type"] == "quota"
+    assert traces.turns()[0].status.status_code is trace.StatusCode.ERROR
+    assert len({span.context.span_id for span in traces.turns()}) == 2
+
+
+async def test_what_is_not_sampled_is_not_recorded_anywhere(tmp_path: Path, others: Traces) -> None:
+    silent, url = Traces(sampler=ALWAYS_OFF), f"sqlite:///{tmp_path}/chats.db"
+    settings = Settings(run_worker=False)
+    async with Engine(url, model="demo", settings=settings, observers=[silent.observer]) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "hi")
+    async with Engine(url, model=ScriptedModel(["hello"]), observers=[others.observer]) as engine:
+        await engine.wait(chat.id)
+    assert (silent.spans, others.spans) == ([], [])
+
+
+async def test_without_an_observer_nothing_is_stored(tmp_path: Path) -> None:
+    async with Engine(f"sqlite:///{tmp_path}/chats.db", model=ScriptedModel(["hello"])) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, "hi")
+        facts = await engine._store.facts(chat.id)
+    assert (facts.turn.trace, dict(facts.traces)) == (None, {})
+
+
+@pytest.mark.parametrize("stored", ["", "00", "00-xyz-1-1", "01-1-2-3", "00-1", "another observer's"])
+def test_what_another_observer_stored_is_left_alone(stored: str) -> None:
+    assert TurnSpan.stored(stored) is None
+
+
+def test_ids_come_back_as_they_were_stored() -> None:
+    for span in (TurnSpan(1, 2, 1), TurnSpan(2**127, 2**63, 0, 7)):
+        assert TurnSpan.stored(str(span)) == span

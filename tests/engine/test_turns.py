@@ -1,0 +1,301 @@
+"""A message and the turn that answers it: nobody is given another turn's answer, and nobody waits for ever."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+import pytest
+from latch import Latch
+from rich_life import look, rich_life, rich_script
+from watching import log, stored_at
+from witness import told
+
+from turnwise import ChatNotFound, ClientTool, Engine, Event, Settings, ToolResult, TurnResult, fold
+from turnwise.providers.scripted import Call, Reply
+from turnwise.states.events import MessageEvent
+from turnwise.states.usage import NO_USAGE
+from turnwise.testing.clock import ManualClock
+
+ASKS = ClientTool("ask_user", "Ask the user.", {"type": "object"})
+QUICK = Settings(coalesce=0)
+
+
+def echo(request: Any) -> Reply | str:
+    """Answer with what was said, or ask the client."""
+    said = request.messages[-1].text
+    return Reply(calls=[Call("ask_user", {})]) if said == "call" else f"you said {said}"
+
+
+def text_of(events: list[Event]) -> str:
+    return fold(events).messages[-1].text
+
+
+async def turn_after(engine: Engine, chat_id: str, seq: int) -> list[Event]:
+    """Return the events after a number, up to the end of a turn."""
+    events = []
+    async for event in engine.events(chat_id, after=seq):
+        events.append(event)
+        if event.kind == "turn_finished":
+            break
+    return events
+
+
+# What carries a number
+
+
+async def test_a_second_message_is_answered_by_the_second_turn(open_engine: Any, strict_model: Any) -> None:
+    async with open_engine(strict_model(echo), settings=QUICK) as engine:
+        chat = await engine.create_chat()
+        for word in ("one", "two", "three"):
+            receipt = await engine.send_message(chat.id, word)
+            events = await turn_after(engine, chat.id, receipt.seq)
+            assert text_of(events) == f"you said {word}"
+            first = events[0]
+            assert isinstance(first, MessageEvent)
+            assert first.message.id == receipt.message_id
+            assert (await engine.get_chat(chat.id)).last_seq == events[-1].seq
+
+
+async def test_the_number_of_a_receipt_survives_a_replay_and_another_process(
+    open_engine: Any, strict_model: Any
+) -> None:
+    async with open_engine(strict_model(echo), settings=QUICK) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, "one")
+        receipt = await engine.send_message(chat.id, "two", client_id="k")
+        whole = await turn_after(engine, chat.id, receipt.seq)
+        await engine.ask(chat.id, "three")
+    async with open_engine(strict_model([])) as later:
+        again = await later.send_message(chat.id, "two", client_id="k")
+        assert (again.replayed, again.seq) == (True, receipt.seq)
+        assert await turn_after(later, chat.id, again.seq) == whole
+        assert [event async for event in later.stream(chat.id, "two", client_id="k")] == whole
+
+
+async def test_every_chat_that_is_returned_tells_its_last_number(open_engine: Any, strict_model: Any) -> None:
+    async with open_engine(strict_model(echo), settings=QUICK) as engine:
+        chat = await engine.create_chat()
+        assert chat.last_seq == len(await log(engine, chat.id))
+        chats = [(await engine.ask(chat.id, "one")).chat, await engine.rename(chat.id, "new")]
+        chats += [await engine.get_chat(chat.id), (await engine.list_chats()).items[0], await engine.wait(chat.id)]
+        assert {each.last_seq for each in chats} == {len(await log(engine, chat.id))}
+
+
+# The turn of a message that waits
+
+
+async def test_a_message_that_waits_is_streamed_from_its_own_turn_on(open_engine: Any, strict_model: Any) -> None:
+    latch = Latch()
+    replies = [Reply("answer 1", first_delay=1), "answer 2", "answer 3"]
+    streamed: dict[str, list[Event]] = {}
+    async with open_engine(strict_model(replies, sleep=latch.pass_through)) as engine:
+        chat = await engine.create_chat()
+
+        async def stream(word: str) -> None:
+            streamed[word] = [event async for event in engine.stream(chat.id, word)]
+
+        async with anyio.create_task_group() as tasks:
+            for word in ("one", "two", "three"):
+                tasks.start_soon(stream, word)
+                await anyio.wait_all_tasks_blocked()
+            await latch.entered.wait()
+            latch.open()
+        for number, word in enumerate(("one", "two", "three"), start=1):
+            events = streamed[word]
+            assert told(fold(events).messages) == [f"user: {word}", f"assistant: answer {number}"]
+            assert (events[0].kind, events[-1].kind) == ("message", "turn_finished")
+            assert {event.turn for event in events if event.kind == "turn_finished"} == {number}
+
+
+async def test_two_who_ask_at_once_are_each_given_their_own_answer(open_engine: Any, strict_model: Any) -> None:
+    results: dict[str, TurnResult] = {}
+    async with open_engine(strict_model(echo), settings=Settings(queue_limit=50)) as engine:
+        chat = await engine.create_chat()
+
+        async def ask(word: str) -> None:
+            results[word] = await engine.ask(chat.id, word)
+
+        async with anyio.create_task_group() as tasks:
+            for number in range(20):
+                tasks.start_soon(ask, f"w{number}")
+        assert len(results) == 20
+        for word, result in results.items():
+            assert result.text == f"you said {word}"
+            assert told(result.messages) == [f"user: {word}", f"assistant: you said {word}"]
+            assert (result.stop_reason, result.message_state) == ("end_turn", "taken")
+            assert result.usage == NO_USAGE.marked_partial()
+
+
+async def test_one_who_asks_in_another_process_is_answered_there(open_engine: Any, strict_model: Any) -> None:
+    async with (
+        open_engine(strict_model(echo)) as _,
+        open_engine(strict_model([]), settings=Settings(run_worker=False)) as elsewhere,
+    ):
+        chat = await elsewhere.create_chat()
+        assert (await elsewhere.ask(chat.id, "one")).text == "you said one"
+        assert (await elsewhere.ask(chat.id, "two")).text == "you said two"
+
+
+async def test_a_message_that_interrupts_is_streamed_from_its_own_turn_on(open_engine: Any, strict_model: Any) -> None:
+    latch = Latch()
+    replies = [Reply("never", chunks=["nev", "er"], delay=1), "answer 2"]
+    async with open_engine(strict_model(replies, sleep=latch.pass_through), settings=QUICK) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "one")
+        await latch.entered.wait()
+        events = [event async for event in engine.stream(chat.id, "two", when_busy="interrupt")]
+        assert told(fold(events).messages) == ["user: two", "assistant: answer 2"]
+
+
+# What ends it otherwise
+
+
+async def test_a_message_behind_a_client_call_says_that_it_waits(open_engine: Any, strict_model: Any) -> None:
+    async with open_engine(strict_model(echo)) as engine:
+        chat = await engine.create_chat(client_tools=[ASKS])
+        asked = await engine.ask(chat.id, "call")
+        assert (asked.chat.state, asked.message_state, asked.stop_reason) == ("requires_action", "taken", None)
+        assert [call.name for call in asked.open_calls] == ["ask_user"]
+        behind = await engine.ask(chat.id, "two")
+        assert (behind.message_state, behind.messages, behind.text) == ("queued", [], "")
+        assert behind.open_calls == []
+        assert [call.name for call in behind.chat.open_calls] == ["ask_user"]
+        assert [event async for event in engine.stream(chat.id, "three")] == []
+        await engine.submit_tool_results(chat.id, [ToolResult(asked.open_calls[0].call_id, "yes")])
+        await engine.wait(chat.id, until=["waiting"])
+        assert told(await engine.messages(chat.id))[-4:] == [
+            *("user: two", "assistant: you said two"),
+            *("user: three", "assistant: you said three"),
+        ]
+
+
+@pytest.mark.parametrize("way", ["interrupted", "queued behind", "deleted", "edited", "edited while queued", "failed"])
+async def test_who_asks_is_answered_whatever_becomes_of_the_message(
+    open_engine: Any, strict_model: Any, way: str
+) -> None:
+    latch = Latch()
+    first: Any = Reply("never", chunks=["nev", "er"], delay=1)
+    if way == "failed":
+        first = Reply("x", first_delay=1, error=ValueError("broken"), error_after=1)
+    results: list[TurnResult] = []
+    async with open_engine(strict_model([first, "again", "more"], sleep=latch.pass_through), settings=QUICK) as engine:
+        chat = await engine.create_chat()
+
+        async def ask(word: str) -> None:
+            results.append(await engine.ask(chat.id, word))
+
+        async with anyio.create_task_group() as tasks:
+            if way in {"queued behind", "deleted", "edited while queued"}:
+                one = (await engine.send_message(chat.id, "one")).message_id
+                await latch.entered.wait()
+            tasks.start_soon(ask, "two")
+            await latch.entered.wait()
+            await anyio.wait_all_tasks_blocked()
+            assert results == []
+            match way:
+                case "interrupted" | "queued behind":
+                    await engine.interrupt(chat.id)
+                case "deleted":
+                    (queued,) = await engine.queued(chat.id)
+                    await engine.delete_queued(chat.id, queued.id)
+                case "edited":
+                    (message,) = await engine.messages(chat.id)
+                    await engine.edit_message(chat.id, message.id, "other")
+                case "edited while queued":
+                    await engine.edit_message(chat.id, one, "other")
+                case _:
+                    latch.open()
+        (result,) = results
+        expected = {
+            "interrupted": ("taken", "interrupted", ["user: two", "assistant: nev"]),
+            "queued behind": ("queued", None, []),
+            "failed": ("taken", "error", ["user: two"]),
+            "edited": ("removed", None, []),
+        }
+        state, reason, messages = expected.get(way, ("removed", None, []))
+        assert (result.message_state, result.stop_reason) == (state, reason)
+        assert told(result.messages) == messages
+        latch.open()
+        await engine.wait(chat.id)
+
+
+async def test_who_gives_up_waiting_leaves_the_turn_alone(open_engine: Any, strict_model: Any) -> None:
+    latch = Latch()
+    async with open_engine(strict_model([Reply("late", first_delay=1)], sleep=latch.pass_through)) as engine:
+        chat = await engine.create_chat()
+        with pytest.raises(TimeoutError):
+            await engine.ask(chat.id, "one", timeout=0.05)
+        latch.open()
+        await engine.wait(chat.id)
+        assert told(await engine.messages(chat.id)) == ["user: one", "assistant: late"]
+
+
+# A transcript and the number it ends with
+
+
+async def test_a_transcript_is_what_all_events_so_far_fold_to_at_every_moment(
+    open_engine: Any, strict_model: Any
+) -> None:
+    """And going on from it gives what reading from the beginning gives: nothing is lost, nothing told twice."""
+    clock = ManualClock()
+    model = strict_model(rich_script(), context_limit=100)
+    taken = []
+    async with open_engine(model, settings=QUICK, tools=[look], clock=clock) as engine:
+
+        async def take(chat_id: str) -> None:
+            async for event in engine.events(chat_id):
+                transcript = await engine.transcript(chat_id)
+                assert transcript.seq >= event.seq
+                taken.append(transcript)
+
+        chat_id = ""
+        async with anyio.create_task_group() as tasks:
+            created = engine.create_chat
+
+            async def create_chat(**options: Any) -> Any:
+                chat = await created(**options)
+                tasks.start_soon(take, chat.id)
+                return chat
+
+            engine.create_chat = create_chat
+            chat_id = await rich_life(engine, clock)
+            end = await engine.transcript(chat_id)
+            while taken[-1].seq < end.seq or len(taken) < end.seq:
+                await anyio.lowlevel.checkpoint()
+            tasks.cancel_scope.cancel()
+        whole = await log(engine, chat_id)
+        assert end == fold(whole)
+        numbers = {transcript.seq for transcript in taken}
+        assert len(numbers) > 10
+        assert any(transcript.live for transcript in taken)
+        for transcript in taken:
+            assert transcript == fold(whole[: transcript.seq])
+        for transcript in taken:
+            rest = await log(engine, chat_id, after=transcript.seq)
+            assert rest == whole[transcript.seq :]
+            assert fold(rest, transcript) == end
+
+
+async def test_a_transcript_of_nobody_is_not_found(open_engine: Any, strict_model: Any) -> None:
+    async with open_engine(strict_model([])) as engine:
+        with pytest.raises(ChatNotFound):
+            await engine.transcript("nobody")
+
+
+async def test_a_transcript_shows_a_reply_whose_worker_died(open_engine: Any, strict_model: Any, database: Any) -> None:
+    latch = Latch()
+    model = strict_model([Reply("Hello", chunks=["Hel", "lo"], delay=1)], sleep=latch.pass_through)
+    async with open_engine(model, settings=Settings(coalesce=0, shutdown_grace=0)) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "hi")
+        await latch.entered.wait()
+        async for event in engine.events(chat.id):
+            if event.kind == "part":
+                break
+        assert (await engine.transcript(chat.id)).live_text == "Hel"
+    store = stored_at(database)
+    async with open_engine(model, store=store, settings=Settings(run_worker=False)) as elsewhere:
+        transcript = await elsewhere.transcript(chat.id)
+        assert (transcript.state, transcript.live_text) == ("pending", "Hel")
+        assert transcript == fold(await log(elsewhere, chat.id))

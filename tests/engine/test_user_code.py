@@ -1,0 +1,366 @@
+"""Whatever user code raises is the failure of that one call: the engine lives, and every other chat ends its turn."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Callable, Sequence
+from datetime import datetime
+from typing import Any
+
+import anyio
+import pytest
+from watching import Delegate, log, stored_at
+
+from turnwise import (
+    ChatState,
+    CompactionPolicy,
+    Engine,
+    ModelError,
+    ModelReply,
+    ModelRequest,
+    RetryPolicy,
+    Settings,
+    ToolContext,
+    tool,
+)
+from turnwise.engine.observation import Observer
+from turnwise.engine.user_code import UserCalls, UserCodeError, described, guarded, is_the_programs
+from turnwise.providers.scripted import Call, Reply, ScriptedModel
+from turnwise.states.errors import StoreError
+
+
+class Mute(Exception):
+    """An exception whose text cannot be had."""
+
+    def __str__(self) -> str:
+        raise SystemExit("no text either")
+
+    __repr__ = __str__
+
+
+async def inner_task_is_cancelled() -> None:
+    task = asyncio.ensure_future(asyncio.sleep(3600))
+    await asyncio.sleep(0)
+    task.cancel()
+    await task
+
+
+Fault = Callable[[], BaseException]
+
+RAISED: dict[str, Fault] = {
+    "ValueError": lambda: ValueError("v"),
+    "Mute": Mute,
+    "CancelledError": asyncio.CancelledError,
+    "SystemExit": lambda: SystemExit(2),
+    "KeyboardInterrupt": KeyboardInterrupt,
+    "GeneratorExit": GeneratorExit,
+    "BaseExceptionGroup": lambda: BaseExceptionGroup("many", [SystemExit(1), asyncio.CancelledError()]),
+    "StopIteration": StopIteration,
+    "StopAsyncIteration": StopAsyncIteration,
+    "BaseException": lambda: BaseException("b"),
+    "RecursionError": RecursionError,
+}
+BAD = "bad"
+"""What a message says whose chat comes to grief."""
+
+
+def is_bad(request: ModelRequest) -> bool:
+    return any(message.text == BAD for message in request.messages)
+
+
+class RaisingModel(ScriptedModel):
+    """A model that raises in chats that are told so: at once, after a part, or in its summary."""
+
+    def __init__(self, fault: Fault, where: str) -> None:
+        super().__init__(lambda _: Reply("fine", usage=(90, 1) if where in ("generate", "strategy") else None))
+        self.fault, self.where = fault, where
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[Any]:
+        if is_bad(request) and self.where == "stream":
+            raise self.fault()
+        count = 0
+        async for part in super().stream(request):
+            yield part
+            count += 1
+            if is_bad(request) and self.where == "midway":
+                raise self.fault()
+            if is_bad(request) and self.where == "inner":
+                await inner_task_is_cancelled()
+
+    async def generate(self, request: ModelRequest) -> ModelReply:
+        if is_bad(request) and self.where == "generate":
+            raise self.fault()
+        return await super().generate(request)
+
+
+def raise_if_bad(said: str, fault: Fault) -> None:
+    if said == BAD:
+        raise fault()
+
+
+def last_words(messages: Sequence[Any]) -> str:
+    return next((message.text for message in messages if message.role == "user" and not message.synthetic), "")
+
+
+def with_tool(fault: Fault, *, blocks: bool) -> dict[str, Any]:
+    async def work(what: str) -> str:
+        """Work."""
+        raise_if_bad(what, fault)
+        return "done"
+
+    def blocking(what: str) -> str:
+        """Work in a thread."""
+        raise_if_bad(what, fault)
+        return "done"
+
+    def answer(request: ModelRequest) -> Reply:
+        if request.messages[-1].role == "tool":
+            return Reply("fine")
+        return Reply(calls=[Call("work", {"what": request.messages[-1].text})])
+
+    return {"model": ScriptedModel(answer), "tools": [tool(name="work")(blocking if blocks else work)]}
+
+
+def with_reminder(fault: Fault) -> dict[str, Any]:
+    bad: set[str] = set()
+
+    def remind(state: Any) -> Sequence[str]:
+        if state.chat_id in bad:
+            raise fault()
+        return []
+
+    def prepare(messages: Any, context: Any) -> None:
+        if last_words(messages) == BAD:
+            bad.add(context.chat_id)
+
+    return {"reminders": [remind], "prepare_messages": prepare}
+
+
+def with_strategy(fault: Fault) -> dict[str, Any]:
+    async def strategy(messages: Any, _budget: Any) -> None:
+        raise_if_bad(last_words(messages), fault)
+
+    return {"strategy": strategy}
+
+
+def with_rule(fault: Fault) -> dict[str, Any]:
+    def rule(messages: Any, _budget: Any) -> bool:
+        raise_if_bad(last_words(messages), fault)
+        return False
+
+    return {"should_compact": rule}
+
+
+def with_observer(fault: Fault) -> dict[str, Any]:
+    class Raising(Observer):
+        def transitioned(self, decision: Any) -> None:
+            raise fault()
+
+        def running(self, chats: int) -> None:
+            raise fault()
+
+        def model_called(self, call: Any) -> Any:
+            def ended() -> None:
+                raise fault()
+
+            return ended
+
+    return {"observers": [Raising()]}
+
+
+def with_clock(fault: Fault) -> dict[str, Any]:
+    class Broken:
+        def now(self) -> datetime:
+            raise fault()
+
+        def call_later(self, seconds: float, callback: Any) -> Any:
+            raise fault()
+
+    return {"clock": Broken()}
+
+
+COMPONENTS: dict[str, Callable[[Fault], dict[str, Any]]] = {
+    **dict.fromkeys(("stream", "midway", "inner", "generate"), lambda _: {}),
+    "tool": lambda fault: with_tool(fault, blocks=False),
+    "blocking tool": lambda fault: with_tool(fault, blocks=True),
+    "reminder": with_reminder,
+    "prepare_messages": lambda fault: {"prepare_messages": lambda messages: raise_if_bad(last_words(messages), fault)},
+    "strategy": with_strategy,
+    "should_compact": with_rule,
+    "observer": with_observer,
+    "clock": with_clock,
+}
+"""Options of an engine in which one component raises, in the chats that are told so."""
+
+
+def parts(where: str, fault: Fault) -> dict[str, Any]:
+    return {"model": RaisingModel(fault, where), **COMPONENTS[where](fault)}
+
+
+HARMLESS = {"observer", "clock", "strategy", "generate", "should_compact"}
+"""What fails here is told in the log, or as a compaction that failed: the turn goes on."""
+ANSWERED = {"tool", "blocking tool"}
+"""The model sees what fails here as a result, and goes on."""
+
+
+@pytest.mark.parametrize("fault", RAISED)
+@pytest.mark.parametrize("where", COMPONENTS)
+async def test_whatever_a_component_raises_is_the_failure_of_that_one_call(where: str, fault: str) -> None:
+    options = parts(where, RAISED[fault])
+    policy = CompactionPolicy(
+        context_limit=None if where in ANSWERED else 100,
+        strategy=options.pop("strategy", None),
+        should_compact=options.pop("should_compact", None),
+    )
+    settings = Settings(compaction=policy, retry=RetryPolicy(attempts=1), coalesce=0, shutdown_grace=0)
+    async with Engine("sqlite://", settings=settings, **options) as engine:
+        bad, good = await engine.create_chat(), await engine.create_chat()
+        await engine.send_message(bad.id, BAD)
+        await engine.send_message(good.id, "good")
+        ended = await engine.wait(bad.id, timeout=15)
+        assert (await engine.wait(good.id, timeout=15)).stop_reason == "end_turn"
+        if where in HARMLESS | ANSWERED:
+            assert (ended.state, ended.stop_reason) == (ChatState.waiting, "end_turn")
+        else:
+            assert ended.state is ChatState.error
+            assert ended.last_error is not None
+            raised = "CancelledError" if where == "inner" else type(RAISED[fault]()).__name__
+            assert raised in ended.last_error.message or "Stop" in raised
+        if where in ANSWERED:
+            (answer,) = [m.result for m in await engine.messages(bad.id) if m.result is not None]
+            assert answer.is_error
+            assert answer.outcome == "failed"
+        assert (await engine.verify(bad.id)).ok
+        assert (await engine.ask(good.id, "still there?", timeout=15)).text == "fine"
+
+
+@pytest.mark.parametrize("fault", RAISED)
+async def test_whatever_a_reconcile_hook_raises_is_no_other_chats_business(
+    open_engine: Any, strict_model: Any, fault: str
+) -> None:
+    entered = anyio.Event()
+
+    async def reconcile(_: ToolContext) -> str:
+        raise RAISED[fault]()  # noqa: RSE102 - it makes one
+
+    @tool(crash="at_least_once", reconcile=reconcile)
+    async def work() -> str:
+        """Work."""
+        if not entered.is_set():
+            entered.set()
+            await anyio.sleep_forever()
+        return "done"
+
+    settings = Settings(shutdown_grace=0)
+    model = strict_model([Reply(calls=[Call("work", {})]), "done"])
+    async with open_engine(model, tools=[work], settings=settings) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "go")
+        await entered.wait()
+    async with open_engine(model, tools=[work], settings=settings) as engine:
+        assert (await engine.wait(chat.id, timeout=15)).stop_reason == "end_turn"
+
+
+@pytest.mark.parametrize("fault", RAISED)
+async def test_whatever_a_store_raises_is_an_error_of_that_command(database: Any, fault: str) -> None:
+    class Raising(Delegate):
+        failing = False
+
+        async def facts(self, chat_id: str) -> Any:
+            if self.failing:
+                raise RAISED[fault]()  # noqa: RSE102 - it makes one
+            return await self._store.facts(chat_id)
+
+        async def overdue(self, *, limit: int) -> Any:
+            if self.failing:
+                raise RAISED[fault]()  # noqa: RSE102 - it makes one
+            return await self._store.overdue(limit=limit)
+
+    store = Raising(stored_at(database))
+    async with Engine(store, model=ScriptedModel(lambda _: "fine"), settings=Settings(poll_interval=0.01)) as engine:
+        chat = await engine.create_chat()
+        store.failing = True
+        with pytest.raises(StoreError):
+            await engine.get_chat(chat.id)
+        store.failing = False
+        assert (await engine.ask(chat.id, "hello", timeout=15)).text == "fine"
+
+
+async def test_a_compaction_that_raises_is_reported_and_ends_nothing() -> None:
+    options = parts("generate", RAISED["SystemExit"])
+    policy = CompactionPolicy(context_limit=100)
+    async with Engine("sqlite://", settings=Settings(compaction=policy), **options) as engine:
+        chat = await engine.create_chat()
+        assert (await engine.ask(chat.id, BAD, timeout=15)).stop_reason == "end_turn"
+        failed = [event for event in await log(engine, chat.id) if event.kind == "compaction"][-1]
+        assert (failed.phase, "SystemExit: 2" in failed.error.message) == ("failed", True)
+
+
+def test_ctrl_c_ends_the_program_wherever_it_strikes() -> None:
+    """A signal handler runs on top of whatever is under way: what it raises is not the code's."""
+
+    def exits(*_: object) -> None:
+        raise SystemExit(0)
+
+    def caught(strike: Callable[[], object]) -> BaseException:
+        try:
+            with guarded():
+                strike()
+        except BaseException as error:  # noqa: BLE001 - it is what is looked at
+            return error
+        raise AssertionError
+
+    def by_hand() -> None:
+        raise KeyboardInterrupt
+
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGUSR1)
+    try:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGUSR1, exits)
+        assert isinstance(caught(lambda: signal.raise_signal(signal.SIGINT)), KeyboardInterrupt)
+        assert isinstance(caught(lambda: signal.raise_signal(signal.SIGUSR1)), SystemExit)
+        assert isinstance(caught(by_hand), UserCodeError)
+        assert not is_the_programs(ValueError())
+    finally:
+        signal.signal(signal.SIGINT, before[0])
+        signal.signal(signal.SIGUSR1, before[1])
+
+
+def test_an_error_without_a_text_can_be_told() -> None:
+    assert described(Mute()).startswith("Mute")
+    assert described(UserCodeError(SystemExit(3))) == "SystemExit: 3"
+    assert described(ValueError("half \ud800")) == "ValueError: half \ufffd"
+
+
+async def test_who_is_cancelled_leaves_deaf_code_behind_and_drops_what_it_says(caplog: Any) -> None:
+    calls, told, end = UserCalls(), anyio.Event(), anyio.Event()
+    said: list[str] = []
+
+    async def deaf() -> str:
+        while not end.is_set():
+            try:
+                await end.wait()
+            except asyncio.CancelledError:
+                told.set()
+        said.append("late")
+        return "late"
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(lambda: calls.run(deaf, "deaf"))
+        await anyio.wait_all_tasks_blocked()
+        tasks.cancel_scope.cancel()
+    await told.wait()
+    await calls.close()
+    assert "user_code_left_behind code=deaf" in caplog.text
+    end.set()
+    await anyio.wait_all_tasks_blocked()
+    assert said == ["late"]
+
+
+async def test_a_model_error_stays_what_it_is() -> None:
+    async def fail() -> None:
+        raise ModelError("overloaded")
+
+    with pytest.raises(ModelError):
+        await UserCalls().run(fail, "model")

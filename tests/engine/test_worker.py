@@ -1,0 +1,358 @@
+"""The worker: how much it runs at once, what it claims, and that no clock keeps it from its rounds."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import anyio
+import pytest
+from watching import Delegate, Gate, log, said, seen, stored_at
+
+from turnwise import RetryPolicy, Settings, StoreError, ToolContext, tool
+from turnwise.engine.apply import Chain
+from turnwise.engine.clock import sleep
+from turnwise.providers.protocol import ModelPart, ModelRequest
+from turnwise.providers.scripted import Call, Reply, ScriptedModel
+from turnwise.testing import ManualClock
+
+
+class Unwatched(Delegate):
+    """A store whose notices are all lost."""
+
+    async def watch(self) -> AsyncIterator[str | None]:
+        await anyio.sleep_forever()
+        yield None
+
+
+class Counting(ScriptedModel):
+    """A model that knows how many of its replies are under way, and the most there were.
+
+    The first ones wait until `together` are under way.
+    """
+
+    def __init__(self, together: int = 1) -> None:
+        super().__init__(lambda _: Reply("done", chunks=1))
+        self.now = self.most = 0
+        self._together, self._full = together, anyio.Event()
+
+    async def stream(self, request: Any) -> AsyncIterator[Any]:
+        self.now += 1
+        self.most = max(self.most, self.now)
+        if self.now == self._together:
+            self._full.set()
+        await self._full.wait()
+        try:
+            async for part in super().stream(request):
+                yield part
+        finally:
+            self.now -= 1
+
+
+async def filled(open_engine: Any, chats: int) -> list[str]:
+    """Return chats that wait for a worker."""
+    async with open_engine(ScriptedModel([]), settings=Settings(run_worker=False)) as engine:
+        waiting = [(await engine.create_chat()).id for _ in range(chats)]
+        for chat_id in waiting:
+            await engine.send_message(chat_id, "hi")
+    return waiting
+
+
+@pytest.mark.parametrize("comes", ["before", "meanwhile"])
+async def test_never_more_chats_run_than_may(open_engine: Any, comes: str) -> None:
+    model = Counting(together=3)
+    waiting = await filled(open_engine, 12 if comes == "before" else 0)
+    async with open_engine(model, settings=Settings(max_running=3, coalesce=0)) as engine:
+        if comes == "meanwhile":
+            waiting = [(await engine.create_chat()).id for _ in range(12)]
+            async with anyio.create_task_group() as tasks:
+                for chat_id in waiting:
+                    tasks.start_soon(engine.send_message, chat_id, "hi")
+        for chat_id in waiting:
+            await engine.wait(chat_id)
+    assert model.most == 3
+
+
+async def test_a_full_claim_is_followed_by_the_next_without_a_poll(open_engine: Any, database: Any) -> None:
+    """25 chats wait, ten are claimed at a time, and the clock stands still."""
+    waiting = await filled(open_engine, 25)
+    clock = ManualClock()
+    store = Unwatched(stored_at(database, clock))
+    async with open_engine(ScriptedModel(lambda _: "hello"), store=store, clock=clock) as engine:
+        for chat_id in waiting:
+            assert (await engine.wait(chat_id)).state == "waiting"
+
+
+@pytest.mark.parametrize("step", [-3600, 3600])
+async def test_a_wall_clock_that_steps_stops_neither_renewals_nor_sweeps(
+    open_engine: Any, strict_model: Any, step: float
+) -> None:
+    clock, work = ManualClock(), Gate(timeout=10_000)
+    model, idle = strict_model([Reply(calls=[Call("work", {})]), "done"]), strict_model([])
+    settings = Settings(coalesce=0, poll_interval=5)
+    async with (
+        open_engine(model, clock=clock, tools=[work.tool], settings=settings) as engine,
+        open_engine(idle, clock=clock, tools=[work.tool], settings=settings) as other,
+    ):
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "hello")
+        await work.entered.wait()
+        holder = (await engine.explain(chat.id)).lease_worker
+        clock.step(step)
+        for _ in range(12):
+            await clock.advance(5)
+            for _ in range(20):
+                explained = await other.explain(chat.id)
+            assert (explained.state, explained.lease_worker) == ("executing_tools", holder)
+        assert explained.lease_expires is not None
+        assert 0 < (explained.lease_expires - clock.now()).total_seconds() <= 30
+        work.open.set()
+        assert (await engine.wait(chat.id)).state == "waiting"
+        assert len(work.runs) == 1
+
+
+@pytest.mark.parametrize("step", [-3600, 3600])
+async def test_a_wall_clock_that_steps_neither_stalls_a_reply_nor_delays_a_retry(
+    open_engine: Any, strict_model: Any, step: float
+) -> None:
+    clock = ManualClock()
+    opened = anyio.Event()
+
+    def first(_: Any) -> Reply:
+        opened.set()
+        return Reply("ab", chunks=1, delay=10, error_after=1)
+
+    async def pause(seconds: float) -> None:
+        await sleep(clock, seconds)
+
+    model = strict_model([first, "done"], sleep=pause)
+    settings = Settings(coalesce=0, idle_timeout=60, retry=RetryPolicy(first_delay=5))
+    async with open_engine(model, clock=clock, settings=settings) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "hi")
+        await opened.wait()
+        clock.step(step)
+        async for event in engine.events(chat.id):
+            if event.kind == "retry":
+                break
+            await clock.advance(5)
+        clock.step(step)
+        await clock.advance(5)
+        with anyio.fail_after(5):
+            assert (await engine.wait(chat.id)).state == "waiting"
+
+
+@pytest.mark.parametrize("others", [0, 3])
+async def test_a_batch_runs_up_to_its_cap_and_never_above(open_engine: Any, others: int) -> None:
+    """The first ten end together; then there are ten results to store, and calls that start as they are."""
+    running: dict[str, int] = {}
+    most: dict[str, int] = {}
+    full: dict[str, anyio.Event] = {}
+    release = anyio.Event()
+
+    @tool(parallel_safe=True)
+    async def look(number: int, context: ToolContext) -> str:
+        """Look."""
+        chat = context.chat_id
+        running[chat] = running.get(chat, 0) + 1
+        most[chat] = max(most.get(chat, 0), running[chat])
+        if running[chat] == 10:
+            full[chat].set()
+        await (full[chat] if number < 10 else release).wait()
+        running[chat] -= 1
+        return "seen"
+
+    def answer(request: Any) -> Reply:
+        if request.messages[-1].role == "tool":
+            return Reply("done")
+        return Reply(calls=[Call("look", {"number": number}) for number in range(30)])
+
+    async with open_engine(ScriptedModel(answer), tools=[look], settings=Settings(coalesce=0)) as engine:
+        chats = [(await engine.create_chat()).id for _ in range(1 + others)]
+        for chat_id in chats:
+            full[chat_id] = anyio.Event()
+            await engine.send_message(chat_id, "go")
+        for chat_id in chats:
+            await seen(engine, chat_id, "tool_result", 10)
+        for _ in range(50):
+            await engine.get_chat(chats[0])
+        release.set()
+        for chat_id in chats:
+            assert (await engine.wait(chat_id)).state == "waiting"
+            results = [message for message in await engine.messages(chat_id) if message.result is not None]
+            assert len(results) == 30
+    assert set(most.values()) == {10}
+
+
+BAD_REPLIES = {
+    "NaN": [ModelPart("tool_call", id="c1", name="look", arguments={"number": float("nan")})],
+    "metadata": [ModelPart("tool_call", id="c1", name="look", arguments={}, metadata={"x": float("inf")})],
+    "an object": [ModelPart("tool_call", id="c1", name="look", arguments={"number": object()})],
+    "the id": [ModelPart("tool_call", id=7, name="look", arguments={})],  # type: ignore[arg-type]
+    "half a character": [ModelPart("tool_call", id="\ud800", name="\udfff", arguments={"\ud800": "\ud800"})],
+    "the text": [ModelPart("text_delta", text=7)],  # type: ignore[arg-type]
+    "text and NaN": [
+        ModelPart("text_delta", text="so "),
+        ModelPart("tool_call", name="look", arguments={"n": float("nan")}),
+    ],
+    "usage": [ModelPart("text_delta", text="hm"), ModelPart("finish", usage="much")],  # type: ignore[arg-type]
+}
+
+
+def too_deep() -> dict[str, Any]:
+    deep: dict[str, Any] = {}
+    for _ in range(3000):
+        deep = {"deep": deep}
+    return deep
+
+
+class Mumbling(ScriptedModel):
+    """A model that puts a bare text behind its first part."""
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelPart]:
+        async for part in super().stream(request):
+            yield part
+            if len(self.requests) == 1:
+                yield "text"  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("bad", [*BAD_REPLIES, "too deep", "no part"])
+async def test_a_reply_that_cannot_be_stored_fails_without_it_and_is_asked_for_once(open_engine: Any, bad: str) -> None:
+    @tool
+    async def look(number: int = 1) -> str:
+        """Look."""
+        return "seen"
+
+    deep = [ModelPart("tool_call", id="c1", name="look", arguments={"number": too_deep()})] if bad == "too deep" else []
+    deep += [ModelPart("text_delta", text="so ")] if bad == "no part" else []
+    parts = [*BAD_REPLIES.get(bad, deep), ModelPart("finish", stop_reason="end_turn")]
+    kind = Mumbling if bad == "no part" else ScriptedModel
+    model = kind([Reply(parts=parts), "fine", "fine"])
+    clock = ManualClock()
+    async with open_engine(model, tools=[look], clock=clock, settings=Settings(coalesce=0)) as engine:
+        chat, other = await engine.create_chat(), await engine.create_chat()
+        await engine.send_message(chat.id, "hi")
+        ended = await engine.wait(chat.id)
+        for _ in range(5):
+            await clock.advance(31)
+        asked = len(model.requests)
+        assert asked == 1 if ended.state == "error" else asked == 2
+        assert ended == await engine.get_chat(chat.id)
+        if ended.state == "error":
+            assert ended.usage.partial
+            assert not [event for event in await log(engine, chat.id) if event.kind == "retry" and event.delay]
+        assert (await engine.ask(other.id, "hello")).text == "fine"
+
+
+async def test_a_frozen_worker_that_wakes_asks_nobody_with_what_is_anothers(
+    open_engine: Any, strict_model: Any, database: Any
+) -> None:
+    """It has stored that its attempt begins; when it reads the history, others have gone on with it."""
+    frozen, thaw = anyio.Event(), anyio.Event()
+
+    class Freezing(Unwatched):
+        async def prompt(self, chat_id: str) -> Any:
+            if not frozen.is_set():
+                frozen.set()
+                await thaw.wait()
+            return await self._store.prompt(chat_id)
+
+    still, now = ManualClock(), ManualClock()
+    zombies, model = strict_model([]), strict_model(["first", "second"])
+    async with open_engine(model, settings=Settings(run_worker=False)) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "one")
+    async with open_engine(zombies, store=Freezing(stored_at(database, still)), clock=still) as zombie:
+        await frozen.wait()
+        async with open_engine(model, clock=now, settings=Settings(coalesce=0)) as engine:
+            await now.advance(31)
+            await engine.wait(chat.id)
+            await engine.ask(chat.id, "two")
+            thaw.set()
+            for _ in range(50):
+                await zombie.get_chat(chat.id)
+            assert zombies.requests == []
+            assert [text for _, text in said(await zombie.messages(chat.id))] == ["one", "first", "two", "second"]
+
+
+async def test_a_lease_that_the_same_worker_lost_and_got_again_is_not_the_old_one(
+    open_engine: Any, strict_model: Any, database: Any
+) -> None:
+    """Renewals compare tokens: the old run of the chat must stop although the worker holds it."""
+    work = Gate()
+
+    class Regained(Unwatched):
+        held: Any = None
+
+        async def renew(self, worker: str, seconds: float) -> Any:
+            held = await self._store.renew(worker, seconds)
+            return self.held(held) if self.held else held
+
+    clock = ManualClock()
+    store = Regained(stored_at(database, clock))
+    model = strict_model([Reply(calls=[Call("work", {})]), "done"])
+    async with open_engine(model, store=store, clock=clock, tools=[work.tool], settings=Settings(coalesce=0)) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "go")
+        await work.entered.wait()
+        elsewhere = stored_at(database, clock)
+        await elsewhere.open()
+        token = (await elsewhere.facts(chat.id)).lease.token
+        worker = (await elsewhere.facts(chat.id)).lease.worker
+
+        def expire(facts: Any, at: Any) -> Any:
+            chain = Chain(facts, at, Settings().limits(None), "worker:other", "salt")
+            chain.fire("lease_expired", token=token)
+            chain.fire("claimed", worker=worker)
+            return chain.decisions
+
+        await elsewhere.change(chat.id, expire)
+        await elsewhere.close()
+        await clock.advance(10)
+        for _ in range(50):
+            await engine.get_chat(chat.id)
+        assert work.cancelled == 1
+
+
+async def test_a_worker_that_renews_late_keeps_the_chats_it_runs(open_engine: Any, strict_model: Any) -> None:
+    """All of its leases have run out while the machine slept, and nobody has taken them: they are renewed."""
+    clock, work = ManualClock(), Gate(timeout=10_000)
+    model = strict_model([Reply(calls=[Call("work", {})]), "done"])
+    async with open_engine(model, clock=clock, tools=[work.tool], settings=Settings(coalesce=0)) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "go")
+        await work.entered.wait()
+        await clock.advance(300)
+        for _ in range(50):
+            await engine.get_chat(chat.id)
+        work.open.set()
+        assert (await engine.wait(chat.id)).state == "waiting"
+        assert len(work.runs) == 1
+        assert "lease_expired" not in [record.trigger for record in await engine.audit(chat.id)]
+
+
+async def test_a_claim_that_fails_half_way_claims_nothing_and_is_made_again(open_engine: Any, database: Any) -> None:
+    class Refusing(Delegate):
+        refused = 0
+
+        async def claim(self, plan: Any, *, limit: int) -> Any:
+            if self.refused < 2:
+                self.refused += 1
+
+                def halfway(facts: Any, at: Any) -> Any:
+                    plan(facts, at)
+                    raise StoreError("planted")
+
+                assert await self._store.claim(halfway, limit=limit) == []
+                raise StoreError("planted")
+            return await self._store.claim(plan, limit=limit)
+
+    waiting = await filled(open_engine, 3)
+    model = Counting()
+    store = Refusing(stored_at(database))
+    settings = Settings(max_running=2, poll_interval=0.01, coalesce=0)
+    async with open_engine(model, store=store, settings=settings) as engine:
+        for chat_id in waiting:
+            assert (await engine.wait(chat_id)).state == "waiting"
+    assert store.refused == 2
+    assert model.most <= 2

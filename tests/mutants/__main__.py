@@ -1,0 +1,160 @@
+"""Plant faults in the library, one at a time, and see whether the suite catches them: `make mutants`.
+
+Why a tool of our own: `mutmut` puts a trampoline in place of every function (rows of the table are known by their
+functions' names) and leaves out what is decorated; `cosmic-ray` runs one fixed command for every fault (half an hour
+for each, or too few tests) and forgets no statement and no condition of SQL. Here the tests that run the changed line
+come first, quickest first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import tomllib
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Final
+
+from covering import Covering, measure
+from faults import Fault, faults_in, sources
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+from trial import Trial, copy_of, tried
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+HERE: Final = Path(__file__).parent
+SCRATCH: Final = ROOT / ".mutants"
+WINGS: Final[dict[str, tuple[str, ...]]] = {
+    "states": ("states",),
+    "persistence": ("persistence",),
+    "postgres": ("persistence",),
+    "engine": ("engine",),
+    "cli": ("engine/cli",),
+    "providers": ("providers",),
+    "diagrams": ("diagrams",),
+}
+_LIVED: Final = {"states", "persistence", "engine"}
+"""Wings whose code a simulated world runs."""
+_console = Console()
+
+
+def wing_of(path: str) -> str | None:
+    """Return the wing a file counts for; `None` for what is itself a test."""
+    if path.startswith("persistence/conformance"):
+        return None
+    if path.startswith("persistence/"):
+        return "postgres" if "postgres" in path else "persistence"
+    if path.startswith(("engine/cli/", "cli/")):
+        return "cli"
+    return path.partition("/")[0]
+
+
+def chosen_faults(wing: str, count: int, seed: int) -> list[Fault]:
+    """Return `count` faults of a wing, drawn by `seed`: never two of one line."""
+    known = [fault for path in sources(ROOT, WINGS[wing]) if wing_of(path) == wing for fault in faults_in(ROOT, path)]
+    random.Random(f"{seed}:{wing}").shuffle(known)  # noqa: S311 - a sample, no secret
+    chosen: dict[tuple[str, int], Fault] = {}
+    for fault in known:
+        if len(chosen) < count:
+            chosen.setdefault((fault.path, fault.line), fault)
+    return sorted(chosen.values(), key=lambda fault: (fault.path, fault.line))
+
+
+WORLDS: Final = 100
+"""How many simulated worlds look for what the tests of single things have missed."""
+
+
+def run(faults: Sequence[Fault], covering: Covering, *, jobs: int, most_seconds: float) -> list[Trial]:
+    """Try every fault, `jobs` at a time, each job in a copy of its own."""
+    with ExitStack() as stack:
+        copies: SimpleQueue[Path] = SimpleQueue()
+        for _ in range(jobs):
+            copies.put(stack.enter_context(copy_of(ROOT)))
+
+        def one(fault: Fault) -> Trial:
+            copy = copies.get()
+            try:
+                tests = covering.tests_of(fault.path, fault.line, most_seconds=most_seconds)
+                worlds = WORLDS if wing_of(fault.path) in _LIVED else 0
+                return tried(copy, fault, tests, patience=60 + 4 * most_seconds, worlds=worlds)
+            finally:
+                copies.put(copy)
+
+        with ThreadPoolExecutor(jobs) as pool:
+            outcomes = pool.map(one, faults)
+            return list(track(outcomes, "planting", total=len(faults), console=_console))
+
+
+def report(trials: Sequence[Trial], equivalents: dict[str, str]) -> dict[str, dict[str, int]]:
+    """Print the survivors and a table by wing; return the table."""
+    table: dict[str, dict[str, int]] = {}
+    for trial in trials:
+        wing = wing_of(trial.fault.path) or ""
+        figures = table.setdefault(wing, {"planted": 0, "caught": 0, "equivalent": 0, "survived": 0})
+        figures["planted"] += 1
+        missed = trial.outcome in ("survived", "not covered")
+        equivalent = missed and trial.fault.name in equivalents
+        figures["equivalent" if equivalent else "survived" if missed else "caught"] += 1
+        if missed and not equivalent:
+            fault = trial.fault
+            place = f"[bold]{fault.path}:{fault.line}[/] {trial.outcome} ({fault.kind}; {trial.tried} tests)"
+            _console.print(place, highlight=False)
+            _console.print(f"    - {fault.before}\n    + {fault.after or '(nothing)'}", markup=False, highlight=False)
+    shown = Table("folder", "planted", "equivalent", "caught", "survived", "caught, %")
+    for wing, figures in table.items():
+        shown.add_row(
+            wing, *(str(figures[key]) for key in ("planted", "equivalent", "caught", "survived")), _rate(figures)
+        )
+    _console.print(shown)
+    return table
+
+
+def _rate(figures: dict[str, int]) -> str:
+    counted = figures["planted"] - figures["equivalent"]
+    return f"{100 * figures['caught'] / counted:.0f}" if counted else "-"
+
+
+def main() -> int:
+    """Plant, report, and return 1 if a folder is below the bar."""
+    parser = argparse.ArgumentParser(prog="make mutants", description=__doc__)
+    parser.add_argument("--wings", default=",".join(WINGS), help="folders, with commas")
+    parser.add_argument("--count", type=int, default=30, help="faults in each")
+    parser.add_argument("--seed", type=int, default=0, help="which ones are drawn")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--most-seconds", type=float, default=45, help="of tests for one fault")
+    parser.add_argument("--bar", type=float, default=95, help="per cent that must be caught in every folder")
+    parser.add_argument("--measure", action="store_true", help="run the suite under coverage again first")
+    parser.add_argument("--out", type=Path, default=SCRATCH / "results.json")
+    options = parser.parse_args()
+    SCRATCH.mkdir(exist_ok=True)
+    file = SCRATCH / "covering.json"
+    if options.measure or not file.exists():
+        _console.print("Measuring which test runs which line: this takes minutes, once ...")
+        measure(ROOT, SCRATCH).save(file)
+    covering = Covering.load(file)
+    equivalents = {
+        entry["fault"]: entry["reason"]
+        for entry in tomllib.loads((HERE / "equivalents.toml").read_text(encoding="utf-8")).get("equivalent", [])
+    }
+    faults = [fault for wing in options.wings.split(",") for fault in chosen_faults(wing, options.count, options.seed)]
+    trials = run(faults, covering, jobs=options.jobs, most_seconds=options.most_seconds)
+    table = report(trials, equivalents)
+    results = [
+        {"fault": trial.fault.name, "line": trial.fault.line, "outcome": trial.outcome, "test": trial.test}
+        for trial in trials
+    ]
+    options.out.write_text(json.dumps({"seed": options.seed, "table": table, "trials": results}, indent=1))
+    below = [wing for wing, figures in table.items() if float(_rate(figures).replace("-", "100")) < options.bar]
+    if below:
+        _console.print(f"Below {options.bar:g} %: {', '.join(below)}")
+    return bool(below)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,121 @@
+"""Which tests run which line, and how long each takes: measured once, by running the suite under coverage."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from typing import Final, Self
+
+from coverage import CoverageData
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Covering:
+    """What the suite did when it was last run under coverage."""
+
+    lines: dict[str, dict[int, list[str]]]
+    """For each file, for each line: the tests that run it."""
+    seconds: dict[str, float]
+    """How long each test took."""
+
+    def tests_of(self, path: str, line: int, *, most_seconds: float) -> list[str]:
+        """Return the tests to try, quickest first: those that run the line, then those that run the file.
+
+        A line that is run when its module is imported belongs to no test: all tests of the file may depend on it.
+        """
+        known = self.lines.get(path) or self._of_readers(path)
+        nearest = self._quickest(set(known.get(line, ())))
+        others = {test for tests in known.values() for test in tests} - set(nearest)
+        chosen: list[str] = []
+        spent = 0.0
+        for test in [*nearest, *self._quickest(others)]:
+            spent += self.seconds.get(test, 0.1)
+            if spent > most_seconds and len(chosen) >= min(len(nearest), 3):
+                break
+            chosen.append(test)
+        return chosen
+
+    def _of_readers(self, path: str) -> dict[int, list[str]]:
+        """Return the tests of the modules that read a file of SQL, as if they were of its first line."""
+        word, folder = f'"{PurePath(path).stem}"', PurePath(path).parts[0]
+        readers = [
+            known
+            for file, known in self.lines.items()
+            if file.startswith(f"{folder}/") and word in (ROOT / file).read_text(encoding="utf-8")
+        ]
+        return {0: sorted({test for known in readers for tests in known.values() for test in tests})}
+
+    def _quickest(self, tests: set[str]) -> list[str]:
+        return sorted(tests, key=lambda test: (self.seconds.get(test, 0.1), test))
+
+    @classmethod
+    def load(cls, file: Path) -> Self:
+        """Read what `save` has written."""
+        stored = json.loads(file.read_text(encoding="utf-8"))
+        lines = {
+            path: {int(line): [stored["tests"][number] for number in tests] for line, tests in known.items()}
+            for path, known in stored["lines"].items()
+        }
+        return cls(lines, dict(zip(stored["tests"], stored["seconds"], strict=True)))
+
+    def save(self, file: Path) -> None:
+        """Write it down for later runs."""
+        tests = sorted(self.seconds)
+        numbers = {test: number for number, test in enumerate(tests)}
+        lines = {
+            path: {line: [numbers[test] for test in tests if test in numbers] for line, tests in known.items()}
+            for path, known in self.lines.items()
+        }
+        stored = {"tests": tests, "seconds": [self.seconds[test] for test in tests], "lines": lines}
+        file.write_text(json.dumps(stored), encoding="utf-8")
+
+
+GROUPS: Final = ("states", "diagrams", "providers", "wire", "persistence", "engine", "test_public_face.py")
+"""Tests that look at one thing each. Those that live whole lives are asked only about what these have missed."""
+
+
+def measure(root: Path, scratch: Path) -> Covering:
+    """Run the tests of single things under coverage and return which test runs what. It takes minutes."""
+    data, times = scratch / "coverage", scratch / "times.xml"
+    command = [sys.executable, "-m", "pytest", "-n", "2", "--dist", "loadfile", "--timeout", "120"]
+    command += ["--cov=turnwise", "--cov-context=test", "--cov-report=", f"--junitxml={times}"]
+    command += ["-o", "junit_family=xunit1", "-p", "no:cacheprovider", *(f"tests/{group}" for group in GROUPS)]
+    environment = {**os.environ, "COVERAGE_FILE": str(data), "COVERAGE_CORE": "ctrace"}
+    subprocess.run(command, cwd=root, env=environment, check=False)
+    seconds = _seconds(times)
+    return Covering(_lines(root, data, seconds), seconds)
+
+
+def _seconds(times: Path) -> dict[str, float]:
+    seconds: dict[str, float] = {}
+    for case in ET.parse(times).iter("testcase"):
+        file = case.get("file")
+        if file is None or case.find("skipped") is not None:
+            continue
+        inner = (case.get("classname") or "").removeprefix(file.removesuffix(".py").replace("/", ".")).strip(".")
+        parts = [file, *filter(None, inner.split(".")), case.get("name") or ""]
+        seconds["::".join(parts)] = float(case.get("time") or 0)
+    return seconds
+
+
+def _lines(root: Path, file: Path, seconds: dict[str, float]) -> dict[str, dict[int, list[str]]]:
+    data = CoverageData(str(file))
+    data.read()
+    lines: dict[str, dict[int, list[str]]] = {}
+    for measured in data.measured_files():
+        path = Path(os.path.realpath(measured))
+        if not path.is_relative_to(root):
+            continue
+        known: dict[int, set[str]] = defaultdict(set)
+        for line, contexts in data.contexts_by_lineno(measured).items():
+            known[line].update(test for context in contexts if (test := context.partition("|")[0]) in seconds)
+        lines[path.relative_to(root).as_posix()] = {line: sorted(tests) for line, tests in known.items()}
+    return lines

@@ -1,0 +1,73 @@
+"""The tool that plants faults: what it changes, and that it tells a caught fault from a missed one."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+from covering import Covering
+from faults import faults_in, sources
+from trial import tried
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Path:
+    """A repository of one module, with one test that looks at half of it."""
+    (tmp_path / "doors.py").write_text(
+        "def open_to(age):\n    return age >= 18\n\ndef note(log):\n    log.append('in')\n"
+    )
+    (tmp_path / "test_doors.py").write_text(
+        "import sys; sys.path.insert(0, '.')\nimport doors\ndef test_age():\n"
+        "    assert doors.open_to(18) and not doors.open_to(17)\n    doors.note([])\n"
+    )
+    return tmp_path
+
+
+def test_every_fault_in_the_library_is_one_that_python_can_read() -> None:
+    """A fault that is no Python would count as caught without a test having looked."""
+    folders = ("states", "persistence", "engine", "providers", "diagrams")
+    paths = [path for path in sources(ROOT, folders) if path.endswith(".py")]
+    known = [fault for path in paths for fault in faults_in(ROOT, path)]
+    assert len(known) > 5000
+    for fault in random.Random(0).sample(known, 300):  # noqa: S311 - a sample
+        source = (ROOT / fault.path).read_bytes()
+        changed = fault.planted_in(source)
+        assert changed != source, fault
+        compile(changed, fault.path, "exec")
+
+
+def test_a_condition_of_a_statement_of_sql_is_forgotten_whole(tmp_path: Path) -> None:
+    (tmp_path / "one.sql").write_text("SELECT a FROM b WHERE c = 1 AND d IN (SELECT e FROM f WHERE g AND h) ORDER BY a")
+    changed = [fault.before for fault in faults_in(tmp_path, "one.sql")]
+    assert changed == [" AND d IN (SELECT e FROM f WHERE g AND h)", " AND h"]
+
+
+def test_a_fault_that_a_test_sees_is_caught_and_one_that_none_sees_survives(house: Path) -> None:
+    sound = (house / "doors.py").read_bytes()
+    outcomes = {
+        fault.kind: tried(house, fault, ["test_doors.py::test_age"], patience=60).outcome
+        for fault in faults_in(house, "doors.py")
+        if fault.kind in ("comparison", "call forgotten")
+    }
+    assert outcomes == {"comparison": "caught", "call forgotten": "survived"}
+    assert (house / "doors.py").read_bytes() == sound
+
+
+def test_a_line_that_no_test_runs_is_said_to_be_uncovered(house: Path) -> None:
+    assert tried(house, faults_in(house, "doors.py")[0], [], patience=60).outcome == "not covered"
+
+
+def test_tests_that_run_the_line_come_first_and_quick_ones_before_slow_ones() -> None:
+    covering = Covering({"a.py": {1: ["slow", "quick"], 2: ["near"]}}, {"slow": 5.0, "quick": 0.1, "near": 0.01})
+    assert covering.tests_of("a.py", 1, most_seconds=60) == ["quick", "slow", "near"]
+    assert covering.tests_of("a.py", 1, most_seconds=1) == ["quick", "slow"]
+
+
+def test_what_is_measured_is_the_same_when_it_is_read_again(tmp_path: Path) -> None:
+    covering = Covering({"a.py": {1: ["one", "two"], 7: ["two"]}}, {"one": 0.5, "two": 1.5})
+    covering.save(tmp_path / "covering.json")
+    assert Covering.load(tmp_path / "covering.json") == covering

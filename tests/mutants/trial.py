@@ -1,0 +1,92 @@
+"""A trial: one fault in a copy of the repository, and the tests that should see it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from faults import Fault
+
+Outcome = Literal["caught", "timed out", "survived", "not covered"]
+
+_FAILED: Final = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
+_PYTEST: Final = ("pytest", "-x", "-q", "-p", "no:cacheprovider", "--timeout", "60", "--tb", "no", "-rfE")
+_SIMULATION: Final = ("turnwise.testing.simulation", "--seed", "0", "--runs")
+_FOUND_NOTHING: Final = 5
+"""What pytest returns when no test was there to run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What came of a fault."""
+
+    fault: Fault
+    outcome: Outcome
+    test: str | None = None
+    """The test that saw it."""
+    tried: int = 0
+    """How many tests were to be run."""
+
+
+@contextmanager
+def copy_of(root: Path) -> Iterator[Path]:
+    """Give a copy of what git tracks or would track, as it is in the working tree."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=root,
+        capture_output=True,
+        check=True,
+    )
+    with tempfile.TemporaryDirectory(prefix="turnwise-mutants-") as folder:
+        for name in filter(None, listed.stdout.decode().split("\0")):
+            source, target = root / name, Path(folder) / name
+            if source.exists() or source.is_symlink():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(source, target, follow_symlinks=False)
+        yield Path(folder)
+
+
+def tried(copy: Path, fault: Fault, tests: Sequence[str], *, patience: float, worlds: int = 0) -> Trial:
+    """Plant the fault, run the tests until one fails, and take the fault out again.
+
+    What they miss is looked for in as many simulated `worlds`. `patience` is how many seconds each of the two may take:
+    a fault that makes them hang is caught, too.
+    """
+    if not tests:
+        return Trial(fault, "not covered")
+    file, chosen = copy / fault.path, copy / "chosen-tests.txt"
+    sound = file.read_bytes()
+    chosen.write_text("\n".join(tests), encoding="utf-8")
+    try:
+        file.write_bytes(fault.planted_in(sound))
+        done = _run(copy, *_PYTEST, f"@{chosen}", patience=patience)
+        if done.returncode not in (0, _FOUND_NOTHING):
+            found = _FAILED.search(done.stdout.decode(errors="replace"))
+            return Trial(fault, "caught", found.group(1) if found else "the suite could not be imported", len(tests))
+        if worlds and _run(copy, *_SIMULATION, str(worlds), patience=patience).returncode:
+            return Trial(fault, "caught", "the simulation", len(tests))
+    except subprocess.TimeoutExpired:
+        return Trial(fault, "timed out", tried=len(tests))
+    finally:
+        file.write_bytes(sound)
+    return Trial(fault, "survived", tried=len(tests))
+
+
+def _run(copy: Path, *arguments: str, patience: float) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        [sys.executable, "-m", *arguments],
+        cwd=copy,
+        env={**os.environ, "PYTHONPATH": str(copy / "src"), "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        timeout=patience,
+        check=False,
+    )

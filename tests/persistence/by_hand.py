@@ -1,0 +1,22 @@
+"""SQL of somebody else, on either store."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from typing import Any
+
+import asyncpg
+
+
+async def by_hand(url: str, sql: str) -> list[tuple[Any, ...]]:
+    """Execute one statement in the database that a store's URL names, and return its rows."""
+    if url.startswith("sqlite:///"):
+        with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as on, on:
+            return on.execute(sql).fetchall()
+    server, _, schema = url.rpartition("schema=")
+    connection = await asyncpg.connect(server.rstrip("?&"), server_settings={"search_path": schema})
+    try:
+        return [tuple(row) for row in await connection.fetch(sql)]
+    finally:
+        await connection.close()

@@ -1,0 +1,83 @@
+"""What a repair has put aside may be what somebody said: an erasure takes it, and the raw files hold it no more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from by_hand import by_hand
+from test_erasure import raw
+
+from turnwise import Engine, Settings, verify_export
+from turnwise.providers.scripted import Reply, ScriptedModel
+
+pytestmark = pytest.mark.anyio
+
+SECRET = "hunter2-put-aside"  # noqa: S105 - the word that is searched
+IDLE = Settings(run_worker=False)
+
+
+async def _put_aside(url: str, sql: str) -> tuple[str, str]:
+    """Say the secret, break a row that tells it, repair the chat; return the chat and the message."""
+    async with Engine(url, model=ScriptedModel([Reply("noted")])) as engine:
+        chat = await engine.create_chat(title=f"title {SECRET}")
+        receipt = await engine.send_message(chat.id, f"keep {SECRET}")
+        await engine.wait(chat.id)
+    await by_hand(url, sql)
+    async with Engine(url, model=ScriptedModel(()), settings=IDLE) as engine:
+        await engine.repair(chat.id)
+        assert (await by_hand(url, "SELECT count(*) FROM quarantine")) == [(1,)]
+        assert SECRET in str(await by_hand(url, "SELECT * FROM quarantine"))
+    return chat.id, receipt.message_id
+
+
+BROKEN_MESSAGE = "UPDATE messages SET body = 'no JSON: ' || body WHERE role = 'user'"
+BROKEN_TITLE = "UPDATE profiles SET body = 'no JSON: ' || body"
+
+
+@pytest.mark.parametrize("what", ["the message", "messages", "quarantine", "everything"])
+async def test_what_was_put_aside_goes_with_what_is_erased(either_url: str, tmp_path: Path, what: str) -> None:
+    """By the message's id, as a whole, or by itself; the answer counts the rows."""
+    chat_id, message_id = await _put_aside(either_url, BROKEN_MESSAGE)
+    async with Engine(either_url, model=ScriptedModel(()), settings=IDLE) as engine:
+        asked = {"messages": [message_id]} if what == "the message" else {"what": [what]}
+        report = await engine.erase(chat_id, **asked)
+        assert report.quarantined == 1
+        await engine.erase(chat_id, what=["title"])
+        assert verify_export(await engine.export_audit(chat_id)).ok
+        assert [found async for found in engine.diagnose()] == []
+        assert await by_hand(either_url, "SELECT * FROM quarantine") == []
+        left = [await by_hand(either_url, sql) for sql in ("SELECT * FROM messages", "SELECT * FROM events")]
+        if what != "quarantine":
+            assert SECRET not in str(left)
+        if either_url.startswith("sqlite") and what != "quarantine":
+            assert report.overwritten
+            assert SECRET.encode() not in raw(tmp_path / "chats.db")
+
+
+async def test_erasing_a_label_takes_what_was_put_aside_of_it(either_url: str, tmp_path: Path) -> None:
+    """A profile that could not be read was put aside with the title in it."""
+    chat_id, message_id = await _put_aside(either_url, BROKEN_TITLE)
+    async with Engine(either_url, model=ScriptedModel(()), settings=IDLE) as engine:
+        await engine.erase(chat_id, messages=[message_id], what=["title"])
+        assert await by_hand(either_url, "SELECT * FROM quarantine") == []
+        if either_url.startswith("sqlite"):
+            assert SECRET.encode() not in raw(tmp_path / "chats.db")
+
+
+async def test_the_event_of_a_message_that_is_nowhere_any_more_goes_too(either_url: str) -> None:
+    """It lost its id, so no erasure by id reaches what was told of it."""
+    chat_id, _ = await _put_aside(either_url, BROKEN_MESSAGE.replace("SET", "SET id = 'lost',"))
+    async with Engine(either_url, model=ScriptedModel(()), settings=IDLE) as engine:
+        await engine.erase(chat_id, what=["quarantine"])
+        assert SECRET not in str([event async for event in engine.events(chat_id, follow=False)])
+        assert SECRET not in str(await by_hand(either_url, "SELECT * FROM events"))
+
+
+async def test_a_sound_chat_has_nothing_put_aside_to_erase(either_url: str) -> None:
+    """Neighbours keep theirs, too."""
+    broken, _ = await _put_aside(either_url, BROKEN_MESSAGE)
+    async with Engine(either_url, model=ScriptedModel(()), settings=IDLE) as engine:
+        other = await engine.create_chat(title="other")
+        assert (await engine.erase(other.id, what=["everything"])).quarantined == 0
+        assert await by_hand(either_url, "SELECT chat_id FROM quarantine") == [(broken,)]

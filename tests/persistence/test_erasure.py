@@ -1,0 +1,391 @@
+"""Erasure reaches everything that a person said: the raw files, the tables, the events and the exports are searched."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sqlite3
+from collections.abc import Awaitable, Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import anyio
+import asyncpg
+import pytest
+from rich_chat import engine_on, live
+
+from turnwise import (
+    ClientTool,
+    Engine,
+    InvalidArgument,
+    MessageNotFound,
+    Settings,
+    ToolContext,
+    ToolResult,
+    tool,
+    verify_export,
+)
+from turnwise.persistence.postgres import PostgresStore
+from turnwise.persistence.sqlite import SQLiteStore
+from turnwise.providers.scripted import Call, Reply, ScriptedModel
+from turnwise.states.digests import canonical, digest, digest_of_answer, salted
+from turnwise.states.messages import TextPart
+
+SECRET = "hunter2-xyzzy"  # noqa: S105 - the word that is searched
+ASK = ClientTool("ask_user", "Asks the user.", {"type": "object"})
+IDLE = Settings(run_worker=False)
+
+
+def raw(path: Path) -> bytes:
+    """Return every byte that the database keeps in files."""
+    return b"".join(file.read_bytes() for file in sorted(path.parent.iterdir()) if file.name.startswith(path.name))
+
+
+async def told(engine: Engine, chat_id: str) -> str:
+    """Return everything that an engine tells of a chat."""
+    events = [event async for event in engine.events(chat_id, follow=False)]
+    views = [await engine.messages(chat_id, view=view) for view in ("user", "model", "raw")]
+    chat, queue = await engine.get_chat(chat_id), await engine.queued(chat_id)
+    return f"{events} {views} {chat} {queue} {await engine.audit(chat_id)}"
+
+
+async def everywhere(engine: Engine, chat_id: str) -> str:
+    return await told(engine, chat_id) + await engine.export_audit(chat_id)
+
+
+Said = Callable[[Engine], Awaitable[tuple[str, dict[str, Any]]]]
+
+
+async def _in_a_message(engine: Engine) -> tuple[str, dict[str, Any]]:
+    chat = await engine.create_chat()
+    receipt = await engine.send_message(chat.id, SECRET, client_id="k")
+    await engine.wait(chat.id)
+    return chat.id, {"messages": [receipt.message_id]}
+
+
+async def _in_an_answer(engine: Engine) -> tuple[str, dict[str, Any]]:
+    chat = await engine.create_chat()
+    result = await engine.ask(chat.id, "say it")
+    return chat.id, {"messages": [message.id for message in result.messages if message.role == "assistant"]}
+
+
+async def _cut_by_an_edit(engine: Engine) -> tuple[str, dict[str, Any]]:
+    chat_id, what = await _in_a_message(engine)
+    (name,) = what["messages"]
+    await engine.edit_message(chat_id, name, "something else")
+    await engine.wait(chat_id)
+    return chat_id, what
+
+
+async def _deleted_from_the_queue(engine: Engine) -> tuple[str, dict[str, Any]]:
+    chat = await engine.create_chat(client_tools=[ASK])
+    await engine.ask(chat.id, "ask me")
+    receipt = await engine.send_message(chat.id, SECRET, client_id="k")
+    await engine.delete_queued(chat.id, receipt.message_id)
+    return chat.id, {"messages": [receipt.message_id]}
+
+
+async def _waiting_in_the_queue(engine: Engine) -> tuple[str, dict[str, Any]]:
+    chat = await engine.create_chat(client_tools=[ASK])
+    await engine.ask(chat.id, "ask me")
+    receipt = await engine.send_message(chat.id, SECRET)
+    return chat.id, {"messages": [receipt.message_id]}
+
+
+async def _edited_in_the_queue(engine: Engine) -> tuple[str, dict[str, Any]]:
+    chat_id, what = await _waiting_in_the_queue(engine)
+    (name,) = what["messages"]
+    await engine.edit_queued(chat_id, name, "changed my mind")
+    return chat_id, what
+
+
+async def _in_a_clients_result(engine: Engine) -> tuple[str, dict[str, Any]]:
+    chat = await engine.create_chat(client_tools=[ASK])
+    await engine.ask(chat.id, "ask me")
+    await engine.submit_tool_results(chat.id, [ToolResult("call-1", SECRET)])
+    await engine.wait(chat.id)
+    results = [message.id for message in await engine.messages(chat.id) if message.role == "tool"]
+    return chat.id, {"messages": results}
+
+
+async def _in_the_arguments_of_an_open_call(engine: Engine) -> tuple[str, dict[str, Any]]:
+    chat = await engine.create_chat(client_tools=[ASK])
+    result = await engine.ask(chat.id, "ask me with it")
+    return chat.id, {"messages": [message.id for message in result.messages if message.role == "assistant"]}
+
+
+async def _in_progress(engine: Engine) -> tuple[str, dict[str, Any]]:
+    chat = await engine.create_chat()
+    result = await engine.ask(chat.id, "report")
+    return chat.id, {"messages": [message.id for message in result.messages if message.role == "tool"]}
+
+
+async def _in_the_title(engine: Engine) -> tuple[str, dict[str, Any]]:
+    chat = await engine.create_chat(title=SECRET)
+    await engine.rename(chat.id, f"again {SECRET}")
+    return chat.id, {"what": ["title"]}
+
+
+async def _in_the_metadata(engine: Engine) -> tuple[str, dict[str, Any]]:
+    return (await engine.create_chat(metadata={"a": [SECRET]})).id, {"what": ["metadata"]}
+
+
+async def _in_the_system_prompt(engine: Engine) -> tuple[str, dict[str, Any]]:
+    return (await engine.create_chat(system=SECRET)).id, {"what": ["system"]}
+
+
+async def _in_the_reason_of_an_interrupt(engine: Engine) -> tuple[str, dict[str, Any]]:
+    chat = await engine.create_chat(client_tools=[ASK])
+    await engine.ask(chat.id, "ask me")
+    await engine.interrupt(chat.id, reason=SECRET)
+    assert SECRET in {record.reason for record in await engine.audit(chat.id)}
+    return chat.id, {"what": ["reasons"]}
+
+
+async def _in_an_error(engine: Engine) -> tuple[str, dict[str, Any]]:
+    chat = await engine.create_chat()
+    result = await engine.ask(chat.id, "break")
+    assert SECRET in str(result.chat.last_error)
+    return chat.id, {"what": ["errors"]}
+
+
+async def _in_an_archived_chat(engine: Engine) -> tuple[str, dict[str, Any]]:
+    chat_id, what = await _in_a_message(engine)
+    await engine.archive(chat_id)
+    return chat_id, what
+
+
+PLACES = [
+    _in_a_message,
+    _in_an_answer,
+    _cut_by_an_edit,
+    _deleted_from_the_queue,
+    _waiting_in_the_queue,
+    _edited_in_the_queue,
+    _in_a_clients_result,
+    _in_the_arguments_of_an_open_call,
+    _in_progress,
+    _in_the_title,
+    _in_the_metadata,
+    _in_the_system_prompt,
+    _in_the_reason_of_an_interrupt,
+    _in_an_error,
+    _in_an_archived_chat,
+]
+
+
+def _reply(request: Any) -> Reply:
+    said = [message.text for message in request.messages if message.role == "user"]
+    last = request.messages[-1]
+    if last.role == "tool":
+        return Reply("thanks")
+    match said[-1]:
+        case "say it":
+            return Reply(SECRET, chunks=[SECRET[:3], SECRET[3:]], reasoning=SECRET)
+        case "ask me":
+            return Reply("what?", calls=[Call("ask_user", {}, id="call-1")])
+        case "ask me with it":
+            return Reply("what?", calls=[Call("ask_user", {"about": SECRET}, id="call-1")])
+        case "report":
+            return Reply(calls=[Call("reporting", {}, id="call-1")])
+        case "break":
+            raise ValueError(SECRET)
+    return Reply("well")
+
+
+def _engine(store: SQLiteStore | PostgresStore) -> Engine:
+    return Engine(store, model=ScriptedModel([_reply] * 9), tools=[reporting_tool()])
+
+
+def reporting_tool() -> Any:
+    @tool(name="reporting")
+    async def report(ctx: ToolContext) -> str:
+        """Report."""
+        ctx.report({"seen": SECRET})
+        return SECRET
+
+    return report
+
+
+@pytest.mark.parametrize("said", PLACES)
+async def test_what_is_erased_is_in_no_byte_of_the_database(tmp_path: Path, said: Said) -> None:
+    """Nor in its write-ahead log, nor in what the engine tells or exports; the log still verifies."""
+    path = tmp_path / "chats.db"
+    async with _engine(SQLiteStore(path)) as engine:
+        chat_id, what = await said(engine)
+        assert SECRET.encode() in raw(path)
+        report = await engine.erase(chat_id, **what)
+        assert report.overwritten
+        assert SECRET.encode() not in raw(path)
+        assert SECRET not in await everywhere(engine, chat_id)
+        assert (await engine.verify(chat_id)).ok, await engine.verify(chat_id)
+        assert verify_export(await engine.export_audit(chat_id)).ok
+    async with Engine(SQLiteStore(path), model="demo", settings=IDLE) as engine:
+        assert SECRET not in await everywhere(engine, chat_id)
+
+
+@pytest.mark.parametrize("said", PLACES)
+async def test_what_is_erased_is_in_no_table_of_postgresql(
+    postgres_url: str, beside: asyncpg.Connection, said: Said
+) -> None:
+    async def tables() -> str:
+        names = await beside.fetch(
+            "SELECT table_name FROM information_schema.tables WHERE table_schema = current_schema()"
+        )
+        return "".join([str(await beside.fetch(f'SELECT "{name}"::text FROM "{name}"')) for (name,) in names])  # noqa: S608
+
+    async with _engine(PostgresStore(postgres_url)) as engine:
+        chat_id, what = await said(engine)
+        assert SECRET in (await tables()).replace('\\\\"', "")
+        report = await engine.erase(chat_id, **what)
+        assert not report.overwritten
+        assert SECRET not in await tables()
+        assert SECRET not in await everywhere(engine, chat_id)
+        assert (await engine.verify(chat_id)).ok, await engine.verify(chat_id)
+
+
+async def test_everything_of_a_rich_chat_goes(tmp_path: Path) -> None:
+    path = tmp_path / "chats.db"
+    async with engine_on(SQLiteStore(path), prefix=SECRET) as engine:
+        chat_id = await live(engine, prefix=SECRET)
+        assert SECRET.encode() in raw(path)
+        report = await engine.erase(chat_id, what=["everything"])
+        assert SECRET.encode() not in raw(path)
+        assert SECRET not in await everywhere(engine, chat_id)
+        assert (await engine.verify(chat_id)).ok, await engine.verify(chat_id)
+        assert report.labels == ("errors", "metadata", "reasons", "system", "title")
+        assert report.may_quote == ()
+        assert len(report.queued) == 2
+
+
+async def test_what_a_repair_has_put_aside_goes_too(tmp_path: Path) -> None:
+    """Nobody can read there what is to go and what may stay."""
+    path = tmp_path / "chats.db"
+    async with _engine(SQLiteStore(path)) as engine:
+        chat_id, what = await _in_a_message(engine)
+        with closing(sqlite3.connect(path)) as on, on:
+            on.execute("UPDATE messages SET format = 99 WHERE body LIKE ?", (f"%{SECRET}%",))
+    async with _engine(SQLiteStore(path)) as engine:
+        await engine.repair(chat_id)
+        await engine.erase(chat_id, **what)
+        assert SECRET.encode() not in raw(path)
+        assert SECRET not in await everywhere(engine, chat_id)
+
+
+async def test_no_digest_of_a_log_lets_short_secrets_be_guessed(tmp_path: Path) -> None:
+    """Who has the export and knows all but a PIN must not find the PIN by trying."""
+    async with engine_on(SQLiteStore(tmp_path / "chats.db")) as engine:
+        chat_id = await live(engine)
+        log = await engine.export_audit(chat_id)
+    with closing(sqlite3.connect(tmp_path / "chats.db")) as on:
+        bodies = [body for (body,) in on.execute("SELECT body FROM messages UNION SELECT body FROM profiles")]
+        calls = [json.loads(body) for (body,) in on.execute("SELECT body FROM calls")]
+        salts = [salt for (salt,) in on.execute("SELECT salt FROM messages UNION SELECT salt FROM queue")]
+        salts += [on.execute("SELECT salt FROM chats").fetchone()[0], *(call["salt"] for call in calls)]
+    guesses = {salted("", body) for body in bodies}
+    guesses |= {digest([TextPart(text=text).model_dump(mode="json")]) for text in ("cut away", "waits", "edited")}
+    guesses |= {digest_of_answer("red", is_error=False), salted("", canonical("waits"))}
+    assert not [guess for guess in guesses if guess in log]
+    assert all(salt and salt not in log for salt in salts)
+
+
+async def test_a_repeated_message_is_known_by_its_id_after_its_erasure(tmp_path: Path) -> None:
+    async with _engine(SQLiteStore(tmp_path / "chats.db")) as engine:
+        chat = await engine.create_chat()
+        first = await engine.send_message(chat.id, SECRET, client_id="k")
+        await engine.wait(chat.id)
+        again = await engine.send_message(chat.id, SECRET, client_id="k")
+        await engine.erase_message(chat.id, first.message_id)
+        later = await engine.send_message(chat.id, SECRET, client_id="k")
+        assert (again.replayed, later.replayed) == (True, True)
+        assert later.message_id == first.message_id
+
+
+async def test_the_answer_names_forks_and_summaries_that_may_quote_what_was_erased(tmp_path: Path) -> None:
+    async with engine_on(SQLiteStore(tmp_path / "chats.db")) as engine:
+        chat_id = await live(engine)
+        version = (await engine.get_chat(chat_id)).version
+        fork = await engine.fork(chat_id, at_version=version)
+        fork_of_fork = await engine.fork(fork.id, at_version=fork.version)
+        first = (await engine.messages(chat_id))[0]
+        report = await engine.erase(chat_id, messages=[first.id])
+        assert set(report.forks) == {fork.id, fork_of_fork.id}
+        assert report.may_quote
+        told = await engine.erase(chat_id, messages=report.may_quote)
+        assert set(report.may_quote) <= set(told.messages)
+        assert not (await engine.erase(chat_id, messages=[first.id])).may_quote
+        copy = await engine.erase_message(fork.id, first.id)
+        assert copy.id == fork.id
+
+
+async def test_an_erasure_of_nothing_is_refused(tmp_path: Path) -> None:
+    async with _engine(SQLiteStore(tmp_path / "chats.db")) as engine:
+        chat = await engine.create_chat()
+        with pytest.raises(MessageNotFound):
+            await engine.erase(chat.id, messages=["m9"])
+        with pytest.raises(InvalidArgument, match="nothing would be erased"):
+            await engine.erase(chat.id)
+        with pytest.raises(InvalidArgument):
+            await engine.erase(chat.id, what=["titel"])  # type: ignore[list-item]
+        assert (await engine.get_chat(chat.id)).version == 1
+
+
+@pytest.mark.parametrize("where", ["sqlite", "postgres"])
+async def test_the_arguments_of_an_open_call_do_not_come_back_with_its_answer(
+    tmp_path: Path, postgres_url: str, beside: asyncpg.Connection, where: str
+) -> None:
+    """What this process remembers of the chat must not be written over what was erased."""
+    path = tmp_path / "chats.db"
+    async with _engine(SQLiteStore(path) if where == "sqlite" else PostgresStore(postgres_url)) as engine:
+        chat_id, what = await _in_the_arguments_of_an_open_call(engine)
+        chat = (await engine.erase(chat_id, **what)).chat
+        assert [call.arguments for call in chat.open_calls] == [{}]
+        await engine.submit_tool_results(chat_id, [ToolResult("call-1", "blue")])
+        await engine.wait(chat_id)
+        assert SECRET.encode() not in (raw(path) if where == "sqlite" else b"")
+        calls = (
+            "" if where == "sqlite" else str(await beside.fetch("SELECT body FROM calls UNION SELECT body FROM facts"))
+        )
+        assert SECRET not in calls
+        assert SECRET not in await everywhere(engine, chat_id)
+        assert (await engine.verify(chat_id)).ok, await engine.verify(chat_id)
+
+
+async def test_a_call_that_was_erased_before_the_client_is_asked_gets_no_salt_again(tmp_path: Path) -> None:
+    """It was planned beside a local call, and is stated again, with its deadline, when that one has ended."""
+    begun, go_on = anyio.Event(), anyio.Event()
+
+    @tool
+    async def work() -> str:
+        """Work."""
+        begun.set()
+        await go_on.wait()
+        return "done"
+
+    model = ScriptedModel([Reply(calls=[Call("work", {}), Call("ask_user", {"word": SECRET})]), "thanks"])
+    async with Engine(SQLiteStore(tmp_path / "chats.db"), model=model, tools=[work]) as engine:
+        chat = await engine.create_chat(client_tools=[dataclasses.replace(ASK, deadline=60)])
+        await engine.send_message(chat.id, "ask")
+        await begun.wait()
+        asked = next(message for message in await engine.messages(chat.id) if message.role == "assistant")
+        await engine.erase_message(chat.id, asked.id)
+        go_on.set()
+        (call,) = (await engine.wait(chat.id)).open_calls
+        assert (call.arguments, (await engine.verify(chat.id)).ok) == ({}, True), await engine.verify(chat.id)
+        await engine.submit_tool_results(chat.id, [ToolResult(call.call_id, "blue")])
+        await engine.wait(chat.id)
+        assert (await engine.verify(chat.id)).ok, await engine.verify(chat.id)
+        assert SECRET not in await everywhere(engine, chat.id)
+
+
+async def test_a_message_that_a_race_has_changed_meanwhile_is_erased_as_it_is(tmp_path: Path) -> None:
+    """An erasure that was worked out for an older version is worked out again."""
+    async with _engine(SQLiteStore(tmp_path / "chats.db")) as engine:
+        chat_id, what = await _in_a_message(engine)
+        async with anyio.create_task_group() as tasks:
+            for number in range(3):
+                tasks.start_soon(engine.rename, chat_id, f"title {number}")
+            tasks.start_soon(engine.erase_message, chat_id, what["messages"][0])
+        assert SECRET not in await everywhere(engine, chat_id)
+        assert (await engine.verify(chat_id)).ok, await engine.verify(chat_id)

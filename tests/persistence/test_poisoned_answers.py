@@ -1,0 +1,154 @@
+"""Every column of every table, poisoned by SQL in many ways: what is asked of that chat is answered by typed errors."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+import asyncpg
+import pytest
+from test_poisoned_rows import COLUMNS, LIFE, lived, poison  # noqa: F401 - a fixture
+
+from turnwise import ChatNotFound, Engine, Settings, TurnwiseError
+from turnwise.persistence.conformance import plans
+from turnwise.persistence.postgres import PostgresStore
+from turnwise.persistence.verification import Verdict
+from turnwise.providers.scripted import ScriptedModel
+
+pytestmark = pytest.mark.anyio
+
+IDLE: Final = Settings(run_worker=False)
+POISONS: Final[Sequence[object]] = (
+    "poison", b"\xff\x00", "", "{}", "[]", "null", "7", '"text"', '{"a": 1}', "[[1], {}]", -1, 2**62, 0.5, None,
+)  # fmt: skip
+
+READS: Final[dict[str, Callable[[Engine], Awaitable[Any]]]] = {
+    "get_chat": lambda engine: engine.get_chat("poisoned"),
+    "queued": lambda engine: engine.queued("poisoned"),
+    "messages": lambda engine: engine.messages("poisoned"),
+    "what the model sees": lambda engine: engine.messages("poisoned", view="model"),
+    "transcript": lambda engine: engine.transcript("poisoned"),
+    "compactions": lambda engine: engine.compactions("poisoned"),
+    "usage": lambda engine: engine.usage("poisoned"),
+    "audit": lambda engine: engine.audit("poisoned"),
+    "export_audit": lambda engine: engine.export_audit("poisoned"),
+}
+WRITES: Final[dict[str, Callable[[Engine], Awaitable[Any]]]] = {
+    "fork": lambda engine: engine.fork("poisoned", at_version=3),
+    "edit": lambda engine: engine.edit_message("poisoned", "m1", "something else"),
+    "rename": lambda engine: engine.rename("poisoned", "a title"),
+    "erase_message": lambda engine: engine.erase_message("poisoned", "m1"),
+    "erase": lambda engine: engine.erase("poisoned", what=["errors", "reasons", "messages"]),
+}
+
+
+async def _events(engine: Engine) -> None:
+    async for _ in engine.events("poisoned", follow=False):
+        pass
+
+
+async def _answers(engine: Engine) -> None:
+    """Ask everything of a damaged chat: what is raised is typed, and three questions are always answered."""
+    verdict = await engine.verify("poisoned")
+    assert isinstance(verdict, Verdict)
+    assert verdict.ok or (verdict.position is not None and verdict.problem)
+    assert (await engine.explain("poisoned")).reason
+    assert await engine.export_rows("poisoned")
+    for ask in (_events, *READS.values(), *WRITES.values()):
+        with suppress(TurnwiseError):
+            await ask(engine)
+
+
+@pytest.mark.parametrize(("table", "column"), COLUMNS, ids=[f"{table}.{name}" for table, name in COLUMNS])
+async def test_a_poisoned_column_raises_nothing_but_typed_errors(
+    lived: Path,  # noqa: F811 - the fixture
+    tmp_path: Path,
+    table: str,
+    column: str,
+) -> None:
+    """`verify` and `explain` raise nothing at all, whatever is stored."""
+    for number, value in enumerate(POISONS):
+        path = tmp_path / f"chats{number}.db"
+        try:
+            poison(lived, path, table, column, value)
+        except sqlite3.IntegrityError:
+            continue  # the database itself refuses that
+        async with Engine(f"sqlite:///{path}", model=ScriptedModel(()), settings=IDLE) as engine:
+            try:
+                await _answers(engine)
+            except ChatNotFound:
+                assert (table, column) == ("chats", "id")
+
+
+@pytest.mark.parametrize(("table", "column"), COLUMNS, ids=[f"{table}.{name}" for table, name in COLUMNS])
+async def test_everything_of_a_chat_that_cannot_be_read_can_be_erased(
+    lived: Path,  # noqa: F811 - the fixture
+    tmp_path: Path,
+    table: str,
+    column: str,
+) -> None:
+    """What was said is in no row any more, readable or not, and in no file."""
+    if (table, column) == ("chats", "id"):
+        return  # nobody knows whose rows these are
+    for number, value in enumerate(("poison", b"\xff\x00", "{}", -1, None)):
+        path = tmp_path / f"chats{number}.db"
+        try:
+            poison(lived, path, table, column, value)
+        except sqlite3.IntegrityError:
+            continue
+        async with Engine(f"sqlite:///{path}", model=ScriptedModel(()), settings=IDLE) as engine:
+            erasure = await engine.erase("poisoned", what=["everything"])
+            assert erasure.overwritten
+            if column == "chat_id":
+                continue  # rows without a chat: the doctor finds them
+            rows = await engine.export_rows("poisoned")
+            kept = [line for line in rows.splitlines() if json.loads(line)["table"] != "quarantine"]
+            assert not [line for line in kept if "and then?" in line or "I look" in line], (value, kept)
+
+
+SPOTS: Final = {
+    "messages.body": ("messages", "chat_id", "body"),
+    "messages.digest": ("messages", "chat_id", "digest"),
+    "calls.body": ("calls", "chat_id", "body"),
+    "receipts.body": ("receipts", "chat_id", "body"),
+    "usage.body": ("usage", "chat_id", "body"),
+    "events.body": ("events", "chat_id", "body"),
+    "audit.body": ("audit", "chat_id", "body"),
+    "audit.aside": ("audit", "chat_id", "aside"),
+    "profiles.body": ("profiles", "chat_id", "body"),
+    "facts.body": ("facts", "chat_id", "body"),
+    "chats.head": ("chats", "id", "head"),
+}
+"""Columns of text, where PostgreSQL takes every word."""
+
+
+@pytest.mark.parametrize("spot", SPOTS)
+async def test_postgresql_raises_nothing_but_typed_errors(
+    postgres_url: str, beside: asyncpg.Connection, spot: str
+) -> None:
+    """The same there, and everything can be erased."""
+    table, key, column = SPOTS[spot]
+    store = PostgresStore(postgres_url)
+    await store.open()
+    await plans.created(store, "poisoned", *LIFE, owner="ann")
+    await store.close()
+    keep = await beside.fetch(f"SELECT ctid, {column} FROM {table} WHERE {key} = 'poisoned'")  # noqa: S608 - names
+    assert keep
+    async with Engine(postgres_url, model=ScriptedModel(()), settings=IDLE) as engine:
+        for value in ("poison", "{}", "null", '{"a": 1}', "[]"):
+            sql = f"UPDATE {table} SET {column} = $1 WHERE {key} = 'poisoned'"  # noqa: S608 - names
+            await beside.execute(sql, value)
+            assert isinstance(await engine.verify("poisoned"), Verdict)
+            assert (await engine.explain("poisoned")).reason
+            for ask in (_events, *READS.values(), WRITES["fork"], WRITES["erase_message"]):
+                with suppress(TurnwiseError):
+                    await ask(engine)
+        await engine.erase("poisoned", what=["everything"])
+        rows = await engine.export_rows("poisoned")
+        assert not [
+            line for line in rows.splitlines() if json.loads(line)["table"] != "quarantine" and "and then?" in line
+        ]

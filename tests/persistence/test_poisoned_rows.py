@@ -1,0 +1,135 @@
+"""Every column of every table, poisoned one by one by SQL: one chat's trouble, found, named, and no other's."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from collections.abc import Collection
+from contextlib import closing
+from pathlib import Path
+from typing import Final
+
+import anyio
+import pytest
+
+from turnwise import Engine, Settings
+from turnwise.engine.diagnosis import Diagnosis
+from turnwise.persistence.conformance import plans
+from turnwise.persistence.conformance.checks import part
+from turnwise.persistence.sqlite import SQLiteStore
+from turnwise.providers.scripted import Reply, ScriptedModel
+from turnwise.states.names import ChatState, Trigger
+
+pytestmark = pytest.mark.anyio
+
+LIFE: Final = (
+    *plans.turn("one", "1"),
+    plans.move(Trigger.clear_context),
+    plans.send("two", client_id="c1"),
+    plans.claim(),
+    plans.start(),
+    plans.reply("I look.", client=["c"]),
+    plans.submit("c"),
+    plans.claim("nobody", lease=0),
+    plans.start(),
+    plans.reply("I look again.", local=["a", "b"]),
+    plans.send("and then?", client_id="c2"),
+    plans.finish("a"),
+)
+"""What leaves a row in every table: a lease, open calls, a queue, a boundary, receipts."""
+
+
+async def _lived(path: Path) -> None:
+    store = SQLiteStore(path)
+    await store.open()
+    for chat_id in ("poisoned", "sound"):
+        await plans.created(store, chat_id, *LIFE[:3], owner="ann")
+        await store.journal(chat_id, 1, ChatState.streaming, [part("1")])
+        for move in LIFE[3:]:
+            await store.change(chat_id, plans.plan(move))
+    await plans.created(store, "waiting for a worker", plans.send("hello"))
+    await store.close()
+
+
+@pytest.fixture(scope="module")
+def lived(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a file with chats that have rows in every table."""
+    path = tmp_path_factory.mktemp("lived") / "chats.db"
+    anyio.run(_lived, path)
+    return path
+
+
+def _columns() -> list[tuple[str, str]]:
+    with closing(sqlite3.connect(":memory:")) as on:
+        SQLiteStore(None).prepare(on)
+        tables = [name for (name,) in on.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        return [
+            (table, name)
+            for table in tables
+            for _, name, *_ in on.execute(f"PRAGMA table_info({table})")
+            if table not in ("quarantine", "sqlite_sequence") and not table.startswith("turnwise") and name != "number"
+        ]
+
+
+COLUMNS: Final = _columns()
+CHATS: Final = 3
+SENSIBLE: Final = {
+    ("leases", "worker", "poison"),  # any word may be a worker's name: the lease runs out
+}
+"""What no one can tell from what turnwise writes."""
+
+
+def poison(lived: Path, copy: Path, table: str, column: str, value: object) -> None:
+    """Make a copy of a file in which a column of a chat holds something else."""
+    shutil.copy(lived, copy)
+    named = "id" if table == "chats" else "chat_id"
+    sql = f"UPDATE {table} SET {column} = ? WHERE {named} = 'poisoned'"  # noqa: S608 - ours
+    if column in ("seq", "position", "version", "call_id", "id", "client_id") and table != "chats":
+        sql += f" AND {column} = (SELECT max({column}) FROM {table} WHERE {named} = 'poisoned')"  # noqa: S608 - ours
+    if column == "format":
+        value = 99
+    with closing(sqlite3.connect(copy)) as on, on:
+        assert on.execute(sql, (value,)).rowcount > 0, "the life leaves no such row"
+
+
+@pytest.mark.parametrize("value", ["poison", b"\xff\x00"], ids=["words", "bytes"])
+@pytest.mark.parametrize(("table", "column"), COLUMNS, ids=[f"{table}.{name}" for table, name in COLUMNS])
+async def test_a_poisoned_column_is_one_chats_trouble(
+    lived: Path, tmp_path: Path, table: str, column: str, value: str | bytes
+) -> None:
+    """The doctor names it, every other chat lives, and the chat can be repaired."""
+    path = tmp_path / "chats.db"
+    poison(lived, path, table, column, value)
+    async with Engine(f"sqlite:///{path}", model=ScriptedModel(()), settings=Settings(run_worker=False)) as engine:
+        named = {flaw.column for found in await _diagnosed(engine) for flaw in found.flaws}
+        if (table, column, value) not in SENSIBLE:
+            assert {f"{table}.{column}"} & named or _tells_of_identity(table, column, named), named
+    async with Engine(f"sqlite:///{path}", model=ScriptedModel([Reply("hi")] * 9)) as engine:
+        assert len((await engine.list_chats()).items) == CHATS
+        for chat_id in ("waiting for a worker", "sound"):
+            chat = await engine.wait(chat_id, timeout=10)
+            assert chat.state in {"waiting", "requires_action"}
+            assert (await engine.verify(chat_id)).ok
+            assert (await engine.explain(chat_id)).unreadable == ()
+        for found in await _diagnosed(engine):
+            assert found.chat_id in {"poisoned", str(value), None}
+            if found.chat_id is None or all(flaw.column.startswith("audit.") for flaw in found.flaws):
+                continue
+            explained = await engine.explain(found.chat_id)
+            assert {flaw.column for flaw in found.flaws} == {flaw.column for flaw in explained.unreadable}
+            assert "--repair" in explained.reason
+            assert (await engine.repair(found.chat_id)).state is ChatState.error
+            rest = [left for left in await _diagnosed(engine) if left.chat_id == found.chat_id]
+            assert all(flaw.column.startswith("audit.") for left in rest for flaw in left.flaws), rest
+            assert (await engine.get_chat(found.chat_id)).unreadable is None
+            await engine.send_message(found.chat_id, "go on", when_busy="interrupt")
+            await engine.wait(found.chat_id, timeout=10)
+
+
+async def _diagnosed(engine: Engine) -> list[Diagnosis]:
+    return [diagnosis async for diagnosis in engine.diagnose()]
+
+
+def _tells_of_identity(table: str, column: str, named: Collection[str]) -> bool:
+    """Whether rows that lost their chat are found as rows of no chat."""
+    return (table, column) == ("chats", "id") or (column == "chat_id" and f"{table}.chat_id" in named)

@@ -1,0 +1,71 @@
+"""What a commit must find as it was read: a chat that another process has touched is read again, never overwritten."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import asyncpg
+import pytest
+
+from turnwise.persistence.conformance import plans
+from turnwise.persistence.conformance.checks import part
+from turnwise.persistence.postgres import PostgresStore
+from turnwise.persistence.verification import verify_records
+from turnwise.states.names import ChatState, Trigger
+
+
+@pytest.fixture
+async def stores(postgres_url: str) -> AsyncIterator[tuple[PostgresStore, PostgresStore]]:
+    """Return the stores of two processes."""
+    one, other = PostgresStore(postgres_url), PostgresStore(postgres_url)
+    await one.open()
+    await other.open()
+    yield one, other
+    await one.close()
+    await other.close()
+
+
+def rename(title: str) -> plans.Plan:
+    return plans.plan(plans.move(Trigger.renamed, title=title))
+
+
+async def test_no_event_number_is_given_twice_while_a_holder_journals(
+    stores: tuple[PostgresStore, PostgresStore],
+) -> None:
+    """What is shown changes neither version nor head, state nor token: only the number of the last event tells."""
+    holder, other = stores
+    await plans.created(holder, "chat", plans.send("hello"), plans.claim(), plans.start())
+    await other.change("chat", rename("first"))  # it remembers the chat under its lease from now on
+    for number in range(3):
+        await holder.journal("chat", 1, ChatState.streaming, [part(str(number)), part("and")])
+        await other.change("chat", rename(f"after {number}"))
+    await holder.change("chat", plans.plan(plans.reply("hi")))
+    events = await holder.events("chat", after=0, limit=100)
+    assert [event.seq for event in events] == list(range(1, len(events) + 1))
+    assert [event.part.delta for event in await holder.shown("chat", 1, 1)] == ["0", "and", "1", "and", "2", "and"]
+    assert (await holder.facts("chat")).profile.title == "after 2"
+
+
+async def test_a_version_that_another_process_took_is_not_ones_own(
+    stores: tuple[PostgresStore, PostgresStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection ends before the commit arrives, and somebody else commits that version: its hash tells."""
+    one, other = stores
+    await plans.created(one, "chat")
+    ask, left = asyncpg.Connection.fetch, ["once"]
+
+    async def overtaken(connection: asyncpg.Connection, query: str, *given: Any, **options: Any) -> Any:
+        if left and query.startswith("-- Commits"):
+            left.clear()
+            await other.change("chat", plans.plan(plans.send("from elsewhere")))
+            connection.terminate()
+            raise asyncpg.ConnectionDoesNotExistError("connection was closed in the middle of operation")
+        return await ask(connection, query, *given, **options)
+
+    monkeypatch.setattr(asyncpg.Connection, "fetch", overtaken)
+    committed = await one.change("chat", rename("from here"))
+    assert committed.facts.version == 3
+    assert (await one.facts("chat")).profile.title == "from here"
+    assert [message.text for message in await one.history("chat")] == ["from elsewhere"]
+    assert verify_records(await one.audit("chat")).ok

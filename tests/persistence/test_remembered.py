@@ -1,0 +1,140 @@
+"""What a process remembers of a chat without a lease: any other may have changed it since, so the database is asked."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from datetime import datetime
+from typing import Final
+
+import pytest
+from by_hand import by_hand
+
+from turnwise.persistence.conformance import plans
+from turnwise.persistence.locate import store_from_url
+from turnwise.persistence.protocol import ChatStore
+from turnwise.persistence.verification import verify_stored
+from turnwise.states.decide import Decision
+from turnwise.states.facts import Facts
+from turnwise.states.names import ChatState, Trigger
+from turnwise.testing.clock import ManualClock
+
+pytestmark = pytest.mark.anyio
+
+Pair = tuple[ChatStore, ChatStore]
+
+
+@pytest.fixture
+async def pair(either_url: str) -> AsyncIterator[Pair]:
+    """Return the stores of two processes, whose clocks stand still: no time tells that something happened."""
+    now = ManualClock().now
+    async with AsyncExitStack() as until:
+        stores = [store_from_url(either_url, durability="normal", now=now) for _ in range(2)]
+        for store in stores:
+            await store.open()
+            until.push_async_callback(store.close)
+        yield stores[0], stores[1]
+
+
+def rename(title: str) -> plans.Move:
+    return plans.move(Trigger.renamed, title=title)
+
+
+ELSEWHERE: Final = {
+    "nothing but a label": (rename("elsewhere"),),
+    "a label and back": (rename("elsewhere"), rename("here")),
+    "a message": (plans.send("elsewhere"),),
+    "a whole turn": plans.turn("elsewhere", "2"),
+    "a clearing of the context": (plans.move(Trigger.clear_context),),
+    "the archive and back": (plans.move(Trigger.archived), plans.move(Trigger.unarchived)),
+    "an open call": (plans.send("elsewhere"), plans.claim(), plans.start(), plans.reply("", client=["c"])),
+}
+
+
+@pytest.mark.parametrize("moves", ELSEWHERE.values(), ids=ELSEWHERE)
+async def test_what_another_process_changed_is_what_a_plan_is_asked_about(
+    pair: Pair, moves: tuple[plans.Move, ...]
+) -> None:
+    """Between two commits of this one, nobody holding the chat: a plan is never asked about what is over."""
+    here, elsewhere = pair
+    await plans.created(here, "chat", *plans.turn("one", "1"), rename("here"))
+    for move in moves:
+        left = await elsewhere.change("chat", plans.plan(move))
+    asked: list[Facts] = []
+
+    def relabel(facts: Facts, now: datetime) -> list[Decision]:
+        asked.append(facts)
+        return [plans.move(Trigger.metadata_changed, metadata={"seen": facts.version})(facts, now)]
+
+    committed = await here.change("chat", relabel)
+    assert asked == [left.facts]
+    assert committed.facts.version == left.facts.version + 1
+    assert await elsewhere.facts("chat") == await here.facts("chat") == committed.facts
+    assert verify_stored("chat", await here.rows("chat")).ok
+    events = await here.events("chat", after=0, limit=1000)
+    assert [event.seq for event in events] == list(range(1, len(events) + 1))
+
+
+async def test_what_this_process_committed_last_is_not_what_it_claims(pair: Pair) -> None:
+    """A chat that was taken, worked on and given back by another comes with what that one left."""
+    here, elsewhere = pair
+    await plans.created(here, "chat", plans.send("one"))
+    released = (plans.claim("other"), plans.start(), plans.move(Trigger.released), rename("elsewhere"))
+    for move in released:
+        left = await elsewhere.change("chat", plans.plan(move))
+    (claimed,) = await here.claim(plans.plan(plans.claim("mine")), limit=1)
+    assert claimed.facts.version == left.facts.version + 1
+    assert claimed.facts.profile.title == "elsewhere"
+    assert claimed.facts.lease is not None
+    assert claimed.facts.lease.token == 2
+    assert verify_stored("chat", await here.rows("chat")).ok
+
+
+async def test_a_lease_that_another_gave_and_took_leaves_nothing_to_believe(pair: Pair) -> None:
+    """This process held the chat, another took it over and gave it back: no lease is left to believe in."""
+    here, elsewhere = pair
+    await plans.created(here, "chat", plans.send("one"), plans.claim("mine", lease=0), plans.start())
+    for move in (plans.move(Trigger.lease_expired), plans.claim("other"), plans.start(), plans.reply("1")):
+        left = await elsewhere.change("chat", plans.plan(move))
+    asked: list[Facts] = []
+
+    def look(facts: Facts, now: datetime) -> list[Decision]:
+        asked.append(facts)
+        return plans.idle(facts, now) if facts != left.facts else [plans.send("two")(facts, now)]
+
+    committed = await here.change("chat", look)
+    assert asked[-1] == left.facts
+    assert committed.facts.state is ChatState.pending
+    assert [message.text for message in await here.history("chat")] == ["one", "1", "two"]
+
+
+BY_HAND: Final = {
+    "state": ("UPDATE chats SET state = 'dreaming'", "UPDATE chats SET state = 'dreaming'"),
+    "facts": (
+        """UPDATE chats SET facts = json_set(facts, '$.serial', 77)""",
+        """UPDATE facts SET body = jsonb_set(body::jsonb, '{serial}', '77')::text""",
+    ),
+    "token": (
+        "INSERT INTO leases (chat_id, worker, token, expires) VALUES ('chat', 'other', 1, 0)",
+        "UPDATE chats SET worker = 'other', token = 1, expires = now()",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", BY_HAND)
+async def test_what_was_changed_by_hand_is_seen_although_no_version_was_made(
+    pair: Pair, either_url: str, what: str
+) -> None:
+    """An operator's SQL makes no version: state, token and facts are compared all the same."""
+    here, elsewhere = pair
+    await plans.created(here, "chat", *plans.turn("one", "1"))
+    on_sqlite, on_postgres = BY_HAND[what]
+    await by_hand(either_url, on_sqlite if either_url.startswith("sqlite") else on_postgres)
+    asked: list[Facts] = []
+
+    def look(facts: Facts, now: datetime) -> list[Decision]:
+        asked.append(facts)
+        return []
+
+    await here.change("chat", look)
+    assert asked == [await elsewhere.facts("chat")]

@@ -1,0 +1,125 @@
+"""What SQLite is asked to do with its files: how safely it writes, what it reads, and whether they are still there."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from turnwise.persistence.conformance import plans
+from turnwise.persistence.connection import Connection, Durability, EagerConnection
+from turnwise.persistence.sqlite import SQLiteStore
+from turnwise.states.errors import ChatUnreadable, StoreError
+from turnwise.states.names import Trigger
+
+pytestmark = pytest.mark.anyio
+
+SPELLED = {1: "normal", 2: "full"}
+
+
+@pytest.mark.parametrize("durability", ["full", "normal"])
+async def test_every_connection_writes_as_durably_as_was_asked_for(
+    tmp_path: Path, durability: Durability, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power cut must not take what was acknowledged, unless the application has chosen that."""
+    found: list[str] = []
+    opened = Connection.open
+
+    async def spied(path: str, prepare: Any) -> Connection:
+        connection = await opened(path, prepare)
+        found.append(SPELLED[(await connection.run(lambda on: on.execute("PRAGMA synchronous").fetchone()))[0]])
+        return connection
+
+    monkeypatch.setattr(Connection, "open", spied)
+    store = SQLiteStore(tmp_path / "chats.db", durability=durability)
+    await store.open()
+    await store.close()
+    assert found == [durability, durability]
+
+
+async def test_a_read_that_failed_leaves_later_reads_in_the_present(tmp_path: Path) -> None:
+    """Whoever keeps the error, and with it every frame of the reading, holds no snapshot open."""
+    path = tmp_path / "chats.db"
+    store = SQLiteStore(path)
+    await store.open()
+    for chat_id in ("broken", "sound"):
+        await plans.created(store, chat_id, *plans.turn("one", "1"), *plans.turn("two", "2"))
+    with closing(sqlite3.connect(path)) as on, on:
+        on.execute("UPDATE messages SET body = '{' WHERE chat_id = 'broken' AND position = 2")
+    kept: list[ChatUnreadable] = []
+    for question in (store.history, store.prompt, lambda chat_id: store.events(chat_id, after=0, limit=99)):
+        try:
+            await question("broken")
+        except ChatUnreadable as error:
+            kept.append(error)
+    assert [error.column for error in kept] == ["messages.body"] * 3
+    await store.change("sound", plans.plan(plans.send("three")))
+    assert [message.text for message in await store.history("sound")][-1] == "three"
+    assert (await store.facts("sound")).state == "pending"
+    await store.close()
+
+
+def test_a_statement_that_nobody_reads_to_its_end_holds_nothing(tmp_path: Path) -> None:
+    """Whatever is written on such a connection in time to come: a cursor that is kept keeps no snapshot."""
+    path = tmp_path / "chats.db"
+    with closing(sqlite3.connect(path, isolation_level=None)) as writer:
+        writer.execute("PRAGMA journal_mode = WAL")
+        writer.execute("CREATE TABLE words (word)")
+        writer.executemany("INSERT INTO words VALUES (?)", [("one",), ("two",)])
+        with closing(sqlite3.connect(path, isolation_level=None, factory=EagerConnection)) as reader:
+            reader.execute("BEGIN")
+            kept = reader.execute("SELECT word FROM words")
+            assert next(kept) == ("one",)
+            reader.execute("ROLLBACK")
+            writer.execute("INSERT INTO words VALUES ('three')")
+            assert reader.execute("SELECT count(*) FROM words").fetchone() == (3,)
+            assert kept.fetchall() == [("two",)]
+
+
+@pytest.mark.parametrize("part", ["", "-wal", "-shm"])
+@pytest.mark.parametrize("replaced", [False, True])
+async def test_what_is_written_to_a_file_that_was_taken_away_is_not_acknowledged(
+    tmp_path: Path, part: str, *, replaced: bool
+) -> None:
+    """It would be lost: nobody finds that file again."""
+    path = tmp_path / "chats.db"
+    store = SQLiteStore(path)
+    await store.open()
+    await plans.created(store, "chat")
+    taken = Path(f"{path}{part}")
+    shutil.move(taken, tmp_path / "elsewhere")
+    if replaced:
+        shutil.copy(tmp_path / "elsewhere", taken)
+    rename = plans.plan(plans.move(Trigger.renamed, title="lost"))
+    word = "replaced" if replaced else "deleted"
+    for attempt in (lambda: store.change("chat", rename), lambda: store.create("new", plans.plan(plans.create()))):
+        with pytest.raises(StoreError, match=word) as raised:
+            await attempt()
+        assert f"chats.db{part}" in raised.value.problem
+    if not part:
+        with pytest.raises(StoreError, match=word):
+            await store.facts("chat")
+    if not replaced:  # and if it comes back, nothing was lost
+        shutil.move(tmp_path / "elsewhere", taken)
+        assert (await store.change("chat", rename)).facts.version == 2
+    await store.close()
+
+
+async def test_a_file_that_goes_while_it_is_written_to_is_noticed(tmp_path: Path) -> None:
+    """The last look comes after the commit, before the acknowledgement."""
+    path = tmp_path / "chats.db"
+    store = SQLiteStore(path)
+    await store.open()
+    await plans.created(store, "chat")
+
+    def taking(facts: Any, now: Any) -> Any:
+        path.unlink()
+        return plans.plan(plans.move(Trigger.renamed, title="lost"))(facts, now)
+
+    with pytest.raises(StoreError, match="deleted"):
+        await store.change("chat", taking)
+    await store.close()

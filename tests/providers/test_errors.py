@@ -1,0 +1,17 @@
+"""What a provider's answer means for the retry: "not now" is tried again, "never" is not."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic_ai import exceptions as theirs
+
+from turnwise.providers.pydantic_ai.errors import model_error
+
+
+@pytest.mark.parametrize(
+    ("status", "retried"),
+    [(400, False), (401, False), (404, False), (408, True), (409, True), (413, False), (422, False), (425, True)],
+)
+def test_a_status_that_may_pass_is_tried_again(status: int, retried: bool) -> None:  # noqa: FBT001
+    error = model_error(theirs.ModelHTTPError(status, "m", {"error": {"message": "no"}}))
+    assert (error.retryable, error.status) == (retried, status)

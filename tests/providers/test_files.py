@@ -1,0 +1,69 @@
+"""Files that a provider does not take: the model is told in words, and the chat goes on."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic_ai import messages as theirs
+
+from turnwise.providers.locate import model_named
+from turnwise.providers.pydantic_ai import PydanticAIModel
+from turnwise.providers.pydantic_ai.files import sendable_file
+from turnwise.states.messages import FilePart
+
+KEYS = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GOOGLE_API_KEY")
+NAMES = ("openai:gpt-5", "openai-responses:gpt-5", "anthropic:claude-sonnet-4-5", "google:gemini-2.5-flash")
+
+
+@pytest.fixture(params=NAMES)
+def model(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> PydanticAIModel:
+    for key in KEYS:
+        monkeypatch.setenv(key, "a-test-key")
+    found = model_named(request.param)
+    assert isinstance(found, PydanticAIModel)
+    return found
+
+
+def test_a_picture_is_sent_to_every_provider(model: PydanticAIModel) -> None:
+    takes = model._asking._takes
+    sent = sendable_file(FilePart(media_type="image/png", data="aGk="), takes)
+    assert isinstance(sent, theirs.BinaryContent)
+    assert isinstance(
+        sendable_file(FilePart(media_type="image/png", url="https://x.org/a.png"), takes), theirs.ImageUrl
+    )
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        FilePart(media_type="image/png"),
+        FilePart(media_type="image/png", data="?"),
+        FilePart(media_type="image/png", url="a.png"),
+        FilePart(media_type="text/plain", data="/w=="),
+    ],
+)
+def test_a_file_stored_unsound_is_told_of_instead(model: PydanticAIModel, part: FilePart) -> None:
+    note = sendable_file(part, model._asking._takes)
+    assert isinstance(note, str)
+    assert "is left out here" in note
+
+
+@pytest.mark.parametrize(
+    ("name", "media_type"),
+    [
+        ("openai:gpt-5", "video/mp4"),
+        ("openai:gpt-5", "audio/ogg"),
+        ("openai-responses:gpt-5", "audio/wav"),
+        ("anthropic:claude-sonnet-4-5", "image/tiff"),
+        ("anthropic:claude-sonnet-4-5", "audio/mpeg"),
+        ("anthropic:claude-sonnet-4-5", "application/zip"),
+    ],
+)
+def test_a_type_that_the_provider_refuses_is_told_of_instead(
+    monkeypatch: pytest.MonkeyPatch, name: str, media_type: str
+) -> None:
+    for key in KEYS:
+        monkeypatch.setenv(key, "a-test-key")
+    found = model_named(name)
+    assert isinstance(found, PydanticAIModel)
+    note = sendable_file(FilePart(media_type=media_type, data="aGk=", name="f"), found._asking._takes)
+    assert note == f"[The file f ({media_type}) is left out here: this model does not take files of that type.]"

@@ -1,0 +1,186 @@
+"""Checked calls: what a type hint says is asked of every argument, before anything is done."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Annotated, Any, Literal, Protocol
+
+import pytest
+from pydantic import JsonValue
+
+from turnwise.states.checked import checked, checked_within
+from turnwise.states.errors import InvalidArgument, InvalidContent, SettingsError, WrongCall
+from turnwise.states.limits import JsonObject, Key, Ordinal
+from turnwise.states.names import ChatState
+from turnwise.states.shapes import LATER, RAW
+
+DEEP: Any = 1
+for _ in range(101):
+    DEEP = [DEEP]
+
+
+class Speaks(Protocol):
+    name: str
+
+    def say(self) -> str: ...
+
+
+class Speaker:
+    name = "x"
+
+    def say(self) -> str:
+        return "x"
+
+
+class Text(str):
+    __slots__ = ()
+
+
+@checked
+def call(  # noqa: PLR0913 - one of each kind
+    text: str,
+    *,
+    key: Key | None = None,
+    count: int = 0,
+    number: Ordinal = 0,
+    seconds: float = 0,
+    flag: bool = False,
+    word: Literal["ask", "auto"] = "auto",
+    state: ChatState = ChatState.waiting,
+    names: Sequence[str] = (),
+    labels: JsonObject | None = None,
+    value: JsonValue = None,
+    pair: tuple[int, int] = (0, 0),
+    function: Callable[..., Any] = print,
+    voice: Speaks | str = "x",
+    later: Annotated[int, LATER] = 0,
+    raw: Annotated[str, RAW] = "",
+    anything: Any = None,
+) -> dict[str, Any]:
+    return dict(locals())
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"text": 1}, "text: must be a string; it was 1"),
+        ({"text": b"x"}, "text: must be a string; it was b'x'"),
+        ({"key": 1}, "key: must be a string or None; it was 1"),
+        ({"key": "é" * 513}, "key: must be 1,024 bytes at most; it was 1,026"),
+        ({"count": True}, "count: must be a whole number; it was True"),
+        ({"count": 1.0}, r"count: must be a whole number; it was 1\.0"),
+        ({"count": 2**63}, "count: must be a whole number of 64 bits at most; it was a whole number of 64 bits"),
+        ({"number": -1}, "number: must be from 0 to"),
+        ({"seconds": "1"}, "seconds: must be a number; it was '1'"),
+        ({"seconds": float("nan")}, "seconds: must be a number; it was nan"),
+        ({"flag": 1}, "flag: must be True or False; it was 1"),
+        ({"word": "Ask"}, "word: must be one of 'ask', 'auto'; it was 'Ask'"),
+        ({"word": ["ask"]}, "word: must be one of 'ask', 'auto'; it was a value of type list"),
+        ({"state": "idle"}, "state: must be one of 'waiting', 'pending', .*; it was 'idle'"),
+        ({"names": "abc"}, "names: must be a sequence; it was 'abc'"),
+        ({"names": {"a"}}, "names: must be a sequence; it was a value of type set"),
+        ({"names": ["a", 1]}, r"names\[1\]: must be a string; it was 1"),
+        ({"labels": [1]}, "labels: must be a Mapping or None; it was a value of type list"),
+        ({"labels": {"k": "x" * 300_000}}, "labels: must be 262,144 bytes of JSON at most"),
+        ({"pair": (1,)}, "pair: must be a sequence of 2; it was one of 1"),
+        ({"function": 1}, "function: must be callable; it was 1"),
+        ({"voice": Speaker}, "voice: must be a Speaks or a string; it was a class, not an instance of it"),
+        ({"voice": 1}, "voice: must be a Speaks or a string; it was 1"),
+        ({"raw": b""}, "raw: must be a string; it was b''"),
+    ],
+)
+def test_what_a_hint_does_not_say_is_refused_by_name(given: dict[str, Any], problem: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"^{problem}.*; nothing was written$") as refused:
+        call(**{"text": "x", **given})
+    assert refused.value.argument.startswith(next(iter(given)))
+    assert isinstance(refused.value, SettingsError)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"text": "\0"},
+        {"text": "\ud800"},
+        {"names": ["\ud800"]},
+        {"labels": {1: 2}},
+        {"labels": {"k": {1, 2}}},
+        {"value": float("inf")},
+        {"value": 2**64},
+        {"value": object()},
+        {"value": DEEP},
+        {"value": {"\0": 1}},
+    ],
+)
+def test_what_no_store_can_hold_is_refused_as_content(given: dict[str, Any]) -> None:
+    with pytest.raises(InvalidContent):
+        call(**{"text": "x", **given})
+
+
+def test_what_a_hint_says_is_taken_and_made_pythons_own() -> None:
+    metadata = {"k": (1, Text("v"))}
+    taken = call(
+        Text("x"), labels=metadata, names=[Text("a")], state="pending", voice=Speaker(), later="x", raw="\ud800"
+    )  # type: ignore[arg-type]
+    assert (type(taken["text"]), type(taken["names"][0]), taken["state"]) == (str, str, ChatState.pending)
+    assert taken["labels"] == {"k": [1, "v"]}
+    assert taken["labels"] is not metadata
+    assert (taken["later"], taken["raw"]) == ("x", "\ud800")
+
+
+def test_a_call_that_python_would_refuse_is_refused_with_what_is_meant() -> None:
+    with pytest.raises(WrongCall, match="flga: call has no such argument; did you mean 'flag'"):
+        call("x", flga=True)  # type: ignore[call-arg]
+    with pytest.raises(WrongCall, match="text: call needs it"):
+        call()  # type: ignore[call-arg]
+    with pytest.raises(WrongCall, match="takes 1 arguments by place, not 2"):
+        call("x", "y")  # type: ignore[misc]
+    with pytest.raises(TypeError, match="was given by place, too"):
+        call("x", text="y")  # type: ignore[misc]
+
+
+def test_a_class_has_its_making_and_its_public_methods_checked() -> None:
+    @checked
+    class Counter:
+        def __init__(self, start: int) -> None:
+            self.count = start
+
+        async def add(self, more: int) -> int:
+            return self._add(more)
+
+        async def walk(self, steps: int) -> AsyncIterator[int]:
+            for step in range(steps):
+                yield step
+
+        def _add(self, more: int) -> int:
+            return self.count + more
+
+    with pytest.raises(InvalidArgument, match="start"):
+        Counter("1")  # type: ignore[arg-type]
+    counter = Counter(1)
+    assert inspect.iscoroutinefunction(counter.add)
+    with pytest.raises(InvalidArgument, match="more"):
+        counter.add("1").send(None)  # type: ignore[arg-type, attr-defined]
+    with pytest.raises(InvalidArgument, match="steps"):
+        counter.walk("1")  # type: ignore[arg-type]
+    assert counter._add(1.5) == 2.5  # type: ignore[arg-type]
+
+
+def test_a_dataclass_is_checked_when_it_is_made() -> None:
+    @checked_within("point.")
+    @dataclasses.dataclass(frozen=True, slots=True)
+    class Point:
+        x: int
+        notes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+        def moved(self, by: float) -> float:
+            return self.x + by
+
+    with pytest.raises(InvalidArgument, match=r"^point\.x: "):
+        Point("1")  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgument, match=r"^point\.x: "):
+        dataclasses.replace(Point(1), x="1")
+    with pytest.raises(WrongCall, match=r"^point\.note: .* did you mean 'notes'"):
+        Point(1, note={})  # type: ignore[call-arg]
+    assert Point(1).moved("1" and 1) == 2

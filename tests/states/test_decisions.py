@@ -1,0 +1,89 @@
+"""What every row decides, whole, as it was last looked at: changed facts, writes and events of every case.
+
+Other tests say what must be so and why; this one lets nothing change unseen. After a change that is meant, read the
+difference that `APPROVE=1 make test TESTS=tests/states/test_decisions.py` makes to `decisions.jsonl`, and commit it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cases import Case, cases
+from pydantic import BaseModel
+from pydantic_core import to_jsonable_python
+from test_table import name_of
+
+from turnwise.states.decide import Decision
+from turnwise.states.facts import Facts
+
+APPROVED = Path(__file__).parent / "decisions.jsonl"
+
+
+def plain(value: Any) -> Any:
+    """Return a value as JSON has it, with the names of its types: nothing about it may go unseen."""
+    if isinstance(value, BaseModel):
+        fields = {name: getattr(value, name) for name in type(value).model_fields}
+        return {"": type(value).__name__, **{name: plain(field) for name, field in fields.items()}}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        return {"": type(value).__name__, **{name: plain(field) for name, field in fields.items()}}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, dict):
+        return {str(name): plain(item) for name, item in value.items()}
+    return to_jsonable_python(value, fallback=repr)
+
+
+def spelled(before: Facts, decision: Decision) -> dict[str, Any]:
+    """Return all that a decision says; of its facts those that it changes."""
+    old, new = plain(before), plain(decision.facts)
+    told = {field.name: plain(getattr(decision, field.name)) for field in dataclasses.fields(decision)}
+    told["facts"] = {name: value for name, value in new.items() if old[name] != value}
+    told["writes"] = [
+        {**plain(write), "kind": write.kind, "id": write.id, "digest": write.digest} for write in decision.writes
+    ]
+    return told
+
+
+def decided() -> dict[str, str]:
+    """Return what every case decides, a line for each, by its name. Some time passes before it is fired."""
+    lines: dict[str, str] = {}
+    for number, case in enumerate(cases()):
+        life = case.build()
+        life.wait(7)
+        before = life.facts
+        case.fire(life)
+        name = f"{number:03} {name_of(case)}"
+        lines[name] = json.dumps({"case": name, **spelled(before, life.decisions[-1])}, sort_keys=True)
+    return lines
+
+
+def approved() -> dict[str, str]:
+    return {json.loads(line)["case"]: line for line in APPROVED.read_text(encoding="utf-8").splitlines()}
+
+
+def test_every_row_decides_what_was_approved() -> None:
+    found = decided()
+    if os.environ.get("APPROVE"):
+        APPROVED.write_text("".join(f"{line}\n" for line in found.values()), encoding="utf-8")
+    known = approved()
+    assert list(found) == list(known), "rows have come or gone; see the top of this file"
+    changed = [f"was {known[name]}\nis  {line}" for name, line in found.items() if known[name] != line]
+    assert not changed, f"{len(changed)} decisions differ from those approved (see the top of this file):\n{changed[0]}"
+
+
+@pytest.mark.parametrize("case", [next(iter(cases()))], ids=["the first"])
+def test_a_decision_is_spelled_with_everything_it_says(case: Case) -> None:
+    """A field that were left out could change unseen."""
+    life = case.build()
+    before = life.facts
+    case.fire(life)
+    decision = life.decisions[-1]
+    told = spelled(before, decision)
+    assert set(told) == {field.name for field in dataclasses.fields(decision)}
+    assert told["facts"]["version"] == decision.facts.version

@@ -1,0 +1,79 @@
+"""Files: only a sound one becomes part of a message."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from turnwise.states.errors import InvalidArgument, InvalidContent
+from turnwise.states.messages import FilePart, parts_of
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"media_type": "image/png"}, "inline .* or by address .*; it had neither"),
+        ({"media_type": "image/png", "data": "aGk=", "url": "https://example.org/x"}, "it had both"),
+        ({"media_type": "image/png", "data": "not base64!"}, "must be base64"),
+        ({"media_type": "image/png", "data": "aGk"}, "must be base64"),
+        ({"media_type": "image/png", "data": ""}, "must be base64 that is not empty"),
+        ({"media_type": "image/png", "url": ""}, "must be an address"),
+        ({"media_type": "image/png", "url": "a b"}, "must be an address"),
+        ({"media_type": "png", "data": "aGk="}, "needs a media type such as 'image/png'; it was 'png'"),
+        ({"media_type": "", "data": "aGk="}, "needs a media type"),
+    ],
+)
+def test_a_file_that_no_provider_could_be_given_is_refused_when_it_is_sent(fields: Any, problem: str) -> None:
+    with pytest.raises(InvalidContent, match=f"{problem}.*nothing was written"):
+        parts_of([FilePart(**fields)])
+
+
+def test_a_part_made_past_its_own_checks_is_checked_when_it_is_sent() -> None:
+    with pytest.raises(InvalidContent):
+        parts_of([FilePart.model_construct(media_type=3, data=b"x")])  # type: ignore[arg-type]
+
+
+def test_a_field_of_the_wrong_type_is_refused_with_an_error_of_turnwise() -> None:
+    with pytest.raises(InvalidContent, match=r"FilePart\.media_type"):
+        FilePart(media_type=3, data="aGk=")  # type: ignore[arg-type]
+
+
+def test_a_stored_file_is_read_as_it_is() -> None:
+    """What was accepted once is never unreadable."""
+    assert FilePart.model_validate({"media_type": "png"}).data is None
+
+
+def test_bytes_become_a_file() -> None:
+    assert FilePart.from_bytes(b"hi", "text/plain", name="n") == FilePart(
+        media_type="text/plain", data="aGk=", name="n"
+    )
+    with pytest.raises(InvalidArgument, match="data: must be bytes; it was 'hi'"):
+        FilePart.from_bytes("hi", "text/plain")  # type: ignore[arg-type]
+    with pytest.raises(InvalidContent, match="not empty"):
+        FilePart.from_bytes(b"", "text/plain")
+    with pytest.raises(InvalidContent, match="needs a media type"):
+        FilePart.from_bytes(b"hi", "text")
+
+
+def test_a_path_becomes_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "cat.png"
+    path.write_bytes(b"hi")
+    cat = FilePart(media_type="image/png", data="aGk=", name="cat.png")
+    assert FilePart.from_path(path) == FilePart.from_path(str(path)) == cat
+    assert FilePart.from_path(path, media_type="image/gif", name="dog").media_type == "image/gif"
+
+
+@pytest.mark.parametrize("path", ["nowhere.png", "\0", "", 3, None, b"x.png", "\ud800.png"])
+def test_what_cannot_be_read_is_refused(path: Any, tmp_path: Path) -> None:
+    with pytest.raises(InvalidContent, match="nothing was written"):
+        FilePart.from_path(path)
+    with pytest.raises(InvalidContent, match="cannot be read"):
+        FilePart.from_path(tmp_path)
+
+
+def test_a_name_that_does_not_tell_what_is_inside_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "notes").write_bytes(b"hi")
+    with pytest.raises(InvalidContent, match="'notes' does not tell what is in the file; give media_type="):
+        FilePart.from_path(tmp_path / "notes")

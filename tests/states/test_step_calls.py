@@ -1,0 +1,92 @@
+"""The calls of a step count what is asked of them, and rightly: however they came to be as they are."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from lives import Life, executing, local
+
+from turnwise.states.calls import ToolCall
+from turnwise.states.names import CallStatus, Executor
+from turnwise.states.step_calls import StepCalls
+
+NAMES = [f"c{number}" for number in range(6)]
+calls = st.builds(
+    lambda place, status, executor, step: ToolCall(
+        call_id=NAMES[place], name="t", arguments={}, executor=executor, index=place, step=step, status=status
+    ),
+    st.integers(0, 5),
+    st.sampled_from(CallStatus),
+    st.sampled_from([Executor.local, Executor.client]),
+    st.sampled_from([1, 1, 1, 2]),
+)
+
+
+@given(st.lists(st.lists(calls, max_size=3), max_size=8))
+def test_calls_that_were_put_one_by_one_count_like_those_that_came_at_once(puts: list[list[ToolCall]]) -> None:
+    known: dict[str, ToolCall] = {}
+    kept = StepCalls()
+    for put in puts:
+        kept = kept.put(*put)
+        known |= {call.call_id: call for call in put}
+        anew = StepCalls(known.values())
+        assert kept == anew == tuple(sorted(known.values(), key=lambda call: call.index))
+        assert (kept.local, kept.open_local, kept.open_client, kept.step) == (
+            sum(call.is_local for call in known.values()),
+            sum(call.is_local and call.open for call in known.values()),
+            sum(call.is_client and call.open for call in known.values()),
+            next(iter(steps)) if len(steps := {call.step for call in known.values()}) == 1 else None,
+        )
+        assert kept.has_open == any(call.open for call in known.values())
+        assert json.loads(kept.ids) == [call.call_id for call in kept]
+        assert all(kept.get(name) is known.get(name) for name in NAMES)
+
+
+def test_two_calls_of_one_id_are_not_distinct() -> None:
+    call = local("a")
+    assert not StepCalls([call, call]).are_distinct
+    assert StepCalls([call]).are_distinct
+
+
+def test_facts_take_calls_as_any_sequence() -> None:
+    facts = dataclasses.replace(Life().facts, calls=(local("a"),))
+    assert type(facts.calls) is StepCalls
+
+
+@pytest.mark.parametrize("move", ["start", "finish"])
+def test_a_call_costs_the_same_however_many_calls_the_step_has(move: str) -> None:
+    """Counted are the functions that are called to decide, of Python and of C."""
+    few, many = (_cost_of_a_call(count, move) for count in (500, 2000))
+    assert many <= few
+
+
+def _cost_of_a_call(count: int, move: str) -> int:
+    life = executing(*(local(f"c{number}", number) for number in range(count)))
+    middle = life.facts.calls[count // 2]
+    if move == "start":
+        return _functions_called(lambda: life.start(middle.call_id))
+    life.start(middle.call_id)
+    return _functions_called(lambda: life.finish(middle.call_id))
+
+
+def _functions_called(act: Callable[[], object]) -> int:
+    counted = 0
+
+    def count(_frame: Any, event: str, _argument: Any) -> None:
+        nonlocal counted
+        counted += event in ("call", "c_call")
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        act()
+    finally:
+        sys.setprofile(before)
+    return counted
