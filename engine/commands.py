@@ -42,6 +42,10 @@ from turnwise.states.names import CallStatus, ChatState, Trigger, WhenBusy
 
 CLIENT: Final = "client"
 """Who acts, for the audit log, where the caller names nobody."""
+WORKER: Final = "worker:"
+"""How the audit log names a worker: this, and its id."""
+LONGEST_NAME: Final = 1024
+"""Bytes that the name of whoever acts may have: every record of the log holds it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +64,12 @@ class Commands:
         """
         if not isinstance(actor, str) or not actor:
             raise SettingsError("actor", f"must say who acts, as a string that is not empty; it was {actor!r}")
+        if len(actor.encode(errors="surrogatepass")) > LONGEST_NAME:
+            raise SettingsError("actor", f"must be {LONGEST_NAME:,} bytes at most; it was {len(actor.encode()):,}")
+        if actor.startswith(WORKER):
+            raise SettingsError(
+                "actor", f"must not begin with {WORKER!r}: that is how the log names turnwise's workers"
+            )
         return self if actor == self.actor else dataclasses.replace(self, actor=actor)
 
     @property

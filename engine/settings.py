@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Self
 
 from turnwise.engine.tool_errors import describe_error
-from turnwise.providers.protocol import Model
+from turnwise.providers.protocol import PARAMETERS, Model
 from turnwise.providers.windows import window_of
 from turnwise.states.checked import checked, checked_within
 from turnwise.states.errors import SettingsError
@@ -198,7 +198,8 @@ class Settings:
     """How long the deltas of a reply that is over are kept; its message stays. `None` keeps them for ever."""
     continue_prompt: str = "Continue."
     parameters: Mapping[str, Any] = field(default_factory=dict)
-    """Passed to the model with every step, see `ModelRequest.parameters`."""
+    """Passed to the model with every step: `max_output_tokens`, `temperature`, `top_p`, `top_k`, `presence_penalty`,
+    `frequency_penalty`, `tool_choice`, `parallel_tool_calls`; in `provider_options` what only one provider knows."""
     active_tools: Sequence[str] | None = None
     """Names of the tools that are offered to the model, and may run; `None` offers all.
 
@@ -217,6 +218,8 @@ class Settings:
                 raise SettingsError(name, f"must be 0 or more; it was {getattr(self, name)}")
         if self.renew_every >= self.lease:
             raise SettingsError("renew_every", f"must be shorter than lease ({self.lease}); it was {self.renew_every}")
+        for name in self.parameters:
+            _one_of(f"parameters[{name!r}]", name, PARAMETERS)
         _one_of("durability", self.durability, ("full", "normal"))
         _one_of("tools_parallel", self.tools_parallel, ("safe", "all"))
         if not self.continue_prompt.strip():

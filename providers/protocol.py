@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
 from turnwise.states.messages import Message, Part, TextPart, ToolCallPart
 from turnwise.states.names import Executor, StopReason
@@ -36,6 +36,20 @@ class ToolSpec:
     """JSON schema of the arguments: an object schema."""
 
 
+PARAMETERS: Final = (
+    "max_output_tokens",
+    "temperature",
+    "top_p",
+    "top_k",
+    "presence_penalty",
+    "frequency_penalty",
+    "tool_choice",
+    "parallel_tool_calls",
+    "provider_options",
+)
+"""What a model call may be asked with; what only one provider knows belongs into `provider_options`."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRequest:
     """One model call. It is built from copies: nothing an adapter does to it reaches the stored history."""
@@ -48,8 +62,7 @@ class ModelRequest:
     system: str | None = None
     tools: tuple[ToolSpec, ...] = ()
     parameters: Mapping[str, Any] = field(default_factory=dict)
-    """Passed through: `max_output_tokens`, `temperature`, `top_p`, `top_k`, `presence_penalty`,
-    `frequency_penalty`, `tool_choice`, `parallel_tool_calls`, `provider_options`."""
+    """Passed through, by the names of `PARAMETERS`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from turnwise.providers.joining import join
 from turnwise.providers.protocol import ModelPart, ModelReply, ModelRequest
 from turnwise.states.checked import checked
 from turnwise.states.errors import InvalidArgument, ModelError
+from turnwise.states.limits import Count, Name, Positive, Seconds
 from turnwise.states.names import StopReason
 from turnwise.states.plain import shown
 from turnwise.states.usage import Usage
@@ -44,23 +45,23 @@ class Reply:
     reasoning: str = ""
     signature: str | None = None
     calls: Sequence[Call] = ()
-    usage: Usage | Mapping[str, Any] | tuple[int, int] | None = None
+    usage: Usage | Mapping[str, Any] | tuple[Count, Count] | None = None
     """A pair is (input tokens, output tokens)."""
     stop_reason: StopReason | str | None = None
     """`None` is `end_turn`."""
-    chunks: int | Sequence[str] | None = None
+    chunks: Positive | Sequence[str] | None = None
     """How the text is cut into deltas: their length, or the deltas themselves. `None` sends it as one."""
     parts: Iterable[ModelPart] | None = None
     """The exact parts to send, the finish included; every other part of the reply is ignored."""
-    delay: float = 0
+    delay: Seconds = 0
     """Seconds before each part after the first."""
-    first_delay: float = 0
+    first_delay: Seconds = 0
     """Seconds before the first part."""
-    stall_after: int | None = None
+    stall_after: Count | None = None
     """Say nothing more, for ever, after so many parts."""
     error: BaseException | None = None
     """What to raise: at once, or after `error_after` parts."""
-    error_after: int | None = None
+    error_after: Count | None = None
     """Raise `error`, or else a retryable server error, after so many parts."""
 
     def __post_init__(self) -> None:
@@ -88,9 +89,9 @@ class ScriptedModel:
         replies: Line | Iterable[Line],
         *,
         summary: Line = "summary",
-        context_limit: int | None = None,
-        name: str = "scripted",
-        provider: str = "scripted",
+        context_limit: Positive | None = None,
+        name: Name = "scripted",
+        provider: Name = "scripted",
         sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
     ) -> None:
         self.name = name

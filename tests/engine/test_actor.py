@@ -138,7 +138,7 @@ async def test_makers_of_chats_are_named_and_others_are_clients(
         assert [record.actor for record in await engine.audit(forked.id)] == ["user:bert", CLIENT]
 
 
-@pytest.mark.parametrize("nobody", ["", None, 7, b"anna"])
+@pytest.mark.parametrize("nobody", ["", None, 7, b"anna", "x" * 1025, "worker:vm:1:2:3"])
 async def test_an_actor_is_somebody(nobody: Any, open_engine: Any, strict_model: Any) -> None:
     async with open_engine(strict_model([])) as engine:
         chat = await engine.create_chat()

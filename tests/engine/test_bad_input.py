@@ -262,6 +262,10 @@ async def test_an_engine_that_is_not_open_says_how_to_open_it(strict_model: Any)
         ({"tools_parallel": "some"}, "tools_parallel: must be one of 'safe', 'all'"),
         ({"durability": "none"}, "durability: must be one of 'full', 'normal'"),
         ({"continue_prompt": " "}, "continue_prompt: must hold text"),
+        (
+            {"parameters": {"temprature": 1}},
+            r"parameters\['temprature'\]: must be one of 'max_output_tokens', 'temperature'",
+        ),
         ({"tool_timeout": math.nan}, "tool_timeout: must be a number"),
         ({"tool_timeout": math.inf}, r"tool_timeout: must be 946684800 s \(30 years\) at most, or None for no limit"),
         ({"keep_parts": 1e11}, r"keep_parts: must be 946684800 s \(30 years\) at most, or None for no limit"),

@@ -8,7 +8,7 @@ import pytest
 
 from turnwise.providers.protocol import Model, ModelPart, ModelRequest, Purpose
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
-from turnwise.states.errors import ModelError
+from turnwise.states.errors import InvalidArgument, ModelError
 from turnwise.states.messages import ReasoningPart, TextPart, ToolCallPart
 from turnwise.states.names import StopReason
 from turnwise.states.usage import Usage
@@ -58,6 +58,21 @@ async def test_a_script_that_ran_out_says_how_long_it_was() -> None:
 async def test_a_single_reply_answers_every_step(single: Any) -> None:
     model = ScriptedModel(single)
     assert [await text_of(model) for _ in range(3)] == ["again"] * 3
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"chunks": 0}, {"delay": -1}, {"first_delay": -0.1}, {"stall_after": -1}, {"error_after": -1}, {"usage": (-1, 2)}],
+)
+def test_a_reply_that_makes_no_sense_is_refused_when_it_is_written(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidArgument, match=next(iter(wrong))):
+        Reply("hi", **wrong)
+
+
+@pytest.mark.parametrize("wrong", [{"context_limit": 0}, {"name": ""}, {"provider": " "}])
+def test_a_scripted_model_that_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidArgument, match=next(iter(wrong))):
+        ScriptedModel("hi", **wrong)
 
 
 async def test_summaries_and_titles_use_up_no_reply() -> None:

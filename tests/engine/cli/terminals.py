@@ -23,9 +23,12 @@ import pytest
 from turnwise.engine.cli.app import main
 
 PROGRAM = [sys.executable, "-W", "error", "-m", "turnwise.engine.cli"]
-CONTROLLING = (
-    "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
-)
+CONTROLLING = """
+import fcntl, os, signal, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # what a shell starts in the background ignores it, and hands that on
+os.execv(sys.argv[1], sys.argv[1:])
+"""
 COLUMNS, LINES = 100, 30
 PATIENCE = 120
 """Seconds a test waits for words to appear."""
