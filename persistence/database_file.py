@@ -52,11 +52,11 @@ class DatabaseFile:
         self.check(_PARTS[:1])
 
 
-class NoFile(DatabaseFile):
-    """A database in memory."""
+class NoFile:
+    """A database in memory: nobody else can take it away."""
 
-    def __init__(self) -> None:
-        super().__init__(".")
+    def check(self) -> None:
+        """Find nothing."""
 
-    def check(self, parts: tuple[str, ...] = _PARTS) -> None:
-        """Find nothing: nobody else can take it away."""
+    def check_main(self) -> None:
+        """Find nothing."""

@@ -73,7 +73,7 @@ class SQLiteStore:
         self._prunings = Refusals()
         self._transactions = Transactions(self._now)
         self._connections: list[Connection] = []
-        self._file: DatabaseFile = NoFile()
+        self._file: DatabaseFile | NoFile = NoFile()
         self._writer: Writer | None = None
 
     async def open(self) -> None:

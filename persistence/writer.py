@@ -57,7 +57,9 @@ class Writer:
     Batches form under load, by themselves: no timer runs and no job waits for another to come.
     """
 
-    def __init__(self, connection: Connection, *, forget: Callable[[], None], file: DatabaseFile | None = None) -> None:
+    def __init__(
+        self, connection: Connection, *, forget: Callable[[], None], file: DatabaseFile | NoFile | None = None
+    ) -> None:
         self._connection = connection
         self._file = file or NoFile()
         self._forget = forget
