@@ -73,6 +73,11 @@ class Draft:
         """The turn that ended, as it was then."""
         self._changes: dict[str, Any] = {}
 
+    @property
+    def version(self) -> int:
+        """The version that the draft becomes."""
+        return self.before.version + 1
+
     def set(self, **changes: Any) -> None:
         """Change facts that stand on their own."""
         self._changes.update(changes)
@@ -137,11 +142,11 @@ class Draft:
 
     def salt_of(self, *names: str) -> str:
         """Return the salt of something that this version writes."""
-        return derived(self.salt, self.before.version + 1, *names)
+        return derived(self.salt, self.version, *names)
 
     def history_changed(self) -> None:
         """Note that this version changes messages."""
-        self._changes["history_version"] = self.before.version + 1
+        self._changes["history_version"] = self.version
 
     def put_calls(self, *calls: ToolCall) -> None:
         """Insert calls of the current step, or replace what is known of them."""
@@ -210,7 +215,7 @@ class Draft:
             before,
             **self._changes,
             state=target,
-            version=before.version + 1,
+            version=self.version,
             lease=self.lease,
             serial=self.serial,
             last_seq=before.last_seq + told,

@@ -58,7 +58,7 @@ def ask_client(draft: Draft) -> None:
 
 def record_results(draft: Draft) -> None:
     """Append the client's results, and keep what proves them; a call that is approved waits for a worker."""
-    receipt_id = f"{draft.before.chat_id}-r{draft.before.version + 1}"
+    receipt_id = f"{draft.before.chat_id}-r{draft.version}"
     for result in draft.arguments["results"]:
         salt = draft.salt_of("answer", result.call_id)
         said = guarded(salt, digest_of_answer(result.output, is_error=result.is_error))
