@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, get_args
 
 from turnwise.engine.chat import Chat
-from turnwise.engine.views import erased
+from turnwise.engine.views import erased, without_edits
 from turnwise.persistence.chat_rows import ChatRows
 from turnwise.persistence.rows import GARBLED, message_of, unreadable
 from turnwise.persistence.wiping import writes_in
@@ -85,8 +85,12 @@ class Wanted:
             if name not in known and name not in queued:
                 raise MessageNotFound(facts.chat_id, name, expected="message that was ever said in it")
         chosen = known.keys() | queued if self.everything_said else set(self.messages)
+        asked = {call.call_id for name in known.keys() & chosen for call in known[name][0].calls}
         return Erasing(
             messages=tuple(erased(known[name][0]) for name in known if name in chosen),
+            results=tuple(
+                without_edits(said) for said, _ in known.values() if said.id not in chosen and _is_edited(said, asked)
+            ),
             cut=frozenset(name for name in known if known[name][1]),
             queued=frozenset(queued & chosen),
             profile=self._profile(facts),
@@ -131,6 +135,11 @@ def summaries_after(found: ChatRows, names: Collection[str]) -> tuple[str, ...]:
         and message.synthetic
         and not message.erased
     )
+
+
+def _is_edited(said: Message, asked: Collection[str]) -> bool:
+    """Whether a message is the result of one of the calls, run with arguments that a client gave."""
+    return said.result is not None and said.result.call_id in asked and said.result.edited_arguments is not None
 
 
 def _messages_in(found: ChatRows) -> Iterator[tuple[Message, bool]]:

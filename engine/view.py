@@ -11,7 +11,7 @@ from copy import deepcopy
 from typing import Any, Final
 
 from turnwise.engine.prompt import length_of, sendable
-from turnwise.states.effects import CutHistory, EraseMessage, InsertBoundary, InsertMessage, Write
+from turnwise.states.effects import CutHistory, EraseEdits, EraseMessage, InsertBoundary, InsertMessage, Write
 from turnwise.states.messages import Message, Part
 from turnwise.states.names import Audience, Executor
 
@@ -55,7 +55,7 @@ class View:
                 if message.audience is not Audience.user:
                     self._append(message)
                 self.history_version = history_version
-            case InsertBoundary() | CutHistory() | EraseMessage():
+            case InsertBoundary() | CutHistory() | EraseMessage() | EraseEdits():
                 return None
         return self
 

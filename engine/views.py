@@ -88,6 +88,15 @@ def erased(message: Message) -> Message:
     return message.model_copy(update={"parts": parts or (TextPart(text=ERASED),), "erased": True})
 
 
+def without_edits(message: Message) -> Message:
+    """Return the message without the arguments that a client gave calls in the place of the model's."""
+    parts = tuple(
+        part.model_copy(update={"edited_arguments": None}) if isinstance(part, ToolResultPart) else part
+        for part in message.parts
+    )
+    return message.model_copy(update={"parts": parts, "erased": True})
+
+
 def _blank(part: Part) -> Part | None:
     match part:
         case TextPart():

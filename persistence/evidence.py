@@ -257,7 +257,7 @@ def _is_bound(row: Row, said: Said) -> bool:
 def _faults_of_message(said: Said, row: Row, bound: bool) -> Iterator[_Fault]:  # noqa: FBT001
     demanded = {"digest": said.digest, "added": said.version, "cut": said.cut, "erased": said.erased is not None}
     yield from _unlike(row, demanded, "the log")
-    if said.erased is not None and row["salt"]:
+    if row["salt"] and said.erased == salted("", row["body"]):
         yield ("salt",), "the message was erased, and its salt is still there"
     elif (bound or said.erased is not None) and salted(row["salt"] or "", row["body"]) != (said.erased or said.digest):
         yield ("body", "salt"), "it is not what the log has the digest of"

@@ -15,6 +15,7 @@ from turnwise.states.effects import (
     CutHistory,
     DropLease,
     DropQueued,
+    EraseEdits,
     EraseMessage,
     EraseText,
     GrantLease,
@@ -178,6 +179,7 @@ def _elsewhere(place: Place, write: Write) -> None:
 _PERFORM: Final[dict[type[Write], Callable[[Place, Any], None]]] = {
     InsertMessage: _insert_message,
     CutHistory: _cut_history,
+    EraseEdits: _elsewhere,
     EraseMessage: _elsewhere,
     EraseText: _elsewhere,
     PutCall: _put_call,

@@ -15,7 +15,6 @@ from turnwise.persistence.postgres_raw_rows import rows_within
 from turnwise.persistence.rows import GARBLED, micros_of
 from turnwise.persistence.wiping import erases, wipe
 from turnwise.states.decide import Decision
-from turnwise.states.digests import derived
 from turnwise.states.errors import ChatNotFound
 
 _TABLES: Final = {
@@ -55,10 +54,9 @@ async def wipe_all(connection: asyncpg.Connection, chat_id: str, decisions: Sequ
     for decision in decisions:
         if not erases(decision.writes):
             continue
-        salt = derived(decision.salt, decision.facts.version, "erasure")
         found = await _rows_of_chat(connection, chat_id)
         try:
-            wiped = wipe(found, decision.writes, salt=salt)
+            wiped = wipe(found, decision)
         except GARBLED as error:
             raise blamed(chat_id, await rows_within(connection, chat_id), error) from error
         for change in wiped.changes:

@@ -19,6 +19,7 @@ from turnwise.states.effects import (
     CutHistory,
     DropLease,
     DropQueued,
+    EraseEdits,
     EraseMessage,
     EraseText,
     GrantLease,
@@ -317,6 +318,7 @@ def _elsewhere(tables: Tables, write: Write, moment: Moment) -> None:
 _PUT: Final[Mapping[type[Write], Callable[[Tables, Any, Moment], None]]] = {
     InsertMessage: _insert_message,
     CutHistory: _cut_history,
+    EraseEdits: _elsewhere,
     EraseMessage: _elsewhere,
     EraseText: _elsewhere,
     NoteDeadline: _elsewhere,

@@ -26,15 +26,15 @@ from turnwise.persistence.examination import (
     stored_in,
     versions_of,
 )
+from turnwise.persistence.marks import mark_at, mark_for
 from turnwise.persistence.rows import GARBLED, USAGE, message_of
 from turnwise.persistence.standing import Flaw, flawed, is_count, is_hash, salvage
 from turnwise.states.facts import CompactionFacts, Facts, HistoryFacts
-from turnwise.states.messages import Message, TextPart, in_call_order
+from turnwise.states.messages import Message, in_call_order
 from turnwise.states.names import Audience, Tail
 from turnwise.states.step_calls import StepCalls
 from turnwise.states.usage import NO_USAGE
 
-MARK: Final = "[This message could not be read. A repair has put it aside.]"
 _REPLACED: Final = frozenset({"chats", "facts", "profiles"})
 """Tables whose row the repair writes anew from the rest."""
 _EVIDENCE: Final = frozenset({"audit"})
@@ -81,9 +81,9 @@ def repair_of(chat_id: str, rows: Rows, at: datetime) -> Repair:
     sound = {table: _without(found, aside) for table, found in rows.items()}
     end = len(rows.get("messages", ())) + PLAUSIBLE
     stood = [put.row for put in aside if put.table == "messages"]
-    marks = tuple(mark for row in stood if (mark := _mark(row, at)) is not None and mark.position <= end)
+    marks = tuple(mark for row in stood if (mark := mark_for(row, at)) is not None and mark.position <= end)
     there = {**sound, "messages": [*sound.get("messages", ()), *({"position": mark.position} for mark in marks)]}
-    marks += tuple(_gap(position, at) for position in missing_messages(there, facts.history.length) if findings)
+    marks += tuple(mark_at(position, at) for position in missing_messages(there, facts.history.length) if findings)
     if flaws:
         facts = flawed(_rebuilt(chat_id, facts, sound, marks, whole=_is_blank(findings)), flaws).facts
     seqs = [row["seq"] for row in (*rows.get("events", ()), *rows.get("partial_events", ())) if is_count(row["seq"])]
@@ -113,40 +113,6 @@ def _without(found: Sequence[Row], aside: Iterable[PutAside]) -> list[Row]:
 
 def _is_blank(findings: Iterable[Finding]) -> bool:
     return any((found.table, found.column) in {("chats", "facts"), ("facts", "body")} for found in findings)
-
-
-def _mark(row: Row, at: datetime) -> Message | None:
-    """Return what stands where a message stood; nothing for a result, which is no result without what it says."""
-    role, audience = row["role"], row["audience"]
-    if not is_count(row["position"]) or role == "tool":
-        return None
-    position = row["position"]
-    return Message(
-        id=row["id"] if isinstance(row["id"], str) else f"unreadable-{position}",
-        role=role if role in ("system", "assistant") else "user",
-        parts=(TextPart(text=MARK),),
-        turn=row["turn"] if is_count(row["turn"]) else 0,
-        step=row["step"] if is_count(row["step"]) else 0,
-        created_at=at,
-        position=position,
-        audience=Audience(audience) if audience in set(Audience) else Audience.everyone,
-        synthetic=True,
-    )
-
-
-def _gap(position: int, at: datetime) -> Message:
-    """Return what stands where nothing is known: for the user to see, and not for the model."""
-    return Message(
-        id=f"unreadable-{position}",
-        role="system",
-        parts=(TextPart(text=MARK),),
-        turn=0,
-        step=0,
-        created_at=at,
-        position=position,
-        audience=Audience.user,
-        synthetic=True,
-    )
 
 
 def _head(rows: Rows) -> str:

@@ -216,7 +216,7 @@ _OWN_WRITE: Final = {
     Trigger.call_started: "call:started",
 }
 _OWNED: Final = frozenset(
-    (*_OWN_WRITE.values(), "erase", "erase:queued", "erase:errors", "erase:reasons", "erase:quarantine")
+    (*_OWN_WRITE.values(), "erase", "erase:edits", "erase:queued", "erase:errors", "erase:reasons", "erase:quarantine")
 )
 _BESIDE_ERASURE: Final = ("profile", "facts", "events", "dequeue:deleted")
 _WHILE_ARCHIVED: Final = (Trigger.unarchived, Trigger.message_erased, Trigger.repaired)

@@ -55,6 +55,7 @@ class Traces:
         self._unanswered: str | None = None
         self._closed: set[str] = set()
         self._receipts: set[str] = set()
+        self._repaired = False
 
     def follow(self, record: AuditRecord, *, step: int) -> None:
         """Take in the writes of a record that found the chat at `step`."""
@@ -91,8 +92,8 @@ class Traces:
         del self._history[self._history.index(write.id) :]
 
     def erase_message(self, write: WriteRecord) -> None:
-        """A message that was said is blanked."""
-        if write.id not in self._ids or write.id in self.queue:
+        """A message that was said is blanked, or a result loses what tells of an erased call."""
+        if (write.id not in self._ids and not self._repaired) or write.id in self.queue:
             self._refuse(f"it erases {write.id!a:.40}, which was never in the history")
         for call in self.open_calls.values():
             call.digest = None
@@ -234,7 +235,8 @@ class Traces:
         """Usage, labels, and what binds rows and reasons, bind nothing that comes after."""
 
     def _forget(self) -> None:
-        """A repair closes what it finds, and what was stored may not have been what the log says."""
+        """A repair closes what it finds, and what was stored, or is from now on, may not be what the log says."""
+        self._repaired = True
         self.token = None
         self._closed.update(self.open_calls)
         self.open_calls.clear()
@@ -274,6 +276,7 @@ _METHODS: Final[dict[str, Callable[[Traces, WriteRecord], None]]] = {
     "erase:errors": Traces.note_only,
     "erase:reasons": Traces.note_only,
     "erase:quarantine": Traces.note_only,
+    "erase:edits": Traces.erase_message,
     "erase:receipt": Traces.note_only,
     "erase:call": Traces.blank_call,
 }

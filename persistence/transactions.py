@@ -23,7 +23,6 @@ from turnwise.persistence.sqlite_chat_rows import rows_of_chat
 from turnwise.persistence.standing import is_count, is_hash
 from turnwise.persistence.wiping import erases, wipe
 from turnwise.states.decide import Decision
-from turnwise.states.digests import derived
 from turnwise.states.errors import ChatNotFound, ChatUnreadable, StaleLease, StoreError
 from turnwise.states.events import Event, PartEvent
 from turnwise.states.facts import Facts
@@ -211,7 +210,10 @@ class Transactions:
             sql = "INSERT INTO audit (chat_id, version, hash, body, aside) VALUES (?, ?, ?, ?, ?)"
             connection.execute(sql, (chat_id, entry.version, bytes.fromhex(head), entry.body, entry.aside))
         connection.execute(_UPDATE_CHAT, (*row[1:], head, since, salt_of_facts(last), chat_id))
-        self._remember(facts, row.facts)
+        if any(erases(decision.writes) for decision in decisions):
+            self._known.pop(chat_id, None)
+        else:
+            self._remember(facts, row.facts)
         return Committed(facts, decisions, events, at)
 
     def _remember(self, facts: Facts, body: str) -> None:
@@ -252,8 +254,7 @@ def _wipe(connection: sqlite3.Connection, chat_id: str, decisions: Sequence[Deci
     for decision in decisions:
         if not erases(decision.writes):
             continue
-        salt = derived(decision.salt, decision.facts.version, "erasure")
-        wiped = wipe(rows_of_chat(connection, chat_id), decision.writes, salt=salt)
+        wiped = wipe(rows_of_chat(connection, chat_id), decision)
         for change in wiped.changes:
             put = ", ".join(f"{column} = ?" for column in change.values)
             where = " AND ".join(f"{column} = ?" for column in ("chat_id", *change.key))

@@ -5,18 +5,22 @@ The audit records stay as they are. What binds a changed row is stated anew, in 
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from turnwise.persistence.aside import Aside
 from turnwise.persistence.audit import Entry, WriteRecord, object_of
 from turnwise.persistence.bonds import FLEETING, bond_of_events, fields_bound
 from turnwise.persistence.chat_rows import ChatRows, Row
+from turnwise.persistence.marks import is_mark
 from turnwise.persistence.rows import CALLS, GARBLED, MESSAGES, RECEIPTS, message_of
+from turnwise.states.calls import ToolCall
+from turnwise.states.decide import Decision
 from turnwise.states.digests import derived
-from turnwise.states.effects import ERASED, EraseMessage, EraseText, RecordReceipt, Write, digest_of_call
+from turnwise.states.effects import ERASED, EraseEdits, EraseMessage, EraseText, RecordReceipt, Write, digest_of_call
 from turnwise.states.errors import StoreError
 from turnwise.states.messages import FORMAT, Message, without_metadata
 
@@ -41,33 +45,41 @@ class Wipe:
 
 def erases(writes: Sequence[Write]) -> bool:
     """Whether some of the writes erase something."""
-    return any(isinstance(write, EraseMessage | EraseText) for write in writes)
+    return any(isinstance(write, EraseMessage | EraseEdits | EraseText) for write in writes)
 
 
-def wipe(found: ChatRows, writes: Sequence[Write], *, salt: str) -> Wipe:
-    """Return what the writes that erase something do to the rows that were found.
+def wipe(found: ChatRows, decision: Decision) -> Wipe:
+    """Return what a decision that erases something does to the rows that were found.
 
     Raises:
         StoreError: the chat has no such message.
     """
-    return _Wiping(found, writes, salt).done()
+    return _Wiping(found, decision).done()
+
+
+_BLANK: Final = ({"type": "text", "text": ERASED},)
 
 
 class _Wiping:
-    def __init__(self, found: ChatRows, writes: Sequence[Write], salt: str) -> None:
+    def __init__(self, found: ChatRows, decision: Decision) -> None:
         self._found = found
-        self._salt = salt
-        self._blanks = {write.id: write for write in writes if isinstance(write, EraseMessage)}
+        self._salt = derived(decision.salt, decision.facts.version, "erasure")
+        self._over_before = decision.facts.step.over_before
+        writes = decision.writes
+        self._blanks = {write.id: write for write in writes if isinstance(write, EraseMessage | EraseEdits)}
         self._texts = {(write.what, write.name) for write in writes if isinstance(write, EraseText)}
         self._parts = {name: _json_of(write.message)["parts"] for name, write in self._blanks.items()}
-        self._parts |= {name: [{"type": "text", "text": ERASED}] for what, name in self._texts if what == "queued"}
+        self._parts |= {name: _BLANK for what, name in self._texts if what == "queued"}
         self._wipe = Wipe()
+        self._lost: set[str] = set()
         self._asked: set[str] = set()
         self._answered: set[str] = set()
         self._steps: set[int] = set()
 
     def done(self) -> Wipe:
         self._wipe_messages()
+        if self._takes_quarantine:
+            self._take_in_what_was_lost()
         self._wipe_calls()
         self._wipe_receipts()
         self._wipe_events()
@@ -89,8 +101,12 @@ class _Wiping:
             if name not in rows:
                 chat_id = self._found.chat["id"]
                 raise StoreError(f"chat {chat_id!r} has no message {name!r} to erase; nothing was written")
-            self._take_in(message_of(rows[name]["format"], rows[name]["body"], self._found.chat["id"]))
-            self._change("messages", {"id": name}, erased=True, salt="", format=FORMAT, body=write.body)
+            salt = ""
+            if isinstance(write, EraseEdits):
+                salt = write.salt
+            else:
+                self._take_in(self._message_in(rows[name]))
+            self._change("messages", {"id": name}, erased=True, salt=salt, format=FORMAT, body=write.body)
 
     def _take_in(self, said: Message) -> None:
         """Note which calls and which step told what the message said."""
@@ -100,11 +116,44 @@ class _Wiping:
         if said.result is not None:
             self._answered.add(said.result.call_id)
 
-    def _wipe_calls(self) -> None:
+    def _take_in_what_was_lost(self) -> None:
+        """Note whose words a repair has put aside: no message tells them any more, but calls, parts and events do."""
+        rows = [self._message_in(row) for row in self._found.tables["messages"]]
+        left = [said for said in rows if not is_mark(said)]
+        self._lost = self._ever_said() - {said.id for said in left} - {row["id"] for row in self._found.tables["queue"]}
+        self._parts |= dict.fromkeys(self._lost - self._parts.keys(), _BLANK)
+        asked = {call.call_id for said in left for call in said.calls}
+        answered = {said.result.call_id for said in left if said.result is not None}
+        for call in self._calls():
+            if call.call_id not in asked:
+                self._asked.add(call.call_id)
+            if call.call_id not in answered and not call.open:
+                self._answered.add(call.call_id)
+        shown = [json.loads(row["body"]) | row for row in self._found.tables["events"] if row["kind"] == "part"]
+        over = {part["step"] for part in shown if (part["step"], part["attempt"]) < self._over_before}
+        self._steps |= over - {said.step for said in left if said.role == "assistant"}
+
+    def _ever_said(self) -> set[str]:
+        """Return the ids of messages that the log or an event tells of, but for those deleted from the queue."""
+        told = [json.loads(row["body"]) for row in self._found.tables["events"] if row["kind"] == "message"]
+        names = {event["message"]["id"] for event in told if "message" in event}
+        deleted = set()
+        for write in itertools.chain.from_iterable(map(writes_in, self._found.audit)):
+            names |= {write.id} if write.kind in {"message", "enqueue"} else set()
+            deleted |= {write.id} if write.kind == "dequeue:deleted" else set()
+        return names - deleted
+
+    def _message_in(self, row: Row) -> Message:
+        return message_of(row["format"], row["body"], self._found.chat["id"])
+
+    def _calls(self) -> Iterator[ToolCall]:
         for row in self._found.tables["calls"]:
-            if row["call_id"] not in self._asked | self._answered:
+            yield CALLS.load(row["body"], self._found.chat["id"])
+
+    def _wipe_calls(self) -> None:
+        for call in self._calls():
+            if call.call_id not in self._asked | self._answered:
                 continue
-            call = CALLS.load(row["body"], self._found.chat["id"])
             blank = call.blanked(arguments=call.call_id in self._asked, answer=call.call_id in self._answered)
             self._change("calls", {"call_id": call.call_id}, body=CALLS.dump(blank))
             self._wipe.bonds.append(WriteRecord("erase:call", call.call_id, digest_of_call(blank)))
@@ -136,7 +185,7 @@ class _Wiping:
         match kind:
             case "message" if told.get("message", {}).get("id") in self._blanks:
                 told["message"] = _json_of(without_metadata(self._blanks[told["message"]["id"]].message))
-            case "message" if self._takes_quarantine and self._is_nowhere(told.get("message", {})):
+            case "message" if told.get("message", {}).get("id") in self._lost:
                 told["message"]["parts"] = []
             case "queue":
                 for queued in told["queue"]:
@@ -149,10 +198,6 @@ class _Wiping:
             case _ if told.get("error") and ("errors", "") in self._texts:
                 told["error"]["message"] = ERASED
         return json.dumps(told) != before
-
-    def _is_nowhere(self, said: Mapping[str, Any]) -> bool:
-        """Whether no message of that id is left: a repair has put it aside."""
-        return "id" in said and all(row["id"] != said["id"] for row in self._found.tables["messages"])
 
     def _bind_anew(self, changed: Mapping[int, str]) -> None:
         """State the digests of the changed events again, under a new salt."""

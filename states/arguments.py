@@ -112,8 +112,10 @@ class Erasing:
 
     messages: tuple[Message, ...] = ()
     """As they stand afterwards."""
+    results: tuple[Message, ...] = ()
+    """Results that stay without the arguments that a client gave one of their calls, as they stand afterwards."""
     cut: frozenset[str] = frozenset()
-    """Those of them that are in the history no more."""
+    """Those of both that are in the history no more."""
     queued: frozenset[str] = frozenset()
     """Messages that wait, or that waited and were never taken."""
     profile: Profile | None = None

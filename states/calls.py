@@ -157,7 +157,11 @@ class ToolCall:
         return dataclasses.replace(self, salt="") if self.salt else self
 
     def blanked(self, *, arguments: bool, answer: bool) -> ToolCall:
-        """Return the call without its arguments, or without what its answer could be known by."""
+        """Return the call without its arguments, or without what its answer could be known by.
+
+        Where the client allowed it with other arguments it loses both: they came with the answer.
+        """
+        arguments, answer = (True, True) if self.asked_arguments is not None else (arguments, answer)
         kept = self.answer
         if answer and kept is not None:
             kept = dataclasses.replace(kept, digest="", salt="")

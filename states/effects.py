@@ -95,6 +95,32 @@ class EraseMessage:
         return salted("", self.body)
 
 
+@dataclass(frozen=True)
+class EraseEdits:
+    """Take out of a result the arguments that a client put in the place of the model's, now erased; the rest stays."""
+
+    kind: ClassVar[str] = "erase:edits"
+    message: Message
+    """The message as it stands afterwards."""
+    salt: str = ""
+    """Another than before: that one would let the arguments be guessed."""
+
+    @property
+    def id(self) -> str:
+        """The message's id."""
+        return self.message.id
+
+    @cached_property
+    def body(self) -> str:
+        """The message as it is stored."""
+        return _body_of(_MESSAGE, self.message, self.message.parts)
+
+    @cached_property
+    def digest(self) -> str:
+        """The salted digest of the message as it is stored."""
+        return salted(self.salt, self.body)
+
+
 @dataclass(frozen=True, slots=True)
 class EraseText:
     """Take out of every row and event what stands in no message: what waited, errors, reasons, what was put aside."""
@@ -398,6 +424,7 @@ Write = (
     InsertMessage
     | CutHistory
     | EraseMessage
+    | EraseEdits
     | EraseText
     | PutCall
     | NoteDeadline

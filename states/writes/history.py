@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Collection
 
 from turnwise.states.draft import Draft
-from turnwise.states.effects import ERASED, CutHistory, DropQueued, EraseMessage, EraseText, PutProfile
+from turnwise.states.effects import ERASED, CutHistory, DropQueued, EraseEdits, EraseMessage, EraseText, PutProfile
 from turnwise.states.events import HistoryResetEvent, MessageEvent
 from turnwise.states.messages import Message
 from turnwise.states.names import Audience, Need, Tail
@@ -34,7 +35,11 @@ def erase_content(draft: Draft) -> None:
     """Take what was said out of messages, queue, labels, errors and reasons; digests without salt stay in the log."""
     erasing = draft.arguments["erasing"]
     for message in erasing.messages:
-        _blank_message(draft, message, told=message.id not in erasing.cut)
+        _blank_message(draft, message)
+        _tell_erased(draft, message, erasing.cut)
+    for message in erasing.results:
+        draft.writes.append(EraseEdits(message, draft.salt_of("edits", message.id)))
+        _tell_erased(draft, message, erasing.cut)
     _erase_queued(draft, erasing.queued)
     if erasing.profile is not None:
         draft.set(profile=erasing.profile)
@@ -50,7 +55,7 @@ def erase_content(draft: Draft) -> None:
         draft.writes.append(EraseText("quarantine"))
 
 
-def _blank_message(draft: Draft, message: Message, *, told: bool) -> None:
+def _blank_message(draft: Draft, message: Message) -> None:
     draft.writes.append(EraseMessage(message))
     asked = {call.call_id for call in message.calls}
     answered = {message.result.call_id} if message.result is not None else set()
@@ -60,8 +65,11 @@ def _blank_message(draft: Draft, message: Message, *, told: bool) -> None:
         else call
         for call in draft.calls
     )
+
+
+def _tell_erased(draft: Draft, message: Message, cut: Collection[str]) -> None:
     draft.history_changed()
-    if told and message.audience is not Audience.model:
+    if message.id not in cut and message.audience is not Audience.model:
         draft.events.append(MessageEvent(message=message))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from datetime import timedelta
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from lives import NOW, Life, asking, client, executing, failed, interrupted, local, streaming
 
 from turnwise.states import ChatState, IllegalTransition, Trigger
-from turnwise.states.calls import ToolResult
+from turnwise.states.calls import Answer, ToolResult
 from turnwise.states.digests import digest_of_answer
 from turnwise.states.effects import PutCall
 from turnwise.states.errors import InvalidContent
@@ -223,3 +224,15 @@ def test_an_answer_that_neither_allows_nor_denies_is_refused() -> None:
     with pytest.raises(InvalidContent, match="'a' asks for approval: answer true, false"):
         life.submit(ToolResult("a", "perhaps"))
     assert life.facts.state is S.requires_action
+
+
+@pytest.mark.parametrize("erased", [{"arguments": True, "answer": False}, {"arguments": False, "answer": True}])
+def test_an_edited_call_loses_its_arguments_and_its_answer_together(erased: dict[str, bool]) -> None:
+    """The arguments came with the answer: the digest of either lets the other be guessed."""
+    answer = Answer("digest", "r1", NOW, "salt")
+    asked = dataclasses.replace(client("a", approval="asked"), arguments={"to": "you"}, salt="salt")
+    plain, edited = asked.granted(answer), asked.granted(answer, {"to": "me"})
+
+    blank = edited.blanked(**erased)
+    assert (blank.arguments, blank.asked_arguments, blank.salt, blank.answer) == ({}, None, "", Answer("", "r1", NOW))
+    assert plain.blanked(**erased) != blank

@@ -16,6 +16,7 @@ from turnwise.states.effects import (
     CutHistory,
     DropLease,
     DropQueued,
+    EraseEdits,
     EraseMessage,
     EraseText,
     GrantLease,
@@ -44,6 +45,7 @@ QUEUED = QueuedMessage(id="m9", parts=said("later"), accepted_at=NOW)
 IDENTITIES: list[tuple[Write, str, str]] = [
     (InsertMessage(MESSAGE), "message", "m1"),
     (EraseMessage(MESSAGE), "erase", "m1"),
+    (EraseEdits(MESSAGE), "erase:edits", "m1"),
     (EraseText("queued", "m2"), "erase:queued", "m2"),
     (EraseText("errors"), "erase:errors", ""),
     (CutHistory(3, "m3"), "cut", "m3"),

@@ -189,6 +189,18 @@ def test_an_erased_message_takes_the_place_of_what_was_said() -> None:
     assert life.messages[0].erased
 
 
+def test_a_result_that_lost_what_a_client_had_edited_is_told_as_it_stands() -> None:
+    """Its output stays; a reader sees the rest of it in its place."""
+    life = asking(client("a"))
+    life.submit(ToolResult("a", "blue"))
+    left = life.messages[-1].model_copy(update={"erased": True})
+    decision = life.fire(T.message_erased, erasing=Erasing(results=(left,)))
+    told = fold(life.events)
+
+    assert [write.kind for write in decision.writes] == ["erase:edits"]
+    assert [message.result.output for message in told.messages if message.erased and message.result] == ["blue"]
+
+
 def test_erasing_what_only_the_model_saw_tells_nobody() -> None:
     life = compacting()
     life.compact()
