@@ -13,12 +13,13 @@ from turnwise.engine.cli.chat import chat
 from turnwise.engine.cli.demo.command import demo
 from turnwise.engine.cli.diagram import diagram
 from turnwise.engine.cli.doctor import doctor
+from turnwise.engine.cli.erase import erase
 from turnwise.engine.cli.explain import explain
 from turnwise.engine.cli.failures import DONE, exit_code_of, flush_output
 from turnwise.engine.cli.listing import list_chats
 from turnwise.engine.cli.look import quiet_logs
 from turnwise.engine.cli.migrate import migrate
-from turnwise.engine.cli.operating import archive, erase, interrupt, resume, send, unarchive
+from turnwise.engine.cli.operating import archive, interrupt, resume, send, unarchive
 from turnwise.engine.cli.show import show
 from turnwise.engine.cli.submit import submit
 from turnwise.engine.cli.verify import verify

@@ -97,21 +97,6 @@ def unarchive(
     _change(store, chat, lambda engine, chat_id: engine.unarchive(chat_id, actor=actor), as_json=as_json)
 
 
-def erase(
-    chat: ChatArgument,
-    message: Annotated[
-        str,
-        typer.Argument(metavar="MESSAGE", help="The message's id, as `show --json` tells it.", show_default=False),
-    ],
-    *,
-    store: StoreOption = DEFAULT_STORE,
-    actor: ActorOption = OPERATOR,
-    as_json: JsonOption = False,
-) -> None:
-    """Blank what a message says, for good: its digest stays, so that the audit log still verifies."""
-    _change(store, chat, lambda engine, chat_id: engine.erase_message(chat_id, message, actor=actor), as_json=as_json)
-
-
 def tell(store: str, chat: Chat, done: str | None = None) -> None:
     """Print what was done, where the chat stands now, and why it goes no further."""
     if done is not None:

