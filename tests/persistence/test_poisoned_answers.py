@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,11 +13,14 @@ import asyncpg
 import pytest
 from test_poisoned_rows import COLUMNS, LIFE, lived, poison  # noqa: F401 - a fixture
 
-from turnwise import ChatNotFound, Engine, Settings, TurnwiseError
+from turnwise import ChatNotFound, ChatUnreadable, Engine, Settings, TurnwiseError
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.postgres import PostgresStore
+from turnwise.persistence.sqlite import SQLiteStore
 from turnwise.persistence.verification import Verdict
 from turnwise.providers.scripted import ScriptedModel
+from turnwise.states.arguments import Erasing
+from turnwise.states.names import Trigger
 
 pytestmark = pytest.mark.anyio
 
@@ -152,3 +155,28 @@ async def test_postgresql_raises_nothing_but_typed_errors(
         assert not [
             line for line in rows.splitlines() if json.loads(line)["table"] != "quarantine" and "and then?" in line
         ]
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+async def test_an_erasure_that_meets_what_cannot_be_read_says_where(
+    tmp_path: Path, postgres_url: str, beside: asyncpg.Connection, kind: str
+) -> None:
+    """It was worked out on sound rows; another process has damaged one since."""
+    path = tmp_path / "chats.db"
+    store = SQLiteStore(path) if kind == "sqlite" else PostgresStore(postgres_url)
+    await store.open()
+    await plans.created(store, "poisoned", *LIFE)
+    (said, *_) = await store.history("poisoned")
+    damage = "UPDATE events SET body = 'poison' WHERE chat_id = 'poisoned'"
+    if kind == "sqlite":
+        with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+            connection.execute(damage)
+    else:
+        await beside.execute(damage)
+    blank = said.model_copy(update={"parts": (), "erased": True})
+    before = await store.facts("poisoned")
+    erased = plans.move(Trigger.message_erased, erasing=Erasing(messages=(blank,)))
+    with pytest.raises(ChatUnreadable, match=r"events\.body"):
+        await store.change("poisoned", plans.plan(erased))
+    assert await store.facts("poisoned") == before
+    await store.close()
