@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Final, TypeVar
 
 import anyio
@@ -103,7 +103,7 @@ class Pool:
         Raises:
             StoreError: it cannot, or the server is too old.
         """
-        give_up, pause = time.monotonic() + PATIENCE, _FIRST_PAUSE
+        pauses = pauses_of(PATIENCE)
         while True:
             try:
                 major = await self._connect()
@@ -113,10 +113,10 @@ class Pool:
                 raise StoreError(f"the store {self.name}: {_MALFORMED}; nothing was written") from None
             except BROKEN as error:
                 await self.close()
-                if not isinstance(error, _STARTING) or time.monotonic() > give_up:
+                pause = next(pauses, 0) if isinstance(error, _STARTING) else 0
+                if not pause:
                     raise self.meaning_of(error) from error
             await anyio.sleep(pause)
-            pause = min(pause * 2, _LONGEST_PAUSE)
         if major < _OLDEST_SERVER:
             await self.close()
             raise StoreError(f"the store {self.name}: PostgreSQL {_OLDEST_SERVER} is needed, this server is {major}")
@@ -152,7 +152,7 @@ class Pool:
             Unreachable: the server could not be reached for as long as there is patience.
             StoreError: the server refused.
         """
-        give_up, pause = time.monotonic() + PATIENCE, _FIRST_PAUSE
+        pauses = pauses_of(PATIENCE)
         while True:
             pool = self._opened()
             connection = None
@@ -164,7 +164,8 @@ class Pool:
                 if not _may_pass(error):
                     raise self.meaning_of(error) from error
                 _drop(connection)
-                if time.monotonic() > give_up:
+                pause = next(pauses, 0)
+                if not pause:
                     raise Unreachable(self._told(error)) from error
             except asyncpg.PostgresError as error:
                 raise self.meaning_of(error) from error
@@ -173,7 +174,6 @@ class Pool:
                     with anyio.CancelScope(shield=True):
                         await pool.release(connection)
             await anyio.sleep(pause)
-            pause = min(pause * 2, _LONGEST_PAUSE)
 
     def meaning_of(self, error: Exception) -> StoreError:
         """Return what an error of the database means to whoever runs turnwise."""
@@ -196,6 +196,14 @@ def _drop(connection: asyncpg.Connection | None) -> None:
     if connection is not None:
         with contextlib.suppress(asyncpg.InterfaceError):
             connection.terminate()
+
+
+def pauses_of(patience: float) -> Iterator[float]:
+    """Yield how long to wait before one attempt after the other, ever longer, until the patience has run out."""
+    give_up, pause = time.monotonic() + patience, _FIRST_PAUSE
+    while time.monotonic() < give_up:
+        yield pause
+        pause = min(pause * 2, _LONGEST_PAUSE)
 
 
 def _may_pass(error: Exception) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 import asyncpg
 from pydantic_core import from_json
@@ -172,9 +172,9 @@ async def cut_at(connection: asyncpg.Connection, chat_id: str, message_id: str) 
     return message, cut
 
 
-def _history_version(chat_id: str, facts_body: str | None) -> int:
+def _history_version(chat_id: str, facts_body: Any) -> int:
     try:
-        return int(from_json(facts_body or b"null").get("history_version", 0))
+        return int(from_json(facts_body).get("history_version", 0))
     except GARBLED as error:
         raise unreadable(chat_id, "facts.body", error) from None
 

@@ -227,3 +227,25 @@ async def test_a_boundary_of_an_earlier_version_shows_its_summary_first(
     await beside.execute("UPDATE boundaries SET carried = ARRAY[3]")
     other = await open_store()
     assert [message.text for message in await other.prompt("chat")] == ["summary", "two", "3"]
+
+
+async def test_attempts_to_reach_a_server_come_ever_more_seldom_until_patience_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(postgres_pool.time, "monotonic", lambda: now[0])
+    waited = []
+    for pause in postgres_pool.pauses_of(10):
+        waited.append(pause)
+        now[0] += pause
+    assert waited[:4] == [0.02, 0.04, 0.08, 0.16]
+    assert max(waited) == 1
+    assert 10 <= sum(waited) < 11
+
+
+async def test_a_pool_that_is_closed_gives_no_connection_of_its_own(postgres_server: str) -> None:
+    pool = postgres_pool.Pool(postgres_server, size=1, schema="public", statement_timeout=5)
+    await pool.open()
+    await pool.close()
+    with pytest.raises(StoreError, match="not open"):
+        await pool.connect()

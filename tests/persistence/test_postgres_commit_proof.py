@@ -12,6 +12,7 @@ from turnwise.persistence.conformance import plans
 from turnwise.persistence.conformance.checks import part
 from turnwise.persistence.postgres import PostgresStore
 from turnwise.persistence.verification import verify_records
+from turnwise.states.errors import IllegalTransition
 from turnwise.states.names import ChatState, Trigger
 
 
@@ -69,3 +70,33 @@ async def test_a_version_that_another_process_took_is_not_ones_own(
     assert (await one.facts("chat")).profile.title == "from here"
     assert [message.text for message in await one.history("chat")] == ["from elsewhere"]
     assert verify_records(await one.audit("chat")).ok
+
+
+async def test_a_claim_that_meets_rows_of_versions_to_come_passes_over_that_chat_alone(
+    stores: tuple[PostgresStore, PostgresStore], beside: asyncpg.Connection
+) -> None:
+    """A restored table, a stray insert: the record of the next version stands there already."""
+    one, _ = stores
+    chats = ["before", "contradicted", "after"]
+    for chat_id in chats:
+        await plans.created(one, chat_id, plans.send("hello"))
+    await beside.execute(
+        "INSERT INTO audit (chat_id, version, body) SELECT chat_id, version + 1, body FROM audit"
+        " WHERE chat_id = 'contradicted' AND version = 2"
+    )
+    claimed = await one.claim(plans.plan(plans.claim("worker")), limit=10)
+    assert [committed.facts.chat_id for committed in claimed] == ["before", "after"]
+    assert (await one.facts("contradicted")).state is ChatState.pending
+
+
+async def test_a_state_that_somebody_wrote_by_hand_is_not_written_over(
+    stores: tuple[PostgresStore, PostgresStore], beside: asyncpg.Connection
+) -> None:
+    """The version stayed as it was: what is remembered of a chat under a lease holds only in the state it was in."""
+    one, _ = stores
+    await plans.created(one, "chat", plans.send("hello"), plans.claim(), plans.start())
+    await one.change("chat", rename("remembered"))
+    await beside.execute("UPDATE chats SET state = 'dreaming' WHERE id = 'chat'")
+    with pytest.raises(IllegalTransition, match="unknown"):
+        await one.change("chat", plans.plan(plans.reply("hi")))
+    assert await beside.fetchval("SELECT state FROM chats WHERE id = 'chat'") == "dreaming"
