@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from conftest import OpenEngine
 
-from turnwise import ChatUnreadable, Engine, Settings
-from turnwise.providers.scripted import Reply, ScriptedModel
+from turnwise import ChatUnreadable, ClientTool, Engine, Settings
+from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.testing.clock import ManualClock
 
 pytestmark = pytest.mark.anyio
@@ -68,6 +68,30 @@ async def test_a_sweep_goes_on_behind_chats_that_cannot_be_read(
             assert (await engine.wait(chats[-1].id, timeout=5)).state in {"waiting", "error"}
     told = [record.getMessage() for record in caplog.records if "chat_unreadable" in record.getMessage()]
     assert len(told) == len(set(told)) == len(chats) - 1
+
+
+async def test_a_chat_that_cannot_be_read_holds_up_no_sweep_while_leases_are_in_doubt(database: Path) -> None:
+    """The clock was set forward: whose lease has run out is looked at, and one of them cannot be."""
+    clock, url = ManualClock(), f"sqlite:///{database}"
+    sign = ClientTool("sign", "Signs.", {"type": "object"}, deadline=40)
+    asks = ScriptedModel([Reply(calls=[Call("sign", {})])])
+    async with Engine(url, model=asks, clock=clock) as engine:
+        asking = await engine.create_chat(client_tools=[sign])
+        assert (await engine.ask(asking.id, "sign")).open_calls
+    async with Engine(url, model=ScriptedModel(()), settings=Settings(run_worker=False), clock=clock) as engine:
+        broken = await engine.create_chat()
+        await engine.send_message(broken.id, "hello")
+    settings = Settings(poll_interval=1, lease=600, renew_every=10)
+    async with Engine(url, model=ScriptedModel("told"), settings=settings, clock=clock) as engine:
+        await _settled(engine)
+        with closing(sqlite3.connect(database)) as on, on:
+            on.execute("UPDATE chats SET state = 'streaming', facts = 'no JSON' WHERE id = ?", (broken.id,))
+            on.execute("INSERT INTO leases (chat_id, worker, token, expires) VALUES (?, 'nobody', 1, 0)", (broken.id,))
+        clock.step(3600)
+        clock.advance(2)
+        assert (await engine.wait(asking.id, until=["waiting"], timeout=15)).state == "waiting"
+        (result,) = [message.result for message in await engine.messages(asking.id) if message.result is not None]
+        assert result.outcome == "timed_out"
 
 
 async def _settled(engine: Engine) -> None:
