@@ -26,6 +26,7 @@ from turnwise import (
 )
 from turnwise.engine.observation import Observer
 from turnwise.engine.user_code import UserCalls, UserCodeError, described, guarded, is_the_programs
+from turnwise.providers.protocol import ModelPart, ModelRequest
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.errors import StoreError
 
@@ -356,6 +357,20 @@ async def test_who_is_cancelled_leaves_deaf_code_behind_and_drops_what_it_says(c
     end.set()
     await anyio.wait_all_tasks_blocked()
     assert said == ["late"]
+
+
+async def test_a_reply_that_is_finished_does_not_wait_for_its_stream_to_close() -> None:
+    class Lingering(ScriptedModel):
+        async def stream(self, request: ModelRequest) -> AsyncIterator[ModelPart]:
+            try:
+                async for part in super().stream(request):
+                    yield part
+            finally:
+                await anyio.sleep_forever()
+
+    async with Engine("sqlite://", model=Lingering(["one", "two"])) as engine:
+        chat = await engine.create_chat()
+        assert [(await engine.ask(chat.id, "hi", timeout=20)).text for _ in range(2)] == ["one", "two"]
 
 
 async def test_a_model_error_stays_what_it_is() -> None:

@@ -12,6 +12,7 @@ from watching import Delegate, Gate, log, said, seen, stored_at
 from turnwise import RetryPolicy, Settings, StoreError, ToolContext, tool
 from turnwise.engine.apply import Chain
 from turnwise.engine.clock import sleep
+from turnwise.persistence.sqlite import SQLiteStore
 from turnwise.providers.protocol import ModelPart, ModelRequest
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.testing import ManualClock
@@ -356,3 +357,29 @@ async def test_a_claim_that_fails_half_way_claims_nothing_and_is_made_again(open
             assert (await engine.wait(chat_id)).state == "waiting"
     assert store.refused == 2
     assert model.most <= 2
+
+
+class Reading(Delegate):
+    """A store that counts how often it is asked what the model sees."""
+
+    asked = 0
+
+    async def prompt(self, chat_id: str) -> Any:
+        self.asked += 1
+        return await self._store.prompt(chat_id)
+
+
+async def test_what_a_worker_knows_of_a_history_it_does_not_read(
+    open_engine: Any, strict_model: Any, database: Any
+) -> None:
+    store = Reading(SQLiteStore(database))
+    async with open_engine(strict_model(["one", "two", "three"]), store=store) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, "first")
+        await engine.ask(chat.id, "second")
+        assert store.asked == 0
+        await engine.rename(chat.id, "no message")
+        first = (await engine.messages(chat.id))[0]
+        await engine.edit_message(chat.id, first.id, "else")
+        await engine.wait(chat.id)
+        assert store.asked == 1, "an edit has cut what it knew"
