@@ -26,7 +26,7 @@ from turnwise import (
 )
 from turnwise.engine.observation import Observer
 from turnwise.engine.user_code import UserCalls, UserCodeError, described, guarded, is_the_programs
-from turnwise.providers.protocol import ModelPart, ModelRequest
+from turnwise.providers.protocol import ModelPart
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.errors import StoreError
 
