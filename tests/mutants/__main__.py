@@ -87,8 +87,11 @@ def run(faults: Sequence[Fault], covering: Covering, *, jobs: int, most_seconds:
                 copies.put(copy)
 
         with ThreadPoolExecutor(jobs) as pool:
-            outcomes = pool.map(one, faults)
-            return list(track(outcomes, "planting", total=len(faults), console=_console))
+            trials = []
+            for trial in track(pool.map(one, faults), "planting", total=len(faults), console=_console):
+                trials.append(trial)
+                _console.print(f"{len(trials)} of {len(faults)}: {trial.fault.name}: {trial.outcome}", highlight=False)
+            return trials
 
 
 def report(trials: Sequence[Trial], equivalents: dict[str, str]) -> dict[str, dict[str, int]]:

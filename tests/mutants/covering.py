@@ -32,7 +32,7 @@ class Covering:
         A line that is run when its module is imported belongs to no test: all tests of the file may depend on it.
         """
         known = self.lines.get(path) or self._of_readers(path)
-        nearest = self._quickest(set(known.get(line, ())))
+        nearest = self._quickest(set(known.get(line, ())) or self._of_namesakes(path))
         others = {test for tests in known.values() for test in tests} - set(nearest)
         chosen: list[str] = []
         spent = 0.0
@@ -52,6 +52,11 @@ class Covering:
             if file.startswith(f"{folder}/") and word in (ROOT / file).read_text(encoding="utf-8")
         ]
         return {0: sorted({test for known in readers for tests in known.values() for test in tests})}
+
+    def _of_namesakes(self, path: str) -> set[str]:
+        """Return the tests that are named after a file or its folder: they may run it in a process of its own."""
+        names = {f"test_{PurePath(path).stem}.py", f"test_{PurePath(path).parent.name}.py"}
+        return {test for test in self.seconds if PurePath(test.partition("::")[0]).name in names}
 
     def _quickest(self, tests: set[str]) -> list[str]:
         return sorted(tests, key=lambda test: (self.seconds.get(test, 0.1), test))

@@ -67,6 +67,17 @@ def test_tests_that_run_the_line_come_first_and_quick_ones_before_slow_ones() ->
     assert covering.tests_of("a.py", 1, most_seconds=1) == ["quick", "slow"]
 
 
+def test_a_line_that_runs_in_another_process_falls_to_the_tests_of_its_name() -> None:
+    seconds = {
+        "tests/test_demo.py::test_all": 1.0,
+        "tests/test_kill.py::test_it": 2.0,
+        "tests/test_other.py::test_x": 0.1,
+    }
+    covering = Covering({"cli/demo/kill.py": {1: ["tests/test_other.py::test_x"]}}, seconds)
+    chosen = covering.tests_of("cli/demo/kill.py", 9, most_seconds=60)
+    assert chosen == ["tests/test_demo.py::test_all", "tests/test_kill.py::test_it", "tests/test_other.py::test_x"]
+
+
 def test_what_is_measured_is_the_same_when_it_is_read_again(tmp_path: Path) -> None:
     covering = Covering({"a.py": {1: ["one", "two"], 7: ["two"]}}, {"one": 0.5, "two": 1.5})
     covering.save(tmp_path / "covering.json")
