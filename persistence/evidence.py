@@ -255,8 +255,7 @@ def _is_bound(row: Row, said: Said) -> bool:
 
 
 def _faults_of_message(said: Said, row: Row, bound: bool) -> Iterator[_Fault]:  # noqa: FBT001
-    demanded = {"digest": said.digest, "added": said.version, "cut": said.cut, "erased": said.erased is not None}
-    yield from _unlike(row, demanded, "the log")
+    yield from _unlike(row, {"digest": said.digest, "added": said.version, "cut": said.cut}, "the log")
     if row["salt"] and said.erased == salted("", row["body"]):
         yield ("salt",), "the message was erased, and its salt is still there"
     elif (bound or said.erased is not None) and salted(row["salt"] or "", row["body"]) != (said.erased or said.digest):
@@ -267,7 +266,7 @@ def _faults_of_message(said: Said, row: Row, bound: bool) -> Iterator[_Fault]:  
         except TurnwiseError as error:
             yield ("format", "body"), str(error)
             return
-        columns = ("id", "position", "role", "turn", "step", "audience")
+        columns = ("id", "position", "role", "turn", "step", "audience", "erased")
         yield from _unlike(row, {name: getattr(message, name) for name in columns}, "the body")
 
 

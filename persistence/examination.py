@@ -180,6 +180,8 @@ _FLAG: Final = _Wanted("0 or 1", lambda value: value in (0, 1))
 _TIME: Final = _Wanted("a time", _is_time)
 _HASH: Final = _Wanted("a SHA-256 in hex", _is_hash)
 _BLOB: Final = _Wanted("a SHA-256", lambda value: isinstance(value, bytes) and len(value) == 32)  # noqa: PLR2004
+_CREATED: Final = 1
+"""The version in which a chat is created; only a fork has messages then."""
 PLAUSIBLE: Final = 1000
 """Messages that may be missing; a history that is said to be longer than that is a mistake of what is stored."""
 _KINDS: Final = frozenset(kind.model_fields["kind"].default for kind in get_args(get_args(Event)[0]))
@@ -401,11 +403,16 @@ def _standing_problems(chat_id: str, rows: Rows) -> Iterator[Finding]:
 
 
 def missing_messages(rows: Rows, length: int) -> list[int]:
-    """Return the positions up to `length`, or the last message, at which no message stands."""
-    positions = {row["position"] for row in rows.get("messages", ()) if is_count(row["position"])}
+    """Return the positions up to `length`, or the last message, at which no message stands.
+
+    Not those among messages that a fork took over: what an edit had cut out of them stayed behind.
+    """
+    stored = [row for row in rows.get("messages", ()) if is_count(row["position"])]
+    positions = {row["position"] for row in stored}
+    inherited = max((row["position"] for row in stored if row.get("added") == _CREATED), default=0)
     last = max(positions, default=0)
     end = min(max(last, min(length, last + PLAUSIBLE)), len(positions) + PLAUSIBLE)
-    return [position for position in range(1, end + 1) if position not in positions]
+    return [position for position in range(inherited + 1, end + 1) if position not in positions]
 
 
 def _log_problems(chat_id: str, rows: Rows) -> Iterator[Finding]:

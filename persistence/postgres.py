@@ -12,6 +12,7 @@ from turnwise.persistence import postgres_reading as reading
 from turnwise.persistence.audit import AuditRecord
 from turnwise.persistence.chat_rows import ChatRows
 from turnwise.persistence.examination import Rows
+from turnwise.persistence.forks import forks_among, naming
 from turnwise.persistence.migrations import migrations
 from turnwise.persistence.postgres_batches import Batches, Unanswered
 from turnwise.persistence.postgres_chat_rows import rows_of_chat
@@ -35,10 +36,7 @@ from turnwise.states.names import ChatState
 
 _T = TypeVar("_T")
 _SCHEMA: Final = "turnwise"
-_FORKS: Final = """
-SELECT coalesce(array_agg(chat_id), '{}') FROM profiles
-WHERE body::json ->> 'parent' = $1 AND body::json ->> 'forked_from' IS NOT NULL
-"""
+_NAMING: Final = "SELECT chat_id, body FROM profiles WHERE position($1 IN body) > 0"
 
 
 class PostgresStore:
@@ -206,7 +204,8 @@ class PostgresStore:
 
     async def forks(self, chat_id: str) -> list[str]:
         """Return the chats that began with this one's history."""
-        return await self._read(lambda on: on.fetchval(_FORKS, chat_id))
+        found = await self._read(lambda on: on.fetch(_NAMING, naming(chat_id)))
+        return forks_among(chat_id, [(row["chat_id"], row["body"]) for row in found])
 
     async def scrub(self) -> bool:
         """Do nothing: VACUUM takes overwritten rows away, and the write-ahead log is recycled, in the server's time."""

@@ -16,6 +16,7 @@ from turnwise.persistence.chat_rows import ChatRows
 from turnwise.persistence.connection import PATIENCE, Connection, Durability, patiently
 from turnwise.persistence.database_file import DatabaseFile, NoFile
 from turnwise.persistence.examination import Rows
+from turnwise.persistence.forks import forks_among, naming
 from turnwise.persistence.migrate import migrate
 from turnwise.persistence.migrations import migrations
 from turnwise.persistence.protocol import Committed, Overdue, Plan, Pruned, Snapshot
@@ -40,10 +41,7 @@ _CHECKPOINT_PAGES: Final = 4000
 """Pages (of 4 KiB) that gather in the write-ahead log before they are written home: each time costs two syncs."""
 _SCRUBS: Final = 50
 """How often an erasure tries to empty the write-ahead log while others read."""
-_FORKS: Final = """
-SELECT chat_id FROM profiles
-WHERE json_extract(body, '$.parent') = ? AND json_extract(body, '$.forked_from') IS NOT NULL
-"""
+_NAMING: Final = "SELECT chat_id, body FROM profiles WHERE instr(body, ?) > 0"
 _GLANCE: Final = 0.02
 """Seconds between two looks for what other processes have committed."""
 
@@ -217,7 +215,8 @@ class SQLiteStore:
 
     async def forks(self, chat_id: str) -> list[str]:
         """Return the chats that began with this one's history."""
-        return await self._read(lambda on: [fork for (fork,) in on.execute(_FORKS, (chat_id,)).fetchall()])
+        found = await self._read(lambda on: on.execute(_NAMING, (naming(chat_id),)).fetchall())
+        return forks_among(chat_id, found)
 
     async def scrub(self) -> bool:
         """Write the write-ahead log home and empty it: deleted rows are overwritten with zeros there."""

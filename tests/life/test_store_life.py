@@ -1,4 +1,4 @@
-"""A chat's life on real SQLite files, lived by two processes at once: whatever dies, is lost or comes twice.
+"""A chat's life on real SQLite files, lived by two processes at once: whatever dies, is lost, rots or comes twice.
 
 Two stores stand on one file, as two processes would. Clients call the engine's commands on either; holders fire what
 jobs fire, under the right token or a dead one. After every rule the file is read and every invariant is checked.
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+from damage import UNTOLD, Place, columns_of, copied
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -33,6 +34,7 @@ from turnwise import (
 from turnwise.engine.apply import Applier, Chain, Script
 from turnwise.engine.chat import SendReceipt, SubmissionReceipt
 from turnwise.engine.commands import Commands
+from turnwise.engine.diagnosis import Diagnosis, diagnose
 from turnwise.engine.erasing import wanted
 from turnwise.engine.hold import Desk
 from turnwise.engine.hooks import Hooks
@@ -41,7 +43,8 @@ from turnwise.engine.reply import shown_reply
 from turnwise.engine.toolbox import Toolbox
 from turnwise.engine.views import transcript_of, user_view
 from turnwise.persistence.sqlite import SQLiteStore
-from turnwise.persistence.verification import verify_records
+from turnwise.persistence.standing import Salvaged
+from turnwise.persistence.verification import verify_records, verify_stored
 from turnwise.providers.scripted import ScriptedModel
 from turnwise.states.arguments import Reply
 from turnwise.states.calls import CallOutcome, ToolCall, ToolResult
@@ -119,6 +122,8 @@ class StoreLife(RuleBasedStateMachine):
         self.shown: dict[tuple[int, int], str] = {}
         self.erased: set[str] = set()
         """Messages of which nothing is left, nor of what proves a repetition of them."""
+        self.neighbours: list[str] = []
+        """The other chats in the file: nothing but their birth ever happens to them."""
         self.transcript = Transcript()
         self.submitted: list[tuple[tuple[ToolResult, ...], str]] = []
 
@@ -135,6 +140,8 @@ class StoreLife(RuleBasedStateMachine):
         script = _firing(T.create, profile=PROFILE)
         self.chat_id = "c"
         self.do(self.processes[0].applier.create("c", script, actor="client"))
+        self.neighbours = ["n"]
+        self.do(self.processes[0].applier.create("n", script, actor="client"))
         self.read()
 
     # Clients
@@ -305,6 +312,7 @@ class StoreLife(RuleBasedStateMachine):
         child = self.unchanged(process.commands.fork(self.chat_id, version))
         assert (child.state, child.parent) == (S.waiting, self.chat_id)
         assert verify_records(self.do(process.store.audit(child.id))).ok
+        self.neighbours.append(child.id)
 
     # Holders
 
@@ -387,6 +395,85 @@ class StoreLife(RuleBasedStateMachine):
         self.dead.append(self.processes[node])
         self.processes[node] = self.started(self.processes[node].name + "'")
 
+    # The disk
+
+    @rule(node=NODES, value=st.sampled_from(["poison", b"\xff\x00"]), choice=st.data())
+    def rot(self, node: int, value: str | bytes, choice: st.DataObject) -> None:
+        """One value of the chat turns into something else, under processes that remember the chat, and back again."""
+        place = self.somewhere(choice)
+        before = place.read(self.file)
+        damaged = place.write(self.file, value)
+        for process in (self.processes[node], self.processes[1 - node]):
+            self.the_damage_is_one_chats(process, place, value)
+        damaged.write(self.file, before)
+        self.unchanged(self.processes[node].store.facts(self.chat_id))
+        assert self.do(diagnosed(self.processes[node].store)) == []
+
+    @rule(value=st.sampled_from(["poison", b"\xff\x00"]), choice=st.data())
+    def live_on_with_rot(self, value: str | bytes, choice: st.DataObject) -> None:
+        """In a copy of the file, where commands, claims and a repair may do what they can."""
+        place = self.somewhere(choice)
+        self.serial += 1
+        file = copied(self.file, self.file.with_name(f"copy-{self.serial}.db"))
+        place.write(file, value)
+        process = Process("C", file, self.clock)
+        self.do(process.store.open())
+        self.the_damage_is_one_chats(process, place, value)
+        self.whatever_is_done_is_done_or_refused(process, choice)
+        self.the_damage_is_one_chats(process, place, value, told=False)
+        self.a_repair_leaves_evidence_only(process)
+        self.do(process.store.close())
+
+    def somewhere(self, choice: st.DataObject) -> Place:
+        columns = columns_of(self.file, self.chat_id)
+        return choice.draw(st.sampled_from(columns[choice.draw(st.sampled_from(sorted(columns)))]))
+
+    def the_damage_is_one_chats(self, process: Process, place: Place, value: str | bytes, *, told: bool = True) -> None:
+        """It is listed with a reason, whatever is asked is answered or refused, and every other chat is sound."""
+        store, chat_id = process.store, self.chat_id
+        *_, rows = self.do(_all([*asked(store, chat_id), store.rows(chat_id)]))
+        if not isinstance(rows, TurnwiseError):
+            verify_stored(chat_id, rows)
+        listed = self.do(store.chats(owner=None, state=None, limit=100, after=None))
+        found = {(chat.facts if isinstance(chat, Salvaged) else chat).chat_id for chat in listed}
+        assert found >= {chat_id, *self.neighbours}
+        flaws = {diagnosis.chat_id: diagnosis for diagnosis in self.do(diagnosed(store))}
+        assert flaws.keys() <= {chat_id}
+        if told and (place.table, place.column, value) not in UNTOLD:
+            assert flaws[chat_id].advice
+            assert all(flaw.problem for flaw in flaws[chat_id].flaws)
+        for neighbour in self.neighbours:
+            assert not [one for one in self.do(_all(asked(store, neighbour))) if isinstance(one, TurnwiseError)]
+            assert verify_stored(neighbour, self.do(store.rows(neighbour))).ok
+
+    def whatever_is_done_is_done_or_refused(self, process: Process, choice: st.DataObject) -> None:
+        commands, chat_id = process.commands, self.chat_id
+        results = [ToolResult(call.call_id, "done") for call in self.facts.open_calls]
+        works: dict[str, Callable[[], Awaitable[Any]]] = {
+            "send": lambda: commands.send(chat_id, "go on", when_busy="interrupt", client_id="mine"),
+            "submit": lambda: commands.submit(chat_id, results),
+            "interrupt": lambda: commands.interrupt(chat_id, "stop"),
+            "resume": lambda: commands.resume(chat_id),
+            "rename": lambda: commands.change(chat_id, T.renamed, title="other"),
+            "fork": lambda: commands.fork(chat_id, self.facts.version),
+            "erase": lambda: commands.erase(chat_id, wanted([], ["messages"])),
+            "claim": lambda: process.applier.claim(_firing(T.claimed, worker="C"), actor="C", limit=5),
+            "overdue": lambda: process.store.overdue(limit=10),
+            "renew": lambda: process.store.renew("C", 30),
+            "prune": lambda: process.store.prune(keep=0, after="", limit=100),
+        }
+        for name in choice.draw(st.permutations(sorted(works)))[:4]:
+            self.do(_all([works[name]()]))
+
+    def a_repair_leaves_evidence_only(self, process: Process) -> None:
+        flaws = [flaw for found in self.do(diagnosed(process.store)) for flaw in found.flaws]
+        if all(flaw.column.startswith("audit.") for flaw in flaws):
+            return
+        assert self.do(process.commands.repair(self.chat_id)).state is S.error
+        left = [flaw for found in self.do(diagnosed(process.store)) for flaw in found.flaws]
+        assert all(flaw.column.startswith("audit.") for flaw in left), left
+        assert self.do(process.commands.send(self.chat_id, "and now", when_busy="queue", client_id=None)).message_id
+
     # What must hold
 
     @invariant()
@@ -462,6 +549,7 @@ class StoreLife(RuleBasedStateMachine):
         assert sorted(seen) == sorted([*results, *(call.call_id for call in self.facts.open_calls)])
 
     def teardown(self) -> None:
+        assert self.do(diagnosed(self.processes[0].store)) == []
         if self.facts.version:
             records = self.do(self.processes[0].store.audit(self.chat_id))
             verdict = verify_records(records)
@@ -579,6 +667,27 @@ def _firing(trigger: Trigger, **arguments: Any) -> Script:
         chain.fire(trigger, **arguments)
 
     return script
+
+
+def asked(store: SQLiteStore, chat_id: str) -> list[Awaitable[Any]]:
+    """Return whatever can be asked of a chat."""
+    return [
+        store.facts(chat_id),
+        store.rest(chat_id),
+        store.history(chat_id),
+        store.prompt(chat_id),
+        store.snapshot(chat_id),
+        store.events(chat_id, after=0, limit=1000),
+        store.audit(chat_id),
+        store.ledger(chat_id),
+        store.raw_rows(chat_id),
+        store.lease_expiry(chat_id),
+        store.forks(chat_id),
+    ]
+
+
+async def diagnosed(store: SQLiteStore) -> list[Diagnosis]:
+    return [diagnosis async for diagnosis in diagnose(store)]
 
 
 async def _all(works: Sequence[Awaitable[Any]]) -> list[Any]:

@@ -1,0 +1,27 @@
+"""Forks: which chats began with another's history, as their profiles say."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+
+from turnwise.persistence.rows import PROFILES
+from turnwise.states.errors import ChatUnreadable
+
+
+def naming(parent: str) -> str:
+    """Return the text that stands in the body of every profile that names a chat as its parent, and in few others."""
+    return f'"parent":{json.dumps(parent, ensure_ascii=False)}'
+
+
+def forks_among(parent: str, profiles: Iterable[tuple[str, str]]) -> list[str]:
+    """Return the chats, each with the body of its profile, that are forks of one; or may be, as far as can be read."""
+    return [chat_id for chat_id, body in profiles if _is_fork(parent, chat_id, body)]
+
+
+def _is_fork(parent: str, chat_id: str, body: str) -> bool:
+    try:
+        profile = PROFILES.load(body, chat_id)
+    except ChatUnreadable:
+        return True
+    return profile.parent == parent and profile.forked_from is not None

@@ -1,0 +1,65 @@
+"""Which chats began with another's: told by their profiles, of which one that cannot be read is in nobody's way."""
+
+from __future__ import annotations
+
+import pytest
+from by_hand import by_hand
+
+from turnwise import Engine, Settings
+
+pytestmark = pytest.mark.anyio
+
+IDLE = Settings(run_worker=False)
+BROKEN = {
+    "no JSON": "'poison'",
+    "half of it": "substr(body, 1, length(body) - 1)",
+    "something else": "'[]'",
+    "nothing": "''",
+}
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+async def test_a_profile_that_cannot_be_read_keeps_no_other_chat_from_its_erasure(either_url: str, broken: str) -> None:
+    """An erasure asks every profile whether it is a fork's. One that says so, and no more, may be one."""
+    async with Engine(either_url, model="demo", settings=IDLE) as engine:
+        chat = await engine.create_chat(title="sound")
+        fork, lost = [await engine.fork(chat.id, at_version=1) for _ in range(2)]
+        other = await engine.create_chat(metadata={"parent": chat.id})
+        sql = f"UPDATE profiles SET body = {BROKEN[broken]} WHERE chat_id = '{lost.id}'"  # noqa: S608
+        await by_hand(either_url, sql)
+        report = await engine.erase(chat.id, what=["title"])
+        assert set(report.forks) == ({fork.id, lost.id} if broken == "half of it" else {fork.id})
+        assert (await engine.erase(other.id, what=["metadata"])).forks == ()
+
+
+async def test_a_fork_of_what_was_erased_is_sound(either_url: str) -> None:
+    """Its messages came to it blank: its own log tells of no erasure, and need not."""
+    async with Engine(either_url, model="demo") as engine:
+        chat = await engine.create_chat()
+        first = (await engine.ask(chat.id, "hunter2")).messages[0]
+        await engine.erase_message(chat.id, first.id)
+        fork = await engine.fork(chat.id, at_version=(await engine.get_chat(chat.id)).version)
+        assert (await engine.verify(fork.id)).ok, await engine.verify(fork.id)
+        assert [found async for found in engine.diagnose()] == []
+        assert (await engine.messages(fork.id))[0].erased
+        await by_hand(either_url, f"UPDATE messages SET erased = '0' WHERE id = '{first.id}'")  # noqa: S608
+        for chat_id in (chat.id, fork.id):
+            verdict = await engine.verify(chat_id)
+            assert verdict.place == f"messages[{first.id}].erased"
+
+
+async def test_a_fork_of_an_edited_chat_is_sound(either_url: str) -> None:
+    """What the edit cut out stayed behind, and so did its numbers; a message of its own that is gone is missed."""
+    async with Engine(either_url, model="demo") as engine:
+        chat = await engine.create_chat()
+        first = (await engine.ask(chat.id, "one")).messages[0]
+        await engine.edit_message(chat.id, first.id, "another")
+        await engine.wait(chat.id)
+        fork = await engine.fork(chat.id, at_version=(await engine.get_chat(chat.id)).version)
+        assert [message.position for message in await engine.messages(fork.id)] == [3, 4]
+        assert [found async for found in engine.diagnose()] == []
+        await engine.ask(fork.id, "two")
+        await engine.ask(fork.id, "three")
+        await by_hand(either_url, f"DELETE FROM messages WHERE chat_id = '{fork.id}' AND position = 5")  # noqa: S608
+        (found,) = [found async for found in engine.diagnose()]
+        assert "messages.position" in {flaw.column for flaw in found.flaws}
