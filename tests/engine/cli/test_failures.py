@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from terminals import PROGRAM, Finished, Terminal
+from terminals import PROGRAM, Finished, Keyboard, Terminal
 
 from turnwise.engine.cli import app, failures
+from turnwise.engine.cli.failures import DEBUG, DONE, MISUSE, PROBLEM, STOPPED, exit_code_of, flush_output
+from turnwise.engine.cli.output import make_folder
+from turnwise.states.errors import SettingsError, StoreError
 
 
 @pytest.fixture
@@ -185,3 +189,37 @@ def test_without_its_extra_a_png_is_refused_with_what_to_install(
 def test_a_folder_is_no_log(terminal: Terminal, tmp_path: Path) -> None:
     refused: Finished = terminal.run("verify", str(tmp_path))
     assert (refused.code, "directory" in refused.words) == (2, True)
+
+
+def test_what_ends_a_command_decides_its_code(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of several errors, the worst that a person can do something about."""
+    monkeypatch.delenv(DEBUG, raising=False)
+    group = BaseExceptionGroup
+    assert exit_code_of(group("two", [ValueError("odd"), SettingsError("store", "must be a URL")])) == MISUSE
+    assert exit_code_of(group("two", [ValueError("odd"), StoreError("the disk is full")])) == PROBLEM
+    assert exit_code_of(group("two", [group("inner", [KeyboardInterrupt()]), ValueError("odd")])) == STOPPED
+    assert "odd" not in capsys.readouterr().err
+    assert exit_code_of(group("two", [ValueError("odd"), BrokenPipeError(errno.EPIPE, "nobody reads")])) == PROBLEM
+    assert capsys.readouterr().err == ""
+    assert exit_code_of(ValueError("odd")) == PROBLEM
+    assert "this should not have happened: ValueError: odd" in capsys.readouterr().err
+
+
+def test_output_that_could_be_written_ends_in_success() -> None:
+    assert flush_output() == DONE
+
+
+def test_a_folder_that_is_there_is_as_good_as_one_that_is_made(tmp_path: Path) -> None:
+    for _ in range(2):
+        make_folder("--out", tmp_path / "a" / "b")
+    assert (tmp_path / "a" / "b").is_dir()
+
+
+def test_a_drawing_that_can_be_read_is_printed_on_a_terminal_and_one_that_cannot_is_not(terminal: Terminal) -> None:
+    with Keyboard(terminal, ("diagram",)) as keyboard:
+        keyboard.see("stateDiagram")
+    with Keyboard(terminal, ("diagram", "--format", "png")) as keyboard:
+        keyboard.see("a PNG is nothing to read")
+        assert keyboard.process.wait() == MISUSE
