@@ -45,9 +45,9 @@ from turnwise.engine.views import View, compactions_of, raw_view, transcript_of,
 from turnwise.engine.watching import watch
 from turnwise.engine.worker import Worker
 from turnwise.persistence.audit import AuditRecord, export
-from turnwise.persistence.examination import lines_of
 from turnwise.persistence.locate import store_from_url
 from turnwise.persistence.protocol import ChatStore
+from turnwise.persistence.raw_chat import lines_of
 from turnwise.persistence.verification import Verdict, verify_stored
 from turnwise.providers.protocol import Model
 from turnwise.providers.windows import window_of

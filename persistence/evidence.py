@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from turnwise.persistence.aside import Aside
 from turnwise.persistence.bonds import EVENT_COLUMNS, FLEETING, bond_of_events, bond_of_facts, fields_bound
 from turnwise.persistence.chat_rows import ChatRows, Place, Row
-from turnwise.persistence.examination import misfits
+from turnwise.persistence.columns import misfits
 from turnwise.persistence.rows import CALLS, GARBLED, PROFILES, FactsRow, described, message_of, micros_of
 from turnwise.persistence.testimony import Said, Testimony
 from turnwise.states.digests import canonical, digest, salted

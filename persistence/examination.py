@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
-from typing import Any, Final, NamedTuple, get_args
-
-from pydantic import TypeAdapter
+from typing import Any, Final, NamedTuple
 
 from turnwise.persistence import audit as audit_log
-from turnwise.persistence.aside import Aside
+from turnwise.persistence.columns import COLUMNS, misfits
 from turnwise.persistence.event_rows import event_of
+from turnwise.persistence.raw_chat import KEYS, Row, Rows, missing_messages, stored_in
 from turnwise.persistence.rows import (
     CALLS,
     EVENTS,
@@ -23,31 +21,10 @@ from turnwise.persistence.rows import (
     described,
     message_of,
     micros_of,
-    time_of,
 )
-from turnwise.persistence.standing import MISSING, Flaw, Stored, ids_of, is_count, is_hash, salvage
+from turnwise.persistence.standing import MISSING, Flaw, is_count, salvage
 from turnwise.states.errors import ChatUnreadable
-from turnwise.states.events import Event
 from turnwise.states.invariants import broken_promises
-
-Row = Mapping[str, Any]
-Rows = Mapping[str, Sequence[Row]]
-"""All rows that belong to one chat, as they are stored, by table."""
-
-KEYS: Final[Mapping[str, tuple[str, ...]]] = {
-    "messages": ("position",),
-    "boundaries": ("position",),
-    "calls": ("call_id",),
-    "queue": ("id",),
-    "receipts": ("client_id",),
-    "usage": ("version", "number"),
-    "audit": ("version",),
-    "events": ("seq",),
-    "partial_events": ("seq",),
-    "leases": (),
-    "profiles": (),
-}
-"""What names a row of a chat, by table."""
 
 
 class Finding(NamedTuple):
@@ -68,7 +45,7 @@ class Finding(NamedTuple):
 def examine(chat_id: str, rows: Rows) -> list[Finding]:
     """Return all that is wrong with a chat's rows, each alone and together."""
     found: list[Finding] = []
-    for table in _COLUMNS:
+    for table in COLUMNS:
         for row in rows.get(table, ()):
             found += [Finding(table, row, column, problem) for column, problem in misfits(table, row)]
     for table, read in _READ.items():
@@ -83,13 +60,6 @@ def examine(chat_id: str, rows: Rows) -> list[Finding]:
     return list({(finding.table, id(finding.row), finding.column): finding for finding in found}.values())
 
 
-def misfits(table: str, row: Row) -> Iterator[tuple[str, str]]:
-    """Yield the columns of a row that hold a value of another kind than belongs there, and what belongs there."""
-    for column, wanted in _COLUMNS.get(table, {}).items():
-        if column in row and not wanted.fits(row[column]):
-            yield column, f"{wanted.belongs} belongs here"
-
-
 def blamed(chat_id: str, rows: Rows, error: Exception) -> ChatUnreadable:
     """Return what it means that reading a chat's rows raised an error: the first thing that is wrong with them."""
     try:
@@ -98,174 +68,6 @@ def blamed(chat_id: str, rows: Rows, error: Exception) -> ChatUnreadable:
         flaws = []
     flaw = flaws[0] if flaws else Flaw("chats", described(error))
     return ChatUnreadable(flaw.column, flaw.problem, chat_id=chat_id)
-
-
-def stored_in(chat_id: str, rows: Rows) -> Stored:
-    """Return what the rows tell of where the chat stands."""
-    chat = rows["chats"][0]
-    lease = next(iter(rows.get("leases", ())), chat)
-    facts = chat["facts"] if "facts" in chat else next((row["body"] for row in rows.get("facts", ())), None)
-    try:
-        remembered = set(ids_of(chat["calls"]))
-    except GARBLED:
-        remembered = set()
-    calls = [row for row in rows.get("calls", ()) if row["call_id"] in remembered]
-    return Stored(
-        id=chat_id,
-        state=chat["state"],
-        settled=chat["settled"],
-        archived=chat["archived"],
-        version=chat["version"],
-        call_ids=chat["calls"],
-        facts=facts,
-        profile=next((row["body"] for row in rows.get("profiles", ())), None),
-        calls=[row["body"] for row in calls],
-        queue=[row["body"] for row in rows.get("queue", ())],
-        worker=lease.get("worker"),
-        token=lease.get("token"),
-        last_seq=chat["event_seq"],
-        facts_column="chats.facts" if "facts" in chat else "facts.body",
-        lease_table="leases" if rows.get("leases") else "chats",
-    )
-
-
-def spelled(value: Any) -> Any:
-    """Return a stored value as JSON can hold it: bytes as `{"hex": ...}`, times as ISO 8601."""
-    if isinstance(value, bytes | bytearray | memoryview):
-        return {"hex": bytes(value).hex()}
-    if isinstance(value, datetime):
-        return value.isoformat()
-    if isinstance(value, str):
-        return value.encode("utf-8", "backslashreplace").decode()
-    return value
-
-
-def lines_of(rows: Rows) -> Iterator[str]:
-    """Yield every row as a line of JSON: its table, and its columns as they are stored."""
-    for table, found in rows.items():
-        for row in found:
-            columns = {name: spelled(value) for name, value in row.items()}
-            yield json.dumps({"table": table, "row": columns}, ensure_ascii=True)
-
-
-# One column
-
-
-class _Wanted(NamedTuple):
-    belongs: str
-    fits: Callable[[Any], bool]
-
-
-def _or_nothing(wanted: _Wanted) -> _Wanted:
-    return _Wanted(f"{wanted.belongs}, or nothing,", lambda value: value is None or wanted.fits(value))
-
-
-def _is_time(value: Any) -> bool:
-    if isinstance(value, datetime):
-        return True
-    try:
-        time_of(value)
-    except GARBLED:
-        return False
-    return is_count(value)
-
-
-def _is_hash(value: Any) -> bool:
-    return is_hash(value) and all(letter in "0123456789abcdef" for letter in value)
-
-
-_TEXT: Final = _Wanted("a text", lambda value: isinstance(value, str) and value.isprintable())
-_COUNT: Final = _Wanted("a count", is_count)
-_FLAG: Final = _Wanted("0 or 1", lambda value: value in (0, 1))
-_TIME: Final = _Wanted("a time", _is_time)
-_HASH: Final = _Wanted("a SHA-256 in hex", _is_hash)
-_BLOB: Final = _Wanted("a SHA-256", lambda value: isinstance(value, bytes) and len(value) == 32)  # noqa: PLR2004
-_CREATED: Final = 1
-"""The version in which a chat is created; only a fork has messages then."""
-PLAUSIBLE: Final = 1000
-"""Messages that may be missing; a history that is said to be longer than that is a mistake of what is stored."""
-_KINDS: Final = frozenset(kind.model_fields["kind"].default for kind in get_args(get_args(Event)[0]))
-_KIND: Final = _Wanted("a kind of event", lambda value: value in _KINDS)
-_POSITIONS: Final = TypeAdapter(list[int])
-
-
-def _is_positions(value: Any) -> bool:
-    try:
-        _POSITIONS.validate_python(json.loads(value) if isinstance(value, str) else value, strict=True)
-    except GARBLED:
-        return False
-    return True
-
-
-def _is_ids(value: Any) -> bool:
-    try:
-        ids_of(value)
-    except GARBLED:
-        return False
-    return True
-
-
-def _is_salt(value: Any) -> bool:
-    return value is None or (isinstance(value, str) and all(letter in "0123456789abcdef" for letter in value))
-
-
-def _is_aside(value: Any) -> bool:
-    try:
-        Aside.load(value)
-    except GARBLED:
-        return False
-    return True
-
-
-_SALT: Final = _Wanted("a salt in hex, or nothing,", _is_salt)
-_COLUMNS: Final[Mapping[str, Mapping[str, _Wanted]]] = {
-    "chats": {
-        "state": _TEXT,
-        "settled": _FLAG,
-        "archived": _FLAG,
-        "version": _COUNT,
-        "event_seq": _COUNT,
-        "head": _HASH,
-        "since": _TIME,
-        "owner": _or_nothing(_Wanted("a text", lambda value: isinstance(value, str))),
-        "calls": _Wanted("a list of call ids", _is_ids),
-        "worker": _or_nothing(_TEXT),
-        "token": _or_nothing(_COUNT),
-        "expires": _or_nothing(_TIME),
-        "salt": _SALT,
-    },
-    "profiles": {"salt": _SALT},
-    "facts": {"salt": _SALT},
-    "messages": {
-        "salt": _SALT,
-        "position": _COUNT,
-        "added": _COUNT,
-        "cut": _or_nothing(_COUNT),
-        "digest": _HASH,
-        "erased": _FLAG,
-    },
-    "boundaries": {
-        "position": _COUNT,
-        "reason": _Wanted("clear or compaction", lambda value: value in ("clear", "compaction")),
-        "step": _COUNT,
-        "carried": _Wanted("a list of positions", _is_positions),
-        "cut": _or_nothing(_COUNT),
-    },
-    "calls": {"step": _COUNT, "idx": _COUNT, "deadline": _or_nothing(_TIME)},
-    "queue": {"salt": _SALT, "rank": _Wanted("a whole number", lambda value: type(value) is int)},
-    "leases": {"worker": _TEXT, "token": _COUNT, "expires": _TIME, "lasts": _COUNT},
-    "usage": {"version": _COUNT, "number": _COUNT},
-    "audit": {"version": _COUNT, "aside": _Wanted("what belongs to a record", _is_aside), "hash": _or_nothing(_BLOB)},
-    "events": {
-        "kind": _KIND,
-        "seq": _COUNT,
-        "at": _or_nothing(_TIME),
-        "step": _or_nothing(_COUNT),
-        "attempt": _or_nothing(_COUNT),
-        "position": _or_nothing(_COUNT),
-    },
-    "partial_events": {"kind": _KIND, "seq": _COUNT, "at": _TIME},
-}
 
 
 # One row: what its columns repeat of its body
@@ -402,19 +204,6 @@ def _standing_problems(chat_id: str, rows: Rows) -> Iterator[Finding]:
         yield Finding("messages", chat, "position", f"{len(missing)} message(s) are missing, first number {missing[0]}")
 
 
-def missing_messages(rows: Rows, length: int) -> list[int]:
-    """Return the positions up to `length`, or the last message, at which no message stands.
-
-    Not those among messages that a fork took over: what an edit had cut out of them stayed behind.
-    """
-    stored = [row for row in rows.get("messages", ()) if is_count(row["position"])]
-    positions = {row["position"] for row in stored}
-    inherited = max((row["position"] for row in stored if row.get("added") == _CREATED), default=0)
-    last = max(positions, default=0)
-    end = min(max(last, min(length, last + PLAUSIBLE)), len(positions) + PLAUSIBLE)
-    return [position for position in range(inherited + 1, end + 1) if position not in positions]
-
-
 def _log_problems(chat_id: str, rows: Rows) -> Iterator[Finding]:
     chat, log = rows["chats"][0], sorted(rows.get("audit", ()), key=lambda row: str(row["version"]).zfill(20))
     versions = [row["version"] for row in log]
@@ -436,8 +225,3 @@ def _log_problems(chat_id: str, rows: Rows) -> Iterator[Finding]:
             hash_ = ""
     if hash_ and chat["head"] != hash_:
         yield Finding("chats", chat, "head", "it is not the hash of the last record")
-
-
-def versions_of(rows: Rows) -> list[int]:
-    """Return the versions of the audit records that have one."""
-    return sorted(row["version"] for row in rows.get("audit", ()) if is_count(row["version"]))

@@ -11,7 +11,6 @@ from turnwise.persistence import postgres_raw_rows as raw_rows
 from turnwise.persistence import postgres_reading as reading
 from turnwise.persistence.audit import AuditRecord
 from turnwise.persistence.chat_rows import ChatRows
-from turnwise.persistence.examination import Rows
 from turnwise.persistence.forks import forks_among, naming
 from turnwise.persistence.migrations import migrations
 from turnwise.persistence.postgres_batches import Batches, Unanswered
@@ -23,6 +22,7 @@ from turnwise.persistence.postgres_presence import Presence
 from turnwise.persistence.postgres_pruning import prune
 from turnwise.persistence.postgres_transactions import Transactions
 from turnwise.persistence.protocol import Committed, Overdue, Plan, Pruned, Snapshot
+from turnwise.persistence.raw_chat import Rows
 from turnwise.persistence.refusals import Refusals
 from turnwise.persistence.standing import Flaw, Salvaged
 from turnwise.persistence.store_url import check_password

@@ -7,7 +7,8 @@ from typing import Final, TypeVar
 
 import asyncpg
 
-from turnwise.persistence.examination import KEYS, Rows, blamed
+from turnwise.persistence.examination import blamed
+from turnwise.persistence.raw_chat import KEYS, Rows
 from turnwise.persistence.repairing import Repair
 from turnwise.persistence.rows import GARBLED, MESSAGES, PROFILES
 from turnwise.persistence.standing import Flaw

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from turnwise.persistence.audit import AuditRecord
 from turnwise.persistence.chat_rows import ChatRows
-from turnwise.persistence.examination import Rows
+from turnwise.persistence.raw_chat import Rows
 from turnwise.persistence.standing import Flaw, Salvaged
 from turnwise.states.arguments import Cut
 from turnwise.states.calls import ToolCall

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 from turnwise.persistence.connection import REFUSED
-from turnwise.persistence.examination import KEYS, Rows, blamed
+from turnwise.persistence.examination import blamed
 from turnwise.persistence.perform import Place, perform
+from turnwise.persistence.raw_chat import KEYS, Rows
 from turnwise.persistence.repairing import Repair
 from turnwise.persistence.rows import GARBLED, PROFILES
 from turnwise.persistence.standing import Flaw

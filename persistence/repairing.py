@@ -15,18 +15,9 @@ from typing import Any, Final, NamedTuple
 
 from turnwise.persistence import audit as audit_log
 from turnwise.persistence.audit import GENESIS
-from turnwise.persistence.examination import (
-    PLAUSIBLE,
-    Finding,
-    Row,
-    Rows,
-    examine,
-    missing_messages,
-    spelled,
-    stored_in,
-    versions_of,
-)
+from turnwise.persistence.examination import Finding, examine
 from turnwise.persistence.marks import mark_at, mark_for
+from turnwise.persistence.raw_chat import PLAUSIBLE, Row, Rows, missing_messages, spelled, stored_in, versions_of
 from turnwise.persistence.rows import GARBLED, USAGE, message_of
 from turnwise.persistence.standing import Flaw, flawed, is_count, is_hash, salvage
 from turnwise.states.facts import CompactionFacts, Facts, HistoryFacts

@@ -15,11 +15,11 @@ from turnwise.persistence.audit import AuditRecord
 from turnwise.persistence.chat_rows import ChatRows
 from turnwise.persistence.connection import PATIENCE, Connection, Durability, patiently
 from turnwise.persistence.database_file import DatabaseFile, NoFile
-from turnwise.persistence.examination import Rows
 from turnwise.persistence.forks import forks_among, naming
 from turnwise.persistence.migrate import migrate
 from turnwise.persistence.migrations import migrations
 from turnwise.persistence.protocol import Committed, Overdue, Plan, Pruned, Snapshot
+from turnwise.persistence.raw_chat import Rows
 from turnwise.persistence.refusals import Refusals
 from turnwise.persistence.rows import micros_of
 from turnwise.persistence.sqlite_chat_rows import rows_of_chat

@@ -43,7 +43,7 @@ def _stored_in_sqlite(path: Path, count: int) -> int:
         migrate(connection, str(path), migrations("sqlite"))
         transactions.create(connection, life.facts.chat_id, lambda *_: life.decisions)
         return sum(
-            _functions_called(partial(transactions.change, connection, facts.chat_id, partial(_given, decision), ()))
+            functions_called(partial(transactions.change, connection, facts.chat_id, partial(_given, decision), ()))
             for facts, decision in _moves(life)
         )
 
@@ -52,7 +52,7 @@ def _sent_to_postgres(count: int) -> tuple[int, int]:
     functions, sent = 0, 0
     for facts, decision in _moves(executing(*_calls(count))):
         standing = Standing(facts, GENESIS, NOW)
-        functions += _functions_called(partial(commit_of, standing, [decision], ()))
+        functions += functions_called(partial(commit_of, standing, [decision], ()))
         sent += sum(map(len, parameters_of([commit_of(standing, [decision], ())[0]])))
     return functions, sent
 
@@ -69,7 +69,7 @@ def _moves(life: Life) -> Iterator[tuple[Facts, Decision]]:
     yield before, life.finish("c0250")
 
 
-def _functions_called(act: Callable[[], object]) -> int:
+def functions_called(act: Callable[[], object]) -> int:
     counted = 0
 
     def count(_frame: Any, event: str, _argument: Any) -> None:
