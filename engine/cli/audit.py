@@ -54,8 +54,9 @@ def timeline(records: Sequence[AuditRecord]) -> Table:
     narrow = is_narrow()
     table = plain_table("#", "trigger", "state") if narrow else plain_table(*_COLUMNS)
     table.columns[0].justify = "right"
+    wrapped = {"trigger"} if narrow else {"by"}
     for column in table.columns:
-        column.no_wrap = column.header not in ("by", "trigger") or not (narrow or column.header == "by")
+        column.no_wrap = column.header not in wrapped
     for record in records:
         moved = record.source != record.target
         trigger = Text(record.trigger, style="bold" if moved else "")

@@ -107,7 +107,7 @@ class Scroll:
         self._console.print(Text.assemble(MARGIN, text), soft_wrap=True)
 
     def _below(self) -> RenderableType:
-        tail = [Text(MARGIN + self._tail, style=self._style, no_wrap=True)] if self._tail else []
+        tail = [Text(MARGIN + self._tail, style=self._style)] if self._tail else []
         if self._status is None:
             return Group(*tail)
         self._spinner.update(text=self._status)

@@ -12,6 +12,7 @@ from terminals import PROGRAM, Terminal
 
 from turnwise import ChatState, ClientTool, Engine, ModelError, Settings
 from turnwise.engine.cli import choosing, look
+from turnwise.engine.cli.audit import timeline
 from turnwise.engine.cli.choosing import attached, chosen, chosen_id
 from turnwise.persistence.sqlite import SQLiteStore
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
@@ -158,3 +159,19 @@ def test_an_id_that_begins_many_others_is_found(terminal: Terminal, monkeypatch:
             return found.id, found.state
 
     assert anyio.run(find) == ("a", ChatState.waiting)
+
+
+@pytest.mark.parametrize(
+    ("columns", "headers", "wrapped"),
+    [
+        (40, ["#", "trigger", "state"], ["trigger"]),
+        (100, ["#", "time (UTC)", "trigger", "state", "step", "by"], ["by"]),
+    ],
+)
+def test_a_narrow_timeline_leaves_out_when_and_by_whom_and_breaks_no_state(
+    monkeypatch: pytest.MonkeyPatch, columns: int, headers: list[str], wrapped: list[str]
+) -> None:
+    monkeypatch.setattr(look.console, "width", columns)
+    table = timeline([])
+    assert [column.header for column in table.columns] == headers
+    assert [column.header for column in table.columns if not column.no_wrap] == wrapped
