@@ -12,7 +12,6 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
 from datetime import datetime
 from typing import Final
 
@@ -20,38 +19,27 @@ import asyncpg
 
 from turnwise.persistence import postgres_raw_rows as raw_rows
 from turnwise.persistence import postgres_reading as reading
-from turnwise.persistence.audit import GENESIS, WriteRecord, from_json
-from turnwise.persistence.postgres_batches import Batches, Unanswered
-from turnwise.persistence.postgres_chat_rows import wipe_all
+from turnwise.persistence.audit import GENESIS
+from turnwise.persistence.postgres_batches import Unanswered
 from turnwise.persistence.postgres_clock import DatabaseClock
+from turnwise.persistence.postgres_commits import LOCK, Commits, Overtaken, Sent, erasing, landed, prepared
 from turnwise.persistence.postgres_journal import Journal, contradiction
 from turnwise.persistence.postgres_memory import Memory
-from turnwise.persistence.postgres_pool import Pool, Unreachable
-from turnwise.persistence.postgres_rows import (
-    PARAMETERS,
-    Commit,
-    Standing,
-    commit_of,
-    parameters_of,
-    statement,
-)
-from turnwise.persistence.protocol import Committed, DuplicateReceipt, Plan
+from turnwise.persistence.postgres_pool import Pool
+from turnwise.persistence.postgres_rows import Standing
+from turnwise.persistence.protocol import Committed, Plan
 from turnwise.persistence.refusals import Refusals
 from turnwise.persistence.repairing import repair_of
-from turnwise.persistence.rows import GARBLED, blank_facts, unreadable
+from turnwise.persistence.rows import blank_facts
 from turnwise.persistence.standing import is_hash
-from turnwise.persistence.wiping import erases
-from turnwise.states.decide import Decision
-from turnwise.states.errors import ChatNotFound, ChatUnreadable, StoreError
+from turnwise.states.errors import ChatNotFound, ChatUnreadable
 from turnwise.states.events import Event, PartEvent
 from turnwise.states.names import ChatState
 
-_COMMIT: Final = statement("commit", PARAMETERS)
 _BLANK: Final = """
 INSERT INTO chats (id, state, settled, archived, version, event_seq, head, since, calls)
 VALUES ($1, 'waiting', true, false, 0, 0, $3, $2, '{}')
 """
-_LOCK: Final = "SELECT FROM chats WHERE id = $1 FOR UPDATE"
 _CLAIMABLE: Final = """
 SELECT id, since, number FROM chats
 WHERE NOT archived AND (state = 'pending' OR (state = 'interrupted' AND NOT settled)) AND worker IS NULL
@@ -66,10 +54,7 @@ UPDATE chats SET expires = coalesce($1, clock_timestamp()) + make_interval(secs 
 RETURNING id, token, clock_timestamp() AS at
 """
 
-_Sent = list[tuple[Commit, Committed]]
-"""What a caller has sent to the server and has had no answer to."""
-_StoreClaims = Callable[[asyncpg.Connection, _Sent], Awaitable[_Sent]]
-_Work = Callable[[asyncpg.Connection, _Sent], Awaitable[list[Committed]]]
+_StoreClaims = Callable[[asyncpg.Connection, Sent], Awaitable[Sent]]
 
 
 class Transactions:
@@ -78,9 +63,8 @@ class Transactions:
     def __init__(self, pool: Pool, *, now: Callable[[], datetime] | None, tell: Callable[[str], None]) -> None:
         self._pool = pool
         self._clock = DatabaseClock(now)
-        self._tell = tell
-        self._commits = Batches(pool, self._store)
         self._memory = Memory()
+        self._commits = Commits(pool, clock=self._clock, memory=self._memory, tell=tell)
         self._refusals = Refusals()
         self._journal = Journal(pool, clock=self._clock, memory=self._memory, tell=tell)
 
@@ -92,7 +76,7 @@ class Transactions:
     async def create(self, chat_id: str, plan: Plan) -> Committed:
         """Create a chat."""
 
-        async def work(connection: asyncpg.Connection, sent: _Sent) -> list[Committed]:
+        async def work(connection: asyncpg.Connection, sent: Sent) -> list[Committed]:
             at = self._clock.handed_in or await connection.fetchval("SELECT clock_timestamp()")
             blank = Standing(blank_facts(chat_id, at), GENESIS, at)
             decisions = tuple(plan(blank.facts, at))
@@ -100,37 +84,40 @@ class Transactions:
                 return [Committed(blank.facts, (), (), at)]
             async with connection.transaction():
                 await connection.execute(_BLANK, chat_id, at, GENESIS)
-                return [await self._commit(connection, blank, decisions, (), sent)]
+                return [await self._commits.commit(connection, blank, decisions, (), sent)]
 
         async with self._memory.turn(chat_id):
-            return (await self._answered(chat_id, work))[0]
+            return (await self._commits.answered(chat_id, work))[0]
 
     async def change(self, chat_id: str, plan: Plan, shown: Sequence[PartEvent]) -> Committed:
         """Change a chat."""
 
-        async def attempt(connection: asyncpg.Connection, sent: _Sent) -> list[Committed]:
+        async def attempt(connection: asyncpg.Connection, sent: Sent) -> list[Committed]:
             standing = await self._standing(connection, chat_id)
             decisions = tuple(plan(standing.facts, standing.at))
             if not decisions:
                 return [Committed(standing.facts, (), (), standing.at)]
-            return [await self._commit(connection, standing, decisions, shown, sent)]
+            return [await self._commits.commit(connection, standing, decisions, shown, sent)]
 
-        async def work(connection: asyncpg.Connection, sent: _Sent) -> list[Committed]:
+        async def work(connection: asyncpg.Connection, sent: Sent) -> list[Committed]:
             for _ in range(_RACES):
                 try:
                     return await attempt(connection, sent)
-                except _Overtaken:
-                    if landed := await _landed(connection, sent):
-                        return landed
+                except Overtaken:
+                    if found := await landed(connection, sent):
+                        return found
             async with connection.transaction():
-                await connection.execute(_LOCK, chat_id)
+                await connection.execute(LOCK, chat_id)
                 return await attempt(connection, sent)
 
         async with self._memory.turn(chat_id):
-            sent: _Sent = []
-            return await self._believed(chat_id, plan, shown, sent) or (await self._answered(chat_id, work, sent))[0]
+            sent: Sent = []
+            return (
+                await self._believed(chat_id, plan, shown, sent)
+                or (await self._commits.answered(chat_id, work, sent))[0]
+            )
 
-    async def _believed(self, chat_id: str, plan: Plan, shown: Sequence[PartEvent], sent: _Sent) -> Committed | None:
+    async def _believed(self, chat_id: str, plan: Plan, shown: Sequence[PartEvent], sent: Sent) -> Committed | None:
         """Change a chat under a lease as if it stood where it is remembered; `None` if it cannot be done like that."""
         known, at = self._memory.get(chat_id), self._clock.now()
         if known is None or known.facts.lease is None or at is None:
@@ -139,24 +126,24 @@ class Transactions:
             decisions = tuple(plan(known.facts, at))
         except Exception:  # noqa: BLE001 - it may be true no more: who is refused is refused on what is read
             return None
-        if not decisions or _erasing(decisions):
+        if not decisions or erasing(decisions):
             return None
-        commit, committed = _prepared(dataclasses.replace(known, at=at), decisions, shown)
+        commit, committed = prepared(dataclasses.replace(known, at=at), decisions, shown)
         try:
             if not await self._commits.add(commit):
                 return None
         except Unanswered:
             sent.append((commit, committed))
             return None
-        self._committed(commit, committed)
+        self._commits.note(commit, committed)
         return committed
 
     async def repair(self, chat_id: str, plan: Plan) -> Committed:
         """Put aside what cannot be read of a chat, and change the rest."""
 
-        async def work(connection: asyncpg.Connection, sent: _Sent) -> list[Committed]:
+        async def work(connection: asyncpg.Connection, sent: Sent) -> list[Committed]:
             async with connection.transaction():
-                await connection.execute(_LOCK, chat_id)
+                await connection.execute(LOCK, chat_id)
                 at = self._clock.handed_in or await connection.fetchval("SELECT clock_timestamp()")
                 repair = repair_of(chat_id, await raw_rows.rows_within(connection, chat_id), at)
                 rest = Standing(repair.facts, repair.head, at)
@@ -164,26 +151,26 @@ class Transactions:
                 if not decisions:
                     return [Committed(rest.facts, (), (), at)]
                 await raw_rows.store_repair(connection, repair)
-                return [await self._commit(connection, rest, decisions, (), sent)]
+                return [await self._commits.commit(connection, rest, decisions, (), sent)]
 
         async with self._memory.turn(chat_id):
             self._memory.forget(chat_id)
-            return (await self._answered(chat_id, work))[0]
+            return (await self._commits.answered(chat_id, work))[0]
 
     async def claim(self, plan: Plan, limit: int) -> list[Committed]:
         """Apply a plan to chats that want a worker."""
 
-        async def work(connection: asyncpg.Connection, sent: _Sent) -> list[Committed]:
+        async def work(connection: asyncpg.Connection, sent: Sent) -> list[Committed]:
             try:
                 return await self._claim_pages(connection, plan, limit, sent, self._store_together)
             except asyncpg.UniqueViolationError:  # of one of the chats: it must not keep the others from being claimed
                 sent.clear()
                 return await self._claim_pages(connection, plan, limit, sent, self._store_apart)
 
-        return await self._answered("", work)
+        return await self._commits.answered("", work)
 
     async def _claim_pages(
-        self, connection: asyncpg.Connection, plan: Plan, limit: int, sent: _Sent, store: _StoreClaims
+        self, connection: asyncpg.Connection, plan: Plan, limit: int, sent: Sent, store: _StoreClaims
     ) -> list[Committed]:
         claimed: list[Committed] = []
         page: tuple[datetime, int] = (_LONG_AGO, 0)
@@ -199,34 +186,34 @@ class Transactions:
                 claimed += [committed for _, committed in made]
         return claimed
 
-    async def _claims(self, connection: asyncpg.Connection, locked: Sequence[str], plan: Plan) -> _Sent:
+    async def _claims(self, connection: asyncpg.Connection, locked: Sequence[str], plan: Plan) -> Sent:
         """Return what a plan decides on chats that are locked."""
-        made: _Sent = []
+        made: Sent = []
         rows = {row["id"]: row for row in await self._rows(connection, locked)} if locked else {}
         for chat_id in locked:
             try:
                 standing = self._standing_of(rows[chat_id])
                 decisions = tuple(plan(standing.facts, standing.at))
                 if decisions:
-                    made.append(_prepared(standing, decisions, ()))
+                    made.append(prepared(standing, decisions, ()))
             except Exception as error:  # noqa: BLE001 - whatever is wrong with one chat is no other's business
                 self._refusals.note("claim_refused", chat_id, error)
             else:
                 self._refusals.forget(chat_id)
         return made
 
-    async def _store_together(self, connection: asyncpg.Connection, made: _Sent) -> _Sent:
+    async def _store_together(self, connection: asyncpg.Connection, made: Sent) -> Sent:
         if made:
-            await self._store(connection, [commit for commit, _ in made])
+            await self._commits.store(connection, [commit for commit, _ in made])
         return made
 
-    async def _store_apart(self, connection: asyncpg.Connection, made: _Sent) -> _Sent:
+    async def _store_apart(self, connection: asyncpg.Connection, made: Sent) -> Sent:
         """Store each claim for itself; return those that could be stored."""
-        stored: _Sent = []
+        stored: Sent = []
         for commit, committed in made:
             try:
                 async with connection.transaction():
-                    await self._store(connection, [commit])
+                    await self._commits.store(connection, [commit])
             except asyncpg.UniqueViolationError as error:
                 self._refusals.note("claim_refused", commit.chat_id, contradiction(commit.chat_id, error))
             else:
@@ -244,67 +231,6 @@ class Transactions:
         for row in rows:
             self._clock.heard(row["at"], asked=asked)
         return {row["id"]: row["token"] for row in rows}
-
-    async def _answered(self, chat_id: str, work: _Work, sent: _Sent | None = None) -> list[Committed]:
-        """Return what `work` committed, also where the answer of the server was lost on the way."""
-        sent = [] if sent is None else sent
-
-        async def attempt(connection: asyncpg.Connection) -> list[Committed]:
-            if landed := await _landed(connection, sent):
-                return landed
-            sent.clear()
-            try:
-                return await work(connection, sent)
-            except asyncpg.UniqueViolationError as error:
-                raise _refusal(error, chat_id, sent) from error
-
-        try:
-            answered = await self._pool.run(attempt)
-        except Unreachable as error:
-            if not sent:
-                raise
-            raise StoreError(f"{error.told}; it is not known whether anything was written") from error
-        for commit, committed in sent:
-            if committed in answered:
-                self._committed(commit, committed)
-        return answered
-
-    def _committed(self, commit: Commit, committed: Committed) -> None:
-        if _erasing(committed.decisions):
-            self._memory.forget(commit.chat_id)
-        else:
-            self._memory.put(Standing(committed.facts, commit.head, committed.at, commit.body))
-        self._tell(commit.chat_id)
-
-    async def _store(self, connection: asyncpg.Connection, commits: Sequence[Commit]) -> list[bool]:
-        """Store commits of different chats; return which of the chats were found as they must be."""
-        asked = time.monotonic()
-        rows = await connection.fetch(_COMMIT, *parameters_of(commits))
-        for row in rows:
-            self._clock.heard(row["at"], asked=asked)
-        found = {row["id"] for row in rows}
-        return [commit.chat_id in found for commit in commits]
-
-    async def _commit(
-        self,
-        connection: asyncpg.Connection,
-        standing: Standing,
-        decisions: tuple[Decision, ...],
-        shown: Sequence[PartEvent],
-        sent: _Sent,
-    ) -> Committed:
-        async with AsyncExitStack() as together:
-            restated: list[WriteRecord] = []
-            if _erasing(decisions):
-                await together.enter_async_context(connection.transaction())
-                await connection.execute(_LOCK, standing.facts.chat_id)
-                restated = await wipe_all(connection, standing.facts.chat_id, decisions)
-            commit, committed = _prepared(standing, decisions, shown, restated)
-            sent.append((commit, committed))
-            if not all(await self._store(connection, [commit])):
-                sent.pop()
-                raise _Overtaken
-        return committed
 
     async def _standing(self, connection: asyncpg.Connection, chat_id: str) -> Standing:
         rows = await self._rows(connection, [chat_id])
@@ -326,55 +252,6 @@ class Transactions:
         unchanged = known is not None and _mark_of(known) == (row["head"], row["state"], row["token"], row["facts"])
         facts = known.facts.with_last_seq(row["event_seq"]) if known and unchanged else reading.facts_in(row)
         return Standing(facts, row["head"], self._clock.handed_in or row["at"], row["facts"])
-
-
-class _Overtaken(Exception):
-    """The chat is not any more as it was read."""
-
-
-def _erasing(decisions: Sequence[Decision]) -> bool:
-    return any(erases(decision.writes) for decision in decisions)
-
-
-def _prepared(
-    standing: Standing,
-    decisions: tuple[Decision, ...],
-    shown: Sequence[PartEvent],
-    restated: Sequence[WriteRecord] = (),
-) -> tuple[Commit, Committed]:
-    commit, events = commit_of(standing, decisions, shown, restated=restated)
-    return commit, Committed(decisions[-1].facts.with_last_seq(commit.event_seq), decisions, events, standing.at)
-
-
-async def _landed(connection: asyncpg.Connection, sent: _Sent) -> list[Committed]:
-    """Return what of the unanswered was committed, having waited for what is still under way."""
-    found: list[Committed] = []
-    for commit, committed in sent:
-        await connection.execute(_LOCK, commit.chat_id)
-        sql = "SELECT body FROM audit WHERE chat_id = $1 AND version = $2"
-        body = await connection.fetchval(sql, commit.chat_id, committed.facts.version)
-        if body is not None and _hash_in(commit.chat_id, body) == commit.head:
-            found.append(committed)
-    return found
-
-
-def _hash_in(chat_id: str, body: str) -> str:
-    try:
-        return from_json(body).hash
-    except GARBLED as error:
-        raise unreadable(chat_id, "audit.body", error) from None
-
-
-def _refusal(error: asyncpg.UniqueViolationError, chat_id: str, sent: _Sent) -> StoreError:
-    """Return what it means that a key is taken."""
-    if error.table_name == "chats":
-        return StoreError(f"there is a chat {chat_id!r} in this store already; nothing was written")
-    if error.table_name == "receipts":
-        (receipt, *_) = sent[-1][0].tables["receipts"]
-        return DuplicateReceipt(chat_id, receipt["client_id"])
-    if error.table_name == "boundaries":
-        return StoreError(f"chat {chat_id!r} has a compaction for this step already; nothing was written")
-    return contradiction(chat_id, error)
 
 
 def _mark_of(known: Standing) -> tuple[str, str, int | None, str]:
