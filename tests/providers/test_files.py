@@ -67,3 +67,26 @@ def test_a_type_that_the_provider_refuses_is_told_of_instead(
     assert isinstance(found, PydanticAIModel)
     note = sendable_file(FilePart(media_type=media_type, data="aGk=", name="f"), found._asking._takes)
     assert note == f"[The file f ({media_type}) is left out here: this model does not take files of that type.]"
+
+
+TYPES = (
+    *("image/png", "image/tiff", "audio/wav", "audio/ogg", "video/mp4"),
+    *("application/pdf", "text/plain", "application/zip"),
+)
+REFUSED = {
+    "openai:gpt-5": {"image/tiff", "audio/ogg", "video/mp4"},
+    "openai-responses:gpt-5": {"image/tiff", "audio/wav", "audio/ogg", "video/mp4"},
+    "anthropic:claude-sonnet-4-5": {"image/tiff", "audio/wav", "audio/ogg", "video/mp4", "application/zip"},
+    "google:gemini-2.5-flash": set[str](),
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_provider_gets_what_it_takes_and_nothing_else(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for key in KEYS:
+        monkeypatch.setenv(key, "a-test-key")
+    found = model_named(name)
+    assert isinstance(found, PydanticAIModel)
+    takes = found._asking._takes
+    files = {kind: sendable_file(FilePart(media_type=kind, data="aGk="), takes) for kind in TYPES}
+    assert {kind for kind, sent in files.items() if isinstance(sent, str)} == REFUSED[name]
