@@ -159,7 +159,8 @@ class ToolCall:
     def blanked(self, *, arguments: bool, answer: bool) -> ToolCall:
         """Return the call without its arguments, or without what its answer could be known by.
 
-        Where the client allowed it with other arguments it loses both: they came with the answer.
+        Where the client allowed it with other arguments it loses both: they came with the answer. A call that
+        turnwise has still to run is answered instead: without its arguments it is another one.
         """
         arguments, answer = (True, True) if self.asked_arguments is not None else (arguments, answer)
         kept = self.answer
@@ -167,7 +168,8 @@ class ToolCall:
             kept = dataclasses.replace(kept, digest="", salt="")
         if not arguments:
             return dataclasses.replace(self, answer=kept)
-        refusal = None if self.refusal is None else "Its arguments were erased."
+        runs = self.open and (self.is_local or self.approval == "asked")
+        refusal = "Its arguments were erased." if runs or self.refusal is not None else None
         return dataclasses.replace(self, arguments={}, asked_arguments=None, refusal=refusal, salt="", answer=kept)
 
     def granted(self, answer: Answer, edited: dict[str, Any] | None = None) -> ToolCall:

@@ -120,6 +120,29 @@ async def test_an_approval_is_erased_with_the_arguments_that_it_gave(either_url:
         assert verify_export(await engine.export_audit(chat_id)).ok
 
 
+@pytest.mark.parametrize("answer", [True, {"approved": True, "arguments": {"path": "elsewhere"}}])
+async def test_a_call_whose_arguments_were_erased_is_not_run(either_url: str, answer: Any) -> None:
+    """Without them it is another call: a tool whose parameters have defaults would do what nobody asked for."""
+    ran: list[str] = []
+
+    @tool(policy="ask")
+    async def wipe(path: str = "/") -> str:
+        """Wipe."""
+        ran.append(path)
+        return "wiped"
+
+    model = ScriptedModel([Reply(calls=[Call("wipe", {"path": ASKED}, id="w")]), Reply("done")])
+    async with Engine(either_url, model=model, tools=[wipe]) as engine:
+        chat = await engine.create_chat()
+        asking = (await engine.ask(chat.id, "wipe")).messages[-1]
+        await engine.erase(chat.id, messages=[asking.id])
+        await engine.submit_tool_results(chat.id, [ToolResult("w", answer)])
+        await engine.wait(chat.id)
+        (result,) = [message.result for message in await engine.messages(chat.id) if message.result]
+        assert (ran, result.is_error, result.output) == ([], True, "Its arguments were erased.")
+        assert (await engine.verify(chat.id)).ok
+
+
 # Messages that a repair has put aside
 
 
