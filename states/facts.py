@@ -188,7 +188,7 @@ class Facts:
     @property
     def resting(self) -> bool:
         """Whether only someone outside, or a deadline, can move the chat."""
-        return self.settled and self.state in RESTING
+        return self.settled and self.state in RESTING and self.stored_state is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,20 +2,37 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
+import anyio
 import pytest
 from conftest import OpenEngine
+from latch import Latch
+from watching import MakeModel
 
-from turnwise import ChatUnreadable, ClientTool, Engine, Settings
+from turnwise import Chat, ChatUnreadable, ClientTool, Engine, IllegalTransition, ModelRequest, Settings, Trigger, tool
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.testing.clock import ManualClock
 
 pytestmark = pytest.mark.anyio
 QUICK = Settings(lease=3, renew_every=1, poll_interval=1)
+DAMAGES = {
+    "facts": "UPDATE chats SET facts = '{' WHERE id = ?",
+    "state": "UPDATE chats SET state = 'dreaming' WHERE id = ?",
+    "version": "UPDATE chats SET version = 'many' WHERE id = ?",
+    "profile": "UPDATE profiles SET body = '[' WHERE chat_id = ?",
+    "calls": "UPDATE calls SET body = 'no JSON' WHERE chat_id = ?",
+    "queue": "UPDATE queue SET body = 'no JSON' WHERE chat_id = ?",
+    "token": "UPDATE leases SET token = 'mine' WHERE chat_id = ?",
+}
+"""What makes a chat unreadable of which a tool runs, and in whose queue a message waits."""
+REPLACED = {"calls", "queue"}
+"""Rows that the holder has in hand, and that what it writes next replaces: nothing of the chat is lost."""
 
 
 def poison(database: Path, sql: str, *values: object) -> None:
@@ -63,8 +80,7 @@ async def test_a_sweep_goes_on_behind_chats_that_cannot_be_read(
         async with Engine(url, model=model, settings=QUICK, clock=clock) as engine:
             for _ in range(8):
                 clock.advance(1)
-                with pytest.MonkeyPatch.context():
-                    await _settled(engine)
+                await _settled(engine)
             assert (await engine.wait(chats[-1].id, timeout=5)).state in {"waiting", "error"}
     told = [record.getMessage() for record in caplog.records if "chat_unreadable" in record.getMessage()]
     assert len(told) == len(set(told)) == len(chats) - 1
@@ -94,6 +110,115 @@ async def test_a_chat_that_cannot_be_read_holds_up_no_sweep_while_leases_are_in_
         assert result.outcome == "timed_out"
 
 
+@pytest.mark.parametrize("where", ["a reply", "a tool"])
+@pytest.mark.parametrize("damage", DAMAGES)
+async def test_a_chat_that_becomes_unreadable_while_a_worker_holds_it_takes_no_other_chat_with_it(
+    database: Path, damage: str, where: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its row is damaged in the middle of a step; the worker goes on with its neighbours, and can have it repaired."""
+    latch = Latch()
+
+    @tool(parallel_safe=True)
+    async def work() -> str:
+        """Work."""
+        await latch.pass_through()
+        return "worked"
+
+    def answer(request: ModelRequest) -> Reply:
+        if request.messages[-1].role == "tool":
+            return Reply("done", first_delay=1 if where == "a reply" else 0)
+        return Reply(calls=[Call("work", {})]) if request.messages[-1].text == "go" else Reply("fine")
+
+    if where == "a reply":
+        latch.open()
+    replying = Latch()
+    held = replying if where == "a reply" else latch
+    model = ScriptedModel(answer, sleep=replying.pass_through)
+    settings = Settings(renew_every=0.05, poll_interval=0.05)
+    async with Engine(f"sqlite:///{database}", model=model, tools=[work], settings=settings) as engine:
+        broken, sound = await engine.create_chat(), await engine.create_chat()
+        for chat in (broken, sound):
+            await engine.send_message(chat.id, "go")
+            await engine.wait(chat.id, until=["streaming" if where == "a reply" else "executing_tools"])
+            await engine.send_message(chat.id, "and then?")
+        await held.entered.wait()
+        followed = asyncio.create_task(_rested(engine, broken))
+        await anyio.wait_all_tasks_blocked()
+        poison(database, DAMAGES[damage], broken.id)
+        held.open()
+        for _ in range(2):
+            assert (await engine.wait(sound.id, timeout=20)).state == "waiting"
+            assert (await engine.ask(sound.id, "once more", timeout=20)).text == "fine"
+        assert (await engine.verify(sound.id)).ok
+        assert await followed in {"waiting", "error", "unreadable"}
+        if damage in REPLACED:
+            while await _rested(engine, broken) == "unreadable":
+                await anyio.lowlevel.checkpoint()
+        else:
+            await _repaired(engine, broken)
+            assert (await engine.get_chat(broken.id)).state == "error"
+        assert (await engine.ask(broken.id, "once more", timeout=20)).chat.state == "waiting"
+    assert not [record for record in caplog.records if "task_failed" in record.getMessage()]
+
+
+async def _rested(engine: Engine, chat: Chat) -> str:
+    """Return where a chat comes to rest: in a state, or unreadable."""
+    try:
+        with anyio.fail_after(20):
+            return (await engine.wait(chat.id)).state
+    except ChatUnreadable:
+        return "unreadable"
+
+
+async def _repaired(engine: Engine, chat: Chat) -> None:
+    """Have a chat that cannot be read repaired, unless a sweep has done it."""
+    try:
+        await engine.repair(chat.id)
+    except IllegalTransition:
+        assert "repaired" in [record.trigger for record in await engine.audit(chat.id)]
+
+
 async def _settled(engine: Engine) -> None:
     for _ in range(50):
         await engine.list_chats(limit=1)
+
+
+async def test_a_stored_state_that_nobody_knows_is_told_as_such_before_any_repair(
+    open_engine: OpenEngine, database: Path, strict_model: MakeModel
+) -> None:
+    """Not as a chat in `error` that has open calls; whoever follows it does not take it to rest there."""
+    model = strict_model([Reply(calls=[Call("ask", {}, id="c1")]), "done"])
+    async with open_engine(model) as engine:
+        chat = await engine.create_chat(client_tools=[ClientTool("ask", "Ask.", {"type": "object"})])
+        await _turn(engine, chat.id, "m1")
+    async with Engine(f"sqlite:///{database}", model=model, settings=Settings(run_worker=False)) as engine:
+        poison(database, DAMAGES["state"], chat.id)
+        listed = (await engine.list_chats()).items[0]
+        for found in (await engine.get_chat(chat.id), listed):
+            assert "'dreaming'" in str(found.unreadable)
+            assert found.open_calls == []
+        explained = await engine.explain(chat.id)
+        assert explained.broken_promises == ("state_is_declared",)
+        assert explained.legal_triggers == (Trigger.repaired,)
+        assert "chats.state" in explained.reason
+        assert (await engine.list_chats(state="error")).items == []
+        with pytest.raises(IllegalTransition) as refused:
+            await engine.resume(chat.id)
+        assert refused.value.allowed == (Trigger.repaired,)
+        followed = asyncio.create_task(_turn(engine, chat.id, "m1"))
+        waited = asyncio.create_task(engine.wait(chat.id))
+        await anyio.wait_all_tasks_blocked()
+        repaired = await engine.repair(chat.id)
+        assert (repaired.state, repaired.unreadable, repaired.open_calls) == ("error", None, [])
+        assert repaired.last_error is not None
+        assert repaired.last_error.kind == "repaired"
+        assert (await waited).state == "error"
+        (*_, last) = await followed
+        assert (last.kind, last.stop_reason) == ("turn_finished", "error")
+    async with open_engine(model) as engine:
+        assert (await engine.ask(chat.id, "go on")).chat.state == "waiting"
+
+
+async def _turn(engine: Engine, chat_id: str, client_id: str) -> list[Any]:
+    """Return what is told of a turn until the chat rests: of a message that was sent before."""
+    return [event async for event in engine.stream(chat_id, "go", client_id=client_id)]
