@@ -13,6 +13,7 @@ from turnwise import RetryPolicy, Settings, StoreError, ToolContext, tool
 from turnwise.engine.apply import Chain
 from turnwise.engine.clock import sleep
 from turnwise.persistence.sqlite import SQLiteStore
+from turnwise.persistence.protocol import Overdue
 from turnwise.providers.protocol import ModelPart, ModelRequest
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.testing import ManualClock
@@ -313,6 +314,36 @@ async def test_a_lease_that_the_same_worker_lost_and_got_again_is_not_the_old_on
         for _ in range(50):
             await engine.get_chat(chat.id)
         assert work.cancelled == 1
+
+
+async def test_an_overdue_lease_that_another_has_replaced_meanwhile_is_not_ended(
+    open_engine: Any, strict_model: Any, database: Any
+) -> None:
+    """Between a worker's look and its write the chat was let go and claimed again: by then it is another's lease."""
+    swept = anyio.Event()
+
+    class Late(Unwatched):
+        async def overdue(self, *, limit: int) -> Any:
+            if looks:
+                swept.set()
+            looks.append(limit)
+            return Overdue(leases=((chat.id, 1),), deadlines=(), strays=())
+
+    clock, work, looks = ManualClock(), Gate(timeout=10_000), list[int]()
+    model = strict_model(["first", Reply(calls=[Call("work", {})]), "done"])
+    async with open_engine(model, clock=clock, tools=[work.tool], settings=Settings(coalesce=0)) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, "one")
+        await engine.send_message(chat.id, "two")
+        await work.entered.wait()
+        async with open_engine(strict_model([]), store=Late(stored_at(database, clock)), clock=clock):
+            while not swept.is_set():
+                await clock.advance(1)
+            assert [record.trigger for record in await engine.audit(chat.id)].count("claimed") == 2
+            assert "lease_expired" not in [record.trigger for record in await engine.audit(chat.id)]
+        work.open.set()
+        assert (await engine.wait(chat.id)).state == "waiting"
+        assert (len(work.runs), work.cancelled) == (1, 0)
 
 
 async def test_a_worker_that_renews_late_keeps_the_chats_it_runs(open_engine: Any, strict_model: Any) -> None:
