@@ -346,15 +346,32 @@ async def test_an_overdue_lease_that_another_has_replaced_meanwhile_is_not_ended
         assert (len(work.runs), work.cancelled) == (1, 0)
 
 
-async def test_a_worker_that_renews_late_keeps_the_chats_it_runs(open_engine: Any, strict_model: Any) -> None:
+@pytest.mark.parametrize("sleeps", ["before it renews", "between its renewal and its sweep"])
+async def test_a_worker_that_renews_late_keeps_the_chats_it_runs(
+    open_engine: Any, strict_model: Any, database: Any, sleeps: str
+) -> None:
     """All of its leases have run out while the machine slept, and nobody has taken them: they are renewed."""
-    clock, work = ManualClock(), Gate(timeout=10_000)
+    clock, work, swept = ManualClock(), Gate(timeout=10_000), anyio.Event()
+
+    class Asleep(Unwatched):
+        async def overdue(self, *, limit: int) -> Any:
+            if work.entered.is_set() and sleeps != "before it renews" and not swept.is_set():
+                clock.advance(300)
+            found = await self._store.overdue(limit=limit)
+            if found.leases:
+                swept.set()
+            return found
+
     model = strict_model([Reply(calls=[Call("work", {})]), "done"])
-    async with open_engine(model, clock=clock, tools=[work.tool], settings=Settings(coalesce=0)) as engine:
+    store = Asleep(stored_at(database, clock))
+    async with open_engine(model, store=store, clock=clock, tools=[work.tool], settings=Settings(coalesce=0)) as engine:
         chat = await engine.create_chat()
         await engine.send_message(chat.id, "go")
         await work.entered.wait()
-        await clock.advance(300)
+        if sleeps == "before it renews":
+            await clock.advance(300)
+        while sleeps != "before it renews" and not swept.is_set():
+            await clock.advance(10)
         for _ in range(50):
             await engine.get_chat(chat.id)
         work.open.set()
