@@ -70,6 +70,13 @@ def _compact_again(row: Row) -> Row:
     return row
 
 
+def _conclude_too_early(row: Row) -> Row:
+    """Let what a client has to do be asked for while a tool still runs."""
+    if (row.trigger, row.target) == (T.tools_finished, S.requires_action):
+        return dataclasses.replace(row, unless=tuple(g for g in row.unless if g is not guards.local_calls_open))
+    return row
+
+
 def _plan_no_client_calls(draft: Draft) -> None:
     for call in draft.arguments["reply"].calls:
         if call.is_local:
@@ -96,6 +103,10 @@ FAULTS: dict[str, tuple[Plant, str]] = {
     "open client calls overlooked": (
         lambda patch: plant_functions(patch, {guards.client_calls_open: never}),
         "nobody knows of the open call c0",
+    ),
+    "a client that is asked before the tools have ended": (
+        lambda patch: plant_rows(patch, _conclude_too_early),
+        "breaks has_no_open_local_call",
     ),
     "tools that are never concluded": (
         lambda patch: plant_functions(patch, {w.conclude_tools: nothing}),
