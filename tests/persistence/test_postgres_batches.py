@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
 import anyio
@@ -12,6 +13,7 @@ import pytest
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.conformance.checks import part
 from turnwise.persistence.postgres import PostgresStore
+from turnwise.persistence.postgres_batches import Batches
 from turnwise.persistence.protocol import DuplicateReceipt
 from turnwise.persistence.verification import verify_records
 from turnwise.states.effects import RecordReceipt
@@ -148,3 +150,39 @@ async def test_what_is_remembered_is_believed_only_if_the_database_says_the_same
     await beside.execute("UPDATE chats SET token = 9 WHERE id = 'chat-1'")
     with pytest.raises(BrokenPromise, match="lease_is_the_newest"):
         await store.change("chat-1", say("hello?"))
+
+
+class Direct:
+    """A pool whose connection is always there."""
+
+    async def run(self, work: Callable[[Any], Awaitable[Any]]) -> Any:
+        return await work(None)
+
+
+@pytest.mark.parametrize("times", [1, 3])
+async def test_a_batch_goes_on_without_the_caller_that_began_it(times: int) -> None:
+    """Its own item is stored with the rest of its batch; whoever came meanwhile is answered."""
+    begun, go_on = anyio.Event(), anyio.Event()
+    stored: list[list[str]] = []
+
+    async def perform(_connection: Any, items: Sequence[str]) -> Sequence[str]:
+        begun.set()
+        await go_on.wait()
+        stored.append([*items])
+        return [item.upper() for item in items]
+
+    batches: Batches[str, str] = Batches(Direct(), perform)  # type: ignore[arg-type]
+    first = asyncio.create_task(batches.add("first"))
+    beside = asyncio.create_task(batches.add("beside"))
+    await begun.wait()
+    later = asyncio.create_task(batches.add("later"))
+    await anyio.wait_all_tasks_blocked()
+    for _ in range(times):
+        first.cancel()
+        await asyncio.sleep(0)
+    go_on.set()
+    assert await asyncio.gather(beside, later) == ["BESIDE", "LATER"]
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    await batches.close()
+    assert stored == [["first", "beside"], ["later"]]
