@@ -122,15 +122,12 @@ class Runner:
         hold = self.hold
         if hold.lost or self._next_job() is None:
             return
-        with anyio.CancelScope(shield=True):
-            try:
-                await hold.desk.applier.change(
-                    hold.chat_id,
-                    lambda chain: chain.fire(Trigger.released, token=hold.token),
-                    actor=f"worker:{hold.desk.worker_id}",
-                )
-            except TurnwiseError as error:
-                _log.info("not_released", problem=str(error))
+        try:
+            await hold.desk.applier.change(
+                hold.chat_id, lambda chain: chain.fire(Trigger.released, token=hold.token), actor=hold.desk.actor
+            )
+        except TurnwiseError as error:
+            _log.info("not_released", problem=str(error))
 
 
 def _fail_without_reply(chain: Chain, token: int, error: ErrorInfo) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import inspect
 from collections.abc import Mapping, Sequence
@@ -16,7 +17,7 @@ from turnwise.engine.log import Log
 from turnwise.engine.settings import Settings
 from turnwise.engine.tool_errors import told_of
 from turnwise.engine.tools import Tool, ToolContext, ToolOutput
-from turnwise.engine.user_code import UserCodeError, guarded, in_thread
+from turnwise.engine.user_code import UserCodeError, guarded, in_thread, was_cancelled
 from turnwise.providers.protocol import ToolSpec
 from turnwise.states.calls import CallOutcome, ClientTool, ToolCall
 from turnwise.states.digests import as_json
@@ -173,7 +174,8 @@ class Toolbox:
     def failure(self, call: ToolCall, error: BaseException) -> CallOutcome:
         """Return what the model will see of an error that a tool raised; the log has its traceback."""
         error = error.raised if isinstance(error, UserCodeError) else error
-        _log.exception("tool_failed", error=error, tool=call.name, call_id=call.call_id)
+        if not (isinstance(error, asyncio.CancelledError) and was_cancelled()):
+            _log.exception("tool_failed", error=error, tool=call.name, call_id=call.call_id)
         told = told_of(error, self.settings.describe_error)
         return dataclasses.replace(failed(call, told), error=error)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Awaitable
 from dataclasses import replace
 
 import anyio
@@ -50,6 +51,10 @@ class Worker:
         self._reserved = 0
         self._wake = anyio.Event()
         self._backlog = True
+        self._doing = ""
+        """The part of a tick that is under way."""
+        self._troubles: dict[str, str] = {}
+        """What is wrong with a part of the ticks that failed the last time."""
         self._renew_at = desk.clock.monotonic()
         self._sweep_at = desk.clock.monotonic()
         self._prune_at = desk.clock.monotonic() if self._settings.keep_parts is not None else NEVER
@@ -112,11 +117,9 @@ class Worker:
             self._wake = anyio.Event()
             try:
                 await self._tick()
-            except StoreError as error:
-                _log.warning("tick_failed", problem=described(error))
-            except Exception:  # noqa: BLE001 - a worker that ends leaves every chat of it behind
-                _log.exception("tick_failed")
-                self._backlog = False
+            except Exception as error:  # noqa: BLE001 - a worker that ends leaves every chat of it behind
+                self._tell(error)
+                self._backlog = self._backlog and isinstance(error, StoreError)
             if not (self._backlog and self._room() > 0):
                 await wait_until(self._wake, self._desk.clock, min(self._renew_at, self._sweep_at, self._prune_at))
 
@@ -153,15 +156,30 @@ class Worker:
         now = self._desk.clock.monotonic() + ROUNDING
         if now >= self._renew_at:
             self._renew_at = now + self._settings.renew_every
-            await self._renew()
+            await self._do("renew", self._renew())
         if now >= self._sweep_at:
             self._sweep_at = now + self._settings.poll_interval
-            await self._sweeper.sweep()
+            await self._do("sweep", self._sweeper.sweep())
             self._backlog = True
         if self._backlog:
-            await self._claim()
+            await self._do("claim", self._claim())
         if now >= self._prune_at:
-            await self._prune(now)
+            await self._do("prune", self._prune(now))
+
+    async def _do(self, part: str, work: Awaitable[None]) -> None:
+        self._doing = part
+        await work
+        self._troubles.pop(part, None)
+
+    def _tell(self, error: Exception) -> None:
+        """Log that a part of a tick failed: once, until it succeeds or fails of something else."""
+        problem = described(error)
+        known = problem in self._troubles.values()  # a store that is out of reach fails them all
+        self._troubles[self._doing] = problem
+        if not known and isinstance(error, StoreError):
+            _log.warning("tick_failed", problem=problem)
+        elif not known:
+            _log.exception("tick_failed")
 
     async def _renew(self) -> None:
         held = await self._desk.store.renew(self._desk.worker_id, self._settings.lease)

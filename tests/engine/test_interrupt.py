@@ -193,7 +193,7 @@ async def test_in_back_off_no_further_attempt_is_made(open_engine: OpenEngine, s
 
 
 async def test_parallel_tools_are_cancelled_and_a_finished_sibling_keeps_its_result(
-    open_engine: OpenEngine, strict_model: MakeModel
+    open_engine: OpenEngine, strict_model: MakeModel, caplog: pytest.LogCaptureFixture
 ) -> None:
     slow, fast = Gate("slow", parallel_safe=True), Gate("fast", parallel_safe=True)
     calls = [Call("slow", {}, id="s1"), Call("fast", {}, id="f"), Call("slow", {}, id="s2")]
@@ -225,6 +225,7 @@ async def test_parallel_tools_are_cancelled_and_a_finished_sibling_keeps_its_res
             ("tool", "fast done"),
         ]
         assert (await engine.ask(chat.id, "next")).text == "ok"
+    assert "tool_failed" not in caplog.text, "who is told to stop has not failed"
 
 
 async def test_of_sequential_tools_those_that_wait_never_start(

@@ -117,6 +117,40 @@ async def test_whoever_is_cancelled_around_an_engine_leaves_it_in_order(
         assert (await onlooker.get_chat(chat.id)).state == "pending"
 
 
+async def test_a_chat_that_is_being_given_back_is_although_everything_around_is_cancelled(
+    open_engine: Any, strict_model: Any, database: Any
+) -> None:
+    """The engine's own task is cancelled while the release waits for the store: it is stored nevertheless."""
+    giving_back, go_on, work = anyio.Event(), anyio.Event(), Gate()
+
+    class Slow(Delegate):
+        async def change(self, chat_id: str, plan: Any, **options: Any) -> Any:
+            if leaving is not None:
+                giving_back.set()
+                await go_on.wait()
+            return await self._store.change(chat_id, plan, **options)
+
+    leaving: asyncio.Task[None] | None = None
+    model, store = strict_model([Reply(calls=[Call("work", {})])]), Slow(stored_at(database))
+    engine = Engine(store, model=model, tools=[work.tool], settings=AT_ONCE)
+    await engine.__aenter__()
+    chat = await engine.create_chat()
+    await engine.send_message(chat.id, "go")
+    await work.entered.wait()
+    leaving = asyncio.create_task(engine.__aexit__(None, None, None))
+    await giving_back.wait()
+    (owner,) = (task for task in asyncio.all_tasks() if task.get_name() == "turnwise engine")
+    for _ in range(3):
+        owner.cancel()
+        leaving.cancel()
+        await asyncio.sleep(0)
+    go_on.set()
+    await leaving
+    async with open_engine(model, settings=Settings(run_worker=False)) as onlooker:
+        assert (await onlooker.get_chat(chat.id)).state == "pending"
+        assert [record.trigger for record in await onlooker.audit(chat.id)].count("released") == 1
+
+
 async def test_a_deaf_model_holds_up_neither_an_interrupt_nor_the_end(
     open_engine: Any, strict_model: Any, caplog: Any
 ) -> None:

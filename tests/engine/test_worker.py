@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator
 from typing import Any
 
 import anyio
 import pytest
+from latch import Latch
 from watching import Delegate, Gate, log, said, seen, stored_at
 
 from turnwise import RetryPolicy, Settings, StoreError, ToolContext, tool
 from turnwise.engine.apply import Chain
 from turnwise.engine.clock import sleep
 from turnwise.persistence.sqlite import SQLiteStore
+from turnwise.engine.runner import JOBS
 from turnwise.persistence.protocol import Overdue
 from turnwise.providers.protocol import ModelPart, ModelRequest
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
+from turnwise.states.names import Job
 from turnwise.testing import ManualClock
 
 
@@ -431,3 +435,95 @@ async def test_what_a_worker_knows_of_a_history_it_does_not_read(
         await engine.edit_message(chat.id, first.id, "else")
         await engine.wait(chat.id)
         assert store.asked == 1, "an edit has cut what it knew"
+async def test_a_worker_whose_rounds_fail_says_so_once_and_again_after_it_had_recovered(
+    open_engine: Any, database: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    rounds = list[str]()
+
+    class Failing(Unwatched):
+        fault: Exception | None = None
+
+        async def renew(self, worker: str, seconds: float) -> Any:
+            rounds.append(str(self.fault))
+            if self.fault is not None:
+                raise self.fault
+            return await self._store.renew(worker, seconds)
+
+    async def live(fault: Exception | None) -> list[str]:
+        """Let the worker make five rounds; return what it says of them."""
+        store.fault = fault
+        caplog.clear()
+        rounds.clear()
+        while len(rounds) < 5:
+            await clock.advance(2)
+        return [record.getMessage() for record in caplog.records if record.name == "turnwise.worker"]
+
+    clock = ManualClock()
+    store = Failing(stored_at(database, clock))
+    settings = Settings(renew_every=1, poll_interval=1)
+    with caplog.at_level(logging.WARNING):
+        async with open_engine(ScriptedModel("fine"), store=store, clock=clock, settings=settings) as engine:
+            for fault in (StoreError("out of reach"), RuntimeError("a fault of our own")):
+                for _ in range(2):
+                    (told,) = await live(fault)
+                    assert "tick_failed" in told
+                    assert await live(fault) == []
+                    assert await live(None) == []
+            for fault in (StoreError("out of reach"), StoreError("read-only")):
+                (told,) = await live(fault)
+                assert str(fault) in told
+            store.fault = None
+            chat = await engine.create_chat()
+            assert (await engine.ask(chat.id, "hi")).text == "fine"
+
+
+@pytest.mark.parametrize("job", ["stream_step", "run_tools", "compact"])
+async def test_a_job_that_fails_unexpectedly_ends_alone_and_its_chat_can_go_on(
+    open_engine: Any, strict_model: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, job: str
+) -> None:
+    """A fault of turnwise's own: it is told once, the neighbour notices nothing, the chat stands where one resumes."""
+    faults = [RuntimeError("planted")]
+    real = JOBS[Job(job)]
+
+    async def failing(hold: Any) -> None:
+        if hold.chat_id == broken.id and faults:
+            await held.pass_through()
+            raise faults.pop()
+        if hold.chat_id == sound.id:
+            await held.pass_through()
+        await real(hold)
+
+    held, model = Latch(), ScriptedModel(_with_a_tool)
+    monkeypatch.setitem(JOBS, Job(job), failing)
+    with caplog.at_level(logging.ERROR):
+        async with open_engine(model, tools=[_look]) as engine:
+            broken, sound = await engine.create_chat(), await engine.create_chat()
+            for chat in (broken, sound):
+                if job == "compact":
+                    held.open()
+                    await engine.ask(chat.id, "go")
+                    await engine.request_compaction(chat.id)
+                else:
+                    await engine.send_message(chat.id, "go")
+            held.open()
+            failed = await engine.wait(broken.id)
+            assert (failed.state, failed.open_calls) == ("error", [])
+            assert "planted" in str(failed.last_error)
+            assert (await engine.wait(sound.id)).state == "waiting"
+            await (engine.request_compaction if job == "compact" else engine.resume)(broken.id)
+            assert (await engine.wait(broken.id)).state == "waiting"
+            assert (await engine.ask(broken.id, "go")).text == "done"
+            assert (await engine.ask(sound.id, "go")).text == "done"
+    told = [record.getMessage() for record in caplog.records if record.exc_info]
+    assert len(told) == 1
+    assert "job_failed" in told[0]
+
+
+@tool(name="look")
+async def _look() -> str:
+    """Look."""
+    return "seen"
+
+
+def _with_a_tool(request: Any) -> Reply:
+    return Reply("done") if request.messages[-1].role == "tool" else Reply(calls=[Call("look", {})])
