@@ -14,9 +14,9 @@ from watching import Delegate, Gate, log, said, seen, stored_at
 from turnwise import RetryPolicy, Settings, StoreError, ToolContext, tool
 from turnwise.engine.apply import Chain
 from turnwise.engine.clock import sleep
-from turnwise.persistence.sqlite import SQLiteStore
 from turnwise.engine.runner import JOBS
 from turnwise.persistence.protocol import Overdue
+from turnwise.persistence.sqlite import SQLiteStore
 from turnwise.providers.protocol import ModelPart, ModelRequest
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.names import Job
@@ -435,6 +435,8 @@ async def test_what_a_worker_knows_of_a_history_it_does_not_read(
         await engine.edit_message(chat.id, first.id, "else")
         await engine.wait(chat.id)
         assert store.asked == 1, "an edit has cut what it knew"
+
+
 async def test_a_worker_whose_rounds_fail_says_so_once_and_again_after_it_had_recovered(
     open_engine: Any, database: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
