@@ -89,16 +89,35 @@ async def test_a_full_claim_is_followed_by_the_next_without_a_poll(open_engine: 
             assert (await engine.wait(chat_id)).state == "waiting"
 
 
+class Rounds(Delegate):
+    """A store that counts the rounds of a worker: its renewals, and its looks for what is overdue."""
+
+    def __init__(self, store: Any) -> None:
+        super().__init__(store)
+        self.renewals = self.looks = 0
+
+    async def renew(self, worker: str, seconds: float) -> Any:
+        held = await self._store.renew(worker, seconds)
+        self.renewals += 1
+        return held
+
+    async def overdue(self, *, limit: int) -> Any:
+        found = await self._store.overdue(limit=limit)
+        self.looks += 1
+        return found
+
+
 @pytest.mark.parametrize("step", [-3600, 3600])
 async def test_a_wall_clock_that_steps_stops_neither_renewals_nor_sweeps(
-    open_engine: Any, strict_model: Any, step: float
+    open_engine: Any, strict_model: Any, database: Any, step: float
 ) -> None:
     clock, work = ManualClock(), Gate(timeout=10_000)
     model, idle = strict_model([Reply(calls=[Call("work", {})]), "done"]), strict_model([])
-    settings = Settings(coalesce=0, poll_interval=5)
+    settings = Settings(coalesce=0, poll_interval=5, renew_every=5)
+    held, looked_at = (Rounds(stored_at(database, clock)) for _ in range(2))
     async with (
-        open_engine(model, clock=clock, tools=[work.tool], settings=settings) as engine,
-        open_engine(idle, clock=clock, tools=[work.tool], settings=settings) as other,
+        open_engine(model, store=held, clock=clock, tools=[work.tool], settings=settings) as engine,
+        open_engine(idle, store=looked_at, clock=clock, tools=[work.tool], settings=settings) as other,
     ):
         chat = await engine.create_chat()
         await engine.send_message(chat.id, "hello")
@@ -106,9 +125,11 @@ async def test_a_wall_clock_that_steps_stops_neither_renewals_nor_sweeps(
         holder = (await engine.explain(chat.id)).lease_worker
         clock.step(step)
         for _ in range(12):
-            await clock.advance(5)
-            for _ in range(20):
+            renewals, looks = held.renewals, looked_at.looks
+            clock.advance(6)
+            while held.renewals == renewals or looked_at.looks == looks:
                 explained = await other.explain(chat.id)
+            explained = await other.explain(chat.id)
             assert (explained.state, explained.lease_worker) == ("executing_tools", holder)
         assert explained.lease_expires is not None
         assert 0 < (explained.lease_expires - clock.now()).total_seconds() <= 30
