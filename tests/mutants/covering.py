@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Final, Self
@@ -32,7 +34,9 @@ class Covering:
         A line that is run when its module is imported belongs to no test: all tests of the file may depend on it.
         """
         known = self.lines.get(path) or self._of_readers(path)
-        nearest = self._quickest(set(known.get(line, ())) or self._of_namesakes(path))
+        nearest = self._quickest(
+            set(known.get(line, ())) or self._of_users(path, line, known) or self._of_namesakes(path)
+        )
         others = {test for tests in known.values() for test in tests} - set(nearest)
         chosen: list[str] = []
         spent = 0.0
@@ -52,6 +56,21 @@ class Covering:
             if file.startswith(f"{folder}/") and word in (ROOT / file).read_text(encoding="utf-8")
         ]
         return {0: sorted({test for known in readers for tests in known.values() for test in tests})}
+
+    def _of_users(self, path: str, line: int, known: Mapping[int, Sequence[str]]) -> set[str]:
+        """Return the tests that run the lines where a value is used that a module makes once, when it is imported."""
+        if not path.endswith(".py"):
+            return set()
+        tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
+        made = (node for node in tree.body if node.lineno <= line <= (node.end_lineno or node.lineno))
+        names = {
+            target.id
+            for node in made
+            for target in (node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)])
+            if isinstance(target, ast.Name)
+        }
+        used = {node.lineno for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id in names}
+        return {test for place in used for test in known.get(place, ())}
 
     def _of_namesakes(self, path: str) -> set[str]:
         """Return the tests that are named after a file or its folder: they may run it in a process of its own."""
@@ -95,20 +114,30 @@ def measure(root: Path, scratch: Path) -> Covering:
     command += ["-o", "junit_family=xunit1", "-p", "no:cacheprovider", *(f"tests/{group}" for group in GROUPS)]
     environment = {**os.environ, "COVERAGE_FILE": str(data), "COVERAGE_CORE": "ctrace"}
     subprocess.run(command, cwd=root, env=environment, check=False)
-    seconds = _seconds(times)
+    seconds = _seconds(root, times)
     return Covering(_lines(root, data, seconds), seconds)
 
 
-def _seconds(times: Path) -> dict[str, float]:
+def _seconds(root: Path, times: Path) -> dict[str, float]:
     seconds: dict[str, float] = {}
     for case in ET.parse(times).iter("testcase"):
-        file = case.get("file")
-        if file is None or case.find("skipped") is not None:
-            continue
-        inner = (case.get("classname") or "").removeprefix(file.removesuffix(".py").replace("/", ".")).strip(".")
-        parts = [file, *filter(None, inner.split(".")), case.get("name") or ""]
-        seconds["::".join(parts)] = float(case.get("time") or 0)
+        place = _node_of(root, case.get("classname") or "")
+        if place is not None and case.find("skipped") is None:
+            seconds[f"{place}::{case.get('name')}"] = float(case.get("time") or 0)
     return seconds
+
+
+def _node_of(root: Path, classname: str) -> str | None:
+    """Return the file and the classes that a dotted name stands for, as pytest names them.
+
+    The file that the report itself names is another one where a class of tests was inherited.
+    """
+    words = classname.split(".")
+    lengths = (n for n in range(len(words), 0, -1) if (root / "/".join(words[:n])).with_suffix(".py").exists())
+    length = next(lengths, None)
+    if length is None:
+        return None
+    return "::".join(["/".join(words[:length]) + ".py", *words[length:]])
 
 
 def _lines(root: Path, file: Path, seconds: dict[str, float]) -> dict[str, dict[int, list[str]]]:

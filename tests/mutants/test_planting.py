@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+import covering
 import pytest
 from covering import Covering
 from faults import faults_in, sources
@@ -62,9 +63,9 @@ def test_a_line_that_no_test_runs_is_said_to_be_uncovered(house: Path) -> None:
 
 
 def test_tests_that_run_the_line_come_first_and_quick_ones_before_slow_ones() -> None:
-    covering = Covering({"a.py": {1: ["slow", "quick"], 2: ["near"]}}, {"slow": 5.0, "quick": 0.1, "near": 0.01})
-    assert covering.tests_of("a.py", 1, most_seconds=60) == ["quick", "slow", "near"]
-    assert covering.tests_of("a.py", 1, most_seconds=1) == ["quick", "slow"]
+    known = Covering({"a.py": {1: ["slow", "quick"], 2: ["near"]}}, {"slow": 5.0, "quick": 0.1, "near": 0.01})
+    assert known.tests_of("a.py", 1, most_seconds=60) == ["quick", "slow", "near"]
+    assert known.tests_of("a.py", 1, most_seconds=1) == ["quick", "slow"]
 
 
 def test_a_line_that_runs_in_another_process_falls_to_the_tests_of_its_name() -> None:
@@ -73,12 +74,28 @@ def test_a_line_that_runs_in_another_process_falls_to_the_tests_of_its_name() ->
         "tests/test_kill.py::test_it": 2.0,
         "tests/test_other.py::test_x": 0.1,
     }
-    covering = Covering({"cli/demo/kill.py": {1: ["tests/test_other.py::test_x"]}}, seconds)
-    chosen = covering.tests_of("cli/demo/kill.py", 9, most_seconds=60)
+    known = Covering({"engine/cli/demo/kill.py": {1: ["tests/test_other.py::test_x"]}}, seconds)
+    chosen = known.tests_of("engine/cli/demo/kill.py", 9, most_seconds=60)
     assert chosen == ["tests/test_demo.py::test_all", "tests/test_kill.py::test_it", "tests/test_other.py::test_x"]
 
 
+def test_what_a_module_makes_once_falls_to_the_tests_that_use_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.py").write_text("LIMIT = 3\n\ndef spent():\n    return 4 > LIMIT\n\ndef other():\n    return 1\n")
+    monkeypatch.setattr(covering, "ROOT", tmp_path)
+    known = Covering({"a.py": {4: ["slow"], 7: ["quick"]}}, {"slow": 5.0, "quick": 0.1})
+    assert known.tests_of("a.py", 1, most_seconds=1) == ["slow"]
+
+
+def test_a_test_that_a_class_inherits_is_found_where_the_class_stands() -> None:
+    name = "tests.persistence.test_postgres_conformance.TestPostgres"
+    assert covering._node_of(ROOT, name) == "tests/persistence/test_postgres_conformance.py::TestPostgres"
+    assert covering._node_of(ROOT, "tests.mutants.test_planting") == "tests/mutants/test_planting.py"
+    assert covering._node_of(ROOT, "nowhere") is None
+
+
 def test_what_is_measured_is_the_same_when_it_is_read_again(tmp_path: Path) -> None:
-    covering = Covering({"a.py": {1: ["one", "two"], 7: ["two"]}}, {"one": 0.5, "two": 1.5})
-    covering.save(tmp_path / "covering.json")
-    assert Covering.load(tmp_path / "covering.json") == covering
+    known = Covering({"a.py": {1: ["one", "two"], 7: ["two"]}}, {"one": 0.5, "two": 1.5})
+    known.save(tmp_path / "covering.json")
+    assert Covering.load(tmp_path / "covering.json") == known
