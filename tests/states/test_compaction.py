@@ -5,7 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from lives import USAGE, Life, client, compacting, executing, interrupted, local, queued, refused, streaming, waiting
+from lives import (
+    ERROR,
+    USAGE,
+    Life,
+    client,
+    compacting,
+    executing,
+    interrupted,
+    local,
+    queued,
+    refused,
+    streaming,
+    waiting,
+)
 
 from turnwise.states import ChatState, Trigger
 from turnwise.states.budgets import over_threshold
@@ -267,6 +280,23 @@ def test_a_prompt_that_is_too_long_makes_room_in_the_same_step_and_counts_no_ste
     assert (facts.state, facts.step.number, facts.turn.steps, facts.turn.reentries) == (S.streaming, 1, 1, 0)
     assert (facts.step.stage, facts.step.attempt, facts.history.tail) == (Stage.asking, 2, Tail.awaits_answer)
     assert facts.usage.compaction == USAGE
+
+
+def test_making_room_forgets_what_had_failed_before() -> None:
+    """The attempt after it is the first of its kind: it has all its retries."""
+    life = streaming()
+    life.held(T.attempt_discarded, error=ERROR, delay=1.0, retry_at=life.now, opened=True, usage=None)
+    life.attempt()
+    timed_out = ERROR.model_copy(update={"kind": "startup_timeout"})
+    life.held(T.attempt_discarded, error=timed_out, delay=1.0, retry_at=life.now, usage=None)
+    life.attempt()
+    tried = life.facts.step
+    assert (tried.failures, tried.broken, tried.startup_timeouts) == (2, 1, 1)
+    life.overflow()
+
+    step = life.facts.step
+    assert (step.failures, step.broken, step.startup_timeouts, step.retry_at) == (0, 0, 0, None)
+    assert (step.number, step.attempt, step.attempt_open) == (tried.number, tried.attempt, False)
 
 
 def test_a_step_makes_room_once() -> None:

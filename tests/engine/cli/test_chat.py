@@ -9,6 +9,8 @@ import pytest
 from terminals import Keyboard, Terminal
 
 from turnwise import ChatState, Engine, tool
+from turnwise.engine.cli.chat import _paced
+from turnwise.providers.demo import DemoModel
 
 CTRL_C = "\x03"
 
@@ -137,3 +139,11 @@ def test_the_models_question_is_answered_at_the_prompt(terminal: Terminal) -> No
         keyboard.type(CTRL_C)
         keyboard.watch("The chat is kept")
         assert keyboard.process.wait() == 0
+
+
+def test_only_the_demo_takes_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    demo = _paced("demo", 0.25)
+    assert isinstance(demo, DemoModel)
+    assert demo.pace == 0.25
+    monkeypatch.setenv("OPENAI_API_KEY", "a-test-key")
+    assert not hasattr(_paced("openai:gpt-5", 0.25), "pace")

@@ -153,3 +153,16 @@ async def test_what_happens_is_shown_while_it_happens() -> None:
     assert rested.state == "waiting"
     assert view.after == rested.last_seq
     assert "One. Two." in seen.getvalue()
+
+
+def test_whole_lines_keep_the_style_of_what_they_are() -> None:
+    """Reasoning is dim wherever a line ends."""
+    seen = io.StringIO()
+    scroll = Scroll(Console(file=seen, width=40, force_terminal=True, color_system="standard", _environ={}))
+    scroll.write("a thought that is longer than a line of this screen can be " * 2, style="dim italic")
+    scroll.write("an answer")
+    scroll.end_line()
+    *thought, answer = [line for line in seen.getvalue().splitlines() if line.strip()]
+    assert len(thought) > 2
+    assert all("\x1b[2;3m" in line for line in thought)
+    assert "\x1b[" not in answer
