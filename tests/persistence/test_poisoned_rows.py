@@ -133,3 +133,32 @@ async def _diagnosed(engine: Engine) -> list[Diagnosis]:
 def _tells_of_identity(table: str, column: str, named: Collection[str]) -> bool:
     """Whether rows that lost their chat are found as rows of no chat."""
     return (table, column) == ("chats", "id") or (column == "chat_id" and f"{table}.chat_id" in named)
+
+
+async def test_every_flaw_is_told_whatever_else_is_wrong(lived: Path, tmp_path: Path) -> None:
+    """Calls, the queue and the lease at once: none hides another."""
+    path = tmp_path / "chats.db"
+    shutil.copy(lived, path)
+    with closing(sqlite3.connect(path)) as on, on:
+        for damage in ("calls SET body = 'no'", "queue SET body = 'no'", "leases SET token = 'no'"):
+            on.execute(f"UPDATE {damage} WHERE chat_id = 'poisoned'")
+        on.execute("DELETE FROM calls WHERE chat_id = 'poisoned' AND call_id = 'b'")
+    async with Engine(f"sqlite:///{path}", model=ScriptedModel(()), settings=Settings(run_worker=False)) as engine:
+        named = {flaw.column for found in await _diagnosed(engine) for flaw in found.flaws}
+        assert {"calls.body", "calls.call_id", "queue.body", "leases.token"} <= named
+
+
+async def test_a_repair_leaves_the_audit_log_as_it_finds_it(lived: Path, tmp_path: Path) -> None:
+    """It is evidence: a record that cannot be read is neither put aside nor changed."""
+    path = tmp_path / "chats.db"
+    poison(lived, path, "audit", "body", "poison")
+    with closing(sqlite3.connect(path)) as on, on:
+        on.execute("UPDATE messages SET body = 'no' WHERE chat_id = 'poisoned' AND position = 1")
+        before = on.execute("SELECT version, body, hash FROM audit WHERE chat_id = 'poisoned'").fetchall()
+    async with Engine(f"sqlite:///{path}", model=ScriptedModel(()), settings=Settings(run_worker=False)) as engine:
+        assert (await engine.repair("poisoned")).state is ChatState.error
+    with closing(sqlite3.connect(path)) as on:
+        after = on.execute("SELECT version, body, hash FROM audit WHERE chat_id = 'poisoned'").fetchall()
+        assert after[: len(before)] == before
+        aside = on.execute("SELECT DISTINCT origin FROM quarantine WHERE chat_id = 'poisoned'").fetchall()
+        assert aside == [("messages",)]
