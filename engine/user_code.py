@@ -25,6 +25,8 @@ T = TypeVar("T")
 
 DEAF_AFTER: Final = 5.0
 """Seconds after which a call that was cancelled and still runs is named in the log."""
+DEAF_EVERY: Final = 1.0
+"""Seconds between two times that such a call is told to end."""
 LAST_PATIENCE: Final = 1.0
 """Seconds that calls get to end when their engine is left."""
 
@@ -108,6 +110,8 @@ class UserCall(Generic[T]):
         self.abandoned = False
         self._given: asyncio.Future[tuple[T | None, Exception | None]] = asyncio.get_running_loop().create_future()
         self._scope = anyio.CancelScope()
+        self._ear = anyio.CancelScope()
+        """Inside `_scope`; shielded, the code hears no cancellation."""
         self.task = asyncio.create_task(self._run(code), name=f"turnwise {name}")
 
     async def outcome(self) -> T:
@@ -139,26 +143,27 @@ class UserCall(Generic[T]):
     def leave_behind(self) -> None:
         """Go without code that does not end."""
         self.tell("user_code_left_behind")
-        self._stop_repeating()
+        self._ear.shield = True
         # Or `asyncio.run` would wait for it for ever, and the program could not end.
         asyncio._unregister_task(self.task)  # noqa: SLF001 - documented for those who own tasks
 
     def _is_deaf(self) -> None:
         self.tell("user_code_ignores_cancellation")
-        self._stop_repeating()
+        self._cancel_now_and_then()
 
-    def _stop_repeating(self) -> None:
-        """Cancel no more: anyio does it in every round of the event loop, which keeps a core busy."""
-        handle = getattr(self._scope, "_cancel_handle", None)
-        if handle is not None:
-            handle.cancel()
+    def _cancel_now_and_then(self) -> None:
+        """Cancel once, and again later: anyio does it in every round of the event loop, which keeps a core busy."""
+        if not self.task.done():
+            self._ear.shield = False
+            self._ear.shield = True
+            asyncio.get_running_loop().call_later(DEAF_EVERY, self._cancel_now_and_then)
 
     async def _run(self, code: Callable[[], Awaitable[T]]) -> None:
         answer: tuple[T | None, Exception | None] = None, None  # what an abandoned call answers
         if self.abandoned:
             return
         try:
-            with self._scope, guarded():
+            with self._scope, self._ear, guarded():
                 answer = await code(), None
         except Exception as error:  # noqa: BLE001 - whoever asked is told
             answer = None, error

@@ -10,6 +10,7 @@ from typing import Any
 
 import anyio
 import pytest
+from anyio.lowlevel import checkpoint
 from watching import Delegate, log, stored_at
 
 from turnwise import (
@@ -24,6 +25,7 @@ from turnwise import (
     ToolContext,
     tool,
 )
+from turnwise.engine import user_code
 from turnwise.engine.observation import Observer
 from turnwise.engine.user_code import UserCalls, UserCodeError, described, guarded, is_the_programs
 from turnwise.providers.protocol import ModelPart
@@ -357,6 +359,68 @@ async def test_who_is_cancelled_leaves_deaf_code_behind_and_drops_what_it_says(c
     end.set()
     await anyio.wait_all_tasks_blocked()
     assert said == ["late"]
+
+
+async def test_code_that_ignores_its_cancellation_keeps_no_core_busy(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever does not listen is cancelled by anyio in every round of the event loop: that has to end."""
+    monkeypatch.setattr(user_code, "DEAF_AFTER", 0)
+    calls, end = UserCalls(), anyio.Event()
+    told = 0
+
+    async def deaf() -> None:
+        nonlocal told
+        while not end.is_set():
+            try:
+                await end.wait()
+            except asyncio.CancelledError:
+                told += 1
+
+    call = calls.start(deaf, "deaf")
+    await anyio.wait_all_tasks_blocked()
+    call.abandon()
+    while "user_code_ignores_cancellation" not in caplog.text:
+        await checkpoint()
+    before = told
+    for _ in range(200):
+        await checkpoint()
+    more = told - before
+    end.set()
+    await calls.close()
+    assert more <= 5
+
+
+async def test_code_that_shields_itself_for_long_is_cancelled_once_its_shield_is_gone(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(user_code, "DEAF_AFTER", 0)
+    monkeypatch.setattr(user_code, "DEAF_EVERY", 0.001)
+    calls, done, over = UserCalls(), anyio.Event(), anyio.Event()
+    happened: list[str] = []
+
+    async def careful() -> None:
+        with anyio.CancelScope(shield=True):
+            await done.wait()
+            happened.append("cleaned up")
+        try:
+            await anyio.sleep_forever()
+        finally:
+            happened.append("ended")
+            over.set()
+
+    call = calls.start(careful, "careful")
+    await anyio.wait_all_tasks_blocked()
+    call.abandon()
+    while "user_code_ignores_cancellation" not in caplog.text:
+        await checkpoint()
+    for _ in range(20):
+        await asyncio.sleep(0.001)
+    assert happened == []
+    done.set()
+    await over.wait()
+    assert happened == ["cleaned up", "ended"]
+    await calls.close()
 
 
 async def test_a_reply_that_is_finished_does_not_wait_for_its_stream_to_close() -> None:
