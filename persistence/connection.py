@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
+import os
 import random
 import sqlite3
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable
-from functools import partial
-from queue import SimpleQueue
-from typing import Any, Final, Literal, Self, TypeVar
+from functools import cache, partial
+from typing import Any, Final, Generic, Literal, Self, TypeVar
 
+import aiosqlite
 import anyio
 
 from turnwise.states.errors import StoreError
@@ -42,12 +42,28 @@ _MEANING: Final = {
 }
 
 
-Answer = Callable[[_T | None, BaseException | None], None]
-"""Takes what a function returned or raised."""
-
-
 _AS_IT_IS: Final = partial(str, encoding="utf-8", errors="surrogateescape")
 """Reads text that is no UTF-8, too: what cannot be read is found row by row, and not by a statement over many chats."""
+
+
+class _Job(Generic[_T]):
+    """A function for the thread of a connection, and what came of it."""
+
+    def __init__(self, work: Callable[[sqlite3.Connection], _T]) -> None:
+        self._work = work
+        self._result: _T
+        self._error: BaseException | None = None
+
+    def run(self, connection: sqlite3.Connection) -> None:
+        try:
+            self._result = self._work(connection)
+        except BaseException as error:  # noqa: BLE001 - whoever waits is told
+            self._error = error
+
+    def result(self) -> _T:
+        if self._error is not None:
+            raise self._error
+        return self._result
 
 
 class EagerConnection(sqlite3.Connection):
@@ -92,16 +108,30 @@ class _EagerCursor(sqlite3.Cursor):
         return self._rows.popleft()
 
 
+class _JobConnection(EagerConnection):
+    """A connection whose `commit` does the job that waits longest, whatever that does, transactions too.
+
+    To await aiosqlite's `commit` is then its public way to do one function on the connection's thread.
+    """
+
+    def __init__(self, jobs: deque[_Job[Any]], *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.text_factory = _AS_IT_IS
+        self._jobs = jobs
+
+    def commit(self) -> None:
+        self._jobs.popleft().run(self)
+
+
 class Connection:
     """A connection with a thread of its own, which does one function at a time, in the order of the calls."""
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._connection: sqlite3.Connection
+        self._jobs: deque[_Job[Any]] = deque()
+        factory = partial(_JobConnection, self._jobs)
+        self._connection = aiosqlite.connect(path, isolation_level=None, timeout=PATIENCE, factory=factory)
         self._closed = False
-        # A daemon: a forgotten close must not keep the interpreter from exiting.
-        self._thread = threading.Thread(target=self._serve, name=f"turnwise {path}", daemon=True)
 
     @classmethod
     async def open(cls, path: str, prepare: Callable[[sqlite3.Connection], None]) -> Connection:
@@ -111,14 +141,11 @@ class Connection:
             StoreError: the database cannot be opened, or `prepare` refused it.
         """
         opened = cls(path)
-        opened._thread.start()
         try:
-            await opened._call(opened._connect)
-        except BaseException as error:
-            opened._end()
-            if isinstance(error, sqlite3.Error):
-                raise meaning_of(error, path) from error
-            raise
+            await opened._connection
+        except sqlite3.Error as error:
+            raise meaning_of(error, path) from error
+        _stop_at_exit(opened._connection)
         try:
             await opened.run(prepare)
         except BaseException:
@@ -126,17 +153,21 @@ class Connection:
             raise
         return opened
 
-    def start(self, work: Callable[[sqlite3.Connection], _T], answer: Answer[_T]) -> None:
-        """Begin `work` as one function on the thread; `answer` is called from the event loop when it is over.
+    async def do(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
+        """Return what `work` returns, done as one function on the thread.
 
         Whoever stops waiting leaves the work running: what must not be left half done belongs in one function.
 
         Raises:
             StoreError: the connection is closed.
+            BaseException: what the work raised.
         """
         if self._closed:
             raise StoreError(f"the store {self.path!r} is closed; nothing was written")
-        self._begin(lambda: work(self._connection), answer)
+        job = _Job(work)
+        self._jobs.append(job)
+        await self._connection.commit()
+        return job.result()
 
     async def run(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
         """Return what `work` returns.
@@ -144,10 +175,8 @@ class Connection:
         Raises:
             StoreError: the database refused, or the connection is closed.
         """
-        if self._closed:
-            raise StoreError(f"the store {self.path!r} is closed; nothing was written")
         try:
-            return await self._call(lambda: work(self._connection))
+            return await self.do(work)
         except REFUSED as error:
             raise meaning_of(error, self.path) from error
 
@@ -157,50 +186,27 @@ class Connection:
             return
         self._closed = True
         with anyio.CancelScope(shield=True):
-            try:
-                await self._call(self._connection.close)
-            finally:
-                self._end()
+            await self._connection.close()
 
-    def _connect(self) -> None:
-        self._connection = sqlite3.connect(self.path, isolation_level=None, timeout=PATIENCE, factory=EagerConnection)
-        self._connection.text_factory = _AS_IT_IS
 
-    async def _call(self, work: Callable[[], _T]) -> _T:
-        outcome: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
+_open: Final[weakref.WeakSet[aiosqlite.Connection]] = weakref.WeakSet()
 
-        def answer(result: Any, error: BaseException | None) -> None:
-            if outcome.cancelled():
-                return
-            if error is None:
-                outcome.set_result(result)
-            else:
-                outcome.set_exception(error)
 
-        self._begin(work, answer)
-        return await outcome
+def _stop_at_exit(connection: aiosqlite.Connection) -> None:
+    """End a connection that nobody closes with the main thread: its own thread would keep the process alive."""
+    _open.add(connection)
+    _watch_the_end_of(os.getpid())
 
-    def _begin(self, work: Callable[[], _T], answer: Answer[_T]) -> None:
-        loop = asyncio.get_running_loop()
 
-        def job() -> None:
-            result, error = None, None
-            try:
-                result = work()
-            except BaseException as raised:  # noqa: BLE001 - whoever waits is told
-                error = raised
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                loop.call_soon_threadsafe(answer, result, error)
+@cache
+def _watch_the_end_of(_process: int) -> None:
+    threading.Thread(target=_stop_all, name="turnwise exit", daemon=True).start()
 
-        self._jobs.put(job)
 
-    def _end(self) -> None:
-        self._jobs.put(None)
-
-    def _serve(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            job()
-            del job  # or what it was given would live until the next one comes
+def _stop_all() -> None:
+    threading.main_thread().join()
+    for connection in list(_open):
+        connection.stop()
 
 
 def patiently(attempt: Callable[[], _T]) -> _T:

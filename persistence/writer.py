@@ -67,6 +67,7 @@ class Writer:
         self._idle = asyncio.Event()
         self._idle.set()
         self._closing = False
+        self._committing: asyncio.Task[None]
 
     async def submit(self, work: Work[_T]) -> _T:
         """Return what `work` returned, once it is committed.
@@ -82,7 +83,7 @@ class Writer:
         self._waiting.append(job)
         if self._idle.is_set():
             self._idle.clear()
-            asyncio.get_running_loop().call_soon(self._commit_waiting)
+            self._committing = asyncio.create_task(self._commit_waiting(), name="turnwise commits")
         try:
             return await job.outcome
         except asyncio.CancelledError:
@@ -106,18 +107,20 @@ class Writer:
         elif not job.outcome.cancelled():
             job.outcome.exception()  # looked at, or asyncio would report it as lost
 
-    def _commit_waiting(self) -> None:
-        if not self._waiting:
-            self._idle.set()
-            return
-        jobs = [self._waiting.popleft() for _ in range(min(_BATCH, len(self._waiting)))]
-        self._connection.start(partial(self._transact, jobs), partial(self._answer, jobs))
+    async def _commit_waiting(self) -> None:
+        while self._waiting:
+            jobs = [self._waiting.popleft() for _ in range(min(_BATCH, len(self._waiting)))]
+            try:
+                outcomes = await self._connection.do(partial(self._transact, jobs))
+            except BaseException as failure:  # noqa: BLE001 - whoever waits is told
+                outcomes = [failure] * len(jobs)
+            self._answer(jobs, outcomes)
+            await asyncio.sleep(0)  # who was answered runs first, so that its next job joins the batch
+        self._idle.set()
 
-    def _answer(self, jobs: Sequence[_Job[Any]], outcomes: list[Any] | None, failure: BaseException | None) -> None:
-        for job, outcome in zip(jobs, outcomes or [failure] * len(jobs), strict=True):
+    def _answer(self, jobs: Sequence[_Job[Any]], outcomes: Sequence[Any]) -> None:
+        for job, outcome in zip(jobs, outcomes, strict=True):
             job.answer(outcome)
-        # Who was answered runs first, so that its next job joins the batch.
-        asyncio.get_running_loop().call_soon(self._commit_waiting)
 
     def _transact(self, jobs: Sequence[_Job[Any]], connection: sqlite3.Connection) -> list[Any]:
         """Do the jobs in one transaction, as one function on the connection's thread.
