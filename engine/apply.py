@@ -12,8 +12,8 @@ from typing import Final, TypeVar, Unpack
 import anyio
 
 from turnwise.engine.hub import Hub
-from turnwise.engine.log import Log, about
 from turnwise.engine.observation import Observers
+from turnwise.logger import about, logger
 from turnwise.persistence.protocol import ChatStore, Committed, Plan
 from turnwise.states.arguments import Arguments
 from turnwise.states.decide import Decision, decide
@@ -32,8 +32,6 @@ _TROUBLE: Final = frozenset(
         Trigger.repaired,
     }
 )
-
-_log = Log("turnwise.transitions")
 
 
 class Chain:
@@ -131,9 +129,9 @@ def _log_all(committed: Committed) -> None:
     for decision in committed.decisions:
         troubled = decision.trigger in _TROUBLE
         level = logging.WARNING if troubled else logging.INFO
-        if _log.listens(level):
+        if logger.listens(level):
             fields = {**about(decision.facts), "source": decision.source, "actor": decision.actor}
-            _log.log(level, decision.trigger.value, **fields, **(_trouble(decision) if troubled else {}))
+            logger.log(level, decision.trigger.value, **fields, **(_trouble(decision) if troubled else {}))
 
 
 def _trouble(decision: Decision) -> dict[str, str]:

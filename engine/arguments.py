@@ -9,15 +9,14 @@ from typing import Any, Final
 
 import pydantic
 
-from turnwise.engine.log import Log
 from turnwise.engine.schemas import meant, place, problems_with
 from turnwise.engine.tools import Tool
+from turnwise.logger import logger
 from turnwise.providers.joining import ARGUMENT_TEXT
 from turnwise.states.calls import ClientTool
 
 _LONG: Final = 40
 _MOST: Final = 20
-_log = Log("turnwise.tools")
 
 
 class BadArguments(Exception):
@@ -33,7 +32,7 @@ def parse(text: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         value = _repaired(text) if text.lstrip().startswith("{") else None
         if isinstance(value, dict):
-            _log.info("arguments_repaired", length=len(text), keys=len(value))
+            logger.info("arguments_repaired", length=len(text), keys=len(value))
     return value if isinstance(value, dict) else {ARGUMENT_TEXT: text}
 
 

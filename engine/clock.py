@@ -11,13 +11,11 @@ from typing import Final, Protocol
 import anyio
 from anyio.lowlevel import checkpoint
 
-from turnwise.engine.log import Log
 from turnwise.engine.user_code import guarded
+from turnwise.logger import logger
 
 ROUNDING: Final = 1e-6
 """Seconds by which differences of seconds may be off: what is due within them is due."""
-
-_log = Log("turnwise.clock")
 
 
 class Timer(Protocol):
@@ -105,7 +103,7 @@ class GuardedClock:
     def _tell(self) -> None:
         if not self._failed:
             self._failed = True
-            _log.exception("clock_failed", clock=type(self._clock).__name__)
+            logger.exception("clock_failed", clock=type(self._clock).__name__)
 
 
 async def sleep(clock: Clock, seconds: float) -> None:

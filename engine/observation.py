@@ -11,15 +11,13 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import TypeVar
 
-from turnwise.engine.log import Log
 from turnwise.engine.prompt import length_of
 from turnwise.engine.user_code import guarded
+from turnwise.logger import logger
 from turnwise.providers.protocol import Model, ModelReply, ModelRequest
 from turnwise.states.calls import CallOutcome, ToolCall
 from turnwise.states.decide import Decision
 from turnwise.states.errors import FatalToolError
-
-_log = Log("turnwise.observers")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -190,4 +188,4 @@ def _harmless(observer: Observer) -> Iterator[None]:
         with guarded():
             yield
     except Exception:  # noqa: BLE001 - whatever an observer raises is its own affair
-        _log.exception("observer_failed", observer=type(observer).__name__)
+        logger.exception("observer_failed", observer=type(observer).__name__)

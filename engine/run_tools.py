@@ -14,19 +14,17 @@ from pydantic import JsonValue
 from turnwise.engine.apply import Chain
 from turnwise.engine.clock import Timer
 from turnwise.engine.hold import Hold, Moved
-from turnwise.engine.log import Log
 from turnwise.engine.tool_errors import message_of
 from turnwise.engine.toolbox import failed, idempotency_key
 from turnwise.engine.tools import ToolContext
 from turnwise.engine.user_code import UserCall
+from turnwise.logger import logger
 from turnwise.states.calls import CallOutcome, ToolCall
 from turnwise.states.digests import as_json
 from turnwise.states.errors import FatalToolError, TurnwiseError
 from turnwise.states.events import ErrorInfo, ToolProgressEvent
 from turnwise.states.names import CallStatus, ChatState, Trigger
 from turnwise.states.output_limit import text_within, within
-
-_log = Log("turnwise.jobs")
 
 
 async def run_tools(hold: Hold) -> None:
@@ -203,7 +201,7 @@ async def _run_one(hold: Hold, call: ToolCall, run: Run, running: Running) -> No
     finally:
         if timer is not None:
             timer.cancel()
-    _log.debug("tool_run", tool=call.name, timed_out=timed_out)
+    logger.debug("tool_run", tool=call.name, timed_out=timed_out)
 
 
 async def _finish(hold: Hold, outcome: CallOutcome, following: ToolCall | None) -> None:
@@ -220,7 +218,7 @@ async def _finish(hold: Hold, outcome: CallOutcome, following: ToolCall | None) 
 async def _fail(hold: Hold, call: ToolCall, fatal: FatalToolError) -> None:
     limit = hold.desk.settings.output_limit_bytes
     message = text_within(message_of(fatal), limit) or "the tool ended the chat"
-    _log.exception("tool_failed", error=fatal, tool=call.name, call_id=call.call_id)
+    logger.exception("tool_failed", error=fatal, tool=call.name, call_id=call.call_id)
     error = ErrorInfo(kind="tool", message=f"{call.name}: {message}", step=call.step, attempt=hold.facts.step.attempt)
 
     def script(chain: Chain) -> None:
@@ -265,4 +263,4 @@ async def _show_progress(hold: Hold, event: ToolProgressEvent) -> None:
     try:
         await hold.show(ChatState.executing_tools, [event])
     except (Moved, TurnwiseError) as error:
-        _log.debug("progress_dropped", call_id=event.call_id, problem=str(error))
+        logger.debug("progress_dropped", call_id=event.call_id, problem=str(error))

@@ -10,19 +10,17 @@ import anyio
 from turnwise.engine.apply import Chain
 from turnwise.engine.compact import compact
 from turnwise.engine.hold import Hold, Moved
-from turnwise.engine.log import Log, concerning
 from turnwise.engine.reply import error_info, shown_reply
 from turnwise.engine.run_tools import run_tools
 from turnwise.engine.settle import settle
 from turnwise.engine.stream_step import stream_step
 from turnwise.engine.user_code import is_the_programs, was_cancelled
+from turnwise.logger import concerning, logger
 from turnwise.states.decide import job_of
 from turnwise.states.errors import StaleLease, StoreError, TurnwiseError
 from turnwise.states.events import ErrorInfo
 from turnwise.states.facts import Facts
 from turnwise.states.names import ChatState, Job, Trigger
-
-_log = Log("turnwise.jobs")
 
 JOBS: Final[dict[Job, Callable[[Hold], Awaitable[None]]]] = {
     Job.stream_step: stream_step,
@@ -86,11 +84,11 @@ class Runner:
         try:
             await JOBS[job](hold)
         except Moved:
-            _log.debug("chat_moved", job=job)
+            logger.debug("chat_moved", job=job)
         except BaseException as error:
             if not isinstance(error, Exception) and (was_cancelled() or is_the_programs(error)):
                 raise
-            _log.exception("job_failed", job=job)
+            logger.exception("job_failed", job=job)
             await self._fail(error)
 
     async def _fail(self, error: BaseException) -> None:
@@ -106,12 +104,12 @@ class Runner:
             except (Moved, StaleLease):
                 raise
             except Exception:  # noqa: BLE001 - it may be what the model said that no store takes
-                _log.exception("partial_reply_not_stored")
+                logger.exception("partial_reply_not_stored")
                 await hold.fire(lambda chain: _fail_without_reply(chain, hold.token, info))
         except Moved:
-            _log.debug("chat_moved")
+            logger.debug("chat_moved")
         except Exception as again:  # noqa: BLE001 - the store is out of reach: whoever waits must not wait for ever
-            _log.exception("failure_not_stored")
+            logger.exception("failure_not_stored")
             failure = (
                 again if isinstance(again, TurnwiseError) else StoreError(f"{info.message}; it could not be stored")
             )
@@ -127,7 +125,7 @@ class Runner:
                 hold.chat_id, lambda chain: chain.fire(Trigger.released, token=hold.token), actor=hold.desk.actor
             )
         except TurnwiseError as error:
-            _log.info("not_released", problem=str(error))
+            logger.info("not_released", problem=str(error))
 
 
 def _fail_without_reply(chain: Chain, token: int, error: ErrorInfo) -> None:

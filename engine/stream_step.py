@@ -15,12 +15,12 @@ from turnwise.engine.call_names import CallNames
 from turnwise.engine.compact import can_fold
 from turnwise.engine.hold import Hold
 from turnwise.engine.live import LiveParts
-from turnwise.engine.log import Log
 from turnwise.engine.reply import error_info, origin_of, partial_reply, planned
 from turnwise.engine.request import build_request
 from turnwise.engine.user_code import UserCall
 from turnwise.engine.watchdog import Watchdog, startup_limit
 from turnwise.engine.window import with_own_rule
+from turnwise.logger import logger
 from turnwise.providers.joining import ReplyBuilder
 from turnwise.providers.protocol import ModelPart, ModelRequest
 from turnwise.states.arguments import Reply
@@ -28,8 +28,6 @@ from turnwise.states.errors import CONTEXT_OVERFLOW, ModelError
 from turnwise.states.guards import room_can_be_made
 from turnwise.states.names import StopReason, Trigger
 from turnwise.states.unicode import well_formed
-
-_log = Log("turnwise.jobs")
 
 MOST_LOST = 25
 """Attempts of one step that may be lost with their workers."""
@@ -103,7 +101,7 @@ class Attempt:
             raise
         rest = await self._live.close()
         reply = await with_own_rule(hold, self._reply(request))
-        _log.debug("step_streamed", step=hold.facts.step.number, calls=len(reply.calls))
+        logger.debug("step_streamed", step=hold.facts.step.number, calls=len(reply.calls))
         await hold.fire(lambda chain: chain.fire(Trigger.step_finished, token=hold.token, reply=reply), shown=rest)
 
     async def fail(self, error: ModelError) -> bool:

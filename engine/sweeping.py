@@ -9,7 +9,7 @@ from typing import Protocol
 from turnwise.engine.apply import Chain, Script
 from turnwise.engine.hold import Desk
 from turnwise.engine.identity import is_dead
-from turnwise.engine.log import Log, about
+from turnwise.logger import about, logger
 from turnwise.persistence.protocol import Committed
 from turnwise.states.errors import ChatUnreadable, StoreError, TurnwiseError
 from turnwise.states.events import ErrorInfo
@@ -20,8 +20,6 @@ from turnwise.states.names import Trigger
 SWEEP_LIMIT = 100
 LONGEST_REST = 64
 """Sweeps for which a chat is left alone, at most, that could not be changed again and again."""
-
-_log = Log("turnwise.worker")
 
 
 class Act(Protocol):
@@ -80,7 +78,7 @@ class Sweeper:
         stepped = (now - self._now).total_seconds() - (passed - self._passed)
         self._now, self._passed = now, passed
         if stepped > (settings.lease - settings.renew_every) / 2:
-            _log.warning("clock_stepped", seconds=round(stepped), problem="leases are given time to be renewed")
+            logger.warning("clock_stepped", seconds=round(stepped), problem="leases are given time to be renewed")
             self._doubts_until = passed + settings.lease
         if passed >= self._doubts_until:
             return leases
@@ -101,9 +99,9 @@ class Sweeper:
         except StoreError:
             raise
         except TurnwiseError as error:
-            facts = await self.facts(chat_id) if _log.listens(logging.DEBUG) else None
+            facts = await self.facts(chat_id) if logger.listens(logging.DEBUG) else None
             if facts is not None:
-                _log.debug("swept_by_another", problem=str(error), **about(facts))
+                logger.debug("swept_by_another", problem=str(error), **about(facts))
         except Exception as error:  # noqa: BLE001 - whatever is wrong with one chat is no other's business
             self._tell(chat_id, error)
         else:
@@ -124,7 +122,7 @@ class Sweeper:
         except StoreError:
             raise
         except TurnwiseError as error:
-            _log.debug("chat_is_gone", chat_id=chat_id, problem=str(error))
+            logger.debug("chat_is_gone", chat_id=chat_id, problem=str(error))
         return None
 
     async def _change_each(self, due: Iterable[tuple[str, Script]]) -> None:
@@ -166,14 +164,14 @@ class Sweeper:
             return
         self._told[chat_id] = told
         if isinstance(error, ChatUnreadable):
-            _log.warning("chat_unreadable", chat_id=chat_id, column=error.column, problem=error.problem)
+            logger.warning("chat_unreadable", chat_id=chat_id, column=error.column, problem=error.problem)
         else:
-            _log.exception("sweep_failed", chat_id=chat_id)
+            logger.exception("sweep_failed", chat_id=chat_id)
 
     async def _end_leases_of_the_dead(self) -> None:
         dead = await self._dead()
         for holder in dead - self._ended:
-            _log.info("worker_is_dead", worker=holder)
+            logger.info("worker_is_dead", worker=holder)
             await self._desk.store.renew(holder, 0)
         self._ended = dead
 

@@ -12,13 +12,11 @@ from typing import Any, TypeVar
 import anyio
 from anyio.abc import TaskGroup
 
-from turnwise.engine.log import Log
 from turnwise.engine.user_code import LAST_PATIENCE, UserCalls, is_the_programs
+from turnwise.logger import logger
 from turnwise.states.errors import EngineInUse, SettingsError
 
 T = TypeVar("T")
-
-_log = Log("turnwise.tasks")
 
 
 class Tasks:
@@ -71,7 +69,7 @@ class Tasks:
             ended = self._group is None or self._group.cancel_scope.cancel_called
             if is_the_programs(error) or (ended and not isinstance(error, Exception)):
                 raise
-            _log.exception("task_failed", task=getattr(function, "func", function))
+            logger.exception("task_failed", task=getattr(function, "func", function))
 
 
 class Lifetime:

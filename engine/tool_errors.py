@@ -6,8 +6,8 @@ from asyncio import CancelledError
 from collections.abc import Callable
 from typing import Final
 
-from turnwise.engine.log import Log
 from turnwise.engine.user_code import described, guarded
+from turnwise.logger import logger
 from turnwise.states.errors import ToolFailed
 from turnwise.states.output_limit import text_within
 from turnwise.states.unicode import well_formed
@@ -15,8 +15,6 @@ from turnwise.states.unicode import well_formed
 _LONGEST: Final = 2000
 """In bytes: what the default tells of an error."""
 _OUTCOME_UNKNOWN: Final = "The outcome is unknown: it may or may not have taken effect."
-
-_log = Log("turnwise.tools")
 
 
 def describe_error(error: BaseException) -> str:
@@ -52,7 +50,7 @@ def _in_words(error: BaseException, describe: Callable[[BaseException], str]) ->
             told: object = describe(error)
         if isinstance(told, str) and told.strip():
             return well_formed(told)
-        _log.warning("describe_error_failed", problem=f"it gave {type(told).__name__}, where text is wanted")
+        logger.warning("describe_error_failed", problem=f"it gave {type(told).__name__}, where text is wanted")
     except Exception:  # noqa: BLE001 - whatever the embedding service's own code raises
-        _log.exception("describe_error_failed")
+        logger.exception("describe_error_failed")
     return type(error).__name__

@@ -13,11 +13,11 @@ import pydantic_core
 from pydantic import JsonValue
 
 from turnwise.engine.arguments import BadArguments, check, checked
-from turnwise.engine.log import Log
 from turnwise.engine.settings import Settings
 from turnwise.engine.tool_errors import told_of
 from turnwise.engine.tools import Tool, ToolContext, ToolOutput
 from turnwise.engine.user_code import UserCodeError, guarded, in_thread, was_cancelled
+from turnwise.logger import logger
 from turnwise.providers.protocol import ToolSpec
 from turnwise.states.calls import CallOutcome, ClientTool, ToolCall
 from turnwise.states.digests import as_json
@@ -32,7 +32,6 @@ CLIENT_PREFIX: Final = "client:"
 """Before the name of a client's tool among the active ones."""
 
 _LONGEST_NAME: Final = 64
-_log = Log("turnwise.tools")
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +174,7 @@ class Toolbox:
         """Return what the model will see of an error that a tool raised; the log has its traceback."""
         error = error.raised if isinstance(error, UserCodeError) else error
         if not (isinstance(error, asyncio.CancelledError) and was_cancelled()):
-            _log.exception("tool_failed", error=error, tool=call.name, call_id=call.call_id)
+            logger.exception("tool_failed", error=error, tool=call.name, call_id=call.call_id)
         told = told_of(error, self.settings.describe_error)
         return dataclasses.replace(failed(call, told), error=error)
 
@@ -201,7 +200,7 @@ class Toolbox:
                 found = await found if inspect.isawaitable(found) else found
                 outcome = None if found is None else self._succeeded(call, found)
         except Exception as error:  # noqa: BLE001 - as in `run`
-            _log.exception("reconcile_failed", error=error, tool=call.name, call_id=call.call_id)
+            logger.exception("reconcile_failed", error=error, tool=call.name, call_id=call.call_id)
             return None
         return outcome if outcome is not None and not outcome.is_error else None
 

@@ -18,7 +18,7 @@ from typing import Any, Final, Generic, TypeVar, cast
 import anyio
 import anyio.to_thread
 
-from turnwise.engine.log import Log
+from turnwise.logger import logger
 from turnwise.states.unicode import well_formed
 
 T = TypeVar("T")
@@ -29,8 +29,6 @@ DEAF_EVERY: Final = 1.0
 """Seconds between two times that such a call is told to end."""
 LAST_PATIENCE: Final = 1.0
 """Seconds that calls get to end when their engine is left."""
-
-_log = Log("turnwise.user_code")
 
 
 class UserCodeError(Exception):
@@ -138,7 +136,7 @@ class UserCall(Generic[T]):
 
     def tell(self, event: str) -> None:
         """Name the call in the log."""
-        _log.warning(event, code=self.name, **self.about)
+        logger.warning(event, code=self.name, **self.about)
 
     def leave_behind(self) -> None:
         """Go without code that does not end."""
@@ -170,7 +168,7 @@ class UserCall(Generic[T]):
         if not self._given.done():
             self._given.set_result(answer)
         elif answer[1] is not None and not self.abandoned:
-            _log.debug("user_code_failed_late", code=self.name, problem=described(answer[1]), **self.about)
+            logger.debug("user_code_failed_late", code=self.name, problem=described(answer[1]), **self.about)
 
 
 class UserCalls:

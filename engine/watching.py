@@ -8,13 +8,12 @@ from typing import Final
 import anyio
 
 from turnwise.engine.hub import Hub
-from turnwise.engine.log import Log
+from turnwise.logger import logger
 from turnwise.persistence.protocol import ChatStore
 
 _FIRST_PAUSE: Final = 0.1
 _LONGEST_PAUSE: Final = 5.0
 
-_log = Log("turnwise.worker")
 
 Hear = Callable[[str | None], Awaitable[None]]
 """Takes in a hint: the id of a chat that may have changed, or `None` for "some chat"."""
@@ -31,7 +30,7 @@ async def watch(store: ChatStore, hub: Hub, hear: Hear) -> None:
         try:
             await hear(chat_id)
         except Exception as error:  # noqa: BLE001 - nobody's chat may end for the sake of a hint
-            _log.debug("hint_failed", chat_id=chat_id, problem=str(error))
+            logger.debug("hint_failed", chat_id=chat_id, problem=str(error))
 
     pause, failing = _FIRST_PAUSE, False
     while True:
@@ -41,7 +40,7 @@ async def watch(store: ChatStore, hub: Hub, hear: Hear) -> None:
                 await pass_on(chat_id)
         except Exception as error:  # noqa: BLE001 - as above
             if not failing:
-                _log.warning("watch_failed", problem=str(error))
+                logger.warning("watch_failed", problem=str(error))
             failing = True
         await anyio.sleep(pause)
         pause = min(pause * 2, _LONGEST_PAUSE)

@@ -7,13 +7,11 @@ import inspect
 from collections.abc import Sequence
 
 from turnwise.engine.hold import Hold
-from turnwise.engine.log import Log
 from turnwise.engine.settings import Budget, ShouldCompact
+from turnwise.logger import logger
 from turnwise.states.arguments import Reply
 from turnwise.states.budgets import compaction_is_on
 from turnwise.states.messages import Message
-
-_log = Log("turnwise.jobs")
 
 
 async def with_own_rule(hold: Hold, reply: Reply) -> Reply:
@@ -37,7 +35,7 @@ async def with_own_rule(hold: Hold, reply: Reply) -> Reply:
             lambda: _asked(rule, history, budget), "should_compact", chat_id=hold.chat_id
         )
     except Exception:  # noqa: BLE001 - whatever a service's rule raises, the turn goes on
-        _log.exception("should_compact_failed", step=hold.facts.step.number)
+        logger.exception("should_compact_failed", step=hold.facts.step.number)
         due = False
     return dataclasses.replace(reply, should_compact=due)
 
@@ -54,7 +52,7 @@ def _warn_of_unknown_window(hold: Hold, limit: int | None) -> None:
     unknown = limit is None and limits.context_limit is None and compaction_is_on(limits)
     if unknown and model not in desk.warned_of:
         desk.warned_of.add(model)
-        _log.warning(
+        logger.warning(
             "context_window_unknown",
             provider=desk.model.provider,
             model=desk.model.name,

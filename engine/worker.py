@@ -12,12 +12,12 @@ import anyio.lowlevel
 from turnwise.engine.apply import Chain, Script
 from turnwise.engine.clock import ROUNDING, wait_until
 from turnwise.engine.hold import Desk, Hold
-from turnwise.engine.log import Log
 from turnwise.engine.runner import Runner
 from turnwise.engine.sweeping import Sweeper
 from turnwise.engine.tasks import finish
 from turnwise.engine.user_code import described
 from turnwise.engine.view import View
+from turnwise.logger import logger
 from turnwise.persistence.protocol import Committed
 from turnwise.states.decide import job_of
 from turnwise.states.errors import StoreError
@@ -35,8 +35,6 @@ VIEWS_KEPT = 200
 """Chats at rest whose history a worker keeps in memory, the latest ones."""
 
 NEVER = float("inf")
-
-_log = Log("turnwise.worker")
 
 
 class Worker:
@@ -177,9 +175,9 @@ class Worker:
         known = problem in self._troubles.values()  # a store that is out of reach fails them all
         self._troubles[self._doing] = problem
         if not known and isinstance(error, StoreError):
-            _log.warning("tick_failed", problem=problem)
+            logger.warning("tick_failed", problem=problem)
         elif not known:
-            _log.exception("tick_failed")
+            logger.exception("tick_failed")
 
     async def _renew(self) -> None:
         held = await self._desk.store.renew(self._desk.worker_id, self._settings.lease)

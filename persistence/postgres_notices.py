@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import secrets
 from collections.abc import AsyncIterator, Iterable, Iterator
 from functools import partial
@@ -12,11 +11,10 @@ from typing import Final
 import anyio
 import asyncpg
 
+from turnwise.logger import logger
 from turnwise.persistence.postgres_pool import BROKEN, Pool
 from turnwise.persistence.postgres_presence import Presence
 from turnwise.states.errors import StoreError
-
-_log = logging.getLogger("turnwise.persistence")
 
 _SEND: Final = "SELECT pg_notify(current_schema(), payload) FROM unnest($1::text[]) AS payload"
 _GATHER: Final = 0.01
@@ -72,7 +70,7 @@ class Notices:
             try:
                 await self._pool.run(partial(_send, [f"{self._origin} {ids}" for ids in _packed(told)]))
             except StoreError as error:
-                _log.warning("notices_lost count=%d problem=%s", len(told), error.problem)
+                logger.warning("notices_lost", count=len(told), problem=error.problem)
 
     async def hear(self) -> AsyncIterator[str | None]:
         """Yield the chats that other processes have changed; `None` when some may have been missed."""
@@ -81,7 +79,7 @@ class Notices:
             try:
                 connection = await self._pool.connect()
             except BROKEN as error:
-                _log.warning("listening_failed problem=%s", self._pool.meaning_of(error).problem)
+                logger.warning("listening_failed", problem=self._pool.meaning_of(error).problem)
                 await anyio.sleep(pause)
                 pause = min(pause * 2, _LONGEST_PAUSE)
                 continue
@@ -96,7 +94,7 @@ class Notices:
                     for hint in inbox.taken() or [None]:
                         yield hint
             except BROKEN as error:
-                _log.warning("listening_broke_off problem=%s", self._pool.meaning_of(error).problem)
+                logger.warning("listening_broke_off", problem=self._pool.meaning_of(error).problem)
             finally:
                 self._presence.ended()
                 self._listening.discard(connection)

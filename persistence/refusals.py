@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from turnwise.logger import logger
 from turnwise.states.errors import ChatUnreadable
-
-_log = logging.getLogger("turnwise.persistence")
 
 _FIRST_PAUSE: Final = 1.0
 _LONGEST_PAUSE: Final = 60.0
@@ -42,8 +40,10 @@ class Refusals:
         """
         before, problem = self._refused.get(chat_id), str(error)
         if before is None or before.problem != problem:
-            unreadable = isinstance(error, ChatUnreadable)
-            _log.error("%s chat_id=%s problem=%s", event, chat_id, problem, exc_info=None if unreadable else error)
+            if isinstance(error, ChatUnreadable):
+                logger.error(event, chat_id=chat_id, problem=problem)
+            else:
+                logger.exception(event, error=error, chat_id=chat_id, problem=problem)
         pause = 0.0
         if isinstance(error, ChatUnreadable):
             pause = min(before.pause * 2, _LONGEST_PAUSE) if before is not None and before.pause else _FIRST_PAUSE

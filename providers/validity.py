@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from turnwise.logger import logger
 from turnwise.providers.protocol import ModelRequest
 from turnwise.providers.remembering import PerMessage
 from turnwise.states.messages import (
@@ -19,8 +19,6 @@ from turnwise.states.messages import (
     ToolResultPart,
 )
 from turnwise.states.names import Audience, CallStatus, Executor
-
-_log = logging.getLogger("turnwise.providers")
 
 _NO_RESULT = "No result of this call is known."
 _GO_ON = "Continue."
@@ -111,7 +109,7 @@ class _Repair:
     def told(self, request: ModelRequest, messages: list[Message]) -> list[Message]:
         """Return the messages, and log what was changed in them."""
         if self.changes:
-            _log.warning("history_repaired chat_id=%s changes=%s", request.chat_id, "; ".join(self.changes))
+            logger.warning("history_repaired", chat_id=request.chat_id, changes="; ".join(self.changes))
         return messages
 
     def framed(self, messages: list[Message]) -> list[Message]:

@@ -188,7 +188,7 @@ async def test_an_observer_that_raises_harms_no_chat_and_no_other_observer(
         assert (await engine.ask(chat.id, "2 + 3?")).text == "5"
     assert (len(notes.model_calls), len(notes.tool_runs)) == (2, 1)
     told = [record for record in caplog.records if "context_window_unknown" not in record.message]
-    assert {record.name for record in told} == {"turnwise.observers"}
+    assert {record.name for record in told} == {"turnwise"}
     assert all("observer=Broken" in record.message and record.exc_info for record in told)
 
 
