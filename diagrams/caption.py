@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from turnwise.diagrams.model import Line, Party
+from turnwise.diagrams.model import Line
+from turnwise.states.names import Party
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,20 +5,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
-from turnwise.diagrams.model import Edge, Kind, Line, Node, Party, Picture, Term
+from turnwise.diagrams.model import Edge, Kind, Line, Node, Picture, Term
 from turnwise.states.invariants import PROMISES
-from turnwise.states.names import JOBS, LEASED, NEW, RESTING, UNKNOWN, ChatState, Trigger
+from turnwise.states.names import JOBS, LEASED, NEW, RESTING, UNKNOWN, ChatState, Party, Trigger
 from turnwise.states.table import TABLE, Row
-
-FIRST_OF_PARTY: Final[dict[Trigger, Party]] = {
-    Trigger.create: "client",
-    Trigger.claimed: "lease holder",
-    Trigger.lease_expired: "clock",
-    Trigger.archived: "administrator",
-}
-"""The triggers are declared party by party; each party begins with one of these."""
+from turnwise.states.triggers import OCCURRENCES
 
 
 def machine(rows: Iterable[Row] = TABLE) -> Picture:
@@ -29,12 +22,7 @@ def machine(rows: Iterable[Row] = TABLE) -> Picture:
 
 def parties() -> dict[Trigger, Party]:
     """Return who fires each trigger, in the order of declaration."""
-    party = FIRST_OF_PARTY[Trigger.create]
-    fired_by: dict[Trigger, Party] = {}
-    for trigger in Trigger:
-        party = FIRST_OF_PARTY.get(trigger, party)
-        fired_by[trigger] = party
-    return fired_by
+    return {trigger: OCCURRENCES[trigger].party for trigger in Trigger}
 
 
 def _nodes() -> tuple[Node, ...]:

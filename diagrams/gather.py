@@ -6,9 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from turnwise.diagrams.extract import parties
 from turnwise.diagrams.model import Line, Picture
-from turnwise.states.names import LEASED, ChatState
+from turnwise.states.names import LEASED, ChatState, Trigger
 from turnwise.states.table import BUSY
 
 GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -79,7 +78,7 @@ def entries(picture: Picture) -> tuple[Entry, ...]:
     for edge in picture.edges:
         for line in edge.lines:
             shared.setdefault((SAME if edge.stays else edge.target, line), []).append(edge.source)
-    triggers = [trigger.value for trigger in parties()]
+    triggers = [trigger.value for trigger in Trigger]
     places = [node.id for node in picture.nodes]
     found = [
         Entry(tuple(sorted(sources, key=places.index)), target, line) for (target, line), sources in shared.items()

@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from typing import Final
 
 from turnwise.diagrams.markup import Pen, tag, text
-from turnwise.diagrams.model import Kind, Party
+from turnwise.diagrams.model import Kind
 from turnwise.diagrams.palette import INK, KIND_TINT, MUTED, PARTY_INK
+from turnwise.states.names import Party
 
 KIND_WORDS: Final[dict[Kind, str]] = {"resting": "at rest", "claimable": "to be claimed", "leased": "held by a worker"}
 

@@ -7,7 +7,8 @@ from itertools import chain, groupby
 
 from turnwise.diagrams.extract import machine, parties
 from turnwise.diagrams.gather import SAME, entries
-from turnwise.diagrams.model import Edge, Party, Picture, Term
+from turnwise.diagrams.model import Edge, Picture, Term
+from turnwise.states.names import Party
 
 REFUSED = "-"
 """The cell of a trigger that a state refuses."""

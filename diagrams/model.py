@@ -6,13 +6,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from turnwise.states.errors import InvalidArgument
+from turnwise.states.names import Party
 from turnwise.states.plain import shown
 
 Kind = Literal["start", "resting", "claimable", "leased", "unknown"]
 """What a state asks of the workers: nothing, to be claimed, to be held. `start` and `unknown` are no states."""
-
-Party = Literal["client", "lease holder", "clock", "administrator"]
-"""Who fires a trigger."""
 
 
 class NoSuchState(InvalidArgument, ValueError):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from turnwise.diagrams.model import Kind, Party
+from turnwise.diagrams.model import Kind
+from turnwise.states.names import Party
 
 
 class Tint(NamedTuple):

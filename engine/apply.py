@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Final, TypeVar, Unpack
+from typing import Final, TypeVar
 
 import anyio
 
@@ -15,11 +15,11 @@ from turnwise.engine.hub import Hub
 from turnwise.engine.observation import Observers
 from turnwise.logger import about, logger
 from turnwise.persistence.protocol import ChatStore, Committed, Plan
-from turnwise.states.arguments import Arguments
 from turnwise.states.decide import Decision, decide
 from turnwise.states.events import AttemptDiscardedEvent, CompactionEvent, ErrorEvent, PartEvent, RetryEvent
 from turnwise.states.facts import Facts, Limits
 from turnwise.states.names import Trigger
+from turnwise.states.triggers import Circumstances, Occurrence
 
 Outcome = TypeVar("Outcome")
 
@@ -37,36 +37,34 @@ _TROUBLE: Final = frozenset(
 class Chain:
     """Decisions made one on another, to be committed together: each keeps its own audit record and version."""
 
-    __slots__ = ("_actor", "_limits", "_salt", "decisions", "facts", "now")
+    __slots__ = ("_at", "decisions", "facts")
 
-    def __init__(self, facts: Facts, now: datetime, limits: Limits, actor: str, salt: str) -> None:
+    def __init__(self, facts: Facts, at: Circumstances) -> None:
         self.facts = facts
         """The facts after the last decision."""
-        self.now = now
         self.decisions: list[Decision] = []
-        self._limits = limits
-        self._actor = actor
-        self._salt = salt
+        self._at = at
+
+    @property
+    def now(self) -> datetime:
+        """The database's time."""
+        return self._at.now
 
     @property
     def entered(self) -> bool:
         """Whether the chain has brought the chat into the state it is in now."""
         return any(decision.source != decision.target for decision in self.decisions)
 
-    def fire(self, trigger: Trigger, **arguments: Unpack[Arguments]) -> Facts:
-        """Decide the next trigger and return the facts after it.
+    def fire(self, occurrence: Occurrence, *, actor: str | None = None, reason: str | None = None) -> Facts:
+        """Decide the next trigger and return the facts after it. Where `actor` is nobody, it is whoever runs the chain.
 
         Raises:
             TurnwiseError: the trigger is refused; the whole chain is then given up.
         """
-        arguments = {
-            "now": self.now,
-            "limits": self._limits,
-            "actor": self._actor,
-            "salt": self._salt,
-            **arguments,
-        }
-        decision = decide(self.facts, trigger, **arguments)
+        at = self._at
+        if actor is not None or reason is not None:
+            at = replace(at, actor=actor or at.actor, reason=reason)
+        decision = decide(self.facts, occurrence, at)
         self.decisions.append(decision)
         self.facts = decision.facts
         return decision.facts
@@ -110,7 +108,7 @@ class Applier:
         salt = secrets.token_hex(16)
 
         def decided(facts: Facts, now: datetime) -> Sequence[Decision]:
-            chain = Chain(facts, now, self.limits, actor, salt)
+            chain = Chain(facts, Circumstances(now=now, limits=self.limits, salt=salt, actor=actor))
             script(chain)
             return chain.decisions
 

@@ -7,7 +7,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Unpack, get_args
+from typing import Any, Final, get_args
 
 from turnwise.engine.apply import Chain, Script
 from turnwise.engine.arguments import BadArguments, check, coerced
@@ -22,7 +22,7 @@ from turnwise.engine.settings import LONGEST
 from turnwise.engine.tasks import finish
 from turnwise.engine.worker import Worker
 from turnwise.persistence.protocol import ChatStore, Committed
-from turnwise.states.arguments import Arguments, Erasing
+from turnwise.states.arguments import Erasing
 from turnwise.states.calls import ClientTool, ToolResult
 from turnwise.states.digests import canonical, digest, digest_of_answer
 from turnwise.states.errors import (
@@ -38,7 +38,20 @@ from turnwise.states.errors import (
 )
 from turnwise.states.facts import Facts, Profile
 from turnwise.states.messages import Content, Part, parts_of, size_of
-from turnwise.states.names import CallStatus, ChatState, Trigger, WhenBusy
+from turnwise.states.names import CallStatus, ChatState, WhenBusy
+from turnwise.states.triggers import (
+    Create,
+    DeadlinePassed,
+    EditMessage,
+    Interrupt,
+    MessageErased,
+    Occurrence,
+    PromoteQueued,
+    Resume,
+    SendMessage,
+    Settled,
+    SubmitToolResults,
+)
 
 CLIENT: Final = "client"
 """Who acts, for the audit log, where the caller names nobody."""
@@ -94,7 +107,7 @@ class Commands:
         """Create a chat."""
         committed = await finish(
             self.desk.applier.create(
-                new_chat_id(), lambda chain: chain.fire(Trigger.create, profile=profile(chain)), actor=self.actor
+                new_chat_id(), lambda chain: chain.fire(Create(profile=profile(chain))), actor=self.actor
             )
         )
         return chat_of(committed.facts)
@@ -115,9 +128,7 @@ class Commands:
                 forked_from=f"{at_version}:{records[at_version - 1].hash}",
             )
             chain.fire(
-                Trigger.create,
-                profile=profile,
-                inheritance=inheritance_of(facts, history, chain.now),
+                Create(profile=profile, inheritance=inheritance_of(facts, history, chain.now)),
                 reason=f"fork of {chat_id} at version {at_version}, {profile.forked_from}",
             )
 
@@ -134,12 +145,9 @@ class Commands:
 
         def script(chain: Chain) -> None:
             chain.fire(
-                Trigger.send_message,
-                parts=parts,
-                when_busy=when_busy,
-                client_id=client_id,
-                content_digest=content_digest,
-                trace=trace,
+                SendMessage(
+                    parts=parts, when_busy=when_busy, client_id=client_id, content_digest=content_digest, trace=trace
+                )
             )
 
         try:
@@ -166,9 +174,9 @@ class Commands:
             due = [call.call_id for call in chain.facts.calls if call.is_due(chain.now)]
             late[:] = [result.call_id for result in given if result.call_id in due]
             if late and not chain.facts.archived:
-                chain.fire(Trigger.deadline_passed)  # nobody has swept it yet
+                chain.fire(DeadlinePassed())  # nobody has swept it yet
             else:
-                chain.fire(Trigger.submit_tool_results, results=given, edited=self._edited(chain.facts, given))
+                chain.fire(SubmitToolResults(results=given, edited=self._edited(chain.facts, given)))
 
         try:
             committed = await self._act(chat_id, script)
@@ -207,7 +215,7 @@ class Commands:
 
         def script(chain: Chain) -> None:
             if chain.facts.state is not ChatState.interrupted:
-                chain.fire(Trigger.interrupt, reason=reason)
+                chain.fire(Interrupt(), reason=reason)
 
         return chat_of((await self._disturb(chat_id, script)).facts)
 
@@ -239,12 +247,9 @@ class Commands:
             def script(chain: Chain, cut: Any = cut) -> None:
                 if chain.facts.history_version == cut.history_version:
                     chain.fire(
-                        Trigger.edit_message,
-                        cut=cut,
-                        parts=parts,
-                        client_id=client_id,
-                        content_digest=content_digest,
-                        trace=trace,
+                        EditMessage(
+                            cut=cut, parts=parts, client_id=client_id, content_digest=content_digest, trace=trace
+                        )
                     )
 
             committed = await self._act(chat_id, script)
@@ -253,11 +258,11 @@ class Commands:
 
     async def resume(self, chat_id: str) -> Chat:
         """Go on after an interrupt or an error."""
-        return await self.change(chat_id, Trigger.resume, trace=self.desk.observers.turn_trace(chat_id))
+        return await self.change(chat_id, Resume(trace=self.desk.observers.turn_trace(chat_id)))
 
     async def promote(self, chat_id: str, queued_id: str) -> Chat:
         """Move a queued message to the head and make it the next turn at once."""
-        committed = await self._disturb(chat_id, lambda chain: chain.fire(Trigger.promote_queued, queued_id=queued_id))
+        committed = await self._disturb(chat_id, lambda chain: chain.fire(PromoteQueued(queued_id=queued_id)))
         return chat_of(committed.facts)
 
     async def erase(self, chat_id: str, wish: Wanted) -> Erasure:
@@ -274,7 +279,7 @@ class Commands:
 
             def script(chain: Chain, version: int = version, erasing: Erasing = erasing) -> None:
                 if chain.facts.version == version:
-                    chain.fire(Trigger.message_erased, erasing=erasing)
+                    chain.fire(MessageErased(erasing=erasing))
 
             committed = await self._act(chat_id, script) if version == found.chat["version"] else None
             if committed is not None and committed.decisions:
@@ -306,13 +311,9 @@ class Commands:
         flaws = await flaws_of(self._store, chat_id)
         return chat_of((await self.desk.applier.repair(chat_id, repairing(flaws), actor=self.actor)).facts)
 
-    async def change(self, chat_id: str, trigger: Trigger, **arguments: Unpack[Arguments]) -> Chat:
-        """Fire one trigger and return the chat."""
-        return chat_of((await self.act(chat_id, trigger, **arguments)).facts)
-
-    async def act(self, chat_id: str, trigger: Trigger, **arguments: Unpack[Arguments]) -> Committed:
-        """Fire one trigger in one transaction."""
-        return await self._act(chat_id, lambda chain: chain.fire(trigger, **arguments))
+    async def change(self, chat_id: str, occurrence: Occurrence) -> Chat:
+        """Fire one trigger in one transaction and return the chat."""
+        return chat_of((await self._act(chat_id, lambda chain: chain.fire(occurrence))).facts)
 
     async def _act(self, chat_id: str, script: Script) -> Committed:
         if self.worker is not None:
@@ -337,7 +338,7 @@ class Commands:
                 after = chain.facts
                 stopped = bool(chain.decisions) and after.state is ChatState.interrupted
                 if stopped and not after.settled and after.lease is None:
-                    chain.fire(Trigger.settled, partial=partial)
+                    chain.fire(Settled(token=None, partial=partial))
 
             committed = await self._act(chat_id, whole)
             if not overtaken:

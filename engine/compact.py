@@ -12,10 +12,11 @@ from turnwise.engine.reply import error_info
 from turnwise.engine.settings import SUMMARY_PREFIX, Budget, CompactionStrategy
 from turnwise.engine.summarise import Spending, in_time, summarise
 from turnwise.engine.user_code import described
-from turnwise.states.arguments import Arguments, Summary
+from turnwise.states.arguments import Summary
 from turnwise.states.errors import ModelError
 from turnwise.states.messages import Message
-from turnwise.states.names import Stage, Trigger
+from turnwise.states.names import Stage
+from turnwise.states.triggers import AttemptDiscarded, AttemptStarted, Compacted, CompactionFailed
 
 
 async def compact(hold: Hold) -> None:
@@ -27,17 +28,15 @@ async def compact(hold: Hold) -> None:
     while True:
         await hold.wait_for_retry()
         if not hold.attempt_is_begun or not hold.facts.step.attempt_open:
-            await hold.fire(lambda chain: chain.fire(Trigger.attempt_started, token=hold.token))
+            await hold.fire(lambda chain: chain.fire(AttemptStarted(token=hold.token)))
         spending = Spending()
         try:
             summary = await _fold(hold, spending)
+            break
         except ModelError as failure:
-            if await _fail(hold, failure, spending):
-                continue
-        else:
-            arguments = _with_usage(Arguments(token=hold.token, summary=summary), spending)
-            await hold.fire(lambda chain, given=arguments: chain.fire(Trigger.compacted, **given))  # type: ignore[misc]
-        return
+            if not await _fail(hold, failure, spending):
+                return
+    await hold.fire(lambda chain: chain.fire(Compacted(token=hold.token, summary=summary, usage=spending.usage)))
 
 
 async def _fold(hold: Hold, spending: Spending) -> Summary:
@@ -83,25 +82,19 @@ async def _fail(hold: Hold, failure: ModelError, spending: Spending) -> bool:
         delay = retry.delay(step.failures + 1, failure.retry_after)
         await hold.fire(
             lambda chain: chain.fire(
-                Trigger.attempt_discarded,
-                token=hold.token,
-                error=error,
-                delay=delay,
-                retry_at=chain.now + timedelta(seconds=delay),
-                usage=spending.usage,
+                AttemptDiscarded(
+                    token=hold.token,
+                    error=error,
+                    delay=delay,
+                    retry_at=chain.now + timedelta(seconds=delay),
+                    usage=spending.usage,
+                )
             )
         )
         return True
-    arguments = _with_usage(Arguments(token=hold.token, error=error), spending)
-    await hold.fire(lambda chain: chain.fire(Trigger.compaction_failed, **arguments))
+    failed = CompactionFailed(token=hold.token, error=error, usage=spending.usage)
+    await hold.fire(lambda chain: chain.fire(failed))
     return False
-
-
-def _with_usage(arguments: Arguments, spending: Spending) -> Arguments:
-    """Return the arguments with what was used; a compaction that called no model has used nothing."""
-    if spending.usage is not None:
-        arguments["usage"] = spending.usage
-    return arguments
 
 
 async def can_fold(hold: Hold) -> bool:

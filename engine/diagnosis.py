@@ -12,7 +12,7 @@ from turnwise.persistence.protocol import ChatStore
 from turnwise.persistence.standing import Flaw
 from turnwise.states.errors import ChatNotFound
 from turnwise.states.events import ErrorInfo
-from turnwise.states.names import Trigger
+from turnwise.states.triggers import Repaired
 
 CHATS_PER_READ: Final = 200
 _TOLD: Final = 2000
@@ -84,6 +84,6 @@ def repairing(flaws: Sequence[Flaw]) -> Script:
 
     def script(chain: Chain) -> None:
         error = ErrorInfo(kind="repaired", message=f"repaired, and put aside what could not be read: {told(flaws)}")
-        chain.fire(Trigger.repaired, error=error, reason=told(flaws))
+        chain.fire(Repaired(error=error), reason=told(flaws))
 
     return script

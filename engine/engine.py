@@ -58,9 +58,19 @@ from turnwise.states.events import Event, PartEvent
 from turnwise.states.facts import Facts, Profile
 from turnwise.states.limits import JsonObject, Key, Label, Ordinal, PageSize, Seconds
 from turnwise.states.messages import Content, Message, QueuedMessage
-from turnwise.states.names import RESTING, ChatState, Trigger, WhenBusy
+from turnwise.states.names import RESTING, ChatState, WhenBusy
 from turnwise.states.shapes import at_most
 from turnwise.states.transcript import Transcript, fold
+from turnwise.states.triggers import (
+    Archived,
+    ClearContext,
+    DeleteQueued,
+    EditQueued,
+    MetadataChanged,
+    Renamed,
+    RequestCompaction,
+    Unarchived,
+)
 
 NOT_OPEN: Final = "the engine is not open; use it inside 'async with Engine(...)'"
 LEFT: Final = (
@@ -252,19 +262,19 @@ class Engine:
 
     async def rename(self, chat_id: str, title: Label | None, *, actor: str = CLIENT) -> Chat:
         """Give a chat another title."""
-        return await self._commands(actor).change(chat_id, Trigger.renamed, title=title)
+        return await self._commands(actor).change(chat_id, Renamed(title=title))
 
     async def set_metadata(self, chat_id: str, metadata: JsonObject, *, actor: str = CLIENT) -> Chat:
         """Replace a chat's metadata."""
-        return await self._commands(actor).change(chat_id, Trigger.metadata_changed, metadata=dict(metadata))
+        return await self._commands(actor).change(chat_id, MetadataChanged(metadata=dict(metadata)))
 
     async def archive(self, chat_id: str, *, actor: str = CLIENT) -> Chat:
         """Close a resting chat to everything but `unarchive`."""
-        return await self._commands(actor).change(chat_id, Trigger.archived)
+        return await self._commands(actor).change(chat_id, Archived())
 
     async def unarchive(self, chat_id: str, *, actor: str = CLIENT) -> Chat:
         """Open an archived chat again."""
-        return await self._commands(actor).change(chat_id, Trigger.unarchived)
+        return await self._commands(actor).change(chat_id, Unarchived())
 
     async def fork(self, chat_id: str, *, at_version: Ordinal, actor: str = CLIENT) -> Chat:
         """Create a chat that begins with another's history as of a version; the other is only read.
@@ -385,11 +395,11 @@ class Engine:
         Raises:
             NothingToCompact: no message is there to fold.
         """
-        return await self._commands(actor).change(chat_id, Trigger.request_compaction)
+        return await self._commands(actor).change(chat_id, RequestCompaction())
 
     async def clear_context(self, chat_id: str, *, actor: str = CLIENT) -> Chat:
         """Let a resting chat start anew for the model; the transcript stays."""
-        return await self._commands(actor).change(chat_id, Trigger.clear_context)
+        return await self._commands(actor).change(chat_id, ClearContext())
 
     # The queue
 
@@ -401,11 +411,11 @@ class Engine:
         """Replace a queued message; it keeps its place."""
         commands = self._commands(actor)
         parts = commands.parts_of(content)
-        return await commands.change(chat_id, Trigger.edit_queued, queued_id=queued_id, parts=parts)
+        return await commands.change(chat_id, EditQueued(queued_id=queued_id, parts=parts))
 
     async def delete_queued(self, chat_id: str, queued_id: str, *, actor: str = CLIENT) -> Chat:
         """Take a message out of the queue."""
-        return await self._commands(actor).change(chat_id, Trigger.delete_queued, queued_id=queued_id)
+        return await self._commands(actor).change(chat_id, DeleteQueued(queued_id=queued_id))
 
     async def promote_queued(self, chat_id: str, queued_id: str, *, actor: str = CLIENT) -> Chat:
         """Make a queued message the next turn at once; what is under way is interrupted, its partial answer kept."""

@@ -27,6 +27,7 @@ from turnwise.states.events import Event, PartEvent
 from turnwise.states.facts import Facts
 from turnwise.states.messages import Message
 from turnwise.states.names import Audience, ChatState, Job, Trigger
+from turnwise.states.triggers import AttemptStarted, CallStarted, Claimed
 
 A_MOMENT = 0.02
 """Seconds for which what a commit found is believed when a tool is to start."""
@@ -75,16 +76,16 @@ class Desk:
         A chat that waits for a worker is claimed if `claims`; the first trigger of the job is fired.
         """
         while claims and not self.stopping and chain.facts.state is ChatState.pending:
-            chain.fire(Trigger.claimed, worker=self.worker_id, actor=self.actor)
+            chain.fire(Claimed(worker=self.worker_id), actor=self.actor)
         facts = chain.facts
         if facts.lease is None or facts.lease.worker != self.worker_id or not chain.entered:
             return
         token = facts.lease.token
         if facts.state in (ChatState.streaming, ChatState.compacting) and facts.step.retry_at is None:
-            chain.fire(Trigger.attempt_started, token=token, actor=self.actor)
+            chain.fire(AttemptStarted(token=token), actor=self.actor)
         elif facts.state is ChatState.executing_tools:
             for call in self.toolbox.first_calls(facts):
-                chain.fire(Trigger.call_started, token=token, call_id=call.call_id, actor=self.actor)
+                chain.fire(CallStarted(token=token, call_id=call.call_id), actor=self.actor)
 
 
 @dataclass(slots=True)

@@ -23,8 +23,9 @@ from turnwise.states.calls import CallOutcome, ToolCall
 from turnwise.states.digests import as_json
 from turnwise.states.errors import FatalToolError, TurnwiseError
 from turnwise.states.events import ErrorInfo, ToolProgressEvent
-from turnwise.states.names import CallStatus, ChatState, Trigger
+from turnwise.states.names import CallStatus, ChatState
 from turnwise.states.output_limit import text_within, within
+from turnwise.states.triggers import CallFinished, CallStarted, Failed, ToolsFinished
 
 
 async def run_tools(hold: Hold) -> None:
@@ -32,7 +33,7 @@ async def run_tools(hold: Hold) -> None:
     batch = [call for call in hold.facts.calls if call.is_local]
     waiting = deque(call for call in batch if call.open)
     if not waiting:
-        await hold.fire(lambda chain: chain.fire(Trigger.tools_finished, token=hold.token))
+        await hold.fire(lambda chain: chain.fire(ToolsFinished(token=hold.token)))
         return
     running = Running()
     width = hold.desk.toolbox.width(batch)
@@ -130,7 +131,7 @@ async def _start(hold: Hold, call: ToolCall, running: Running) -> None:
                 running.calls[call.call_id] = Run(context)
                 running.finish(call, found)
                 return
-        await hold.fire(lambda chain: chain.fire(Trigger.call_started, token=hold.token, call_id=call.call_id))
+        await hold.fire(lambda chain: chain.fire(CallStarted(token=hold.token, call_id=call.call_id)))
     _run(hold, call, running)
 
 
@@ -206,11 +207,11 @@ async def _run_one(hold: Hold, call: ToolCall, run: Run, running: Running) -> No
 
 async def _finish(hold: Hold, outcome: CallOutcome, following: ToolCall | None) -> None:
     def script(chain: Chain) -> None:
-        facts = chain.fire(Trigger.call_finished, token=hold.token, call_id=outcome.call_id, outcome=outcome)
+        facts = chain.fire(CallFinished(token=hold.token, outcome=outcome))
         if following is not None:
-            chain.fire(Trigger.call_started, token=hold.token, call_id=following.call_id)
+            chain.fire(CallStarted(token=hold.token, call_id=following.call_id))
         elif not facts.calls.open_local:
-            chain.fire(Trigger.tools_finished, token=hold.token)
+            chain.fire(ToolsFinished(token=hold.token))
 
     await hold.fire(script)
 
@@ -222,8 +223,8 @@ async def _fail(hold: Hold, call: ToolCall, fatal: FatalToolError) -> None:
     error = ErrorInfo(kind="tool", message=f"{call.name}: {message}", step=call.step, attempt=hold.facts.step.attempt)
 
     def script(chain: Chain) -> None:
-        chain.fire(Trigger.call_finished, token=hold.token, call_id=call.call_id, outcome=failed(call, message))
-        chain.fire(Trigger.failed, token=hold.token, error=error)
+        chain.fire(CallFinished(token=hold.token, outcome=failed(call, message)))
+        chain.fire(Failed(token=hold.token, error=error))
 
     await hold.fire(script)
 

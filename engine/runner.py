@@ -20,7 +20,8 @@ from turnwise.states.decide import job_of
 from turnwise.states.errors import StaleLease, StoreError, TurnwiseError
 from turnwise.states.events import ErrorInfo
 from turnwise.states.facts import Facts
-from turnwise.states.names import ChatState, Job, Trigger
+from turnwise.states.names import ChatState, Job
+from turnwise.states.triggers import AttemptDiscarded, Failed, Released
 
 JOBS: Final[dict[Job, Callable[[Hold], Awaitable[None]]]] = {
     Job.stream_step: stream_step,
@@ -100,7 +101,7 @@ class Runner:
                 partial = await shown_reply(
                     hold.desk.store, hold.facts, hold.desk.toolbox, hold.heard, origin=hold.origin
                 )
-                await hold.fire(lambda chain: chain.fire(Trigger.failed, token=hold.token, error=info, partial=partial))
+                await hold.fire(lambda chain: chain.fire(Failed(token=hold.token, error=info, partial=partial)))
             except (Moved, StaleLease):
                 raise
             except Exception:  # noqa: BLE001 - it may be what the model said that no store takes
@@ -122,7 +123,7 @@ class Runner:
             return
         try:
             await hold.desk.applier.change(
-                hold.chat_id, lambda chain: chain.fire(Trigger.released, token=hold.token), actor=hold.desk.actor
+                hold.chat_id, lambda chain: chain.fire(Released(token=hold.token)), actor=hold.desk.actor
             )
         except TurnwiseError as error:
             logger.info("not_released", problem=str(error))
@@ -131,7 +132,5 @@ class Runner:
 def _fail_without_reply(chain: Chain, token: int, error: ErrorInfo) -> None:
     """Fail, taking back what was shown of the attempt. What it used is counted as unknown."""
     if chain.facts.state is ChatState.streaming and chain.facts.step.attempt_open:
-        chain.fire(
-            Trigger.attempt_discarded, token=token, error=error, opened=True, delay=0, retry_at=chain.now, usage=None
-        )
-    chain.fire(Trigger.failed, token=token, error=error, partial=None)
+        chain.fire(AttemptDiscarded(token=token, error=error, opened=True, delay=0, retry_at=chain.now, usage=None))
+    chain.fire(Failed(token=token, error=error, partial=None))

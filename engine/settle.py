@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from turnwise.engine.hold import Hold
 from turnwise.engine.reply import shown_reply
-from turnwise.states.names import Trigger
+from turnwise.states.triggers import Settled
 
 
 async def settle(hold: Hold) -> None:
     """Commit the partial answer as subscribers saw it, and a result for every open call."""
     partial = await shown_reply(hold.desk.store, hold.facts, hold.desk.toolbox, hold.heard, origin=hold.origin)
-    await hold.fire(lambda chain: chain.fire(Trigger.settled, token=hold.token, partial=partial))
+    await hold.fire(lambda chain: chain.fire(Settled(token=hold.token, partial=partial)))

@@ -24,9 +24,10 @@ from turnwise.logger import logger
 from turnwise.providers.joining import ReplyBuilder
 from turnwise.providers.protocol import ModelPart, ModelRequest
 from turnwise.states.arguments import Reply
+from turnwise.states.budgets import may_make_room
 from turnwise.states.errors import CONTEXT_OVERFLOW, ModelError
-from turnwise.states.guards import room_can_be_made
-from turnwise.states.names import StopReason, Trigger
+from turnwise.states.names import StopReason
+from turnwise.states.triggers import AttemptDiscarded, AttemptStarted, Failed, StepFinished
 from turnwise.states.unicode import well_formed
 
 MOST_LOST = 25
@@ -45,7 +46,7 @@ async def stream_step(hold: Hold) -> None:
     while True:
         await hold.wait_for_retry()
         if not hold.attempt_is_begun or not hold.facts.step.attempt_open:
-            await hold.fire(lambda chain: chain.fire(Trigger.attempt_started, token=hold.token))
+            await hold.fire(lambda chain: chain.fire(AttemptStarted(token=hold.token)))
         attempt = Attempt(hold)
         try:
             _refuse_endless_attempts(hold)
@@ -102,7 +103,7 @@ class Attempt:
         rest = await self._live.close()
         reply = await with_own_rule(hold, self._reply(request))
         logger.debug("step_streamed", step=hold.facts.step.number, calls=len(reply.calls))
-        await hold.fire(lambda chain: chain.fire(Trigger.step_finished, token=hold.token, reply=reply), shown=rest)
+        await hold.fire(lambda chain: chain.fire(StepFinished(token=hold.token, reply=reply)), shown=rest)
 
     async def fail(self, error: ModelError) -> bool:
         """Commit that the attempt failed; return whether another one is due."""
@@ -116,21 +117,20 @@ class Attempt:
             delay = policy.delay(step.failures + 1, error.retry_after)
             await hold.fire(
                 lambda chain: chain.fire(
-                    Trigger.attempt_discarded,
-                    token=hold.token,
-                    error=info,
-                    opened=opened,
-                    delay=delay,
-                    retry_at=chain.now + timedelta(seconds=delay),
-                    usage=self._builder.reply().usage,
+                    AttemptDiscarded(
+                        token=hold.token,
+                        error=info,
+                        opened=opened,
+                        delay=delay,
+                        retry_at=chain.now + timedelta(seconds=delay),
+                        usage=self._builder.reply().usage,
+                    )
                 )
             )
             return True
         if error.kind == CONTEXT_OVERFLOW and not stays and await self._can_make_room():
             used = self._builder.reply().usage
-            await hold.fire(
-                lambda chain: chain.fire(Trigger.attempt_discarded, token=hold.token, error=info, usage=used)
-            )
+            await hold.fire(lambda chain: chain.fire(AttemptDiscarded(token=hold.token, error=info, usage=used)))
             return False
         partial = partial_reply(
             self._builder.partial_parts(),
@@ -139,14 +139,12 @@ class Attempt:
             usage=self._builder.reply().usage,
             origin=hold.origin,
         )
-        await hold.fire(
-            lambda chain: chain.fire(Trigger.failed, token=hold.token, error=info, partial=partial), shown=rest
-        )
+        await hold.fire(lambda chain: chain.fire(Failed(token=hold.token, error=info, partial=partial)), shown=rest)
         return False
 
     async def _can_make_room(self) -> bool:
         limits = self._hold.desk.applier.limits
-        return room_can_be_made(self._hold.facts, {"limits": limits}) and await can_fold(self._hold)
+        return may_make_room(self._hold.facts, limits) and await can_fold(self._hold)
 
     async def _stream_watched(self, request: ModelRequest) -> None:
         with self._hold.desk.observers.model_call(

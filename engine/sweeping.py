@@ -15,7 +15,7 @@ from turnwise.states.errors import ChatUnreadable, StoreError, TurnwiseError
 from turnwise.states.events import ErrorInfo
 from turnwise.states.facts import Facts
 from turnwise.states.invariants import broken_promises
-from turnwise.states.names import Trigger
+from turnwise.states.triggers import DeadlinePassed, LeaseExpired, Repaired
 
 SWEEP_LIMIT = 100
 LONGEST_REST = 64
@@ -183,15 +183,15 @@ class Sweeper:
 
 
 def _expiry(token: int) -> Script:
-    return lambda chain: chain.fire(Trigger.lease_expired, token=token)
+    return lambda chain: chain.fire(LeaseExpired(token=token))
 
 
 def _deadline_passed(chain: Chain) -> None:
-    chain.fire(Trigger.deadline_passed)
+    chain.fire(DeadlinePassed())
 
 
 def _repair(chain: Chain) -> None:
     broken = broken_promises(chain.facts)
     stored = chain.facts.stored_state or chain.facts.state
     error = ErrorInfo(kind="repaired", message=f"found in state {stored!s} with {', '.join(broken)} broken")
-    chain.fire(Trigger.repaired, error=error)
+    chain.fire(Repaired(error=error))

@@ -22,7 +22,8 @@ from turnwise.persistence.protocol import Committed
 from turnwise.states.decide import job_of
 from turnwise.states.errors import StoreError
 from turnwise.states.facts import Facts
-from turnwise.states.names import ChatState, Trigger
+from turnwise.states.names import ChatState
+from turnwise.states.triggers import Claimed, Released
 
 CLAIMS_PER_TICK = 10
 PRUNE_LIMIT = 200
@@ -207,7 +208,7 @@ class Worker:
 
         def claiming(chain: Chain) -> None:
             before[chain.facts.chat_id] = chain.facts
-            chain.fire(Trigger.claimed, worker=self._desk.worker_id)
+            chain.fire(Claimed(worker=self._desk.worker_id))
             self._desk.begin(chain, claims=True)
 
         try:
@@ -267,4 +268,4 @@ class Worker:
 
 
 def _release(token: int) -> Script:
-    return lambda chain: chain.fire(Trigger.released, token=token)
+    return lambda chain: chain.fire(Released(token=token))

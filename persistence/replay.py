@@ -7,7 +7,7 @@ ids of the messages and the compactions, and to hold them against the table and 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 from turnwise.persistence.audit import AuditRecord
 from turnwise.persistence.traces import Traces, Violation
@@ -65,7 +65,7 @@ class Replay:
 
     def _can_match(self, row: Row) -> bool:
         """Whether the row's guards hold, as far as a log can answer them."""
-        known: dict[Guard, bool] = {
+        known: dict[Guard[Any], bool] = {
             g.settled: self._settled,
             g.queue_waits: bool(self._traces.queue),
             g.unleased: self._traces.token is None,

@@ -1,17 +1,13 @@
-"""What a trigger brings along: the typed arguments of `decide`."""
+"""What triggers bring along: the larger of their arguments."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any, TypedDict
 
-from turnwise.states.calls import CallOutcome, ToolCall, ToolResult
-from turnwise.states.events import ErrorInfo
-from turnwise.states.facts import Limits, Profile
+from turnwise.states.calls import ToolCall
+from turnwise.states.facts import Profile
 from turnwise.states.messages import Message, Part
-from turnwise.states.names import StopReason, Tail, WhenBusy
+from turnwise.states.names import StopReason, Tail
 from turnwise.states.usage import Usage
 
 
@@ -124,44 +120,3 @@ class Erasing:
     reasons: bool = False
     quarantine: bool = False
     """What repairs have put aside: nobody can tell whose words it holds."""
-
-
-class Arguments(TypedDict, total=False):
-    """The arguments of `decide`. `now` and `limits` always come; the rest by trigger."""
-
-    now: datetime
-    limits: Limits
-    salt: str
-    """Random, and another for every commit: salts the digests of what can be erased. Without it they have no salt."""
-    actor: str
-    reason: str | None
-    token: int
-    """The lease holder's fencing token."""
-    worker: str
-    profile: Profile
-    inheritance: Inheritance
-    parts: tuple[Part, ...]
-    when_busy: WhenBusy
-    client_id: str | None
-    trace: str | None
-    """Where observers note what the turn does; see `TurnFacts.trace`."""
-    content_digest: str
-    results: tuple[ToolResult, ...]
-    edited: Mapping[str, dict[str, Any]]
-    """By call, the arguments that the client gives it instead of the model's, checked."""
-    cut: Cut
-    queued_id: str
-    reply: Reply
-    partial: Partial | None
-    call_id: str
-    outcome: CallOutcome
-    summary: Summary
-    usage: Usage | None
-    error: ErrorInfo
-    opened: bool
-    """Whether the stream of the failed attempt was open: something had come of it."""
-    delay: float
-    retry_at: datetime
-    title: str | None
-    metadata: dict[str, Any]
-    erasing: Erasing

@@ -42,6 +42,12 @@ def compaction_is_on(limits: Limits) -> bool:
     return limits.context_limit != 0 and limits.threshold_percent < _ALL
 
 
+def may_make_room(facts: Facts, limits: Limits) -> bool:
+    """Return whether there is something to fold, the step was not compacted before, and compaction is not off."""
+    compacted = facts.compaction.step == facts.step.number
+    return not compacted and facts.history.foldable > 0 and compaction_is_on(limits)
+
+
 def why_spent(turn: TurnFacts, limits: Limits, now: datetime) -> StopReason | None:
     """Return the budget that keeps the turn from another step, if one is spent."""
     if limits.max_steps is not None and turn.steps >= limits.max_steps:

@@ -142,6 +142,13 @@ class ToolCall:
         """Whether the client runs the call."""
         return self.executor is Executor.client
 
+    @property
+    def may_start(self) -> bool:
+        """Whether the call is a local one that has not started, or one that may safely run again."""
+        if not self.is_local or not self.open:
+            return False
+        return self.status is CallStatus.planned or self.crash == "at_least_once"
+
     def is_due(self, now: datetime) -> bool:
         """Whether the call is open and its deadline has passed."""
         return self.open and self.deadline is not None and self.deadline <= now

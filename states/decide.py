@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Unpack
+from datetime import datetime
+from typing import Any, Final, overload
 
-from turnwise.states.arguments import Arguments
 from turnwise.states.checked import fit
 from turnwise.states.draft import Draft
 from turnwise.states.effects import Write
-from turnwise.states.errors import BrokenPromise, IllegalTransition, InvalidArgument, WrongCall
+from turnwise.states.errors import BrokenPromise, ChatArchived, IllegalTransition, InvalidArgument, WrongCall
 from turnwise.states.events import Event, StatusEvent
-from turnwise.states.facts import Facts, TurnFacts
+from turnwise.states.facts import Facts, Limits, TurnFacts
 from turnwise.states.invariants import broken_promises
 from turnwise.states.machine import judge
 from turnwise.states.names import NEW, UNKNOWN, ChatState, Job, Trigger, job_in
 from turnwise.states.plain import shown
-from turnwise.states.possible import possible_triggers
+from turnwise.states.possible import is_shut_to, possible_triggers
 from turnwise.states.refusals import REFUSALS
 from turnwise.states.shapes import shape_of
 from turnwise.states.table import TABLE, Row, rows_of
+from turnwise.states.triggers import Circumstances, Occurrence, occurrence_of
 
 _TRIGGER: Final = shape_of(Trigger)
 
@@ -46,40 +47,54 @@ class Decision:
     """The turn that ended, if one did: another may have begun since."""
 
 
-def decide(facts: Facts, trigger: Trigger, **arguments: Unpack[Arguments]) -> Decision:
-    """Return what `trigger` does to a chat of which `facts` hold.
+@overload
+def decide(facts: Facts, trigger: Occurrence, at: Circumstances) -> Decision: ...
 
-    Nothing is read, written or awaited: the same facts and arguments always give the same decision.
+
+@overload
+def decide(facts: Facts, trigger: Trigger, *, now: datetime, limits: Limits, **arguments: Any) -> Decision: ...
+
+
+def decide(facts: Facts, trigger: Occurrence | Trigger, at: Circumstances | None = None, **arguments: Any) -> Decision:
+    """Return what a trigger does to a chat of which `facts` hold.
+
+    It comes as an occurrence and its circumstances, or by its name with the arguments of both, as in
+    `decide(facts, Trigger.claimed, worker="w", now=now, limits=limits)`. Nothing is read, written or awaited: the same
+    facts and arguments always give the same decision.
 
     Raises:
         IllegalTransition: the table has no matching row. It names what is possible instead.
         TurnwiseError: a refusal of bad input, see `refusals`.
         BrokenPromise: the facts afterwards would break an invariant.
         InvalidArgument: those are no facts, or there is no such trigger.
-        WrongCall: an argument that the trigger needs is missing.
+        WrongCall: an argument that the trigger needs is missing, or it has none of that name.
     """
     if type(facts) is not Facts:
         raise InvalidArgument("facts", f"must be Facts; it was {shown(facts)}")
-    known = trigger if type(trigger) is Trigger else fit("trigger", _TRIGGER, trigger)
-    try:
-        return _decided(facts, known, arguments)
-    except KeyError as missing:
-        name = missing.args[0]
-        if name not in Arguments.__annotations__ or name in arguments:
-            raise
-        raise WrongCall(name, f"{known} needs it") from missing
-
-
-def _decided(facts: Facts, trigger: Trigger, arguments: Arguments) -> Decision:
+    named = trigger.trigger if isinstance(trigger, Occurrence) else fit("trigger", _TRIGGER, trigger)
     source = place_of(facts)
-    if not rows_of(trigger, source) and not facts.archived:
-        raise IllegalTransition(source, trigger, legal_triggers(facts))
-    for refuse in REFUSALS[trigger]:
-        refuse(facts, arguments)
-    row = judge(source, trigger, facts, arguments)
+    if is_shut_to(named, facts):
+        raise ChatArchived(facts.chat_id)
+    if not rows_of(named, source):
+        raise IllegalTransition(source, named, legal_triggers(facts))
+    occurrence, circumstances = _brought(named, trigger, at, arguments)
+    for refuse in REFUSALS[named]:
+        refuse(facts, occurrence, circumstances)
+    row = judge(source, facts, occurrence, circumstances)
     if row is None:
-        raise IllegalTransition(source, trigger, legal_triggers(facts))
-    return _perform(row, facts, arguments)
+        raise IllegalTransition(source, named, legal_triggers(facts))
+    return _perform(row, facts, occurrence, circumstances)
+
+
+def _brought(
+    named: Trigger, trigger: Occurrence | Trigger, at: Circumstances | None, arguments: dict[str, Any]
+) -> tuple[Occurrence, Circumstances]:
+    if isinstance(trigger, Occurrence):
+        if type(at) is Circumstances and not arguments:
+            return trigger, at
+    elif at is None:
+        return occurrence_of(named, arguments)
+    raise WrongCall("at", "an occurrence comes with its circumstances, the name of a trigger with arguments by name")
 
 
 def legal_triggers(facts: Facts) -> tuple[Trigger, ...]:
@@ -99,8 +114,8 @@ def place_of(facts: Facts) -> str:
     return UNKNOWN if facts.stored_state is not None else facts.state
 
 
-def _perform(row: Row, facts: Facts, arguments: Arguments) -> Decision:
-    draft = Draft(facts, arguments)
+def _perform(row: Row, facts: Facts, occurrence: Occurrence, at: Circumstances) -> Decision:
+    draft = Draft(facts, occurrence, at)
     for write in row.writes:
         write(draft)
     moved, status = row.source != row.target, _STATUS[row.source, row.target]
@@ -116,9 +131,9 @@ def _perform(row: Row, facts: Facts, arguments: Arguments) -> Decision:
         facts=after,
         writes=tuple(draft.writes),
         events=(*draft.events, *status, *draft.closing),
-        actor=arguments.get("actor", "system"),
-        reason=arguments.get("reason"),
-        salt=arguments.get("salt", ""),
+        actor=at.actor,
+        reason=at.reason,
+        salt=at.salt,
         ended=draft.ended,
     )
 

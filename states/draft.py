@@ -3,84 +3,99 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from datetime import datetime
-from typing import Any
+from typing import Any, Generic, TypeVar
 
-from turnwise.states.arguments import Arguments, Partial, Reply
+from turnwise.states.arguments import Partial, Reply
 from turnwise.states.calls import ToolCall
-from turnwise.states.digests import derived, guarded
-from turnwise.states.effects import DropLease, DropQueued, InsertMessage, PutCall, RecordReceipt, RecordUsage, Write
+from turnwise.states.digests import derived
+from turnwise.states.effects import DropLease, DropQueued, InsertMessage, PutCall, RecordUsage, Write
 from turnwise.states.events import Event, MessageEvent, QueueEvent
-from turnwise.states.facts import CompactionFacts, Facts, HistoryFacts, Lease, Limits, StepFacts, TurnFacts
+from turnwise.states.facts import Facts, HistoryFacts, TurnFacts
 from turnwise.states.messages import Message, Part, QueuedMessage, Role, without_metadata
 from turnwise.states.names import Audience, ChatState, Tail, job_in
-from turnwise.states.step_calls import StepCalls
+from turnwise.states.triggers import Circumstances, Occurrence
 from turnwise.states.usage import NO_USAGE, Usage, reported
 
+_Kind_co = TypeVar("_Kind_co", bound=Occurrence, covariant=True)
 
-class Draft:
+
+class Draft(Generic[_Kind_co]):
     """Collects what the writes of one row change. Groups of facts are replaced, the whole only once, at the end."""
 
     __slots__ = (
-        "_changes",
-        "arguments",
+        "archived",
+        "at",
         "before",
         "calls",
         "closing",
         "compaction",
         "ended",
         "events",
+        "fence",
         "history",
+        "history_version",
+        "interrupt_reason",
+        "last_error",
         "lease",
         "limits",
         "now",
+        "occurrence",
+        "profile",
+        "promote",
         "queue",
-        "salt",
         "serial",
+        "settled",
         "step",
+        "stop_reason",
+        "stored_state",
         "traces",
         "turn",
         "usage",
         "writes",
     )
 
-    def __init__(self, facts: Facts, arguments: Arguments) -> None:
-        self.before: Facts = facts
+    def __init__(self, facts: Facts, occurrence: _Kind_co, at: Circumstances) -> None:
+        self.before = facts
         """The facts as they were when the trigger came."""
-        self.arguments = arguments
-        self.now: datetime = arguments["now"]
+        self.occurrence = occurrence
+        """The trigger, with what it brings along."""
+        self.at = at
+        self.now = at.now
         """The database's time."""
-        self.limits: Limits = arguments["limits"]
+        self.limits = at.limits
         """The settings in force."""
-        self.salt = arguments.get("salt", "")
-        self.lease: Lease | None = facts.lease
-        self.turn: TurnFacts = facts.turn
-        self.step: StepFacts = facts.step
-        self.calls: StepCalls = facts.calls
-        self.queue: tuple[QueuedMessage, ...] = facts.queue
-        self.traces: Mapping[str, str] = facts.traces
+        self.profile = facts.profile
+        self.stored_state = facts.stored_state
+        self.history_version = facts.history_version
+        self.settled = facts.settled
+        self.promote = facts.promote
+        self.interrupt_reason = facts.interrupt_reason
+        self.archived = facts.archived
+        self.lease = facts.lease
+        self.fence = facts.fence
+        self.serial = facts.serial
+        self.turn = facts.turn
+        self.step = facts.step
+        self.calls = facts.calls
+        self.queue = facts.queue
+        self.traces = facts.traces
         """The traces of turns to come; those of messages that have left the queue are dropped with the next change."""
-        self.history: HistoryFacts = facts.history
-        self.compaction: CompactionFacts = facts.compaction
-        self.usage: Usage = facts.usage
-        self.serial: int = facts.serial
+        self.history = facts.history
+        self.compaction = facts.compaction
+        self.usage = facts.usage
+        self.last_error = facts.last_error
+        self.stop_reason = facts.stop_reason
         self.writes: list[Write] = []
         self.events: list[Event] = []
         self.closing: list[Event] = []
         """Events that come after the change of status."""
         self.ended: TurnFacts | None = None
         """The turn that ended, as it was then."""
-        self._changes: dict[str, Any] = {}
 
     @property
     def version(self) -> int:
         """The version that the draft becomes."""
         return self.before.version + 1
-
-    def set(self, **changes: Any) -> None:
-        """Change facts that stand on their own."""
-        self._changes.update(changes)
 
     def next_message_id(self) -> str:
         """Return a message id never given before in this chat."""
@@ -132,21 +147,13 @@ class Draft:
             self.events.append(MessageEvent(message=without_metadata(message)))
         return message
 
-    def record_receipt(self, message_id: str, *, queued: bool) -> None:
-        """Remember under which `client_id` the message was accepted, if it came with one."""
-        client_id = self.arguments.get("client_id")
-        if client_id is not None:
-            salt = self.salt_of("receipt", client_id)
-            digest = guarded(salt, self.arguments["content_digest"])
-            self.writes.append(RecordReceipt(client_id, digest, message_id, queued, self.before.last_seq, salt))
-
     def salt_of(self, *names: str) -> str:
         """Return the salt of something that this version writes."""
-        return derived(self.salt, self.version, *names)
+        return derived(self.at.salt, self.version, *names)
 
     def history_changed(self) -> None:
         """Note that this version changes messages."""
-        self._changes["history_version"] = self.version
+        self.history_version = self.version
 
     def put_calls(self, *calls: ToolCall) -> None:
         """Insert calls of the current step, or replace what is known of them."""
@@ -156,7 +163,7 @@ class Draft:
 
     def _salted(self, call: ToolCall) -> ToolCall:
         """Return a new call with a salt; a known one has its own, or lost it with what was erased."""
-        if call.salt or not self.salt or self.before.calls.get(call.call_id) is not None:
+        if call.salt or not self.at.salt or self.before.calls.get(call.call_id) is not None:
             return call
         return dataclasses.replace(call, salt=self.salt_of("call", call.call_id))
 
@@ -209,14 +216,21 @@ class Draft:
         Entering a state without a job drops the lease.
         """
         before = self.before
-        if job_in(target, settled=self._changes.get("settled", before.settled)) is None:
+        if job_in(target, settled=self.settled) is None:
             self.drop_lease()
-        return dataclasses.replace(
-            before,
-            **self._changes,
+        return Facts(
+            chat_id=before.chat_id,
+            profile=self.profile,
             state=target,
+            stored_state=self.stored_state,
             version=self.version,
+            history_version=self.history_version,
+            settled=self.settled,
+            promote=self.promote,
+            interrupt_reason=self.interrupt_reason,
+            archived=self.archived,
             lease=self.lease,
+            fence=self.fence,
             serial=self.serial,
             last_seq=before.last_seq + told,
             turn=self.turn,
@@ -227,6 +241,8 @@ class Draft:
             history=self.history,
             compaction=self.compaction,
             usage=self.usage,
+            last_error=self.last_error,
+            stop_reason=self.stop_reason,
             updated_at=self.now,
             since=self.now if moved else before.since,
         )

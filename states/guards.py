@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from turnwise.states.arguments import Arguments
 from turnwise.states.budgets import (
-    compaction_is_on,
     may_compact,
+    may_make_room,
     stop_after_succeeded,
     wants_compaction,
     why_spent,
@@ -13,137 +12,143 @@ from turnwise.states.budgets import (
 from turnwise.states.errors import CONTEXT_OVERFLOW
 from turnwise.states.facts import Facts
 from turnwise.states.invariants import broken_promises
-from turnwise.states.names import CallStatus, Need, Stage, Tail
+from turnwise.states.names import Need, Stage, Tail
+from turnwise.states.triggers import (
+    AttemptDiscarded,
+    CallFinished,
+    CallStarted,
+    Circumstances,
+    Compacted,
+    Occurrence,
+    SendMessage,
+    StepFinished,
+)
 
 
-def settled(facts: Facts, arguments: Arguments) -> bool:
+def settled(facts: Facts, occurrence: Occurrence, at: Circumstances) -> bool:
     """Nothing of an interrupted attempt is left to commit."""
     return facts.settled
 
 
-def unleased(facts: Facts, arguments: Arguments) -> bool:
+def unleased(facts: Facts, occurrence: Occurrence, at: Circumstances) -> bool:
     """No worker holds the chat."""
     return facts.lease is None
 
 
-def queue_waits(facts: Facts, arguments: Arguments) -> bool:
+def queue_waits(facts: Facts, occurrence: Occurrence, at: Circumstances) -> bool:
     """The queue holds a message."""
     return bool(facts.queue)
 
 
-def wants_interrupt(facts: Facts, arguments: Arguments) -> bool:
+def wants_interrupt(facts: Facts, occurrence: SendMessage, at: Circumstances) -> bool:
     """The message came with `when_busy="interrupt"`."""
-    return arguments.get("when_busy") == "interrupt"
+    return occurrence.when_busy == "interrupt"
 
 
-def promotion_waits(facts: Facts, arguments: Arguments) -> bool:
+def promotion_waits(facts: Facts, occurrence: Occurrence, at: Circumstances) -> bool:
     """The queue holds a message that shall become a turn as soon as the interrupt is settled."""
     return facts.promote and bool(facts.queue)
 
 
-def history_unfinished(facts: Facts, arguments: Arguments) -> bool:
+def history_unfinished(facts: Facts, occurrence: Occurrence, at: Circumstances) -> bool:
     """The history awaits an answer or ends in a partial one."""
     return facts.history.unfinished
 
 
-def something_to_compact(facts: Facts, arguments: Arguments) -> bool:
+def something_to_compact(facts: Facts, occurrence: Occurrence, at: Circumstances) -> bool:
     """The model sees at least one message since the last boundary."""
     return facts.history.foldable > 0
 
 
-def tools_unfinished(facts: Facts, arguments: Arguments) -> bool:
+def tools_unfinished(facts: Facts, occurrence: Occurrence, at: Circumstances) -> bool:
     """The local calls of the last step are not concluded."""
     return facts.step.stage is Stage.acting
 
 
-def has_local_calls(facts: Facts, arguments: Arguments) -> bool:
+def has_local_calls(facts: Facts, occurrence: StepFinished, at: Circumstances) -> bool:
     """The reply asks for at least one local tool."""
-    return any(call.is_local for call in arguments["reply"].calls)
+    return any(call.is_local for call in occurrence.reply.calls)
 
 
-def has_client_calls(facts: Facts, arguments: Arguments) -> bool:
+def has_client_calls(facts: Facts, occurrence: StepFinished, at: Circumstances) -> bool:
     """The reply asks for at least one client tool."""
-    return any(call.is_client for call in arguments["reply"].calls)
+    return any(call.is_client for call in occurrence.reply.calls)
 
 
-def call_may_start(facts: Facts, arguments: Arguments) -> bool:
+def call_may_start(facts: Facts, occurrence: CallStarted, at: Circumstances) -> bool:
     """The call is a local one that has not started, or one that may safely run again."""
-    call = facts.calls.get(arguments["call_id"])
-    if call is None or not call.is_local:
-        return False
-    return call.status is CallStatus.planned or (call.status is CallStatus.started and call.crash == "at_least_once")
+    call = facts.calls.get(occurrence.call_id)
+    return call is not None and call.may_start
 
 
-def call_lacks_result(facts: Facts, arguments: Arguments) -> bool:
+def call_lacks_result(facts: Facts, occurrence: CallFinished, at: Circumstances) -> bool:
     """The outcome is that of an open local call."""
-    call = facts.calls.get(arguments["outcome"].call_id)
+    call = facts.calls.get(occurrence.outcome.call_id)
     return call is not None and call.is_local and call.open
 
 
-def local_calls_open(facts: Facts, arguments: Arguments) -> bool:
+def local_calls_open(facts: Facts, occurrence: Occurrence, at: Circumstances) -> bool:
     """A local call of the current step lacks its result."""
     return facts.calls.open_local > 0
 
 
-def client_calls_open(facts: Facts, arguments: Arguments) -> bool:
+def client_calls_open(facts: Facts, occurrence: Occurrence, at: Circumstances) -> bool:
     """A client call of the current step lacks its result."""
     return facts.calls.open_client > 0
 
 
-def compaction_due(facts: Facts, arguments: Arguments) -> bool:
+def compaction_due(facts: Facts, occurrence: Occurrence, at: Circumstances) -> bool:
     """The step owes a compaction, or its reply shows that the context has crossed the threshold."""
     if facts.compaction.need is not Need.none:
         return True
-    reply = arguments.get("reply")
-    return reply is not None and may_compact(facts) and wants_compaction(reply, arguments["limits"])
+    if not isinstance(occurrence, StepFinished):
+        return False
+    return may_compact(facts) and wants_compaction(occurrence.reply, at.limits)
 
 
-def prompt_too_long(facts: Facts, arguments: Arguments) -> bool:
+def prompt_too_long(facts: Facts, occurrence: AttemptDiscarded, at: Circumstances) -> bool:
     """The provider refused the prompt as too long."""
-    error = arguments.get("error")
-    return error is not None and error.kind == CONTEXT_OVERFLOW
+    return occurrence.error.kind == CONTEXT_OVERFLOW
 
 
-def room_can_be_made(facts: Facts, arguments: Arguments) -> bool:
+def room_can_be_made(facts: Facts, occurrence: Occurrence, at: Circumstances) -> bool:
     """There is something to fold, the step was not compacted before, and compaction is not switched off."""
-    compacted = facts.compaction.step == facts.step.number
-    return not compacted and facts.history.foldable > 0 and compaction_is_on(arguments["limits"])
+    return may_make_room(facts, at.limits)
 
 
-def prompt_refused(facts: Facts, arguments: Arguments) -> bool:
+def prompt_refused(facts: Facts, occurrence: Occurrence, at: Circumstances) -> bool:
     """The step waits for room: the provider refused its prompt as too long."""
     return facts.step.stage is Stage.refused
 
 
-def turn_over(facts: Facts, arguments: Arguments) -> bool:
+def turn_over(facts: Facts, occurrence: Occurrence, at: Circumstances) -> bool:
     """A stop-after tool succeeded, or the turn's budget of steps, tokens or time is spent."""
     if stop_after_succeeded(facts.calls):
         return True
     begun = facts.step.stage in (Stage.asking, Stage.refused)
-    return not begun and why_spent(facts.turn, arguments["limits"], arguments["now"]) is not None
+    return not begun and why_spent(facts.turn, at.limits, at.now) is not None
 
 
-def turn_goes_on(facts: Facts, arguments: Arguments) -> bool:
+def turn_goes_on(facts: Facts, occurrence: Occurrence, at: Circumstances) -> bool:
     """After the compaction the model is asked again: it must go on from results, or is given the summary once."""
-    if facts.compaction.need is Need.requested or turn_over(facts, arguments):
+    if facts.compaction.need is Need.requested or turn_over(facts, occurrence, at):
         return False
     if facts.history.tail is Tail.awaits_answer or facts.step.stage is Stage.refused:
         return True
-    limits = arguments["limits"]
-    folded = "summary" in arguments
+    limits, folded = at.limits, isinstance(occurrence, Compacted)
     return folded and limits.after_final_step == "continue" and facts.turn.reentries < limits.max_reentries
 
 
-def call_is_due(facts: Facts, arguments: Arguments) -> bool:
+def call_is_due(facts: Facts, occurrence: Occurrence, at: Circumstances) -> bool:
     """The deadline of an open client call has passed."""
-    return any(call.is_due(arguments["now"]) for call in facts.calls)
+    return any(call.is_due(at.now) for call in facts.calls)
 
 
-def every_call_is_due(facts: Facts, arguments: Arguments) -> bool:
+def every_call_is_due(facts: Facts, occurrence: Occurrence, at: Circumstances) -> bool:
     """No call stays open once the due ones are answered."""
-    return all(call.is_due(arguments["now"]) for call in facts.open_calls)
+    return all(call.is_due(at.now) for call in facts.open_calls)
 
 
-def promise_broken(facts: Facts, arguments: Arguments) -> bool:
+def promise_broken(facts: Facts, occurrence: Occurrence, at: Circumstances) -> bool:
     """The stored facts break the promise of their state."""
     return bool(broken_promises(facts))

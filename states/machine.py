@@ -10,16 +10,16 @@ from typing import Any, Final
 from transitions import EventData, Machine, Transition
 from transitions.core import Condition
 
-from turnwise.states.arguments import Arguments
 from turnwise.states.facts import Facts
-from turnwise.states.names import NEW, UNKNOWN, ChatState, Trigger
+from turnwise.states.names import NEW, UNKNOWN, ChatState
 from turnwise.states.table import TABLE, Row
+from turnwise.states.triggers import Circumstances, Occurrence
 
 
-def judge(source: str, trigger: Trigger, facts: Facts, arguments: Arguments) -> Row | None:
-    """Return the row that matches, or `None`. The table must have rows for `trigger` in `source`."""
+def judge(source: str, facts: Facts, occurrence: Occurrence, at: Circumstances) -> Row | None:
+    """Return the row that matches, or `None`. The table must have rows for the trigger in `source`."""
     slot = _Slot(source)
-    _MACHINE.events[trigger].trigger(slot, facts, arguments)
+    _MACHINE.events[occurrence.trigger].trigger(slot, facts, occurrence, at)
     return slot.row
 
 
@@ -34,7 +34,7 @@ class _Slot:
 
 
 class _Guard(Condition):
-    """Asks a guard about the facts and arguments, instead of about the event."""
+    """Asks a guard about the facts and what happens, instead of about the event."""
 
     def check(self, event_data: EventData) -> bool:
         return bool(self.func(*event_data.args) is self.target)  # type: ignore[operator] # never a name

@@ -28,7 +28,10 @@ class ChatState(StrEnum):
 
 
 class Trigger(StrEnum):
-    """What can happen to a chat. Requests are verbs, things that came to pass are past tense."""
+    """What can happen to a chat. Requests are verbs, things that came to pass are past tense.
+
+    `triggers` says of each what it brings along and who may fire it.
+    """
 
     create = "create"
     send_message = "send_message"
@@ -155,6 +158,9 @@ NEW: Final = "new"
 
 UNKNOWN: Final = "unknown"
 """The source of `repaired` for a stored state that the table does not declare."""
+
+Party = Literal["client", "lease holder", "clock", "administrator"]
+"""Who fires triggers."""
 
 WhenBusy = Literal["queue", "interrupt", "reject"]
 """What `send_message` does while a chat works."""

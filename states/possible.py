@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Any, Final
 
 from turnwise.states import guards as g
-from turnwise.states.arguments import Arguments
 from turnwise.states.facts import Facts
 from turnwise.states.names import Trigger
-from turnwise.states.refusals import REFUSALS, refuse_archived
 from turnwise.states.table import Guard, Row, rows_of, triggers_in
+from turnwise.states.triggers import OCCURRENCES
 
 
 def possible_triggers(place: str, facts: Facts) -> tuple[Trigger, ...]:
@@ -18,9 +17,13 @@ def possible_triggers(place: str, facts: Facts) -> tuple[Trigger, ...]:
     return tuple(
         trigger
         for trigger in triggers_in(place)
-        if not (facts.archived and refuse_archived in REFUSALS[trigger])
-        and any(_may_match(row, facts) for row in rows_of(trigger, place))
+        if not is_shut_to(trigger, facts) and any(_may_match(row, facts) for row in rows_of(trigger, place))
     )
+
+
+def is_shut_to(trigger: Trigger, facts: Facts) -> bool:
+    """Return whether the chat is archived, and an archived chat does not accept the trigger."""
+    return facts.archived and not OCCURRENCES[trigger].while_archived
 
 
 def _anything(facts: Facts) -> bool:  # noqa: ARG001 - a question about facts like the others
@@ -28,19 +31,20 @@ def _anything(facts: Facts) -> bool:  # noqa: ARG001 - a question about facts li
 
 
 def _call_to_start(facts: Facts) -> bool:
-    return any(g.call_may_start(facts, {"call_id": call.call_id}) for call in facts.calls)
+    return any(call.may_start for call in facts.calls)
 
 
 def _call_to_answer(facts: Facts) -> bool:
-    return g.local_calls_open(facts, {})
+    return facts.calls.open_local > 0
 
 
 def _call_with_a_deadline(facts: Facts) -> bool:
     return any(call.deadline is not None for call in facts.open_calls)
 
 
-_COULD_HOLD: Final[Mapping[Guard, Callable[[Facts], bool]]] = {
+_COULD_HOLD: Final[Mapping[Guard[Any], Callable[[Facts], bool]]] = {
     g.wants_interrupt: _anything,
+    g.prompt_too_long: _anything,
     g.has_local_calls: _anything,
     g.has_client_calls: _anything,
     g.compaction_due: _anything,
@@ -55,15 +59,15 @@ _COULD_HOLD: Final[Mapping[Guard, Callable[[Facts], bool]]] = {
 
 For some they do not, too. Every other guard asks about the facts alone.
 """
-_NOTHING: Final[Arguments] = {}
+_NOTHING: Final[Any] = None
 
 
 def _may_match(row: Row, facts: Facts) -> bool:
     return all(_could_hold(guard, facts) for guard in row.when) and not any(
-        guard(facts, _NOTHING) for guard in row.unless if guard not in _COULD_HOLD
+        guard(facts, _NOTHING, _NOTHING) for guard in row.unless if guard not in _COULD_HOLD
     )
 
 
-def _could_hold(guard: Guard, facts: Facts) -> bool:
+def _could_hold(guard: Guard[Any], facts: Facts) -> bool:
     could = _COULD_HOLD.get(guard)
-    return guard(facts, _NOTHING) if could is None else could(facts)
+    return guard(facts, _NOTHING, _NOTHING) if could is None else could(facts)

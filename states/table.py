@@ -10,17 +10,19 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from turnwise.states import guards as g
+from turnwise.states import triggers as t
 from turnwise.states import writes as w
-from turnwise.states.arguments import Arguments
 from turnwise.states.draft import Draft
 from turnwise.states.facts import Facts
 from turnwise.states.names import NEW, UNKNOWN, ChatState, Trigger
+from turnwise.states.triggers import Circumstances, Occurrence
 
-Guard = Callable[[Facts, Arguments], bool]
-WriteFunction = Callable[[Draft], None]
+_Kind = TypeVar("_Kind", bound=Occurrence)
+Guard = Callable[[Facts, _Kind, Circumstances], bool]
+WriteFunction = Callable[[Draft[_Kind]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,16 +32,16 @@ class Row:
     trigger: Trigger
     source: str
     target: ChatState
-    when: tuple[Guard, ...] = ()
-    unless: tuple[Guard, ...] = ()
-    writes: tuple[WriteFunction, ...] = ()
+    when: tuple[Guard[Any], ...] = ()
+    unless: tuple[Guard[Any], ...] = ()
+    writes: tuple[WriteFunction[Any], ...] = ()
 
     def excludes(self, other: Row) -> bool:
         """Whether no facts can match both rows."""
         return bool(set(self.when) & set(other.unless) or set(other.when) & set(self.unless))
 
 
-T, S = Trigger, ChatState
+S = ChatState
 
 BUSY: Final = (S.pending, S.streaming, S.executing_tools, S.compacting, S.requires_action)
 """Where a message finds the chat at work (`interrupted` is too, while unsettled)."""
@@ -51,10 +53,23 @@ _REST: Final = (S.waiting, S.requires_action, S.error)
 """Where a chat rests whatever its facts (`interrupted` is a rest too, once settled)."""
 
 
+def _on(
+    kind: type[_Kind],
+    source: str,
+    target: ChatState,
+    *,
+    when: tuple[Guard[_Kind], ...] = (),
+    unless: tuple[Guard[_Kind], ...] = (),
+    writes: tuple[WriteFunction[_Kind], ...] = (),
+) -> Row:
+    """Return a row whose guards and writes know what its trigger brings along."""
+    return Row(kind.trigger, source, target, when, unless, writes)
+
+
 def _stay(
-    trigger: Trigger, sources: Iterable[ChatState], write: WriteFunction, *, when: tuple[Guard, ...] = ()
+    kind: type[_Kind], sources: Iterable[ChatState], write: WriteFunction[_Kind], *, when: tuple[Guard[_Kind], ...] = ()
 ) -> tuple[Row, ...]:
-    return tuple(Row(trigger, source, source, when=when, writes=(write,)) for source in sources)
+    return tuple(_on(kind, source, source, when=when, writes=(write,)) for source in sources)
 
 
 # fmt: off
@@ -67,119 +82,119 @@ _FAIL    = (w.commit_partial, w.close_open_calls, w.set_error, w.finish_turn)
 _REPAIR  = (w.commit_partial, w.close_open_calls, w.restore_promises, w.set_error, w.finish_turn)
 
 _CLIENT = (
-    Row(T.create, NEW, S.waiting, writes=(w.insert_chat,)),
+    _on(t.Create, NEW, S.waiting, writes=(w.insert_chat,)),
 
-    Row(T.send_message, S.waiting,     S.pending,     writes=_BEGIN),
-    Row(T.send_message, S.error,       S.pending,     unless=(g.queue_waits,), writes=(w.clear_error, *_BEGIN)),
-    Row(T.send_message, S.error,       S.pending,     when=(g.queue_waits,), writes=(w.clear_error, w.enqueue_last, w.take_queue_head)),
-    Row(T.send_message, S.interrupted, S.pending,     when=(g.settled,), unless=(g.queue_waits,), writes=_BEGIN),
-    Row(T.send_message, S.interrupted, S.pending,     when=(g.settled, g.queue_waits), writes=(w.enqueue_last, w.take_queue_head)),
-    Row(T.send_message, S.interrupted, S.interrupted, unless=(g.settled, g.wants_interrupt), writes=(w.enqueue_last,)),
-    Row(T.send_message, S.interrupted, S.interrupted, when=(g.wants_interrupt,), unless=(g.settled,), writes=(w.enqueue_first, w.promote_when_settled)),
-    *(Row(T.send_message, at, at,            unless=(g.wants_interrupt,), writes=(w.enqueue_last,)) for at in BUSY),
-    *(Row(T.send_message, at, S.interrupted, when=(g.wants_interrupt,), writes=(w.enqueue_first, w.note_interrupt, w.promote_when_settled)) for at in BUSY),
+    _on(t.SendMessage, S.waiting,     S.pending,     writes=_BEGIN),
+    _on(t.SendMessage, S.error,       S.pending,     unless=(g.queue_waits,), writes=(w.clear_error, *_BEGIN)),
+    _on(t.SendMessage, S.error,       S.pending,     when=(g.queue_waits,), writes=(w.clear_error, w.enqueue_last, w.take_queue_head)),
+    _on(t.SendMessage, S.interrupted, S.pending,     when=(g.settled,), unless=(g.queue_waits,), writes=_BEGIN),
+    _on(t.SendMessage, S.interrupted, S.pending,     when=(g.settled, g.queue_waits), writes=(w.enqueue_last, w.take_queue_head)),
+    _on(t.SendMessage, S.interrupted, S.interrupted, unless=(g.settled, g.wants_interrupt), writes=(w.enqueue_last,)),
+    _on(t.SendMessage, S.interrupted, S.interrupted, when=(g.wants_interrupt,), unless=(g.settled,), writes=(w.enqueue_first, w.promote_when_settled)),
+    *(_on(t.SendMessage, at, at,            unless=(g.wants_interrupt,), writes=(w.enqueue_last,)) for at in BUSY),
+    *(_on(t.SendMessage, at, S.interrupted, when=(g.wants_interrupt,), writes=(w.enqueue_first, w.note_interrupt, w.promote_when_settled)) for at in BUSY),
 
-    Row(T.submit_tool_results, S.requires_action, S.pending, writes=(w.record_results,)),
+    _on(t.SubmitToolResults, S.requires_action, S.pending, writes=(w.record_results,)),
 
-    *(Row(T.interrupt, at, S.interrupted, writes=(w.note_interrupt,)) for at in BUSY),
+    *(_on(t.Interrupt, at, S.interrupted, writes=(w.note_interrupt,)) for at in BUSY),
 
-    Row(T.resume, S.interrupted, S.pending, when=(g.settled, g.queue_waits), writes=(w.take_queue_head,)),
-    Row(T.resume, S.interrupted, S.pending, when=(g.settled, g.history_unfinished), unless=(g.queue_waits,), writes=(w.reopen_turn,)),
-    Row(T.resume, S.waiting,     S.pending, when=(g.history_unfinished,), writes=(w.reopen_turn,)),
-    Row(T.resume, S.error,       S.pending, when=(g.queue_waits,), writes=(w.clear_error, w.take_queue_head)),
-    Row(T.resume, S.error,       S.pending, when=(g.history_unfinished,), unless=(g.queue_waits,), writes=(w.clear_error, w.reopen_turn)),
+    _on(t.Resume, S.interrupted, S.pending, when=(g.settled, g.queue_waits), writes=(w.take_queue_head,)),
+    _on(t.Resume, S.interrupted, S.pending, when=(g.settled, g.history_unfinished), unless=(g.queue_waits,), writes=(w.reopen_turn,)),
+    _on(t.Resume, S.waiting,     S.pending, when=(g.history_unfinished,), writes=(w.reopen_turn,)),
+    _on(t.Resume, S.error,       S.pending, when=(g.queue_waits,), writes=(w.clear_error, w.take_queue_head)),
+    _on(t.Resume, S.error,       S.pending, when=(g.history_unfinished,), unless=(g.queue_waits,), writes=(w.clear_error, w.reopen_turn)),
 
-    *(Row(T.edit_message, at,      S.pending, writes=_REWRITE) for at in (S.waiting, *BUSY, S.error)),
-    Row(T.edit_message, S.interrupted, S.pending, when=(g.settled,), writes=_REWRITE),
+    *(_on(t.EditMessage, at,      S.pending, writes=_REWRITE) for at in (S.waiting, *BUSY, S.error)),
+    _on(t.EditMessage, S.interrupted, S.pending, when=(g.settled,), writes=_REWRITE),
 
-    Row(T.request_compaction, S.waiting,     S.pending, when=(g.something_to_compact,), writes=(w.order_compaction,)),
-    Row(T.request_compaction, S.error,       S.pending, when=(g.something_to_compact,), unless=(g.queue_waits,), writes=(w.clear_error, w.order_compaction)),
-    Row(T.request_compaction, S.interrupted, S.pending, when=(g.settled, g.something_to_compact), unless=(g.queue_waits,), writes=(w.order_compaction,)),
+    _on(t.RequestCompaction, S.waiting,     S.pending, when=(g.something_to_compact,), writes=(w.order_compaction,)),
+    _on(t.RequestCompaction, S.error,       S.pending, when=(g.something_to_compact,), unless=(g.queue_waits,), writes=(w.clear_error, w.order_compaction)),
+    _on(t.RequestCompaction, S.interrupted, S.pending, when=(g.settled, g.something_to_compact), unless=(g.queue_waits,), writes=(w.order_compaction,)),
 
-    Row(T.clear_context, S.waiting,     S.waiting, writes=(w.insert_clear_boundary,)),
-    Row(T.clear_context, S.error,       S.waiting, unless=(g.queue_waits,), writes=(w.clear_error, w.insert_clear_boundary)),
-    Row(T.clear_context, S.interrupted, S.waiting, when=(g.settled,), unless=(g.queue_waits,), writes=(w.insert_clear_boundary,)),
+    _on(t.ClearContext, S.waiting,     S.waiting, writes=(w.insert_clear_boundary,)),
+    _on(t.ClearContext, S.error,       S.waiting, unless=(g.queue_waits,), writes=(w.clear_error, w.insert_clear_boundary)),
+    _on(t.ClearContext, S.interrupted, S.waiting, when=(g.settled,), unless=(g.queue_waits,), writes=(w.insert_clear_boundary,)),
 
-    *_stay(T.edit_queued,   _QUEUED, w.change_queued, when=(g.queue_waits,)),
-    *_stay(T.delete_queued, _QUEUED, w.remove_queued, when=(g.queue_waits,)),
-    *(Row(T.promote_queued, at,        S.interrupted, when=(g.queue_waits,), writes=(w.move_to_head, w.note_interrupt, w.promote_when_settled)) for at in BUSY),
-    Row(T.promote_queued, S.interrupted, S.interrupted, when=(g.queue_waits,), unless=(g.settled,), writes=(w.move_to_head, w.promote_when_settled)),
-    Row(T.promote_queued, S.interrupted, S.pending,     when=(g.queue_waits, g.settled), writes=(w.move_to_head, w.take_queue_head)),
-    Row(T.promote_queued, S.error,       S.pending,     when=(g.queue_waits,), writes=(w.clear_error, w.move_to_head, w.take_queue_head)),
+    *_stay(t.EditQueued,   _QUEUED, w.change_queued, when=(g.queue_waits,)),
+    *_stay(t.DeleteQueued, _QUEUED, w.remove_queued, when=(g.queue_waits,)),
+    *(_on(t.PromoteQueued, at,        S.interrupted, when=(g.queue_waits,), writes=(w.move_to_head, w.note_interrupt, w.promote_when_settled)) for at in BUSY),
+    _on(t.PromoteQueued, S.interrupted, S.interrupted, when=(g.queue_waits,), unless=(g.settled,), writes=(w.move_to_head, w.promote_when_settled)),
+    _on(t.PromoteQueued, S.interrupted, S.pending,     when=(g.queue_waits, g.settled), writes=(w.move_to_head, w.take_queue_head)),
+    _on(t.PromoteQueued, S.error,       S.pending,     when=(g.queue_waits,), writes=(w.clear_error, w.move_to_head, w.take_queue_head)),
 )
 
 
-def _after_compaction(trigger: Trigger, outcome: WriteFunction, *, unless: tuple[Guard, ...] = ()) -> tuple[Row, ...]:
+def _after_compaction(kind: type[_Kind], outcome: WriteFunction[_Kind], *, unless: tuple[Guard[_Kind], ...] = ()) -> tuple[Row, ...]:
     return (
-        Row(trigger, S.compacting, S.requires_action, when=(g.client_calls_open,), unless=unless, writes=(outcome, w.ask_client)),
-        Row(trigger, S.compacting, S.streaming,       when=(g.turn_goes_on,), unless=(*unless, g.client_calls_open), writes=(outcome, w.begin_step)),
-        Row(trigger, S.compacting, S.pending,         when=(g.queue_waits,), unless=(*unless, g.client_calls_open, g.turn_goes_on), writes=(outcome, *_FINISH, w.take_queue_head)),
-        Row(trigger, S.compacting, S.waiting,         unless=(*unless, g.client_calls_open, g.turn_goes_on, g.queue_waits), writes=(outcome, *_FINISH)),
+        _on(kind, S.compacting, S.requires_action, when=(g.client_calls_open,), unless=unless, writes=(outcome, w.ask_client)),
+        _on(kind, S.compacting, S.streaming,       when=(g.turn_goes_on,), unless=(*unless, g.client_calls_open), writes=(outcome, w.begin_step)),
+        _on(kind, S.compacting, S.pending,         when=(g.queue_waits,), unless=(*unless, g.client_calls_open, g.turn_goes_on), writes=(outcome, *_FINISH, w.take_queue_head)),
+        _on(kind, S.compacting, S.waiting,         unless=(*unless, g.client_calls_open, g.turn_goes_on, g.queue_waits), writes=(outcome, *_FINISH)),
     )
 
 
 _HOLDER = (
-    Row(T.claimed, S.pending, S.executing_tools, when=(g.tools_unfinished,), writes=(w.grant_lease,)),
-    Row(T.claimed, S.pending, S.compacting,      when=(g.compaction_due,), unless=(g.tools_unfinished,), writes=(w.grant_lease,)),
-    Row(T.claimed, S.pending, S.requires_action, when=(g.client_calls_open,), unless=(g.tools_unfinished, g.compaction_due), writes=(w.ask_client,)),
-    Row(T.claimed, S.pending, S.pending,         when=(g.turn_over, g.queue_waits), unless=(g.tools_unfinished, g.compaction_due, g.client_calls_open), writes=(*_FINISH, w.take_queue_head)),
-    Row(T.claimed, S.pending, S.waiting,         when=(g.turn_over,), unless=(g.tools_unfinished, g.compaction_due, g.client_calls_open, g.queue_waits), writes=_FINISH),
-    Row(T.claimed, S.pending, S.streaming,       unless=(g.tools_unfinished, g.compaction_due, g.client_calls_open, g.turn_over), writes=(w.grant_lease, w.begin_step)),
-    Row(T.claimed, S.interrupted, S.interrupted, when=(g.unleased,), unless=(g.settled,), writes=(w.grant_lease,)),
+    _on(t.Claimed, S.pending, S.executing_tools, when=(g.tools_unfinished,), writes=(w.grant_lease,)),
+    _on(t.Claimed, S.pending, S.compacting,      when=(g.compaction_due,), unless=(g.tools_unfinished,), writes=(w.grant_lease,)),
+    _on(t.Claimed, S.pending, S.requires_action, when=(g.client_calls_open,), unless=(g.tools_unfinished, g.compaction_due), writes=(w.ask_client,)),
+    _on(t.Claimed, S.pending, S.pending,         when=(g.turn_over, g.queue_waits), unless=(g.tools_unfinished, g.compaction_due, g.client_calls_open), writes=(*_FINISH, w.take_queue_head)),
+    _on(t.Claimed, S.pending, S.waiting,         when=(g.turn_over,), unless=(g.tools_unfinished, g.compaction_due, g.client_calls_open, g.queue_waits), writes=_FINISH),
+    _on(t.Claimed, S.pending, S.streaming,       unless=(g.tools_unfinished, g.compaction_due, g.client_calls_open, g.turn_over), writes=(w.grant_lease, w.begin_step)),
+    _on(t.Claimed, S.interrupted, S.interrupted, when=(g.unleased,), unless=(g.settled,), writes=(w.grant_lease,)),
 
-    *_stay(T.attempt_started,   (S.streaming, S.compacting), w.start_attempt),
-    *_stay(T.attempt_discarded, (S.compacting,), w.discard_attempt),
-    Row(T.attempt_discarded, S.streaming, S.streaming,  unless=(g.prompt_too_long,), writes=(w.discard_attempt,)),
-    Row(T.attempt_discarded, S.streaming, S.compacting, when=(g.prompt_too_long, g.room_can_be_made), writes=(w.take_back_attempt, w.order_room)),
+    *_stay(t.AttemptStarted,   (S.streaming, S.compacting), w.start_attempt),
+    *_stay(t.AttemptDiscarded, (S.compacting,), w.discard_attempt),
+    _on(t.AttemptDiscarded, S.streaming, S.streaming,  unless=(g.prompt_too_long,), writes=(w.discard_attempt,)),
+    _on(t.AttemptDiscarded, S.streaming, S.compacting, when=(g.prompt_too_long, g.room_can_be_made), writes=(w.take_back_attempt, w.order_room)),
 
-    Row(T.step_finished, S.streaming, S.executing_tools, when=(g.has_local_calls,), writes=_COMMIT),
-    Row(T.step_finished, S.streaming, S.compacting,      when=(g.compaction_due,), unless=(g.has_local_calls,), writes=_COMMIT),
-    Row(T.step_finished, S.streaming, S.requires_action, when=(g.has_client_calls,), unless=(g.has_local_calls, g.compaction_due), writes=(*_COMMIT, w.ask_client)),
-    Row(T.step_finished, S.streaming, S.pending,         when=(g.queue_waits,), unless=(g.has_local_calls, g.compaction_due, g.has_client_calls), writes=(*_COMMIT, w.finish_turn, w.take_queue_head)),
-    Row(T.step_finished, S.streaming, S.waiting,         unless=(g.has_local_calls, g.compaction_due, g.has_client_calls, g.queue_waits), writes=(*_COMMIT, w.finish_turn)),
+    _on(t.StepFinished, S.streaming, S.executing_tools, when=(g.has_local_calls,), writes=_COMMIT),
+    _on(t.StepFinished, S.streaming, S.compacting,      when=(g.compaction_due,), unless=(g.has_local_calls,), writes=_COMMIT),
+    _on(t.StepFinished, S.streaming, S.requires_action, when=(g.has_client_calls,), unless=(g.has_local_calls, g.compaction_due), writes=(*_COMMIT, w.ask_client)),
+    _on(t.StepFinished, S.streaming, S.pending,         when=(g.queue_waits,), unless=(g.has_local_calls, g.compaction_due, g.has_client_calls), writes=(*_COMMIT, w.finish_turn, w.take_queue_head)),
+    _on(t.StepFinished, S.streaming, S.waiting,         unless=(g.has_local_calls, g.compaction_due, g.has_client_calls, g.queue_waits), writes=(*_COMMIT, w.finish_turn)),
 
-    *_stay(T.call_started,  (S.executing_tools,), w.start_call,  when=(g.call_may_start,)),
-    *_stay(T.call_finished, (S.executing_tools,), w.finish_call, when=(g.call_lacks_result,)),
+    *_stay(t.CallStarted,  (S.executing_tools,), w.start_call,  when=(g.call_may_start,)),
+    *_stay(t.CallFinished, (S.executing_tools,), w.finish_call, when=(g.call_lacks_result,)),
 
-    Row(T.tools_finished, S.executing_tools, S.compacting,      when=(g.compaction_due,), unless=(g.local_calls_open,), writes=(w.conclude_tools,)),
-    Row(T.tools_finished, S.executing_tools, S.requires_action, when=(g.client_calls_open,), unless=(g.local_calls_open, g.compaction_due), writes=(w.conclude_tools, w.ask_client)),
-    Row(T.tools_finished, S.executing_tools, S.pending,         when=(g.turn_over, g.queue_waits), unless=(g.local_calls_open, g.compaction_due, g.client_calls_open), writes=(w.conclude_tools, *_FINISH, w.take_queue_head)),
-    Row(T.tools_finished, S.executing_tools, S.waiting,         when=(g.turn_over,), unless=(g.local_calls_open, g.compaction_due, g.client_calls_open, g.queue_waits), writes=(w.conclude_tools, *_FINISH)),
-    Row(T.tools_finished, S.executing_tools, S.streaming,       unless=(g.local_calls_open, g.compaction_due, g.client_calls_open, g.turn_over), writes=(w.conclude_tools, w.begin_step)),
+    _on(t.ToolsFinished, S.executing_tools, S.compacting,      when=(g.compaction_due,), unless=(g.local_calls_open,), writes=(w.conclude_tools,)),
+    _on(t.ToolsFinished, S.executing_tools, S.requires_action, when=(g.client_calls_open,), unless=(g.local_calls_open, g.compaction_due), writes=(w.conclude_tools, w.ask_client)),
+    _on(t.ToolsFinished, S.executing_tools, S.pending,         when=(g.turn_over, g.queue_waits), unless=(g.local_calls_open, g.compaction_due, g.client_calls_open), writes=(w.conclude_tools, *_FINISH, w.take_queue_head)),
+    _on(t.ToolsFinished, S.executing_tools, S.waiting,         when=(g.turn_over,), unless=(g.local_calls_open, g.compaction_due, g.client_calls_open, g.queue_waits), writes=(w.conclude_tools, *_FINISH)),
+    _on(t.ToolsFinished, S.executing_tools, S.streaming,       unless=(g.local_calls_open, g.compaction_due, g.client_calls_open, g.turn_over), writes=(w.conclude_tools, w.begin_step)),
 
-    *_after_compaction(T.compacted, w.commit_boundary),
-    *_after_compaction(T.compaction_failed, w.note_compaction_failure, unless=(g.prompt_refused,)),
-    Row(T.compaction_failed, S.compacting, S.error, when=(g.prompt_refused,), writes=(w.note_compaction_failure, w.set_overflow, w.finish_turn)),
+    *_after_compaction(t.Compacted, w.commit_boundary),
+    *_after_compaction(t.CompactionFailed, w.note_compaction_failure, unless=(g.prompt_refused,)),
+    _on(t.CompactionFailed, S.compacting, S.error, when=(g.prompt_refused,), writes=(w.note_compaction_failure, w.set_overflow, w.finish_turn)),
 
-    Row(T.settled, S.interrupted, S.pending,     when=(g.promotion_waits,), unless=(g.settled,), writes=(*_SETTLE, w.take_queue_head)),
-    Row(T.settled, S.interrupted, S.interrupted, unless=(g.settled, g.promotion_waits), writes=_SETTLE),
+    _on(t.Settled, S.interrupted, S.pending,     when=(g.promotion_waits,), unless=(g.settled,), writes=(*_SETTLE, w.take_queue_head)),
+    _on(t.Settled, S.interrupted, S.interrupted, unless=(g.settled, g.promotion_waits), writes=_SETTLE),
 
-    *(Row(T.released, at, S.pending, writes=(w.give_up_started_calls,)) for at in (S.streaming, S.executing_tools, S.compacting)),
-    Row(T.released, S.interrupted, S.interrupted, unless=(g.settled, g.unleased), writes=(w.drop_lease,)),
+    *(_on(t.Released, at, S.pending, writes=(w.give_up_started_calls,)) for at in (S.streaming, S.executing_tools, S.compacting)),
+    _on(t.Released, S.interrupted, S.interrupted, unless=(g.settled, g.unleased), writes=(w.drop_lease,)),
 
-    *(Row(T.failed, at, S.error, writes=_FAIL) for at in (S.pending, S.streaming, S.executing_tools, S.compacting)),
-    Row(T.failed, S.interrupted, S.error, unless=(g.settled,), writes=_FAIL),
+    *(_on(t.Failed, at, S.error, writes=_FAIL) for at in (S.pending, S.streaming, S.executing_tools, S.compacting)),
+    _on(t.Failed, S.interrupted, S.error, unless=(g.settled,), writes=_FAIL),
 )
 
 _CLOCK = (
-    *(Row(T.lease_expired, at, S.pending, writes=(w.give_up_started_calls,)) for at in (S.streaming, S.executing_tools, S.compacting)),
-    Row(T.lease_expired, S.interrupted, S.interrupted, unless=(g.settled, g.unleased), writes=(w.drop_lease,)),
+    *(_on(t.LeaseExpired, at, S.pending, writes=(w.give_up_started_calls,)) for at in (S.streaming, S.executing_tools, S.compacting)),
+    _on(t.LeaseExpired, S.interrupted, S.interrupted, unless=(g.settled, g.unleased), writes=(w.drop_lease,)),
 
-    Row(T.deadline_passed, S.requires_action, S.pending,         when=(g.call_is_due, g.every_call_is_due), writes=(w.time_out_due_calls,)),
-    Row(T.deadline_passed, S.requires_action, S.requires_action, when=(g.call_is_due,), unless=(g.every_call_is_due,), writes=(w.time_out_due_calls,)),
+    _on(t.DeadlinePassed, S.requires_action, S.pending,         when=(g.call_is_due, g.every_call_is_due), writes=(w.time_out_due_calls,)),
+    _on(t.DeadlinePassed, S.requires_action, S.requires_action, when=(g.call_is_due,), unless=(g.every_call_is_due,), writes=(w.time_out_due_calls,)),
 
-    Row(T.repaired, UNKNOWN, S.error, writes=_REPAIR),
-    *(Row(T.repaired, at, S.error, when=(g.promise_broken,), writes=_REPAIR) for at in S),
+    _on(t.Repaired, UNKNOWN, S.error, writes=_REPAIR),
+    *(_on(t.Repaired, at, S.error, when=(g.promise_broken,), writes=_REPAIR) for at in S),
 )
 
 _ADMINISTRATION = (
-    *_stay(T.archived,   _REST,            w.mark_archived),
-    *_stay(T.archived,   (S.interrupted,), w.mark_archived, when=(g.settled,)),
-    *_stay(T.unarchived, _REST,            w.unmark_archived),
-    *_stay(T.unarchived, (S.interrupted,), w.unmark_archived, when=(g.settled,)),
-    *_stay(T.renamed,          S, w.change_title),
-    *_stay(T.metadata_changed, S, w.change_metadata),
-    *_stay(T.message_erased,   S, w.erase_content),
+    *_stay(t.Archived,   _REST,            w.mark_archived),
+    *_stay(t.Archived,   (S.interrupted,), w.mark_archived, when=(g.settled,)),
+    *_stay(t.Unarchived, _REST,            w.unmark_archived),
+    *_stay(t.Unarchived, (S.interrupted,), w.unmark_archived, when=(g.settled,)),
+    *_stay(t.Renamed,          S, w.change_title),
+    *_stay(t.MetadataChanged, S, w.change_metadata),
+    *_stay(t.MessageErased,   S, w.erase_content),
 )
 # fmt: on
 

@@ -20,7 +20,8 @@ from turnwise.states.errors import ChatNotFound, IllegalTransition, StoreError
 from turnwise.states.events import PartEvent
 from turnwise.states.facts import Facts
 from turnwise.states.messages import TextPart
-from turnwise.states.names import ChatState, Trigger
+from turnwise.states.names import ChatState
+from turnwise.states.triggers import CallStarted, EditQueued, Interrupt, Renamed, Settled
 
 
 class ChangingConformance:
@@ -34,7 +35,7 @@ class ChangingConformance:
             plans.start(),
             plans.reply("I look.", local=["a", "b"], client=["c"]),
             plans.send("and then?"),
-            plans.move(Trigger.call_started, call_id="a"),
+            plans.move(CallStarted(token=plans.HOLDER, call_id="a")),
             plans.finish("b"),
             plans.finish("a"),
             plans.tools_finished(),
@@ -43,8 +44,8 @@ class ChangingConformance:
             plans.start(),
             plans.reply("Seen.", tokens=90),
             plans.compact("They looked."),
-            plans.move(Trigger.interrupt, reason="enough"),
-            plans.move(Trigger.settled),
+            plans.move(Interrupt(), reason="enough"),
+            plans.move(Settled(token=plans.HOLDER)),
         ]
         committed = await store.create("chat", plans.plan(plans.create("owner")))
         for move in life:
@@ -56,7 +57,7 @@ class ChangingConformance:
 
     async def test_calls_of_a_turn_that_is_over_do_not_come_back(self, store: ChatStore) -> None:
         """A new turn starts without calls, although no new step has begun."""
-        stopped = (plans.move(Trigger.interrupt), plans.move(Trigger.settled), plans.send("again"))
+        stopped = (plans.move(Interrupt()), plans.move(Settled(token=plans.HOLDER)), plans.send("again"))
         committed = await plans.created(
             store, "chat", plans.send("look"), plans.claim(), plans.start(), plans.reply("", client=["c"]), *stopped
         )
@@ -72,7 +73,7 @@ class ChangingConformance:
             await store.change("chat", plans.plan(plans.reply("so"), plans.claim(), plans.start()))
         await store.change("chat", plans.plan(plans.send("four")))
         head = (await store.facts("chat")).queue[0]
-        edit = plans.move(Trigger.edit_queued, queued_id=head.id, parts=(TextPart(text="3"),))
+        edit = plans.move(EditQueued(queued_id=head.id, parts=(TextPart(text="3"),)))
         committed = await store.change("chat", plans.plan(edit))
         assert [queued.text for queued in (await store.facts("chat")).queue] == ["3", "four"]
         assert (await store.facts("chat")).queue == committed.facts.queue
@@ -150,7 +151,7 @@ class ChangingConformance:
         await plans.created(store, "chat", *plans.turn("hello", "hi", tokens=90), plans.compact("Greetings."))
 
         def again(facts: Facts, now: datetime) -> Sequence[Decision]:
-            decision = plans.move(Trigger.renamed, title="again")(facts, now)
+            decision = plans.move(Renamed(title="again"))(facts, now)
             boundary = InsertBoundary("compaction", facts.compaction.step, facts.history.length + 1, ())
             return [dataclasses.replace(decision, writes=(*decision.writes, boundary))]
 
@@ -162,7 +163,7 @@ class ChangingConformance:
         versions: list[int] = []
 
         async def rename(title: str) -> None:
-            committed = await store.change("chat", plans.plan(plans.move(Trigger.renamed, title=title)))
+            committed = await store.change("chat", plans.plan(plans.move(Renamed(title=title))))
             versions.append(committed.facts.version)
 
         async with anyio.create_task_group() as tasks:
@@ -186,7 +187,7 @@ class ChangingConformance:
 
         async with anyio.create_task_group() as tasks:
             for number in range(10):
-                tasks.start_soon(change, "good", plans.move(Trigger.renamed, title=str(number)))
+                tasks.start_soon(change, "good", plans.move(Renamed(title=str(number))))
                 tasks.start_soon(change, "bad", plans.send("hello", client_id="c1"))
         assert {error.client_id for error in failures} == {"c1"}
         assert len(failures) == 10  # noqa: PLR2004 - one for each
@@ -199,12 +200,12 @@ class ChangingConformance:
         for rounds in range(1, 8):
             async with anyio.create_task_group() as tasks:
                 for number in range(5):
-                    title = plans.move(Trigger.renamed, title=str(number))
+                    title = plans.move(Renamed(title=str(number)))
                     tasks.start_soon(store.change, "chat", plans.plan(title, title))
                 for _ in range(rounds):
                     await anyio.lowlevel.checkpoint()
                 tasks.cancel_scope.cancel()
-        committed = await store.change("chat", plans.plan(plans.move(Trigger.renamed, title="last")))
+        committed = await store.change("chat", plans.plan(plans.move(Renamed(title="last"))))
         records = await store.audit("chat")
         assert committed.facts.version == len(records)
         assert len(records) % 2 == 0

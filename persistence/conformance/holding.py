@@ -17,12 +17,13 @@ from turnwise.states.decide import Decision
 from turnwise.states.errors import StaleLease, StoreError
 from turnwise.states.events import ErrorInfo
 from turnwise.states.facts import Facts
-from turnwise.states.names import ChatState, Trigger
+from turnwise.states.names import ChatState
+from turnwise.states.triggers import Archived, DeadlinePassed, Interrupt, LeaseExpired, Renamed, Repaired, Settled
 
 
 async def _stray(store: ChatStore, chat_id: str) -> None:
     def lose(facts: Facts, now: datetime) -> Sequence[Decision]:
-        decision = plans.move(Trigger.renamed, title="lost")(facts, now)
+        decision = plans.move(Renamed(title="lost"))(facts, now)
         return [dataclasses.replace(decision, facts=dataclasses.replace(decision.facts, stored_state="dreaming"))]
 
     await plans.created(store, chat_id)
@@ -38,7 +39,7 @@ class HoldingConformance:
             await plans.created(store, chat_id)
         for chat_id in ("b", "c", "a"):
             await store.change(chat_id, plans.plan(plans.send("hello")))
-        await store.change("b", plans.plan(plans.move(Trigger.renamed, title="still waiting")))
+        await store.change("b", plans.plan(plans.move(Renamed(title="still waiting"))))
         first = await store.claim(plans.plan(plans.claim()), limit=2)
         second = await store.claim(plans.plan(plans.claim()), limit=2)
         assert [[claimed.facts.chat_id for claimed in claim] for claim in (first, second)] == [["b", "c"], ["a"]]
@@ -48,16 +49,16 @@ class HoldingConformance:
         """Pending ones, and interrupted ones that are unsettled and unleased; none that rests or is held."""
         await plans.created(store, "resting")
         await plans.created(store, "held", plans.send("hello"), plans.claim("other"))
-        await plans.created(store, "stopped", plans.send("hello"), plans.move(Trigger.interrupt))
+        await plans.created(store, "stopped", plans.send("hello"), plans.move(Interrupt()))
         await plans.created(
             store,
             "settled",
             plans.send("hello"),
-            plans.move(Trigger.interrupt),
+            plans.move(Interrupt()),
             plans.claim(),
-            plans.move(Trigger.settled),
+            plans.move(Settled(token=plans.HOLDER)),
         )
-        await plans.created(store, "stopping", plans.send("hello"), plans.claim("other"), plans.move(Trigger.interrupt))
+        await plans.created(store, "stopping", plans.send("hello"), plans.claim("other"), plans.move(Interrupt()))
         claimed = await store.claim(plans.plan(plans.claim()), limit=10)
         assert [committed.facts.chat_id for committed in claimed] == ["stopped"]
 
@@ -107,9 +108,9 @@ class HoldingConformance:
         await plans.created(store, "chat", plans.send("hello"), plans.claim(), plans.start())
         await self._journals_nothing(store, 2, ChatState.streaming)
         await self._journals_nothing(store, 1, ChatState.compacting)
-        await store.change("chat", plans.plan(plans.move(Trigger.interrupt)))
+        await store.change("chat", plans.plan(plans.move(Interrupt())))
         await self._journals_nothing(store, 1, ChatState.streaming)
-        await store.change("chat", plans.plan(plans.move(Trigger.settled)))
+        await store.change("chat", plans.plan(plans.move(Settled(token=plans.HOLDER))))
         await self._journals_nothing(store, 1, ChatState.interrupted)
 
     async def _journals_nothing(self, store: ChatStore, token: int, state: ChatState) -> None:
@@ -152,7 +153,7 @@ class HoldingConformance:
         assert (await store.overdue(limit=10)).leases == ()
         await store.renew("worker", 0)
         assert (await store.overdue(limit=10)).leases == (("chat", 1),)
-        await store.change("chat", plans.plan(plans.move(Trigger.lease_expired)))
+        await store.change("chat", plans.plan(plans.move(LeaseExpired(token=plans.HOLDER))))
         assert (await store.overdue(limit=10)).leases == ()
         assert await store.lease_expiry("chat") is None
 
@@ -160,9 +161,9 @@ class HoldingConformance:
         """Only in `requires_action`, and not for an archived chat."""
         asked = (plans.send("look"), plans.claim(), plans.start(), plans.reply("", client=["one", "two"]))
         await plans.created(store, "chat", *asked)
-        await plans.created(store, "shelved", *asked, plans.move(Trigger.archived))
+        await plans.created(store, "shelved", *asked, plans.move(Archived()))
         assert (await store.overdue(limit=10)).deadlines == ("chat",)
-        await store.change("chat", plans.plan(plans.move(Trigger.deadline_passed)))
+        await store.change("chat", plans.plan(plans.move(DeadlinePassed())))
         assert (await store.overdue(limit=10)).deadlines == ()
 
     async def test_a_stray_is_told_and_can_be_repaired(self, store: ChatStore) -> None:
@@ -172,7 +173,7 @@ class HoldingConformance:
         facts = await store.facts("chat")
         assert (facts.state, facts.stored_state) == (ChatState.error, "dreaming")
         error = ErrorInfo(kind="repaired", message="the state 'dreaming' is unknown")
-        repaired = await store.change("chat", plans.plan(plans.move(Trigger.repaired, error=error)))
+        repaired = await store.change("chat", plans.plan(plans.move(Repaired(error=error))))
         assert (repaired.facts.state, repaired.facts.stored_state) == (ChatState.error, None)
         assert (await store.overdue(limit=10)).strays == ()
 

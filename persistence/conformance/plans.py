@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Final
 
 from turnwise.persistence.protocol import ChatStore, Committed, Plan
 from turnwise.states.arguments import Reply, Summary
@@ -13,13 +14,29 @@ from turnwise.states.decide import Decision, decide
 from turnwise.states.digests import digest
 from turnwise.states.facts import Facts, Limits, Profile
 from turnwise.states.messages import Message, Part, TextPart, ToolCallPart
-from turnwise.states.names import CallStatus, Executor, Trigger
+from turnwise.states.names import CallStatus, Executor
+from turnwise.states.triggers import (
+    AttemptStarted,
+    CallFinished,
+    Circumstances,
+    Claimed,
+    Compacted,
+    Create,
+    Held,
+    Occurrence,
+    SendMessage,
+    StepFinished,
+    SubmitToolResults,
+    ToolsFinished,
+)
 from turnwise.states.usage import Usage
 
 Move = Callable[[Facts, datetime], Decision]
 
 _MOMENT: Final = timedelta(microseconds=1)
 LIMITS: Final = Limits(context_limit=100)
+HOLDER: Final = 0
+"""Stands for the token of the lease under which a move is made."""
 
 
 def plan(*moves: Move) -> Plan:
@@ -47,12 +64,13 @@ async def created(store: ChatStore, chat_id: str, *moves: Move, owner: str | Non
     return committed
 
 
-def move(trigger: Trigger, **arguments: Any) -> Move:
-    """Return the move of a trigger, made by whoever holds the chat."""
+def move(occurrence: Occurrence, *, limits: Limits = LIMITS, reason: str | None = None) -> Move:
+    """Return the move of a trigger: of one that needs a token, under the lease that the chat is then held by."""
 
     def made(facts: Facts, now: datetime) -> Decision:
         token = facts.lease.token if facts.lease else None
-        return decide(facts, trigger, **{"now": now, "limits": LIMITS, "token": token, **arguments})
+        fired = dataclasses.replace(occurrence, token=token) if isinstance(occurrence, Held) else occurrence
+        return decide(facts, fired, Circumstances(now=now, limits=limits, reason=reason))
 
     return made
 
@@ -62,7 +80,7 @@ def create(owner: str | None = None) -> Move:
 
     def made(facts: Facts, now: datetime) -> Decision:
         profile = Profile(created_at=now, system="Be brief.", owner=owner, metadata={"kind": ["test"]})
-        return move(Trigger.create, profile=profile)(facts, now)
+        return move(Create(profile=profile))(facts, now)
 
     return made
 
@@ -70,17 +88,17 @@ def create(owner: str | None = None) -> Move:
 def send(text: str, *, client_id: str | None = None) -> Move:
     """Say something."""
     parts = (TextPart(text=text),)
-    return move(Trigger.send_message, parts=parts, client_id=client_id, content_digest=digest(text))
+    return move(SendMessage(parts=parts, client_id=client_id, content_digest=digest(text)))
 
 
 def claim(worker: str = "worker", *, lease: float = 30) -> Move:
     """Take the chat, for `lease` seconds."""
-    return move(Trigger.claimed, worker=worker, limits=Limits(context_limit=100, lease=lease))
+    return move(Claimed(worker=worker), limits=Limits(context_limit=100, lease=lease))
 
 
 def start() -> Move:
     """Start an attempt."""
-    return move(Trigger.attempt_started)
+    return move(AttemptStarted(token=HOLDER))
 
 
 def reply(text: str, *, local: Sequence[str] = (), client: Sequence[str] = (), tokens: int = 10) -> Move:
@@ -105,7 +123,7 @@ def reply(text: str, *, local: Sequence[str] = (), client: Sequence[str] = (), t
             *(ToolCallPart(call_id=c.call_id, name=c.name, arguments=c.arguments, executor=c.executor) for c in calls),
         )
         finished = Reply(parts=parts, calls=calls, usage=Usage(input_tokens=tokens), context_tokens=tokens)
-        return move(Trigger.step_finished, reply=finished)(facts, now)
+        return move(StepFinished(token=HOLDER, reply=finished))(facts, now)
 
     return made
 
@@ -113,12 +131,12 @@ def reply(text: str, *, local: Sequence[str] = (), client: Sequence[str] = (), t
 def finish(call_id: str) -> Move:
     """Finish a local call."""
     outcome = CallOutcome(call_id=call_id, status=CallStatus.succeeded, output={"saw": call_id}, is_error=False)
-    return move(Trigger.call_finished, call_id=call_id, outcome=outcome)
+    return move(CallFinished(token=HOLDER, outcome=outcome))
 
 
 def tools_finished() -> Move:
     """Conclude the local calls of the step."""
-    return move(Trigger.tools_finished)
+    return move(ToolsFinished(token=HOLDER))
 
 
 def submit(*call_ids: str) -> Move:
@@ -127,7 +145,7 @@ def submit(*call_ids: str) -> Move:
 
     def made(facts: Facts, now: datetime) -> Decision:
         due = [call.deadline for call in facts.open_calls if call.deadline is not None]
-        return move(Trigger.submit_tool_results, results=results, now=min([now, *due]) - _MOMENT)(facts, now)
+        return move(SubmitToolResults(results=results))(facts, min([now, *due]) - _MOMENT)
 
     return made
 
@@ -141,7 +159,7 @@ def fold(*messages: str | int) -> Move:
     """Commit a compaction after which the model sees new messages of those texts, and those at those positions."""
     made = (entry if isinstance(entry, int) else _new(entry) for entry in messages)
     summary = Summary(messages=tuple(made), folded=1)
-    return move(Trigger.compacted, summary=summary, usage=Usage(input_tokens=7))
+    return move(Compacted(token=HOLDER, summary=summary, usage=Usage(input_tokens=7)))
 
 
 def _new(text: str) -> Message:

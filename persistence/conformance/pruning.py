@@ -11,15 +11,16 @@ from turnwise.persistence.protocol import ChatStore
 from turnwise.states.decide import Decision
 from turnwise.states.events import ErrorInfo, Event, PartEvent
 from turnwise.states.facts import Facts
-from turnwise.states.names import ChatState, Trigger
+from turnwise.states.names import ChatState
 from turnwise.states.transcript import fold
+from turnwise.states.triggers import AttemptDiscarded, Interrupt, Released, Settled
 
 _ASKED = (plans.send("hello"), plans.claim(), plans.start())
 _ERROR = ErrorInfo(kind="overloaded", message="try again")
 
 
 def _discarded(facts: Facts, now: datetime) -> Decision:
-    return plans.move(Trigger.attempt_discarded, error=_ERROR, delay=1, retry_at=now)(facts, now)
+    return plans.move(AttemptDiscarded(token=plans.HOLDER, error=_ERROR, delay=1, retry_at=now))(facts, now)
 
 
 async def _shows(store: ChatStore, chat_id: str, *texts: str, step: int = 1, attempt: int = 1) -> None:
@@ -77,12 +78,12 @@ class PruningConformance:
         """While it streams, while nobody runs it, until an interrupt is settled: it may become a partial message."""
         await plans.created(store, "chat", *_ASKED)
         await _shows(store, "chat", "h", "i")
-        for move in (plans.move(Trigger.released), plans.claim(), plans.move(Trigger.interrupt)):
+        for move in (plans.move(Released(token=plans.HOLDER)), plans.claim(), plans.move(Interrupt())):
             assert await _pruned(store) == 0
             assert [event.part.delta for event in await store.shown("chat", 1, 1)] == ["h", "i"]
             await store.change("chat", plans.plan(move))
         assert await _pruned(store) == 0
-        await store.change("chat", plans.plan(plans.move(Trigger.settled)))
+        await store.change("chat", plans.plan(plans.move(Settled(token=plans.HOLDER))))
         assert await _pruned(store) == 2  # noqa: PLR2004 - as shown
 
     async def test_an_attempt_that_was_taken_back_is_pruned_before_its_step_is_over(self, store: ChatStore) -> None:

@@ -12,7 +12,8 @@ from turnwise.states.errors import ChatNotFound
 from turnwise.states.events import ToolProgressEvent
 from turnwise.states.facts import Facts
 from turnwise.states.messages import Message, TextPart
-from turnwise.states.names import Audience, CallStatus, ChatState, Trigger
+from turnwise.states.names import Audience, CallStatus, ChatState
+from turnwise.states.triggers import ClearContext, EditMessage, MessageErased, Renamed
 
 
 def said(messages: list[Message]) -> list[str]:
@@ -29,7 +30,7 @@ async def _edited(store: ChatStore, message_id: str, text: str) -> None:
     found = await store.cut_at("chat", message_id)
     assert found is not None
     parts = (TextPart(text=text),)
-    await store.change("chat", plans.plan(plans.move(Trigger.edit_message, cut=found[1], parts=parts)))
+    await store.change("chat", plans.plan(plans.move(EditMessage(cut=found[1], parts=parts))))
 
 
 class ReadingConformance:
@@ -137,13 +138,13 @@ class ReadingConformance:
 
     async def test_after_clearing_the_model_sees_what_came_after(self, store: ChatStore) -> None:
         """A boundary without a summary."""
-        cleared = (*plans.turn("one", "1"), plans.move(Trigger.clear_context))
+        cleared = (*plans.turn("one", "1"), plans.move(ClearContext()))
         await plans.created(store, "chat", *cleared, *plans.turn("two", "2"))
         assert said(await store.prompt("chat")) == ["two", "2"]
 
     async def test_a_second_edit_leaves_the_first_as_it_was(self, store: ChatStore) -> None:
         """What was said between two edits is the history of the versions between them, for ever."""
-        lived = (*plans.turn("one", "1"), *plans.turn("two", "2"), plans.move(Trigger.clear_context))
+        lived = (*plans.turn("one", "1"), *plans.turn("two", "2"), plans.move(ClearContext()))
         first = await plans.created(store, "chat", *lived)
         await _edited(store, "m3", "three")
         between = (await store.facts("chat")).version
@@ -156,7 +157,7 @@ class ReadingConformance:
 
     async def test_an_edit_before_a_boundary_takes_the_boundary_away(self, store: ChatStore) -> None:
         """What it hid is seen again; one of two boundaries leaves the other."""
-        clear = plans.move(Trigger.clear_context)
+        clear = plans.move(ClearContext())
         turns = [plans.turn(asked, answered) for asked, answered in (("one", "1"), ("two", "2"), ("three", "3"))]
         await plans.created(store, "chat", *turns[0], clear, *turns[1], *turns[2], clear)
         assert said(await store.prompt("chat")) == []
@@ -237,9 +238,7 @@ class ReadingConformance:
         told = await store.events("chat", after=0, limit=100)
         for message in await store.history("chat"):
             blank = message.model_copy(update={"parts": (), "erased": True})
-            await store.change(
-                "chat", plans.plan(plans.move(Trigger.message_erased, erasing=Erasing(messages=(blank,))))
-            )
+            await store.change("chat", plans.plan(plans.move(MessageErased(erasing=Erasing(messages=(blank,))))))
         assert all(message.erased and not message.parts for message in await store.history("chat"))
         left = await store.events("chat", after=0, limit=100)
         assert "secret " not in repr(left)
@@ -288,7 +287,7 @@ class ReadingConformance:
         """Of that attempt only, whatever came between them."""
         await plans.created(store, "chat", plans.send("hello"), plans.claim(), plans.start())
         await store.journal("chat", 1, ChatState.streaming, [part("h")])
-        await store.change("chat", plans.plan(plans.move(Trigger.renamed, title="Greeting")))
+        await store.change("chat", plans.plan(plans.move(Renamed(title="Greeting"))))
         await store.journal("chat", 1, ChatState.streaming, [part("i"), part("x", attempt=2)])
         assert [event.part.delta for event in await store.shown("chat", 1, 1)] == ["h", "i"]
         assert [event.part.delta for event in await store.shown("chat", 1, 2)] == ["x"]
@@ -315,7 +314,7 @@ class ReadingConformance:
         for chat_id in ("ab", "a%", "a_", "b\U0010fffe", "ba"):
             await plans.created(store, chat_id)
         await store.change("ab", plans.plan(plans.send("hello")))
-        await store.change("ba", plans.plan(plans.move(Trigger.renamed, title="Labels are no life")))
+        await store.change("ba", plans.plan(plans.move(Renamed(title="Labels are no life"))))
         assert await store.ids(prefix="", limit=10) == ["ab", "ba", "b\U0010fffe", "a_", "a%"]
         assert await store.ids(prefix="", limit=2) == ["ab", "ba"]
         assert await store.ids(prefix="a", limit=10) == ["ab", "a_", "a%"]

@@ -13,6 +13,7 @@ from turnwise.states.events import ActionRequiredEvent, ToolResultEvent
 from turnwise.states.messages import ToolResultPart
 from turnwise.states.names import CallStatus, ChatState, Stage, Tail
 from turnwise.states.output_limit import within
+from turnwise.states.triggers import CallFinished, CallStarted, Occurrence, StepFinished, SubmitToolResults
 
 INTERRUPTED_TEXT: Final = "Interrupted by the user before a result was there."
 ABANDONED_TEXT: Final = "Cancelled: the chat ended in an error before a result was there."
@@ -24,27 +25,27 @@ UNKNOWN_TEXT: Final = (
 )
 
 
-def plan_calls(draft: Draft) -> None:
+def plan_calls(draft: Draft[StepFinished]) -> None:
     """Record each call before any of them starts."""
-    draft.put_calls(*draft.arguments["reply"].calls)
+    draft.put_calls(*draft.occurrence.reply.calls)
 
 
-def start_call(draft: Draft) -> None:
+def start_call(draft: Draft[CallStarted]) -> None:
     """Record that the call starts, before it does."""
-    draft.put_calls(_known(draft, draft.arguments["call_id"]).with_status(CallStatus.started))
+    draft.put_calls(_known(draft, draft.occurrence.call_id).with_status(CallStatus.started))
 
 
-def finish_call(draft: Draft) -> None:
+def finish_call(draft: Draft[CallFinished]) -> None:
     """Append the call's result as a message of its own."""
-    _answer(draft, draft.arguments["outcome"])
+    _answer(draft, draft.occurrence.outcome)
 
 
-def conclude_tools(draft: Draft) -> None:
+def conclude_tools(draft: Draft[Occurrence]) -> None:
     """Note that every local call of the step has its result."""
     draft.step = dataclasses.replace(draft.step, stage=Stage.done)
 
 
-def ask_client(draft: Draft) -> None:
+def ask_client(draft: Draft[Occurrence]) -> None:
     """Set the deadlines of the open client calls, and show the calls."""
     default = draft.limits.action_deadline
     for call in draft.calls:
@@ -56,16 +57,16 @@ def ask_client(draft: Draft) -> None:
     draft.events.append(ActionRequiredEvent(calls=tuple(call.shown for call in draft.calls if call.open)))
 
 
-def record_results(draft: Draft) -> None:
+def record_results(draft: Draft[SubmitToolResults]) -> None:
     """Append the client's results, and keep what proves them; a call that is approved waits for a worker."""
     receipt_id = f"{draft.before.chat_id}-r{draft.version}"
-    for result in draft.arguments["results"]:
+    for result in draft.occurrence.results:
         salt = draft.salt_of("answer", result.call_id)
         said = guarded(salt, digest_of_answer(result.output, is_error=result.is_error))
         answer = Answer(said, receipt_id, draft.now, salt)
         call = _known(draft, result.call_id)
         if call.approval == "asked" and result.approves:
-            draft.put_calls(call.granted(answer, draft.arguments.get("edited", {}).get(call.call_id)))
+            draft.put_calls(call.granted(answer, draft.occurrence.edited.get(call.call_id)))
             draft.step = dataclasses.replace(draft.step, stage=Stage.acting)
         elif call.approval == "asked":
             _answer(draft, _denial(result, answer))
@@ -77,14 +78,14 @@ def record_results(draft: Draft) -> None:
             _answer(draft, outcome)
 
 
-def time_out_due_calls(draft: Draft) -> None:
+def time_out_due_calls(draft: Draft[Occurrence]) -> None:
     """Answer every call whose deadline has passed."""
     for call in draft.calls:
         if call.is_due(draft.now):
             _close(draft, call, CallStatus.timed_out, TIMED_OUT_TEXT)
 
 
-def give_up_started_calls(draft: Draft) -> None:
+def give_up_started_calls(draft: Draft[Occurrence]) -> None:
     """Answer each started at-most-once call with `unknown`: it may have happened and must not run again.
 
     Not one whose tool can be asked: the next holder does that first.
@@ -94,7 +95,7 @@ def give_up_started_calls(draft: Draft) -> None:
             _close(draft, call, CallStatus.unknown, UNKNOWN_TEXT)
 
 
-def close_open_calls(draft: Draft) -> None:
+def close_open_calls(draft: Draft[Occurrence]) -> None:
     """Answer every open call: nobody will run it any more."""
     interrupted = draft.before.state is ChatState.interrupted
     status, text = (CallStatus.interrupted, INTERRUPTED_TEXT) if interrupted else (CallStatus.cancelled, ABANDONED_TEXT)
@@ -103,7 +104,7 @@ def close_open_calls(draft: Draft) -> None:
             _close(draft, call, status, text)
 
 
-def cancel_open_calls(draft: Draft) -> None:
+def cancel_open_calls(draft: Draft[Occurrence]) -> None:
     """Close the calls that were cut away with their messages: they need no result any more."""
     draft.put_calls(*(call.with_status(CallStatus.cancelled) for call in draft.calls if call.open))
 
@@ -114,7 +115,7 @@ def _denial(result: ToolResult, answer: Answer) -> CallOutcome:
     return CallOutcome(call_id=result.call_id, status=CallStatus.cancelled, output=text, is_error=True, answer=answer)
 
 
-def _close(draft: Draft, call: ToolCall, status: CallStatus, text: str) -> None:
+def _close(draft: Draft[Occurrence], call: ToolCall, status: CallStatus, text: str) -> None:
     outcome = CallOutcome(
         call_id=call.call_id,
         status=status,
@@ -125,7 +126,7 @@ def _close(draft: Draft, call: ToolCall, status: CallStatus, text: str) -> None:
     _answer(draft, outcome)
 
 
-def _answer(draft: Draft, outcome: CallOutcome) -> None:
+def _answer(draft: Draft[Occurrence], outcome: CallOutcome) -> None:
     call = _known(draft, outcome.call_id)
     output = within(outcome.output, draft.limits.output_limit_bytes)
     draft.put_calls(call.with_status(outcome.status, outcome.answer))
@@ -152,7 +153,7 @@ def _answer(draft: Draft, outcome: CallOutcome) -> None:
     )
 
 
-def _known(draft: Draft, call_id: str) -> ToolCall:
+def _known(draft: Draft[Occurrence], call_id: str) -> ToolCall:
     call = draft.calls.get(call_id)
     assert call is not None, "guards and refusals have asked for it"  # noqa: S101 - for the type checker, above all
     return call

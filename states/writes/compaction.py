@@ -15,15 +15,16 @@ from turnwise.states.guards import turn_goes_on
 from turnwise.states.messages import MarkerPart, Message
 from turnwise.states.names import Audience, BoundaryReason, CompactionPhase, Need, Stage, Tail
 from turnwise.states.step_calls import NO_CALLS
+from turnwise.states.triggers import AttemptDiscarded, Compacted, CompactionFailed, Occurrence, StepFinished
 from turnwise.states.usage import Usage
 
 COMPACTED_TEXT: Final = "Earlier messages were summarised to make room."
 CLEARED_TEXT: Final = "The context was cleared here."
 
 
-def measure_context(draft: Draft) -> None:
+def measure_context(draft: Draft[StepFinished]) -> None:
     """Note how full the context is, and whether the step owes a compaction for it."""
-    reply, known = draft.arguments["reply"], draft.compaction
+    reply, known = draft.occurrence.reply, draft.compaction
     limit = reply.context_limit if reply.context_limit is not None else draft.limits.context_limit
     over = wants_compaction(reply, draft.limits)
     unproductive = over and known.unproven
@@ -41,18 +42,18 @@ def measure_context(draft: Draft) -> None:
         tell_compaction(draft, "unproductive")
 
 
-def commit_boundary(draft: Draft) -> None:
+def commit_boundary(draft: Draft[Compacted]) -> None:
     """Set the boundary: a marker for the user, what is new for the model, and what is carried past it."""
-    summary, usage = draft.arguments["summary"], draft.arguments.get("usage")
+    summary = draft.occurrence.summary
     folded, carried = summary.folded, len(summary.carried)
     tell_compaction(draft, "summarised", folded=folded)
     _book(draft)
-    goes_on = turn_goes_on(draft.before, draft.arguments)
+    goes_on = turn_goes_on(draft.before, draft.occurrence, draft.at)
     reopens = goes_on and not (draft.history.tail is Tail.awaits_answer or draft.step.stage is Stage.refused)
     waits = goes_on or draft.history.unfinished
     after_marker = itertools.count(draft.history.length + 2)
     order = tuple(entry if isinstance(entry, int) else next(after_marker) for entry in summary.messages)
-    _mark(draft, "compaction", COMPACTED_TEXT, carried=order, usage=usage)
+    _mark(draft, "compaction", COMPACTED_TEXT, carried=order, usage=draft.occurrence.usage)
     for entry in summary.messages:
         if not isinstance(entry, int):
             _append_for_the_model(draft, entry)
@@ -66,40 +67,40 @@ def commit_boundary(draft: Draft) -> None:
     draft.compaction = dataclasses.replace(draft.compaction, context_tokens=None)
 
 
-def note_compaction_failure(draft: Draft) -> None:
+def note_compaction_failure(draft: Draft[CompactionFailed]) -> None:
     """Report that the summary failed; the history stays as it is."""
     _book(draft)
     _conclude(draft)
-    tell_compaction(draft, "failed", error=draft.arguments["error"])
+    tell_compaction(draft, "failed", error=draft.occurrence.error)
 
 
-def order_room(draft: Draft) -> None:
+def order_room(draft: Draft[AttemptDiscarded]) -> None:
     """Give up the attempt whose prompt was refused as too long, and owe a compaction before the step is asked again."""
-    draft.book(draft.arguments.get("usage"), lost=True)
+    draft.book(draft.occurrence.usage, lost=True)
     draft.step = dataclasses.replace(
         draft.step, stage=Stage.refused, attempt_open=False, failures=0, broken=0, startup_timeouts=0, retry_at=None
     )
     draft.compaction = dataclasses.replace(draft.compaction, need=Need.due)
 
 
-def order_compaction(draft: Draft) -> None:
+def order_compaction(draft: Draft[Occurrence]) -> None:
     """Begin a step of its own for the compaction that was asked for."""
     draft.step = StepFacts(number=draft.step.number + 1)
     draft.calls = NO_CALLS
     draft.compaction = dataclasses.replace(draft.compaction, need=Need.requested)
-    draft.set(interrupt_reason=None)
+    draft.interrupt_reason = None
 
 
-def insert_clear_boundary(draft: Draft) -> None:
+def insert_clear_boundary(draft: Draft[Occurrence]) -> None:
     """Start the context anew, without a model call."""
     _mark(draft, "clear", CLEARED_TEXT)
     draft.history = dataclasses.replace(draft.history, foldable=0, tail=Tail.empty)
     draft.compaction = dataclasses.replace(draft.compaction, need=Need.none, unproven=False, context_tokens=None)
-    draft.set(interrupt_reason=None)
+    draft.interrupt_reason = None
 
 
 def tell_compaction(
-    draft: Draft,
+    draft: Draft[Occurrence],
     phase: CompactionPhase,
     *,
     folded: int | None = None,
@@ -126,15 +127,15 @@ def tell_compaction(
     )
 
 
-def _book(draft: Draft) -> None:
+def _book(draft: Draft[Compacted | CompactionFailed]) -> None:
     """Book what the model calls of a compaction used; one that called no model brings no usage, not even an unknown."""
-    if "usage" in draft.arguments:
-        draft.book(draft.arguments["usage"])
-    else:
+    if draft.occurrence.usage is None:
         draft.book_nothing()
+    else:
+        draft.book(draft.occurrence.usage)
 
 
-def _append_for_the_model(draft: Draft, message: Message) -> None:
+def _append_for_the_model(draft: Draft[Occurrence], message: Message) -> None:
     draft.append(
         message.role,
         message.parts,
@@ -146,7 +147,7 @@ def _append_for_the_model(draft: Draft, message: Message) -> None:
     )
 
 
-def _conclude(draft: Draft) -> None:
+def _conclude(draft: Draft[Occurrence]) -> None:
     draft.compaction = dataclasses.replace(draft.compaction, need=Need.none, step=draft.step.number)
     refused = draft.step.stage is Stage.refused
     stage = Stage.refused if refused else Stage.done
@@ -154,7 +155,7 @@ def _conclude(draft: Draft) -> None:
 
 
 def _mark(
-    draft: Draft,
+    draft: Draft[Occurrence],
     reason: BoundaryReason,
     text: str,
     *,

@@ -7,20 +7,23 @@ from turnwise.states.errors import CONTEXT_OVERFLOW
 from turnwise.states.events import ErrorEvent, ErrorInfo
 from turnwise.states.names import StopReason
 from turnwise.states.step_calls import NO_CALLS
+from turnwise.states.triggers import CompactionFailed, Failed, Occurrence, Repaired
 from turnwise.states.writes.settling import end_step
 
 
-def set_error(draft: Draft) -> None:
+def set_error(draft: Draft[Failed | Repaired]) -> None:
     """Say what went wrong, and that the turn ended by it."""
-    error = draft.arguments["error"]
-    draft.set(last_error=error, settled=True, promote=False)
+    error = draft.occurrence.error
+    draft.last_error = error
+    draft.settled = True
+    draft.promote = False
     end_step(draft, StopReason.error)
     draft.events.append(ErrorEvent(error=error))
 
 
-def set_overflow(draft: Draft) -> None:
+def set_overflow(draft: Draft[CompactionFailed]) -> None:
     """Say that the prompt is too long for the model and that no room could be made, and that the turn ended by it."""
-    why = draft.arguments["error"]
+    why = draft.occurrence.error
     error = ErrorInfo(
         kind=CONTEXT_OVERFLOW,
         message=f"the prompt is longer than the model's context window, and it could not be folded: {why.message}",
@@ -28,17 +31,19 @@ def set_overflow(draft: Draft) -> None:
         attempt=draft.step.attempt,
         status=why.status,
     )
-    draft.set(last_error=error, settled=True, promote=False)
+    draft.last_error = error
+    draft.settled = True
+    draft.promote = False
     end_step(draft, StopReason.error)
     draft.events.append(ErrorEvent(error=error))
 
 
-def clear_error(draft: Draft) -> None:
+def clear_error(draft: Draft[Occurrence]) -> None:
     """Forget what went wrong."""
-    draft.set(last_error=None)
+    draft.last_error = None
 
 
-def restore_promises(draft: Draft) -> None:
+def restore_promises(draft: Draft[Occurrence]) -> None:
     """Forget what no state promises: a state the table does not know, calls of another step."""
     draft.calls = NO_CALLS
-    draft.set(stored_state=None)
+    draft.stored_state = None

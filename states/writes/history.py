@@ -11,18 +11,20 @@ from turnwise.states.events import HistoryResetEvent, MessageEvent
 from turnwise.states.messages import Message
 from turnwise.states.names import Audience, Need, Tail
 from turnwise.states.step_calls import StepCalls
+from turnwise.states.triggers import EditMessage, MessageErased, Occurrence, SendMessage
+from turnwise.states.writes.receipts import record_receipt
 from turnwise.states.writes.steps import lose_attempt
 
 
-def append_user_message(draft: Draft) -> None:
+def append_user_message(draft: Draft[SendMessage | EditMessage]) -> None:
     """Append what the user said to the history."""
-    message = draft.append("user", draft.arguments["parts"], tail=Tail.awaits_answer)
-    draft.record_receipt(message.id, queued=False)
+    message = draft.append("user", draft.occurrence.parts, tail=Tail.awaits_answer)
+    record_receipt(draft, message.id, queued=False)
 
 
-def cut_history(draft: Draft) -> None:
+def cut_history(draft: Draft[EditMessage]) -> None:
     """Take the edited message and all that followed out of the history, and with them an attempt under way."""
-    cut = draft.arguments["cut"]
+    cut = draft.occurrence.cut
     lose_attempt(draft, "the history was edited")
     draft.writes.append(CutHistory(cut.position, cut.first_removed))
     draft.history = dataclasses.replace(draft.history, boundary=cut.boundary, foldable=cut.foldable)
@@ -31,9 +33,9 @@ def cut_history(draft: Draft) -> None:
     draft.events.append(HistoryResetEvent(first_removed=cut.first_removed))
 
 
-def erase_content(draft: Draft) -> None:
+def erase_content(draft: Draft[MessageErased]) -> None:
     """Take what was said out of messages, queue, labels, errors and reasons; digests without salt stay in the log."""
-    erasing = draft.arguments["erasing"]
+    erasing = draft.occurrence.erasing
     for message in erasing.messages:
         _blank_message(draft, message)
         _tell_erased(draft, message, erasing.cut)
@@ -42,20 +44,20 @@ def erase_content(draft: Draft) -> None:
         _tell_erased(draft, message, erasing.cut)
     _erase_queued(draft, erasing.queued)
     if erasing.profile is not None:
-        draft.set(profile=erasing.profile)
+        draft.profile = erasing.profile
         draft.writes.append(PutProfile(erasing.profile, draft.salt_of("profile")))
     if erasing.errors:
         error = draft.before.last_error
-        draft.set(last_error=error and error.model_copy(update={"message": ERASED}))
+        draft.last_error = error and error.model_copy(update={"message": ERASED})
         draft.writes.append(EraseText("errors"))
     if erasing.reasons:
-        draft.set(interrupt_reason=None)
+        draft.interrupt_reason = None
         draft.writes.append(EraseText("reasons"))
     if erasing.quarantine:
         draft.writes.append(EraseText("quarantine"))
 
 
-def _blank_message(draft: Draft, message: Message) -> None:
+def _blank_message(draft: Draft[Occurrence], message: Message) -> None:
     draft.writes.append(EraseMessage(message))
     asked = {call.call_id for call in message.calls}
     answered = {message.result.call_id} if message.result is not None else set()
@@ -67,13 +69,13 @@ def _blank_message(draft: Draft, message: Message) -> None:
     )
 
 
-def _tell_erased(draft: Draft, message: Message, cut: Collection[str]) -> None:
+def _tell_erased(draft: Draft[Occurrence], message: Message, cut: Collection[str]) -> None:
     draft.history_changed()
     if message.id not in cut and message.audience is not Audience.model:
         draft.events.append(MessageEvent(message=message))
 
 
-def _erase_queued(draft: Draft, names: frozenset[str]) -> None:
+def _erase_queued(draft: Draft[Occurrence], names: frozenset[str]) -> None:
     waiting = [queued.id for queued in draft.queue if queued.id in names]
     if waiting:
         draft.queue = tuple(queued for queued in draft.queue if queued.id not in names)

@@ -11,42 +11,43 @@ from turnwise.states.events import MessageEvent
 from turnwise.states.facts import CompactionFacts, HistoryFacts, Profile, StepFacts, TurnFacts
 from turnwise.states.messages import without_metadata
 from turnwise.states.names import Audience, BoundaryReason
+from turnwise.states.triggers import Create, MetadataChanged, Occurrence, Renamed
 
 
-def insert_chat(draft: Draft) -> None:
+def insert_chat(draft: Draft[Create]) -> None:
     """Store the chat with what was said at its creation; a fork begins with its parent's history."""
-    _put(draft, draft.arguments["profile"])
-    inheritance = draft.arguments.get("inheritance")
+    _put(draft, draft.occurrence.profile)
+    inheritance = draft.occurrence.inheritance
     if inheritance is not None:
         _inherit(draft, inheritance)
 
 
-def change_title(draft: Draft) -> None:
+def change_title(draft: Draft[Renamed]) -> None:
     """Store the new title."""
-    _put(draft, dataclasses.replace(draft.before.profile, title=draft.arguments["title"]))
+    _put(draft, dataclasses.replace(draft.before.profile, title=draft.occurrence.title))
 
 
-def change_metadata(draft: Draft) -> None:
+def change_metadata(draft: Draft[MetadataChanged]) -> None:
     """Store the new metadata."""
-    _put(draft, dataclasses.replace(draft.before.profile, metadata=draft.arguments["metadata"]))
+    _put(draft, dataclasses.replace(draft.before.profile, metadata=draft.occurrence.metadata))
 
 
-def mark_archived(draft: Draft) -> None:
+def mark_archived(draft: Draft[Occurrence]) -> None:
     """Close the chat to everything but `unarchived`."""
-    draft.set(archived=True)
+    draft.archived = True
 
 
-def unmark_archived(draft: Draft) -> None:
+def unmark_archived(draft: Draft[Occurrence]) -> None:
     """Open the chat again."""
-    draft.set(archived=False)
+    draft.archived = False
 
 
-def _put(draft: Draft, profile: Profile) -> None:
-    draft.set(profile=profile)
+def _put(draft: Draft[Occurrence], profile: Profile) -> None:
+    draft.profile = profile
     draft.writes.append(PutProfile(profile, draft.salt_of("profile")))
 
 
-def _inherit(draft: Draft, inheritance: Inheritance) -> None:
+def _inherit(draft: Draft[Occurrence], inheritance: Inheritance) -> None:
     messages = inheritance.messages
     draft.turn = TurnFacts(number=max((message.turn for message in messages), default=0))
     draft.step = StepFacts(number=max((message.step for message in messages), default=0))

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 from turnwise.states.draft import Draft
 from turnwise.states.effects import DropQueued, PutQueued
 from turnwise.states.messages import QueuedMessage
 from turnwise.states.names import Tail
-from turnwise.states.writes.turns import start_turn
+from turnwise.states.triggers import DeleteQueued, EditQueued, Occurrence, PromoteQueued, Resume, SendMessage
+from turnwise.states.writes.receipts import record_receipt
+from turnwise.states.writes.turns import begin_turn
 
 
-def enqueue_last(draft: Draft) -> None:
+def enqueue_last(draft: Draft[SendMessage]) -> None:
     """Put the message at the end of the queue."""
     queued = _accept(draft)
     draft.queue = (*draft.queue, queued)
@@ -20,7 +20,7 @@ def enqueue_last(draft: Draft) -> None:
     draft.queue_changed()
 
 
-def enqueue_first(draft: Draft) -> None:
+def enqueue_first(draft: Draft[SendMessage]) -> None:
     """Put the message at the head of the queue."""
     queued = _accept(draft)
     draft.queue = (queued, *draft.queue)
@@ -28,18 +28,17 @@ def enqueue_first(draft: Draft) -> None:
     draft.queue_changed()
 
 
-def take_queue_head(draft: Draft) -> None:
+def take_queue_head(draft: Draft[Occurrence]) -> None:
     """Make the head of the queue the user message of a new turn."""
     draft.tell_closing()
-    start_turn(draft)
     head = draft.take_queue_head()
-    given = None if "parts" in draft.arguments else draft.arguments.get("trace")
-    draft.turn = dataclasses.replace(draft.turn, trace=draft.traces.get(head.id, given))
+    given = draft.occurrence.trace if isinstance(draft.occurrence, Resume) else None
+    begin_turn(draft, draft.traces.get(head.id, given))
     draft.append("user", head.parts, message_id=head.id, tail=Tail.awaits_answer)
     draft.queue_changed()
 
 
-def clear_queue(draft: Draft) -> None:
+def clear_queue(draft: Draft[Occurrence]) -> None:
     """Empty the queue."""
     if draft.queue:
         draft.writes.extend(DropQueued(queued.id, "deleted") for queued in draft.queue)
@@ -47,16 +46,16 @@ def clear_queue(draft: Draft) -> None:
         draft.queue_changed()
 
 
-def change_queued(draft: Draft) -> None:
+def change_queued(draft: Draft[EditQueued]) -> None:
     """Replace the content of a queued message; it keeps its place."""
     place, queued = _named(draft)
-    changed = QueuedMessage(id=queued.id, parts=draft.arguments["parts"], accepted_at=queued.accepted_at)
+    changed = QueuedMessage(id=queued.id, parts=draft.occurrence.parts, accepted_at=queued.accepted_at)
     draft.queue = (*draft.queue[:place], changed, *draft.queue[place + 1 :])
     draft.writes.append(PutQueued(changed, None, draft.salt_of("queue", changed.id)))
     draft.queue_changed()
 
 
-def remove_queued(draft: Draft) -> None:
+def remove_queued(draft: Draft[DeleteQueued]) -> None:
     """Take a message out of the queue, for good."""
     place, queued = _named(draft)
     draft.queue = (*draft.queue[:place], *draft.queue[place + 1 :])
@@ -64,7 +63,7 @@ def remove_queued(draft: Draft) -> None:
     draft.queue_changed()
 
 
-def move_to_head(draft: Draft) -> None:
+def move_to_head(draft: Draft[PromoteQueued]) -> None:
     """Move a queued message to the head."""
     place, queued = _named(draft)
     if place:
@@ -73,21 +72,21 @@ def move_to_head(draft: Draft) -> None:
         draft.queue_changed()
 
 
-def _accept(draft: Draft) -> QueuedMessage:
-    queued = QueuedMessage(id=draft.next_message_id(), parts=draft.arguments["parts"], accepted_at=draft.now)
-    draft.record_receipt(queued.id, queued=True)
-    trace = draft.arguments.get("trace")
+def _accept(draft: Draft[SendMessage]) -> QueuedMessage:
+    queued = QueuedMessage(id=draft.next_message_id(), parts=draft.occurrence.parts, accepted_at=draft.now)
+    record_receipt(draft, queued.id, queued=True)
+    trace = draft.occurrence.trace
     if trace is not None:
         draft.traces = {**draft.traces, queued.id: trace}
     return queued
 
 
-def _rerank(draft: Draft) -> None:
+def _rerank(draft: Draft[Occurrence]) -> None:
     draft.writes.extend(
         PutQueued(queued, rank, draft.salt_of("queue", queued.id)) for rank, queued in enumerate(draft.queue, start=1)
     )
 
 
-def _named(draft: Draft) -> tuple[int, QueuedMessage]:
-    queued_id = draft.arguments["queued_id"]
+def _named(draft: Draft[EditQueued | DeleteQueued | PromoteQueued]) -> tuple[int, QueuedMessage]:
+    queued_id = draft.occurrence.queued_id
     return next((place, queued) for place, queued in enumerate(draft.queue) if queued.id == queued_id)

@@ -6,27 +6,28 @@ import dataclasses
 
 from turnwise.states.draft import Draft
 from turnwise.states.effects import GrantLease
+from turnwise.states.errors import WrongCall
 from turnwise.states.events import AttemptDiscardedEvent, RetryEvent
 from turnwise.states.facts import Lease, StepFacts
 from turnwise.states.names import ChatState, Stage, Tail
 from turnwise.states.step_calls import NO_CALLS
+from turnwise.states.triggers import AttemptDiscarded, Claimed, Occurrence, StepFinished
 from turnwise.states.writes.compaction import measure_context, tell_compaction
 
 
-def grant_lease(draft: Draft) -> None:
+def grant_lease(draft: Draft[Claimed]) -> None:
     """Give the chat to the claiming worker, under a fresh fencing token."""
-    token = draft.before.fence + 1
-    draft.lease = Lease(draft.arguments["worker"], token)
-    draft.set(fence=token)
+    draft.fence += 1
+    draft.lease = Lease(draft.occurrence.worker, draft.fence)
     draft.writes.append(GrantLease(draft.lease, draft.limits.lease))
 
 
-def drop_lease(draft: Draft) -> None:
+def drop_lease(draft: Draft[Occurrence]) -> None:
     """End the lease."""
     draft.drop_lease()
 
 
-def begin_step(draft: Draft) -> None:
+def begin_step(draft: Draft[Occurrence]) -> None:
     """Begin a new step, unless the last one has still to be answered by the model."""
     if draft.step.stage is Stage.refused:
         draft.step = dataclasses.replace(draft.step, stage=Stage.asking)
@@ -36,7 +37,7 @@ def begin_step(draft: Draft) -> None:
         draft.turn = dataclasses.replace(draft.turn, steps=draft.turn.steps + 1, ended_by=None)
 
 
-def start_attempt(draft: Draft) -> None:
+def start_attempt(draft: Draft[Occurrence]) -> None:
     """Number a new attempt; take back what an attempt that died had shown."""
     lose_attempt(draft, "the worker that ran it is gone")
     draft.step = dataclasses.replace(draft.step, attempt=draft.step.attempt + 1, attempt_open=True, retry_at=None)
@@ -44,32 +45,40 @@ def start_attempt(draft: Draft) -> None:
         tell_compaction(draft, "started")
 
 
-def take_back_attempt(draft: Draft) -> None:
+def take_back_attempt(draft: Draft[AttemptDiscarded]) -> None:
     """Take back what the attempt had shown."""
-    _take_back(draft, draft.arguments["error"].kind)
+    _take_back(draft, draft.occurrence.error.kind)
 
 
-def discard_attempt(draft: Draft) -> None:
+def discard_attempt(draft: Draft[AttemptDiscarded]) -> None:
     """Take back what the attempt had shown, book its usage, and note when the next one may start."""
-    arguments, step = draft.arguments, draft.step
-    error, retry_at = arguments["error"], arguments["retry_at"]
-    _take_back(draft, error.kind)
-    draft.book(arguments.get("usage"), lost=True)
+    failed, step = draft.occurrence, draft.step
+    if failed.delay is None or failed.retry_at is None:
+        missing = "delay" if failed.delay is None else "retry_at"
+        raise WrongCall(missing, f"{failed.trigger} needs it, unless the step waits for room")
+    _take_back(draft, failed.error.kind)
+    draft.book(failed.usage, lost=True)
     draft.step = dataclasses.replace(
         step,
         attempt_open=False,
         failures=step.failures + 1,
-        broken=step.broken + arguments.get("opened", False),
-        startup_timeouts=step.startup_timeouts + 1 if error.kind == "startup_timeout" else 0,
-        retry_at=retry_at,
-        retry_delay=arguments["delay"],
+        broken=step.broken + failed.opened,
+        startup_timeouts=step.startup_timeouts + 1 if failed.error.kind == "startup_timeout" else 0,
+        retry_at=failed.retry_at,
+        retry_delay=failed.delay,
     )
     draft.events.append(
-        RetryEvent(step=step.number, attempt=step.attempt, delay=arguments["delay"], error=error, retry_at=retry_at)
+        RetryEvent(
+            step=step.number,
+            attempt=step.attempt,
+            delay=failed.delay,
+            error=failed.error,
+            retry_at=failed.retry_at,
+        )
     )
 
 
-def lose_attempt(draft: Draft, reason: str) -> None:
+def lose_attempt(draft: Draft[Occurrence], reason: str) -> None:
     """End an attempt that nobody will finish: what it had shown is taken back, what it used is unknown."""
     if draft.step.attempt_open:
         _take_back(draft, reason)
@@ -77,9 +86,9 @@ def lose_attempt(draft: Draft, reason: str) -> None:
         draft.step = dataclasses.replace(draft.step, attempt_open=False)
 
 
-def commit_reply(draft: Draft) -> None:
+def commit_reply(draft: Draft[StepFinished]) -> None:
     """Append the assistant message, book its usage, and note how full the context is."""
-    reply = draft.arguments["reply"]
+    reply = draft.occurrence.reply
     tail = Tail.awaits_answer if reply.calls else Tail.answered
     if reply.parts:
         draft.append("assistant", reply.parts, tail=tail, reply=reply)
@@ -100,7 +109,7 @@ def commit_reply(draft: Draft) -> None:
     measure_context(draft)
 
 
-def _take_back(draft: Draft, reason: str) -> None:
+def _take_back(draft: Draft[Occurrence], reason: str) -> None:
     step = draft.step
     if step.attempt_open and step.stage is Stage.asking:
         draft.events.append(AttemptDiscardedEvent(step=step.number, attempt=step.attempt, reason=reason))

@@ -10,10 +10,16 @@ from turnwise.states.events import TurnFinishedEvent
 from turnwise.states.facts import StepFacts, TurnFacts
 from turnwise.states.names import StopReason
 from turnwise.states.step_calls import NO_CALLS
+from turnwise.states.triggers import EditMessage, Occurrence, Resume, SendMessage
 
 
-def start_turn(draft: Draft) -> None:
+def start_turn(draft: Draft[SendMessage | EditMessage]) -> None:
     """Begin a new turn, with a fresh budget."""
+    begin_turn(draft, draft.occurrence.trace)
+
+
+def begin_turn(draft: Draft[Occurrence], trace: str | None) -> None:
+    """Begin a new turn, of which observers have noted `trace`."""
     if draft.turn.open:
         draft.ended = draft.ended or draft.turn
     draft.turn = TurnFacts(
@@ -22,12 +28,12 @@ def start_turn(draft: Draft) -> None:
         after=draft.history.length,
         started_at=draft.now,
         open=True,
-        trace=draft.arguments.get("trace"),
+        trace=trace,
     )
     _leave_step(draft)
 
 
-def reopen_turn(draft: Draft) -> None:
+def reopen_turn(draft: Draft[Resume]) -> None:
     """Go on with the turn that was stopped, with a fresh budget; what it used so far still counts."""
     draft.turn = TurnFacts(
         number=draft.turn.number,
@@ -36,12 +42,12 @@ def reopen_turn(draft: Draft) -> None:
         started_at=draft.now,
         open=True,
         usage=draft.turn.usage,
-        trace=draft.arguments.get("trace"),
+        trace=draft.occurrence.trace,
     )
     _leave_step(draft)
 
 
-def finish_turn(draft: Draft) -> None:
+def finish_turn(draft: Draft[Occurrence]) -> None:
     """Tell why the turn ended and what it used, after the change of status. A turn's end is told once."""
     turn = draft.turn
     if not turn.open:
@@ -49,7 +55,7 @@ def finish_turn(draft: Draft) -> None:
     reason = turn.ended_by or StopReason.end_turn
     draft.ended = turn
     draft.turn = dataclasses.replace(turn, open=False)
-    draft.set(stop_reason=reason)
+    draft.stop_reason = reason
     draft.closing.append(
         TurnFinishedEvent(
             turn=turn.number,
@@ -60,7 +66,7 @@ def finish_turn(draft: Draft) -> None:
     )
 
 
-def name_spent_budget(draft: Draft) -> None:
+def name_spent_budget(draft: Draft[Occurrence]) -> None:
     """Note which stop-after tool or budget ended the turn, unless the model itself did."""
     if draft.turn.ended_by is None:
         stopped = stop_after_succeeded(draft.calls)
@@ -68,7 +74,10 @@ def name_spent_budget(draft: Draft) -> None:
         draft.turn = dataclasses.replace(draft.turn, ended_by=reason)
 
 
-def _leave_step(draft: Draft) -> None:
+def _leave_step(draft: Draft[Occurrence]) -> None:
     draft.step = StepFacts(number=draft.step.number, attempt=draft.step.attempt)
     draft.calls = NO_CALLS
-    draft.set(stop_reason=None, promote=False, interrupt_reason=None, settled=True)
+    draft.stop_reason = None
+    draft.promote = False
+    draft.interrupt_reason = None
+    draft.settled = True

@@ -20,6 +20,7 @@ from turnwise.persistence.sqlite import SQLiteStore
 from turnwise.providers.protocol import ModelPart, ModelRequest
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.names import Job
+from turnwise.states.triggers import Circumstances, Claimed, LeaseExpired
 from turnwise.testing import ManualClock
 
 
@@ -328,9 +329,9 @@ async def test_a_lease_that_the_same_worker_lost_and_got_again_is_not_the_old_on
         worker = (await elsewhere.facts(chat.id)).lease.worker
 
         def expire(facts: Any, at: Any) -> Any:
-            chain = Chain(facts, at, Settings().limits(None), "worker:other", "salt")
-            chain.fire("lease_expired", token=token)
-            chain.fire("claimed", worker=worker)
+            chain = Chain(facts, Circumstances(now=at, limits=Settings().limits(None), actor="worker:other"))
+            chain.fire(LeaseExpired(token=token))
+            chain.fire(Claimed(worker=worker))
             return chain.decisions
 
         await elsewhere.change(chat.id, expire)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final, Literal
 
-from lives import ERROR, NOW, OVERFLOW, PROFILE, client, local, parts_of, said, summary_of
+from lives import ERROR, NOW, OVERFLOW, PROFILE, anything_for, client, local, parts_of, said, summary_of
 
 from turnwise.states.arguments import Cut, Erasing, Partial, Reply
 from turnwise.states.calls import CallOutcome, ToolCall, ToolResult
@@ -16,6 +16,7 @@ from turnwise.states.facts import Facts, Lease
 from turnwise.states.invariants import broken_promises
 from turnwise.states.messages import Message
 from turnwise.states.names import CallStatus, ChatState, Trigger
+from turnwise.states.triggers import OCCURRENCES, Held
 
 T = Trigger
 DUE: Final = NOW + timedelta(seconds=5)
@@ -38,20 +39,7 @@ TOOLS: Final[dict[str, tuple[ToolCall, ...]]] = {
 }
 _MESSAGE: Final = Message(id="m1", role="user", parts=HELLO, turn=1, step=0, created_at=NOW)
 _CUT: Final = Cut(position=1, first_removed="m1", boundary=0, foldable=0, history_version=0)
-_HELD: Final = (
-    T.attempt_started,
-    T.attempt_discarded,
-    T.step_finished,
-    T.call_started,
-    T.call_finished,
-    T.tools_finished,
-    T.compacted,
-    T.compaction_failed,
-    T.settled,
-    T.released,
-    T.failed,
-    T.lease_expired,
-)
+_HELD: Final = [trigger for trigger, kind in OCCURRENCES.items() if issubclass(kind, Held)]
 """What only the holder of the lease, or who ends it, may fire."""
 
 
@@ -85,7 +73,7 @@ def moves_from(facts: Facts, *, room: int) -> Iterator[Move]:
         move.arguments["token"] = token
         yield move
     for trigger in _HELD:
-        dead = {"token": facts.fence - 1, "error": ERROR}
+        dead = anything_for(trigger, token=facts.fence - 1)
         yield Move("mishap", trigger, dead, "under a dead token", stale=True)
 
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from turnwise.states import machine, table
-from turnwise.states.arguments import Arguments
 from turnwise.states.draft import Draft
 from turnwise.states.facts import Facts
 from turnwise.states.names import Trigger
 from turnwise.states.table import TABLE, Row
+from turnwise.states.triggers import Circumstances, Occurrence
 
 _deciding: Any = importlib.import_module("turnwise.states.decide")
 
@@ -55,10 +55,10 @@ def without_rows(trigger: Trigger, source: str) -> Callable[[Row], Row | None]:
     return lambda row: None if (row.trigger, row.source) == (trigger, source) else row
 
 
-def nothing(_draft: Draft) -> None:
+def nothing(_draft: Draft[Any]) -> None:
     """Write nothing."""
 
 
-def never(_facts: Facts, _arguments: Arguments) -> bool:
+def never(_facts: Facts, _occurrence: Occurrence, _at: Circumstances) -> bool:
     """Agree to nothing."""
     return False

@@ -53,12 +53,12 @@ def test_whatever_happens_a_chat_keeps_its_promises_and_a_worker_brings_it_to_re
     assert sound - explored.fired == unreached
 
 
-def _forget_the_queue(draft: Draft) -> None:
+def _forget_the_queue(draft: Draft[Any]) -> None:
     w.note_interrupt(draft)
     draft.queue = ()
 
 
-def _begin_uncounted_step(draft: Draft) -> None:
+def _begin_uncounted_step(draft: Draft[Any]) -> None:
     steps = draft.turn.steps
     w.begin_step(draft)
     draft.turn = dataclasses.replace(draft.turn, steps=steps)
@@ -77,19 +77,19 @@ def _conclude_too_early(row: Row) -> Row:
     return row
 
 
-def _plan_no_client_calls(draft: Draft) -> None:
-    for call in draft.arguments["reply"].calls:
+def _plan_no_client_calls(draft: Draft[Any]) -> None:
+    for call in draft.occurrence.reply.calls:
         if call.is_local:
             draft.put_calls(call)
 
 
-def _answer_silently(draft: Draft) -> None:
+def _answer_silently(draft: Draft[Any]) -> None:
     for call in draft.calls:
         if call.open:
-            draft.put_calls(call.with_status(draft.arguments["outcome"].status))
+            draft.put_calls(call.with_status(draft.occurrence.outcome.status))
 
 
-def _take_all(draft: Draft) -> None:
+def _take_all(draft: Draft[Any]) -> None:
     w.take_queue_head(draft)
     draft.queue = ()
 

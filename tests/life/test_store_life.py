@@ -19,7 +19,7 @@ from damage import UNTOLD, Place, columns_of, copied
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from lives import ERROR, PROFILE, client, local, parts_of, said, summary_of
+from lives import ERROR, PROFILE, client, local, own_of, parts_of, said, summary_of
 
 from turnwise import (
     ChatArchived,
@@ -56,6 +56,19 @@ from turnwise.states.invariants import broken_promises
 from turnwise.states.messages import Message
 from turnwise.states.names import CallStatus, Stage, Trigger
 from turnwise.states.transcript import Transcript, fold
+from turnwise.states.triggers import (
+    OCCURRENCES,
+    Archived,
+    ClearContext,
+    DeleteQueued,
+    EditQueued,
+    MetadataChanged,
+    Occurrence,
+    Renamed,
+    RequestCompaction,
+    Resume,
+    Unarchived,
+)
 from turnwise.states.usage import NO_USAGE, Usage
 from turnwise.testing.clock import ManualClock
 
@@ -236,7 +249,7 @@ class StoreLife(RuleBasedStateMachine):
     @rule(node=NODES)
     @in_state(S.interrupted, S.error)
     def resume(self, node: int) -> None:
-        facts, command = self.facts, self.processes[node].commands.change(self.chat_id, T.resume)
+        facts, command = self.facts, self.processes[node].commands.change(self.chat_id, Resume())
         if facts.settled and (facts.queue or facts.history.unfinished):
             assert self.do(command).state is S.pending
         else:
@@ -266,33 +279,33 @@ class StoreLife(RuleBasedStateMachine):
         commands = self.processes[node].commands
         match what:
             case "edit":
-                self.do(commands.change(self.chat_id, T.edit_queued, queued_id=chosen, parts=said("edited")))
+                self.do(commands.change(self.chat_id, EditQueued(queued_id=chosen, parts=said("edited"))))
                 self.accepted[chosen] = "edited"
             case "delete":
-                self.do(commands.change(self.chat_id, T.delete_queued, queued_id=chosen))
+                self.do(commands.change(self.chat_id, DeleteQueued(queued_id=chosen)))
                 del self.accepted[chosen]
             case _:
                 self.do(commands.promote(self.chat_id, chosen))
                 self.ahead.add(chosen)
 
-    @rule(node=NODES, trigger=st.sampled_from([T.request_compaction, T.clear_context]))
+    @rule(node=NODES, occurrence=st.sampled_from([RequestCompaction(), ClearContext()]))
     @facts_say(lambda facts: facts.resting and facts.state in QUIET and not facts.queue and facts.history.foldable)
-    def start_anew(self, node: int, trigger: Trigger) -> None:
-        self.do(self.processes[node].commands.change(self.chat_id, trigger))
+    def start_anew(self, node: int, occurrence: Occurrence) -> None:
+        self.do(self.processes[node].commands.change(self.chat_id, occurrence))
 
-    @rule(node=NODES, change=st.sampled_from([T.renamed, T.metadata_changed]))
-    def relabel(self, node: int, change: Trigger) -> None:
-        self.do(self.processes[node].commands.change(self.chat_id, change, title="other", metadata={"new": 1}))
+    @rule(node=NODES, change=st.sampled_from([Renamed(title="other"), MetadataChanged(metadata={"new": 1})]))
+    def relabel(self, node: int, change: Occurrence) -> None:
+        self.do(self.processes[node].commands.change(self.chat_id, change))
 
     @rule(node=NODES)
     @facts_say(lambda facts: facts.resting)
     def archive_and_back(self, node: int) -> None:
         """While archived, nothing else is accepted."""
         commands = self.processes[node].commands
-        self.do(commands.change(self.chat_id, T.archived))
+        self.do(commands.change(self.chat_id, Archived()))
         self.read()
-        assert isinstance(self.unchanged(commands.change(self.chat_id, T.renamed, title="no")), ChatArchived)
-        self.do(commands.change(self.chat_id, T.unarchived))
+        assert isinstance(self.unchanged(commands.change(self.chat_id, Renamed(title="no"))), ChatArchived)
+        self.do(commands.change(self.chat_id, Unarchived()))
 
     @rule(node=NODES, choice=st.data())
     @facts_say(lambda facts: facts.history.length)
@@ -454,7 +467,7 @@ class StoreLife(RuleBasedStateMachine):
             "submit": lambda: commands.submit(chat_id, results),
             "interrupt": lambda: commands.interrupt(chat_id, "stop"),
             "resume": lambda: commands.resume(chat_id),
-            "rename": lambda: commands.change(chat_id, T.renamed, title="other"),
+            "rename": lambda: commands.change(chat_id, Renamed(title="other")),
             "fork": lambda: commands.fork(chat_id, self.facts.version),
             "erase": lambda: commands.erase(chat_id, wanted([], ["messages"])),
             "claim": lambda: process.applier.claim(_firing(T.claimed, worker="C"), actor="C", limit=5),
@@ -529,7 +542,9 @@ class StoreLife(RuleBasedStateMachine):
             if process.token is None or (facts.lease is not None and facts.lease.token == process.token):
                 continue
             tried = [
-                process.applier.change(self.chat_id, _firing(trigger, token=process.token), actor=process.name)
+                process.applier.change(
+                    self.chat_id, _firing(trigger, token=process.token, error=ERROR), actor=process.name
+                )
                 for trigger in (T.attempt_started, T.tools_finished, T.settled, T.released, T.failed)
             ]
             journal = process.store.journal(self.chat_id, process.token, facts.state, [self.words(facts)])
@@ -607,7 +622,7 @@ class StoreLife(RuleBasedStateMachine):
             case S.compacting if not facts.step.attempt_open:
                 self.fire(process, T.attempt_started)
             case S.compacting if tokens is None:
-                self.fire(process, T.compaction_failed, error=ERROR, usage=None)
+                self.fire(process, T.compaction_failed, error=ERROR, usage=Usage())
             case S.compacting:
                 self.fold_history(process)
             case _:
@@ -626,7 +641,7 @@ class StoreLife(RuleBasedStateMachine):
             outcome = CallOutcome(
                 call_id=waiting[0].call_id, status=CallStatus.succeeded, output="result", is_error=False
             )
-            self.fire(process, T.call_finished, call_id=outcome.call_id, outcome=outcome)
+            self.fire(process, T.call_finished, outcome=outcome)
 
     def fold_history(self, process: Process) -> None:
         facts, prompt = self.facts, self.do(process.store.prompt(self.chat_id))
@@ -664,7 +679,7 @@ def _fields(call: ToolCall) -> dict[str, Any]:
 
 def _firing(trigger: Trigger, **arguments: Any) -> Script:
     def script(chain: Chain) -> None:
-        chain.fire(trigger, **arguments)
+        chain.fire(OCCURRENCES[trigger](**own_of(trigger, arguments)))
 
     return script
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from lives import ERROR, Life, client, local
+from lives import Life, anything_for, client, local, own_of
 
 from turnwise.states import ChatState, IllegalTransition, Trigger
 from turnwise.states.arguments import Partial
@@ -139,7 +139,7 @@ class TableLife(RuleBasedStateMachine):
     @queued
     def touch_queue(self, trigger: Trigger, choice: Any) -> None:
         chosen = choice.draw(st.sampled_from([message.id for message in self.life.facts.queue]))
-        self.life.fire(trigger, queued_id=chosen, parts=self.life.facts.queue[0].parts)
+        self.life.fire(trigger, **own_of(trigger, {"queued_id": chosen, "parts": self.life.facts.queue[0].parts}))
         if trigger is T.delete_queued:
             self.accepted.discard(chosen)
         if trigger is T.promote_queued:
@@ -424,7 +424,7 @@ class TableLife(RuleBasedStateMachine):
     def refused(self, error: Any, trigger: Trigger, **arguments: Any) -> None:
         before: Facts = self.life.facts
         with pytest.raises(error):
-            self.life.fire(trigger, error=ERROR, **arguments)
+            self.life.fire(trigger, **anything_for(trigger, **arguments))
         assert self.life.facts is before
 
     def writes(self, kind: type[W]) -> list[W]:

@@ -22,7 +22,7 @@ from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.arguments import Erasing
 from turnwise.states.decide import Decision
 from turnwise.states.facts import Facts
-from turnwise.states.names import Trigger
+from turnwise.states.triggers import MessageErased
 
 pytestmark = pytest.mark.anyio
 
@@ -248,9 +248,7 @@ async def test_a_worker_that_remembers_a_call_does_not_write_its_arguments_back(
     erasing = Erasing(messages=(said.model_copy(update={"parts": (), "erased": True}),))
     asked = json.dumps({"at": ASKED}, separators=(",", ":"))
     assert asked in str(await by_hand(either_url, "SELECT body FROM calls"))
-    await (here if by == "itself" else elsewhere).change(
-        "chat", plans.plan(plans.move(Trigger.message_erased, erasing=erasing))
-    )
+    await (here if by == "itself" else elsewhere).change("chat", plans.plan(plans.move(MessageErased(erasing=erasing))))
     await here.change("chat", plans.plan(plans.finish(ASKED)))
     assert asked not in str(await by_hand(either_url, "SELECT body FROM calls"))
     assert [call.status for call in (await elsewhere.facts("chat")).calls] == ["succeeded"]
@@ -267,7 +265,7 @@ async def test_what_an_erasure_did_beyond_its_decision_is_not_remembered_otherwi
     await plans.created(here, "chat", *begin)
     await by_hand(either_url, f"UPDATE messages SET body = replace(body, '{ASKED}', 'other')")  # noqa: S608
     assert [call.arguments for call in (await _looked_at(here)).calls] == [{"at": ASKED}]
-    erasing = plans.move(Trigger.message_erased, erasing=Erasing(quarantine=True))
+    erasing = plans.move(MessageErased(erasing=Erasing(quarantine=True)))
     await (here if by == "itself" else elsewhere).change("chat", plans.plan(erasing))
     assert [call.arguments for call in (await _looked_at(here)).calls] == [{}]
     assert await _looked_at(here) == await _looked_at(elsewhere)

@@ -18,7 +18,8 @@ from turnwise.persistence.protocol import ChatStore
 from turnwise.providers.scripted import ScriptedModel
 from turnwise.states.arguments import Erasing
 from turnwise.states.events import PartEvent
-from turnwise.states.names import ChatState, Trigger
+from turnwise.states.names import ChatState
+from turnwise.states.triggers import MessageErased
 
 pytestmark = pytest.mark.anyio
 
@@ -157,7 +158,7 @@ async def test_erasing_in_a_long_log_leaves_numbers_and_what_was_not_meant(store
     whole = await store.events("chat", after=0, limit=10_000)
     answer = next(message for message in await store.history("chat") if message.text == SAID)
     blank = answer.model_copy(update={"parts": (), "erased": True})
-    await store.change("chat", plans.plan(plans.move(Trigger.message_erased, erasing=Erasing(messages=(blank,)))))
+    await store.change("chat", plans.plan(plans.move(MessageErased(erasing=Erasing(messages=(blank,))))))
     parts = {event.seq for event in whole if isinstance(event, PartEvent)}
     left = await _paged(store, after=0, limit=EVENTS_PER_READ)
     assert [event.seq for event in left if event.seq <= whole[-1].seq] == [

@@ -18,7 +18,8 @@ from turnwise.persistence.sqlite import SQLiteStore
 from turnwise.persistence.verification import verify_records
 from turnwise.states.arguments import Erasing
 from turnwise.states.errors import StoreError
-from turnwise.states.names import ChatState, Trigger
+from turnwise.states.names import ChatState
+from turnwise.states.triggers import CallStarted, MessageErased
 
 
 @pytest.fixture
@@ -127,7 +128,7 @@ async def test_rows_written_before_the_leaner_ones_are_read_as_ever(path: Path) 
         moves += [
             plans.send("later"),
             plans.reply("so", local=["a"], client=["b"]),
-            plans.move(Trigger.call_started, call_id="a"),
+            plans.move(CallStarted(token=plans.HOLDER, call_id="a")),
         ]
         await plans.created(store, "chat", *moves, plans.finish("a"))
         written = await store.audit("chat"), await store.events("chat", after=0, limit=100)
@@ -146,9 +147,7 @@ async def test_rows_written_before_the_leaner_ones_are_read_as_ever(path: Path) 
         assert records[:-1] == written[0]
         for message in await store.history("chat"):
             blank = message.model_copy(update={"parts": (), "erased": True})
-            await store.change(
-                "chat", plans.plan(plans.move(Trigger.message_erased, erasing=Erasing(messages=(blank,))))
-            )
+            await store.change("chat", plans.plan(plans.move(MessageErased(erasing=Erasing(messages=(blank,))))))
         said = "".join(event.model_dump_json() for event in await store.events("chat", after=0, limit=100))
         assert not any(word in said for word in ("hello", '"hi"', '"saw"'))
     finally:

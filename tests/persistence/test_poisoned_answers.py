@@ -20,7 +20,7 @@ from turnwise.persistence.sqlite import SQLiteStore
 from turnwise.persistence.verification import Verdict
 from turnwise.providers.scripted import ScriptedModel
 from turnwise.states.arguments import Erasing
-from turnwise.states.names import Trigger
+from turnwise.states.triggers import MessageErased
 
 pytestmark = pytest.mark.anyio
 
@@ -175,7 +175,7 @@ async def test_an_erasure_that_meets_what_cannot_be_read_says_where(
         await beside.execute(damage)
     blank = said.model_copy(update={"parts": (), "erased": True})
     before = await store.facts("poisoned")
-    erased = plans.move(Trigger.message_erased, erasing=Erasing(messages=(blank,)))
+    erased = plans.move(MessageErased(erasing=Erasing(messages=(blank,))))
     with pytest.raises(ChatUnreadable, match=r"events\.body"):
         await store.change("poisoned", plans.plan(erased))
     assert await store.facts("poisoned") == before

@@ -18,13 +18,14 @@ from turnwise.persistence.conformance import plans
 from turnwise.persistence.conformance.checks import part
 from turnwise.persistence.sqlite import SQLiteStore
 from turnwise.providers.scripted import Reply, ScriptedModel
-from turnwise.states.names import ChatState, Trigger
+from turnwise.states.names import ChatState
+from turnwise.states.triggers import ClearContext
 
 pytestmark = pytest.mark.anyio
 
 LIFE: Final = (
     *plans.turn("one", "1"),
-    plans.move(Trigger.clear_context),
+    plans.move(ClearContext()),
     plans.send("two", client_id="c1"),
     plans.claim(),
     plans.start(),

@@ -19,7 +19,8 @@ from turnwise.persistence.conformance.checks import contents, part
 from turnwise.persistence.postgres import PostgresStore
 from turnwise.persistence.verification import verify_records
 from turnwise.states.errors import StoreError
-from turnwise.states.names import ChatState, Trigger
+from turnwise.states.names import ChatState
+from turnwise.states.triggers import Renamed
 
 OpenStore = Callable[..., Awaitable[PostgresStore]]
 
@@ -39,7 +40,7 @@ async def open_store(postgres_url: str) -> AsyncIterator[OpenStore]:
 
 
 def rename(title: str) -> plans.Plan:
-    return plans.plan(plans.move(Trigger.renamed, title=title))
+    return plans.plan(plans.move(Renamed(title=title)))
 
 
 async def test_many_stores_claim_every_chat_once(open_store: OpenStore) -> None:

@@ -13,7 +13,8 @@ from turnwise.persistence.conformance.checks import part
 from turnwise.persistence.postgres import PostgresStore
 from turnwise.persistence.verification import verify_records
 from turnwise.states.errors import IllegalTransition
-from turnwise.states.names import ChatState, Trigger
+from turnwise.states.names import ChatState
+from turnwise.states.triggers import Renamed
 
 
 @pytest.fixture
@@ -28,7 +29,7 @@ async def stores(postgres_url: str) -> AsyncIterator[tuple[PostgresStore, Postgr
 
 
 def rename(title: str) -> plans.Plan:
-    return plans.plan(plans.move(Trigger.renamed, title=title))
+    return plans.plan(plans.move(Renamed(title=title)))
 
 
 async def test_no_event_number_is_given_twice_while_a_holder_journals(

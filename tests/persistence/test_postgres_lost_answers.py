@@ -16,7 +16,8 @@ from turnwise.persistence.postgres import PostgresStore
 from turnwise.persistence.protocol import Committed
 from turnwise.persistence.verification import verify_records
 from turnwise.states.errors import StoreError
-from turnwise.states.names import ChatState, Trigger
+from turnwise.states.names import ChatState
+from turnwise.states.triggers import Renamed
 
 Lose = Callable[[str, str], None]
 
@@ -130,6 +131,6 @@ async def test_without_any_answer_the_caller_is_told_that_nothing_is_known(
     monkeypatch.setattr(postgres_pool, "PATIENCE", 0)
     lose("fetch", COMMIT)
     with pytest.raises(StoreError, match="not known") as caught:
-        await store.change("chat", plans.plan(plans.move(Trigger.renamed, title="lost")))
+        await store.change("chat", plans.plan(plans.move(Renamed(title="lost"))))
     assert "nothing was written" not in caught.value.problem
     assert (await store.facts("chat")).version == 2

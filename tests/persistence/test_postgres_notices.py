@@ -12,7 +12,8 @@ import pytest
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.conformance.checks import part
 from turnwise.persistence.postgres import PostgresStore
-from turnwise.states.names import ChatState, Trigger
+from turnwise.states.names import ChatState
+from turnwise.states.triggers import Renamed
 
 NEVER = 3600
 
@@ -28,7 +29,7 @@ async def stores(postgres_url: str) -> AsyncIterator[tuple[PostgresStore, Postgr
         yield pair
 
 
-RENAME = plans.plan(plans.move(Trigger.renamed, title="other"))
+RENAME = plans.plan(plans.move(Renamed(title="other")))
 
 
 async def test_every_change_and_every_part_is_hinted_at(stores: tuple[PostgresStore, PostgresStore]) -> None:

@@ -16,7 +16,16 @@ from turnwise.persistence.protocol import ChatStore
 from turnwise.persistence.verification import verify_stored
 from turnwise.states.decide import Decision
 from turnwise.states.facts import Facts
-from turnwise.states.names import ChatState, Trigger
+from turnwise.states.names import ChatState
+from turnwise.states.triggers import (
+    Archived,
+    ClearContext,
+    LeaseExpired,
+    MetadataChanged,
+    Released,
+    Renamed,
+    Unarchived,
+)
 from turnwise.testing.clock import ManualClock
 
 pytestmark = pytest.mark.anyio
@@ -37,7 +46,7 @@ async def pair(either_url: str) -> AsyncIterator[Pair]:
 
 
 def rename(title: str) -> plans.Move:
-    return plans.move(Trigger.renamed, title=title)
+    return plans.move(Renamed(title=title))
 
 
 ELSEWHERE: Final = {
@@ -45,8 +54,8 @@ ELSEWHERE: Final = {
     "a label and back": (rename("elsewhere"), rename("here")),
     "a message": (plans.send("elsewhere"),),
     "a whole turn": plans.turn("elsewhere", "2"),
-    "a clearing of the context": (plans.move(Trigger.clear_context),),
-    "the archive and back": (plans.move(Trigger.archived), plans.move(Trigger.unarchived)),
+    "a clearing of the context": (plans.move(ClearContext()),),
+    "the archive and back": (plans.move(Archived()), plans.move(Unarchived())),
     "an open call": (plans.send("elsewhere"), plans.claim(), plans.start(), plans.reply("", client=["c"])),
 }
 
@@ -64,7 +73,7 @@ async def test_what_another_process_changed_is_what_a_plan_is_asked_about(
 
     def relabel(facts: Facts, now: datetime) -> list[Decision]:
         asked.append(facts)
-        return [plans.move(Trigger.metadata_changed, metadata={"seen": facts.version})(facts, now)]
+        return [plans.move(MetadataChanged(metadata={"seen": facts.version}))(facts, now)]
 
     committed = await here.change("chat", relabel)
     assert asked == [left.facts]
@@ -79,7 +88,7 @@ async def test_what_this_process_committed_last_is_not_what_it_claims(pair: Pair
     """A chat that was taken, worked on and given back by another comes with what that one left."""
     here, elsewhere = pair
     await plans.created(here, "chat", plans.send("one"))
-    released = (plans.claim("other"), plans.start(), plans.move(Trigger.released), rename("elsewhere"))
+    released = (plans.claim("other"), plans.start(), plans.move(Released(token=plans.HOLDER)), rename("elsewhere"))
     for move in released:
         left = await elsewhere.change("chat", plans.plan(move))
     (claimed,) = await here.claim(plans.plan(plans.claim("mine")), limit=1)
@@ -94,7 +103,7 @@ async def test_a_lease_that_another_gave_and_took_leaves_nothing_to_believe(pair
     """This process held the chat, another took it over and gave it back: no lease is left to believe in."""
     here, elsewhere = pair
     await plans.created(here, "chat", plans.send("one"), plans.claim("mine", lease=0), plans.start())
-    for move in (plans.move(Trigger.lease_expired), plans.claim("other"), plans.start(), plans.reply("1")):
+    for move in (plans.move(LeaseExpired(token=plans.HOLDER)), plans.claim("other"), plans.start(), plans.reply("1")):
         left = await elsewhere.change("chat", plans.plan(move))
     asked: list[Facts] = []
 

@@ -21,20 +21,21 @@ from turnwise.persistence.protocol import Pruned
 from turnwise.persistence.sqlite import SQLiteStore
 from turnwise.persistence.verification import verify_records
 from turnwise.states.errors import StoreError
-from turnwise.states.names import ChatState, Trigger
+from turnwise.states.names import ChatState
+from turnwise.states.triggers import Renamed
 from turnwise.testing import ManualClock
 
 WRITE_FOR_EVER = """
 import anyio, sys
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.sqlite import SQLiteStore
-from turnwise.states.names import Trigger
+from turnwise.states.triggers import Renamed
 
 async def main(path, count):
     store = SQLiteStore(path)
     await store.open()
     while count:
-        committed = await store.change("chat", plans.plan(plans.move(Trigger.renamed, title=str(count))))
+        committed = await store.change("chat", plans.plan(plans.move(Renamed(title=str(count)))))
         print(committed.facts.version, flush=True)
         count -= 1
     await store.close()
@@ -89,7 +90,7 @@ async def opened(path: Path | None) -> AsyncIterator[SQLiteStore]:
 
 
 def rename(title: str) -> plans.Plan:
-    return plans.plan(plans.move(Trigger.renamed, title=title))
+    return plans.plan(plans.move(Renamed(title=title)))
 
 
 async def test_two_stores_on_one_file_see_each_others_changes(path: Path) -> None:

@@ -14,7 +14,7 @@ from turnwise.persistence.conformance import plans
 from turnwise.persistence.connection import Connection, Durability, EagerConnection
 from turnwise.persistence.sqlite import SQLiteStore
 from turnwise.states.errors import ChatUnreadable, StoreError
-from turnwise.states.names import Trigger
+from turnwise.states.triggers import Renamed
 
 pytestmark = pytest.mark.anyio
 
@@ -94,7 +94,7 @@ async def test_what_is_written_to_a_file_that_was_taken_away_is_not_acknowledged
     shutil.move(taken, tmp_path / "elsewhere")
     if replaced:
         shutil.copy(tmp_path / "elsewhere", taken)
-    rename = plans.plan(plans.move(Trigger.renamed, title="lost"))
+    rename = plans.plan(plans.move(Renamed(title="lost")))
     word = "replaced" if replaced else "deleted"
     for attempt in (lambda: store.change("chat", rename), lambda: store.create("new", plans.plan(plans.create()))):
         with pytest.raises(StoreError, match=word) as raised:
@@ -118,7 +118,7 @@ async def test_a_file_that_goes_while_it_is_written_to_is_noticed(tmp_path: Path
 
     def taking(facts: Any, now: Any) -> Any:
         path.unlink()
-        return plans.plan(plans.move(Trigger.renamed, title="lost"))(facts, now)
+        return plans.plan(plans.move(Renamed(title="lost")))(facts, now)
 
     with pytest.raises(StoreError, match="deleted"):
         await store.change("chat", taking)

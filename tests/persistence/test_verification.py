@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from lives import own_of
 
 from turnwise.persistence.audit import (
     GENESIS,
@@ -56,7 +57,7 @@ class Life:
         self.now += timedelta(seconds=1)
         if self.facts.lease is not None:
             arguments.setdefault("token", self.facts.lease.token)
-        decision = decide(self.facts, trigger, now=self.now, limits=LIMITS, **arguments)
+        decision = decide(self.facts, trigger, now=self.now, limits=LIMITS, **own_of(trigger, arguments))
         prev = self.records[-1].hash if self.records else GENESIS
         self.records.append(from_json(entry_of(decision, prev=prev, at=self.now, whole=True).body))
         self.facts = decision.facts
@@ -85,7 +86,7 @@ class Life:
 
     def finish(self, call_id: str) -> None:
         outcome = CallOutcome(call_id=call_id, status=CallStatus.succeeded, output=1, is_error=False)
-        self.fire(T.call_finished, call_id=call_id, outcome=outcome)
+        self.fire(T.call_finished, outcome=outcome)
 
 
 def _part(call: ToolCall) -> ToolCallPart:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from turnwise.states.arguments import Arguments, Cut, Partial, Reply, Summary
+from turnwise.states.arguments import Cut, Erasing, Partial, Reply, Summary
 from turnwise.states.calls import CallOutcome, ToolCall, ToolResult
 from turnwise.states.decide import Decision, decide
 from turnwise.states.digests import digest
@@ -17,6 +17,7 @@ from turnwise.states.events import ErrorInfo, Event
 from turnwise.states.facts import Facts, Limits, Profile
 from turnwise.states.messages import Message, Part, TextPart, ToolCallPart
 from turnwise.states.names import CallStatus, Executor, StopReason, Trigger
+from turnwise.states.triggers import OCCURRENCES, Circumstances
 from turnwise.states.usage import Usage
 
 NOW = datetime(2026, 11, 1, 12, tzinfo=UTC)
@@ -25,6 +26,26 @@ BLANK = Facts(chat_id="c", profile=PROFILE)
 ERROR = ErrorInfo(kind="overloaded", message="too many requests")
 OVERFLOW = ErrorInfo(kind="context_overflow", message="the prompt is too long")
 USAGE = Usage(input_tokens=10, output_tokens=5)
+
+
+def own_of(trigger: Trigger, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of the arguments that the trigger brings along."""
+    known = {one.name for kind in (OCCURRENCES[trigger], Circumstances) for one in dataclasses.fields(kind)}
+    return {name: value for name, value in arguments.items() if name in known}
+
+
+def anything_for(trigger: Trigger, **arguments: Any) -> dict[str, Any]:
+    """Return the arguments, with something for whatever else the trigger needs."""
+    anything = {
+        **dict.fromkeys(("token", "profile", "parts", "cut", "results", "queued_id", "worker", "title", "metadata")),
+        "error": ERROR,
+        "reply": Reply(parts=()),
+        "call_id": "a",
+        "outcome": CallOutcome(call_id="a", status=CallStatus.failed, output=None, is_error=True),
+        "summary": summary_of("s"),
+        "erasing": Erasing(),
+    }
+    return own_of(trigger, anything | arguments)
 
 
 def said(text: str) -> tuple[Part, ...]:
@@ -58,12 +79,12 @@ class Life:
         self.messages: list[Message] = []
         self.events: list[Event] = []
         self.decisions: list[Decision] = []
-        self.asked: list[tuple[Facts, Trigger, Arguments]] = []
+        self.asked: list[tuple[Facts, Trigger, dict[str, Any]]] = []
         """Every trigger that was fired, with the facts it met, refused ones too."""
 
     def fire(self, trigger: Trigger, **arguments: Any) -> Decision:
         """Decide and perform; refused triggers leave the life as it was."""
-        given = Arguments(now=self.now, limits=self.limits, **arguments)
+        given = {"now": self.now, "limits": self.limits, **arguments}
         self.asked.append((self.facts, trigger, given))
         decision = decide(self.facts, trigger, **given)
         self.facts = decision.facts
@@ -181,7 +202,7 @@ class Life:
     def finish(self, call_id: str, *, fails: bool = False) -> Decision:
         status = CallStatus.failed if fails else CallStatus.succeeded
         outcome = CallOutcome(call_id=call_id, status=status, output="result", is_error=fails)
-        return self.held(Trigger.call_finished, call_id=call_id, outcome=outcome)
+        return self.held(Trigger.call_finished, outcome=outcome)
 
     def run_tools(self) -> Decision:
         """Start and finish every open local call, then conclude."""
@@ -196,7 +217,7 @@ class Life:
         return self.held(Trigger.compacted, summary=summary, usage=USAGE)
 
     def fail_to_compact(self) -> Decision:
-        return self.held(Trigger.compaction_failed, error=ERROR, usage=None)
+        return self.held(Trigger.compaction_failed, error=ERROR, usage=Usage())
 
     def settle(self, partial: Partial | None = None) -> Decision:
         return self.held(Trigger.settled, partial=partial)

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 from datetime import timedelta
+from typing import Any
 
 from hypothesis import example, given
 from hypothesis import strategies as st
-from lives import BLANK, ERROR, NOW, OVERFLOW, client, local, parts_of, said, summary_of
+from lives import BLANK, ERROR, NOW, OVERFLOW, anything_for, client, local, parts_of, said
 
 from turnwise.states import TABLE, ChatState, Trigger
-from turnwise.states.arguments import Arguments, Reply
+from turnwise.states.arguments import Reply
 from turnwise.states.calls import CallOutcome, ToolCall
 from turnwise.states.facts import CompactionFacts, Facts, HistoryFacts, Lease, Limits, StepFacts, TurnFacts
 from turnwise.states.machine import judge
 from turnwise.states.messages import QueuedMessage
 from turnwise.states.names import CallStatus, Need, Stage, Tail
 from turnwise.states.table import Row, rows_of
+from turnwise.states.triggers import Circumstances, Occurrence, occurrence_of
 
 call_ids = st.sampled_from(["a", "b"])
 
@@ -64,9 +66,9 @@ facts_of_any_kind = st.builds(
 
 
 @st.composite
-def arguments_of_any_kind(draw: st.DrawFn) -> Arguments:
+def arguments_of_any_kind(draw: st.DrawFn) -> dict[str, Any]:
     asked = draw(calls())
-    given_ = Arguments(
+    return dict(  # noqa: C408 - arguments by name
         now=NOW,
         limits=draw(
             st.builds(
@@ -82,37 +84,30 @@ def arguments_of_any_kind(draw: st.DrawFn) -> Arguments:
         ),
         call_id=draw(call_ids),
         outcome=CallOutcome(call_id=draw(call_ids), status=CallStatus.succeeded, output=None, is_error=False),
+        error=draw(st.sampled_from([ERROR, OVERFLOW])),
     )
-    if draw(st.booleans()):
-        given_["error"] = draw(st.sampled_from([ERROR, OVERFLOW]))
-    if draw(st.booleans()):
-        given_["summary"] = summary_of("s")
-    return given_
 
 
-def holds(row: Row, facts: Facts, arguments: Arguments) -> bool:
-    return all(guard(facts, arguments) for guard in row.when) and not any(
-        guard(facts, arguments) for guard in row.unless
+def holds(row: Row, facts: Facts, occurrence: Occurrence, at: Circumstances) -> bool:
+    return all(guard(facts, occurrence, at) for guard in row.when) and not any(
+        guard(facts, occurrence, at) for guard in row.unless
     )
 
 
 @given(facts_of_any_kind, arguments_of_any_kind())
-@example(dataclasses.replace(BLANK, version=1), Arguments(now=NOW, limits=Limits(), reply=Reply(parts=())))
+@example(dataclasses.replace(BLANK, version=1), {"now": NOW, "limits": Limits(), "reply": Reply(parts=())})
 def test_whatever_the_facts_at_most_one_row_matches_and_the_machine_finds_it(
-    facts: Facts, arguments: Arguments
+    facts: Facts, arguments: dict[str, Any]
 ) -> None:
     for trigger in Trigger:
         rows = rows_of(trigger, facts.state)
         if not rows:
             continue
-        asked = arguments | {"call_id": "a"} | {"outcome": arguments.get("outcome", OUTCOME)}
-        matching = [row for row in rows if holds(row, facts, asked)]  # type: ignore[arg-type]
+        occurrence, at = occurrence_of(trigger, anything_for(trigger, **arguments))
+        matching = [row for row in rows if holds(row, facts, occurrence, at)]
 
         assert len(matching) <= 1
-        assert judge(facts.state, trigger, facts, asked) is (matching[0] if matching else None)  # type: ignore[arg-type]
-
-
-OUTCOME = CallOutcome(call_id="a", status=CallStatus.failed, output=None, is_error=True)
+        assert judge(facts.state, facts, occurrence, at) is (matching[0] if matching else None)
 
 
 def test_a_trigger_that_a_state_must_accept_always_finds_its_row() -> None:

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 from cases import standing, with_queue
-from lives import Life, asking, client, queued, said, streaming, unsettled
+from lives import ERROR, Life, asking, client, queued, said, streaming, unsettled
 
 from turnwise.states import ChatState, IllegalTransition, Trigger
-from turnwise.states.arguments import Erasing
+from turnwise.states.arguments import Erasing, Reply
 from turnwise.states.calls import ToolResult
 from turnwise.states.errors import (
     RETRYABLE_KINDS,
@@ -106,22 +106,25 @@ def test_a_result_after_its_deadline_is_refused_whoever_has_noticed() -> None:
 
 @pytest.mark.parametrize("token", [None, 0, 2])
 def test_whoever_lost_the_lease_can_write_nothing(token: int | None) -> None:
-    error = refused(streaming(), StaleLease, lambda life: life.fire(T.step_finished, token=token))
+    error = refused(
+        streaming(), StaleLease, lambda life: life.fire(T.step_finished, token=token, reply=Reply(parts=()))
+    )
 
     assert (error.token, error.current) == (token, 1)
 
 
 def test_where_nobody_holds_the_chat_no_token_counts() -> None:
-    error = refused(standing(S.pending), StaleLease, lambda life: life.fire(T.failed, token=1))
+    error = refused(standing(S.pending), StaleLease, lambda life: life.fire(T.failed, token=1, error=ERROR))
 
     assert "nobody holds the chat" in str(error)
 
 
-@pytest.mark.parametrize("trigger", [T.edit_queued, T.delete_queued, T.promote_queued])
-def test_only_what_waits_in_the_queue_can_be_touched_there(trigger: Trigger) -> None:
-    error = refused(
-        with_queue(S.streaming), MessageNotFound, lambda life: life.fire(trigger, queued_id="m99", parts=said("x"))
-    )
+@pytest.mark.parametrize(
+    "touch", [(T.edit_queued, {"parts": said("x")}), (T.delete_queued, {}), (T.promote_queued, {})]
+)
+def test_only_what_waits_in_the_queue_can_be_touched_there(touch: tuple[Trigger, dict[str, Any]]) -> None:
+    trigger, more = touch
+    error = refused(with_queue(S.streaming), MessageNotFound, lambda life: life.fire(trigger, queued_id="m99", **more))
 
     assert (error.message_id, error.expected) == ("m99", "queued message")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pytest
 from cases import Case, cases, standing, stray
@@ -10,23 +11,23 @@ from lives import BLANK, NOW, Life
 
 from turnwise.states import TABLE, ChatState, IllegalTransition, Trigger, decide
 from turnwise.states import guards as g
-from turnwise.states.arguments import Arguments
 from turnwise.states.decide import legal_triggers
 from turnwise.states.facts import Facts, Limits
 from turnwise.states.invariants import broken_promises
 from turnwise.states.names import NEW, UNKNOWN
 from turnwise.states.table import Row, check, rows_of, triggers_in
+from turnwise.states.triggers import occurrence_of
 
 S, T = ChatState, Trigger
 
 
-def matching(facts: Facts, trigger: Trigger, source: str, arguments: Arguments) -> list[Row]:
+def matching(facts: Facts, trigger: Trigger, source: str, arguments: dict[str, Any]) -> list[Row]:
     """Return the rows whose guards hold, judged without the machine."""
+    asked = (facts, *occurrence_of(trigger, arguments))
     return [
         row
         for row in rows_of(trigger, source)
-        if all(guard(facts, arguments) for guard in row.when)
-        and not any(guard(facts, arguments) for guard in row.unless)
+        if all(guard(*asked) for guard in row.when) and not any(guard(*asked) for guard in row.unless)
     ]
 
 

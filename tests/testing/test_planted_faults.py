@@ -59,7 +59,7 @@ def break_the_chain(patch: Patch) -> None:
 def skip_a_version(patch: Patch) -> None:
     finish = Draft.finish
 
-    def finished(draft: Draft, target: ChatState, **more: Any) -> Any:
+    def finished(draft: Draft[Any], target: ChatState, **more: Any) -> Any:
         after = finish(draft, target, **more)
         return dataclasses.replace(after, version=after.version + (target is ChatState.interrupted))
 
@@ -73,14 +73,14 @@ def obey_dead_tokens(patch: Patch) -> None:
 def compact_again(patch: Patch) -> None:
     """The row's guard and the promise of `compacting` both forgotten: a failed step is compacted again."""
 
-    def conclude(draft: Draft) -> None:
+    def conclude(draft: Draft[Any]) -> None:
         draft.step = dataclasses.replace(draft.step, attempt_open=False)
 
     patch.setattr(compact_writes, "_conclude", conclude)
 
 
 def close_calls_silently(patch: Patch) -> None:
-    def close(draft: Draft) -> None:
+    def close(draft: Draft[Any]) -> None:
         for call in draft.calls:
             if call.open:
                 draft.put_calls(call.with_status(CallStatus.interrupted))
@@ -93,7 +93,7 @@ def take_any_submission_again(patch: Patch) -> None:
 
 
 def lose_the_queue(patch: Patch) -> None:
-    def take(draft: Draft) -> None:
+    def take(draft: Draft[Any]) -> None:
         w.take_queue_head(draft)
         draft.queue = draft.queue[1:]
 
@@ -109,7 +109,7 @@ def send_everything(patch: Patch) -> None:
 
 
 def start_lost_calls_again(patch: Patch) -> None:
-    def plan_again(draft: Draft) -> None:
+    def plan_again(draft: Draft[Any]) -> None:
         for call in draft.calls:
             if call.status is CallStatus.started:
                 draft.put_calls(call.with_status(CallStatus.planned))
@@ -144,7 +144,7 @@ def sweep_no_leases(patch: Patch) -> None:
 def forget_lost_attempts(patch: Patch) -> None:
     book = Draft.book
 
-    def booked(draft: Draft, usage: Any, *, lost: bool = False) -> None:
+    def booked(draft: Draft[Any], usage: Any, *, lost: bool = False) -> None:
         if not lost:
             book(draft, usage)
 

@@ -1,0 +1,368 @@
+"""What can happen to a chat, typed: a class for each trigger, with what it brings along and who may fire it."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, ClassVar, Final, TypeVar, dataclass_transform
+
+from turnwise.states.arguments import Cut, Erasing, Inheritance, Partial, Reply, Summary
+from turnwise.states.calls import CallOutcome, ToolResult
+from turnwise.states.errors import WrongCall
+from turnwise.states.events import ErrorInfo
+from turnwise.states.facts import Limits, Profile
+from turnwise.states.messages import Part
+from turnwise.states.names import Party, Trigger, WhenBusy
+from turnwise.states.usage import Usage
+
+_Value = TypeVar("_Value")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Circumstances:
+    """What comes along with every trigger."""
+
+    now: datetime
+    """The database's time."""
+    limits: Limits
+    """The settings in force."""
+    salt: str = ""
+    """Random, and another for every commit: salts the digests of what can be erased. Without it they have no salt."""
+    actor: str = "system"
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Occurrence:
+    """One trigger as it fires, with what it brings along."""
+
+    trigger: ClassVar[Trigger]
+    party: ClassVar[Party]
+    """Who may fire it."""
+    while_archived: ClassVar[bool] = False
+    """Whether an archived chat accepts it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held(Occurrence):
+    """What only the holder of the lease may fire, or who ends the lease."""
+
+    token: int | None
+    """The lease's fencing token; `None` where nobody holds the chat."""
+
+
+OCCURRENCES: Final[dict[Trigger, type[Occurrence]]] = {}
+"""The class of each trigger."""
+
+_Kind = TypeVar("_Kind", bound=Occurrence)
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True)
+def _declared(kind: type[_Kind]) -> type[_Kind]:
+    made = dataclass(frozen=True, slots=True, kw_only=True)(kind)
+    OCCURRENCES[made.trigger] = made
+    return made
+
+
+# From outside
+
+
+@_declared
+class Create(Occurrence):
+    """A chat begins; a fork with what it takes over from its parent."""
+
+    trigger, party = Trigger.create, "client"
+    profile: Profile
+    inheritance: Inheritance | None = None
+
+
+@_declared
+class SendMessage(Occurrence):
+    """The user says something."""
+
+    trigger, party = Trigger.send_message, "client"
+    parts: tuple[Part, ...]
+    when_busy: WhenBusy = "queue"
+    client_id: str | None = None
+    content_digest: str | None = None
+    """Needed with a `client_id`: what a message that is sent again must be like."""
+    trace: str | None = None
+    """Where observers note what the turn does; see `TurnFacts.trace`."""
+
+
+@_declared
+class SubmitToolResults(Occurrence):
+    """The client answers its calls."""
+
+    trigger, party = Trigger.submit_tool_results, "client"
+    results: tuple[ToolResult, ...]
+    edited: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+    """By call, the arguments that the client gives it instead of the model's, checked."""
+
+
+@_declared
+class Interrupt(Occurrence):
+    """The user says stop."""
+
+    trigger, party = Trigger.interrupt, "client"
+
+
+@_declared
+class Resume(Occurrence):
+    """The user lets a chat go on that was stopped or failed."""
+
+    trigger, party = Trigger.resume, "client"
+    trace: str | None = None
+
+
+@_declared
+class EditMessage(Occurrence):
+    """The user says something else instead, and what followed is cut."""
+
+    trigger, party = Trigger.edit_message, "client"
+    cut: Cut
+    parts: tuple[Part, ...]
+    client_id: str | None = None
+    content_digest: str | None = None
+    trace: str | None = None
+
+
+@_declared
+class RequestCompaction(Occurrence):
+    """The user wants the history folded now."""
+
+    trigger, party = Trigger.request_compaction, "client"
+
+
+@_declared
+class ClearContext(Occurrence):
+    """The user lets the model forget."""
+
+    trigger, party = Trigger.clear_context, "client"
+
+
+@_declared
+class EditQueued(Occurrence):
+    """The user changes a message that waits."""
+
+    trigger, party = Trigger.edit_queued, "client"
+    queued_id: str
+    parts: tuple[Part, ...]
+
+
+@_declared
+class DeleteQueued(Occurrence):
+    """The user takes a message back that waits."""
+
+    trigger, party = Trigger.delete_queued, "client"
+    queued_id: str
+
+
+@_declared
+class PromoteQueued(Occurrence):
+    """The user wants a message that waits to be the next turn at once."""
+
+    trigger, party = Trigger.promote_queued, "client"
+    queued_id: str
+
+
+# From the lease holder
+
+
+@_declared
+class Claimed(Occurrence):
+    """A worker takes the chat."""
+
+    trigger, party = Trigger.claimed, "lease holder"
+    worker: str
+
+
+@_declared
+class AttemptStarted(Held):
+    """A model call begins."""
+
+    trigger, party = Trigger.attempt_started, "lease holder"
+
+
+@_declared
+class AttemptDiscarded(Held):
+    """A model call failed: it is made again, or once there is room for the prompt that was too long."""
+
+    trigger, party = Trigger.attempt_discarded, "lease holder"
+    error: ErrorInfo
+    delay: float | None = None
+    """Seconds until the next attempt may start. It and `retry_at` are needed unless the step waits for room."""
+    retry_at: datetime | None = None
+    opened: bool = False
+    """Whether the stream of the attempt was open: something had come of it."""
+    usage: Usage | None = None
+
+
+@_declared
+class StepFinished(Held):
+    """The model has replied."""
+
+    trigger, party = Trigger.step_finished, "lease holder"
+    reply: Reply
+
+
+@_declared
+class CallStarted(Held):
+    """A local call starts."""
+
+    trigger, party = Trigger.call_started, "lease holder"
+    call_id: str
+
+
+@_declared
+class CallFinished(Held):
+    """A local call has ended."""
+
+    trigger, party = Trigger.call_finished, "lease holder"
+    outcome: CallOutcome
+
+
+@_declared
+class ToolsFinished(Held):
+    """Every local call of the step has ended."""
+
+    trigger, party = Trigger.tools_finished, "lease holder"
+
+
+@_declared
+class Compacted(Held):
+    """The history is folded."""
+
+    trigger, party = Trigger.compacted, "lease holder"
+    summary: Summary
+    usage: Usage | None = None
+    """`None` if no model was called."""
+
+
+@_declared
+class CompactionFailed(Held):
+    """The history could not be folded."""
+
+    trigger, party = Trigger.compaction_failed, "lease holder"
+    error: ErrorInfo
+    usage: Usage | None = None
+    """`None` if no model was called."""
+
+
+@_declared
+class Settled(Held):
+    """What was under way at an interrupt is over."""
+
+    trigger, party = Trigger.settled, "lease holder"
+    partial: Partial | None = None
+
+
+@_declared
+class Released(Held):
+    """The holder gives the chat back."""
+
+    trigger, party = Trigger.released, "lease holder"
+
+
+@_declared
+class Failed(Held):
+    """The chat cannot go on."""
+
+    trigger, party = Trigger.failed, "lease holder"
+    error: ErrorInfo
+    partial: Partial | None = None
+
+
+# From the clock
+
+
+@_declared
+class LeaseExpired(Held):
+    """The holder did not renew its lease."""
+
+    trigger, party = Trigger.lease_expired, "clock"
+
+
+@_declared
+class DeadlinePassed(Occurrence):
+    """The client did not answer in time."""
+
+    trigger, party = Trigger.deadline_passed, "clock"
+
+
+@_declared
+class Repaired(Occurrence):
+    """What was stored is not what turnwise stored."""
+
+    trigger, party, while_archived = Trigger.repaired, "clock", True
+    error: ErrorInfo
+
+
+# Administration
+
+
+@_declared
+class Archived(Occurrence):
+    """The chat is closed."""
+
+    trigger, party = Trigger.archived, "administrator"
+
+
+@_declared
+class Unarchived(Occurrence):
+    """The chat is opened again."""
+
+    trigger, party, while_archived = Trigger.unarchived, "administrator", True
+
+
+@_declared
+class Renamed(Occurrence):
+    """The chat gets another title."""
+
+    trigger, party = Trigger.renamed, "administrator"
+    title: str | None
+
+
+@_declared
+class MetadataChanged(Occurrence):
+    """The chat gets other metadata."""
+
+    trigger, party = Trigger.metadata_changed, "administrator"
+    metadata: dict[str, Any]
+
+
+@_declared
+class MessageErased(Occurrence):
+    """Something that was said is blanked."""
+
+    trigger, party, while_archived = Trigger.message_erased, "administrator", True
+    erasing: Erasing
+
+
+def occurrence_of(trigger: Trigger, arguments: Mapping[str, Any]) -> tuple[Occurrence, Circumstances]:
+    """Return a trigger and its circumstances, made from arguments by name.
+
+    Raises:
+        WrongCall: one is missing, or the trigger has none of that name.
+    """
+    own = {name: value for name, value in arguments.items() if name not in _AROUND}
+    around = {name: value for name, value in arguments.items() if name in _AROUND}
+    return _made(OCCURRENCES[trigger], trigger, own), _made(Circumstances, trigger, around)
+
+
+def _made(kind: type[_Value], trigger: Trigger, arguments: Mapping[str, Any]) -> _Value:
+    try:
+        return kind(**arguments)
+    except TypeError:
+        parameters = inspect.signature(kind).parameters
+    for name in arguments:
+        if name not in parameters:
+            raise WrongCall(name, f"{trigger} has no such argument; it has {', '.join((*parameters, *_AROUND))}")
+    missing = next(name for name, one in parameters.items() if one.default is one.empty and name not in arguments)
+    raise WrongCall(missing, f"{trigger} needs it")
+
+
+_AROUND: Final = tuple(one.name for one in dataclasses.fields(Circumstances))

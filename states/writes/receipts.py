@@ -1,0 +1,21 @@
+"""Receipts: by what a client's message is known when it comes again."""
+
+from __future__ import annotations
+
+from turnwise.states.digests import guarded
+from turnwise.states.draft import Draft
+from turnwise.states.effects import RecordReceipt
+from turnwise.states.errors import WrongCall
+from turnwise.states.triggers import EditMessage, SendMessage
+
+
+def record_receipt(draft: Draft[SendMessage | EditMessage], message_id: str, *, queued: bool) -> None:
+    """Remember under which `client_id` the message was accepted, if it came with one."""
+    said = draft.occurrence
+    if said.client_id is None:
+        return
+    if said.content_digest is None:
+        raise WrongCall("content_digest", f"{said.trigger} needs it with a client_id")
+    salt = draft.salt_of("receipt", said.client_id)
+    digest = guarded(salt, said.content_digest)
+    draft.writes.append(RecordReceipt(said.client_id, digest, message_id, queued, draft.before.last_seq, salt))

@@ -1,0 +1,164 @@
+"""Each trigger is a class: it says what it brings along and who may fire it, and comes by name as well."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+from cases import cases
+from lives import BLANK, ERROR, NOW, PROFILE, anything_for, pending, said, streaming, waiting
+
+from turnwise.states import IllegalTransition, Trigger, decide
+from turnwise.states.errors import ChatArchived, InvalidArgument, StaleLease, WrongCall
+from turnwise.states.facts import Limits
+from turnwise.states.names import NEW
+from turnwise.states.table import rows_of
+from turnwise.states.triggers import (
+    OCCURRENCES,
+    Circumstances,
+    Create,
+    Held,
+    Interrupt,
+    Renamed,
+    StepFinished,
+    occurrence_of,
+)
+
+T = Trigger
+AT = Circumstances(now=NOW, limits=Limits())
+AROUND: dict[str, Any] = {"now": NOW, "limits": Limits()}
+
+
+def test_every_trigger_has_a_class_of_its_name_in_the_order_of_declaration() -> None:
+    assert list(OCCURRENCES) == list(Trigger)
+    for trigger, kind in OCCURRENCES.items():
+        assert kind.__name__ == trigger.value.title().replace("_", "")
+        assert kind.__doc__
+
+
+def test_what_a_holder_fires_needs_its_token_but_for_the_claim_that_gives_it() -> None:
+    held = {trigger for trigger, kind in OCCURRENCES.items() if issubclass(kind, Held)}
+
+    assert held == {trigger for trigger, kind in OCCURRENCES.items() if kind.party == "lease holder"} - {T.claimed} | {
+        T.lease_expired
+    }
+    assert {OCCURRENCES[trigger].party for trigger in (T.create, T.promote_queued)} == {"client"}
+    assert {OCCURRENCES[trigger].party for trigger in (T.lease_expired, T.repaired)} == {"clock"}
+    assert {OCCURRENCES[trigger].party for trigger in (T.archived, T.message_erased)} == {"administrator"}
+
+
+def test_an_occurrence_is_frozen_and_has_no_field_but_its_own() -> None:
+    renamed = Renamed(title="a")
+
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        renamed.title = "b"  # type: ignore[misc]
+    with pytest.raises((AttributeError, TypeError)):
+        renamed.titel = "b"  # type: ignore[attr-defined]
+
+
+def test_by_name_and_by_class_the_same_is_decided() -> None:
+    for case in cases():
+        life = case.build()
+        case.fire(life)
+        facts, trigger, arguments = life.asked[-1]
+
+        assert decide(facts, *occurrence_of(trigger, arguments)) == life.decisions[-1]
+
+
+@pytest.mark.parametrize("trigger", list(Trigger))
+def test_an_argument_that_is_missing_is_named(trigger: Trigger) -> None:
+    facts = next(facts for facts, fired, _ in every_case() if fired is trigger)
+    needed = [one for one in dataclasses.fields(OCCURRENCES[trigger]) if is_needed(one)]
+    for name in [*(one.name for one in needed), "now", "limits"]:
+        arguments = {**anything_for(trigger), **AROUND}
+        del arguments[name]
+        with pytest.raises(WrongCall, match=f"^{name}: {trigger} needs it; nothing was written$") as wrong:
+            decide(facts, trigger, **arguments)
+        assert wrong.value.argument == name
+
+
+def every_case() -> list[Any]:
+    asked = []
+    for case in cases():
+        life = case.build()
+        case.fire(life)
+        asked.append(life.asked[-1])
+    return asked
+
+
+def is_needed(one: dataclasses.Field[Any]) -> bool:
+    return one.default is dataclasses.MISSING and one.default_factory is dataclasses.MISSING
+
+
+def test_an_argument_of_another_trigger_is_refused_and_those_that_there_are_are_told() -> None:
+    problem = "renamed has no such argument; it has title, now, limits, salt, actor, reason; nothing was written"
+
+    with pytest.raises(WrongCall, match=f"^queued_id: {problem}$"):
+        decide(pending().facts, T.renamed, title="a", queued_id="m1", **AROUND)
+    with pytest.raises(WrongCall, match=f"^titel: {problem}$"):
+        decide(pending().facts, T.renamed, titel="a", **AROUND)
+
+
+def test_a_trigger_that_is_impossible_is_refused_before_its_arguments_are_looked_at() -> None:
+    with pytest.raises(IllegalTransition):
+        decide(pending().facts, T.step_finished, **AROUND)
+
+
+def test_an_occurrence_comes_with_its_circumstances_and_a_name_without() -> None:
+    facts, of = pending().facts, "^at: an occurrence comes with its circumstances, "
+    wrong: list[tuple[Any, dict[str, Any]]] = [
+        (Interrupt(), {}),
+        (Interrupt(), {"at": NOW}),
+        (Interrupt(), {"at": AT, "reason": "enough"}),
+        (Interrupt(), AROUND),
+        (T.interrupt, {"at": AT}),
+        (T.interrupt, {"at": AT, **AROUND}),
+    ]
+
+    for trigger, given in wrong:
+        with pytest.raises(WrongCall, match=of):
+            decide(facts, trigger, **given)
+    assert decide(facts, Interrupt(), AT).target == "interrupted"
+
+
+@pytest.mark.parametrize("odd", [None, "nothing", 3, Interrupt, object()])
+def test_what_is_no_trigger_is_refused(odd: Any) -> None:
+    with pytest.raises(InvalidArgument, match=r"^trigger: must be one of 'create'"):
+        decide(pending().facts, odd, **AROUND)
+
+
+def test_a_chat_that_is_there_is_not_created_archived_or_not() -> None:
+    life = waiting()
+    with pytest.raises(IllegalTransition):
+        decide(life.facts, Create(profile=PROFILE), AT)
+    life.fire(T.archived)
+    with pytest.raises(ChatArchived):
+        decide(life.facts, Create(profile=PROFILE), AT)
+    assert rows_of(T.create, NEW)
+    assert decide(BLANK, Create(profile=PROFILE), AT).target == "waiting"
+
+
+def test_a_dead_token_is_refused_by_class_too() -> None:
+    reply = anything_for(T.step_finished)["reply"]
+
+    with pytest.raises(StaleLease):
+        decide(streaming().facts, StepFinished(token=99, reply=reply), AT)
+
+
+def test_a_message_with_a_client_id_needs_the_digest_of_what_it_says() -> None:
+    for life, trigger in ((waiting(), T.send_message), (streaming(), T.send_message)):
+        with pytest.raises(WrongCall, match=f"^content_digest: {trigger} needs it with a client_id; nothing"):
+            life.fire(trigger, parts=said("hi"), client_id="k")
+        assert life.fire(trigger, parts=said("hi")).writes[0].kind != "receipt"
+
+
+@pytest.mark.parametrize("missing", ["delay", "retry_at"])
+def test_an_attempt_that_is_made_again_needs_the_time(missing: str) -> None:
+    given = {"error": ERROR, "delay": 1.0, "retry_at": NOW, missing: None}
+    life = streaming()
+    before = life.facts
+
+    with pytest.raises(WrongCall, match=f"^{missing}: attempt_discarded needs it, unless the step waits for room"):
+        life.held(T.attempt_discarded, **given)
+    assert life.facts is before
