@@ -1,0 +1,73 @@
+"""Checked by mypy and never run: what fires triggers, judges and writes. A line that is wrong names the code it earns.
+
+Each wrong line stands under its right twin.
+"""
+
+from turnwise.engine.apply import Chain
+from turnwise.states import ChatState, Trigger, decide
+from turnwise.states import guards as g
+from turnwise.states import triggers as t
+from turnwise.states import writes as w
+from turnwise.states.arguments import Reply
+from turnwise.states.draft import Draft
+from turnwise.states.facts import Facts, Limits
+from turnwise.states.names import Party, StopReason
+from turnwise.states.table import _on
+
+REPLY = Reply(parts=())
+
+
+def fire(chain: Chain) -> None:
+    """Fire triggers, as jobs and commands do."""
+    chain.fire(t.StepFinished(token=1, reply=REPLY))
+    chain.fire(t.StepFinished(token=1))  # wrong: call-arg
+    chain.fire(t.StepFinished(reply=REPLY))  # wrong: call-arg
+    chain.fire(t.StepFinished(token=b"1", reply=REPLY))  # wrong: arg-type
+    chain.fire(Trigger.step_finished)  # wrong: arg-type
+    chain.fire(t.Renamed(title="a"))
+    chain.fire(t.Renamed(title="a", queued_id="m1"))  # wrong: call-arg
+    chain.fire(t.Renamed("a"))  # wrong: call-arg
+    chain.fire(t.SendMessage(parts=(), when_busy="queue"))
+    chain.fire(t.SendMessage(parts=(), when_busy="wait"))  # wrong: arg-type
+    chain.fire(t.Interrupt(), reason="enough")
+    chain.fire(t.Interrupt(reason="enough"))  # wrong: call-arg
+
+
+def ask(facts: Facts, at: t.Circumstances) -> None:
+    """Decide by class and by name."""
+    decide(facts, t.ToolsFinished(token=1), at)
+    decide(facts, t.ToolsFinished(token=1))  # wrong: call-overload
+    decide(facts, Trigger.tools_finished, token=1, now=at.now, limits=Limits())
+    decide(facts, Trigger.tools_finished, token=1)  # wrong: call-overload
+    decide(facts, "tools_finished", now=at.now, limits=Limits())  # wrong: call-overload
+
+
+def know(reply: t.StepFinished, claim: t.Claimed) -> Party:
+    """Read what a trigger brings along."""
+    _ = reply.reply.parts, claim.worker
+    _ = claim.token  # wrong: attr-defined
+    reply.token = None  # wrong: misc
+    holder: Party = t.StepFinished.party
+    clock: Party = "timer"  # wrong: assignment
+    return holder if holder == clock else claim.party
+
+
+def write(draft: Draft[t.Compacted]) -> None:
+    """Change a draft."""
+    draft.stop_reason = StopReason.error
+    draft.stop_reson = StopReason.error  # wrong: attr-defined
+    draft.stop_reason = "error"  # wrong: assignment
+    _ = draft.occurrence.summary
+    _ = draft.occurrence.reply  # wrong: attr-defined
+    w.commit_boundary(draft)
+    w.commit_reply(draft)  # wrong: arg-type
+    w.drop_lease(draft)
+
+
+WAITING, PENDING = ChatState.waiting, ChatState.pending
+ROWS = (
+    _on(t.SendMessage, WAITING, PENDING, when=(g.settled,), unless=(g.wants_interrupt,), writes=(w.enqueue_last,)),
+    _on(t.Resume, WAITING, PENDING, when=(g.wants_interrupt,)),  # wrong: arg-type
+    _on(t.Resume, WAITING, PENDING, unless=(g.has_local_calls,)),  # wrong: arg-type
+    _on(t.Resume, WAITING, PENDING, writes=(w.enqueue_last,)),  # wrong: arg-type
+)
