@@ -12,8 +12,10 @@ from typing import Any, Final, NoReturn
 from turnwise.persistence.audit import AuditRecord
 from turnwise.persistence.traces import Traces, Violation
 from turnwise.states import guards as g
+from turnwise.states import writes as w
 from turnwise.states.names import LEASED, NEW, UNKNOWN, ChatState, Trigger
-from turnwise.states.table import Guard, Row, rows_of, triggers_in
+from turnwise.states.table import TABLE, Guard, Row, rows_of, triggers_in
+from turnwise.states.triggers import OCCURRENCES
 
 
 class Replay:
@@ -53,7 +55,7 @@ class Replay:
             self._refuse(f"it starts from {record.source!a:.40}, but the record before led to {self._state!a}")
         if self._state is None and trigger is not Trigger.create:
             self._refuse("a chat begins with create")
-        if self._archived and trigger not in _WHILE_ARCHIVED:
+        if self._archived and not OCCURRENCES[trigger].while_archived:
             self._refuse("the chat is archived, and an archived chat accepts only unarchived and message_erased")
         rows = rows_of(trigger, place)
         if not rows:
@@ -103,9 +105,8 @@ class Replay:
 
     def _begins_turn(self) -> bool:
         record = self._record
-        said = record.trigger == Trigger.send_message and record.source != record.target == ChatState.pending
         taken = any(write.kind == "dequeue:taken" for write in record.writes)
-        return said or taken or record.trigger == Trigger.edit_message
+        return taken or (record.trigger, record.source, record.target) in _BEGIN_TURNS
 
     def _check_own_write(self) -> None:
         """Some writes are made by one trigger, exactly once, and by no other; only a fork takes over a boundary."""
@@ -181,8 +182,7 @@ class Replay:
         """Whether the chat waits for the next holder in the midst of a step."""
         record = self._record
         left = record.source == ChatState.pending and record.trigger != Trigger.claimed
-        dropped = record.trigger in (Trigger.released, Trigger.lease_expired)
-        return record.target == ChatState.pending and (left or dropped)
+        return record.target == ChatState.pending and (left or record.trigger in _GIVE_UP)
 
     def _refuse(self, problem: str) -> NoReturn:
         raise Violation(self._record, problem)
@@ -198,25 +198,23 @@ _STATES: Final = frozenset(state.value for state in ChatState)
 _TRIGGERS: Final = frozenset(trigger.value for trigger in Trigger)
 _CLIENT_MAY_OWE: Final = (ChatState.executing_tools, ChatState.compacting, ChatState.requires_action)
 
-_BEGIN_STEPS: Final = (
-    (Trigger.claimed, ChatState.streaming),
-    (Trigger.tools_finished, ChatState.streaming),
-    (Trigger.compacted, ChatState.streaming),
-    (Trigger.compaction_failed, ChatState.streaming),
-    (Trigger.request_compaction, ChatState.pending),
+_BEGIN_STEPS: Final = frozenset(
+    (row.trigger, row.target) for row in TABLE if {w.begin_step, w.order_compaction} & {*row.writes}
 )
+_BEGIN_TURNS: Final = frozenset((row.trigger, row.source, row.target) for row in TABLE if w.start_turn in row.writes)
+_GIVE_UP: Final = frozenset(row.trigger for row in TABLE if w.give_up_started_calls in row.writes)
 
-_OWN_WRITE: Final = {
-    Trigger.create: "profile",
-    Trigger.renamed: "profile",
-    Trigger.metadata_changed: "profile",
-    Trigger.edit_message: "cut",
-    Trigger.clear_context: "boundary:clear",
-    Trigger.compacted: "boundary:compaction",
-    Trigger.call_started: "call:started",
+_WRITES_ONCE: Final = {
+    w.insert_chat: "profile",
+    w.change_title: "profile",
+    w.change_metadata: "profile",
+    w.cut_history: "cut",
+    w.insert_clear_boundary: "boundary:clear",
+    w.commit_boundary: "boundary:compaction",
+    w.start_call: "call:started",
 }
+_OWN_WRITE: Final = {row.trigger: _WRITES_ONCE[write] for row in TABLE for write in row.writes if write in _WRITES_ONCE}
 _OWNED: Final = frozenset(
     (*_OWN_WRITE.values(), "erase", "erase:edits", "erase:queued", "erase:errors", "erase:reasons", "erase:quarantine")
 )
 _BESIDE_ERASURE: Final = ("profile", "facts", "events", "dequeue:deleted")
-_WHILE_ARCHIVED: Final = (Trigger.unarchived, Trigger.message_erased, Trigger.repaired)
