@@ -7,6 +7,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final, get_args
 
 from turnwise.engine.apply import Chain, Script
@@ -22,7 +23,7 @@ from turnwise.engine.settings import LONGEST
 from turnwise.engine.tasks import finish
 from turnwise.engine.worker import Worker
 from turnwise.persistence.protocol import ChatStore, Committed
-from turnwise.states.arguments import Erasing
+from turnwise.states.arguments import Erasing, Partial
 from turnwise.states.calls import ClientTool, ToolResult
 from turnwise.states.digests import canonical, digest, digest_of_answer
 from turnwise.states.errors import (
@@ -162,18 +163,15 @@ class Commands:
         accepted = committed.decisions[0].facts
         message_id = f"m{accepted.serial}"
         queued = any(queued.id == message_id for queued in accepted.queue)
-        seq = accepted.last_seq - len(committed.decisions[0].events)
+        seq = committed.before.last_seq
         return SendReceipt(chat_of(committed.facts), message_id, queued=queued, replayed=False, seq=seq)
 
     async def submit(self, chat_id: str, results: Sequence[ToolResult]) -> SubmissionReceipt:
         """Accept a client's tool results, once."""
         given = tuple(ToolResult(one.call_id, one.output, one.is_error) for one in results)
-        late: list[str] = []
 
         def script(chain: Chain) -> None:
-            due = [call.call_id for call in chain.facts.calls if call.is_due(chain.now)]
-            late[:] = [result.call_id for result in given if result.call_id in due]
-            if late and not chain.facts.archived:
+            if _late(given, chain.facts, chain.now) and not chain.facts.archived:
                 chain.fire(DeadlinePassed())  # nobody has swept it yet
             else:
                 chain.fire(SubmitToolResults(results=given, edited=self._edited(chain.facts, given)))
@@ -182,7 +180,7 @@ class Commands:
             committed = await self._act(chat_id, script)
         except (IllegalTransition, ToolResultMismatch, ChatArchived) as refusal:
             return await self._replayed_submission(chat_id, given, refusal)
-        if late:
+        if late := _late(given, committed.before, committed.at):
             raise DeadlineExpired(late)
         accepted = committed.decisions[0].facts
         receipt_id = next(
@@ -325,14 +323,9 @@ class Commands:
         while True:
             facts = await self._store.facts(chat_id)
             partial = await shown_reply(self._store, facts, self.desk.toolbox) if facts.lease is None else None
-            shown = (partial.step, partial.attempt) if partial is not None else None
-            overtaken = False
 
-            def whole(chain: Chain, partial: Any = partial, shown: Any = shown) -> None:
-                nonlocal overtaken
-                before = chain.facts
-                overtaken = before.lease is None and before.step.attempt_open and shown != _attempt(before)
-                if overtaken:
+            def whole(chain: Chain, partial: Partial | None = partial) -> None:
+                if _has_shown_more(chain.facts, partial):
                     return
                 script(chain)
                 after = chain.facts
@@ -341,7 +334,7 @@ class Commands:
                     chain.fire(Settled(token=None, partial=partial))
 
             committed = await self._act(chat_id, whole)
-            if not overtaken:
+            if not _has_shown_more(committed.before, partial):
                 return committed
 
     async def _replayed_message(self, chat_id: str, client_id: str, content_digest: str) -> SendReceipt | None:
@@ -407,5 +400,14 @@ def check_client_tools(tools: Sequence[ClientTool], local: Mapping[str, Any]) ->
     return tuple(tools)
 
 
-def _attempt(facts: Any) -> tuple[int, int]:
-    return facts.step.number, facts.step.attempt
+def _has_shown_more(facts: Facts, partial: Partial | None) -> bool:
+    """Return whether nobody holds the chat, and it has shown of an attempt what is not in `partial`."""
+    if facts.lease is not None or not facts.step.attempt_open:
+        return False
+    return partial is None or (partial.step, partial.attempt) != (facts.step.number, facts.step.attempt)
+
+
+def _late(results: Sequence[ToolResult], facts: Facts, now: datetime) -> list[str]:
+    """Return the calls that are answered after their deadline."""
+    due = {call.call_id for call in facts.calls if call.is_due(now)}
+    return [result.call_id for result in results if result.call_id in due]

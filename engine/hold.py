@@ -201,13 +201,11 @@ class Hold:
         Raises:
             Moved: the chat is not any more where the job believed it to be. Nothing was written.
         """
-        known = found = self.facts
+        known = self.facts
         self._asked = self.desk.clock.monotonic()
 
         def whole(chain: Chain) -> None:
-            nonlocal found
-            found = chain.facts
-            if job_of(found) is self.job:
+            if job_of(chain.facts) is self.job:
                 script(chain)
                 self.desk.begin(chain, claims=True)
                 self.decided = chain.facts
@@ -221,9 +219,9 @@ class Hold:
                 raise
             raise Moved from error
         if not committed.decisions:
-            self.observe(found)
+            self.observe(committed.before)
             raise Moved
-        if self.view is not None and self.view.history_version != found.history_version:
+        if self.view is not None and self.view.history_version != committed.before.history_version:
             self.view = None  # someone else has changed messages meanwhile
         self.take(committed)
         await anyio.lowlevel.checkpoint_if_cancelled()

@@ -72,10 +72,8 @@ class Worker:
     async def _act(self, chat_id: str, script: Script, actor: str) -> Committed:
         reserved = self._room() > 0
         self._reserved += reserved
-        before: dict[str, Facts] = {}
 
         def whole(chain: Chain) -> None:
-            before[chat_id] = chain.facts
             script(chain)
             self._desk.begin(chain, claims=reserved)
 
@@ -83,7 +81,7 @@ class Worker:
             committed = await self._desk.applier.change(chat_id, whole, actor=actor)
         finally:
             self._reserved -= reserved
-        self._adopt(committed, before[chat_id])
+        self._adopt(committed)
         return committed
 
     def observe(self, facts: Facts) -> None:
@@ -204,10 +202,8 @@ class Worker:
             return
         self._reserved += limit
         self._backlog = False
-        before: dict[str, Facts] = {}
 
         def claiming(chain: Chain) -> None:
-            before[chain.facts.chat_id] = chain.facts
             chain.fire(Claimed(worker=self._desk.worker_id))
             self._desk.begin(chain, claims=True)
 
@@ -216,7 +212,7 @@ class Worker:
         finally:
             self._reserved -= limit
         for committed in claimed:
-            self._adopt(committed, before[committed.facts.chat_id])
+            self._adopt(committed)
         self._backlog = self._backlog or len(claimed) == limit
 
     def _holds(self, chat_id: str, token: int) -> bool:
@@ -233,9 +229,9 @@ class Worker:
         if pruned.after is None:
             self._prune_at = now + max(keep / PRUNE_ROUNDS, self._settings.poll_interval)
 
-    def _adopt(self, committed: Committed, before: Facts) -> None:
+    def _adopt(self, committed: Committed) -> None:
         """Run a chat that a transaction gave to this worker."""
-        facts = committed.facts
+        before, facts = committed.before, committed.facts
         if facts.lease is None or facts.lease.worker != self._desk.worker_id or job_of(facts) is None:
             return
         if facts.lease == before.lease:

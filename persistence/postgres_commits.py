@@ -139,7 +139,8 @@ def prepared(
 ) -> tuple[Commit, Committed]:
     """Return what stores decisions on a chat, and what is told of them once it is stored."""
     commit, events = commit_of(standing, decisions, shown, restated=restated)
-    return commit, Committed(decisions[-1].facts.with_last_seq(commit.event_seq), decisions, events, standing.at)
+    facts = decisions[-1].facts.with_last_seq(commit.event_seq)
+    return commit, Committed(standing.facts, facts, decisions, events, standing.at)
 
 
 async def landed(connection: asyncpg.Connection, sent: Sent) -> list[Committed]:

@@ -81,7 +81,7 @@ class Transactions:
             blank = Standing(blank_facts(chat_id, at), GENESIS, at)
             decisions = tuple(plan(blank.facts, at))
             if not decisions:
-                return [Committed(blank.facts, (), (), at)]
+                return [Committed(blank.facts, blank.facts, (), (), at)]
             async with connection.transaction():
                 await connection.execute(_BLANK, chat_id, at, GENESIS)
                 return [await self._commits.commit(connection, blank, decisions, (), sent)]
@@ -96,7 +96,7 @@ class Transactions:
             standing = await self._standing(connection, chat_id)
             decisions = tuple(plan(standing.facts, standing.at))
             if not decisions:
-                return [Committed(standing.facts, (), (), standing.at)]
+                return [Committed(standing.facts, standing.facts, (), (), standing.at)]
             return [await self._commits.commit(connection, standing, decisions, shown, sent)]
 
         async def work(connection: asyncpg.Connection, sent: Sent) -> list[Committed]:
@@ -149,7 +149,7 @@ class Transactions:
                 rest = Standing(repair.facts, repair.head, at)
                 decisions = tuple(plan(rest.facts, at))
                 if not decisions:
-                    return [Committed(rest.facts, (), (), at)]
+                    return [Committed(rest.facts, rest.facts, (), (), at)]
                 await raw_rows.store_repair(connection, repair)
                 return [await self._commits.commit(connection, rest, decisions, (), sent)]
 

@@ -34,12 +34,15 @@ transaction, writes nothing, and reaches the caller.
 class Committed:
     """What a transaction did to one chat."""
 
+    before: Facts
+    """The facts as found: what the first decision was made on."""
     facts: Facts
     """The facts afterwards; as found, where nothing was decided."""
     decisions: tuple[Decision, ...]
     events: tuple[Event, ...]
     """The events as stored: with chat, sequence number and time."""
     at: datetime
+    """The time that was decided by."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -186,7 +186,7 @@ class Transactions:
         at: datetime,
     ) -> Committed:
         if not decisions:
-            return Committed(standing.facts, (), (), at)
+            return Committed(standing.facts, standing.facts, (), (), at)
         chat_id, head = standing.facts.chat_id, standing.head
         told: list[Event] = [*shown]
         for decision in decisions:
@@ -214,7 +214,7 @@ class Transactions:
             self._known.pop(chat_id, None)
         else:
             self._remember(facts, row.facts)
-        return Committed(facts, decisions, events, at)
+        return Committed(standing.facts, facts, decisions, events, at)
 
     def _remember(self, facts: Facts, body: str) -> None:
         token = facts.lease.token if facts.lease else None

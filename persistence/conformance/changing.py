@@ -12,7 +12,7 @@ import anyio
 
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.conformance.checks import failure_of, part, refused
-from turnwise.persistence.protocol import ChatStore, DuplicateReceipt
+from turnwise.persistence.protocol import ChatStore, Committed, DuplicateReceipt, Plan
 from turnwise.persistence.verification import verify_records
 from turnwise.states.decide import Decision
 from turnwise.states.effects import InsertBoundary
@@ -138,6 +138,32 @@ class ChangingConformance:
         assert others
         seen = last.events[-1].seq if last.events else 4
         assert await store.events("chat", after=seen, limit=100) == list(committed.events)
+
+    async def test_a_commit_tells_on_what_and_when_it_was_decided(self, store: ChatStore) -> None:
+        """Whether it decided something or not, on a chat that is new, held or nobody's."""
+        asked: list[tuple[Facts, datetime]] = []
+
+        def noting(*moves: plans.Move) -> Plan:
+            def noted(facts: Facts, now: datetime) -> Sequence[Decision]:
+                asked.append((facts, now))
+                return plans.plan(*moves)(facts, now)
+
+            return noted
+
+        def check(committed: Committed, version: int) -> None:
+            assert (committed.before, committed.at) == asked[-1]
+            assert committed.before.version == version
+
+        check(await store.create("chat", noting(plans.create())), 0)
+        check(await store.change("chat", noting(plans.send("hello"), plans.send("again"))), 1)
+        check(await store.change("chat", noting()), 3)
+        (claimed,) = await store.claim(noting(plans.claim(), plans.start()), limit=1)
+        check(claimed, 3)
+        check(await store.change("chat", noting()), 5)
+        check(await store.change("chat", noting(plans.reply("hi")), shown=[part("hi")]), 5)
+        check(await store.repair("chat", noting(plans.move(Renamed(title="sound")))), 6)
+        check(await store.repair("chat", noting()), 7)
+        check(await store.create("other", noting()), 0)
 
     async def test_a_client_id_gets_one_receipt(self, store: ChatStore) -> None:
         """The second message of that id is refused whole, although its message was new."""
