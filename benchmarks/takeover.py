@@ -22,7 +22,7 @@ from turnwise_engine import FakeModel
 from workload import DELTA, USER
 
 from turnwise import Engine, ModelPart, ModelRequest, Settings
-from turnwise.persistence.locate import store_from_url
+from turnwise.persistence.from_url import store_from_url
 
 LEASE: Final = 3.0
 _ROUNDS: Final = 3

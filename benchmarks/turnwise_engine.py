@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from workload import CALLS, DELTA, DELTAS, TOOL_ARGUMENTS, TOOL_NAME, USER, Contestant, run_tool
 
 from turnwise import Engine, ModelPart, ModelReply, ModelRequest, Settings, tool
-from turnwise.providers.joining import join
+from turnwise.providers.reply_builder import join
 
 
 @tool

@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from turnwise.diagrams.model import Edge, Kind, Line, Node, Picture, Term
-from turnwise.states.invariants import PROMISES
 from turnwise.states.names import JOBS, LEASED, NEW, RESTING, UNKNOWN, ChatState, Party, Trigger
+from turnwise.states.promises import PROMISES
 from turnwise.states.table import TABLE, Row
 from turnwise.states.triggers import OCCURRENCES
 

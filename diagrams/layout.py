@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from turnwise.diagrams.gather import SAME
+from turnwise.diagrams.grouping import SAME
 from turnwise.diagrams.markup import Point
 
 

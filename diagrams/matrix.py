@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from itertools import chain, groupby
 
 from turnwise.diagrams.extract import machine, parties
-from turnwise.diagrams.gather import SAME, entries
+from turnwise.diagrams.grouping import SAME, entries
 from turnwise.diagrams.model import Edge, Picture, Term
 from turnwise.states.names import Party
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from turnwise.diagrams.extract import machine
-from turnwise.diagrams.gather import SAME, arrows
+from turnwise.diagrams.grouping import SAME, arrows
 from turnwise.diagrams.model import Edge, Line, Node, Picture
 from turnwise.diagrams.palette import INK, KIND_TINT, LIT, Tint
 from turnwise.states.checked import checked

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import groupby
 from typing import Final
 
-from turnwise.diagrams.gather import Entry, entries
+from turnwise.diagrams.grouping import Entry, entries
 from turnwise.diagrams.markup import Pen, tag, text
 from turnwise.diagrams.model import Picture
 from turnwise.diagrams.palette import FAINT, INK, MUTED, PARTY_INK

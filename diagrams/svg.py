@@ -8,9 +8,9 @@ from typing import Final
 from turnwise.diagrams import layout
 from turnwise.diagrams.caption import Caption, captions
 from turnwise.diagrams.extract import machine
-from turnwise.diagrams.gather import GROUPS, SAME, Arrow, arrows
-from turnwise.diagrams.key import arrow, arrowhead, heading
+from turnwise.diagrams.grouping import GROUPS, SAME, Arrow, arrows
 from turnwise.diagrams.layout import Box, Route
+from turnwise.diagrams.legend import arrow, arrowhead, heading
 from turnwise.diagrams.markup import MONO, SANS, Pen, Point, rounded, spans, tag, text, title
 from turnwise.diagrams.model import Node, Picture
 from turnwise.diagrams.palette import FRAME, INK, KIND_TINT, LIT, MUTED, PAPER, PARTY_INK

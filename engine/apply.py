@@ -11,8 +11,8 @@ from typing import Final, TypeVar
 
 import anyio
 
-from turnwise.engine.hub import Hub
-from turnwise.engine.observation import Observers
+from turnwise.engine.follow.broadcast import Broadcaster
+from turnwise.engine.observers.observer import Observers
 from turnwise.logger import about, logger
 from turnwise.persistence.protocol import ChatStore, Committed, Plan
 from turnwise.states.decide import Decision, decide
@@ -82,7 +82,7 @@ class Applier:
     """
 
     store: ChatStore
-    hub: Hub
+    hub: Broadcaster
     limits: Limits
     observers: Observers = field(default_factory=Observers)
 

@@ -11,17 +11,17 @@ from datetime import datetime
 from typing import Any, Final, get_args
 
 from turnwise.engine.apply import Chain, Script
-from turnwise.engine.arguments import BadArguments, check, coerced
-from turnwise.engine.chat import Chat, SendReceipt, SubmissionReceipt, chat_of
-from turnwise.engine.diagnosis import flaws_of, is_repairable, repairing
-from turnwise.engine.erasing import Erasure, Wanted, summaries_after
+from turnwise.engine.diagnose import flaws_of, is_repairable, repairing
+from turnwise.engine.erase import Erasure, Wanted, summaries_after
 from turnwise.engine.fork import inheritance_of
-from turnwise.engine.hold import Desk
-from turnwise.engine.reply import shown_reply
-from turnwise.engine.schemas import check_name, check_schema
+from turnwise.engine.jobs.reply import shown_reply
+from turnwise.engine.results import Chat, SendReceipt, SubmissionReceipt, chat_of
 from turnwise.engine.settings import LONGEST
 from turnwise.engine.tasks import finish
-from turnwise.engine.worker import Worker
+from turnwise.engine.tools.arguments import BadArguments, check, coerced
+from turnwise.engine.tools.schemas import check_name, check_schema
+from turnwise.engine.worker.leased_chat import Runtime
+from turnwise.engine.worker.worker import Worker
 from turnwise.persistence.protocol import ChatStore, Committed
 from turnwise.states.arguments import Erasing, Partial
 from turnwise.states.calls import ClientTool, ToolResult
@@ -66,7 +66,7 @@ LONGEST_NAME: Final = 1024
 class Commands:
     """Changes chats on behalf of `actor`. Without a worker, chats wait in `pending` for one elsewhere."""
 
-    desk: Desk
+    desk: Runtime
     worker: Worker | None
     actor: str = CLIENT
 

@@ -10,7 +10,22 @@ from typing import Any, Final, Self
 import anyio
 
 from turnwise.engine.apply import Applier
-from turnwise.engine.chat import (
+from turnwise.engine.clock import Clock, GuardedClock, SteadyClock, SystemClock
+from turnwise.engine.commands import CLIENT, Commands, check_client_tools
+from turnwise.engine.diagnose import Diagnosis, diagnose, flaws_of
+from turnwise.engine.erase import Erasable, Erasure, wanted
+from turnwise.engine.explain import Explanation, explanation
+from turnwise.engine.follow.broadcast import Broadcaster
+from turnwise.engine.follow.follow import follow, wait_for
+from turnwise.engine.follow.turns import TurnReader, turn_result
+from turnwise.engine.follow.watch import watch
+from turnwise.engine.guarded_store import guarded_store
+from turnwise.engine.models import lifetime_of, model_from
+from turnwise.engine.observers.observer import Observer, Observers
+from turnwise.engine.prompt.history import continued, sendable
+from turnwise.engine.prompt.hooks import Hooks, PrepareMessages, Reminder
+from turnwise.engine.prompt.views import View, compactions_of, raw_view, transcript_of, user_view
+from turnwise.engine.results import (
     Chat,
     Compaction,
     Page,
@@ -21,34 +36,19 @@ from turnwise.engine.chat import (
     chat_of,
     listed_chat,
 )
-from turnwise.engine.clock import Clock, GuardedClock, SteadyClock, SystemClock
-from turnwise.engine.commands import CLIENT, Commands, check_client_tools
-from turnwise.engine.diagnosis import Diagnosis, diagnose, flaws_of
-from turnwise.engine.erasing import Erasable, Erasure, wanted
-from turnwise.engine.explain import Explanation, explanation
-from turnwise.engine.following import follow, wait_for
-from turnwise.engine.guarded_store import guarded_store
-from turnwise.engine.hold import Desk
-from turnwise.engine.hooks import Hooks, PrepareMessages, Reminder
-from turnwise.engine.hub import Hub
-from turnwise.engine.identity import worker_name
-from turnwise.engine.models import lifetime_of, model_from
-from turnwise.engine.observation import Observer, Observers
-from turnwise.engine.prompt import continued, sendable
 from turnwise.engine.settings import Settings
 from turnwise.engine.tasks import Lifetime, Tasks
-from turnwise.engine.toolbox import Toolbox
-from turnwise.engine.tools import Tool, ToolFunction, tools_by_name
-from turnwise.engine.turns import TurnReader, turn_result
+from turnwise.engine.tools.declare import Tool, ToolFunction, tools_by_name
+from turnwise.engine.tools.toolbox import Toolbox
 from turnwise.engine.user_code import LAST_PATIENCE
-from turnwise.engine.views import View, compactions_of, raw_view, transcript_of, user_view
-from turnwise.engine.watching import watch
-from turnwise.engine.worker import Worker
-from turnwise.persistence.audit import AuditRecord, export
-from turnwise.persistence.locate import store_from_url
+from turnwise.engine.worker.identity import worker_name
+from turnwise.engine.worker.leased_chat import Runtime
+from turnwise.engine.worker.worker import Worker
+from turnwise.persistence.audit.record import AuditRecord, export
+from turnwise.persistence.audit.verify import Verdict, verify_stored
+from turnwise.persistence.from_url import store_from_url
 from turnwise.persistence.protocol import ChatStore
-from turnwise.persistence.raw_chat import lines_of
-from turnwise.persistence.verification import Verdict, verify_stored
+from turnwise.persistence.repair.raw_chat import lines_of
 from turnwise.providers.protocol import Model
 from turnwise.providers.windows import window_of
 from turnwise.states.calls import ClientTool, ToolResult
@@ -128,7 +128,7 @@ class Engine:
             if isinstance(store, str)
             else guarded_store(store)
         )
-        self._hub = Hub()
+        self._hub = Broadcaster()
         self._lifetime = Lifetime()
         self._worker: Worker | None = None
         self._commands_or_none: Commands | None = None
@@ -158,8 +158,8 @@ class Engine:
             await opened.enter_async_context(self._models_lifetime)
             await self._store.open()
             opened.push_async_callback(self._store.close)
-            self._hub, tasks = Hub(), Tasks(self._patience)
-            desk = Desk(
+            self._hub, tasks = Broadcaster(), Tasks(self._patience)
+            desk = Runtime(
                 applier=Applier(self._store, self._hub, self.settings.limits(window_of(self._model)), self._observers),
                 model=self._model,
                 toolbox=self._toolbox,

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from turnwise.engine.diagnosis import advice_on, told
-from turnwise.engine.identity import is_dead
-from turnwise.persistence.standing import Flaw
+from turnwise.engine.diagnose import advice_on, told
+from turnwise.engine.worker.identity import is_dead
+from turnwise.persistence.stored_chat import Flaw
 from turnwise.states.calls import ToolCall
 from turnwise.states.decide import legal_triggers
 from turnwise.states.events import ErrorInfo
 from turnwise.states.facts import Facts
-from turnwise.states.invariants import broken_promises
 from turnwise.states.names import LEASED, ChatState, Trigger
+from turnwise.states.promises import broken_promises
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import AbstractAsyncContextManager, nullcontext
 
-from turnwise.providers.locate import model_named
+from turnwise.providers.from_name import model_named
 from turnwise.providers.protocol import Model
 
 

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Self
 
-from turnwise.engine.tool_errors import describe_error
+from turnwise.engine.tools.errors import describe_error
 from turnwise.providers.protocol import PARAMETERS, Model
 from turnwise.providers.windows import window_of
 from turnwise.states.checked import checked, checked_within
@@ -28,7 +28,7 @@ SUMMARY_PREFIX: Final = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Budget:
+class CompactionInput:
     """What a compaction strategy has to work with."""
 
     context_tokens: int | None
@@ -39,7 +39,7 @@ class Budget:
 
 @checked
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Folded:
+class CompactionResult:
     """What a compaction strategy made of a history.
 
     The model sees these messages, in this order, with the roles they have. One that is given back as it was is carried
@@ -52,10 +52,10 @@ class Folded:
     """What the strategy's own model calls used; `None` if it made none."""
 
 
-ShouldCompact = Callable[[Sequence[Message], Budget], bool | Awaitable[bool]]
+ShouldCompact = Callable[[Sequence[Message], CompactionInput], bool | Awaitable[bool]]
 """Decides after a step, from what the model saw and the figures of it, whether the history is to be folded now."""
 
-CompactionStrategy = Callable[[Sequence[Message], Budget], Awaitable[Folded | None]]
+CompactionStrategy = Callable[[Sequence[Message], CompactionInput], Awaitable[CompactionResult | None]]
 """Folds a history; `None` means that nothing was folded."""
 
 LONGEST: Final = 946_684_800.0

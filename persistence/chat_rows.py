@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from turnwise.persistence.audit import Entry
+from turnwise.persistence.audit.record import Entry
 
 Row = Mapping[str, Any]
 """The columns of a row by name: times in microseconds, arrays as lists or as their JSON."""

@@ -24,7 +24,7 @@ class Migration(NamedTuple):
 
 def migrations(dialect: Literal["sqlite", "postgres"]) -> tuple[Migration, ...]:
     """Return every migration that this version knows, in order."""
-    folder = resources.files("turnwise.persistence") / "sql" / dialect
+    folder = resources.files(f"turnwise.persistence.{dialect}") / "schema"
     files = sorted((file for file in folder.iterdir() if file.name.endswith(".sql")), key=lambda file: file.name)
     return tuple(Migration(file.name.removesuffix(".sql"), file.read_text(encoding="utf-8")) for file in files)
 

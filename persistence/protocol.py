@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from turnwise.persistence.audit import AuditRecord
+from turnwise.persistence.audit.record import AuditRecord
 from turnwise.persistence.chat_rows import ChatRows
-from turnwise.persistence.raw_chat import Rows
-from turnwise.persistence.standing import Flaw, Salvaged
+from turnwise.persistence.repair.raw_chat import Rows
+from turnwise.persistence.stored_chat import Flaw, Salvaged
 from turnwise.states.arguments import Cut
 from turnwise.states.calls import ToolCall
 from turnwise.states.decide import Decision

@@ -11,8 +11,8 @@ import anyio
 from anyio.lowlevel import checkpoint
 
 from turnwise.providers.demo_calls import Wish, wishes
-from turnwise.providers.joining import join
 from turnwise.providers.protocol import ModelPart, ModelReply, ModelRequest
+from turnwise.providers.reply_builder import join
 from turnwise.states.messages import Message, ReasoningPart, TextPart, ToolCallPart, ToolResultPart
 from turnwise.states.names import CallStatus, StopReason
 from turnwise.states.usage import Usage

@@ -11,8 +11,8 @@ from typing import Any
 import anyio
 from anyio.lowlevel import checkpoint
 
-from turnwise.providers.joining import join
 from turnwise.providers.protocol import ModelPart, ModelReply, ModelRequest
+from turnwise.providers.reply_builder import join
 from turnwise.states.checked import checked
 from turnwise.states.errors import InvalidArgument, ModelError
 from turnwise.states.limits import Count, Name, Positive, Seconds

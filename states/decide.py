@@ -12,11 +12,11 @@ from turnwise.states.effects import Write
 from turnwise.states.errors import BrokenPromise, ChatArchived, IllegalTransition, InvalidArgument, WrongCall
 from turnwise.states.events import Event, StatusEvent
 from turnwise.states.facts import Facts, Limits, TurnFacts
-from turnwise.states.invariants import broken_promises
 from turnwise.states.machine import judge
 from turnwise.states.names import NEW, UNKNOWN, ChatState, Job, Trigger, job_in
 from turnwise.states.plain import shown
 from turnwise.states.possible import is_shut_to, possible_triggers
+from turnwise.states.promises import broken_promises
 from turnwise.states.refusals import REFUSALS
 from turnwise.states.shapes import shape_of
 from turnwise.states.table import TABLE, Row, rows_of

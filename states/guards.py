@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-from turnwise.states.budgets import (
-    may_compact,
-    may_make_room,
-    stop_after_succeeded,
-    wants_compaction,
-    why_spent,
-)
 from turnwise.states.errors import CONTEXT_OVERFLOW
 from turnwise.states.facts import Facts
-from turnwise.states.invariants import broken_promises
 from turnwise.states.names import Need, Stage, Tail
+from turnwise.states.promises import broken_promises
 from turnwise.states.triggers import (
     AttemptDiscarded,
     CallFinished,
@@ -22,6 +15,13 @@ from turnwise.states.triggers import (
     Occurrence,
     SendMessage,
     StepFinished,
+)
+from turnwise.states.turn_limits import (
+    may_compact,
+    may_make_room,
+    stop_after_succeeded,
+    wants_compaction,
+    why_spent,
 )
 
 

@@ -13,7 +13,7 @@ from types import CodeType
 
 import pytest
 
-from turnwise.engine.cli.app import app
+from turnwise.cli.app import app
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"

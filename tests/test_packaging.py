@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "turnwise"
 FOLDERS = sorted(link.name for link in PACKAGE.iterdir() if link.is_symlink())
-BESIDE = {"__init__.py", "__main__.py", "py.typed"}
+BESIDE = {"__init__.py", "__main__.py", "logger.py", "py.typed"}
 """The files that stand beside the folders."""
 
 pytestmark = pytest.mark.timeout(600)  # pip asks its index for the dependencies

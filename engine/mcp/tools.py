@@ -18,7 +18,7 @@ from mcp import types
 from mcp.client.streamable_http import streamable_http_client
 
 from turnwise.engine.mcp.connection import Connection, MCPUnreachable
-from turnwise.engine.tools import Tool, ToolContext, ToolOutput
+from turnwise.engine.tools.declare import Tool, ToolContext, ToolOutput
 from turnwise.states.errors import TurnwiseError
 from turnwise.states.messages import FilePart
 

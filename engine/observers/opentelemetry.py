@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import orjson
 
-from turnwise.engine.observation import Ended, ModelCall, Observer, ToolRun
+from turnwise.engine.observers.observer import Ended, ModelCall, Observer, ToolRun
 from turnwise.states.calls import CallOutcome
 from turnwise.states.decide import Decision
 from turnwise.states.errors import SettingsError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from functools import partial
 
-from turnwise.engine.observation import Ended, ModelCall, Observer, ToolRun
+from turnwise.engine.observers.observer import Ended, ModelCall, Observer, ToolRun
 from turnwise.states.decide import Decision
 from turnwise.states.errors import SettingsError
 from turnwise.states.events import RetryEvent

@@ -10,10 +10,10 @@ from typing import NoReturn
 
 import anyio
 
+from turnwise.persistence.audit.verify import verify_records
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.conformance.checks import failure_of, part, refused
 from turnwise.persistence.protocol import ChatStore, Committed, DuplicateReceipt, Plan
-from turnwise.persistence.verification import verify_records
 from turnwise.states.decide import Decision
 from turnwise.states.effects import InsertBoundary
 from turnwise.states.errors import ChatNotFound, IllegalTransition, StoreError

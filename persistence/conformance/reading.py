@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
+from turnwise.persistence.audit.verify import Verdict, verify_records, verify_stored
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.conformance.checks import failure_of, part
 from turnwise.persistence.protocol import ChatStore
-from turnwise.persistence.verification import Verdict, verify_records, verify_stored
 from turnwise.states.arguments import Erasing
 from turnwise.states.errors import ChatNotFound
 from turnwise.states.events import ToolProgressEvent

@@ -14,16 +14,16 @@ from pydantic_ai.models import ModelRequestParameters, StreamedResponse
 from pydantic_ai.native_tools import AbstractNativeTool
 from pydantic_ai.settings import ModelSettings
 
-from turnwise.providers.joining import join
 from turnwise.providers.protocol import ModelPart, ModelReply, ModelRequest
-from turnwise.providers.pydantic_ai.asking import Asking
 from turnwise.providers.pydantic_ai.errors import classified
 from turnwise.providers.pydantic_ai.files import taken_by
-from turnwise.providers.pydantic_ai.hearing import Hearing
 from turnwise.providers.pydantic_ai.naming import their_model
 from turnwise.providers.pydantic_ai.origin import Origin
 from turnwise.providers.pydantic_ai.parameters import offer_of, settings_of
-from turnwise.providers.validity import Validity
+from turnwise.providers.pydantic_ai.request_writer import RequestWriter
+from turnwise.providers.pydantic_ai.response_reader import ResponseReader
+from turnwise.providers.repair_history import Validity
+from turnwise.providers.reply_builder import join
 
 _MOST_PAUSES: Final = 16
 """How often a provider may pause one reply for tools of its own, to be asked to go on."""
@@ -64,7 +64,7 @@ class PydanticAIModel:
         self._origin = Origin(self._model.system, self._model.base_url or "")
         self._validity = Validity()
         anthropic = self._model.system == "anthropic"
-        self._asking = Asking(
+        self._asking = RequestWriter(
             self._origin,
             takes_system=self._model.profile.get("supports_inline_system_prompts", False),
             needs_signature=anthropic,
@@ -90,7 +90,7 @@ class PydanticAIModel:
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelPart]:
         """Yield the parts of the reply as they arrive."""
         history, call = self._ask(request)
-        hearing = Hearing(self._origin)
+        hearing = ResponseReader(self._origin)
         for _ in range(_MOST_PAUSES):
             with classified():
                 async with (
@@ -105,14 +105,14 @@ class PydanticAIModel:
             for part in hearing.rest(response):
                 yield part
             history.append(response)
-            hearing = Hearing(self._origin, before=hearing.used(response))
+            hearing = ResponseReader(self._origin, before=hearing.used(response))
         for part in hearing.finish(response):
             yield part
 
     async def generate(self, request: ModelRequest) -> ModelReply:
         """Return the whole reply, asked for without streaming."""
         history, call = self._ask(request)
-        hearing = Hearing(self._origin)
+        hearing = ResponseReader(self._origin)
         parts: list[ModelPart] = []
         for _ in range(_MOST_PAUSES):
             with classified():
@@ -123,7 +123,7 @@ class PydanticAIModel:
                 break
             parts.extend(hearing.rest(response))
             history.append(response)
-            hearing = Hearing(self._origin, before=hearing.used(response))
+            hearing = ResponseReader(self._origin, before=hearing.used(response))
         parts.extend(hearing.finish(response))
         return join(parts)
 
@@ -135,7 +135,7 @@ class PydanticAIModel:
             }
 
 
-async def _heard(hearing: Hearing, stream: StreamedResponse) -> AsyncGenerator[ModelPart]:
+async def _heard(hearing: ResponseReader, stream: StreamedResponse) -> AsyncGenerator[ModelPart]:
     """Yield what a stream tells, and what was used as soon as that is known: the stream may never come to its end."""
     try:
         async for event in stream:

@@ -6,17 +6,17 @@ in it.
 
 from importlib.metadata import version as _installed
 
-from turnwise.engine.chat import Chat, Compaction, Page, SendReceipt, SubmissionReceipt, TurnResult, UsageEntry
 from turnwise.engine.engine import Engine
-from turnwise.engine.erasing import Erasure
+from turnwise.engine.erase import Erasure
 from turnwise.engine.explain import Explanation
-from turnwise.engine.hooks import LoopState, PastCall, RequestContext, history_was_compacted
-from turnwise.engine.observation import ModelCall, Observer, ToolRun
-from turnwise.engine.settings import Budget, CompactionPolicy, Folded, RetryPolicy, Settings
-from turnwise.engine.tools import Tool, ToolContext, ToolOutput, tool
-from turnwise.persistence.audit import AuditRecord
+from turnwise.engine.observers.observer import ModelCall, Observer, ToolRun
+from turnwise.engine.prompt.hooks import LoopState, PastCall, RequestContext, history_was_compacted
+from turnwise.engine.results import Chat, Compaction, Page, SendReceipt, SubmissionReceipt, TurnResult, UsageEntry
+from turnwise.engine.settings import CompactionInput, CompactionPolicy, CompactionResult, RetryPolicy, Settings
+from turnwise.engine.tools.declare import Tool, ToolContext, ToolOutput, tool
+from turnwise.persistence.audit.record import AuditRecord
+from turnwise.persistence.audit.verify import Verdict, verify_export
 from turnwise.persistence.protocol import ChatStore
-from turnwise.persistence.verification import Verdict, verify_export
 from turnwise.providers.protocol import Model, ModelPart, ModelReply, ModelRequest, ToolSpec
 from turnwise.states.calls import ClientTool, ToolCall, ToolResult
 from turnwise.states.errors import (
@@ -57,7 +57,6 @@ __all__ = [
     "RESTING",
     "AuditRecord",
     "BrokenPromise",
-    "Budget",
     "Chat",
     "ChatArchived",
     "ChatBusy",
@@ -67,7 +66,9 @@ __all__ = [
     "ChatUnreadable",
     "ClientTool",
     "Compaction",
+    "CompactionInput",
     "CompactionPolicy",
+    "CompactionResult",
     "ConflictingReplay",
     "DeadlineExpired",
     "Engine",
@@ -79,7 +80,6 @@ __all__ = [
     "Explanation",
     "FatalToolError",
     "FilePart",
-    "Folded",
     "IllegalTransition",
     "InvalidArgument",
     "InvalidContent",

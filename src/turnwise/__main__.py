@@ -1,6 +1,6 @@
 """`python -m turnwise`: the command line where the script is not on the path."""
 
-from turnwise.engine.cli.app import main
+from turnwise.cli.app import main
 
 if __name__ == "__main__":
     main()

@@ -6,7 +6,6 @@ import dataclasses
 import itertools
 from typing import Final
 
-from turnwise.states.budgets import may_compact, wants_compaction
 from turnwise.states.draft import Draft
 from turnwise.states.effects import InsertBoundary
 from turnwise.states.events import CompactionEvent, ErrorInfo
@@ -16,6 +15,7 @@ from turnwise.states.messages import MarkerPart, Message
 from turnwise.states.names import Audience, BoundaryReason, CompactionPhase, Need, Stage, Tail
 from turnwise.states.step_calls import NO_CALLS
 from turnwise.states.triggers import AttemptDiscarded, Compacted, CompactionFailed, Occurrence, StepFinished
+from turnwise.states.turn_limits import may_compact, wants_compaction
 from turnwise.states.usage import Usage
 
 COMPACTED_TEXT: Final = "Earlier messages were summarised to make room."

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 
-from turnwise.states.budgets import stop_after_succeeded, why_spent
 from turnwise.states.draft import Draft
 from turnwise.states.events import TurnFinishedEvent
 from turnwise.states.facts import StepFacts, TurnFacts
 from turnwise.states.names import StopReason
 from turnwise.states.step_calls import NO_CALLS
 from turnwise.states.triggers import EditMessage, Occurrence, Resume, SendMessage
+from turnwise.states.turn_limits import stop_after_succeeded, why_spent
 
 
 def start_turn(draft: Draft[SendMessage | EditMessage]) -> None:

@@ -13,10 +13,10 @@ from typing import Any, Final
 import anyio.lowlevel
 
 from turnwise.engine.clock import Clock, sleep
-from turnwise.engine.settings import Budget, CompactionStrategy, Folded
-from turnwise.engine.tools import Tool, ToolContext, tool
-from turnwise.providers.joining import join
+from turnwise.engine.settings import CompactionInput, CompactionResult, CompactionStrategy
+from turnwise.engine.tools.declare import Tool, ToolContext, tool
 from turnwise.providers.protocol import ModelPart, ModelReply, ModelRequest, ToolSpec
+from turnwise.providers.reply_builder import join
 from turnwise.states.calls import ClientTool
 from turnwise.states.errors import FatalToolError, ModelError
 from turnwise.states.messages import Message, TextPart
@@ -201,7 +201,7 @@ def simulated_tools(random: Random, clock: Clock, outside: Outside, mischief: Mi
 def simulated_strategy(random: Random, mischief: Mischief) -> CompactionStrategy:
     """Return a strategy that keeps the latest messages, folds nothing, or fails."""
 
-    async def fold(messages: Sequence[Message], _budget: Budget) -> Folded | None:
+    async def fold(messages: Sequence[Message], _budget: CompactionInput) -> CompactionResult | None:
         await anyio.lowlevel.checkpoint()
         await mischief.act("strategy")
         chance = random.random()
@@ -213,6 +213,6 @@ def simulated_strategy(random: Random, mischief: Mischief) -> CompactionStrategy
         summary = messages[-1].model_copy(
             update={"role": "user", "position": 0, "parts": (TextPart(text=f"strategy folded {len(messages)}"),)}
         )
-        return Folded(messages=[summary, *kept], usage=Usage(input_tokens=3))
+        return CompactionResult(messages=[summary, *kept], usage=Usage(input_tokens=3))
 
     return fold

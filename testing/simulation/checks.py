@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from turnwise.engine.views import user_view
-from turnwise.persistence.audit import AuditRecord
+from turnwise.engine.prompt.views import user_view
+from turnwise.persistence.audit.record import AuditRecord
+from turnwise.persistence.audit.verify import verify_records
 from turnwise.persistence.protocol import ChatStore
-from turnwise.persistence.verification import verify_records
 from turnwise.states.effects import RecordUsage
 from turnwise.states.events import AttemptDiscardedEvent, Event, MessageEvent, PartEvent, StatusEvent, TurnFinishedEvent
 from turnwise.states.facts import Facts
-from turnwise.states.invariants import broken_promises
 from turnwise.states.messages import Message
 from turnwise.states.names import ChatState, Trigger
+from turnwise.states.promises import broken_promises
 from turnwise.states.transcript import fold
 from turnwise.states.usage import NO_USAGE
 

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import JsonValue
 
 from turnwise.engine.engine import Engine
-from turnwise.persistence.audit import AuditRecord
+from turnwise.persistence.audit.record import AuditRecord
 from turnwise.states.calls import ToolCall, ToolResult
 from turnwise.states.errors import (
     ChatArchived,

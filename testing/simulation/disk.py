@@ -9,10 +9,10 @@ from typing import TypeVar
 
 import anyio
 
-from turnwise.persistence import reading
-from turnwise.persistence.connection import meaning_of
-from turnwise.persistence.sqlite import SQLiteStore
-from turnwise.persistence.writer import Work
+from turnwise.persistence.sqlite import queries
+from turnwise.persistence.sqlite.connection import meaning_of
+from turnwise.persistence.sqlite.group_commit import Work
+from turnwise.persistence.sqlite.store import SQLiteStore
 from turnwise.states.errors import StoreError
 from turnwise.testing.simulation.mischief import Mischief
 
@@ -92,7 +92,7 @@ class SimulatedStore(SQLiteStore):
         connection = self._disk.connection
         self._mischief.break_a_read(connection)
         try:
-            return reading.in_one_snapshot(connection, question)
+            return queries.in_one_snapshot(connection, question)
         except sqlite3.Error as error:
             raise meaning_of(error, "simulated") from error
         finally:

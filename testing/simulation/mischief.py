@@ -16,8 +16,8 @@ from typing import Final
 import anyio
 import anyio.lowlevel
 
-from turnwise.engine.hooks import LoopState
-from turnwise.engine.observation import Ended, ModelCall, Observer, ToolRun
+from turnwise.engine.observers.observer import Ended, ModelCall, Observer, ToolRun
+from turnwise.engine.prompt.hooks import LoopState
 from turnwise.states.decide import Decision
 from turnwise.states.messages import Message
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 from turnwise.engine.engine import Engine
-from turnwise.engine.views import user_view
+from turnwise.engine.prompt.views import user_view
 from turnwise.persistence.protocol import ChatStore
 from turnwise.states.events import Event
 from turnwise.states.names import Trigger

@@ -14,7 +14,7 @@ from anyio.abc import TaskGroup
 
 from turnwise.engine.engine import Engine
 from turnwise.engine.settings import CompactionPolicy, RetryPolicy, Settings
-from turnwise.engine.tools import Tool
+from turnwise.engine.tools.declare import Tool
 from turnwise.states.errors import BrokenPromise, EngineClosed, StoreError, TurnwiseError
 from turnwise.states.names import ChatState
 from turnwise.testing.clock import ManualClock

@@ -16,7 +16,7 @@ from worker_process import Doom, Place
 
 _PROCESSES = multiprocessing.get_context("forkserver")
 _PROCESSES.set_forkserver_preload(
-    ["__main__", "turnwise.engine.cli.worker", "turnwise.persistence.postgres", "turnwise.testing.strict"]
+    ["__main__", "turnwise.cli.worker", "turnwise.persistence.postgres.store", "turnwise.testing.strict"]
 )
 
 

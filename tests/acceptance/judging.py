@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 
 from worker_process import Place
 
-from turnwise.persistence.audit import AuditRecord
-from turnwise.persistence.locate import store_from_url
+from turnwise.persistence.audit.record import AuditRecord
+from turnwise.persistence.from_url import store_from_url
 from turnwise.persistence.protocol import ChatStore
 from turnwise.states.names import CallStatus
 from turnwise.testing.simulation.checks import problems_of

@@ -19,8 +19,8 @@ from typing import Any, Literal
 import anyio
 
 from turnwise import Chat, ChatState, ClientTool, Engine, Settings, ToolContext, ToolResult, tool
-from turnwise.engine.tools import Tool
-from turnwise.persistence.sqlite import SQLiteStore
+from turnwise.engine.tools.declare import Tool
+from turnwise.persistence.sqlite.store import SQLiteStore
 from turnwise.providers.protocol import ModelRequest
 from turnwise.providers.scripted import Call, Reply
 from turnwise.testing.strict import StrictModel

@@ -9,7 +9,7 @@ import pytest
 from postgres_server import Server
 
 from turnwise import Engine, Settings, ToolContext, tool
-from turnwise.persistence import postgres_pool
+from turnwise.persistence.postgres import pool
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.events import ToolProgressEvent
 
@@ -25,7 +25,7 @@ def server() -> Iterator[Server]:
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give a busy machine the time that it takes to start a server."""
-    monkeypatch.setattr(postgres_pool, "PATIENCE", 60)
+    monkeypatch.setattr(pool, "PATIENCE", 60)
 
 
 async def test_an_engine_that_is_opened_while_the_server_recovers_waits_and_opens(server: Server) -> None:

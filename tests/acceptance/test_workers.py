@@ -50,7 +50,7 @@ def client_of(place: Place) -> Engine:
 @contextlib.contextmanager
 def commanded(*options: str) -> Iterator[list[subprocess.Popen[bytes]]]:
     """Give two workers of the command line; none outlives the block."""
-    command = [sys.executable, "-m", "turnwise.engine.cli", "worker", "--quiet", *options]
+    command = [sys.executable, "-m", "turnwise.cli", "worker", "--quiet", *options]
     workers = [subprocess.Popen(command, stdout=subprocess.DEVNULL) for _ in range(2)]
     try:
         yield workers

@@ -16,9 +16,9 @@ from typing import Any
 import anyio
 
 from turnwise import ClientTool, CompactionPolicy, Engine, RetryPolicy, Settings, ToolContext, ToolResult, tool
-from turnwise.engine.cli.worker import run_until_stopped
-from turnwise.engine.tools import Tool
-from turnwise.persistence.locate import store_from_url
+from turnwise.cli.worker import run_until_stopped
+from turnwise.engine.tools.declare import Tool
+from turnwise.persistence.from_url import store_from_url
 from turnwise.persistence.protocol import ChatStore
 from turnwise.providers.protocol import ModelReply, ModelRequest
 from turnwise.providers.scripted import Call, Reply, ScriptedModel

@@ -2,10 +2,10 @@
 
 import pytest
 
-from turnwise.diagrams.gather import SAME
+from turnwise.diagrams.grouping import SAME
 from turnwise.diagrams.matrix import REFUSED, matrix
-from turnwise.states.invariants import PROMISES
 from turnwise.states.names import NEW, UNKNOWN, ChatState, Trigger
+from turnwise.states.promises import PROMISES
 from turnwise.states.table import TABLE, rows_of
 
 PAGE = matrix()

@@ -8,7 +8,7 @@ import pytest
 
 from turnwise.diagrams import layout, svg
 from turnwise.diagrams.extract import machine
-from turnwise.diagrams.gather import SAME, arrows
+from turnwise.diagrams.grouping import SAME, arrows
 from turnwise.diagrams.markup import rounded
 from turnwise.diagrams.rows import COLUMNS
 from turnwise.states.names import NEW, UNKNOWN, ChatState

@@ -19,7 +19,7 @@ from turnwise.testing import ManualClock
 GIVEN_BACK: Final = frozenset(
     [
         "AuditRecord",
-        "Budget",
+        "CompactionInput",
         "Chat",
         "Compaction",
         "PastCall",
@@ -105,7 +105,7 @@ RIGHT: Final[Mapping[str, Mapping[str, Any]]] = {
     "ClientTool": {"name": "ask", "description": "Asks.", "input_schema": OBJECT, "deadline": 3},
     "ToolResult": {"call_id": "call_1", "output": {"a": [1]}, "is_error": False},
     "ToolOutput": {"output": 1, "attachments": ()},
-    "Folded": {"messages": [], "usage": None},
+    "CompactionResult": {"messages": [], "usage": None},
     "verify_export": {"text": "{}", "key": b"k"},
     "fold": {"events": [], "transcript": None},
     "mermaid": {"state": "waiting"},

@@ -15,7 +15,7 @@ from odd_values import WORDS
 from terminals import Terminal
 from test_fuzz import filled, runs
 
-from turnwise.engine.cli.app import app
+from turnwise.cli.app import app
 
 COMMANDS: Final[dict[str, click.Command]] = dict(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
 ENDLESS: Final = frozenset({"worker", "demo"})

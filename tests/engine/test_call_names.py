@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from turnwise.engine.call_names import CallNames
+from turnwise.engine.jobs.call_names import CallNames
 from turnwise.providers.protocol import ModelPart
 
 TAKEN = {"a", "b", "b-4", "call"}

@@ -9,10 +9,10 @@ import pytest
 from watching import Gate, MakeModel, OpenEngine, Started, assert_told_right, log, pass_time, phases, said, seen, shown
 
 from turnwise import (
-    Budget,
     ClientTool,
+    CompactionInput,
     CompactionPolicy,
-    Folded,
+    CompactionResult,
     Message,
     ModelError,
     NothingToCompact,
@@ -442,12 +442,12 @@ async def test_a_model_of_its_own_may_write_the_summaries_and_the_stricter_limit
 async def test_a_strategy_may_fold_as_it_likes_and_what_it_keeps_stays_paired(
     open_engine: OpenEngine, strict_model: MakeModel
 ) -> None:
-    budgets: list[Budget] = []
+    budgets: list[CompactionInput] = []
 
-    async def keep_results(messages: Sequence[Message], budget: Budget) -> Folded:
+    async def keep_results(messages: Sequence[Message], budget: CompactionInput) -> CompactionResult:
         budgets.append(budget)
         told = messages[0].model_copy(update={"position": 0, "parts": messages[0].parts})
-        return Folded(messages=[told, *(message for message in messages if message.role == "tool")])
+        return CompactionResult(messages=[told, *(message for message in messages if message.role == "tool")])
 
     model = strict_model(
         [Reply("see", calls=[Call("look", {})], usage=(80, 5)), Reply("done", usage=(20, 5))], context_limit=100
@@ -455,14 +455,14 @@ async def test_a_strategy_may_fold_as_it_likes_and_what_it_keeps_stays_paired(
     async with open_engine(model, settings=compacting(strategy=keep_results), tools=[look]) as engine:
         chat = await engine.create_chat()
         await engine.ask(chat.id, "hello")
-        assert budgets == [Budget(context_tokens=80, context_limit=100, compactions=0)]
+        assert budgets == [CompactionInput(context_tokens=80, context_limit=100, compactions=0)]
         assert step_requests(model)[1] == [("user", "hello"), ("assistant", "see"), ("tool", "2 things")]
 
 
 async def test_a_strategy_that_folds_nothing_leaves_the_history_untouched(
     open_engine: OpenEngine, strict_model: MakeModel
 ) -> None:
-    async def nothing(messages: Sequence[Message], budget: Budget) -> None:
+    async def nothing(messages: Sequence[Message], budget: CompactionInput) -> None:
         return None
 
     model = strict_model([Reply("hi", usage=(80, 5))], context_limit=100)
@@ -556,7 +556,7 @@ async def test_a_partial_answer_is_no_answer(open_engine: OpenEngine, strict_mod
 async def test_a_strategys_changes_order_and_roles_are_what_the_model_sees(
     open_engine: OpenEngine, strict_model: MakeModel
 ) -> None:
-    async def clip(messages: Sequence[Message], budget: Budget) -> Folded:
+    async def clip(messages: Sequence[Message], budget: CompactionInput) -> CompactionResult:
         first, *rest = messages
         clipped = [
             message.model_copy(update={"parts": (message.parts[0].model_copy(update={"output": "clipped"}),)})
@@ -565,7 +565,7 @@ async def test_a_strategys_changes_order_and_roles_are_what_the_model_sees(
             for message in rest
         ]
         note = first.model_copy(update={"position": 0, "role": "assistant", "parts": (TextPart(text="a note"),)})
-        return Folded(messages=[first, note, *clipped])
+        return CompactionResult(messages=[first, note, *clipped])
 
     model = strict_model([Reply("", calls=[Call("look", {})], usage=(80, 5)), "done", "again"], context_limit=100)
     async with open_engine(model, settings=compacting(strategy=clip), tools=[look]) as engine:
@@ -581,8 +581,8 @@ async def test_a_strategys_changes_order_and_roles_are_what_the_model_sees(
 
 
 async def test_a_window_that_slides_needs_no_summary(open_engine: OpenEngine, strict_model: MakeModel) -> None:
-    async def last_two(messages: Sequence[Message], budget: Budget) -> Folded:
-        return Folded(messages=messages[-2:])
+    async def last_two(messages: Sequence[Message], budget: CompactionInput) -> CompactionResult:
+        return CompactionResult(messages=messages[-2:])
 
     async with open_engine(strict_model(["a", "b", "c"]), settings=compacting(strategy=last_two)) as engine:
         chat = await engine.create_chat()
@@ -601,8 +601,8 @@ async def test_a_window_that_slides_needs_no_summary(open_engine: OpenEngine, st
 async def test_a_change_that_would_part_a_call_from_its_result_is_not_taken(
     open_engine: OpenEngine, strict_model: MakeModel
 ) -> None:
-    async def forget_calls(messages: Sequence[Message], budget: Budget) -> Folded:
-        return Folded(
+    async def forget_calls(messages: Sequence[Message], budget: CompactionInput) -> CompactionResult:
+        return CompactionResult(
             messages=[
                 message.model_copy(update={"parts": (TextPart(text="I looked"),)}) if message.calls else message
                 for message in messages
@@ -622,13 +622,13 @@ async def test_a_change_that_would_part_a_call_from_its_result_is_not_taken(
 async def test_a_service_may_decide_itself_when_to_compact(
     open_engine: OpenEngine, strict_model: MakeModel, *, is_async: bool
 ) -> None:
-    asked: list[tuple[int, Budget]] = []
+    asked: list[tuple[int, CompactionInput]] = []
 
-    def third_message(messages: Sequence[Message], budget: Budget) -> bool:
+    def third_message(messages: Sequence[Message], budget: CompactionInput) -> bool:
         asked.append((len(messages), budget))
         return len(messages) >= 3
 
-    async def later(messages: Sequence[Message], budget: Budget) -> bool:
+    async def later(messages: Sequence[Message], budget: CompactionInput) -> bool:
         return third_message(messages, budget)
 
     model = strict_model([Reply("a", usage=(99, 1)), "b", "c"], context_limit=100)
@@ -639,13 +639,13 @@ async def test_a_service_may_decide_itself_when_to_compact(
         assert await phases(engine, chat.id) == []
         await engine.ask(chat.id, "B?")
         assert await phases(engine, chat.id) == FULL
-        assert asked[0] == (1, Budget(context_tokens=99, context_limit=100, compactions=0))
+        assert asked[0] == (1, CompactionInput(context_tokens=99, context_limit=100, compactions=0))
 
 
 async def test_a_rule_that_always_wants_a_compaction_or_fails_neither_loops_nor_fails_the_turn(
     open_engine: OpenEngine, strict_model: MakeModel
 ) -> None:
-    def broken(messages: Sequence[Message], budget: Budget) -> bool:
+    def broken(messages: Sequence[Message], budget: CompactionInput) -> bool:
         raise LookupError("no rule")
 
     for rule, told in ((lambda *_: True, [*FULL, "unproductive"]), (broken, [])):

@@ -13,7 +13,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from turnwise import ClientTool, Engine, SettingsError, Tool, ToolContext, tool
-from turnwise.engine.tools import tools_by_name
+from turnwise.engine.tools.declare import tools_by_name
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 
 

@@ -8,12 +8,12 @@ import sys
 from pathlib import Path
 
 from turnwise import Engine, Settings, ToolContext, tool
-from turnwise.engine.identity import is_dead, worker_name
+from turnwise.engine.worker.identity import is_dead, worker_name
 from turnwise.providers.scripted import Reply, ScriptedModel
 
 NAME_ITSELF = """
 import sys
-from turnwise.engine.identity import worker_name
+from turnwise.engine.worker.identity import worker_name
 print(worker_name(), flush=True)
 sys.stdin.read()
 """

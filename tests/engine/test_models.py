@@ -9,7 +9,7 @@ import pytest
 
 from turnwise import Engine, StoreError
 from turnwise.engine import models
-from turnwise.persistence.sqlite import SQLiteStore
+from turnwise.persistence.sqlite.store import SQLiteStore
 from turnwise.providers.scripted import ScriptedModel
 
 

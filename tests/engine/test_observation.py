@@ -28,7 +28,7 @@ from turnwise import (
     Usage,
     tool,
 )
-from turnwise.engine.observation import Ended
+from turnwise.engine.observers.observer import Ended
 from turnwise.engine.observers.opentelemetry import OpenTelemetryObserver
 from turnwise.engine.observers.prometheus import PrometheusObserver
 from turnwise.providers.scripted import Call, Reply

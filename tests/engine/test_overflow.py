@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from watching import MakeModel, OpenEngine, Started, assert_told_right, log, pass_time, phases, said, seen, stored_at
 
 from turnwise import CompactionPolicy, Engine, ModelError, ModelRequest, Settings, tool
-from turnwise.engine.prompt import length_of
+from turnwise.engine.jobs.summarise import MOST_REQUESTS
+from turnwise.engine.prompt.history import length_of
 from turnwise.engine.settings import SUMMARY_PREFIX
-from turnwise.engine.summarise import MOST_REQUESTS
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.testing.clock import ManualClock
 

@@ -26,7 +26,7 @@ from turnwise import (
     tool,
 )
 from turnwise.engine import user_code
-from turnwise.engine.observation import Observer
+from turnwise.engine.observers.observer import Observer
 from turnwise.engine.user_code import UserCalls, UserCodeError, described, guarded, is_the_programs
 from turnwise.providers.protocol import ModelPart
 from turnwise.providers.scripted import Call, Reply, ScriptedModel

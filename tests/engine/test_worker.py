@@ -14,9 +14,9 @@ from watching import Delegate, Gate, log, said, seen, stored_at
 from turnwise import RetryPolicy, Settings, StoreError, ToolContext, tool
 from turnwise.engine.apply import Chain
 from turnwise.engine.clock import sleep
-from turnwise.engine.runner import JOBS
+from turnwise.engine.worker.runner import JOBS
 from turnwise.persistence.protocol import Overdue
-from turnwise.persistence.sqlite import SQLiteStore
+from turnwise.persistence.sqlite.store import SQLiteStore
 from turnwise.providers.protocol import ModelPart, ModelRequest
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.names import Job

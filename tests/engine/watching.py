@@ -10,9 +10,9 @@ from typing import Any
 import anyio
 
 from turnwise import Engine, Event, Message, ModelRequest, ToolContext, fold, tool
-from turnwise.engine.tools import Tool
+from turnwise.engine.tools.declare import Tool
 from turnwise.persistence.protocol import ChatStore
-from turnwise.persistence.sqlite import SQLiteStore
+from turnwise.persistence.sqlite.store import SQLiteStore
 from turnwise.providers.scripted import Reply
 from turnwise.states.events import CompactionEvent, PartEvent
 from turnwise.testing.clock import ManualClock

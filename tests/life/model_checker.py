@@ -20,9 +20,9 @@ from turnwise.states.decide import Decision, decide, legal_triggers, place_of
 from turnwise.states.effects import DropLease, DropQueued, GrantLease, InsertMessage, PutCall
 from turnwise.states.errors import BrokenPromise, StaleLease, TurnwiseError
 from turnwise.states.facts import CompactionFacts, Facts, HistoryFacts, Lease, Limits, StepFacts, TurnFacts
-from turnwise.states.invariants import broken_promises
 from turnwise.states.messages import QueuedMessage
 from turnwise.states.names import CallStatus, ChatState, Stage, Trigger
+from turnwise.states.promises import broken_promises
 from turnwise.states.table import triggers_in
 
 Key = Hashable

@@ -13,9 +13,9 @@ from lives import ERROR, NOW, OVERFLOW, PROFILE, anything_for, client, local, pa
 from turnwise.states.arguments import Cut, Erasing, Partial, Reply
 from turnwise.states.calls import CallOutcome, ToolCall, ToolResult
 from turnwise.states.facts import Facts, Lease
-from turnwise.states.invariants import broken_promises
 from turnwise.states.messages import Message
 from turnwise.states.names import CallStatus, ChatState, Trigger
+from turnwise.states.promises import broken_promises
 from turnwise.states.triggers import OCCURRENCES, Held
 
 T = Trigger

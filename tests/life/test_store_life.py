@@ -32,19 +32,19 @@ from turnwise import (
     ToolResultMismatch,
 )
 from turnwise.engine.apply import Applier, Chain, Script
-from turnwise.engine.chat import SendReceipt, SubmissionReceipt
 from turnwise.engine.commands import Commands
-from turnwise.engine.diagnosis import Diagnosis, diagnose
-from turnwise.engine.erasing import wanted
-from turnwise.engine.hold import Desk
-from turnwise.engine.hooks import Hooks
-from turnwise.engine.hub import Hub
-from turnwise.engine.reply import shown_reply
-from turnwise.engine.toolbox import Toolbox
-from turnwise.engine.views import transcript_of, user_view
-from turnwise.persistence.sqlite import SQLiteStore
-from turnwise.persistence.standing import Salvaged
-from turnwise.persistence.verification import verify_records, verify_stored
+from turnwise.engine.diagnose import Diagnosis, diagnose
+from turnwise.engine.erase import wanted
+from turnwise.engine.follow.broadcast import Broadcaster
+from turnwise.engine.jobs.reply import shown_reply
+from turnwise.engine.prompt.hooks import Hooks
+from turnwise.engine.prompt.views import transcript_of, user_view
+from turnwise.engine.results import SendReceipt, SubmissionReceipt
+from turnwise.engine.tools.toolbox import Toolbox
+from turnwise.engine.worker.leased_chat import Runtime
+from turnwise.persistence.audit.verify import verify_records, verify_stored
+from turnwise.persistence.sqlite.store import SQLiteStore
+from turnwise.persistence.stored_chat import Salvaged
 from turnwise.providers.scripted import ScriptedModel
 from turnwise.states.arguments import Reply
 from turnwise.states.calls import CallOutcome, ToolCall, ToolResult
@@ -52,9 +52,9 @@ from turnwise.states.effects import ERASED
 from turnwise.states.errors import ConflictingReplay, DeadlineExpired, TurnwiseError
 from turnwise.states.events import PartDelta, PartEvent
 from turnwise.states.facts import Facts
-from turnwise.states.invariants import broken_promises
 from turnwise.states.messages import Message
 from turnwise.states.names import CallStatus, Stage, Trigger
+from turnwise.states.promises import broken_promises
 from turnwise.states.transcript import Transcript, fold
 from turnwise.states.triggers import (
     OCCURRENCES,
@@ -92,8 +92,8 @@ class Process:
         self.name = name
         self.store = SQLiteStore(file, now=clock.now, durability="normal")
         self.token: int | None = None
-        self.applier = Applier(self.store, Hub(), LIMITS)
-        desk = Desk(
+        self.applier = Applier(self.store, Broadcaster(), LIMITS)
+        desk = Runtime(
             applier=self.applier,
             model=ScriptedModel(()),
             toolbox=Toolbox({}, ENGINE),

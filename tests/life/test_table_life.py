@@ -20,9 +20,9 @@ from turnwise.states.effects import DropQueued, InsertBoundary, PutCall, RecordR
 from turnwise.states.errors import ChatArchived, QueueFull, StaleLease, ToolResultMismatch
 from turnwise.states.events import TurnFinishedEvent
 from turnwise.states.facts import Facts
-from turnwise.states.invariants import broken_promises
 from turnwise.states.messages import Message, ToolCallPart, in_call_order
 from turnwise.states.names import LEASED, Audience, CallStatus, Tail
+from turnwise.states.promises import broken_promises
 from turnwise.states.table import rows_of
 from turnwise.states.transcript import fold
 from turnwise.states.usage import NO_USAGE, Usage

@@ -35,7 +35,7 @@ WINGS: Final[dict[str, tuple[str, ...]]] = {
     "persistence": ("persistence",),
     "postgres": ("persistence",),
     "engine": ("engine",),
-    "cli": ("engine/cli",),
+    "cli": ("cli",),
     "providers": ("providers",),
     "diagrams": ("diagrams",),
 }
@@ -50,7 +50,7 @@ def wing_of(path: str) -> str | None:
         return None
     if path.startswith("persistence/"):
         return "postgres" if "postgres" in path else "persistence"
-    if path.startswith(("engine/cli/", "cli/")):
+    if path.startswith("cli/"):
         return "cli"
     return path.partition("/")[0]
 

@@ -30,7 +30,7 @@ def house(tmp_path: Path) -> Path:
 
 def test_every_fault_in_the_library_is_one_that_python_can_read() -> None:
     """A fault that is no Python would count as caught without a test having looked."""
-    folders = ("states", "persistence", "engine", "providers", "diagrams")
+    folders = ("states", "persistence", "engine", "cli", "providers", "diagrams")
     paths = [path for path in sources(ROOT, folders) if path.endswith(".py")]
     known = [fault for path in paths for fault in faults_in(ROOT, path)]
     assert len(known) > 5000
@@ -74,8 +74,8 @@ def test_a_line_that_runs_in_another_process_falls_to_the_tests_of_its_name() ->
         "tests/test_kill.py::test_it": 2.0,
         "tests/test_other.py::test_x": 0.1,
     }
-    known = Covering({"engine/cli/demo/kill.py": {1: ["tests/test_other.py::test_x"]}}, seconds)
-    chosen = known.tests_of("engine/cli/demo/kill.py", 9, most_seconds=60)
+    known = Covering({"cli/demo/kill.py": {1: ["tests/test_other.py::test_x"]}}, seconds)
+    chosen = known.tests_of("cli/demo/kill.py", 9, most_seconds=60)
     assert chosen == ["tests/test_demo.py::test_all", "tests/test_kill.py::test_it", "tests/test_other.py::test_x"]
 
 

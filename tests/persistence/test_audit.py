@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from turnwise.persistence.audit import (
+from turnwise.persistence.audit.record import (
     FORMAT,
     GENESIS,
     AuditRecord,

@@ -12,11 +12,11 @@ from typing import Any
 
 from lives import NOW, Life, executing, local
 
-from turnwise.persistence.audit import GENESIS
-from turnwise.persistence.migrate import migrate
+from turnwise.persistence.audit.record import GENESIS
 from turnwise.persistence.migrations import migrations
-from turnwise.persistence.postgres_rows import Standing, commit_of, parameters_of
-from turnwise.persistence.transactions import Transactions
+from turnwise.persistence.postgres.write_rows import Standing, commit_of, parameters_of
+from turnwise.persistence.sqlite.migrate import migrate
+from turnwise.persistence.sqlite.transactions import Transactions
 from turnwise.states.calls import ToolCall
 from turnwise.states.decide import Decision
 from turnwise.states.facts import Facts

@@ -8,9 +8,9 @@ import pytest
 from test_cost_of_calls import functions_called
 
 from turnwise import Engine
-from turnwise.engine.tools import tool
-from turnwise.persistence.examination import examine
-from turnwise.persistence.sqlite import SQLiteStore
+from turnwise.engine.tools.declare import tool
+from turnwise.persistence.repair.examine import examine
+from turnwise.persistence.sqlite.store import SQLiteStore
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 
 pytestmark = pytest.mark.anyio

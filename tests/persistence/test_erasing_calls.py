@@ -14,10 +14,10 @@ from by_hand import by_hand
 from test_erasure import raw
 
 from turnwise import ClientTool, Engine, Settings, ToolResult, tool, verify_export
+from turnwise.persistence.audit.verify import verify_stored
 from turnwise.persistence.conformance import plans
-from turnwise.persistence.locate import store_from_url
+from turnwise.persistence.from_url import store_from_url
 from turnwise.persistence.protocol import ChatStore
-from turnwise.persistence.verification import verify_stored
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.arguments import Erasing
 from turnwise.states.decide import Decision

@@ -26,8 +26,8 @@ from turnwise import (
     tool,
     verify_export,
 )
-from turnwise.persistence.postgres import PostgresStore
-from turnwise.persistence.sqlite import SQLiteStore
+from turnwise.persistence.postgres.store import PostgresStore
+from turnwise.persistence.sqlite.store import SQLiteStore
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.digests import canonical, digest, digest_of_answer, salted
 from turnwise.states.messages import TextPart

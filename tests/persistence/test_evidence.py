@@ -14,10 +14,10 @@ import asyncpg
 import pytest
 from rich_chat import engine_on, live
 
+from turnwise.persistence.audit.verify import Verdict, verify_stored
 from turnwise.persistence.conformance import plans
-from turnwise.persistence.postgres import PostgresStore
-from turnwise.persistence.sqlite import SQLiteStore
-from turnwise.persistence.verification import Verdict, verify_stored
+from turnwise.persistence.postgres.store import PostgresStore
+from turnwise.persistence.sqlite.store import SQLiteStore
 
 HINTS = {
     "chats.number": "the order of creation, for lists only",

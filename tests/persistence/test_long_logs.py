@@ -9,11 +9,11 @@ import pytest
 from by_hand import by_hand
 
 from turnwise import Engine, Event, Settings, fold
-from turnwise.engine.following import EVENTS_PER_READ
-from turnwise.engine.hub import MAX_BUFFERED
+from turnwise.engine.follow.broadcast import MAX_BUFFERED
+from turnwise.engine.follow.follow import EVENTS_PER_READ
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.conformance.checks import part
-from turnwise.persistence.locate import store_from_url
+from turnwise.persistence.from_url import store_from_url
 from turnwise.persistence.protocol import ChatStore
 from turnwise.providers.scripted import ScriptedModel
 from turnwise.states.arguments import Erasing

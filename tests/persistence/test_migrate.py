@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from turnwise.persistence.audit import to_json
+from turnwise.persistence.audit.record import to_json
+from turnwise.persistence.audit.verify import verify_records
 from turnwise.persistence.conformance import plans
-from turnwise.persistence.migrate import APPLICATION_ID, migrate
 from turnwise.persistence.migrations import Migration, migrations
-from turnwise.persistence.sqlite import SQLiteStore
-from turnwise.persistence.verification import verify_records
+from turnwise.persistence.sqlite.migrate import APPLICATION_ID, migrate
+from turnwise.persistence.sqlite.store import SQLiteStore
 from turnwise.states.arguments import Erasing
 from turnwise.states.errors import StoreError
 from turnwise.states.names import ChatState

@@ -14,10 +14,10 @@ import pytest
 from test_poisoned_rows import COLUMNS, LIFE, lived, poison  # noqa: F401 - a fixture
 
 from turnwise import ChatNotFound, ChatUnreadable, Engine, Settings, TurnwiseError
+from turnwise.persistence.audit.verify import Verdict
 from turnwise.persistence.conformance import plans
-from turnwise.persistence.postgres import PostgresStore
-from turnwise.persistence.sqlite import SQLiteStore
-from turnwise.persistence.verification import Verdict
+from turnwise.persistence.postgres.store import PostgresStore
+from turnwise.persistence.sqlite.store import SQLiteStore
 from turnwise.providers.scripted import ScriptedModel
 from turnwise.states.arguments import Erasing
 from turnwise.states.triggers import MessageErased

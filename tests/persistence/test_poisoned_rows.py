@@ -13,10 +13,10 @@ import anyio
 import pytest
 
 from turnwise import Engine, Settings
-from turnwise.engine.diagnosis import Diagnosis
+from turnwise.engine.diagnose import Diagnosis
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.conformance.checks import part
-from turnwise.persistence.sqlite import SQLiteStore
+from turnwise.persistence.sqlite.store import SQLiteStore
 from turnwise.providers.scripted import Reply, ScriptedModel
 from turnwise.states.names import ChatState
 from turnwise.states.triggers import ClearContext

@@ -13,11 +13,11 @@ import anyio
 import asyncpg
 import pytest
 
-from turnwise.persistence import postgres_pool
+from turnwise.persistence.audit.verify import verify_records
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.conformance.checks import contents, part
-from turnwise.persistence.postgres import PostgresStore
-from turnwise.persistence.verification import verify_records
+from turnwise.persistence.postgres import pool
+from turnwise.persistence.postgres.store import PostgresStore
 from turnwise.states.errors import StoreError
 from turnwise.states.names import ChatState
 from turnwise.states.triggers import Renamed
@@ -151,7 +151,7 @@ async def test_a_crash_of_the_server_skips_the_numbers_of_what_was_under_way(
     store = await open_store()
     last = await plans.created(store, "chat", plans.send("hello"), plans.claim(), plans.start())
     shown = await store.journal("chat", 1, ChatState.streaming, [part("h"), part("i")])
-    monkeypatch.setattr(postgres_pool, "PATIENCE", 60)
+    monkeypatch.setattr(pool, "PATIENCE", 60)
     crashed = anyio.Event()
     witness = await asyncpg.connect(postgres_server)
     witness.add_termination_listener(lambda _: crashed.set())
@@ -193,7 +193,7 @@ async def test_a_clock_that_is_handed_in_takes_its_place(open_store: OpenStore) 
 
 
 async def test_a_server_that_is_not_there_is_named_without_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(postgres_pool, "PATIENCE", 1)
+    monkeypatch.setattr(pool, "PATIENCE", 1)
     store = PostgresStore("postgresql://me:secret@127.0.0.1:1/db")
     with pytest.raises(StoreError, match=r"127\.0\.0\.1.*cannot be reached") as caught:
         await store.open()
@@ -234,9 +234,9 @@ async def test_attempts_to_reach_a_server_come_ever_more_seldom_until_patience_e
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = [100.0]
-    monkeypatch.setattr(postgres_pool.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(pool.time, "monotonic", lambda: now[0])
     waited = []
-    for pause in postgres_pool.pauses_of(10):
+    for pause in pool.pauses_of(10):
         waited.append(pause)
         now[0] += pause
     assert waited[:4] == [0.02, 0.04, 0.08, 0.16]
@@ -245,8 +245,8 @@ async def test_attempts_to_reach_a_server_come_ever_more_seldom_until_patience_e
 
 
 async def test_a_pool_that_is_closed_gives_no_connection_of_its_own(postgres_server: str) -> None:
-    pool = postgres_pool.Pool(postgres_server, size=1, schema="public", statement_timeout=5)
-    await pool.open()
-    await pool.close()
+    closed = pool.Pool(postgres_server, size=1, schema="public", statement_timeout=5)
+    await closed.open()
+    await closed.close()
     with pytest.raises(StoreError, match="not open"):
-        await pool.connect()
+        await closed.connect()

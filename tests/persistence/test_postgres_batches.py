@@ -10,12 +10,12 @@ import anyio
 import asyncpg
 import pytest
 
+from turnwise.persistence.audit.verify import verify_records
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.conformance.checks import part
-from turnwise.persistence.postgres import PostgresStore
-from turnwise.persistence.postgres_batches import Batches
+from turnwise.persistence.postgres.group_commit import Batches
+from turnwise.persistence.postgres.store import PostgresStore
 from turnwise.persistence.protocol import DuplicateReceipt
-from turnwise.persistence.verification import verify_records
 from turnwise.states.effects import RecordReceipt
 from turnwise.states.errors import BrokenPromise, StaleLease
 from turnwise.states.names import ChatState

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from turnwise.persistence.postgres_clock import DatabaseClock
+from turnwise.persistence.postgres.server_clock import DatabaseClock
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

@@ -8,10 +8,10 @@ from typing import Any
 import asyncpg
 import pytest
 
+from turnwise.persistence.audit.verify import verify_records
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.conformance.checks import part
-from turnwise.persistence.postgres import PostgresStore
-from turnwise.persistence.verification import verify_records
+from turnwise.persistence.postgres.store import PostgresStore
 from turnwise.states.errors import IllegalTransition
 from turnwise.states.names import ChatState
 from turnwise.states.triggers import Renamed

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from turnwise.persistence.conformance import StoreConformance
-from turnwise.persistence.postgres import PostgresStore
+from turnwise.persistence.postgres.store import PostgresStore
 
 
 @pytest.fixture

@@ -9,12 +9,12 @@ import anyio
 import asyncpg
 import pytest
 
-from turnwise.persistence import postgres_pool
+from turnwise.persistence.audit.verify import verify_records
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.conformance.checks import part
-from turnwise.persistence.postgres import PostgresStore
+from turnwise.persistence.postgres import pool
+from turnwise.persistence.postgres.store import PostgresStore
 from turnwise.persistence.protocol import Committed
-from turnwise.persistence.verification import verify_records
 from turnwise.states.errors import StoreError
 from turnwise.states.names import ChatState
 from turnwise.states.triggers import Renamed
@@ -128,7 +128,7 @@ async def test_without_any_answer_the_caller_is_told_that_nothing_is_known(
 ) -> None:
     """An error that says 'nothing was written' would be a lie."""
     await plans.created(store, "chat")
-    monkeypatch.setattr(postgres_pool, "PATIENCE", 0)
+    monkeypatch.setattr(pool, "PATIENCE", 0)
     lose("fetch", COMMIT)
     with pytest.raises(StoreError, match="not known") as caught:
         await store.change("chat", plans.plan(plans.move(Renamed(title="lost"))))

@@ -8,10 +8,10 @@ import anyio
 import asyncpg
 import pytest
 
-from turnwise.persistence import postgres
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.migrations import Migration, migrations
-from turnwise.persistence.postgres import PostgresStore
+from turnwise.persistence.postgres import store
+from turnwise.persistence.postgres.store import PostgresStore
 from turnwise.states.errors import StoreError
 
 KNOWN = migrations("postgres")
@@ -45,7 +45,7 @@ async def tables(connection: asyncpg.Connection) -> set[str]:
 
 
 def knowing(monkeypatch: pytest.MonkeyPatch, *known: Migration) -> None:
-    monkeypatch.setattr(postgres, "migrations", lambda _: known)
+    monkeypatch.setattr(store, "migrations", lambda _: known)
 
 
 async def test_a_schema_says_how_it_was_made(postgres_url: str, beside: asyncpg.Connection) -> None:
@@ -120,5 +120,5 @@ async def test_the_index_of_strays_covers_every_state(postgres_url: str, beside:
     """A state added to the table and not to the index would make every sweep read every chat."""
     await opened(postgres_url)
     await beside.execute("SET enable_seqscan = off")
-    plan = await beside.fetch(f"EXPLAIN {postgres.reading.STRAYS}".replace("$1", "10"))
+    plan = await beside.fetch(f"EXPLAIN {store.reading.STRAYS}".replace("$1", "10"))
     assert any("chats_stray" in row[0] for row in plan)

@@ -11,7 +11,7 @@ import pytest
 
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.conformance.checks import part
-from turnwise.persistence.postgres import PostgresStore
+from turnwise.persistence.postgres.store import PostgresStore
 from turnwise.states.names import ChatState
 from turnwise.states.triggers import Renamed
 

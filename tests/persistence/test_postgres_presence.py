@@ -9,8 +9,8 @@ import anyio
 import asyncpg
 import pytest
 
-from turnwise.persistence import postgres_presence
-from turnwise.persistence.postgres import PostgresStore
+from turnwise.persistence.postgres import liveness
+from turnwise.persistence.postgres.store import PostgresStore
 
 Attend = Callable[[str], Awaitable[tuple[PostgresStore, AsyncIterator[str | None]]]]
 
@@ -19,8 +19,8 @@ Attend = Callable[[str], Awaitable[tuple[PostgresStore, AsyncIterator[str | None
 def passed(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Return the seconds that have passed for those who judge: a test sets them. The server is up for long."""
     seconds = [100.0]
-    monkeypatch.setattr(postgres_presence, "monotonic", lambda: seconds[0])
-    monkeypatch.setattr(postgres_presence, "SETTLED", 0)
+    monkeypatch.setattr(liveness, "monotonic", lambda: seconds[0])
+    monkeypatch.setattr(liveness, "SETTLED", 0)
     return seconds
 
 
@@ -65,7 +65,7 @@ async def test_a_worker_whose_session_has_ended_is_gone_after_a_moment(
     assert await judge.gone(everyone) == frozenset()
     await end_session(beside, "killed")
     assert await judge.gone(everyone) == frozenset()
-    passed[0] += postgres_presence.GRACE
+    passed[0] += liveness.GRACE
     assert await judge.gone(everyone) == {"killed"}
     assert await judge.gone(["alive"]) == frozenset()
 
@@ -80,7 +80,7 @@ async def test_a_worker_whose_connection_was_cut_comes_back(
     assert await judge.gone(["cut"]) == frozenset()
     while await beside.fetchval("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted") < 2:
         await anext(watch)
-    passed[0] += postgres_presence.GRACE
+    passed[0] += liveness.GRACE
     assert await judge.gone(["cut"]) == frozenset()
 
 
@@ -92,7 +92,7 @@ async def test_a_worker_that_stopped_has_not_died(
     stopped, _ = await attend("stopped")
     await stopped.close()
     assert await judge.gone(["stopped"]) == frozenset()
-    passed[0] += postgres_presence.GRACE
+    passed[0] += liveness.GRACE
     assert await judge.gone(["stopped"]) == frozenset()
     assert [row["worker"] for row in await beside.fetch("SELECT worker FROM workers")] == ["judge"]
 
@@ -105,16 +105,16 @@ async def test_who_was_cut_off_itself_judges_nobody_for_a_while(
     await attend("killed")
     await end_session(beside, "killed")
     assert await judge.gone(["killed"]) == frozenset()
-    monkeypatch.setattr(postgres_presence, "SETTLED", 5)
+    monkeypatch.setattr(liveness, "SETTLED", 5)
     await end_session(beside, "judge")
     while await beside.fetchval("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted") < 1:
         await anext(watch)
-    monkeypatch.setattr(postgres_presence, "SETTLED", 0)
+    monkeypatch.setattr(liveness, "SETTLED", 0)
     passed[0] += 4
     assert await judge.gone(["killed"]) == frozenset()
     passed[0] += 1
     assert await judge.gone(["killed"]) == frozenset()
-    passed[0] += postgres_presence.GRACE
+    passed[0] += liveness.GRACE
     assert await judge.gone(["killed"]) == {"killed"}
 
 
@@ -122,13 +122,13 @@ async def test_nobody_is_judged_right_after_a_start_of_the_server(
     attend: Attend, beside: asyncpg.Connection, passed: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Everyone must first find the way back."""
-    monkeypatch.setattr(postgres_presence, "SETTLED", 3600 * 24 * 365)
+    monkeypatch.setattr(liveness, "SETTLED", 3600 * 24 * 365)
     judge, _ = await attend("judge")
     await attend("killed")
     await end_session(beside, "killed")
     for _ in range(2):
         assert await judge.gone(["killed"]) == frozenset()
-        passed[0] += postgres_presence.GRACE
+        passed[0] += liveness.GRACE
 
 
 async def test_names_of_the_long_dead_are_forgotten(attend: Attend, beside: asyncpg.Connection) -> None:

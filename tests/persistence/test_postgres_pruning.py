@@ -8,10 +8,10 @@ import anyio
 import asyncpg
 import pytest
 
-from turnwise.persistence import postgres_pruning
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.conformance.checks import part
-from turnwise.persistence.postgres import PostgresStore
+from turnwise.persistence.postgres import pruning
+from turnwise.persistence.postgres.store import PostgresStore
 from turnwise.states.names import ChatState
 
 CHATS = 20
@@ -78,8 +78,8 @@ async def test_what_is_old_is_found_by_the_index_of_parts(store: PostgresStore, 
         " FROM generate_series(1, 20000) AS n; ANALYZE partial_events"
     )
     for sql, types in (
-        (postgres_pruning.FIRST_PARTS, "text, timestamptz, float8, bigint"),
-        (postgres_pruning.DELETE, "text, bigint, bigint, bigint, timestamptz, float8"),
+        (pruning.FIRST_PARTS, "text, timestamptz, float8, bigint"),
+        (pruning.DELETE, "text, bigint, bigint, bigint, timestamptz, float8"),
     ):
         await connection.execute(f"PREPARE asked ({types}) AS {sql}")
         nothing = ", ".join("NULL" for _ in types.split(","))

@@ -7,7 +7,7 @@ import pytest
 
 from turnwise import ChatUnreadable, Engine
 from turnwise.persistence.conformance import plans
-from turnwise.persistence.postgres import PostgresStore
+from turnwise.persistence.postgres.store import PostgresStore
 from turnwise.providers.scripted import Reply, ScriptedModel
 from turnwise.states.names import ChatState
 

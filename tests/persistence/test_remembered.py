@@ -10,10 +10,10 @@ from typing import Final
 import pytest
 from by_hand import by_hand
 
+from turnwise.persistence.audit.verify import verify_stored
 from turnwise.persistence.conformance import plans
-from turnwise.persistence.locate import store_from_url
+from turnwise.persistence.from_url import store_from_url
 from turnwise.persistence.protocol import ChatStore
-from turnwise.persistence.verification import verify_stored
 from turnwise.states.decide import Decision
 from turnwise.states.facts import Facts
 from turnwise.states.names import ChatState

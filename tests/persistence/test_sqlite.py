@@ -12,14 +12,14 @@ from pathlib import Path
 import anyio
 import pytest
 
-from turnwise.persistence import pruning, reading, transactions
+from turnwise.persistence.audit.verify import verify_records
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.conformance.checks import part
-from turnwise.persistence.migrate import migrate
 from turnwise.persistence.migrations import migrations
 from turnwise.persistence.protocol import Pruned
-from turnwise.persistence.sqlite import SQLiteStore
-from turnwise.persistence.verification import verify_records
+from turnwise.persistence.sqlite import pruning, queries, transactions
+from turnwise.persistence.sqlite.migrate import migrate
+from turnwise.persistence.sqlite.store import SQLiteStore
 from turnwise.states.errors import StoreError
 from turnwise.states.names import ChatState
 from turnwise.states.triggers import Renamed
@@ -28,7 +28,7 @@ from turnwise.testing import ManualClock
 WRITE_FOR_EVER = """
 import anyio, sys
 from turnwise.persistence.conformance import plans
-from turnwise.persistence.sqlite import SQLiteStore
+from turnwise.persistence.sqlite.store import SQLiteStore
 from turnwise.states.triggers import Renamed
 
 async def main(path, count):
@@ -45,7 +45,7 @@ anyio.run(main, sys.argv[1], int(sys.argv[2]))
 
 FORGET_TO_CLOSE = """
 import anyio, sys
-from turnwise.persistence.sqlite import SQLiteStore
+from turnwise.persistence.sqlite.store import SQLiteStore
 
 store = SQLiteStore(sys.argv[1])
 anyio.run(store.open)
@@ -277,12 +277,12 @@ async def test_a_chat_that_cannot_be_read_keeps_no_other_from_being_pruned(
     [
         transactions._STANDING,
         transactions._CLAIMABLE,
-        reading._STRAYS,
-        reading._DEADLINES,
+        queries._STRAYS,
+        queries._DEADLINES,
         pruning._NEXT,
         pruning._OVER,
         "SELECT chat_id, token FROM leases WHERE expires <= ? ORDER BY expires LIMIT ?",
-        reading._SHOWN,
+        queries._SHOWN,
     ],
 )
 def test_what_is_asked_often_is_answered_from_an_index(question: str) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from turnwise.persistence.conformance import StoreConformance
-from turnwise.persistence.sqlite import SQLiteStore
+from turnwise.persistence.sqlite.store import SQLiteStore
 
 
 @pytest.fixture(params=["file", "memory"])

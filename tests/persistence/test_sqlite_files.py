@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from turnwise.persistence.conformance import plans
-from turnwise.persistence.connection import Connection, Durability, EagerConnection
-from turnwise.persistence.sqlite import SQLiteStore
+from turnwise.persistence.sqlite.connection import Connection, Durability, EagerConnection
+from turnwise.persistence.sqlite.store import SQLiteStore
 from turnwise.states.errors import ChatUnreadable, StoreError
 from turnwise.states.triggers import Renamed
 

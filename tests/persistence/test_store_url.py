@@ -5,7 +5,7 @@ from __future__ import annotations
 import anyio.to_thread
 import pytest
 
-from turnwise.engine.cli import migrate
+from turnwise.cli import migrate
 from turnwise.persistence.store_url import without_password
 
 

@@ -14,7 +14,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from lives import own_of
 
-from turnwise.persistence.audit import (
+from turnwise.persistence.audit.record import (
     GENESIS,
     AuditRecord,
     WriteRecord,
@@ -24,7 +24,7 @@ from turnwise.persistence.audit import (
     hash_of,
     to_json,
 )
-from turnwise.persistence.verification import Verdict, verify_export, verify_records
+from turnwise.persistence.audit.verify import Verdict, verify_export, verify_records
 from turnwise.states.arguments import Cut, Erasing, Partial, Reply, Summary
 from turnwise.states.calls import CallOutcome, ToolCall, ToolResult
 from turnwise.states.decide import decide, legal_triggers

@@ -7,8 +7,8 @@ import pytest
 
 from turnwise.providers.demo import DemoModel
 from turnwise.providers.demo_calls import wishes
-from turnwise.providers.joining import join
 from turnwise.providers.protocol import Model, ModelPart, ModelReply, ModelRequest, Purpose, ToolSpec
+from turnwise.providers.reply_builder import join
 from turnwise.states.messages import Message, Role, TextPart, ToolCallPart, ToolResultPart
 from turnwise.states.names import CallStatus
 

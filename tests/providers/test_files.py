@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic_ai import messages as theirs
 
-from turnwise.providers.locate import model_named
+from turnwise.providers.from_name import model_named
 from turnwise.providers.pydantic_ai import PydanticAIModel
 from turnwise.providers.pydantic_ai.files import sendable_file
 from turnwise.states.messages import FilePart

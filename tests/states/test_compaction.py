@@ -21,11 +21,11 @@ from lives import (
 )
 
 from turnwise.states import ChatState, Trigger
-from turnwise.states.budgets import over_threshold
 from turnwise.states.effects import InsertBoundary
 from turnwise.states.errors import IllegalTransition
 from turnwise.states.facts import Limits
 from turnwise.states.names import Audience, Need, Stage, StopReason, Tail
+from turnwise.states.turn_limits import over_threshold
 from turnwise.states.usage import Usage
 
 S, T = ChatState, Trigger

@@ -10,8 +10,8 @@ from lives import ERROR, USAGE, Life, client, executing, local, pending, streami
 
 from turnwise.states import ChatState, IllegalTransition, Trigger
 from turnwise.states.facts import Lease
-from turnwise.states.invariants import PROMISES, broken_promises
 from turnwise.states.names import CallStatus, Need, StopReason, Tail
+from turnwise.states.promises import PROMISES, broken_promises
 
 S, T = ChatState, Trigger
 

@@ -13,8 +13,8 @@ from turnwise.states import TABLE, ChatState, IllegalTransition, Trigger, decide
 from turnwise.states import guards as g
 from turnwise.states.decide import legal_triggers
 from turnwise.states.facts import Facts, Limits
-from turnwise.states.invariants import broken_promises
 from turnwise.states.names import NEW, UNKNOWN
+from turnwise.states.promises import broken_promises
 from turnwise.states.table import Row, check, rows_of, triggers_in
 from turnwise.states.triggers import occurrence_of
 

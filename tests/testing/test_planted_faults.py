@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 from planting import nothing, plant_functions, plant_no_refusal
 
-from turnwise.engine import prompt, run_tools
-from turnwise.engine.tools import Tool
-from turnwise.persistence import transactions
-from turnwise.persistence.audit import GENESIS
+from turnwise.engine.jobs import run_tools
+from turnwise.engine.prompt import history
+from turnwise.engine.tools.declare import Tool
+from turnwise.persistence.audit.record import GENESIS
 from turnwise.persistence.protocol import Overdue
-from turnwise.persistence.sqlite import SQLiteStore
+from turnwise.persistence.sqlite import transactions
+from turnwise.persistence.sqlite.store import SQLiteStore
 from turnwise.states import refusals
 from turnwise.states import writes as w
 from turnwise.states.calls import Answer
@@ -105,7 +106,7 @@ def take_back_silently(patch: Patch) -> None:
 
 
 def send_everything(patch: Patch) -> None:
-    patch.setattr(prompt, "_is_sent", lambda _part, *, partial: True)
+    patch.setattr(history, "_is_sent", lambda _part, *, partial: True)
 
 
 def start_lost_calls_again(patch: Patch) -> None:

@@ -11,10 +11,14 @@ from typing import Any
 
 import pytest
 
-from turnwise.engine import clock, hold, observation, request, stream_step, toolbox, user_code
-from turnwise.persistence import reading, transactions
+from turnwise.engine import clock, user_code
+from turnwise.engine.jobs import request, stream_step
+from turnwise.engine.observers import observer
+from turnwise.engine.tools import toolbox
+from turnwise.engine.worker import leased_chat
 from turnwise.persistence.rows import micros_of
-from turnwise.persistence.standing import facts_of
+from turnwise.persistence.sqlite import queries, transactions
+from turnwise.persistence.stored_chat import facts_of
 from turnwise.testing.simulation import Mischief, World
 
 Patch = pytest.MonkeyPatch
@@ -34,7 +38,7 @@ def unguarded() -> Iterator[None]:
 
 
 def let_observers_raise(patch: Patch) -> None:
-    patch.setattr(observation, "guarded", unguarded)
+    patch.setattr(observer, "guarded", unguarded)
 
 
 def let_hooks_raise(patch: Patch) -> None:
@@ -65,11 +69,11 @@ def wait_for_a_retry_as_long_as_the_clock_says(patch: Patch) -> None:
         if retry_at is not None:
             await clock.sleep(self.desk.clock, (retry_at - self.desk.clock.now()).total_seconds())
 
-    patch.setattr(hold.Hold, "wait_for_retry", wait_for_retry)
+    patch.setattr(leased_chat.LeasedChat, "wait_for_retry", wait_for_retry)
 
 
 def list_only_what_can_be_read(patch: Patch) -> None:
-    patch.setattr(reading, "facts_or_rest", facts_of)
+    patch.setattr(queries, "facts_or_rest", facts_of)
 
 
 def lose_what_is_being_stored_when_an_attempt_fails(patch: Patch) -> None:

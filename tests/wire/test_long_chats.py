@@ -9,9 +9,9 @@ from dialects import DIALECTS, Connect, Dialect, Said
 from server import Answer, Server
 
 from turnwise import ChatState, Engine, LoopState, tool
+from turnwise.providers.per_message import PerMessage
 from turnwise.providers.protocol import ModelPart, ModelReply, ModelRequest
 from turnwise.providers.pydantic_ai import PydanticAIModel
-from turnwise.providers.remembering import PerMessage
 from turnwise.states.messages import Message
 
 each_dialect = pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)

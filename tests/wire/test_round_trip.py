@@ -12,7 +12,7 @@ from dialects import DIALECTS, Anthropic, Connect, Dialect, Responses, Said
 from server import Answer, Server
 
 from turnwise import Engine, ToolSpec, tool
-from turnwise.providers.joining import join
+from turnwise.providers.reply_builder import join
 from turnwise.states.messages import FilePart, ReasoningPart, SourcePart, TextPart, ToolCallPart, ToolResultPart
 from turnwise.states.names import Executor, StopReason
 

@@ -13,7 +13,7 @@ from dialects import DIALECTS, Anthropic, Chat, Connect, Dialect, Responses, Sai
 from server import Answer, End, Server
 
 from turnwise import ChatState, Engine, RetryPolicy, Settings
-from turnwise.providers.joining import join
+from turnwise.providers.reply_builder import join
 from turnwise.states.usage import Usage
 
 each_dialect = pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)

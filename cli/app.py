@@ -1,0 +1,87 @@
+"""The program `turnwise`: its commands, and what becomes of an error."""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import version as installed_version
+from typing import Annotated
+
+import typer
+
+from turnwise.cli.audit import audit
+from turnwise.cli.chat import chat
+from turnwise.cli.demo.command import demo
+from turnwise.cli.diagram import diagram
+from turnwise.cli.doctor import doctor
+from turnwise.cli.erase import erase
+from turnwise.cli.explain import explain
+from turnwise.cli.failures import DONE, exit_code_of, flush_output
+from turnwise.cli.list_chats import list_chats
+from turnwise.cli.migrate import migrate
+from turnwise.cli.operating import archive, interrupt, resume, send, unarchive
+from turnwise.cli.show import show
+from turnwise.cli.style import quiet_logs
+from turnwise.cli.submit import submit
+from turnwise.cli.verify import verify
+from turnwise.cli.worker import worker
+
+app = typer.Typer(
+    name="turnwise",
+    help="Run the life of LLM chats as a declared, durable state machine.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+
+def _tell_version(wanted: bool) -> None:  # noqa: FBT001 - how typer hands an option over
+    if wanted:
+        sys.stdout.write(f"turnwise {installed_version('turnwise')}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    *,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Run the life of LLM chats as a declared, durable state machine."""
+
+
+app.command("demo")(demo)
+app.command("chat")(chat)
+app.command("list")(list_chats)
+app.command("show")(show)
+app.command("audit")(audit)
+app.command("verify")(verify)
+app.command("explain")(explain)
+app.command("send")(send)
+app.command("submit")(submit)
+app.command("interrupt")(interrupt)
+app.command("resume")(resume)
+app.command("archive")(archive)
+app.command("unarchive")(unarchive)
+app.command("erase")(erase)
+app.command("doctor")(doctor)
+app.command("diagram")(diagram)
+app.command("worker")(worker)
+app.command("migrate")(migrate)
+
+
+def main() -> None:
+    """Run the command line and exit: 0 done, 1 a problem was found, 2 misuse."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="replace")  # type: ignore[union-attr] # a terminal that knows no "✓" still works
+    quiet_logs()
+    sys.exit(_run() or flush_output())
+
+
+def _run() -> int:
+    try:
+        app(prog_name="turnwise")
+    except SystemExit as exit_:
+        return exit_.code if isinstance(exit_.code, int) else DONE
+    except BaseException as failure:  # noqa: BLE001 - whatever it is, nobody at a prompt can use a traceback
+        return exit_code_of(failure)
+    return DONE

@@ -1,0 +1,88 @@
+"""`turnwise audit`: every transition of a chat."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Final
+
+import anyio
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from turnwise.cli.chat_argument import attached, chosen_id
+from turnwise.cli.key import KeyOption, signing_key
+from turnwise.cli.options import DEFAULT_STORE, ChatArgument, JsonOption, StoreOption
+from turnwise.cli.output import write_file
+from turnwise.cli.style import clean, console, is_narrow, moment, plain_table, print_json, state_text
+from turnwise.persistence.audit.record import AuditRecord
+
+_COLUMNS: Final = ("#", "time (UTC)", "trigger", "state", "step", "by")
+
+
+def audit(
+    chat: ChatArgument,
+    *,
+    store: StoreOption = DEFAULT_STORE,
+    export: Annotated[
+        Path | None,
+        typer.Option("--export", metavar="FILE", help="Write the log as JSON Lines, to be verified anywhere."),
+    ] = None,
+    key: KeyOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the timeline of a chat: one line for every transition."""
+    secret = signing_key(key)
+    records, exported = anyio.run(_log, store, chat, secret)
+    if export is not None:
+        write_file("--export", export, exported)
+    if as_json:
+        print_json(records)
+    elif export is not None:
+        signed = "" if secret is None else ", signed"
+        console.print(f"wrote {len(records)} records to {clean(str(export))}{signed}", soft_wrap=True, markup=False)
+    else:
+        console.print(timeline(records))
+
+
+def timeline(records: Sequence[AuditRecord]) -> Table:
+    """Return the records as a table, oldest first; a state is named where it is entered.
+
+    On a narrow screen it keeps what happened and leaves out when and by whom.
+    """
+    narrow = is_narrow()
+    table = plain_table("#", "trigger", "state") if narrow else plain_table(*_COLUMNS)
+    table.columns[0].justify = "right"
+    wrapped = {"trigger"} if narrow else {"by"}
+    for column in table.columns:
+        column.no_wrap = column.header not in wrapped
+    for record in records:
+        moved = record.source != record.target
+        trigger = Text(record.trigger, style="bold" if moved else "")
+        state = Text.assemble(("→ ", "dim"), state_text(record.target)) if moved else Text("·", style="dim")
+        if narrow:
+            table.add_row(str(record.version), trigger, state)
+            continue
+        table.add_row(
+            str(record.version),
+            Text(moment(record.at), style="dim"),
+            trigger,
+            state,
+            f"{record.step}.{record.attempt}" if record.step else "",
+            Text(clean(short_actor(record.actor)), style="dim"),
+        )
+    return table
+
+
+def short_actor(actor: str) -> str:
+    """Return who acted; of a worker its process, which is what an operator looks for."""
+    kind, _, name = actor.partition(":")
+    _, *process = name.split(":")
+    return f"{kind} {process[0]}" if kind == "worker" and process else actor
+
+
+async def _log(store: str, name: str, key: bytes | None) -> tuple[list[AuditRecord], str]:
+    async with attached(store) as engine:
+        chat_id = await chosen_id(engine, name)
+        return await engine.audit(chat_id), await engine.export_audit(chat_id, key=key)

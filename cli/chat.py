@@ -1,0 +1,200 @@
+"""`turnwise chat`: talk in the terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Sequence
+from concurrent.futures import Future
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+from rich.padding import Padding
+from rich.text import Text
+
+from turnwise.cli.chat_argument import chosen
+from turnwise.cli.event_view import NOTE, EventView, call_line, show_until_rest
+from turnwise.cli.explain import explanation_table
+from turnwise.cli.files import file_tools
+from turnwise.cli.keyboard import typed
+from turnwise.cli.options import DEFAULT_STORE, ModelOption, StoreOption
+from turnwise.cli.scroll import Scroll
+from turnwise.cli.show import show_message
+from turnwise.cli.style import clean, console
+from turnwise.cli.terminal import TerminalConversation
+from turnwise.engine.engine import Engine
+from turnwise.engine.models import model_from
+from turnwise.engine.results import Chat
+from turnwise.engine.settings import Settings
+from turnwise.providers.demo import DemoModel
+from turnwise.providers.protocol import Model
+from turnwise.states.calls import ClientTool, ToolCall, ToolResult
+from turnwise.states.errors import IllegalTransition, TurnwiseError
+from turnwise.states.names import ChatState
+from turnwise.states.transcript import fold
+
+ASK_USER: Final = ClientTool(
+    "ask_user",
+    "Ask the user a question and wait for the answer.",
+    {"type": "object", "properties": {"question": {"type": "string"}}, "required": ["question"]},
+)
+PROMPT: Final = "» "
+COMMANDS: Final = ("/help", "/state", "/resume", "/compact", "/clear", "/quit")
+HELP: Final = """\
+  /state    where the chat stands, and why
+  /resume   go on after a stop or an error
+  /compact  summarise what was said so far
+  /clear    let the model start anew; the transcript stays
+  /quit     leave; the chat is kept
+  Ctrl-C stops the turn under way; at the prompt it leaves."""
+
+
+def chat(
+    *,
+    store: StoreOption = DEFAULT_STORE,
+    chat_id: Annotated[str | None, typer.Option("--chat", metavar="CHAT", help="Go on with this chat.")] = None,
+    model: ModelOption = "demo",
+    system: Annotated[str | None, typer.Option(help="What the model is told first, in a new chat.")] = None,
+    pace: Annotated[float | None, typer.Option(help="Seconds between two words of the demo model.")] = None,
+) -> None:
+    """Talk. The model may read the files below this folder; Ctrl-C stops a turn and keeps the chat."""
+    if pace is None:
+        pace = 0.02 if console.is_terminal else 0
+    settings = Settings(shutdown_grace=1)
+    engine = Engine(store, model=_paced(model, pace), tools=file_tools(Path.cwd()), settings=settings)
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(engine):
+        known = None if chat_id is None else portal.call(chosen, engine, chat_id)
+        Conversation(portal, engine, known, system).run()
+
+
+class Conversation:
+    """A person at a prompt and a chat. The engine runs in a thread of its own, so Ctrl-C reaches the prompt."""
+
+    def __init__(self, portal: BlockingPortal, engine: Engine, chat: Chat | None, system: str | None) -> None:
+        self.portal = portal
+        self.engine = engine
+        self.chat_id = None if chat is None else chat.id
+        """The chat; there is none before the first message, so that nobody leaves empty ones behind."""
+        self.view = EventView(Scroll(console), echo=False)
+        self._system = system
+
+    def run(self) -> None:
+        """Talk until the person leaves."""
+        console.print(Text.assemble((self.chat_id or "a new chat", "bold"), (" · /help tells what can be typed", NOTE)))
+        with contextlib.suppress(EOFError, KeyboardInterrupt):
+            if self.chat_id is not None:
+                self.portal.call(self._catch_up, self.chat_id)
+            if sys.stdin.isatty() and console.is_terminal:
+                TerminalConversation(self, PROMPT).run()
+            else:
+                self._read_all()
+        if self.chat_id is not None:
+            told = f"The chat is kept; `turnwise chat --chat {self.chat_id}` goes on with it."
+            console.print(Text(told, style=NOTE))
+
+    def submit(self, results: Sequence[ToolResult]) -> None:
+        """Answer what the model asked."""
+        if self.chat_id is not None:
+            self.portal.call(self.engine.submit_tool_results, self.chat_id, results)
+
+    def stop(self) -> None:
+        """Interrupt the turn under way."""
+        self.portal.call(self._interrupt)
+
+    def do(self, line: str) -> None:
+        """Do what a line asks for; what is refused is told."""
+        try:
+            self._do(line)
+        except TurnwiseError as error:
+            console.print(Padding(Text(clean(str(error)), style="red"), (0, 0, 0, 2), expand=False))
+
+    def _read_all(self) -> None:
+        self._follow()
+        while (line := typed(PROMPT)) != "/quit":
+            self.do(line)
+            self._follow()
+
+    def _do(self, line: str) -> None:
+        engine, portal = self.engine, self.portal
+        if line and not line.startswith("/") and self.chat_id is None:
+            created = partial(engine.create_chat, system=self._system, client_tools=[ASK_USER])
+            self.chat_id = portal.call(created).id
+        chat_id = self.chat_id
+        match line:
+            case "":
+                return
+            case "/help":
+                console.print(HELP, style=NOTE)
+            case _ if line.startswith("/") and line not in COMMANDS:
+                console.print(Text(f"  There is no {clean(line.split(maxsplit=1)[0])}.", style="red"))
+                console.print(HELP, style=NOTE)
+            case _ if chat_id is None:
+                console.print(Text("  There is no chat yet: it begins with your first message.", style=NOTE))
+            case "/state":
+                console.print(explanation_table(portal.call(engine.explain, chat_id)))
+            case "/compact":
+                portal.call(engine.request_compaction, chat_id)
+            case "/clear":
+                portal.call(engine.clear_context, chat_id)
+                console.print(Text("  The model starts anew; the transcript stays.", style=NOTE))
+            case "/resume":
+                portal.call(engine.resume, chat_id)
+            case _:
+                portal.call(engine.send_message, chat_id, line)
+
+    def _follow(self) -> None:
+        """Show the turn to its end; where the model asks the client, ask the person."""
+        if self.chat_id is None:
+            return
+        while (chat := self._rested(self.chat_id)).state is ChatState.requires_action:
+            results = []
+            for call in chat.open_calls:
+                try:
+                    results.append(_answer(call))
+                except KeyboardInterrupt:
+                    self.stop()
+                    break
+            else:
+                self.submit(results)
+        self.view.tell_states()
+
+    def _rested(self, chat_id: str) -> Chat:
+        shown: Future[Chat] = self.portal.start_task_soon(show_until_rest, self.engine, chat_id, self.view)
+        try:
+            return shown.result()
+        except KeyboardInterrupt:
+            self.stop()
+            return shown.result()
+        finally:
+            shown.cancel()
+
+    async def _interrupt(self) -> None:
+        with contextlib.suppress(IllegalTransition):  # it came to rest just before
+            if self.chat_id is not None:
+                await self.engine.interrupt(self.chat_id, reason="Ctrl-C")
+
+    async def _catch_up(self, chat_id: str) -> None:
+        transcript = fold([event async for event in self.engine.events(chat_id, follow=False)])
+        for message in transcript.messages:
+            show_message(self.view.scroll, message)
+        self.view.scroll.write(transcript.live_text)
+        self.view.scroll.end_line()
+        for call in transcript.open_calls:
+            self.view.scroll.line(call_line("?", call, "yellow"))
+        self.view.after = transcript.last_seq
+
+
+def _answer(call: ToolCall) -> ToolResult:
+    if call.approval == "asked":
+        return ToolResult(call.call_id, typed(f"  allow {clean(call.name)}? (y/n) ").lower() in ("y", "yes"))
+    return ToolResult(call.call_id, typed(f"  {clean(call.name)}: "))
+
+
+def _paced(name: str, pace: float) -> Model:
+    model = model_from(name)
+    if isinstance(model, DemoModel):
+        model.pace = pace
+    return model

@@ -1,0 +1,91 @@
+"""Choosing a store and a chat from what was typed."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Final
+
+from turnwise.engine.engine import Engine
+from turnwise.engine.results import Chat
+from turnwise.engine.settings import Settings
+from turnwise.states.errors import ChatNotFound, SettingsError, TurnwiseError
+
+LAST: Final = "last"
+PAGE: Final = 200
+SHOWN: Final = 5
+"""Chats that are named where several begin alike."""
+FILE_SCHEME: Final = "sqlite:///"
+
+
+class AmbiguousChat(TurnwiseError):
+    """Several chats begin with what was typed. Nothing was written."""
+
+    def __init__(self, prefix: str, chat_ids: list[str]) -> None:
+        self.prefix = prefix
+        self.chat_ids = chat_ids
+        shown = ", ".join(chat_ids[:SHOWN]) + (", …" if len(chat_ids) > SHOWN else "")
+        count = f"more than {SHOWN}" if len(chat_ids) > SHOWN else str(len(chat_ids))
+        super().__init__(f"{prefix!r} begins the ids of {count} chats: {shown}; type more")
+
+
+def attached(store: str) -> Engine:
+    """Return an engine that runs no chat, on a store that is there.
+
+    Raises:
+        SettingsError: the store's file does not exist; looking must not create it.
+    """
+    path = store.removeprefix(FILE_SCHEME)
+    if path not in (store, "") and not Path(path).is_file():
+        raise SettingsError("--store", f"there is no file {path!r}; `turnwise chat` or `turnwise migrate` creates it")
+    return Engine(store, model="demo", settings=Settings(run_worker=False))
+
+
+async def chosen(engine: Engine, name: str) -> Chat:
+    """Return the chat that was meant.
+
+    Raises:
+        ChatNotFound: there is none.
+        AmbiguousChat: there are several.
+    """
+    return await engine.get_chat(await chosen_id(engine, name))
+
+
+async def chosen_id(engine: Engine, name: str) -> str:
+    """Return the id of the chat that was meant: by a look at ids alone, so that it may be one that cannot be read.
+
+    Raises:
+        ChatNotFound: there is none.
+        AmbiguousChat: there are several.
+    """
+    wanted = "" if name == LAST else name
+    found = await engine.chat_ids(wanted, limit=SHOWN + 1) if name else []
+    if not found:
+        raise ChatNotFound(name)
+    if len(found) == 1 or name == LAST:
+        return found[0]
+    if name in found or await _is_there(engine, name):
+        return name
+    raise AmbiguousChat(name, found)
+
+
+async def _is_there(engine: Engine, chat_id: str) -> bool:
+    try:
+        await engine.get_chat(chat_id)
+    except ChatNotFound:
+        return False
+    except TurnwiseError:  # it is there, and cannot be read
+        return True
+    return True
+
+
+async def every_chat(engine: Engine) -> AsyncIterator[Chat]:
+    """Yield all chats, newest first."""
+    after: str | None = None
+    while True:
+        page = await engine.list_chats(limit=PAGE, after=after)
+        for chat in page.items:
+            yield chat
+        if page.next is None:
+            return
+        after = page.next

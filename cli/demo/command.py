@@ -1,0 +1,126 @@
+"""`turnwise demo`: the acts in their order, and what is left afterwards."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Final
+
+import anyio
+import typer
+from rich.text import Text
+
+from turnwise.cli.audit import timeline
+from turnwise.cli.chat import ASK_USER
+from turnwise.cli.demo.acts import Play, asks_the_client, compacts, is_interrupted, reads_real_files
+from turnwise.cli.demo.cast import Scene, folder_to_read
+from turnwise.cli.demo.kill import outlives_its_process
+from turnwise.cli.demo.stage import DemoFailed, Stage
+from turnwise.cli.event_view import EventView
+from turnwise.cli.output import make_folder
+from turnwise.cli.scroll import Scroll
+from turnwise.cli.style import console, excerpt, plain_table
+from turnwise.cli.verify import verdict_line
+from turnwise.diagrams import svg
+from turnwise.persistence.audit.verify import verify_export
+
+PACE: Final = 0.03
+"""Seconds between two words, for people."""
+AT_MOST: Final = 120
+"""Seconds after which something must have gone wrong."""
+
+
+def demo(
+    *,
+    fast: Annotated[bool, typer.Option("--fast", help="As fast as it goes; the default where nobody watches.")] = False,
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where its files go.")] = Path("demo-out"),
+) -> None:
+    """Watch one chat live: tools, a client's turn, an interrupt, a compaction, kill -9 - each claim checked."""
+    make_folder("--out", out)
+    scene = Scene(folder_to_read(Path.cwd()), out)
+    anyio.run(_play, scene, 0.0 if fast or not console.is_terminal else PACE)
+
+
+async def _play(scene: Scene, pace: float) -> None:
+    stage = Stage(console)
+    console.print(Text("turnwise: the whole life of one chat", style="bold"))
+    stage.say(
+        "The model is turnwise's own, which answers by rules: no network, no key. All else is real, and every ✔ is "
+        f"checked. Read is {scene.root}; written is {scene.out}."
+    )
+    view = EventView(Scroll(console))
+    try:
+        with anyio.fail_after(AT_MOST):
+            model = scene.model(pace)
+            async with scene.engine(model) as engine:
+                chat = await engine.create_chat(
+                    system="You are terse.", client_tools=[ASK_USER], title="The demo: one whole life"
+                )
+                play = Play(scene, stage, view, engine, chat.id)
+                await reads_real_files(play)
+                await asks_the_client(play)
+                await is_interrupted(play, model)
+                await compacts(play)
+            async with scene.engine(model, run_worker=False) as engine:
+                play.engine = engine
+                await outlives_its_process(play, pace)
+                await _is_audited(play)
+    except TimeoutError:
+        raise DemoFailed("every turn comes to rest", f"this one did not within {AT_MOST} seconds") from None
+    console.print()
+    stage.show(stage.books())
+    _tell_what_is_left(scene, stage)
+
+
+async def _is_audited(play: Play) -> None:
+    """Show the log of the last turn, check the whole of it, and prove that the check can fail."""
+    engine, stage, chat_id = play.engine, play.stage, play.chat_id
+    records, log = await engine.audit(chat_id), await engine.export_audit(chat_id)
+    chat = await engine.get_chat(chat_id)
+    last_turn = [record for record in records if record.turn == chat.turn]
+    stage.act(
+        "Every transition is on record",
+        f"{len(records)} records, hash-chained, each written in the transaction it tells of. Here is the turn that was "
+        "killed.",
+    )
+    stage.show(timeline(last_turn))
+    (play.scene.out / "audit.jsonl").write_text(log, encoding="utf-8")
+    (play.scene.out / "machine.svg").write_text(svg(chat.state), encoding="utf-8")
+    verdict = await engine.verify(chat_id)
+    exported = verify_export(log)
+    stage.promise(
+        "the log is sound",
+        f"all {len(records)} transitions are the table's, in the store and in the export",
+        kept=verdict.ok and exported.ok,
+    )
+    forged = verify_export(_forged(log))
+    stage.note("·", excerpt(verdict_line(forged).plain, 90), "yellow")
+    stage.promise(
+        "a forged log is found out", "one word was changed in a copy: the check names the place", kept=not forged.ok
+    )
+    usage = chat.usage
+    table = plain_table("tokens", "in", "out", "of it thinking")
+    for name, share in (("the chat", usage), ("its compaction", usage.compaction)):
+        if share is not None:
+            counts = (share.input_tokens, share.output_tokens, share.reasoning_tokens)
+            table.add_row(name, *("unknown" if count is None else f"{count:,}" for count in counts))
+    stage.show(table)
+    stage.say("Counted for every model call; the two that were cut off reported nothing, so the sum is marked partial.")
+
+
+def _forged(log: str) -> str:
+    header, *lines = log.splitlines()
+    middle = len(lines) // 2
+    record = json.loads(lines[middle])
+    record["actor"] = "nobody"
+    lines[middle] = json.dumps(record)
+    return "\n".join([header, *lines])
+
+
+def _tell_what_is_left(scene: Scene, stage: Stage) -> None:
+    table = plain_table("left behind", "look at it with")
+    table.add_row(str(scene.database), f"turnwise show last --store {scene.store}")
+    table.add_row(str(scene.out / "audit.jsonl"), f"turnwise verify {scene.out / 'audit.jsonl'}")
+    table.add_row(str(scene.out / "machine.svg"), "a browser: the chat's state is lit")
+    console.print()
+    stage.show(table)

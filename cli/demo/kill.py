@@ -1,0 +1,92 @@
+"""The act with three processes: one watches, one is killed in mid-turn, one finishes the turn."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Final
+
+import anyio
+from anyio.abc import Process
+
+from turnwise.cli.demo.acts import Play, succeeded
+from turnwise.cli.demo.cast import LEASE
+from turnwise.cli.demo.worker_process import command
+from turnwise.states.events import Event, PartEvent
+from turnwise.states.names import ChatState
+
+SLOW: Final = 0.12
+"""Seconds between two words of the process that is killed: it must not be done too early."""
+KILLED_AFTER: Final = 4
+"""Words after the tool has run."""
+NOTE: Final = "a turn outlives its process"
+
+
+async def outlives_its_process(play: Play, pace: float) -> None:
+    """A process is killed with SIGKILL while its model speaks; another one finishes the turn."""
+    stage, engine, chat_id = play.stage, play.engine, play.chat_id
+    stage.act(
+        "kill -9",
+        "This process only watches now. Another one runs the turn, is killed in mid-sentence and says goodbye to "
+        "nobody: the database still names it. A third one finds it dead - on another machine it would wait for the "
+        f"end of the lease, {LEASE:g} s here - takes over what is stored, and finishes.",
+    )
+    await engine.send_message(chat_id, f"Please take_note “{NOTE}”.")
+    async with _process(play, SLOW) as victim:
+        stage.note("▶", f"process {victim.pid} runs the turn")
+        await play.show_until(_speaks_after_tools())
+        victim.kill()
+        await victim.wait()
+    stage.note("☠", f"process {victim.pid} is dead: signal {-(victim.returncode or 0)}", "bold red")
+    stage.note("·", (await engine.explain(chat_id)).reason, "yellow")
+    async with _process(play, pace) as heir:
+        stage.note("▶", f"process {heir.pid} looks for work")
+        chat = await play.rest()
+        heir.terminate()
+        await heir.wait()
+    workers = {record.actor for record in await engine.audit(chat_id) if record.turn == chat.turn} - {"client"}
+    stage.promise(
+        "a turn survives kill -9 of its process",
+        f"{victim.pid} was killed, {heir.pid} finished turn {chat.turn}: {chat.stop_reason}",
+        kept=victim.returncode == -signal.SIGKILL
+        and heir.returncode == 0
+        and chat.state is ChatState.waiting
+        and {f":{victim.pid}:" in worker for worker in workers} == {True, False},
+    )
+    written = [line for line in play.scene.notes.read_text(encoding="utf-8").splitlines() if line.startswith(chat_id)]
+    stage.promise(
+        "a tool that ran is not run again",
+        f"take_note ran once: {len(written)} line in {play.scene.notes.name}",
+        kept=len(written) == 1 and succeeded(await play.past(), "take_note") == 1,
+    )
+
+
+@asynccontextmanager
+async def _process(play: Play, pace: float) -> AsyncIterator[Process]:
+    """Start a process that runs the store's chats; it does not outlive the block."""
+    process = await anyio.open_process(
+        command(play.scene, pace=pace), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=None
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        with anyio.CancelScope(shield=True):
+            await process.aclose()
+
+
+def _speaks_after_tools() -> Callable[[Event], bool]:
+    tools_ran = False
+    said = ""
+
+    def seen(event: Event) -> bool:
+        nonlocal tools_ran, said
+        tools_ran = tools_ran or event.kind == "tool_result"
+        if tools_ran and isinstance(event, PartEvent):
+            said += event.part.delta or ""
+        return len(said.split()) >= KILLED_AFTER
+
+    return seen

@@ -1,0 +1,75 @@
+"""The stage: headings and captions for the reader, and the promises as they are seen to be kept."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.rule import Rule
+from rich.table import Table
+from rich.text import Text
+
+from turnwise.cli.style import MAX_WIDTH, plain_table
+from turnwise.states.errors import TurnwiseError
+
+
+class DemoFailed(TurnwiseError):
+    """The demo saw something else than what turnwise promises."""
+
+    def __init__(self, promise: str, seen: str) -> None:
+        self.promise = promise
+        self.seen = seen
+        super().__init__(f"the demo failed: promised was that {promise}, but {seen}")
+
+
+class Stage:
+    """Tells the story and keeps the books."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._kept: list[tuple[str, str]] = []
+        self._acts = 0
+
+    def act(self, title: str, caption: str) -> None:
+        """Open an act: what is about to be seen, and why it matters."""
+        self._acts += 1
+        self._console.print()
+        self._console.print(
+            Rule(Text(f"{self._acts}  {title}", style="bold"), align="left", style="dim"), width=self._width
+        )
+        self.say(caption)
+
+    def say(self, words: str) -> None:
+        """Tell the reader something."""
+        self._console.print(Text(words, style="dim"), width=self._width)
+
+    def note(self, mark: str, words: str, style: str = "") -> None:
+        """Tell what is done to the chat, or what it answered."""
+        self._console.print(
+            Padding(Text(f"{mark} {words}", style=style), (0, 0, 0, 2), expand=False), width=self._width
+        )
+
+    def show(self, table: Table) -> None:
+        """Show a table."""
+        self._console.print(Padding(table, (0, 0, 0, 2), expand=False), width=self._width)
+
+    def promise(self, promise: str, seen: str, *, kept: bool) -> None:
+        """Tell that a promise was kept.
+
+        Raises:
+            DemoFailed: it was not.
+        """
+        if not kept:
+            raise DemoFailed(promise, seen)
+        self._kept.append((promise, seen))
+        self.note("✔", seen, "green")
+
+    def books(self) -> Table:
+        """Return what was promised and what was seen."""
+        table = plain_table("", "promised", "seen")
+        for promise, seen in self._kept:
+            table.add_row(Text("✔", style="green"), promise, Text(seen, style="dim"))
+        return table
+
+    @property
+    def _width(self) -> int:
+        return min(self._console.width, MAX_WIDTH)

@@ -1,0 +1,112 @@
+"""`turnwise erase`: take what was said out of a chat, for good, and tell what is left where."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Annotated, cast, get_args
+
+import anyio
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from turnwise.cli.chat_argument import attached, chosen_id
+from turnwise.cli.operating import OPERATOR
+from turnwise.cli.options import DEFAULT_STORE, ActorOption, ChatArgument, JsonOption, StoreOption
+from turnwise.cli.style import clean, console, errors, plain_table, print_json
+from turnwise.engine.erase import Erasable, Erasure, wanted
+from turnwise.states.errors import SettingsError
+
+
+def erase(  # noqa: PLR0913 - the options of a command
+    chat: ChatArgument,
+    messages: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="MESSAGE", help="Messages' ids, as `show --json` tells them.", show_default=False),
+    ] = None,
+    *,
+    what: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--what",
+            metavar="WORD",
+            help=f"What is to go as a whole, of {', '.join(get_args(Erasable))}; may be given several times.",
+            show_default=False,
+        ),
+    ] = None,
+    everything: Annotated[bool, typer.Option("--everything", help="All of it: the same as --what everything.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask; needed where nobody can be asked.")] = False,
+    store: StoreOption = DEFAULT_STORE,
+    actor: ActorOption = OPERATOR,
+    as_json: JsonOption = False,
+) -> None:
+    """Erase what was said, for good, and tell what is left where. Digests stay: the audit log still verifies."""
+    names = messages or []
+    whole = cast("list[Erasable]", ["everything"] if everything else what or [])
+    if not names and not whole:
+        raise SettingsError("MESSAGE", "name messages, or what is to go as a whole: --what title, or --everything")
+    wanted(names, whole)
+    chat_id = anyio.run(_chosen, store, chat)
+    if not yes:
+        _ask(chat_id, [*names, *whole])
+    erasure = anyio.run(_erase, store, chat_id, names, whole, actor)
+    if as_json:
+        print_json(erasure)
+        return
+    console.print(Text.assemble(("✓ ", "green"), f"erased in {erasure.chat.id}"))
+    console.print(_table(_erased(erasure)))
+    console.print(_table(_left(erasure)))
+
+
+def _ask(chat_id: str, doomed: Sequence[str]) -> None:
+    """Ask whether it is meant; leave if it is not.
+
+    Raises:
+        SettingsError: there is nobody to ask.
+    """
+    if not sys.stdin.isatty():
+        raise SettingsError("--yes", "say it where no terminal is there to ask at: what is erased does not come back")
+    errors.print(f"Erase {clean(', '.join(doomed))} of {chat_id}, for good? \\[y/N] ", end="", soft_wrap=True)
+    if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
+        errors.print("Nothing was erased.")
+        raise typer.Exit(1)
+
+
+def _table(rows: Iterator[tuple[str, str]]) -> Table:
+    table = plain_table("", "")
+    table.show_header = False
+    for name, told in rows:
+        table.add_row(Text(f"  {name}", style="dim"), Text(clean(told)))
+    return table
+
+
+def _erased(erasure: Erasure) -> Iterator[tuple[str, str]]:
+    yield "messages", ", ".join(erasure.messages) or "none"
+    if erasure.queued:
+        yield "of the queue", ", ".join(erasure.queued)
+    if erasure.labels:
+        yield "labels", ", ".join(erasure.labels)
+    if erasure.quarantined:
+        yield "put aside", f"{erasure.quarantined} row(s) of repairs"
+
+
+def _left(erasure: Erasure) -> Iterator[tuple[str, str]]:
+    if erasure.may_quote:
+        yield "may quote it", f"{', '.join(erasure.may_quote)}: summaries, to be erased like any message"
+    if erasure.forks:
+        yield "copied it", f"{', '.join(erasure.forks)}: forks, under the same message ids"
+    if not erasure.overwritten:
+        yield "files", "may hold it still: the database has not overwritten them"
+    for number, told in enumerate(erasure.outside):
+        yield "" if number else "elsewhere", told
+
+
+async def _chosen(store: str, chat: str) -> str:
+    async with attached(store) as engine:
+        return await chosen_id(engine, chat)
+
+
+async def _erase(store: str, chat_id: str, messages: Sequence[str], what: Sequence[Erasable], actor: str) -> Erasure:
+    async with attached(store) as engine:
+        return await engine.erase(chat_id, messages=messages, what=what, actor=actor)

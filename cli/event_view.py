@@ -1,0 +1,159 @@
+"""Events as lines of a terminal: what a person sees of a chat that lives."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from typing import Final
+
+import anyio
+from rich.text import Text
+
+from turnwise.cli.scroll import Scroll
+from turnwise.cli.style import clean, excerpt, state_text, tokens
+from turnwise.engine.engine import Engine
+from turnwise.engine.results import Chat
+from turnwise.states.calls import ToolCall
+from turnwise.states.events import (
+    ActionRequiredEvent,
+    AttemptDiscardedEvent,
+    CompactionEvent,
+    ErrorEvent,
+    Event,
+    MessageEvent,
+    PartDelta,
+    PartEvent,
+    QueueEvent,
+    RetryEvent,
+    StatusEvent,
+    ToolProgressEvent,
+    ToolResultEvent,
+    TurnFinishedEvent,
+)
+from turnwise.states.messages import Message, ToolCallPart
+from turnwise.states.names import ChatState, Executor, StopReason
+
+THOUGHT: Final = "dim italic"
+NOTE: Final = "dim"
+
+
+class EventView:
+    """Shows the events of one chat, and remembers how far it is and which states it saw."""
+
+    def __init__(self, scroll: Scroll, *, after: int = 0, echo: bool = True) -> None:
+        self.scroll = scroll
+        self.after = after
+        """The number of the last event that was shown."""
+        self.states: list[str] = []
+        """The states seen since the last `tell_states`."""
+        self.live_text = ""
+        """The text shown of the reply under way."""
+        self._echo = echo
+
+    def show(self, event: Event) -> None:  # noqa: C901, PLR0912 - one case per kind of event
+        """Show an event that follows the last one."""
+        self.after = event.seq
+        match event:
+            case StatusEvent():
+                self._enter(event)
+            case PartEvent():
+                self._add(event.part)
+            case MessageEvent():
+                self._conclude(event.message)
+            case ToolResultEvent():
+                self._result(event)
+            case ToolProgressEvent():
+                self._line("…", f"{event.call_id}: {excerpt(event.progress, 200)}", NOTE)
+            case ActionRequiredEvent():
+                for call in event.calls:
+                    self.scroll.line(call_line("?", call, "yellow"))
+            case RetryEvent():
+                self._line("↻", f"{event.error.message}; next attempt in {event.delay:g} s", "yellow")
+            case AttemptDiscardedEvent():
+                self.live_text = ""
+                self._line("↶", f"attempt {event.attempt} is taken back: {event.reason}", "yellow")
+            case CompactionEvent():
+                self._compaction(event)
+            case QueueEvent() if event.queue:
+                self._line("≡", f"{len(event.queue)} in the queue", NOTE)
+            case TurnFinishedEvent():
+                self._line("◦", f"turn {event.turn} ended: {event.stop_reason} · {tokens(event.usage)}", NOTE)
+            case ErrorEvent():
+                self._line("✗", event.error.message, "red")
+
+    def tell_states(self) -> None:
+        """Print the states seen since the last time."""
+        if self.states:
+            self.scroll.trail(self.states)
+        self.states = self.states[-1:]
+
+    def _enter(self, event: StatusEvent) -> None:
+        if not self.states and event.previous is not None:
+            self.states.append(event.previous)
+        self.states.append(event.state)
+        self.scroll.status(state_text(event.state))
+
+    def _add(self, part: PartDelta) -> None:
+        if part.type == "text" and part.delta is not None:
+            self.live_text += part.delta
+            self.scroll.write(part.delta)
+        elif part.type == "reasoning" and part.delta is not None:
+            self.scroll.write(part.delta, style=THOUGHT)
+
+    def _conclude(self, message: Message) -> None:
+        self.scroll.end_line()
+        if message.role == "user" and self._echo:
+            self.scroll.said(message.text or "(a file)")
+        elif message.role == "assistant":
+            self.live_text = ""
+            for call in (call for call in message.calls if call.executor is not Executor.client):
+                self.scroll.line(call_line("▸", call, "cyan"))
+
+    def _result(self, event: ToolResultEvent) -> None:
+        mark, style = ("✗", "red") if event.is_error else ("✓", "green")
+        self._line(mark, f"{event.name} → {excerpt(event.output, 300)}", style)
+
+    def _compaction(self, event: CompactionEvent) -> None:
+        match event.phase:
+            case "started" if event.percent is not None:
+                told = f"the context is {event.percent:g} % full ({event.context_tokens:,} of {event.context_limit:,})"
+            case "finished":
+                told = f"{event.folded} messages are folded into a summary, {event.carried} carried on as they are"
+            case "failed" if event.error is not None:
+                told = f"failed, and nothing changed: {event.error.message}"
+            case "started" | "unproductive":
+                told = event.phase
+            case _:
+                return
+        self._line("⇣", f"compaction: {told}", "magenta")
+
+    def _line(self, mark: str, text: str, style: str) -> None:
+        self.scroll.line(Text(f"{mark} {clean(text)}", style=style))
+
+
+def call_line(mark: str, call: ToolCall | ToolCallPart, style: str) -> Text:
+    """Return a call with its arguments, as it would be written."""
+    arguments = ", ".join(f"{clean(name)}='{excerpt(value, 120)}'" for name, value in call.arguments.items())
+    return Text.assemble((f"{mark} {clean(call.name)}", style), f"({arguments})")
+
+
+async def show_until_rest(engine: Engine, chat_id: str, view: EventView) -> Chat:
+    """Show what happens until the chat rests, and return the chat as it rests."""
+    with view.scroll:
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(_follow, engine, chat_id, view)
+                chat = await engine.wait(chat_id)
+                tasks.cancel_scope.cancel()
+        except ExceptionGroup as group:
+            raise group.exceptions[0] from None
+        async for event in engine.events(chat_id, after=view.after, follow=False):
+            view.show(event)
+    if chat.stop_reason is StopReason.interrupted and chat.state is ChatState.interrupted:
+        view.scroll.line(Text("■ stopped; what was said is kept", style="yellow"))
+    return chat
+
+
+async def _follow(engine: Engine, chat_id: str, view: EventView) -> None:
+    async with aclosing(engine.events(chat_id, after=view.after)) as events:
+        async for event in events:
+            view.show(event)

@@ -1,0 +1,94 @@
+"""What becomes of an error: one sentence on the screen and an exit code, never a traceback."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from collections.abc import Iterator
+from typing import Final
+
+from rich.text import Text
+
+from turnwise.cli.chat_argument import AmbiguousChat
+from turnwise.cli.style import clean, errors
+from turnwise.states.errors import ChatNotFound, SettingsError, TurnwiseError
+
+DONE: Final = 0
+PROBLEM: Final = 1
+MISUSE: Final = 2
+STOPPED: Final = 130
+"""What a shell expects of a program that Ctrl-C ended."""
+DEBUG: Final = "TURNWISE_DEBUG"
+"""The variable that asks for a traceback."""
+
+_MISUSES: Final = (SettingsError, ChatNotFound, AmbiguousChat)
+
+
+def exit_code_of(failure: BaseException) -> int:
+    """Tell what ended a command, and return the exit code for it."""
+    if os.environ.get(DEBUG):
+        raise failure
+    causes = [*_causes(failure)]
+    if any(_reader_left(cause) for cause in causes):
+        forget_output()
+        return PROBLEM
+    if any(isinstance(cause, KeyboardInterrupt) for cause in causes):
+        return STOPPED
+    known = [cause for cause in causes if isinstance(cause, TurnwiseError)]
+    for cause in known or causes:
+        _say(_told(cause))
+        return MISUSE if isinstance(cause, _MISUSES) else PROBLEM
+    return PROBLEM
+
+
+def flush_output() -> int:
+    """Write out what is still in memory: where that fails, tell, and return the exit code for it."""
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError) as error:
+        code = exit_code_of(error)
+        forget_output()
+        return code
+    return DONE
+
+
+def forget_output() -> None:
+    """Let what is still to be written go nowhere: Python would otherwise complain as it ends."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, stream.fileno())
+            os.close(nowhere)
+
+
+def _causes(failure: BaseException) -> Iterator[BaseException]:
+    if isinstance(failure, BaseExceptionGroup):
+        for inner in failure.exceptions:
+            yield from _causes(inner)
+    else:
+        yield failure
+
+
+def _reader_left(error: BaseException) -> bool:
+    """Return whether whoever read the output has had enough, as `head` has."""
+    return isinstance(error, OSError) and error.errno == errno.EPIPE and error.filename is None
+
+
+def _told(error: BaseException) -> str:
+    if isinstance(error, TurnwiseError):
+        return str(error)
+    if isinstance(error, OSError):
+        where = f"{error.filename!r}: " if error.filename is not None else ""
+        return f"{where}{error.strerror or error}"
+    return f"this should not have happened: {type(error).__name__}: {error}. With {DEBUG}=1 it tells where"
+
+
+def _say(text: str) -> None:
+    sentence = text if text.endswith((".", "?", "!")) else f"{text}."
+    try:
+        errors.print(Text.assemble(("turnwise: ", "bold red"), (clean(sentence), "red")), soft_wrap=True)
+    except OSError:
+        forget_output()

@@ -1,0 +1,54 @@
+"""`turnwise list`: the chats of a store."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import anyio
+import typer
+from rich.table import Table
+
+from turnwise.cli.chat_argument import attached
+from turnwise.cli.options import DEFAULT_STORE, JsonOption, StoreOption
+from turnwise.cli.style import console, excerpt, is_narrow, plain_table, print_json, state_text
+from turnwise.engine.results import Chat
+
+
+def list_chats(
+    *,
+    store: StoreOption = DEFAULT_STORE,
+    state: Annotated[str | None, typer.Option(help="Only chats in this state.")] = None,
+    limit: Annotated[int, typer.Option(help="At most so many, newest first.")] = 50,
+    as_json: JsonOption = False,
+) -> None:
+    """List chats, newest first."""
+    chats = anyio.run(_chats, store, state, limit)
+    if as_json:
+        print_json(chats)
+        return
+    console.print(_table(chats) if chats else "There is no such chat.")
+
+
+def _table(chats: list[Chat]) -> Table:
+    """Return the chats as a table. On a narrow screen ids are cut - their beginning names a chat - but no state is."""
+    narrow = is_narrow()
+    table = plain_table("chat", "state") if narrow else plain_table("chat", "state", "turns", "changed (UTC)", "title")
+    for column in table.columns[:4]:
+        column.no_wrap = True
+    table.columns[0].overflow = "ellipsis"
+    states = [state_text(chat.state).append(" archived" if chat.archived else "", style="dim") for chat in chats]
+    table.columns[1].width = max(state.cell_len for state in states)
+    if narrow:
+        table.columns[0].max_width = max(console.width - table.columns[1].width - 2, 1)
+    for chat, state in zip(chats, states, strict=True):
+        if narrow:
+            table.add_row(chat.id, state)
+        else:
+            changed = f"{chat.updated_at:%Y-%m-%d %H:%M}"
+            table.add_row(chat.id, state, str(chat.turn), changed, excerpt(chat.title or "", 60))
+    return table
+
+
+async def _chats(store: str, state: str | None, limit: int) -> list[Chat]:
+    async with attached(store) as engine:
+        return list((await engine.list_chats(state=state, limit=limit)).items)

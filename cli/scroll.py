@@ -1,0 +1,134 @@
+"""Streamed text that scrolls: whole lines are printed for good, and only the line under way is redrawn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Final, Self
+
+from rich.cells import cell_len, chop_cells
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.padding import Padding
+from rich.spinner import Spinner
+from rich.text import Text
+
+from turnwise.cli.style import MAX_WIDTH, clean, trail
+
+MARGIN: Final = "  "
+MIN_WIDTH: Final = 20
+REDRAWS_PER_SECOND: Final = 12
+
+
+class Scroll:
+    """Prints text as it comes, of any length, above one live line. Where nobody watches, only whole lines.
+
+    Inside `with`, on a terminal, the line under way and a status stay at the bottom of the screen.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._tail = ""
+        self._style = ""
+        self._status: Text | None = None
+        self._spinner = Spinner("dots", style="cyan")
+        self._live: Live | None = None
+
+    def __enter__(self) -> Self:
+        """Show the live line."""
+        if self._console.is_terminal:
+            self._live = Live(
+                get_renderable=self._below,
+                console=self._console,
+                refresh_per_second=REDRAWS_PER_SECOND,
+                transient=True,
+            )
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Print what is under way and take the live line away."""
+        self.end_line()
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    @property
+    def width(self) -> int:
+        """The cells that a line may fill."""
+        return max(min(self._console.width, MAX_WIDTH) - len(MARGIN) - 1, MIN_WIDTH)
+
+    @property
+    def tail(self) -> str:
+        """The line under way."""
+        return self._tail
+
+    def write(self, text: str, *, style: str = "") -> None:
+        """Add to the line under way; a change of style begins a new line."""
+        if style != self._style:
+            self.end_line()
+            self._style = style
+        lines, self._tail = wrapped(self._tail + clean(text), self.width)
+        for line in lines:
+            self._put(Text(line, style=style))
+
+    def end_line(self) -> None:
+        """Print the line under way, if there is one."""
+        tail, self._tail = self._tail, ""
+        if tail.strip():
+            self._put(Text(tail, style=self._style))
+
+    def line(self, text: Text) -> None:
+        """Print one line within the margin, cut where the screen ends."""
+        self.end_line()
+        text.truncate(self.width, overflow="ellipsis")
+        self._put(text)
+
+    def said(self, text: str) -> None:
+        """Print what a user said."""
+        self.end_line()
+        lines, last = wrapped(clean(text), self.width)
+        for number, line in enumerate([*lines, last]):
+            mark = ("» ", "bold green") if number == 0 else MARGIN
+            self._console.print(Text.assemble(mark, (line, "bold")), soft_wrap=True)
+
+    def trail(self, states: Sequence[str]) -> None:
+        """Print the states that a chat went through."""
+        self.end_line()
+        self._console.print(Padding(trail(states), (0, 0, 0, len(MARGIN)), expand=False), width=self.width)
+
+    def status(self, status: Text) -> None:
+        """Say what is going on, in the live line."""
+        self._status = status
+
+    def _put(self, text: Text) -> None:
+        self._console.print(Text.assemble(MARGIN, text), soft_wrap=True)
+
+    def _below(self) -> RenderableType:
+        tail = [Text(MARGIN + self._tail, style=self._style)] if self._tail else []
+        if self._status is None:
+            return Group(*tail)
+        self._spinner.update(text=self._status)
+        return Group(*tail, self._spinner)
+
+
+def wrapped(text: str, width: int) -> tuple[list[str], str]:
+    """Return the lines that are complete, and the rest: the line under way, of at most `width` cells.
+
+    The lines are the same however the text is cut into pieces, if each rest is put before the next piece.
+    """
+    lines: list[str] = []
+    while True:
+        head, newline, rest = text.partition("\n")
+        if cell_len(head) > width:
+            fits = len(chop_cells(head, width)[0])
+            space = head.rfind(" ", 0, fits + 1)
+            lines.append(head[: space if space > 0 else fits])
+            text = text[space + 1 if space > 0 else fits :]
+        elif newline:
+            lines.append(head)
+            text = rest
+        else:
+            return lines, text

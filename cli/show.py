@@ -1,0 +1,80 @@
+"""`turnwise show`: a chat's transcript."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import anyio
+import typer
+from rich.text import Text
+
+from turnwise.cli.chat_argument import attached, chosen
+from turnwise.cli.event_view import NOTE, THOUGHT, call_line
+from turnwise.cli.options import DEFAULT_STORE, ChatArgument, JsonOption, StoreOption
+from turnwise.cli.scroll import Scroll
+from turnwise.cli.style import clean, console, excerpt, print_json, state_text, tokens
+from turnwise.engine.results import Chat
+from turnwise.states.messages import FilePart, MarkerPart, Message, ReasoningPart, SourcePart, TextPart, ToolCallPart
+
+
+def show(
+    chat: ChatArgument,
+    *,
+    store: StoreOption = DEFAULT_STORE,
+    view: Annotated[
+        Literal["user", "model", "raw"],
+        typer.Option(help="What a user sees, what the model is sent, or what was said."),
+    ] = "user",
+    as_json: JsonOption = False,
+) -> None:
+    """Show a chat and all that was said in it."""
+    found, messages = anyio.run(_transcript, store, chat, view)
+    if as_json:
+        print_json({"chat": found, "messages": messages})
+        return
+    scroll = Scroll(console)
+    for message in messages:
+        show_message(scroll, message)
+    console.print(summary(found))
+
+
+def summary(chat: Chat) -> Text:
+    """Return where a chat stands, in one line."""
+    return Text.assemble(
+        (f"{chat.id} ", "bold"),
+        state_text(chat.state),
+        (f" · version {chat.version} · turn {chat.turn} · {tokens(chat.usage)}", NOTE),
+    )
+
+
+def show_message(scroll: Scroll, message: Message) -> None:
+    """Print a message of the history."""
+    if message.role == "user":
+        scroll.said(message.text or "(a file)")
+        return
+    if message.result is not None:
+        mark, style = ("✗", "red") if message.result.is_error else ("✓", "green")
+        told = f"{mark} {clean(message.result.name)} → {excerpt(message.result.output, 300)}"
+        scroll.line(Text(told, style=NOTE if message.synthetic else style))
+        return
+    for part in message.parts:
+        match part:
+            case TextPart():
+                scroll.write(part.text)
+            case ReasoningPart() if part.text:
+                scroll.write(part.text, style=THOUGHT)
+            case ToolCallPart():
+                scroll.line(call_line("▸", part, "cyan"))
+            case MarkerPart():
+                scroll.line(Text(f"── {clean(part.text)}", style="magenta"))
+            case SourcePart() | FilePart():
+                scroll.line(Text(f"• {clean(part.url or 'a file')}", style=NOTE))
+        scroll.end_line()
+    if message.partial:
+        scroll.line(Text("■ stopped here", style="yellow"))
+
+
+async def _transcript(store: str, name: str, view: Literal["user", "model", "raw"]) -> tuple[Chat, list[Message]]:
+    async with attached(store) as engine:
+        found = await chosen(engine, name)
+        return found, await engine.messages(found.id, view=view)

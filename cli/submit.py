@@ -1,0 +1,105 @@
+"""`turnwise submit`: answer what a chat asks of its client."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import anyio
+import typer
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import from_json
+
+from turnwise.cli.chat_argument import attached, chosen_id
+from turnwise.cli.operating import OPERATOR, tell
+from turnwise.cli.options import DEFAULT_STORE, ActorOption, ChatArgument, JsonOption, StoreOption
+from turnwise.cli.output import read_file
+from turnwise.cli.style import print_json
+from turnwise.engine.results import SubmissionReceipt
+from turnwise.states.calls import ToolResult
+from turnwise.states.errors import SettingsError
+
+_RESULTS = TypeAdapter(list[ToolResult])
+
+
+def submit(  # noqa: PLR0913 - the options of a command
+    chat: ChatArgument,
+    answers: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[CALL=]ANSWER...",
+            help="An answer for each open call: JSON, or else text. Where one call is open it need not be named.",
+            show_default=False,
+        ),
+    ] = None,
+    *,
+    failed: Annotated[bool, typer.Option("--error", help="The answers say that the calls failed.")] = False,
+    results: Annotated[
+        Path | None,
+        typer.Option(
+            "--results",
+            metavar="FILE",
+            help='Take the answers from a file, or - for standard input: [{"call_id": ..., "output": ...}, ...].',
+        ),
+    ] = None,
+    store: StoreOption = DEFAULT_STORE,
+    actor: ActorOption = OPERATOR,
+    as_json: JsonOption = False,
+) -> None:
+    """Answer a chat's open client calls: all of them, each once. An approval is answered with true or false."""
+    if bool(answers) == (results is not None):
+        raise SettingsError("[CALL=]ANSWER", "give the answers, or --results FILE that holds them")
+    given = _read(results) if results is not None else None
+    receipt = anyio.run(_submit, store, chat, given, answers or (), failed, actor)
+    if as_json:
+        print_json(receipt)
+        return
+    done = "was given before" if receipt.replayed else "is given"
+    tell(store, receipt.chat, f"the answer {done}: receipt {receipt.receipt_id}")
+
+
+async def _submit(
+    store: str,
+    name: str,
+    given: list[ToolResult] | None,
+    answers: Sequence[str],
+    failed: bool,  # noqa: FBT001 - of the command
+    actor: str,
+) -> SubmissionReceipt:
+    async with attached(store) as engine:
+        chat_id = await chosen_id(engine, name)
+        if given is None:
+            chat = await engine.get_chat(chat_id)
+            open_ids = [call.call_id for call in chat.open_calls if call.is_client]
+            given = [_result(answer, open_ids, failed=failed) for answer in answers]
+        return await engine.submit_tool_results(chat_id, given, actor=actor)
+
+
+def _result(answer: str, open_ids: Sequence[str], *, failed: bool) -> ToolResult:
+    named, equals, rest = answer.partition("=")
+    if equals and named in open_ids:
+        return ToolResult(named, _value(rest), failed)
+    if len(open_ids) == 1:
+        return ToolResult(open_ids[0], _value(answer), failed)
+    if equals:  # a call that was answered before, perhaps by the same answer
+        return ToolResult(named, _value(rest), failed)
+    raise SettingsError("[CALL=]ANSWER", f"{answer!r} names no call; open are: {', '.join(open_ids) or 'none'}")
+
+
+def _value(text: str) -> Any:
+    try:
+        return from_json(text)
+    except ValueError:
+        return text
+
+
+def _read(file: Path) -> list[ToolResult]:
+    content = sys.stdin.read() if str(file) == "-" else read_file("--results", file)
+    try:
+        return _RESULTS.validate_json(content)
+    except (ValidationError, ValueError) as error:
+        told = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
+        example = '[{"call_id": "c1", "output": "yes"}]'
+        raise SettingsError("--results", f"must hold JSON such as {example}: {told}") from error

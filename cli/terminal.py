@@ -1,0 +1,106 @@
+"""A conversation at a terminal: what is typed stays whole while an answer streams above it, and may be sent then."""
+
+from __future__ import annotations
+
+import contextlib
+from concurrent.futures import Future
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Final
+
+from prompt_toolkit import PromptSession
+from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.patch_stdout import patch_stdout
+
+from turnwise.cli.style import clean, excerpt
+from turnwise.states.calls import ToolCall, ToolResult
+from turnwise.states.events import StatusEvent
+from turnwise.states.names import RESTING, ChatState
+
+if TYPE_CHECKING:
+    from turnwise.cli.chat import Conversation
+
+_REFRESH: Final = 0.2
+"""Seconds between two looks at what goes on."""
+
+
+class TerminalConversation:
+    """Follows the chat in the engine's thread, and reads the keyboard in this one."""
+
+    def __init__(self, talk: Conversation, prompt: str) -> None:
+        self._talk = talk
+        self._prompt = prompt
+        self._state = ChatState.waiting
+        self._asked: list[ToolCall] = []
+        self._answers: list[ToolResult] = []
+        self._following: Future[None] | None = None
+        keys = KeyBindings()
+        keys.add("c-c")(self._stop)
+        keys.add("<sigint>")(self._stop)
+        self._session: PromptSession[str] = PromptSession(
+            self._message, key_bindings=keys, bottom_toolbar=self._toolbar, refresh_interval=_REFRESH
+        )
+
+    def run(self) -> None:
+        """Talk until the person leaves."""
+        with patch_stdout(raw=True), contextlib.suppress(EOFError, KeyboardInterrupt):
+            try:
+                self._follow()
+                while (line := self._session.prompt().strip()) != "/quit":
+                    self._take(line)
+            finally:
+                if self._following is not None:
+                    self._following.cancel()
+
+    def _take(self, line: str) -> None:
+        if self._asked and not line.startswith("/"):
+            self._answer(line)
+            return
+        self._talk.do(line)
+        self._follow()
+
+    def _answer(self, line: str) -> None:
+        call = self._asked.pop(0)
+        said = line.lower() in ("y", "yes") if call.approval == "asked" else line
+        self._answers.append(ToolResult(call.call_id, said))
+        if not self._asked:
+            answers, self._answers = self._answers, []
+            self._talk.submit(answers)
+
+    def _follow(self) -> None:
+        if self._following is None and self._talk.chat_id is not None:
+            self._following = self._talk.portal.start_task_soon(self._show, self._talk.chat_id)
+
+    async def _show(self, chat_id: str) -> None:
+        view = self._talk.view
+        async with aclosing(self._talk.engine.events(chat_id, after=view.after)) as events:
+            await self._rested(chat_id)
+            async for event in events:
+                view.show(event)
+                if isinstance(event, StatusEvent):
+                    self._state = event.state
+                    if event.state in RESTING:
+                        await self._rested(chat_id)
+                        view.tell_states()
+
+    async def _rested(self, chat_id: str) -> None:
+        chat = await self._talk.engine.get_chat(chat_id)
+        self._state = chat.state
+        self._asked = list(chat.open_calls) if chat.state is ChatState.requires_action else []
+        self._answers = []
+
+    def _stop(self, event: KeyPressEvent) -> None:
+        """Stop the turn under way, and leave what is typed where it is; where nothing runs, leave."""
+        if self._talk.chat_id is not None and (self._state not in RESTING or self._asked):
+            self._talk.stop()
+        else:
+            event.app.exit(exception=EOFError)
+
+    def _message(self) -> str:
+        if not self._asked:
+            return self._prompt
+        call = self._asked[0]
+        return f"  allow {clean(call.name)}? (y/n) " if call.approval == "asked" else f"  {clean(call.name)}: "
+
+    def _toolbar(self) -> str:
+        under_way = excerpt(self._talk.view.scroll.tail, 60)
+        return f" {self._state}  {under_way}"

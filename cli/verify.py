@@ -1,0 +1,61 @@
+"""`turnwise verify`: whether an audit log is sound."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import anyio
+import typer
+from rich.text import Text
+
+from turnwise.cli.chat_argument import attached, chosen_id
+from turnwise.cli.key import KeyOption, signing_key
+from turnwise.cli.options import DEFAULT_STORE, JsonOption, StoreOption
+from turnwise.cli.output import read_file
+from turnwise.cli.style import clean, console, print_json
+from turnwise.persistence.audit.verify import Verdict, verify_export
+from turnwise.states.errors import SettingsError
+
+
+def verify(
+    target: Annotated[str, typer.Argument(metavar="FILE|CHAT", help="An exported log, or a chat of the store.")],
+    *,
+    store: StoreOption = DEFAULT_STORE,
+    key: KeyOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Check a log: its chain, every transition against the declared table, every promise of a state."""
+    file = Path(target)
+    if file.suffix or len(file.parts) > 1 or _exists(file):
+        text = read_file("FILE|CHAT", file).decode(errors="replace")
+        verdict = verify_export(text, key=signing_key(key))
+    elif key is not None:
+        raise SettingsError("--key", "a key is for an exported log; a chat of the store is not signed")
+    else:
+        verdict = anyio.run(_verify, store, target)
+    if as_json:
+        print_json(verdict)
+    else:
+        console.print(verdict_line(verdict))
+    if not verdict.ok:
+        raise typer.Exit(1)
+
+
+def verdict_line(verdict: Verdict) -> Text:
+    """Return a verdict as a sentence."""
+    if verdict.ok:
+        return Text("✓ sound: the chain is unbroken and every transition is one of the table's", style="green")
+    return Text(f"✗ not sound at version {verdict.position}: {clean(verdict.problem or '')}", style="red")
+
+
+def _exists(file: Path) -> bool:
+    try:
+        return file.exists()
+    except (OSError, ValueError):  # no name of a file, so it may be a chat's
+        return False
+
+
+async def _verify(store: str, name: str) -> Verdict:
+    async with attached(store) as engine:
+        return await engine.verify(await chosen_id(engine, name))

@@ -1,0 +1,89 @@
+"""Diagnosing a store: every chat that cannot be read or breaks a promise, and what can be done about it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from turnwise.engine.apply import Chain, Script
+from turnwise.persistence.protocol import ChatStore
+from turnwise.persistence.repair.examine import examine
+from turnwise.persistence.stored_chat import Flaw
+from turnwise.states.errors import ChatNotFound
+from turnwise.states.events import ErrorInfo
+from turnwise.states.triggers import Repaired
+
+CHATS_PER_READ: Final = 200
+_TOLD: Final = 2000
+
+_REPAIRABLE: Final = (
+    "`turnwise doctor --repair CHAT` brings the chat to `error`, keeps what can be read and puts the rest aside;"
+    " `turnwise doctor --export CHAT FILE` writes its rows down and changes nothing"
+)
+_EVIDENCE: Final = (
+    "the audit log is evidence and is never repaired: restore it from a backup, or keep"
+    " `turnwise doctor --export CHAT FILE`; the chat itself is not concerned"
+)
+_NOBODYS: Final = "no chat reads these rows: look at them by SQL, and delete them or give them back their chat"
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """What is wrong with one chat, or with rows that belong to none."""
+
+    chat_id: str | None
+    """`None` for rows that belong to no chat."""
+    flaws: tuple[Flaw, ...]
+    advice: str
+    """What can be done."""
+
+
+async def diagnose(store: ChatStore) -> AsyncIterator[Diagnosis]:
+    """Yield all that is wrong in a store, looking at one chat after another."""
+    after = 0
+    while page := await store.chat_ids(after=after, limit=CHATS_PER_READ):
+        for number, chat_id in page:
+            after = number
+            try:
+                flaws = await flaws_of(store, chat_id)
+            except ChatNotFound:
+                continue  # deleted meanwhile
+            if flaws:
+                yield Diagnosis(chat_id, flaws, advice_on(flaws))
+    orphans = await store.orphans()
+    if orphans:
+        yield Diagnosis(None, tuple(orphans), _NOBODYS)
+
+
+async def flaws_of(store: ChatStore, chat_id: str) -> tuple[Flaw, ...]:
+    """Return all that is wrong with a chat."""
+    return tuple(finding.flaw for finding in examine(chat_id, await store.raw_rows(chat_id)))
+
+
+def is_repairable(flaws: Sequence[Flaw]) -> bool:
+    """Return whether a repair would mend some of the flaws: it leaves those of the audit log as they are."""
+    return any(not flaw.column.startswith("audit.") for flaw in flaws)
+
+
+def advice_on(flaws: Sequence[Flaw]) -> str:
+    """Return what can be done about flaws."""
+    in_log = any(flaw.column.startswith("audit.") for flaw in flaws)
+    if not is_repairable(flaws):
+        return _EVIDENCE
+    return f"{_REPAIRABLE}; {_EVIDENCE}" if in_log else _REPAIRABLE
+
+
+def told(flaws: Sequence[Flaw]) -> str:
+    """Return flaws in one line."""
+    return "; ".join(f"{flaw.column}: {flaw.problem}" for flaw in flaws)[:_TOLD]
+
+
+def repairing(flaws: Sequence[Flaw]) -> Script:
+    """Return the script that brings what is left of a chat to `error`."""
+
+    def script(chain: Chain) -> None:
+        error = ErrorInfo(kind="repaired", message=f"repaired, and put aside what could not be read: {told(flaws)}")
+        chain.fire(Repaired(error=error), reason=told(flaws))
+
+    return script

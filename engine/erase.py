@@ -1,0 +1,154 @@
+"""Erasing: what of a chat is to go, and what is told about it afterwards."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal, get_args
+
+from turnwise.engine.prompt.views import erased, without_edits
+from turnwise.engine.results import Chat
+from turnwise.persistence.chat_rows import ChatRows
+from turnwise.persistence.erasure import writes_in
+from turnwise.persistence.rows import GARBLED, message_of, unreadable
+from turnwise.states.arguments import Erasing
+from turnwise.states.errors import InvalidArgument, MessageNotFound
+from turnwise.states.facts import Facts, Profile
+from turnwise.states.messages import Message
+from turnwise.states.names import Audience
+
+Erasable = Literal["everything", "messages", "quarantine", "title", "metadata", "system", "errors", "reasons"]
+"""What can be erased as a whole: `messages` are all that were ever said, cut or queued; `quarantine` is what repairs
+have put aside; `everything` is all of it."""
+
+OUTSIDE: Final = (
+    "Backups and copies of the database keep what they hold.",
+    "So do logs and traces, if they were told to record content, and whoever followed the chat.",
+    "PostgreSQL keeps overwritten rows until VACUUM, and its write-ahead log until it is recycled.",
+    "The model's provider keeps what it was sent for as long as it says.",
+)
+_WORDS: Final = get_args(Erasable)
+_LABELS: Final = frozenset(_WORDS[3:])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Erasure:
+    """What was erased, and where it may still be."""
+
+    chat: Chat
+    messages: tuple[str, ...]
+    """The ids of the messages that are blank now, in the history, cut out of it or meant for the model alone."""
+    queued: tuple[str, ...]
+    """The ids of messages that waited in the queue and never became part of the history: they are gone."""
+    labels: tuple[str, ...]
+    """Of `title`, `metadata`, `system`, `errors` and `reasons`, those that were erased."""
+    quarantined: int
+    """How many rows went that repairs had put aside: nobody can tell whose words they hold, all go."""
+    may_quote: tuple[str, ...]
+    """Summaries made after what was erased: they may quote it, and can be erased like any message."""
+    forks: tuple[str, ...]
+    """Chats that began with this one's history: they hold copies of their own, under the same message ids."""
+    overwritten: bool
+    """Whether the database's files hold it no more. `False` on PostgreSQL, and where readers were in the way."""
+    outside: tuple[str, ...] = OUTSIDE
+    """Where turnwise cannot reach."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What somebody wants to be erased."""
+
+    messages: tuple[str, ...]
+    labels: frozenset[str]
+    everything_said: bool
+    quarantine: bool = False
+    everything: bool = False
+
+    def of(self, found: ChatRows, facts: Facts) -> Erasing:
+        """Return what that is in a chat.
+
+        Raises:
+            MessageNotFound: the chat never had one of the messages.
+            ChatUnreadable: what was ever said in it cannot be told.
+        """
+        try:
+            return self._of(found, facts)
+        except GARBLED as error:
+            raise unreadable(facts.chat_id, "events.body", error) from error
+
+    def _of(self, found: ChatRows, facts: Facts) -> Erasing:
+        known = {message.id: (message, cut) for message, cut in _messages_in(found)}
+        queued = _queued_in(found) - known.keys()
+        for name in self.messages:
+            if name not in known and name not in queued:
+                raise MessageNotFound(facts.chat_id, name, expected="message that was ever said in it")
+        chosen = known.keys() | queued if self.everything_said else set(self.messages)
+        asked = {call.call_id for name in known.keys() & chosen for call in known[name][0].calls}
+        return Erasing(
+            messages=tuple(erased(known[name][0]) for name in known if name in chosen),
+            results=tuple(
+                without_edits(said) for said, _ in known.values() if said.id not in chosen and _is_edited(said, asked)
+            ),
+            cut=frozenset(name for name in known if known[name][1]),
+            queued=frozenset(queued & chosen),
+            profile=self._profile(facts),
+            errors="errors" in self.labels,
+            reasons="reasons" in self.labels,
+            quarantine=found.quarantined > 0 or self.quarantine,
+        )
+
+    def _profile(self, facts: Facts) -> Profile | None:
+        blank: dict[str, Any] = {"title": None, "metadata": {}, "system": None}
+        changes = {name: value for name, value in blank.items() if name in self.labels}
+        return dataclasses.replace(facts.profile, **changes) if changes else None
+
+
+def wanted(messages: Sequence[str], what: Collection[str]) -> Wanted:
+    """Return what is wanted.
+
+    Raises:
+        InvalidArgument: nothing is, or a word is not known.
+    """
+    unknown = sorted(set(what) - set(_WORDS))
+    if unknown:
+        raise InvalidArgument("what", f"must be of {', '.join(_WORDS)}; found {unknown[0]!r}")
+    if not messages and not what:
+        raise InvalidArgument("messages", "names no message, and `what` names nothing either: nothing would be erased")
+    everything = "everything" in what
+    labels = frozenset(_LABELS) if everything else frozenset(what) & _LABELS
+    quarantine = everything or "quarantine" in what
+    return Wanted(tuple(messages), labels, everything or "messages" in what, quarantine, everything)
+
+
+def summaries_after(found: ChatRows, names: Collection[str]) -> tuple[str, ...]:
+    """Return the summaries that were made after one of the messages and are not erased."""
+    messages = [message for message, _ in _messages_in(found)]
+    first = min((message.position for message in messages if message.id in names), default=None)
+    return tuple(
+        message.id
+        for message in messages
+        if first is not None
+        and message.position > first
+        and message.audience is Audience.model
+        and message.synthetic
+        and not message.erased
+    )
+
+
+def _is_edited(said: Message, asked: Collection[str]) -> bool:
+    """Whether a message is the result of one of the calls, run with arguments that a client gave."""
+    return said.result is not None and said.result.call_id in asked and said.result.edited_arguments is not None
+
+
+def _messages_in(found: ChatRows) -> Iterator[tuple[Message, bool]]:
+    for row in found.tables["messages"]:
+        yield message_of(row["format"], row["body"], found.chat["id"]), row["cut"] is not None
+
+
+def _queued_in(found: ChatRows) -> set[str]:
+    """Return the ids of all messages that ever waited."""
+    logged = {write.id for entry in found.audit for write in writes_in(entry) if write.kind == "enqueue"}
+    events = [json.loads(row["body"]) for row in found.tables["events"] if row["kind"] == "queue"]
+    return logged | {queued["id"] for event in events for queued in event["queue"]}

@@ -1,0 +1,81 @@
+"""Following a chat: its events as they come, and its coming to rest."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import contextmanager
+
+from turnwise.engine.follow.broadcast import Broadcaster
+from turnwise.persistence.protocol import ChatStore
+from turnwise.states.errors import EngineClosed, StoreError
+from turnwise.states.events import Event
+from turnwise.states.facts import Facts
+
+EVENTS_PER_READ = 500
+
+
+async def follow(
+    store: ChatStore, hub: Broadcaster, chat_id: str, *, after: int, live: bool, until_rest: bool = False
+) -> AsyncGenerator[Event, None]:
+    """Yield the chat's events after number `after`, in order, all that are kept; go on with what comes if `live`.
+
+    With `until_rest` it ends as soon as all is told of a chat that rests.
+
+    A reader may be as slow as it likes: it then reads from the store what the hub did not keep.
+
+    Raises:
+        ChatNotFound: there is no such chat.
+        EngineClosed: the engine was closed, or let its followers go, and all that it told until then was yielded.
+    """
+    cursor, looked_again = after, 0
+    with _ended_by(hub), hub.listen(chat_id) as listener:
+        while True:
+            if listener.behind:
+                listener.behind = False
+                batch = await store.events(chat_id, after=cursor, limit=EVENTS_PER_READ)
+                listener.behind |= len(batch) == EVENTS_PER_READ
+            else:
+                batch = listener.take(cursor)
+            for event in batch:
+                yield event
+                cursor = event.seq
+            if batch or listener.behind:
+                continue
+            if cursor == after:
+                await store.facts(chat_id)
+            if not live:
+                return
+            if until_rest:
+                facts = listener.facts or await store.facts(chat_id)
+                if facts.resting and (facts.last_seq <= cursor or facts.version == looked_again):
+                    return
+                if facts.resting:  # it came to rest since the events were read
+                    looked_again, listener.behind = facts.version, True
+                    continue
+            await listener.wait()
+
+
+async def wait_for(store: ChatStore, hub: Broadcaster, chat_id: str, arrived: Callable[[Facts], bool]) -> Facts:
+    """Return the facts of the chat as soon as they are as wanted.
+
+    Raises:
+        ChatNotFound: there is no such chat.
+        EngineClosed: the engine was closed, or let its followers go, before.
+    """
+    with _ended_by(hub), hub.listen(chat_id) as listener:
+        facts = await store.facts(chat_id)
+        while not arrived(facts):
+            await listener.wait()
+            facts = listener.facts or await store.facts(chat_id)
+        return facts
+
+
+@contextmanager
+def _ended_by(hub: Broadcaster) -> Iterator[None]:
+    """Say of a store that was closed under a reader what closed it."""
+    try:
+        yield
+    except StoreError as error:
+        if hub.closed is None:
+            raise
+        raise EngineClosed(hub.closed) from error

@@ -1,0 +1,82 @@
+"""One message's turn: the events from the moment it enters the history until the turn ends or the chat rests."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from turnwise.engine.follow.broadcast import Broadcaster
+from turnwise.engine.follow.follow import follow
+from turnwise.engine.results import MessageState, SendReceipt, TurnResult, chat_of
+from turnwise.persistence.protocol import ChatStore
+from turnwise.states.events import Event, HistoryResetEvent, MessageEvent, QueueEvent, TurnFinishedEvent
+from turnwise.states.facts import Facts
+from turnwise.states.transcript import Transcript
+from turnwise.states.usage import NO_USAGE
+
+
+class TurnReader:
+    """Reads the turn that answers one message, and knows what became of the message."""
+
+    def __init__(self, store: ChatStore, hub: Broadcaster, receipt: SendReceipt) -> None:
+        self._store = store
+        self._hub = hub
+        self._receipt = receipt
+        self._was_queued = False
+        self.turn: int | None = None
+        """The number of the turn, once it has begun."""
+        self.message_state: MessageState = "queued"
+        self.finished: TurnFinishedEvent | None = None
+        """How the turn ended, if it did."""
+
+    async def events(self) -> AsyncGenerator[Event, None]:
+        """Yield the turn's events until it ends or the chat rests. A message that is taken back has no more of them.
+
+        It may end before the turn has begun: the message waits in the queue of a chat that rests, or was taken back.
+
+        Raises:
+            EngineClosed: the engine was closed, or let its followers go, before.
+        """
+        receipt = self._receipt
+        following = follow(self._store, self._hub, receipt.chat.id, after=receipt.seq, live=True, until_rest=True)
+        async with aclosing(following) as events:
+            async for event in events:
+                if self.turn is None:
+                    self._await_turn(event)
+                if self.turn is not None:
+                    yield event
+                if self._ends_with(event):
+                    return
+
+    def _await_turn(self, event: Event) -> None:
+        message_id = self._receipt.message_id
+        match event:
+            case MessageEvent() if event.message.id == message_id:
+                self.turn, self.message_state = event.message.turn, "taken"
+            case QueueEvent():
+                waits = any(queued.id == message_id for queued in event.queue)
+                if self._was_queued and not waits:
+                    self.message_state = "removed"
+                self._was_queued = waits
+
+    def _ends_with(self, event: Event) -> bool:
+        if self.turn is not None and isinstance(event, HistoryResetEvent):
+            self.message_state = "removed"  # an edit cuts the newest turn, whichever message it is of
+        if isinstance(event, TurnFinishedEvent) and event.turn == self.turn:
+            self.finished = event
+        return self.finished is not None or self.message_state == "removed"
+
+
+def turn_result(reader: TurnReader, transcript: Transcript, facts: Facts) -> TurnResult:
+    """Return what came of a message, from the transcript of its turn and where the chat stands after it."""
+    answers = [message.text for message in transcript.messages if message.role == "assistant" and message.text]
+    so_far = facts.turn.usage if facts.turn.number == reader.turn else NO_USAGE
+    return TurnResult(
+        chat=chat_of(facts),
+        text=answers[-1] if answers else "",
+        stop_reason=reader.finished.stop_reason if reader.finished is not None else None,
+        usage=reader.finished.usage if reader.finished is not None else so_far,
+        messages=transcript.messages,
+        open_calls=[call.shown for call in transcript.open_calls],
+        message_state=reader.message_state,
+    )

@@ -1,0 +1,125 @@
+"""Folding: what a model sees after a compaction, made of what a strategy gave back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from turnwise.engine.prompt.history import is_said
+from turnwise.states.arguments import Summary
+from turnwise.states.errors import ModelError
+from turnwise.states.messages import Message
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    message: Message
+    original: Message | None
+    """The message of the history that it is, or that it stands for; `None` for a new one."""
+
+    @property
+    def is_changed(self) -> bool:
+        return self.original is not None and not _says_the_same(self.message, self.original)
+
+
+def summary_of(history: Sequence[Message], given: Iterable[Message], kept: set[int]) -> Summary:
+    """Return what is to be seen instead of `history`: the messages `given`, in their order, and those to be `kept`.
+
+    A given message that is one of the history stays; a changed one is used as it is now; one without a position is
+    new. No call is parted from its result: what is missing of a pair is carried, and of what a change would part, the
+    original.
+
+    Raises:
+        ModelError: of kind `bad_request`: nothing was left, or nothing was folded.
+    """
+    originals = {message.position: message for message in history}
+    entries = _complete(history, _entries(originals, given, kept), kept)
+    if not entries:
+        raise ModelError("bad_request", message="the compaction left nothing to go on from")
+    order = tuple(
+        entry.original.position if entry.original is not None and not entry.is_changed else _new(entry)
+        for entry in entries
+    )
+    carried = {entry for entry in order if isinstance(entry, int)}
+    if order == tuple(originals):
+        raise ModelError("bad_request", message="nothing was folded")
+    return Summary(messages=order, folded=len(history) - len(carried))
+
+
+def _entries(originals: dict[int, Message], given: Iterable[Message], kept: set[int]) -> list[_Entry]:
+    """Return what was given, each message of the history once; who repeats what is kept word for word has kept it."""
+    entries: list[_Entry] = []
+    unused = dict(originals)
+    for message in given:
+        position = message.position
+        if position not in originals:
+            position = next(
+                (place for place in kept if place in unused and _says_the_same(message, originals[place])), 0
+            )
+        if (position and position not in unused) or not any(is_said(part) for part in message.parts):
+            continue
+        entries.append(_Entry(message, unused.pop(position, None)))
+    return entries
+
+
+def _says_the_same(one: Message, other: Message) -> bool:
+    return (one.role, one.parts) == (other.role, other.parts)
+
+
+def _complete(history: Sequence[Message], entries: list[_Entry], kept: set[int]) -> list[_Entry]:
+    """Return the entries with what must not be missing, each in its place among those of the history."""
+    places = {message.position: place for place, message in enumerate(history)}
+    partners = _partners(history)
+    while True:
+        present = {entry.original.position for entry in entries if entry.original is not None}
+        parted = _parted(entries, partners)
+        missing = sorted((kept | parted) - present, key=places.__getitem__)
+        mended = [
+            _Entry(entry.original, entry.original)
+            if entry.is_changed and entry.original is not None and entry.original.position in parted
+            else entry
+            for entry in entries
+        ]
+        for position in missing:
+            original = history[places[position]]
+            later = (
+                place
+                for place, entry in enumerate(mended)
+                if entry.original is not None and places[entry.original.position] > places[position]
+            )
+            mended.insert(next(later, len(mended)), _Entry(original, original))
+        if mended == entries:
+            return entries
+        entries = mended
+
+
+def _partners(history: Sequence[Message]) -> dict[str, set[int]]:
+    """Return, by call, the positions of the messages that hold it and its result."""
+    partners: dict[str, set[int]] = {}
+    for message in history:
+        for call_id in _call_ids(message):
+            partners.setdefault(call_id, set()).add(message.position)
+    return partners
+
+
+def _parted(entries: Sequence[_Entry], partners: dict[str, set[int]]) -> set[int]:
+    """Return the positions of the history that hold the other half of a call, or held it before they were changed."""
+    halves: dict[str, set[int]] = {}
+    for entry in entries:
+        if entry.original is not None:
+            for call_id in _call_ids(entry.message):
+                halves.setdefault(call_id, set()).add(entry.original.position)
+    whole = ((partners.get(call_id, set()), found) for call_id, found in halves.items())
+    return set().union(*(wanted - found for wanted, found in whole))
+
+
+def _call_ids(message: Message) -> list[str]:
+    return [call.call_id for call in message.calls] + ([message.result.call_id] if message.result else [])
+
+
+def _new(entry: _Entry) -> Message:
+    """Return the message as it is to be stored: with a position only if it stands for a message of the history."""
+    if entry.original is None:
+        return entry.message.model_copy(update={"position": 0, "partial": False})
+    kept = {"turn": entry.original.turn, "step": entry.original.step, "call_index": entry.original.call_index}
+    return entry.message.model_copy(update=kept)

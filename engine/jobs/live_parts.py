@@ -1,0 +1,85 @@
+"""The live side of a step: shown parts are stored first, in small batches, without holding the stream up."""
+
+from __future__ import annotations
+
+import asyncio
+
+import anyio
+
+from turnwise.engine.worker.leased_chat import LeasedChat
+from turnwise.providers.reply_builder import ReplyBuilder
+from turnwise.states.events import PartEvent
+from turnwise.states.names import ChatState
+
+
+class LiveParts:
+    """Brings the parts of one attempt to subscribers: stored before they are shown, neighbours joined.
+
+    A first delta starts the window (`Settings.coalesce`); what has gathered when it closes is stored together.
+    """
+
+    def __init__(self, hold: LeasedChat, builder: ReplyBuilder, scope: anyio.CancelScope) -> None:
+        self._hold = hold
+        self._builder = builder
+        self._scope = scope
+        self._step = hold.facts.step.number
+        self._attempt = hold.facts.step.attempt
+        self._window: asyncio.TimerHandle | None = None
+        self._stored: anyio.Event | None = None
+        """Rings when what is being stored is stored."""
+        self._closed = False
+        self.failure: Exception | None = None
+        """What kept parts from being stored; the attempt's scope is cancelled then."""
+
+    def changed(self) -> None:
+        """Note that the builder has something to show."""
+        if self._window is None and self._stored is None and not self._closed:
+            # The window is not a promise: it is always real time.
+            window = self._hold.desk.settings.coalesce
+            self._window = asyncio.get_running_loop().call_later(window, self._window_is_over)
+
+    def stop(self) -> None:
+        """Show nothing more."""
+        self._closed = True
+        if self._window is not None:
+            self._window.cancel()
+
+    async def end(self) -> None:
+        """Stop showing, and wait for what is being stored: what is kept of the attempt is read after it."""
+        self.stop()
+        if self._stored is not None:
+            await self._stored.wait()
+
+    async def close(self) -> list[PartEvent]:
+        """Stop showing, wait for what is being stored, and return what was not shown."""
+        await self.end()
+        if self.failure is not None:
+            raise self.failure
+        return self._events()
+
+    def _window_is_over(self) -> None:
+        self._hold.desk.tasks.start_soon(self._store)
+
+    async def _store(self) -> None:
+        """Store what has gathered, then show it."""
+        self._window = None
+        if self._closed:
+            return
+        self._stored = stored = anyio.Event()
+        try:
+            await self._hold.show(ChatState.streaming, self._events())
+        except Exception as failure:  # noqa: BLE001 - it ends the attempt, which reports it
+            self.failure = failure
+            self._closed = True
+            self._scope.cancel()
+        finally:
+            self._stored = None
+            stored.set()
+        if self._builder.has_news:
+            self.changed()
+
+    def _events(self) -> list[PartEvent]:
+        return [
+            PartEvent(chat_id=self._hold.chat_id, step=self._step, attempt=self._attempt, index=index, part=part)
+            for index, part in self._builder.take_shown()
+        ]

@@ -1,0 +1,134 @@
+"""Replies, as the machine takes them: whose calls are whose, and what is kept of a reply that was cut short."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic_core import to_jsonable_python
+
+from turnwise.engine.tools.toolbox import Toolbox
+from turnwise.engine.user_code import described
+from turnwise.persistence.protocol import ChatStore
+from turnwise.providers.protocol import Model, ModelRequest
+from turnwise.providers.reply_builder import ReplyBuilder, parts_from_shown
+from turnwise.states.arguments import Origin, Partial
+from turnwise.states.calls import ToolCall
+from turnwise.states.digests import digest
+from turnwise.states.errors import ModelError
+from turnwise.states.events import ErrorInfo
+from turnwise.states.facts import Facts, StepFacts
+from turnwise.states.messages import Part, ReasoningPart, TextPart, ToolCallPart, ToolResultPart
+from turnwise.states.names import Executor
+from turnwise.states.unicode import well_formed
+from turnwise.states.usage import Usage
+
+
+def planned(parts: Sequence[Part], facts: Facts, toolbox: Toolbox) -> tuple[tuple[Part, ...], tuple[ToolCall, ...]]:
+    """Return the parts that say something, and the local and client calls among them as they are recorded at first.
+
+    Each call of a client tool says in its part that the client runs it, unless it is refused.
+    """
+    told: list[Part] = []
+    calls: list[ToolCall] = []
+    for part in parts:
+        if _is_blank(part):
+            continue
+        if not isinstance(part, ToolCallPart) or part.executor is Executor.provider:
+            told.append(part)
+            continue
+        call = toolbox.planned(part, facts, len(calls))
+        calls.append(call)
+        executor = Executor.client if call.is_client and call.approval == "not_needed" else Executor.local
+        told.append(part if part.executor is executor else part.model_copy(update={"executor": executor}))
+    return tuple(told), tuple(calls)
+
+
+def _is_blank(part: Part) -> bool:
+    """Whether a part is white space and nothing else: it is neither stored nor sent, whatever was shown of it."""
+    if isinstance(part, TextPart):
+        return not part.text.strip()
+    return isinstance(part, ReasoningPart) and part.signature is None and not part.text.strip()
+
+
+def origin_of(model: Model, request: ModelRequest) -> Origin:
+    """Return which model is asked, and with what."""
+    offered = [[tool.name, tool.description, dict(tool.schema)] for tool in request.tools]
+    return Origin(
+        model=well_formed(str(model.name)),
+        provider=well_formed(str(model.provider)),
+        parameters_digest=_digest_if_any(dict(request.parameters)),
+        tools_digest=_digest_if_any(offered),
+    )
+
+
+def _digest_if_any(value: Any) -> str | None:
+    try:
+        return digest(to_jsonable_python(value, inf_nan_mode="null")) if value else None
+    except ValueError:  # what has no JSON has no digest either
+        return None
+
+
+def partial_reply(
+    parts: Sequence[Part],
+    facts: Facts,
+    toolbox: Toolbox,
+    *,
+    usage: Usage | None = None,
+    origin: Origin | None = None,
+) -> Partial:
+    """Return what is kept of the current attempt's reply; a provider's call without its result is not."""
+    answered = {part.call_id for part in parts if isinstance(part, ToolResultPart)}
+    kept = [
+        part
+        for part in parts
+        if not isinstance(part, ToolCallPart) or part.executor is not Executor.provider or part.call_id in answered
+    ]
+    told, calls = planned(kept, facts, toolbox)
+    return Partial(
+        step=facts.step.number,
+        attempt=facts.step.attempt,
+        parts=told,
+        calls=calls,
+        usage=usage,
+        origin=origin,
+    )
+
+
+async def shown_reply(
+    store: ChatStore,
+    facts: Facts,
+    toolbox: Toolbox,
+    heard: ReplyBuilder | None = None,
+    *,
+    origin: Origin | None = None,
+) -> Partial | None:
+    """Return what subscribers were shown of the current attempt; `None` if no attempt is open.
+
+    Who `heard` the attempt also knows what it used, what is not shown of its parts, and the `origin` of it.
+    """
+    step = facts.step
+    if not step.attempt_open:
+        return None
+    shown = await store.shown(facts.chat_id, step.number, step.attempt)
+    usage = heard.reply().usage if heard is not None else None
+    return partial_reply(parts_from_shown(shown, heard), facts, toolbox, usage=usage, origin=origin)
+
+
+def error_info(error: BaseException, step: StepFacts) -> ErrorInfo:
+    """Return an error in the words of events and `last_error`."""
+    if isinstance(error, ModelError):
+        return ErrorInfo(
+            kind=error.kind,
+            message=well_formed(error.message),
+            step=step.number,
+            attempt=step.attempt,
+            retryable=error.retryable,
+            status=error.status,
+        )
+    return ErrorInfo(
+        kind="internal",
+        message=well_formed(f"step {step.number}: {described(error)}"),
+        step=step.number,
+        attempt=step.attempt,
+    )

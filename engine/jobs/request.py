@@ -1,0 +1,111 @@
+"""Requests: one model call, made of the history in hand and what the embedding service adds."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from copy import deepcopy
+from typing import Any, Final
+
+from turnwise.engine.prompt.history import continued, transient
+from turnwise.engine.prompt.hooks import RequestContext, loop_state, prepared
+from turnwise.engine.user_code import guarded
+from turnwise.engine.worker.leased_chat import LeasedChat
+from turnwise.providers.protocol import ModelRequest, Purpose
+from turnwise.providers.repair_history import Validity
+from turnwise.states.messages import Message
+
+_FORCING: Final = frozenset(
+    {
+        "tool_choice",
+        "parallel_tool_calls",
+        "response_format",
+        "response_schema",
+        "response_json_schema",
+        "response_mime_type",
+        "output_format",
+        "output_config",
+        "text",
+        "stop",
+        "stop_sequences",
+    }
+)
+"""Parameters that make a model call a tool, answer in a form, or stop early: a summary is free text, and whole."""
+
+
+async def build_request(hold: LeasedChat) -> ModelRequest:
+    """Return the request for the chat's current step."""
+    settings, hooks = hold.desk.settings, hold.desk.hooks
+    view = await hold.current_view()
+    as_stored = hooks.prepare_messages is None
+    messages = await prepared_for(hold, "step", continued(view.to_send(), settings.continue_prompt))
+    if hooks.reminders and view.messages:
+        state = loop_state(hold.facts, await hold.messages_of_turn())
+        last = view.messages[-1]
+        with guarded():
+            reminders = [
+                transient("system", f"<reminder>{text}</reminder>", last)
+                for produce in hooks.reminders
+                for text in produce(state)
+            ]
+        messages = [*messages, *reminders]
+    return request_of(hold, "step", messages, hold.desk.settings.parameters, paired=as_stored and view.is_paired)
+
+
+async def prepared_for(hold: LeasedChat, purpose: Purpose, messages: list[Message]) -> list[Message]:
+    """Return the messages of a request as the service's `prepare_messages` wants them."""
+    profile = hold.facts.profile
+    context = RequestContext(
+        chat_id=hold.chat_id,
+        owner=profile.owner,
+        metadata=deepcopy(dict(profile.metadata)),
+        purpose=purpose,
+        step=hold.facts.step.number,
+    )
+    prepare = hold.desk.hooks.prepare_messages
+    if prepare is None:
+        return messages
+    return await hold.desk.tasks.user_calls.run(
+        lambda: prepared(prepare, messages, context), "prepare_messages", chat_id=hold.chat_id
+    )
+
+
+def request_of(
+    hold: LeasedChat, purpose: Purpose, messages: list[Message], parameters: Mapping[str, Any], *, paired: bool = False
+) -> ModelRequest:
+    """Return a request with the chat's own system prompt and tools, and a history that any model takes.
+
+    Whatever the history, the hooks or a strategy made of it: each call is followed by its one result. Messages that are
+    `paired` are known to be in order.
+    """
+    profile, step = hold.facts.profile, hold.facts.step
+    request = ModelRequest(
+        purpose=purpose,
+        chat_id=hold.chat_id,
+        messages=messages,
+        step=step.number,
+        attempt=step.attempt,
+        system=profile.system,
+        tools=hold.desk.toolbox.offered(profile.client_tools),
+        parameters=deepcopy(dict(parameters)),
+    )
+    return request if paired else dataclasses.replace(request, messages=Validity().paired(request))
+
+
+def parameters_for_summaries(hold: LeasedChat) -> dict[str, Any]:
+    """Return the chat's parameters without what forces tools or a form of the answer.
+
+    A provider's own options are not for another model that writes the summaries.
+    """
+    given = _freed(hold.desk.settings.parameters)
+    options = given.pop("provider_options", None)
+    if isinstance(options, Mapping) and hold.desk.settings.compaction.model is None:
+        freed = _freed(options)
+        if isinstance(freed.get("extra_body"), Mapping):
+            freed["extra_body"] = _freed(freed["extra_body"])
+        given["provider_options"] = freed
+    return given
+
+
+def _freed(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in parameters.items() if name not in _FORCING}

@@ -1,0 +1,267 @@
+"""The job of `executing_tools`: run the step's local calls, each recorded before it starts and as it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from dataclasses import dataclass, field
+from functools import partial
+
+import anyio
+from pydantic import JsonValue
+
+from turnwise.engine.apply import Chain
+from turnwise.engine.clock import Timer
+from turnwise.engine.tools.declare import ToolContext
+from turnwise.engine.tools.errors import message_of
+from turnwise.engine.tools.toolbox import failed, idempotency_key
+from turnwise.engine.user_code import UserCall
+from turnwise.engine.worker.leased_chat import ChatMoved, LeasedChat
+from turnwise.logger import logger
+from turnwise.states.calls import CallOutcome, ToolCall
+from turnwise.states.digests import as_json
+from turnwise.states.errors import FatalToolError, TurnwiseError
+from turnwise.states.events import ErrorInfo, ToolProgressEvent
+from turnwise.states.names import CallStatus, ChatState
+from turnwise.states.output_limit import text_within, within
+from turnwise.states.triggers import CallFinished, CallStarted, Failed, ToolsFinished
+
+
+async def run_tools(hold: LeasedChat) -> None:
+    """Run every open local call, then fire `tools_finished`; a fatal tool fires `failed` instead."""
+    batch = [call for call in hold.facts.calls if call.is_local]
+    waiting = deque(call for call in batch if call.open)
+    if not waiting:
+        await hold.fire(lambda chain: chain.fire(ToolsFinished(token=hold.token)))
+        return
+    running = Running()
+    width = hold.desk.toolbox.width(batch)
+    try:
+        while waiting or running.has_more:
+            while waiting and not running.has_results and len(running.calls) < width:
+                await _start(hold, waiting.popleft(), running)
+            call, outcome = await running.next_finished()
+            if isinstance(outcome, FatalToolError):
+                await _fail(hold, call, outcome)
+                return
+            new = waiting and waiting[0].status is CallStatus.planned
+            following = waiting.popleft() if new and len(running.calls) < width else None
+            await _finish(hold, outcome, following)
+            if following is not None:
+                _run(hold, following, running)
+    finally:
+        running.abandon()
+
+
+@dataclass(slots=True)
+class Running:
+    """The calls that run now, each in a task of its own: one that ignores its cancellation holds nobody up."""
+
+    calls: dict[str, Run] = field(default_factory=dict)
+    _finished: deque[tuple[ToolCall, CallOutcome | FatalToolError]] = field(default_factory=deque)
+    _bell: anyio.Event = field(default_factory=anyio.Event)
+    _broken_off: Exception | None = None
+
+    @property
+    def has_more(self) -> bool:
+        """Whether a call still runs, or has ended and was not asked for."""
+        return bool(self.calls or self._finished)
+
+    @property
+    def has_results(self) -> bool:
+        """Whether a call has ended and was not asked for."""
+        return bool(self._finished)
+
+    def finish(self, call: ToolCall, outcome: CallOutcome | FatalToolError) -> None:
+        """Take the outcome of a call; that of an abandoned one is dropped."""
+        run = self.calls.pop(call.call_id, None)
+        if run is not None:
+            run.result = outcome
+            self._finished.append((call, outcome))
+            self._bell.set()
+
+    def break_off(self, reason: Exception) -> None:
+        """Note why a call could not begin: the job cannot go on."""
+        self._broken_off = reason
+        self._bell.set()
+
+    async def next_finished(self) -> tuple[ToolCall, CallOutcome | FatalToolError]:
+        """Wait for the next call that ends.
+
+        Raises:
+            Exception: a call could not begin; what `break_off` was told.
+        """
+        while not self._finished:
+            if self._broken_off is not None:
+                raise self._broken_off
+            self._bell = anyio.Event()
+            await self._bell.wait()
+        return self._finished.popleft()
+
+    def abandon(self) -> None:
+        """Cancel what still runs; results that come late are dropped."""
+        for run in self.calls.values():
+            run.stop()
+        self.calls.clear()
+
+
+@dataclass(slots=True)
+class Run:
+    """One run of one call."""
+
+    context: ToolContext
+    call: UserCall[None] | None = None
+    result: CallOutcome | FatalToolError | None = None
+
+    def stop(self) -> None:
+        """Tell the tool to end."""
+        self.context.cancelled = True
+        if self.call is not None:
+            self.call.abandon()
+
+
+async def _start(hold: LeasedChat, call: ToolCall, running: Running) -> None:
+    """Start a call that the job begins with, recording it first unless entering the state did."""
+    if call.call_id not in hold.begun_calls:
+        if call.status is CallStatus.started:
+            context = _context(hold, call)
+            found = await _asked_after_crash(hold, call, context)
+            if found is not None:
+                running.calls[call.call_id] = Run(context)
+                running.finish(call, found)
+                return
+        await hold.fire(lambda chain: chain.fire(CallStarted(token=hold.token, call_id=call.call_id)))
+    _run(hold, call, running)
+
+
+async def _asked_after_crash(hold: LeasedChat, call: ToolCall, context: ToolContext) -> CallOutcome | None:
+    """Return what became of a call that a crash cut off, asked for no longer than the call itself may take."""
+    toolbox = hold.desk.toolbox
+    asked = hold.desk.tasks.user_calls.start(
+        lambda: toolbox.after_crash(call, context), f"reconcile of {call.name}", **_where(hold, call)
+    )
+
+    def expire() -> None:
+        context.cancelled = True
+        asked.tell("reconcile_timed_out")
+        asked.give(toolbox.undecided(call))
+
+    timeout = toolbox.timeout(call)
+    timer = None if timeout is None else hold.desk.clock.call_later(timeout, expire)
+    try:
+        return await asked.outcome()
+    finally:
+        if timer is not None:
+            timer.cancel()
+        asked.abandon()
+
+
+def _run(hold: LeasedChat, call: ToolCall, running: Running) -> None:
+    run = Run(_context(hold, call))
+    running.calls[call.call_id] = run
+    run.call = hold.desk.tasks.user_calls.start(
+        lambda: _run_watched(hold, call, run, running), f"tool {call.name}", **_where(hold, call)
+    )
+
+
+async def _run_watched(hold: LeasedChat, call: ToolCall, run: Run, running: Running) -> None:
+    try:
+        await hold.assert_tools_may_start()
+    except Exception as reason:  # noqa: BLE001 - the job must not wait for a call that never begins
+        running.break_off(reason)
+        return
+    known = call.name in hold.desk.toolbox.tools
+    with hold.desk.observers.tool_run(hold.chat_id, call, known=known, trace=hold.facts.turn.trace) as watched:
+        await _run_one(hold, call, run, running)
+        if watched is not None:
+            watched.result = run.result
+            watched.error = run.result.error if isinstance(run.result, CallOutcome) else run.result
+
+
+async def _run_one(hold: LeasedChat, call: ToolCall, run: Run, running: Running) -> None:
+    timeout = hold.desk.toolbox.timeout(call)
+    timer: Timer | None = None
+    timed_out = False
+
+    def expire() -> None:
+        nonlocal timed_out
+        timed_out = True
+        run.stop()
+        running.finish(call, _timed_out(call, timeout))
+
+    if timeout is not None:
+        timer = hold.desk.clock.call_later(timeout, expire)
+    try:
+        running.finish(call, await hold.desk.toolbox.run(call, run.context))
+    except FatalToolError as fatal:
+        running.finish(call, fatal)
+    except Exception as error:  # a defect of turnwise: the job must not wait for this call for ever
+        running.finish(call, failed(call, type(error).__name__))
+        raise
+    finally:
+        if timer is not None:
+            timer.cancel()
+    logger.debug("tool_run", tool=call.name, timed_out=timed_out)
+
+
+async def _finish(hold: LeasedChat, outcome: CallOutcome, following: ToolCall | None) -> None:
+    def script(chain: Chain) -> None:
+        facts = chain.fire(CallFinished(token=hold.token, outcome=outcome))
+        if following is not None:
+            chain.fire(CallStarted(token=hold.token, call_id=following.call_id))
+        elif not facts.calls.open_local:
+            chain.fire(ToolsFinished(token=hold.token))
+
+    await hold.fire(script)
+
+
+async def _fail(hold: LeasedChat, call: ToolCall, fatal: FatalToolError) -> None:
+    limit = hold.desk.settings.output_limit_bytes
+    message = text_within(message_of(fatal), limit) or "the tool ended the chat"
+    logger.exception("tool_failed", error=fatal, tool=call.name, call_id=call.call_id)
+    error = ErrorInfo(kind="tool", message=f"{call.name}: {message}", step=call.step, attempt=hold.facts.step.attempt)
+
+    def script(chain: Chain) -> None:
+        chain.fire(CallFinished(token=hold.token, outcome=failed(call, message)))
+        chain.fire(Failed(token=hold.token, error=error))
+
+    await hold.fire(script)
+
+
+def _timed_out(call: ToolCall, timeout: float | None) -> CallOutcome:
+    text = f"{call.name} timed out after {timeout:g} s. Its outcome is unknown: it may or may not have taken effect."
+    return failed(call, text, CallStatus.timed_out)
+
+
+def _where(hold: LeasedChat, call: ToolCall) -> dict[str, str]:
+    return {"chat_id": hold.chat_id, "call_id": call.call_id}
+
+
+def _context(hold: LeasedChat, call: ToolCall) -> ToolContext:
+    loop, thread = asyncio.get_running_loop(), threading.get_ident()
+
+    def report(progress: JsonValue) -> None:
+        told = within(as_json(progress), hold.desk.settings.output_limit_bytes)
+        event = ToolProgressEvent(chat_id=hold.chat_id, step=call.step, call_id=call.call_id, progress=told)
+        start = partial(hold.desk.tasks.start_soon, _show_progress, hold, event)
+        if threading.get_ident() == thread:
+            start()
+        else:
+            loop.call_soon_threadsafe(start)
+
+    return ToolContext(
+        chat_id=hold.chat_id,
+        call_id=call.call_id,
+        step=call.step,
+        attempt=hold.facts.step.attempt,
+        idempotency_key=idempotency_key(hold.chat_id, call),
+        report=report,
+    )
+
+
+async def _show_progress(hold: LeasedChat, event: ToolProgressEvent) -> None:
+    try:
+        await hold.show(ChatState.executing_tools, [event])
+    except (ChatMoved, TurnwiseError) as error:
+        logger.debug("progress_dropped", call_id=event.call_id, problem=str(error))

@@ -1,0 +1,237 @@
+"""The job of `streaming`: ask the model for one step, show what comes, commit the reply."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import aclosing
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import anyio
+
+from turnwise.engine.jobs.call_names import CallNames
+from turnwise.engine.jobs.compact import can_fold
+from turnwise.engine.jobs.live_parts import LiveParts
+from turnwise.engine.jobs.reply import error_info, origin_of, partial_reply, planned
+from turnwise.engine.jobs.request import build_request
+from turnwise.engine.jobs.watchdog import Watchdog, startup_limit
+from turnwise.engine.prompt.context_window import with_own_rule
+from turnwise.engine.tools import arguments
+from turnwise.engine.user_code import UserCall
+from turnwise.engine.worker.leased_chat import LeasedChat
+from turnwise.logger import logger
+from turnwise.providers.protocol import ModelPart, ModelRequest
+from turnwise.providers.reply_builder import ReplyBuilder
+from turnwise.states.arguments import Reply
+from turnwise.states.errors import CONTEXT_OVERFLOW, ModelError
+from turnwise.states.names import StopReason
+from turnwise.states.triggers import AttemptDiscarded, AttemptStarted, Failed, StepFinished
+from turnwise.states.turn_limits import may_make_room
+from turnwise.states.unicode import well_formed
+
+MOST_LOST = 25
+"""Attempts of one step that may be lost with their workers."""
+_OF_CALLS = frozenset({"tool_call_start", "tool_call_delta", "tool_call", "provider_result"})
+_STOP_REASONS = {
+    "length": StopReason.max_tokens,
+    "max_tokens": StopReason.max_tokens,
+    "content_filter": StopReason.content_filter,
+    "refusal": StopReason.content_filter,
+}
+
+
+async def stream_step(hold: LeasedChat) -> None:
+    """Stream one model step and commit it by firing `step_finished`; a failure that may pass is tried again."""
+    while True:
+        await hold.wait_for_retry()
+        if not hold.attempt_is_begun or not hold.facts.step.attempt_open:
+            await hold.fire(lambda chain: chain.fire(AttemptStarted(token=hold.token)))
+        attempt = Attempt(hold)
+        try:
+            _refuse_endless_attempts(hold)
+            await attempt.run()
+        except ModelError as error:
+            if not await attempt.fail(error):
+                return
+        else:
+            return
+
+
+def _refuse_endless_attempts(hold: LeasedChat) -> None:
+    """Raise if attempt after attempt was lost with its worker: it may be the reply that ends whoever hears it.
+
+    Raises:
+        ModelError: it was tried often enough.
+    """
+    step = hold.facts.step
+    lost = step.attempt - 1 - step.failures
+    if lost >= MOST_LOST:
+        message = f"{lost} attempts of this step were lost with the workers that ran them; it is not tried again"
+        raise ModelError("server_error", retryable=False, message=message)
+
+
+class Attempt:
+    """One try at a step's model call."""
+
+    def __init__(self, hold: LeasedChat) -> None:
+        self._hold = hold
+        self._builder = hold.heard = ReplyBuilder(read=self._read_arguments)
+        self._scope = anyio.CancelScope()
+        self._live = LiveParts(hold, self._builder, self._scope)
+        self._first_part_after: float | None = None
+        self._where = {"chat_id": hold.chat_id, "step": hold.facts.step.number, "attempt": hold.facts.step.attempt}
+
+    async def run(self) -> None:
+        """Stream the reply, show it, commit it.
+
+        Raises:
+            ModelError: the attempt failed.
+            ChatMoved: the chat is somewhere else.
+        """
+        hold = self._hold
+        request = await build_request(hold)
+        hold.origin = origin_of(hold.desk.model, request)
+        try:
+            await self._stream_watched(request)
+        except Exception:
+            await self._live.end()
+            raise
+        except BaseException:
+            self._live.stop()
+            raise
+        rest = await self._live.close()
+        reply = await with_own_rule(hold, self._reply(request))
+        logger.debug("step_streamed", step=hold.facts.step.number, calls=len(reply.calls))
+        await hold.fire(lambda chain: chain.fire(StepFinished(token=hold.token, reply=reply)), shown=rest)
+
+    async def fail(self, error: ModelError) -> bool:
+        """Commit that the attempt failed; return whether another one is due."""
+        hold = self._hold
+        rest = await self._live.close()
+        step, policy = hold.facts.step, hold.desk.settings.retry
+        info = error_info(error, step)
+        stays = policy.after_output == "never" and self._builder.visible
+        opened = self._builder.begun
+        if error.retryable and not stays and policy.allows(step.failures + 1, step.broken + opened):
+            delay = policy.delay(step.failures + 1, error.retry_after)
+            await hold.fire(
+                lambda chain: chain.fire(
+                    AttemptDiscarded(
+                        token=hold.token,
+                        error=info,
+                        opened=opened,
+                        delay=delay,
+                        retry_at=chain.now + timedelta(seconds=delay),
+                        usage=self._builder.reply().usage,
+                    )
+                )
+            )
+            return True
+        if error.kind == CONTEXT_OVERFLOW and not stays and await self._can_make_room():
+            used = self._builder.reply().usage
+            await hold.fire(lambda chain: chain.fire(AttemptDiscarded(token=hold.token, error=info, usage=used)))
+            return False
+        partial = partial_reply(
+            self._builder.partial_parts(),
+            hold.facts,
+            hold.desk.toolbox,
+            usage=self._builder.reply().usage,
+            origin=hold.origin,
+        )
+        await hold.fire(lambda chain: chain.fire(Failed(token=hold.token, error=info, partial=partial)), shown=rest)
+        return False
+
+    async def _can_make_room(self) -> bool:
+        limits = self._hold.desk.applier.limits
+        return may_make_room(self._hold.facts, limits) and await can_fold(self._hold)
+
+    async def _stream_watched(self, request: ModelRequest) -> None:
+        with self._hold.desk.observers.model_call(
+            self._hold.desk.model, request, trace=self._hold.facts.turn.trace
+        ) as call:
+            try:
+                await self._stream(request)
+            finally:
+                if call is not None:
+                    call.first_part_after = self._first_part_after
+                    call.reply = self._builder.reply()
+
+    async def _stream(self, request: ModelRequest) -> None:
+        settings = self._hold.desk.settings
+        builder, live = self._builder, self._live
+        limit = startup_limit(settings.startup_timeout, self._hold.facts.step.startup_timeouts)
+        with self._scope:
+            watchdog = Watchdog(self._hold.desk.clock, self._scope, startup=limit, idle=settings.idle_timeout)
+            call: UserCall[None] = self._hold.desk.tasks.user_calls.start(
+                lambda: self._listen(call, request, watchdog), f"model {request.purpose}", **self._where
+            )
+            try:
+                await call.outcome()
+            finally:
+                if not builder.finished:
+                    call.abandon()
+                watchdog.stop()
+                self._first_part_after = watchdog.first_part_after
+        if watchdog.bite is not None:
+            raise watchdog.bite
+        if live.failure is not None:
+            raise live.failure
+        if not builder.finished:
+            raise ModelError("network", message="the stream ended without saying why the reply ended")
+
+    async def _listen(self, call: UserCall[None], request: ModelRequest, watchdog: Watchdog) -> None:
+        """Take in what the model says, until it has finished or nobody waits for it any more."""
+        builder = self._builder
+        names = CallNames(self._hold.knows_call, self._hold.facts.step.number)
+        async with aclosing(self._hold.desk.model.stream(request)) as stream:  # type: ignore[type-var]
+            async for part in stream:
+                if call.abandoned:
+                    return
+                if not isinstance(part, ModelPart):
+                    problem = f"the model yielded {type(part).__name__!r} objects; it has to yield ModelPart"
+                    raise ModelError("server_error", retryable=False, message=problem)
+                if part.type == "heartbeat":
+                    continue
+                watchdog.heard()
+                known = await names.renamed(part) if part.type in _OF_CALLS else part
+                if builder.add(known):
+                    self._live.changed()
+                if builder.finished:
+                    call.give(None)  # it may take its time to close
+                    return
+
+    def _read_arguments(self, name: str, given: str | Mapping[str, Any]) -> dict[str, Any]:
+        known = arguments.parse(given) if isinstance(given, str) else dict(given)
+        tool = self._hold.desk.toolbox.tool_for(name, self._hold.facts.profile.client_tools)
+        return arguments.coerced(tool, known)
+
+    def _reply(self, request: ModelRequest) -> Reply:
+        hold, reply = self._hold, self._builder.reply()
+        finish = reply.finish
+        parts, calls = planned(reply.parts, hold.facts, hold.desk.toolbox)
+        word = str(finish.stop_reason) if finish.stop_reason is not None else None
+        reported = finish.usage.input_tokens if finish.usage is not None else None
+        limit = finish.context_limit and hold.desk.settings.compaction.strictest(finish.context_limit)
+        return Reply(
+            parts=parts,
+            calls=calls,
+            usage=finish.usage,
+            stop_reason=_STOP_REASONS.get(word or "", StopReason.end_turn),
+            provider_reason=(finish.metadata or {}).get("reason", word),
+            context_tokens=self._estimated_tokens(request) if reported is None else reported,
+            context_limit=limit,
+            estimated=reported is None,
+            origin=hold.origin and replace(hold.origin, response_id=_response_id(finish.metadata)),
+        )
+
+    def _estimated_tokens(self, request: ModelRequest) -> int:
+        """Return a rough count of the prompt's tokens: four characters make one."""
+        view = self._hold.view
+        characters = view.characters if view is not None else 0
+        return (characters + len(request.system or "")) // 4
+
+
+def _response_id(metadata: Mapping[str, Any] | None) -> str | None:
+    found = (metadata or {}).get("response_id")
+    return well_formed(found) if isinstance(found, str) else None

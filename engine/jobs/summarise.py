@@ -1,0 +1,173 @@
+"""Summaries: what the model is asked when a history is folded, in one request or, if that is too long, in pieces."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+import anyio
+
+from turnwise.engine.jobs.request import parameters_for_summaries, prepared_for, request_of
+from turnwise.engine.prompt.history import length_of, transient
+from turnwise.engine.settings import SUMMARY_PREFIX
+from turnwise.engine.worker.leased_chat import LeasedChat
+from turnwise.providers.protocol import ModelReply
+from turnwise.states.errors import CONTEXT_OVERFLOW, ModelError
+from turnwise.states.messages import FilePart, Message, Part, ReasoningPart, TextPart, ToolCallPart, ToolResultPart
+from turnwise.states.usage import Usage, reported
+
+MOST_REQUESTS: Final = 32
+"""How many requests one compaction may take."""
+_SMALLEST: Final = 200
+"""Characters; a piece that is shorter is not cut any more."""
+
+Outcome = TypeVar("Outcome")
+
+
+@dataclass(slots=True)
+class Spending:
+    """What the model calls of one compaction used."""
+
+    usage: Usage | None = None
+    """`None` while no model was called."""
+
+    def add(self, usage: Usage | None) -> None:
+        """Add a model call; one that reported nothing makes the sum partial."""
+        self.usage = reported(usage) if self.usage is None else self.usage + reported(usage)
+
+
+async def in_time(hold: LeasedChat, work: Callable[[], Awaitable[Outcome]]) -> Outcome:
+    """Return what comes of the work.
+
+    Raises:
+        ModelError: of kind `network`: it took longer than `CompactionPolicy.timeout`.
+    """
+    limit = hold.desk.settings.compaction.timeout
+    with anyio.CancelScope() as scope:
+        timer = hold.desk.clock.call_later(limit, scope.cancel)
+        try:
+            return await hold.desk.tasks.user_calls.run(work, "compaction", chat_id=hold.chat_id)
+        finally:
+            timer.cancel()
+    raise ModelError("network", message=f"no summary within {limit:g} s")
+
+
+async def summarise(hold: LeasedChat, messages: Sequence[Message], spending: Spending) -> str:
+    """Return a summary of the messages: of all at once, or, if the provider refuses that as too long, piece by piece.
+
+    Each piece is summarised together with the summary of those before it. A piece that was refused is halved, and so
+    are those that follow; a single message that is too long for a request of its own is shortened for the summary.
+
+    Raises:
+        ModelError: a request failed, or nothing fits, or the model said nothing.
+    """
+    waiting = deque(_whole_pieces(messages))
+    if not waiting:
+        raise ModelError("bad_request", message="there was nothing to fold")
+    summary, room, asked = "", None, 0
+    while waiting:
+        piece = _next_piece(waiting, room)
+        if asked == MOST_REQUESTS:
+            raise ModelError(CONTEXT_OVERFLOW, message=f"the history was not folded by {MOST_REQUESTS} requests")
+        asked += 1
+        try:
+            summary = await _ask(hold, summary, piece, spending)
+        except ModelError as refusal:
+            room = _length(piece) // 2
+            if refusal.kind != CONTEXT_OVERFLOW or room < _SMALLEST:
+                raise
+            waiting.extendleft(reversed(_whole_pieces(piece)))
+    return summary
+
+
+async def _ask(hold: LeasedChat, summary: str, messages: Sequence[Message], spending: Spending) -> str:
+    before = [transient("user", SUMMARY_PREFIX + summary, messages[0])] if summary else []
+    asked = await prepared_for(hold, "summary", [*before, *messages])
+    prompt = transient("user", hold.desk.settings.compaction.prompt, messages[-1])
+    parameters = parameters_for_summaries(hold)
+    reply = await _generate(hold, [*asked, prompt], parameters, spending)
+    if reply.calls and not reply.text.strip():
+        reply = await _generate(hold, [*asked, prompt], {**parameters, "tool_choice": "none"}, spending)
+    text = reply.text.strip()
+    if not text:
+        raise ModelError("bad_request", message="the summary was empty")
+    return text
+
+
+async def _generate(
+    hold: LeasedChat, messages: list[Message], parameters: dict[str, Any], spending: Spending
+) -> ModelReply:
+    model = hold.desk.settings.compaction.model or hold.desk.model
+    request = request_of(hold, "summary", messages, parameters)
+    usage: Usage | None = None
+    try:
+        with hold.desk.observers.model_call(model, request, trace=hold.facts.turn.trace) as call:
+            reply = await in_time(hold, lambda: model.generate(request))
+            usage = reply.usage
+            if call is not None:
+                call.reply = reply
+    finally:
+        spending.add(usage)
+    return reply
+
+
+def _whole_pieces(messages: Sequence[Message]) -> list[list[Message]]:
+    """Return the messages in pieces that can be parted: each call stays with its results."""
+    pieces: list[list[Message]] = []
+    for message in messages:
+        if message.role == "tool" and pieces:
+            pieces[-1].append(message)
+        else:
+            pieces.append([message])
+    return pieces
+
+
+def _next_piece(waiting: deque[list[Message]], room: int | None) -> list[Message]:
+    """Take as many whole pieces as have room, at least one; one that is too long by itself is shortened."""
+    piece = waiting.popleft()
+    if room is not None and _length(piece) > room:
+        return [_shortened(message, max(room // len(piece), 1)) for message in piece]
+    while waiting and (room is None or _length(piece) + _length(waiting[0]) <= room):
+        piece = [*piece, *waiting.popleft()]
+    return piece
+
+
+def _length(messages: Sequence[Message]) -> int:
+    return sum(length_of(part) for message in messages for part in message.parts)
+
+
+def _shortened(message: Message, most: int) -> Message:
+    """Return a message of about `most` characters; what the model thought, and files, are left out of it."""
+    parts = [part for part in message.parts if not isinstance(part, ReasoningPart)]
+    each = max(most // max(len(parts), 1), 1)
+    return message.model_copy(update={"parts": tuple(_short(part, each) for part in parts)})
+
+
+def _short(part: Part, most: int) -> Part:
+    if isinstance(part, FilePart):
+        return TextPart(text=f"[a file, {part.name or part.media_type}]")
+    if length_of(part) <= most:
+        return part
+    match part:
+        case TextPart():
+            return TextPart(text=_cut(part.text, most))
+        case ToolCallPart():
+            return part.model_copy(update={"arguments": {"shortened": _cut(json.dumps(part.arguments), most)}})
+        case ToolResultPart():
+            text = part.output if isinstance(part.output, str) else json.dumps(part.output)
+            return part.model_copy(update={"output": _cut(text, most), "attachments": ()})
+        case _:
+            return part
+
+
+def _cut(text: str, most: int) -> str:
+    """Return the beginning and the end of a text."""
+    half = most // 2
+    return (
+        text
+        if len(text) <= most
+        else f"{text[:half]} [{len(text) - 2 * half} characters left out] {text[-half:] if half else ''}"
+    )

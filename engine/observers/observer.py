@@ -1,0 +1,191 @@
+"""Observation: whoever watches an engine, for metrics, traces or a log of their own.
+
+An observer is told; it has no say. One that raises is logged, and the chat goes on as if it had not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from time import perf_counter
+from typing import TypeVar
+
+from turnwise.engine.prompt.history import length_of
+from turnwise.engine.user_code import guarded
+from turnwise.logger import logger
+from turnwise.providers.protocol import Model, ModelReply, ModelRequest
+from turnwise.states.calls import CallOutcome, ToolCall
+from turnwise.states.decide import Decision
+from turnwise.states.errors import FatalToolError
+
+
+@dataclass(slots=True, kw_only=True)
+class ModelCall:
+    """One call of a model. What has a default is known once it is over."""
+
+    provider: str
+    model: str
+    request: ModelRequest
+    trace: str | None = None
+    """What `turn_trace` gave for the turn, in whatever process."""
+    reply: ModelReply | None = None
+    """What came of it, even if it failed on the way."""
+    error: Exception | None = None
+    first_part_after: float | None = None
+    """Seconds until the first part of a streamed reply."""
+    seconds: float = 0.0
+
+    @property
+    def characters(self) -> int:
+        """About how many characters the prompt has, system prompt included."""
+        said = sum(length_of(part) for message in self.request.messages for part in message.parts)
+        return said + len(self.request.system or "")
+
+    @property
+    def reminders(self) -> int:
+        """How many reminders the request holds."""
+        return sum(
+            message.role == "system" and not message.position and message.text.startswith("<reminder>")
+            for message in self.request.messages
+        )
+
+    @property
+    def outcome(self) -> str:
+        """`succeeded`, `cancelled`, or the kind of the error."""
+        if self.error is not None:
+            return str(getattr(self.error, "kind", "internal"))
+        finished = self.reply is not None and self.reply.finish.stop_reason is not None
+        return "succeeded" if finished else "cancelled"
+
+
+@dataclass(slots=True, kw_only=True)
+class ToolRun:
+    """One run of a local tool. What has a default is known once it is over."""
+
+    chat_id: str
+    call: ToolCall
+    known: bool
+    """Whether there is a tool of that name: a model may invent one."""
+    trace: str | None = None
+    """What `turn_trace` gave for the turn, in whatever process."""
+    result: CallOutcome | FatalToolError | None = None
+    """How it ended; `None` if it was cancelled."""
+    error: BaseException | None = None
+    """What the tool raised."""
+    seconds: float = 0.0
+
+    @property
+    def outcome(self) -> str:
+        """`succeeded`, `failed`, `timed_out`, `cancelled`, or `fatal`."""
+        if isinstance(self.result, FatalToolError):
+            return "fatal"
+        return self.result.status.value if self.result is not None else "cancelled"
+
+
+Ended = Callable[[], object]
+
+
+class Observer:
+    """Watches an engine: override what is of interest. Called from the event loop, so be quick."""
+
+    def turn_trace(self, chat_id: str) -> str | None:  # noqa: ARG002 - for those who override it
+        """Return what to store with a turn that is about to be asked for, so that any process can go on with its trace.
+
+        It comes back with every model call and tool run of the turn, and in `decision.ended` when the turn ends.
+        """
+        return None
+
+    def transitioned(self, decision: Decision) -> None:
+        """Take in a transition that is committed; those of a chat come in order."""
+
+    def running(self, chats: int) -> None:
+        """Take in how many chats run here now."""
+
+    def model_called(self, call: ModelCall) -> Ended | None:  # noqa: ARG002 - for those who override it
+        """Take in that a model call begins; what is returned is called when it is over, in the same context."""
+        return None
+
+    def tool_started(self, run: ToolRun) -> Ended | None:  # noqa: ARG002 - as above
+        """Take in that a tool begins to run; what is returned is called when it is over, in the same context."""
+        return None
+
+
+Watched = TypeVar("Watched", ModelCall, ToolRun)
+
+
+@dataclass(frozen=True, slots=True)
+class Observers:
+    """The observers of an engine. Without any, nothing is made or measured for them."""
+
+    every: tuple[Observer, ...] = ()
+
+    def transitioned(self, decisions: Sequence[Decision]) -> None:
+        """Tell of transitions that are committed."""
+        for observer in self.every:
+            with _harmless(observer):
+                for decision in decisions:
+                    observer.transitioned(decision)
+
+    def running(self, chats: int) -> None:
+        """Tell how many chats run here now."""
+        for observer in self.every:
+            with _harmless(observer):
+                observer.running(chats)
+
+    def turn_trace(self, chat_id: str) -> str | None:
+        """Return what the first observer that traces wants to be stored with a turn."""
+        for observer in self.every:
+            with _harmless(observer):
+                trace = observer.turn_trace(chat_id)
+                if trace is not None:
+                    return trace
+        return None
+
+    def model_call(
+        self, model: Model, request: ModelRequest, *, trace: str | None
+    ) -> AbstractContextManager[ModelCall | None]:
+        """Tell of the model call made inside, which is given to note the reply in; `None` if nobody watches."""
+        if not self.every:
+            return nullcontext()
+        call = ModelCall(provider=model.provider, model=model.name, request=request, trace=trace)
+        return self._during(call, lambda observer: observer.model_called(call))
+
+    def tool_run(
+        self, chat_id: str, call: ToolCall, *, known: bool, trace: str | None
+    ) -> AbstractContextManager[ToolRun | None]:
+        """Tell of the tool run made inside, which is given to note the result in; `None` if nobody watches."""
+        if not self.every:
+            return nullcontext()
+        run = ToolRun(chat_id=chat_id, call=call, known=known, trace=trace)
+        return self._during(run, lambda observer: observer.tool_started(run))
+
+    @contextmanager
+    def _during(self, watched: Watched, tell: Callable[[Observer], Ended | None]) -> Iterator[Watched]:
+        begun: list[tuple[Observer, Ended]] = []
+        for observer in self.every:
+            with _harmless(observer):
+                ended = tell(observer)
+                if ended is not None:
+                    begun.append((observer, ended))
+        began = perf_counter()
+        try:
+            yield watched
+        except Exception as error:
+            if isinstance(watched, ModelCall):
+                watched.error = error
+            raise
+        finally:
+            watched.seconds = perf_counter() - began
+            for observer, ended in reversed(begun):
+                with _harmless(observer):
+                    ended()
+
+
+@contextmanager
+def _harmless(observer: Observer) -> Iterator[None]:
+    try:
+        with guarded():
+            yield
+    except Exception:  # noqa: BLE001 - whatever an observer raises is its own affair
+        logger.exception("observer_failed", observer=type(observer).__name__)

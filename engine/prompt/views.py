@@ -1,0 +1,113 @@
+"""Views: the history as a user, a model or an auditor sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from turnwise.engine.results import Compaction
+from turnwise.persistence.protocol import Snapshot
+from turnwise.states.effects import ERASED, RecordUsage
+from turnwise.states.messages import (
+    FilePart,
+    MarkerPart,
+    Message,
+    Part,
+    ReasoningPart,
+    SourcePart,
+    TextPart,
+    ToolCallPart,
+    ToolResultPart,
+    in_call_order,
+    without_metadata,
+)
+from turnwise.states.names import Audience, ChatState
+from turnwise.states.transcript import Transcript, fold
+from turnwise.states.usage import NO_USAGE, Usage
+
+View = Literal["user", "model", "raw"]
+
+
+def user_view(messages: Sequence[Message]) -> list[Message]:
+    """Return what a client may see: nothing meant for the model alone, no provider's metadata."""
+    seen = [without_metadata(message) for message in messages if message.audience is not Audience.model]
+    return in_call_order(seen)
+
+
+def raw_view(messages: Sequence[Message]) -> list[Message]:
+    """Return what users, models and tools really said: no row that turnwise wrote."""
+    return in_call_order([without_metadata(message) for message in messages if not message.synthetic])
+
+
+def transcript_of(snapshot: Snapshot) -> Transcript:
+    """Return what the events up to a snapshot of the chat fold to."""
+    facts = snapshot.facts
+    transcript = fold(snapshot.shown)
+    transcript.state = facts.state
+    transcript.messages = user_view(snapshot.history)
+    transcript.queue = facts.queue
+    if facts.state is ChatState.requires_action:
+        transcript.open_calls = tuple(call.shown for call in facts.open_calls)
+    transcript.stop_reason = snapshot.stop_reason
+    transcript.error = facts.last_error if facts.state is ChatState.error else None
+    transcript.last_seq = facts.last_seq
+    return transcript
+
+
+def compactions_of(history: Sequence[Message], ledger: Sequence[RecordUsage]) -> list[Compaction]:
+    """Return what the compactions in a history made, oldest first."""
+    costs: dict[int, Usage] = {}
+    for entry in ledger:
+        if entry.purpose == "summary" and entry.usage != NO_USAGE:
+            costs[entry.step] = costs[entry.step] + entry.usage if entry.step in costs else entry.usage
+    by_position = {message.position: message for message in history}
+    found: list[Compaction] = []
+    for marker in history:
+        part = marker.parts[0] if marker.parts else None
+        if not isinstance(part, MarkerPart) or part.reason != "compaction":
+            continue
+        after = [position for position in part.carried if position > marker.position] or [marker.position + 1]
+        known = [by_position[position] for position in after if position in by_position]
+        new = [without_metadata(message) for message in known if message.audience is Audience.model]
+        found.append(
+            Compaction(
+                step=marker.step,
+                at=marker.created_at,
+                summary="\n\n".join(message.text for message in new if message.text),
+                messages=new,
+                carried=sum(position < marker.position for position in part.carried),
+                usage=costs.get(marker.step),
+            )
+        )
+    return found
+
+
+def erased(message: Message) -> Message:
+    """Return the message with its payload blanked; calls and results keep their pairing."""
+    parts = tuple(blank for part in message.parts if (blank := _blank(part)) is not None)
+    return message.model_copy(update={"parts": parts or (TextPart(text=ERASED),), "erased": True})
+
+
+def without_edits(message: Message) -> Message:
+    """Return the message without the arguments that a client gave calls in the place of the model's."""
+    parts = tuple(
+        part.model_copy(update={"edited_arguments": None}) if isinstance(part, ToolResultPart) else part
+        for part in message.parts
+    )
+    return message.model_copy(update={"parts": parts, "erased": True})
+
+
+def _blank(part: Part) -> Part | None:
+    match part:
+        case TextPart():
+            return TextPart(text=ERASED)
+        case ToolCallPart():
+            return part.model_copy(update={"arguments": {}, "metadata": None})
+        case ToolResultPart():
+            return part.model_copy(
+                update={"output": ERASED, "attachments": (), "metadata": None, "edited_arguments": None}
+            )
+        case ReasoningPart() | FilePart() | SourcePart():
+            return None
+        case _:
+            return part.model_copy(update={"metadata": None})

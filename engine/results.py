@@ -1,0 +1,172 @@
+"""What callers get back: chats as they stand, receipts, and the results of turns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Generic, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict
+
+from turnwise.persistence.stored_chat import Flaw, Salvaged, unread
+from turnwise.states.calls import ToolCall
+from turnwise.states.events import ErrorInfo
+from turnwise.states.facts import Facts
+from turnwise.states.messages import Message
+from turnwise.states.names import ChatState, Purpose, StopReason
+from turnwise.states.usage import Usage
+
+Item = TypeVar("Item")
+
+MessageState = Literal["taken", "queued", "removed"]
+"""What became of a message: its turn has begun, it waits in the queue, or it was deleted or cut away by an edit."""
+
+
+class Chat(BaseModel):
+    """A chat as it stood at `version`."""
+
+    model_config = ConfigDict(frozen=True)
+
+    id: str
+    state: ChatState
+    version: int
+    history_version: int
+    """The version that last changed messages."""
+    last_seq: int
+    """The number of the last event: `events(after=last_seq)` tells what comes."""
+    turn: int
+    step: int
+    attempt: int
+    owner: str | None
+    title: str | None
+    metadata: dict[str, Any]
+    archived: bool
+    last_error: ErrorInfo | None
+    stop_reason: StopReason | None
+    """Why the last turn ended; `None` while one is under way."""
+    usage: Usage
+    open_calls: list[ToolCall]
+    queued: int
+    """Messages that wait in the queue."""
+    settled: bool
+    parent: str | None
+    created_at: datetime
+    updated_at: datetime
+    unreadable: str | None = None
+    """Why the chat cannot be read, and where in the store; `None` for a sound chat. The rest of it is what could be."""
+
+
+@dataclass(frozen=True, slots=True)
+class SendReceipt:
+    """Proof that a message was accepted."""
+
+    chat: Chat
+    message_id: str
+    queued: bool
+    """Whether it waits in the queue instead of being answered next."""
+    replayed: bool
+    seq: int
+    """The number of the last event before it was accepted: `events(after=seq)` tells all that comes of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compaction:
+    """What a compaction put in the place of what was said before."""
+
+    step: int
+    at: datetime
+    summary: str
+    """The text of what is new for the model, its messages joined."""
+    messages: list[Message]
+    """What is new for the model: by default one message of the user's role, with the summary."""
+    carried: int
+    """How many messages it went on to see as they were."""
+    usage: Usage | None
+    """What the summary cost; `None` if no model was called for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class UsageEntry:
+    """What one model call has used."""
+
+    purpose: Purpose
+    """`"step"` for an answer, `"summary"` for a compaction."""
+    turn: int
+    step: int
+    attempt: int
+    usage: Usage
+
+
+@dataclass(frozen=True, slots=True)
+class SubmissionReceipt:
+    """Proof that tool results were accepted. A replay has the first submission's `receipt_id`."""
+
+    chat: Chat
+    receipt_id: str
+    replayed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TurnResult:
+    """What came of a message: of its own turn only, whatever else was asked of the chat."""
+
+    chat: Chat
+    """The chat as it stands then: it may work on the next message already."""
+    text: str
+    """The text of the last answer; empty if there is none."""
+    stop_reason: StopReason | None
+    """Why the turn ended; `None` if it did not: see `message_state` and `open_calls`."""
+    usage: Usage
+    """What the turn used."""
+    messages: list[Message]
+    """What the turn added to the history, the message first."""
+    open_calls: list[ToolCall]
+    """The turn waits for the client to answer these."""
+    message_state: MessageState = "taken"
+    """"queued": it waits, and so does the chat: behind the client calls `chat.open_calls`, an interrupt or an error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[Item]):
+    """A part of a long list. `next` goes into `after` to get the following part; `None` ends it."""
+
+    items: Sequence[Item]
+    next: str | None
+
+
+def listed_chat(found: Facts | Salvaged) -> Chat:
+    """Return the public view of a chat, or of what could be read of it."""
+    return chat_of(found) if isinstance(found, Facts) else chat_of(found.facts, found.flaws)
+
+
+def chat_of(facts: Facts, flaws: Sequence[Flaw] = ()) -> Chat:
+    """Return the public view of a chat, or of what could be read of one that has flaws."""
+    if facts.stored_state is not None and not flaws:
+        flaws = (Flaw("chats.state", f"{facts.stored_state!a:.60} is none of the table's states"),)
+    unreadable = unread(flaws) if flaws else None
+    profile = facts.profile
+    return Chat.model_construct(
+        id=facts.chat_id,
+        state=facts.state,
+        version=facts.version,
+        history_version=facts.history_version,
+        last_seq=facts.last_seq,
+        turn=facts.turn.number,
+        step=facts.step.number,
+        attempt=facts.step.attempt,
+        owner=profile.owner,
+        title=profile.title,
+        metadata=dict(profile.metadata),
+        archived=facts.archived,
+        last_error=facts.last_error or unreadable,
+        stop_reason=facts.stop_reason,
+        usage=facts.usage,
+        open_calls=[] if unreadable else [call.shown for call in facts.open_calls],
+        queued=len(facts.queue),
+        settled=facts.settled,
+        parent=profile.parent,
+        created_at=profile.created_at,
+        updated_at=facts.updated_at or profile.created_at,
+        unreadable=unreadable.message if unreadable else None,
+    )

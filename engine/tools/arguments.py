@@ -1,0 +1,130 @@
+"""Arguments of tool calls: repaired, coerced, checked, and bad ones described without repeating them."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any, Final
+
+import pydantic
+
+from turnwise.engine.tools.declare import Tool
+from turnwise.engine.tools.schemas import meant, place, problems_with
+from turnwise.logger import logger
+from turnwise.providers.reply_builder import ARGUMENT_TEXT
+from turnwise.states.calls import ClientTool
+
+_LONG: Final = 40
+_MOST: Final = 20
+
+
+class BadArguments(Exception):
+    """The arguments don't fit the tool's schema. The text is for the model: it names, but never quotes, values."""
+
+
+def parse(text: str) -> dict[str, Any]:
+    """Return the JSON object that `text` was meant to be; hopeless text stands under `ARGUMENT_TEXT`."""
+    if not text.strip():
+        return {}
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        value = _repaired(text) if text.lstrip().startswith("{") else None
+        if isinstance(value, dict):
+            logger.info("arguments_repaired", length=len(text), keys=len(value))
+    return value if isinstance(value, dict) else {ARGUMENT_TEXT: text}
+
+
+def coerced(tool: Tool | ClientTool | None, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments as the tool's schema means them, at every depth: "30" is 30 where a number is wanted.
+
+    The history, the events and the tool see the same values. Arguments that cannot be coerced come back as they are;
+    `checked` will say what is wrong with them.
+    """
+    known: dict[str, Any] = _finite(dict(arguments))
+    if tool is None or ARGUMENT_TEXT in known:
+        return known
+    if not isinstance(tool, Tool) or tool.signature is None:
+        return dict(meant(known, _schema_of(tool)))
+    for attempt in (known, meant(known, tool.schema)):
+        try:
+            spelled: dict[str, Any] = _finite(tool.signature.spelled(attempt))
+        except Exception:  # noqa: BLE001, S112 - what a type's own code raises, too, is for `checked` to tell
+            continue
+        return spelled
+    return known
+
+
+def check(tool: Tool | ClientTool, arguments: Mapping[str, Any]) -> None:
+    """Check that the arguments fit the tool.
+
+    Raises:
+        BadArguments: they don't; the text tells the model what to mend.
+    """
+    checked(tool, arguments)
+
+
+def checked(tool: Tool | ClientTool, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments to call the tool with.
+
+    Raises:
+        BadArguments: they don't fit; the text tells the model what to mend.
+    """
+    if ARGUMENT_TEXT in arguments:
+        raise BadArguments(
+            f"The arguments of {tool.name} are no JSON object ({len(str(arguments[ARGUMENT_TEXT]))} characters)."
+        )
+    if isinstance(tool, Tool) and tool.signature is not None:
+        try:
+            return tool.signature.read(arguments)
+        except pydantic.ValidationError as error:
+            problems = [
+                f"{place(known['loc'])}: {known['msg']}"
+                for known in error.errors(include_input=False, include_url=False, include_context=False)
+            ]
+        except Exception as error:  # noqa: BLE001 - a type may check itself by code of its own
+            problems = [f"they cannot be checked ({type(error).__name__})"]
+    else:
+        problems = problems_with(arguments, _schema_of(tool))
+        if not problems:
+            return dict(arguments)
+    told = "; ".join(problem[:300] for problem in problems[:_MOST])
+    raise BadArguments(f"Invalid arguments for {tool.name}: {told}. Received fields: {_fields(arguments)}.")
+
+
+def _schema_of(tool: Tool | ClientTool) -> Mapping[str, Any]:
+    return tool.input_schema if isinstance(tool, ClientTool) else tool.schema
+
+
+def _repaired(text: str) -> Any:
+    from json_repair import repair_json  # noqa: PLC0415 - takes long to import, and few replies need it
+
+    try:
+        return repair_json(text, return_objects=True)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _finite(value: Any) -> Any:
+    """Return a value with text in the place of NaN and the infinities, which JSON has not."""
+    match value:
+        case float() if not math.isfinite(value):
+            return str(value)
+        case dict():
+            return {name: _finite(kept) for name, kept in value.items()}
+        case list() | tuple():
+            return [_finite(kept) for kept in value]
+    return value
+
+
+def _fields(arguments: Mapping[str, Any]) -> str:
+    told = [f"{str(name)[:_LONG]} ({_measure(value)})" for name, value in list(arguments.items())[:_MOST]]
+    more = [f"and {len(arguments) - _MOST} more"] if len(arguments) > _MOST else []
+    return ", ".join([*told, *more]) or "none"
+
+
+def _measure(value: Any) -> str:
+    if isinstance(value, str) and len(value) > _LONG:
+        return f"text of {len(value)} characters"
+    return type(value).__name__

@@ -1,0 +1,207 @@
+"""Tools: functions the model may call and turnwise runs."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal, overload
+
+from pydantic import JsonValue
+
+from turnwise.engine.tools.schemas import check_name, check_schema
+from turnwise.engine.tools.signatures import Signature, context_parameter, function_under, signature_of
+from turnwise.providers.protocol import ToolSpec
+from turnwise.states.checked import checked
+from turnwise.states.errors import SettingsError
+from turnwise.states.messages import FilePart
+from turnwise.states.names import Crash
+from turnwise.states.shapes import LATER
+
+
+@checked
+@dataclass(frozen=True, slots=True)
+class ToolOutput:
+    """What a tool returns when it has more to give than a value."""
+
+    output: Annotated[JsonValue, LATER]
+    attachments: tuple[FilePart, ...] = ()
+
+
+@dataclass(slots=True)
+class ToolContext:
+    """What a tool may know about its call. A tool asks for it by a parameter annotated with this class."""
+
+    chat_id: str
+    call_id: str
+    step: int
+    attempt: int
+    idempotency_key: str
+    """The same for every run of this call, before and after a crash."""
+    report: Callable[[JsonValue], None]
+    """Shows progress to subscribers."""
+    cancelled: bool = False
+    """Turns true when the call is interrupted: for tools that run in a thread and have to look."""
+
+
+Reconcile = Callable[[ToolContext], Awaitable[JsonValue | ToolOutput | None]]
+"""Asked after a crash what became of a call, before its crash policy is; `None` means that it cannot tell."""
+
+
+@checked
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tool:
+    """A local tool, as declared."""
+
+    name: str
+    description: str
+    schema: Mapping[str, Any]
+    run: Callable[..., Any]
+    """Called with the arguments by name; async, or blocking and then run in a thread."""
+    signature: Signature | None = None
+    """Coerces and checks the arguments; `None` for a tool declared by JSON schema."""
+    context_parameter: str | None = None
+    parallel_safe: bool = False
+    timeout: float | None = None
+    """Seconds; `None` takes `Settings.tool_timeout`."""
+    crash: Crash = "at_most_once"
+    stop_after: bool = False
+    policy: Literal["auto", "ask"] = "auto"
+    reconcile: Reconcile | None = None
+    spec: ToolSpec = field(init=False)
+    """The tool as the model sees it."""
+    is_async: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        check_name(f"tool {self.name!r}", self.name)
+        object.__setattr__(self, "spec", ToolSpec(self.name, self.description, self.schema))
+        object.__setattr__(self, "is_async", inspect.iscoroutinefunction(function_under(self.run)))
+
+
+ToolFunction = Callable[..., Any]
+
+
+@overload
+def tool(function: ToolFunction, /) -> Tool: ...
+@overload
+def tool(
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    schema: Mapping[str, Any] | None = None,
+    parallel_safe: bool = False,
+    timeout: float | None = None,
+    crash: Crash = "at_most_once",
+    stop_after: bool = False,
+    policy: Literal["auto", "ask"] = "auto",
+    reconcile: Reconcile | None = None,
+) -> Callable[[ToolFunction], Tool]: ...
+@checked
+def tool(  # noqa: PLR0913 - what a tool declares, all keyword-only
+    function: ToolFunction | None = None,
+    /,
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    schema: Mapping[str, Any] | None = None,
+    parallel_safe: bool = False,
+    timeout: float | None = None,
+    crash: Crash = "at_most_once",
+    stop_after: bool = False,
+    policy: Literal["auto", "ask"] = "auto",
+    reconcile: Reconcile | None = None,
+) -> Tool | Callable[[ToolFunction], Tool]:
+    """Make a function a tool. Its type hints are the input schema, its docstring describes it and its parameters.
+
+    Args:
+        function: async, or blocking (it then runs in a thread): a function, a method, a `functools.partial` (what it
+            has filled in is not the model's) or an object with `__call__`.
+        name: the function's name by default; 1 to 64 letters, digits, _ and -.
+        description: the first paragraph of the docstring by default.
+        schema: JSON schema of the arguments, instead of the type hints.
+        parallel_safe: whether calls may run beside each other; a batch does only if all of its calls are.
+        timeout: seconds; `Settings.tool_timeout` by default.
+        crash: what a crash during a call means.
+        stop_after: whether the turn ends when a call succeeds.
+        policy: `ask` wants the client's approval before each call.
+        reconcile: asked after a crash what became of a call.
+
+    Raises:
+        SettingsError: a parameter has no type hint that makes a schema and no schema is given, or nothing describes
+            the tool, or it is something that cannot be called for one result.
+    """
+
+    def declare(function: ToolFunction) -> Tool:
+        known_as = name if name is not None else _name_of(function)
+        _check_callable(function, known_as)
+        context = context_parameter(function, known_as, ToolContext)
+        signature = signature_of(function, known_as, without=context) if schema is None else None
+        described = description or _summary(function)
+        if not described:
+            raise SettingsError(f"tool {known_as!r}", "needs a docstring or a description: the model chooses by it")
+        if timeout is not None and not timeout > 0:
+            raise SettingsError(f"tool {known_as!r}", f"timeout must be above 0 seconds; it was {timeout}")
+        return Tool(
+            name=known_as,
+            description=described,
+            schema=signature.schema if signature is not None else schema or {},
+            run=function,
+            signature=signature,
+            context_parameter=context,
+            parallel_safe=parallel_safe,
+            timeout=timeout,
+            crash=crash,
+            stop_after=stop_after,
+            policy=policy,
+            reconcile=reconcile,
+        )
+
+    return declare if function is None else declare(function)
+
+
+def tools_by_name(tools: Sequence[Tool | ToolFunction]) -> dict[str, Tool]:
+    """Return the tools by name; a bare function is declared with the defaults.
+
+    Raises:
+        SettingsError: two tools share a name, one cannot be declared, or one has no object schema.
+    """
+    by_name: dict[str, Tool] = {}
+    for given in tools:
+        declared = given if isinstance(given, Tool) else tool(given)
+        if declared.name in by_name:
+            raise SettingsError("tools", f"two tools are named {declared.name!r}; names must be unique")
+        if declared.signature is None:
+            check_schema(f"tool {declared.name!r}", declared.schema)
+        by_name[declared.name] = declared
+    return by_name
+
+
+def _name_of(function: ToolFunction) -> str:
+    under = function.func if isinstance(function, functools.partial) else function
+    return str(getattr(under, "__name__", type(under).__name__))
+
+
+def _check_callable(function: object, name: str) -> None:
+    """Check that calling it gives one result.
+
+    Raises:
+        SettingsError: it cannot be called, is a class, or yields.
+    """
+    whose = f"tool {name!r}"
+    if not callable(function):
+        raise SettingsError("tools", f"{function!r:.100} is no function and no tool")
+    if isinstance(function, type):
+        raise SettingsError(whose, "is a class; give a function, or an object of the class that has __call__")
+    under = function_under(function)
+    if inspect.isgeneratorfunction(under) or inspect.isasyncgenfunction(under):
+        raise SettingsError(
+            whose, "yields; a tool returns one result, and shows what comes before it with ToolContext.report"
+        )
+
+
+def _summary(function: ToolFunction) -> str:
+    doc = function_under(function).__doc__
+    if doc is None and not inspect.isroutine(function):
+        doc = type(function).__doc__
+    return " ".join(inspect.cleandoc(doc or "").split("\n\n")[0].split())

@@ -1,0 +1,272 @@
+"""The toolbox: the tools of an engine, as the model sees them and as they run."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pydantic_core
+from pydantic import JsonValue
+
+from turnwise.engine.settings import Settings
+from turnwise.engine.tools.arguments import BadArguments, check, checked
+from turnwise.engine.tools.declare import Tool, ToolContext, ToolOutput
+from turnwise.engine.tools.errors import told_of
+from turnwise.engine.user_code import UserCodeError, guarded, in_thread, was_cancelled
+from turnwise.logger import logger
+from turnwise.providers.protocol import ToolSpec
+from turnwise.states.calls import CallOutcome, ClientTool, ToolCall
+from turnwise.states.digests import as_json
+from turnwise.states.errors import FatalToolError, InvalidContent, SettingsError
+from turnwise.states.facts import Facts
+from turnwise.states.messages import FilePart, ToolCallPart
+from turnwise.states.names import CallStatus, Executor, Stage
+from turnwise.states.unicode import well_formed
+from turnwise.states.writes.calls import UNKNOWN_TEXT
+
+CLIENT_PREFIX: Final = "client:"
+"""Before the name of a client's tool among the active ones."""
+
+_LONGEST_NAME: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Toolbox:
+    """Local tools by name, and the rules by which they run.
+
+    Raises:
+        SettingsError: the settings name an active tool that there is not.
+    """
+
+    tools: Mapping[str, Tool]
+    settings: Settings
+
+    def __post_init__(self) -> None:
+        for name in self.settings.active_tools or ():
+            if name not in self.tools and not name.startswith(CLIENT_PREFIX):
+                known = ", ".join(sorted(self.tools)) or "none"
+                raise SettingsError(
+                    "active_tools",
+                    f"there is no tool named {name!r}; tools: {known}; a client's tool NAME is called "
+                    f"{CLIENT_PREFIX}NAME here",
+                )
+
+    def offered(self, client_tools: Sequence[ClientTool]) -> tuple[ToolSpec, ...]:
+        """Return the tools to offer to the model: local ones, then the client's; each as a copy.
+
+        Where both have a name, the chat's own declaration counts: the client declared it first, and expects the call.
+        """
+        declared = {tool.name: tool for tool in client_tools if self._is_active(tool)}
+        specs = [tool.spec for tool in self.tools.values() if self._is_active(tool) and tool.name not in declared]
+        specs += [ToolSpec(tool.name, tool.description, tool.input_schema) for tool in declared.values()]
+        return tuple(_copied(spec) for spec in specs)
+
+    def tool_for(self, name: str, client_tools: Sequence[ClientTool]) -> Tool | ClientTool | None:
+        """Return the tool of that name that is offered in a chat; `None` if none is."""
+        declared = next((tool for tool in client_tools if tool.name == name), None)
+        found = declared if declared is not None and self._is_active(declared) else self.tools.get(name)
+        return found if found is not None and self._is_active(found) else None
+
+    def planned(self, part: ToolCallPart, facts: Facts, index: int) -> ToolCall:
+        """Return the record of a local or client call, as it is stored before the call starts.
+
+        What nobody may run is decided here, once, whoever goes on: the call of a tool that is not offered is refused,
+        and so is a call that the client would be asked for with arguments that do not fit.
+        """
+        client_tools = facts.profile.client_tools
+        tool = self.tool_for(part.name, client_tools)
+        local = tool if isinstance(tool, Tool) else None
+        asks = local is not None and local.policy == "ask"
+        refusal = self._refusal(part, tool, client_tools)
+        for_client = refusal is None and (asks or isinstance(tool, ClientTool))
+        return ToolCall(
+            call_id=part.call_id,
+            name=part.name,
+            arguments=part.arguments,
+            executor=Executor.client if for_client else Executor.local,
+            approval="asked" if asks and refusal is None else "not_needed",
+            index=index,
+            step=facts.step.number,
+            crash="at_least_once" if refusal is not None else local.crash if local is not None else "at_most_once",
+            stop_after=local is not None and local.stop_after,
+            refusal=refusal,
+            reconciles=refusal is None and local is not None and local.reconcile is not None,
+            within=tool.deadline if isinstance(tool, ClientTool) else None,
+        )
+
+    def _refusal(
+        self, part: ToolCallPart, tool: Tool | ClientTool | None, client_tools: Sequence[ClientTool]
+    ) -> str | None:
+        if tool is None:
+            return self._unknown(part.name, client_tools)
+        if isinstance(tool, Tool) and tool.policy == "auto":
+            return None  # it is checked as it runs
+        try:
+            check(tool, part.arguments)
+        except BadArguments as error:
+            return str(error)
+        return None
+
+    def _unknown(self, name: str, client_tools: Sequence[ClientTool] = ()) -> str:
+        every: list[Tool | ClientTool] = [*self.tools.values(), *client_tools]
+        known = ", ".join(sorted({tool.name for tool in every if self._is_active(tool)})) or "none"
+        return f"There is no tool named {name[:_LONGEST_NAME]!r}. Tools: {known}."
+
+    def _is_active(self, tool: Tool | ClientTool) -> bool:
+        active = self.settings.active_tools
+        return active is None or (CLIENT_PREFIX if isinstance(tool, ClientTool) else "") + tool.name in active
+
+    def first_calls(self, facts: Facts) -> tuple[ToolCall, ...]:
+        """Return the calls to start as soon as the chat executes tools: one, or a batch that may run in parallel.
+
+        A call that a crash cut off is none of them: its tool is asked first what became of it.
+        """
+        if facts.step.stage is not Stage.acting:
+            return ()
+        local = [call for call in facts.calls if call.is_local]
+        first = [call for call in local if call.open][: self.width(local)]
+        return tuple(call for call in first if call.status is CallStatus.planned)
+
+    def width(self, calls: Sequence[ToolCall]) -> int:
+        """Return how many calls of a batch may run at once: several only if every call is safe."""
+        if self.settings.tools_parallel == "all" or all(self._is_safe(call) for call in calls):
+            return self.settings.parallel_cap
+        return 1
+
+    def timeout(self, call: ToolCall) -> float | None:
+        """Return the seconds a call may take."""
+        tool = self.tools.get(call.name)
+        return tool.timeout if tool is not None and tool.timeout is not None else self.settings.tool_timeout
+
+    async def run(self, call: ToolCall, context: ToolContext) -> CallOutcome:
+        """Run a call and return what the model will see: whatever goes wrong is a result, too.
+
+        Raises:
+            FatalToolError: the tool wants the chat to end in `error`.
+        """
+        tool = self.tools.get(call.name)
+        if call.refusal is not None:
+            return failed(call, call.refusal)
+        if tool is None or not self._is_active(tool):
+            return failed(call, self._unknown(call.name))
+        if tool.policy == "ask" and call.approval != "granted":
+            return failed(
+                call, f"Not run: {call.name} needs the user's approval, and was not asked for. Call it again."
+            )
+        try:
+            with guarded():
+                arguments = checked(tool, call.arguments)
+                if tool.context_parameter is not None:
+                    arguments[tool.context_parameter] = context
+                return self._succeeded(call, await _invoke(tool, arguments, context))
+        except BadArguments as error:
+            return failed(call, str(error))
+        except FatalToolError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever a tool raises is a result that the model sees
+            return self.failure(call, error)
+
+    def failure(self, call: ToolCall, error: BaseException) -> CallOutcome:
+        """Return what the model will see of an error that a tool raised; the log has its traceback."""
+        error = error.raised if isinstance(error, UserCodeError) else error
+        if not (isinstance(error, asyncio.CancelledError) and was_cancelled()):
+            logger.exception("tool_failed", error=error, tool=call.name, call_id=call.call_id)
+        told = told_of(error, self.settings.describe_error)
+        return dataclasses.replace(failed(call, told), error=error)
+
+    async def after_crash(self, call: ToolCall, context: ToolContext) -> CallOutcome | None:
+        """Return what became of a started call whose process is gone; `None` if it has to run again.
+
+        The tool is asked first. Where it cannot tell, or fails at that, what a crash of the call means decides.
+        """
+        found = await self._reconciled(call, context)
+        return self.undecided(call) if found is None else found
+
+    def undecided(self, call: ToolCall) -> CallOutcome | None:
+        """Return what a crash of the call means where nobody can tell what became of it; `None` if it runs again."""
+        return None if call.crash == "at_least_once" else failed(call, UNKNOWN_TEXT, CallStatus.unknown)
+
+    async def _reconciled(self, call: ToolCall, context: ToolContext) -> CallOutcome | None:
+        tool = self.tools.get(call.name)
+        if tool is None or tool.reconcile is None or call.refusal is not None:
+            return None
+        try:
+            with guarded():
+                found: Any = tool.reconcile(context)
+                found = await found if inspect.isawaitable(found) else found
+                outcome = None if found is None else self._succeeded(call, found)
+        except Exception as error:  # noqa: BLE001 - as in `run`
+            logger.exception("reconcile_failed", error=error, tool=call.name, call_id=call.call_id)
+            return None
+        return outcome if outcome is not None and not outcome.is_error else None
+
+    def _is_safe(self, call: ToolCall) -> bool:
+        tool = self.tools.get(call.name)
+        return call.refusal is not None or (tool is not None and tool.parallel_safe)
+
+    def _succeeded(self, call: ToolCall, returned: Any) -> CallOutcome:
+        given = returned if isinstance(returned, ToolOutput) else ToolOutput(returned)
+        try:
+            output = as_json(given.output)
+        except InvalidContent as error:
+            return failed(call, f"What the tool returned cannot be kept: {error.problem}.")
+        attachments, note = _small_enough(given.attachments, self.settings.attachment_limit_bytes)
+        return CallOutcome(
+            call_id=call.call_id,
+            status=CallStatus.succeeded,
+            output=_noted(output, note),
+            is_error=False,
+            attachments=attachments,
+        )
+
+
+def failed(call: ToolCall, text: str, status: CallStatus = CallStatus.failed) -> CallOutcome:
+    """Return the outcome of a call that went wrong, told to the model in `text`."""
+    return CallOutcome(call_id=call.call_id, status=status, output=well_formed(text), is_error=True)
+
+
+def idempotency_key(chat_id: str, call: ToolCall) -> str:
+    """Return the key under which every run of a call acts: the same before and after a crash."""
+    return f"{chat_id}:{call.call_id}"
+
+
+def _copied(spec: ToolSpec) -> ToolSpec:
+    return ToolSpec(spec.name, spec.description, pydantic_core.from_json(pydantic_core.to_json(spec.schema)))
+
+
+async def _invoke(tool: Tool, arguments: Mapping[str, Any], context: ToolContext) -> Any:
+    def begin() -> Any:
+        if context.cancelled:  # it waited for a thread, and was given up meanwhile
+            raise RuntimeError("given up before it began")
+        return tool.run(**arguments)
+
+    if tool.is_async:
+        return await tool.run(**arguments)
+    returned = await in_thread(begin)
+    return await returned if inspect.isawaitable(returned) else returned
+
+
+def _small_enough(files: Sequence[FilePart], limit: int) -> tuple[tuple[FilePart, ...], str]:
+    """Return the files that fit into the limit together, and a note about those that do not."""
+    kept: list[FilePart] = []
+    left_out: list[str] = []
+    room = limit
+    for file in files:
+        size = len(file.data or "")
+        if size <= room:
+            kept.append(file)
+            room -= size
+        else:
+            left_out.append(f"{file.name or file.media_type} ({size} bytes)")
+    return tuple(kept), f"[left out, over the limit of {limit} bytes: {', '.join(left_out)}]" if left_out else ""
+
+
+def _noted(output: JsonValue, note: str) -> JsonValue:
+    if not note:
+        return output
+    said = output if isinstance(output, str) else pydantic_core.to_json(output).decode()
+    return f"{said}\n{note}"

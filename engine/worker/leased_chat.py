@@ -1,0 +1,287 @@
+"""A hold: what a worker has in hand while it holds a chat. Loaded once per lease, kept current by the holder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+import anyio.lowlevel
+
+from turnwise.engine.apply import Applier, Chain, Script
+from turnwise.engine.clock import SteadyClock, sleep
+from turnwise.engine.observers.observer import Observers
+from turnwise.engine.prompt.context import View
+from turnwise.engine.prompt.hooks import Hooks
+from turnwise.engine.settings import Settings
+from turnwise.engine.tasks import Tasks
+from turnwise.engine.tools.toolbox import Toolbox
+from turnwise.persistence.protocol import ChatStore, Committed
+from turnwise.providers.protocol import Model
+from turnwise.providers.reply_builder import ReplyBuilder
+from turnwise.states.arguments import Origin
+from turnwise.states.decide import job_of
+from turnwise.states.effects import PutCall
+from turnwise.states.errors import IllegalTransition, StaleLease
+from turnwise.states.events import Event, PartEvent
+from turnwise.states.facts import Facts
+from turnwise.states.messages import Message
+from turnwise.states.names import Audience, ChatState, Job, Trigger
+from turnwise.states.triggers import AttemptStarted, CallStarted, Claimed
+
+A_MOMENT = 0.02
+"""Seconds for which what a commit found is believed when a tool is to start."""
+
+
+class ChatMoved(Exception):
+    """Someone else moved the chat: what the job wanted to do is not what the chat needs any more."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Runtime:
+    """What every job of an engine works with."""
+
+    applier: Applier
+    model: Model
+    toolbox: Toolbox
+    settings: Settings
+    clock: SteadyClock
+    worker_id: str
+    tasks: Tasks
+    """Where work runs that must not hold a job up: the storing of parts, whatever others wrote."""
+    hooks: Hooks
+    warned_of: set[tuple[str, str]] = field(default_factory=set)
+    """Providers and models of which was told that nobody knows their context window."""
+    stopping: bool = False
+    """Whether the worker is about to stop, and takes on nothing more."""
+
+    @property
+    def store(self) -> ChatStore:
+        """The store."""
+        return self.applier.store
+
+    @property
+    def actor(self) -> str:
+        """The worker, as the audit log names it."""
+        return f"worker:{self.worker_id}"
+
+    @property
+    def observers(self) -> Observers:
+        """Who watches."""
+        return self.applier.observers
+
+    def begin(self, chain: Chain, *, claims: bool) -> None:
+        """Fire what is known to come next, so that it shares the commit.
+
+        A chat that waits for a worker is claimed if `claims`; the first trigger of the job is fired.
+        """
+        while claims and not self.stopping and chain.facts.state is ChatState.pending:
+            chain.fire(Claimed(worker=self.worker_id), actor=self.actor)
+        facts = chain.facts
+        if facts.lease is None or facts.lease.worker != self.worker_id or not chain.entered:
+            return
+        token = facts.lease.token
+        if facts.state in (ChatState.streaming, ChatState.compacting) and facts.step.retry_at is None:
+            chain.fire(AttemptStarted(token=token), actor=self.actor)
+        elif facts.state is ChatState.executing_tools:
+            for call in self.toolbox.first_calls(facts):
+                chain.fire(CallStarted(token=token, call_id=call.call_id), actor=self.actor)
+
+
+@dataclass(slots=True)
+class LeasedChat:
+    """One chat in the hands of one worker, under one lease."""
+
+    desk: Runtime
+    facts: Facts
+    token: int
+    job: Job | None = None
+    """The job that runs. It changes the chat only while the chat is where this job belongs."""
+    begun_attempt: tuple[int, int] | None = None
+    """Step and attempt that this holder started."""
+    heard: ReplyBuilder | None = None
+    """What came of the attempt that this holder started last."""
+    origin: Origin | None = None
+    """Which model was asked for that attempt, and with what."""
+    begun_calls: set[str] = field(default_factory=set)
+    """Calls that this holder started."""
+    view: View | None = None
+    """What the model sees, if it is in hand."""
+    decided: Facts | None = None
+    """Where this holder itself has last decided to bring the chat."""
+    _inherited: frozenset[str] | None = None
+    _asked: float = 0.0
+    """When the last commit was asked for, by the machine's monotonic clock."""
+    _told_at: datetime | None = None
+    """The database's time of the last commit."""
+    _told_after: float = 0.0
+    """When it was, by the monotonic clock."""
+    _before_boundary: tuple[View, list[Message]] | None = None
+    """What of the turn stands before the view's boundary, read once for a view."""
+
+    @property
+    def chat_id(self) -> str:
+        """The chat."""
+        return self.facts.chat_id
+
+    @property
+    def lost(self) -> bool:
+        """Whether the lease is gone."""
+        return self.facts.lease is None or self.facts.lease.token != self.token
+
+    async def current_view(self) -> View:
+        """Return what the model sees, read from the store only when it is not in hand.
+
+        Raises:
+            ChatMoved: the chat is not any more what this holder knows of it.
+        """
+        if self.view is None or self.view.history_version != self.facts.history_version:
+            version = self.facts.history_version
+            view = View(await self.desk.store.prompt(self.chat_id), version)
+            await self._check_lease(version)
+            self.view = view
+        return self.view
+
+    async def _check_lease(self, history_version: int) -> None:
+        """Make sure that what was read is of the step in hand: a worker that was frozen may have lost the chat.
+
+        Raises:
+            ChatMoved: the chat is somebody else's, or its messages have changed.
+        """
+        facts = await self.desk.store.facts(self.chat_id)
+        if facts.lease is None or facts.lease.token != self.token or facts.history_version != history_version:
+            self.observe(facts)
+            raise ChatMoved
+
+    async def messages_of_turn(self) -> list[Message]:
+        """Return what was said in the turn under way, and is not cut, a part that was folded too."""
+        turn, boundary, view = self.facts.turn, self.facts.history.boundary, await self.current_view()
+        if self._before_boundary is None or self._before_boundary[0] is not view:
+            folded = boundary > turn.after
+            history = await self.desk.store.history(self.chat_id, after=turn.after) if folded else []
+            self._before_boundary = view, [message for message in history if message.position < boundary]
+        later = (
+            message
+            for message in view.messages
+            if message.position > boundary and message.audience is Audience.everyone
+        )
+        return [message for message in (*self._before_boundary[1], *later) if message.turn == turn.number]
+
+    async def wait_for_retry(self) -> None:
+        """Wait until the next attempt may start."""
+        step = self.facts.step
+        if step.retry_at is not None and self._told_at is not None:
+            # Both by the database's clock, which may step meanwhile, or have stepped before this worker took over.
+            left = min((step.retry_at - self._told_at).total_seconds(), step.retry_delay)
+            await sleep(self.desk.clock, left - (self.desk.clock.monotonic() - self._told_after))
+
+    async def knows_call(self, call_id: str) -> bool:
+        """Return whether the chat has ever had a call of that id."""
+        if (await self.current_view()).has_call(call_id):
+            return True
+        history = self.facts.history
+        everything_is_in_view = history.foldable == history.length
+        if everything_is_in_view:
+            return False
+        return call_id in await self._inherited_calls() or bool(await self.desk.store.calls(self.chat_id, [call_id]))
+
+    async def _inherited_calls(self) -> frozenset[str]:
+        """Return the ids of the calls that a fork has taken over: they are in its history, and were never its own."""
+        if self._inherited is None:
+            is_fork = self.facts.profile.forked_from is not None
+            history = await self.desk.store.history(self.chat_id) if is_fork else []
+            self._inherited = frozenset(call.call_id for message in history for call in message.calls)
+        return self._inherited
+
+    async def fire(self, script: Script, *, shown: Sequence[PartEvent] = ()) -> Facts:
+        """Run `script`, and what is known to follow, in one transaction under this lease.
+
+        What others committed meanwhile has cancelled the job: it then goes no further than this.
+
+        Raises:
+            ChatMoved: the chat is not any more where the job believed it to be. Nothing was written.
+        """
+        known = self.facts
+        self._asked = self.desk.clock.monotonic()
+
+        def whole(chain: Chain) -> None:
+            if job_of(chain.facts) is self.job:
+                script(chain)
+                self.desk.begin(chain, claims=True)
+                self.decided = chain.facts
+
+        try:
+            committed = await self.desk.applier.change(self.chat_id, whole, actor=self.desk.actor, shown=shown)
+        except (StaleLease, IllegalTransition) as error:
+            await anyio.lowlevel.checkpoint_if_cancelled()
+            self.facts = await self.desk.store.facts(self.chat_id)
+            if self.facts.version == known.version:
+                raise
+            raise ChatMoved from error
+        if not committed.decisions:
+            self.observe(committed.before)
+            raise ChatMoved
+        if self.view is not None and self.view.history_version != committed.before.history_version:
+            self.view = None  # someone else has changed messages meanwhile
+        self.take(committed)
+        await anyio.lowlevel.checkpoint_if_cancelled()
+        return self.facts
+
+    async def assert_tools_may_start(self) -> None:
+        """Make sure that the chat still executes tools here: looked up, unless the last commit was a moment ago.
+
+        An interrupt that another process commits after this look is not seen: that is the moment that remains.
+
+        Raises:
+            ChatMoved: it does not.
+        """
+        if self.desk.clock.monotonic() - self._asked >= A_MOMENT:
+            try:
+                await self.desk.store.journal(self.chat_id, self.token, ChatState.executing_tools, ())
+            except StaleLease:
+                facts = await self.desk.store.facts(self.chat_id)
+                self.desk.applier.hub.tell(facts)
+                self.observe(facts)
+                raise ChatMoved from None
+        if self.lost or self.facts.state is not ChatState.executing_tools:
+            raise ChatMoved
+
+    async def show(self, state: ChatState, events: Sequence[Event]) -> None:
+        """Store events of the running job, then show them.
+
+        Raises:
+            ChatMoved: the job is over, or the lease is lost. Nothing was shown.
+        """
+        try:
+            stored = await self.desk.store.journal(self.chat_id, self.token, state, events)
+        except StaleLease as error:
+            self.facts = await self.desk.store.facts(self.chat_id)
+            raise ChatMoved from error
+        self.desk.applier.hub.show(self.chat_id, stored)
+
+    def take(self, committed: Committed) -> None:
+        """Take in what this holder committed."""
+        self.observe(committed.facts)
+        self._told_at, self._told_after = committed.at, self.desk.clock.monotonic()
+        for decision in committed.decisions:
+            after = decision.facts
+            if after.lease is not None and after.lease.worker == self.desk.worker_id:
+                self.token = after.lease.token
+            if decision.trigger is Trigger.attempt_started:
+                self.begun_attempt, self.heard = (after.step.number, after.step.attempt), None
+                self.origin = None
+            for write in decision.writes:
+                if isinstance(write, PutCall) and decision.trigger is Trigger.call_started:
+                    self.begun_calls.add(write.call.call_id)
+                elif self.view is not None:
+                    self.view = self.view.after(write, after.history_version)
+
+    def observe(self, facts: Facts) -> None:
+        """Take in what someone committed."""
+        if facts.version >= self.facts.version:
+            self.facts = facts
+
+    @property
+    def attempt_is_begun(self) -> bool:
+        """Whether this holder has started the current attempt."""
+        return self.begun_attempt == (self.facts.step.number, self.facts.step.attempt)

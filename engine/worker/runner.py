@@ -1,0 +1,136 @@
+"""The runner of one chat: state in, job started or cancelled."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import anyio
+
+from turnwise.engine.apply import Chain
+from turnwise.engine.jobs.compact import compact
+from turnwise.engine.jobs.reply import error_info, shown_reply
+from turnwise.engine.jobs.run_tools import run_tools
+from turnwise.engine.jobs.settle import settle
+from turnwise.engine.jobs.stream_step import stream_step
+from turnwise.engine.user_code import is_the_programs, was_cancelled
+from turnwise.engine.worker.leased_chat import ChatMoved, LeasedChat
+from turnwise.logger import concerning, logger
+from turnwise.states.decide import job_of
+from turnwise.states.errors import StaleLease, StoreError, TurnwiseError
+from turnwise.states.events import ErrorInfo
+from turnwise.states.facts import Facts
+from turnwise.states.names import ChatState, Job
+from turnwise.states.triggers import AttemptDiscarded, Failed, Released
+
+JOBS: Final[dict[Job, Callable[[LeasedChat], Awaitable[None]]]] = {
+    Job.stream_step: stream_step,
+    Job.run_tools: run_tools,
+    Job.compact: compact,
+    Job.settle: settle,
+}
+
+
+class Runner:
+    """Runs the jobs of a chat while this worker holds it.
+
+    A job that is cancelled does not know why: the facts do. They say `interrupted`, and its job settles; they say
+    that the lease is lost, and nothing more is written; or the worker was asked to let go, and `released` is fired.
+    """
+
+    def __init__(self, hold: LeasedChat) -> None:
+        self.hold = hold
+        self.done = anyio.Event()
+        self._scope = anyio.CancelScope()
+        self._let_go = False
+
+    async def run(self) -> None:
+        """Run job after job until the chat needs none, or is somebody else's."""
+        try:
+            with concerning(lambda: self.hold.facts):
+                await self._run_jobs()
+        finally:
+            self.done.set()
+
+    async def _run_jobs(self) -> None:
+        while (job := self._next_job()) is not None:
+            self.hold.job = job
+            with anyio.CancelScope() as self._scope:
+                if self._let_go:
+                    self._scope.cancel()
+                await self._run(job)
+            if self._let_go:
+                await self._release()
+                return
+
+    def observe(self, facts: Facts) -> None:
+        """Take in where the chat is now; cancel the job if others have made the chat need another one.
+
+        What the job itself has committed it knows: it ends by itself.
+        """
+        self.hold.observe(facts)
+        if facts is not self.hold.decided and self._next_job() is not self.hold.job:
+            self._scope.cancel()
+
+    def let_go(self) -> None:
+        """Cancel the job and give the chat back for another worker to go on with."""
+        self._let_go = True
+        self._scope.cancel()
+
+    def _next_job(self) -> Job | None:
+        return None if self.hold.lost else job_of(self.hold.facts)
+
+    async def _run(self, job: Job) -> None:
+        hold = self.hold
+        try:
+            await JOBS[job](hold)
+        except ChatMoved:
+            logger.debug("chat_moved", job=job)
+        except BaseException as error:
+            if not isinstance(error, Exception) and (was_cancelled() or is_the_programs(error)):
+                raise
+            logger.exception("job_failed", job=job)
+            await self._fail(error)
+
+    async def _fail(self, error: BaseException) -> None:
+        """End the chat in `error`: with what was shown, or without it where that cannot be stored either."""
+        hold = self.hold
+        info = error_info(error, hold.facts.step)
+        try:
+            try:
+                partial = await shown_reply(
+                    hold.desk.store, hold.facts, hold.desk.toolbox, hold.heard, origin=hold.origin
+                )
+                await hold.fire(lambda chain: chain.fire(Failed(token=hold.token, error=info, partial=partial)))
+            except (ChatMoved, StaleLease):
+                raise
+            except Exception:  # noqa: BLE001 - it may be what the model said that no store takes
+                logger.exception("partial_reply_not_stored")
+                await hold.fire(lambda chain: _fail_without_reply(chain, hold.token, info))
+        except ChatMoved:
+            logger.debug("chat_moved")
+        except Exception as again:  # noqa: BLE001 - the store is out of reach: whoever waits must not wait for ever
+            logger.exception("failure_not_stored")
+            failure = (
+                again if isinstance(again, TurnwiseError) else StoreError(f"{info.message}; it could not be stored")
+            )
+            hold.desk.applier.hub.fail(hold.chat_id, failure)
+            hold.token = -1
+
+    async def _release(self) -> None:
+        hold = self.hold
+        if hold.lost or self._next_job() is None:
+            return
+        try:
+            await hold.desk.applier.change(
+                hold.chat_id, lambda chain: chain.fire(Released(token=hold.token)), actor=hold.desk.actor
+            )
+        except TurnwiseError as error:
+            logger.info("not_released", problem=str(error))
+
+
+def _fail_without_reply(chain: Chain, token: int, error: ErrorInfo) -> None:
+    """Fail, taking back what was shown of the attempt. What it used is counted as unknown."""
+    if chain.facts.state is ChatState.streaming and chain.facts.step.attempt_open:
+        chain.fire(AttemptDiscarded(token=token, error=error, opened=True, delay=0, retry_at=chain.now, usage=None))
+    chain.fire(Failed(token=token, error=error, partial=None))

@@ -1,0 +1,197 @@
+"""Sweeping: what the clock has brought about, chat by chat. What is wrong with one chat is no other's business."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Protocol
+
+from turnwise.engine.apply import Chain, Script
+from turnwise.engine.worker.identity import is_dead
+from turnwise.engine.worker.leased_chat import Runtime
+from turnwise.logger import about, logger
+from turnwise.persistence.protocol import Committed
+from turnwise.states.errors import ChatUnreadable, StoreError, TurnwiseError
+from turnwise.states.events import ErrorInfo
+from turnwise.states.facts import Facts
+from turnwise.states.promises import broken_promises
+from turnwise.states.triggers import DeadlinePassed, LeaseExpired, Repaired
+
+SWEEP_LIMIT = 100
+LONGEST_REST = 64
+"""Sweeps for which a chat is left alone, at most, that could not be changed again and again."""
+
+
+class Act(Protocol):
+    """Runs a script on a chat in one transaction."""
+
+    def __call__(self, chat_id: str, script: Script, *, actor: str) -> Awaitable[Committed]:
+        """Return what was committed."""
+        ...
+
+
+class Sweeper:
+    """Ends leases and deadlines that are over and repairs strays; holds one chat's trouble away from the others.
+
+    Args:
+        holds: whether this worker itself runs a chat under a token.
+    """
+
+    def __init__(self, desk: Runtime, act: Act, *, holds: Callable[[str, int], bool]) -> None:
+        self._desk = desk
+        self._act = act
+        self._holds = holds
+        self._actor = f"worker:{desk.worker_id}"
+        self._told: dict[str, str] = {}
+        """What was said in the log of a chat's trouble: it is said once."""
+        self._rests: dict[str, tuple[int, int]] = {}
+        """Chats that could not be changed: how many sweeps they are left alone, and how many of them are to come."""
+        self._now, self._passed = desk.clock.now(), desk.clock.monotonic()
+        self._doubts_until = self._passed
+        """Until when, by the monotonic clock, a lease that seems over may be that of a worker who lives."""
+        self._ended: frozenset[str] = frozenset()
+        """Dead workers whose leases were ended: they get no new ones."""
+
+    async def sweep(self) -> None:
+        """Do what is due.
+
+        Raises:
+            StoreError: the store is out of reach.
+        """
+        await self._end_leases_of_the_dead()
+        # Those that rest stand in the lists, too, and must not crowd out the others.
+        overdue = await self._desk.store.overdue(limit=SWEEP_LIMIT + len(self._rests))
+        leases = await self._without_doubt([lease for lease in overdue.leases if not self._holds(*lease)])
+        due = [(chat_id, _expiry(token)) for chat_id, token in leases]
+        due += [(chat_id, _deadline_passed) for chat_id in overdue.deadlines]
+        due += [(chat_id, _repair) for chat_id in overdue.strays]
+        self._rests = {chat_id: self._rests[chat_id] for chat_id, _ in due if chat_id in self._rests}
+        await self._change_each(due)
+
+    async def _without_doubt(self, leases: Sequence[tuple[str, int]]) -> Sequence[tuple[str, int]]:
+        """Return the leases that have run out, and do not merely seem to because the time was set forward.
+
+        Whoever lives renews within a lease after that: until then only the leases of the dead are over.
+        """
+        desk, settings = self._desk, self._desk.settings
+        now, passed = desk.clock.now(), desk.clock.monotonic()
+        stepped = (now - self._now).total_seconds() - (passed - self._passed)
+        self._now, self._passed = now, passed
+        if stepped > (settings.lease - settings.renew_every) / 2:
+            logger.warning("clock_stepped", seconds=round(stepped), problem="leases are given time to be renewed")
+            self._doubts_until = passed + settings.lease
+        if passed >= self._doubts_until:
+            return leases
+        seen = {chat_id: await self.facts(chat_id) for chat_id, _ in leases}
+        holders = {chat_id: facts.lease.worker for chat_id, facts in seen.items() if facts and facts.lease}
+        return [(chat_id, token) for chat_id, token in leases if holders.get(chat_id) in self._ended]
+
+    async def change(self, chat_id: str, script: Script) -> bool:
+        """Run a script on a chat unless something is wrong with it; return whether it was run.
+
+        Raises:
+            StoreError: the store is out of reach, or it refuses this chat: the next one will tell.
+        """
+        try:
+            await self._act(chat_id, script, actor=self._actor)
+        except ChatUnreadable as error:
+            self._tell(chat_id, error)
+        except StoreError:
+            raise
+        except TurnwiseError as error:
+            facts = await self.facts(chat_id) if logger.listens(logging.DEBUG) else None
+            if facts is not None:
+                logger.debug("swept_by_another", problem=str(error), **about(facts))
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with one chat is no other's business
+            self._tell(chat_id, error)
+        else:
+            self._told.pop(chat_id, None)
+            return True
+        return False
+
+    async def facts(self, chat_id: str) -> Facts | None:
+        """Return where a chat stands; `None` if that cannot be read.
+
+        Raises:
+            StoreError: the store is out of reach.
+        """
+        try:
+            return await self._desk.store.facts(chat_id)
+        except ChatUnreadable as error:
+            self._tell(chat_id, error)
+        except StoreError:
+            raise
+        except TurnwiseError as error:
+            logger.debug("chat_is_gone", chat_id=chat_id, problem=str(error))
+        return None
+
+    async def _change_each(self, due: Iterable[tuple[str, Script]]) -> None:
+        refused: StoreError | None = None
+        for chat_id, script in due:
+            if self._is_resting(chat_id):
+                continue
+            try:
+                changed = await self.change(chat_id, script)
+            except StoreError as error:
+                self._rest(chat_id)
+                if refused is not None:
+                    raise  # two in a row: it is not the chat
+                refused = error
+                continue
+            refused = None
+            if changed:
+                self._rests.pop(chat_id, None)
+            else:
+                self._rest(chat_id)
+        if refused is not None:
+            raise refused
+
+    def _is_resting(self, chat_id: str) -> bool:
+        rounds, left = self._rests.get(chat_id, (0, 0))
+        if left > 0:
+            self._rests[chat_id] = (rounds, left - 1)
+        return left > 0
+
+    def _rest(self, chat_id: str) -> None:
+        """Leave a chat alone for a while: not at the first time, then for ever longer."""
+        rounds = self._rests.get(chat_id, (-1, 0))[0]
+        longer = 0 if rounds < 0 else min(max(1, rounds * 2), LONGEST_REST)
+        self._rests[chat_id] = (longer, longer)
+
+    def _tell(self, chat_id: str, error: Exception) -> None:
+        told = str(error)
+        if self._told.get(chat_id) == told:
+            return
+        self._told[chat_id] = told
+        if isinstance(error, ChatUnreadable):
+            logger.warning("chat_unreadable", chat_id=chat_id, column=error.column, problem=error.problem)
+        else:
+            logger.exception("sweep_failed", chat_id=chat_id)
+
+    async def _end_leases_of_the_dead(self) -> None:
+        dead = await self._dead()
+        for holder in dead - self._ended:
+            logger.info("worker_is_dead", worker=holder)
+            await self._desk.store.renew(holder, 0)
+        self._ended = dead
+
+    async def _dead(self) -> frozenset[str]:
+        """Return the holders of leases whose processes are gone, as the operating system or the store can tell."""
+        others = await self._desk.store.holders() - {self._desk.worker_id}
+        dead = frozenset(holder for holder in others if is_dead(holder))
+        return dead | await self._desk.store.gone(others - dead)
+
+
+def _expiry(token: int) -> Script:
+    return lambda chain: chain.fire(LeaseExpired(token=token))
+
+
+def _deadline_passed(chain: Chain) -> None:
+    chain.fire(DeadlinePassed())
+
+
+def _repair(chain: Chain) -> None:
+    broken = broken_promises(chain.facts)
+    stored = chain.facts.stored_state or chain.facts.state
+    error = ErrorInfo(kind="repaired", message=f"found in state {stored!s} with {', '.join(broken)} broken")
+    chain.fire(Repaired(error=error))

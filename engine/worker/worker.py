@@ -1,0 +1,267 @@
+"""The worker: claims chats, keeps their leases, sweeps what the clock has brought about, prunes what is old."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Awaitable
+from dataclasses import replace
+
+import anyio
+import anyio.lowlevel
+
+from turnwise.engine.apply import Chain, Script
+from turnwise.engine.clock import ROUNDING, wait_until
+from turnwise.engine.prompt.context import View
+from turnwise.engine.tasks import finish
+from turnwise.engine.user_code import described
+from turnwise.engine.worker.leased_chat import LeasedChat, Runtime
+from turnwise.engine.worker.runner import Runner
+from turnwise.engine.worker.sweep import Sweeper
+from turnwise.logger import logger
+from turnwise.persistence.protocol import Committed
+from turnwise.states.decide import job_of
+from turnwise.states.errors import StoreError
+from turnwise.states.facts import Facts
+from turnwise.states.names import ChatState
+from turnwise.states.triggers import Claimed, Released
+
+CLAIMS_PER_TICK = 10
+PRUNE_LIMIT = 200
+"""Parts that are deleted in one transaction, and chats that are looked at for them."""
+PRUNE_PAUSE = 0.1
+"""Seconds between two such transactions while there is more to delete."""
+PRUNE_ROUNDS = 24
+"""How often all chats are looked at in the time for which parts are kept."""
+VIEWS_KEPT = 200
+"""Chats at rest whose history a worker keeps in memory, the latest ones."""
+
+NEVER = float("inf")
+
+
+class Worker:
+    """Runs up to `max_running` chats of a store."""
+
+    def __init__(self, desk: Runtime) -> None:
+        self._desk = desk
+        self._settings = desk.settings
+        self._actor = f"worker:{desk.worker_id}"
+        self._runners: dict[str, Runner] = {}
+        self._views: OrderedDict[str, View] = OrderedDict()
+        self._reserved = 0
+        self._wake = anyio.Event()
+        self._backlog = True
+        self._doing = ""
+        """The part of a tick that is under way."""
+        self._troubles: dict[str, str] = {}
+        """What is wrong with a part of the ticks that failed the last time."""
+        self._renew_at = desk.clock.monotonic()
+        self._sweep_at = desk.clock.monotonic()
+        self._prune_at = desk.clock.monotonic() if self._settings.keep_parts is not None else NEVER
+        self._pruned_after = ""
+        self._sweeper = Sweeper(desk, self.act, holds=self._holds)
+
+    # What the engine asks of it
+
+    async def act(self, chat_id: str, script: Script, *, actor: str) -> Committed:
+        """Run `script` on a chat in one transaction, and run the chat here if it then wants a worker.
+
+        Who is cancelled meanwhile learns of it afterwards: what is committed is told, and the chat is run.
+        """
+        return await finish(self._act(chat_id, script, actor))
+
+    async def _act(self, chat_id: str, script: Script, actor: str) -> Committed:
+        reserved = self._room() > 0
+        self._reserved += reserved
+
+        def whole(chain: Chain) -> None:
+            script(chain)
+            self._desk.begin(chain, claims=reserved)
+
+        try:
+            committed = await self._desk.applier.change(chat_id, whole, actor=actor)
+        finally:
+            self._reserved -= reserved
+        self._adopt(committed)
+        return committed
+
+    def observe(self, facts: Facts) -> None:
+        """Take in what this process committed."""
+        runner = self._runners.get(facts.chat_id)
+        if runner is not None:
+            runner.observe(facts)
+        wants = facts.state is ChatState.pending or (facts.state is ChatState.interrupted and not facts.settled)
+        if wants and facts.lease is None:
+            self.wake()
+
+    def wake(self) -> None:
+        """Look for chats that want a worker now, and not only at the next poll."""
+        self._backlog = True
+        self._wake.set()
+
+    async def hint(self, chat_id: str | None) -> None:
+        """Take in that another process may have changed a chat, or some."""
+        for known in [*self._runners] if chat_id is None else [chat_id]:
+            runner = self._runners.get(known)
+            if runner is not None:
+                await self._look(known, runner)
+        self.wake()
+
+    # Its life
+
+    async def run(self) -> None:
+        """Tick for ever: renew, sweep, claim, prune, then wait for a notice or the next time of one of them."""
+        while True:
+            self._wake = anyio.Event()
+            try:
+                await self._tick()
+            except Exception as error:  # noqa: BLE001 - a worker that ends leaves every chat of it behind
+                self._tell(error)
+                self._backlog = self._backlog and isinstance(error, StoreError)
+            if not (self._backlog and self._room() > 0):
+                await wait_until(self._wake, self._desk.clock, min(self._renew_at, self._sweep_at, self._prune_at))
+
+    async def stop(self) -> None:
+        """Claim nothing more, give running jobs their grace, then let their chats go."""
+        self._desk.stopping = True
+        with anyio.move_on_after(self._settings.shutdown_grace):
+            await self._all_done(let_go=False)
+        await self._all_done(let_go=True)
+
+    async def _all_done(self, *, let_go: bool) -> None:
+        """Wait for what runs, and for what is being claimed: a chat may still come with a commit under way."""
+        while self._runners or self._reserved:
+            running = [*self._runners.values()]
+            if let_go:
+                for runner in running:
+                    runner.let_go()
+            if running:
+                await running[0].done.wait()
+            await anyio.lowlevel.checkpoint()
+
+    async def _run(self, runner: Runner) -> None:
+        try:
+            await runner.run()
+        finally:
+            if self._runners.get(runner.hold.chat_id) is runner:
+                del self._runners[runner.hold.chat_id]
+                self._desk.observers.running(len(self._runners))
+                self._keep_view(runner.hold)
+            if self._backlog:
+                self._wake.set()
+
+    async def _tick(self) -> None:
+        now = self._desk.clock.monotonic() + ROUNDING
+        if now >= self._renew_at:
+            self._renew_at = now + self._settings.renew_every
+            await self._do("renew", self._renew())
+        if now >= self._sweep_at:
+            self._sweep_at = now + self._settings.poll_interval
+            await self._do("sweep", self._sweeper.sweep())
+            self._backlog = True
+        if self._backlog:
+            await self._do("claim", self._claim())
+        if now >= self._prune_at:
+            await self._do("prune", self._prune(now))
+
+    async def _do(self, part: str, work: Awaitable[None]) -> None:
+        self._doing = part
+        await work
+        self._troubles.pop(part, None)
+
+    def _tell(self, error: Exception) -> None:
+        """Log that a part of a tick failed: once, until it succeeds or fails of something else."""
+        problem = described(error)
+        known = problem in self._troubles.values()  # a store that is out of reach fails them all
+        self._troubles[self._doing] = problem
+        if not known and isinstance(error, StoreError):
+            logger.warning("tick_failed", problem=problem)
+        elif not known:
+            logger.exception("tick_failed")
+
+    async def _renew(self) -> None:
+        held = await self._desk.store.renew(self._desk.worker_id, self._settings.lease)
+        orphans = {} if self._reserved else {chat_id: held[chat_id] for chat_id in held.keys() - self._runners.keys()}
+        for chat_id, runner in [*self._runners.items()]:
+            if held.get(chat_id) != runner.hold.token:
+                seen = await self._look(chat_id, runner)
+                if not seen and chat_id not in held:
+                    runner.observe(replace(runner.hold.facts, lease=None))
+        for chat_id, token in orphans.items():  # given up while the store was out of reach
+            await self._sweeper.change(chat_id, _release(token))
+
+    async def _look(self, chat_id: str, runner: Runner) -> bool:
+        """Let a runner see where its chat is; return whether that can be read."""
+        facts = await self._sweeper.facts(chat_id)
+        if facts is not None:
+            runner.observe(facts)
+        return facts is not None
+
+    async def _claim(self) -> None:
+        limit = min(CLAIMS_PER_TICK, self._room())
+        if limit < 1:
+            return
+        self._reserved += limit
+        self._backlog = False
+
+        def claiming(chain: Chain) -> None:
+            chain.fire(Claimed(worker=self._desk.worker_id))
+            self._desk.begin(chain, claims=True)
+
+        try:
+            claimed = await self._desk.applier.claim(claiming, actor=self._actor, limit=limit)
+        finally:
+            self._reserved -= limit
+        for committed in claimed:
+            self._adopt(committed)
+        self._backlog = self._backlog or len(claimed) == limit
+
+    def _holds(self, chat_id: str, token: int) -> bool:
+        """Return whether this worker itself runs the chat under the token."""
+        runner = self._runners.get(chat_id)
+        return runner is not None and runner.hold.token == token
+
+    async def _prune(self, now: float) -> None:
+        """Delete a few old parts; a look at all chats is a round, taken bit by bit."""
+        keep = self._settings.keep_parts or 0
+        self._prune_at = now + PRUNE_PAUSE
+        pruned = await self._desk.store.prune(keep=keep, after=self._pruned_after, limit=PRUNE_LIMIT)
+        self._pruned_after = pruned.after or ""
+        if pruned.after is None:
+            self._prune_at = now + max(keep / PRUNE_ROUNDS, self._settings.poll_interval)
+
+    def _adopt(self, committed: Committed) -> None:
+        """Run a chat that a transaction gave to this worker."""
+        before, facts = committed.before, committed.facts
+        if facts.lease is None or facts.lease.worker != self._desk.worker_id or job_of(facts) is None:
+            return
+        if facts.lease == before.lease:
+            return  # whoever was given the lease runs the chat
+        hold = LeasedChat(self._desk, before, facts.lease.token, view=self._view_of(before))
+        hold.take(committed)
+        runner = Runner(hold)
+        self._runners[facts.chat_id] = runner
+        self._desk.observers.running(len(self._runners))
+        self._desk.tasks.start_soon(self._run, runner)
+
+    def _view_of(self, facts: Facts) -> View | None:
+        if facts.history.length == 0:
+            return View([], facts.history_version)
+        view = self._views.pop(facts.chat_id, None)
+        return view if view is not None and view.history_version == facts.history_version else None
+
+    def _keep_view(self, hold: LeasedChat) -> None:
+        """Keep what the model sees of a chat at rest: its next turn is likely to run here, too."""
+        if hold.view is not None:
+            self._views[hold.chat_id] = hold.view
+            if len(self._views) > VIEWS_KEPT:
+                self._views.popitem(last=False)
+
+    def _room(self) -> int:
+        """Return how many more chats may run here: none once the worker is about to stop."""
+        if self._desk.stopping:
+            return 0
+        return self._settings.max_running - len(self._runners) - self._reserved
+
+
+def _release(token: int) -> Script:
+    return lambda chain: chain.fire(Released(token=token))

@@ -1,0 +1,328 @@
+"""Evidence: what is stored of a chat, held against what its audit log says must be stored."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from turnwise.persistence.audit.asides import Aside
+from turnwise.persistence.audit.expected_rows import Said, Testimony
+from turnwise.persistence.audit.row_digests import EVENT_COLUMNS, FLEETING, bond_of_events, bond_of_facts, fields_bound
+from turnwise.persistence.chat_rows import ChatRows, Place, Row
+from turnwise.persistence.repair.columns import misfits
+from turnwise.persistence.rows import CALLS, GARBLED, PROFILES, FactsRow, described, message_of, micros_of
+from turnwise.states.digests import canonical, digest, salted
+from turnwise.states.effects import ERASED, digest_of_call, digest_of_time
+from turnwise.states.errors import TurnwiseError
+from turnwise.states.names import OPEN_STATUSES
+
+
+class Finding(NamedTuple):
+    """Something stored that the log does not bear out."""
+
+    version: int
+    """The version that wrote what was changed."""
+    place: Place
+    problem: str
+
+
+_Fault = tuple[tuple[str, ...], str]
+"""The columns of which one is wrong, and what is wrong."""
+_UNTOLD: Final = "no record tells of the row"
+_REASON_MISSING: Final = "the reason is missing, and was not erased"
+
+
+class Evidence:
+    """The rows of a chat before its log."""
+
+    def __init__(self, log: Testimony, found: ChatRows) -> None:
+        self._log = log
+        self._found = found
+
+    def findings(self) -> Iterator[Finding]:
+        """Yield what is stored otherwise than the log says, in no order. Whatever is stored, nothing is raised."""
+        log = self._log
+        yield from self._misfits()
+        yield from self._guarded("audit", self._asides())
+        yield from self._guarded("messages", self._rows("messages", log.messages))
+        yield from self._guarded("boundaries", self._boundaries())
+        yield from self._guarded("calls", self._rows("calls", log.calls))
+        yield from self._guarded("queue", self._queue())
+        yield from self._guarded("receipts", self._rows("receipts", log.receipts))
+        yield from self._guarded("usage", self._rows("usage", log.usage))
+        yield from self._guarded("profiles", self._profile())
+        yield from self._guarded("leases", self._lease())
+        yield from self._guarded("events", self._events())
+        yield from self._guarded("chats", self._chat())
+
+    def lasting(self) -> Iterator[Finding]:
+        """Yield those of the findings that no later record explains: for a log of which only the beginning is sound."""
+        yield from filter(self._lasts, self.findings())
+
+    def _lasts(self, finding: Finding) -> bool:
+        table, name, columns = finding.place.table, finding.place.row, finding.place.columns
+        rows = self._found.tables.get(table, ())
+        row: Row = next((row for row in rows if _name_of(table, row) == name), {})
+        lasts = {
+            "messages": name in self._log.messages and not row.get("erased") and columns not in {("cut",), ("erased",)},
+            "receipts": name in self._log.receipts and '"content_digest":""' not in str(row.get("body")),
+            "usage": name in self._log.usage,
+            "boundaries": finding.problem != _UNTOLD and columns != ("cut",),
+            "audit": finding.problem != _REASON_MISSING,
+            "events": name in self._log.spans and not self._is_anything_erased(),
+        }
+        return lasts.get(table, False)
+
+    def _is_anything_erased(self) -> bool:
+        rows = self._found.tables
+        blank = any(ERASED in str(row["body"]) for row in rows["events"])
+        return blank or any(row["erased"] for row in rows["messages"])
+
+    def _misfits(self) -> Iterator[Finding]:
+        """Yield the columns that hold another kind of value than turnwise stores there."""
+        log, found = self._log, self._found
+        said: Mapping[str, Mapping[str, Said]] = {
+            "messages": log.messages,
+            "calls": log.calls,
+            "queue": log.queue,
+            "receipts": log.receipts,
+            "usage": log.usage,
+        }
+        rows = [(table, row) for table, known in found.tables.items() for row in known]
+        rows += [("chats", found.chat), *([("leases", found.lease)] if found.lease is not None else [])]
+        for table, row in rows:
+            name = _name_of(table, row)
+            known = said.get(table, {}).get(name)
+            for column, problem in misfits(table, row):
+                version = log.last if known is None else known.version
+                yield Finding(version, Place(table, name, (column,)), problem)
+
+    def _guarded(self, table: str, findings: Iterator[Finding]) -> Iterator[Finding]:
+        """Yield what was found in a table; where that cannot even be looked for, that."""
+        try:
+            yield from findings
+        except (*GARBLED, TurnwiseError) as error:
+            problem = f"it cannot be held against the log: {described(error)}"
+            yield Finding(self._log.last, Place(table), problem)
+
+    def _rows(self, table: str, known: Mapping[str, Said]) -> Iterator[Finding]:
+        """Hold rows of their own against what was said of them: each of them, and no other, is there."""
+        found = {_name_of(table, row): row for row in self._found.tables[table]}
+        for name, said in known.items():
+            if name not in found:
+                yield Finding(said.version, Place(table, name), "the row is missing")
+                continue
+            bound = said.version >= self._log.bound_since
+            try:
+                faults = list(_FAULTS[table](said, found[name], bound))
+            except (*GARBLED, TurnwiseError) as error:
+                faults = [(("body",), f"it cannot be held against the log: {described(error)}")]
+            for columns, problem in faults:
+                yield Finding(said.version, Place(table, name, columns), problem)
+        for name in found.keys() - known.keys():
+            yield Finding(self._log.last, Place(table, name), _UNTOLD)
+
+    def _asides(self) -> Iterator[Finding]:
+        for record, entry in zip(self._log.records, self._found.audit, strict=True):
+            place = Place("audit", str(record.version), ("aside",))
+            try:
+                aside = Aside.load(entry.aside)
+            except GARBLED as error:
+                yield Finding(record.version, place, f"it cannot be read: {described(error)}")
+                continue
+            said = self._log.reasons.get(record.version)
+            if aside.reason is not None and (
+                said is None or salted(aside.salt, canonical(aside.reason)) != said.digest
+            ):
+                yield Finding(record.version, place, "the reason is not the one that was given")
+            elif aside.reason is None and aside.salt:
+                yield Finding(record.version, place, "there is a salt, and nothing that it is of")
+            elif aside.reason is None and said is not None and record.version > self._log.reasons_erased:
+                yield Finding(record.version, place, _REASON_MISSING)
+
+    def _boundaries(self) -> Iterator[Finding]:
+        left = {str(row["position"]): row for row in self._found.tables["boundaries"]}
+        positions = {row["id"]: row["position"] for row in self._found.tables["messages"]}
+        for said in self._log.boundaries:
+            name = next((name for name, row in left.items() if _digest_of_boundary(row) == said.digest), None)
+            if name is None:
+                place = Place("boundaries", "", ("position", "carried"))
+                yield Finding(said.version, place, f"the boundary of step {said.id} is missing, or was changed")
+                continue
+            row = left.pop(name)
+            cuts = [
+                cut.version for cut in self._log.cuts if positions.get(cut.id, row["position"] + 1) <= row["position"]
+            ]
+            said.cut = min((version for version in cuts if version > said.version), default=None)
+            demanded = {"reason": said.kind.partition(":")[2], "step": int(said.id), "cut": said.cut}
+            for columns, problem in _unlike(row, demanded, "the log"):
+                yield Finding(said.version, Place("boundaries", name, columns), problem)
+        for name in left:
+            yield Finding(self._log.last, Place("boundaries", name), _UNTOLD)
+
+    def _queue(self) -> Iterator[Finding]:
+        log, rows = self._log, {row["id"]: row for row in self._found.tables["queue"]}
+        order = sorted(rows, key=lambda name: rows[name]["rank"])
+        if sorted(order) == sorted(log.order) and order != log.order:
+            version = max(said.version for said in log.queue.values())
+            yield Finding(version, Place("queue", "", ("rank",)), f"the order is {order}, but the log says {log.order}")
+        yield from self._rows("queue", log.queue)
+
+    def _profile(self) -> Iterator[Finding]:
+        rows, said = self._found.tables["profiles"], self._log.profile
+        if not rows or said is None:
+            yield Finding(1, Place("profiles"), "the row is missing")
+            return
+        row = rows[0]
+        if said.version >= self._log.bound_since and salted(row["salt"] or "", row["body"]) != said.digest:
+            yield Finding(
+                said.version, Place("profiles", "", ("body", "salt")), "it is not what the log has the digest of"
+            )
+        elif self._found.chat["owner"] != PROFILES.load(row["body"], self._found.chat["id"]).owner:
+            yield Finding(said.version, Place("chats", "", ("owner",)), "the profile names another owner")
+
+    def _lease(self) -> Iterator[Finding]:
+        row, said = self._found.lease, self._log.lease
+        if said is None:
+            if row is not None:
+                yield Finding(self._log.last, Place("leases"), "the log says that nobody holds the chat")
+        elif row is None:
+            yield Finding(said.version, Place("leases"), "the row is missing")
+        elif str(row["token"]) != said.id:
+            yield Finding(said.version, Place("leases", "", ("token",)), f"the log says {said.id}")
+        elif digest({"token": row["token"], "worker": row["worker"]}) != said.digest:
+            yield Finding(said.version, Place("leases", "", ("worker",)), "the lease was given to another worker")
+
+    def _events(self) -> Iterator[Finding]:
+        rows = {row["seq"]: row for row in self._found.tables["events"] if row["kind"] not in FLEETING}
+        spans = {name: tuple(map(int, name.split("-"))) for name in self._log.spans}
+        for name, said in self._log.spans.items():
+            first, last = spans[name]
+            within = [rows.pop(seq) for seq in range(first, last + 1) if seq in rows]
+            yield from self._span(said, first, last, within)
+        begun = min((first for first, _ in spans.values()), default=0) if self._log.bound_since > 1 else 0
+        for seq in rows:
+            if spans and seq >= begun:
+                yield Finding(self._log.last, Place("events", str(seq)), _UNTOLD)
+
+    def _span(self, said: Said, first: int, last: int, rows: Sequence[Row]) -> Iterator[Finding]:
+        at = self._log.records[said.version - 1].at
+        try:
+            salt = Aside.load(self._found.audit[said.version - 1].aside).events
+        except GARBLED:
+            return  # found at its record
+        bonds = bond_of_events(first, last, map(fields_bound, rows), salt=salt)
+        if [bond.digest for bond in bonds] != [said.digest]:
+            problem = f"what was told is something else, or `audit.aside` of version {said.version} was changed"
+            yield Finding(said.version, Place("events", f"{first}-{last}", EVENT_COLUMNS), problem)
+        for row in rows:
+            for columns, problem in _unlike(row, {"at": micros_of(at)}, "the log"):
+                yield Finding(said.version, Place("events", str(row["seq"]), columns), problem)
+
+    def _chat(self) -> Iterator[Finding]:
+        row, log, said = self._found.chat, self._log, self._log.facts
+        demanded = {"version": log.last, "head": log.records[-1].hash, "state": log.records[-1].target}
+        for columns, problem in _unlike(row, demanded, "the log"):
+            yield Finding(log.last, Place("chats", "", columns), problem)
+        if said is None or said.version != log.last or row["state"] != demanded["state"]:
+            return
+        told = max([int(said.id), *(event["seq"] for event in self._found.tables["events"])])
+        if row["event_seq"] < told or (self._found.lease is None and row["event_seq"] != told):
+            problem = f"it holds {row['event_seq']!a:.80}, but the last event is {told}"
+            yield Finding(log.last, Place("chats", "", ("event_seq",)), problem)
+        elif not _is_bound(row, said):
+            place = Place("chats", "", ("settled", "archived", "calls", "facts", "since", "salt"))
+            yield Finding(log.last, place, "the chat does not stand where the log says")
+
+
+def _name_of(table: str, row: Row) -> str:
+    """Return what identifies a row in its chat."""
+    if table == "usage":
+        return f"{row['version']}/{row['number']}"
+    column = _NAMED_BY.get(table)
+    name = row[column] if column is not None else ""
+    return name if isinstance(name, str) else f"{name!a:.80}"
+
+
+def _is_bound(row: Row, said: Said) -> bool:
+    calls = row["calls"] if isinstance(row["calls"], str) else json.dumps(list(row["calls"]))
+    facts = FactsRow(row["id"], row["state"], row["settled"], row["archived"], row["version"], calls, row["facts"], 0)
+    try:
+        return bond_of_facts(facts, since=row["since"], salt=row["salt"] or "").digest == said.digest
+    except (*GARBLED, TurnwiseError):
+        return False
+
+
+def _faults_of_message(said: Said, row: Row, bound: bool) -> Iterator[_Fault]:  # noqa: FBT001
+    yield from _unlike(row, {"digest": said.digest, "added": said.version, "cut": said.cut}, "the log")
+    if row["salt"] and said.erased == salted("", row["body"]):
+        yield ("salt",), "the message was erased, and its salt is still there"
+    elif (bound or said.erased is not None) and salted(row["salt"] or "", row["body"]) != (said.erased or said.digest):
+        yield ("body", "salt"), "it is not what the log has the digest of"
+    else:
+        try:
+            message = message_of(row["format"], row["body"], row["chat_id"])
+        except TurnwiseError as error:
+            yield ("format", "body"), str(error)
+            return
+        columns = ("id", "position", "role", "turn", "step", "audience", "erased")
+        yield from _unlike(row, {name: getattr(message, name) for name in columns}, "the body")
+
+
+def _faults_of_call(said: Said, row: Row, bound: bool) -> Iterator[_Fault]:  # noqa: FBT001
+    try:
+        call = CALLS.load(row["body"], row["chat_id"])
+    except TurnwiseError as error:
+        yield ("body",), str(error)
+        return
+    status = "planned" if said.kind.startswith(("call:planned", "call:approved")) else said.kind.partition(":")[2]
+    if call.status != status or (bound and digest_of_call(call) != (said.erased or said.digest)):
+        yield ("body",), "it is not the call that the log has the digest of"
+    due = said.deadline if call.status in OPEN_STATUSES else None
+    if bound and due != (None if call.deadline is None else digest_of_time(call.deadline)):
+        yield ("body",), "its deadline is not the one that was set"
+    deadline = None if call.deadline is None else micros_of(call.deadline)
+    demanded = {"step": call.step, "idx": call.index, "status": call.status, "deadline": deadline}
+    yield from _unlike(row, demanded, "the body")
+
+
+def _faults_of_queued(said: Said, row: Row, bound: bool) -> Iterator[_Fault]:  # noqa: FBT001
+    if bound and salted(row["salt"] or "", row["body"]) != said.digest:
+        yield ("body", "salt"), "it is not the message that was queued"
+
+
+def _faults_of_body(said: Said, row: Row, bound: bool) -> Iterator[_Fault]:  # noqa: FBT001
+    if bound and salted("", row["body"]) != (said.erased or said.digest):
+        yield ("body",), "it is not what the log has the digest of"
+
+
+def _unlike(row: Row, demanded: Mapping[str, Any], who: str) -> Iterator[_Fault]:
+    for column, value in demanded.items():
+        if row[column] != value:
+            yield (column,), f"it holds {row[column]!a:.80}, but {who} says {value!a:.80}"
+
+
+def _digest_of_boundary(row: Row) -> str | None:
+    try:
+        carried = json.loads(row["carried"]) if isinstance(row["carried"], str) else list(row["carried"])
+        return digest([row["position"], carried])
+    except (*GARBLED, TurnwiseError):
+        return None
+
+
+_NAMED_BY: Final = {
+    "messages": "id",
+    "boundaries": "position",
+    "calls": "call_id",
+    "queue": "id",
+    "receipts": "client_id",
+    "events": "seq",
+}
+_FAULTS: Final[Mapping[str, Any]] = {
+    "messages": _faults_of_message,
+    "calls": _faults_of_call,
+    "queue": _faults_of_queued,
+    "receipts": _faults_of_body,
+    "usage": _faults_of_body,
+}

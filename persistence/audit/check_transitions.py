@@ -1,0 +1,220 @@
+"""Replaying a log: what its records say about a chat, and the first of them that cannot be true.
+
+Only kinds and ids of writes are known, never content. That is enough to follow the lease, the calls, the queue, the
+ids of the messages and the compactions, and to hold them against the table and the invariants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, NoReturn
+
+from turnwise.persistence.audit.check_writes import Traces, Violation
+from turnwise.persistence.audit.record import AuditRecord
+from turnwise.states import guards as g
+from turnwise.states import writes as w
+from turnwise.states.names import LEASED, NEW, UNKNOWN, ChatState, Trigger
+from turnwise.states.table import TABLE, Guard, Row, rows_of, triggers_in
+from turnwise.states.triggers import OCCURRENCES
+
+
+class Replay:
+    """Where a chat stands according to its log. Takes the records in order."""
+
+    def __init__(self) -> None:
+        self._traces = Traces()
+        self._state: str | None = None
+        self._settled = True
+        self._archived = False
+        self._numbers = (0, 0, 0)
+        self._refused_step = 0
+        """The last step whose prompt the provider refused as too long: it goes on once there is room."""
+
+    def follow(self, record: AuditRecord) -> None:
+        """Take the next record in.
+
+        Raises:
+            Violation: it cannot be, after what came before. The replay is of no use any more.
+        """
+        self._record = record
+        self._check_row()
+        self._check_own_write()
+        self._traces.follow(record, step=self._numbers[1])
+        self._check_numbers()
+        self._conclude()
+        self._check_promises()
+
+    # The row
+
+    def _check_row(self) -> None:
+        record = self._record
+        if record.trigger not in _TRIGGERS:
+            self._refuse("the table knows no such trigger")
+        trigger, place = Trigger(record.trigger), _place_of(record.source)
+        if trigger is not Trigger.repaired and record.source != self._state:
+            self._refuse(f"it starts from {record.source!a:.40}, but the record before led to {self._state!a}")
+        if self._state is None and trigger is not Trigger.create:
+            self._refuse("a chat begins with create")
+        if self._archived and not OCCURRENCES[trigger].while_archived:
+            self._refuse("the chat is archived, and an archived chat accepts only unarchived and message_erased")
+        rows = rows_of(trigger, place)
+        if not rows:
+            self._refuse(f"the table has no such row in {place}; it allows there: {', '.join(triggers_in(place))}")
+        targets = [row.target for row in rows if trigger is Trigger.repaired or self._can_match(row)]
+        if record.target not in targets:
+            known = ", ".join(dict.fromkeys(targets)) or "nothing, as the chat stands"
+            self._refuse(f"it leads from {place} to {record.target!a:.40}, but the table leads to: {known}")
+
+    def _can_match(self, row: Row) -> bool:
+        """Whether the row's guards hold, as far as a log can answer them."""
+        known: dict[Guard[Any], bool] = {
+            g.settled: self._settled,
+            g.queue_waits: bool(self._traces.queue),
+            g.unleased: self._traces.token is None,
+        }
+        return all(known.get(guard, True) for guard in row.when) and not any(
+            known.get(guard, False) for guard in row.unless
+        )
+
+    def _check_numbers(self) -> None:
+        record = self._record
+        found = (record.turn, record.step, record.attempt)
+        if record.trigger == Trigger.repaired or (self._state is None and min(found) >= 0):
+            return
+        turn, step, attempt = self._numbers
+        step_begun = self._begins_step()
+        wanted = (
+            turn + self._begins_turn(),
+            step + step_begun,
+            0 if step_begun else attempt + (record.trigger == Trigger.attempt_started),
+        )
+        if found != wanted:
+            self._refuse(f"turn, step and attempt are {found} after {self._numbers}, but {wanted} follows")
+
+    def _begins_step(self) -> bool:
+        """Whether a step begins here.
+
+        A claim may also go on with one that the model has still to answer, a compaction with one that it made room for.
+        """
+        record = self._record
+        if record.trigger == Trigger.claimed and record.step == self._numbers[1]:
+            return False
+        if record.trigger == Trigger.compacted and self._refused_step == self._numbers[1]:
+            return False
+        return (record.trigger, record.target) in _BEGIN_STEPS
+
+    def _begins_turn(self) -> bool:
+        record = self._record
+        taken = any(write.kind == "dequeue:taken" for write in record.writes)
+        return taken or (record.trigger, record.source, record.target) in _BEGIN_TURNS
+
+    def _check_own_write(self) -> None:
+        """Some writes are made by one trigger, exactly once, and by no other; only a fork takes over a boundary."""
+        kinds = [write.kind for write in self._record.writes]
+        own = _OWN_WRITE.get(Trigger(self._record.trigger))
+        if own is not None and kinds.count(own) != 1:
+            self._refuse(f"it has {kinds.count(own)} writes {own}, where exactly one belongs")
+        if self._record.trigger == Trigger.message_erased:
+            self._check_erasure(kinds)
+            return
+        for kind in kinds:
+            inherited = self._record.trigger == Trigger.create and kind.startswith("boundary:")
+            if kind in _OWNED and kind != own and not inherited:
+                self._refuse(f"a write {kind} belongs to another trigger")
+
+    def _check_erasure(self, kinds: Sequence[str]) -> None:
+        """An erasure erases something, and does nothing else."""
+        if not any(kind.startswith("erase") or kind == "profile" for kind in kinds):
+            self._refuse("it erases nothing")
+        for kind in kinds:
+            if not kind.startswith("erase") and kind not in _BESIDE_ERASURE:
+                self._refuse(f"a write {kind} belongs to another trigger")
+
+    def _conclude(self) -> None:
+        record = self._record
+        if record.trigger in (Trigger.archived, Trigger.unarchived):
+            self._archived = record.trigger == Trigger.archived
+        self._settled = (
+            record.target != ChatState.interrupted
+            or record.trigger == Trigger.settled
+            or (record.source == ChatState.interrupted and self._settled)
+        )
+        if record.trigger == Trigger.attempt_discarded and record.target == ChatState.compacting:
+            self._refused_step = record.step
+        self._state = record.target
+        self._numbers = (record.turn, record.step, record.attempt)
+
+    # What the states promise
+
+    def _check_promises(self) -> None:
+        state, step, traces = self._record.target, self._record.step, self._traces
+        if state in LEASED and traces.token is None:
+            self._refuse(f"nobody holds the chat, but {state} demands a live lease")
+        if state not in LEASED and traces.token is not None and self._settled:
+            self._refuse(f"token {traces.token} still holds the chat, but {state} allows no lease")
+        if state == ChatState.waiting and traces.queue:
+            self._refuse(f"the queue holds {traces.queue[0]!a:.40}, but waiting promises an empty queue")
+        if state == ChatState.compacting and step in traces.compacted:
+            self._refuse(f"step {step} had its compaction, and a step has at most one")
+        if state == ChatState.executing_tools and traces.acting_step != step:
+            self._refuse(f"step {step} planned no local call, but executing_tools demands one")
+        if self._settled:
+            self._check_open_calls(state)
+
+    def _check_open_calls(self, state: str) -> None:
+        calls = self._traces.open_calls
+        client = [call_id for call_id, call in calls.items() if call.runner == "client"]
+        local = [call_id for call_id in calls if call_id not in client]
+        if state == ChatState.requires_action and not client:
+            self._refuse("no client call is open, but requires_action demands one")
+        if self._is_handed_back():
+            lost = [call_id for call_id in local if calls[call_id].started and calls[call_id].runner == "at_most_once"]
+            if lost:
+                self._refuse(f"call {lost[0]!a:.40} was started and runs at most once, so it must end `unknown` here")
+            return
+        approved = self._record.trigger == Trigger.submit_tool_results
+        if local and state != ChatState.executing_tools and not approved:
+            self._refuse(f"the local call {local[0]!a:.40} has no result, but {state} demands one")
+        if client and state not in _CLIENT_MAY_OWE:
+            self._refuse(f"the client call {client[0]!a:.40} has no result, but {state} demands one")
+
+    def _is_handed_back(self) -> bool:
+        """Whether the chat waits for the next holder in the midst of a step."""
+        record = self._record
+        left = record.source == ChatState.pending and record.trigger != Trigger.claimed
+        return record.target == ChatState.pending and (left or record.trigger in _GIVE_UP)
+
+    def _refuse(self, problem: str) -> NoReturn:
+        raise Violation(self._record, problem)
+
+
+def _place_of(source: str | None) -> str:
+    if source is None:
+        return NEW
+    return source if source in _STATES else UNKNOWN
+
+
+_STATES: Final = frozenset(state.value for state in ChatState)
+_TRIGGERS: Final = frozenset(trigger.value for trigger in Trigger)
+_CLIENT_MAY_OWE: Final = (ChatState.executing_tools, ChatState.compacting, ChatState.requires_action)
+
+_BEGIN_STEPS: Final = frozenset(
+    (row.trigger, row.target) for row in TABLE if {w.begin_step, w.order_compaction} & {*row.writes}
+)
+_BEGIN_TURNS: Final = frozenset((row.trigger, row.source, row.target) for row in TABLE if w.start_turn in row.writes)
+_GIVE_UP: Final = frozenset(row.trigger for row in TABLE if w.give_up_started_calls in row.writes)
+
+_WRITES_ONCE: Final = {
+    w.insert_chat: "profile",
+    w.change_title: "profile",
+    w.change_metadata: "profile",
+    w.cut_history: "cut",
+    w.insert_clear_boundary: "boundary:clear",
+    w.commit_boundary: "boundary:compaction",
+    w.start_call: "call:started",
+}
+_OWN_WRITE: Final = {row.trigger: _WRITES_ONCE[write] for row in TABLE for write in row.writes if write in _WRITES_ONCE}
+_OWNED: Final = frozenset(
+    (*_OWN_WRITE.values(), "erase", "erase:edits", "erase:queued", "erase:errors", "erase:reasons", "erase:quarantine")
+)
+_BESIDE_ERASURE: Final = ("profile", "facts", "events", "dequeue:deleted")

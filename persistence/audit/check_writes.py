@@ -1,0 +1,282 @@
+"""What the writes of a log leave behind: leases, calls, the queue, message ids and compactions, without content."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, NoReturn
+
+from turnwise.persistence.audit.record import AuditRecord, WriteRecord
+from turnwise.states.names import OPEN_STATUSES, CallStatus, ChatState, Trigger
+
+
+class Violation(ValueError):
+    """A record that the table or an invariant forbids. Its text says which, what was found and what is demanded."""
+
+    def __init__(self, record: AuditRecord, problem: str) -> None:
+        self.record = record
+        super().__init__(f"Version {record.version}, {str(record.trigger)!a:.40}: {problem}")
+
+
+@dataclass(slots=True)
+class OpenCall:
+    """A call that lacks its result."""
+
+    runner: str
+    """`client`, or for a local call what a crash of it means."""
+    digest: str | None
+    """`None` after an erasure, which may have blanked the arguments: the log does not say whose call it was."""
+    started: bool = False
+
+    def is_known_as(self, digest: str) -> bool:
+        """Whether the call may have that digest."""
+        return self.digest is None or self.digest == digest
+
+
+class Traces:
+    """Follows the writes of one chat's records, in order: a method for each kind of write.
+
+    Every method raises `Violation` for a write that cannot be, after those before it.
+    """
+
+    def __init__(self) -> None:
+        self.token: int | None = None
+        """The live lease's."""
+        self.queue: list[str] = []
+        self.open_calls: dict[str, OpenCall] = {}
+        self.acting_step = 0
+        """The last step that planned a local call."""
+        self.compacted: set[int] = set()
+        """The steps whose compaction is over, well or badly."""
+        self._fence = 0
+        self._ids: set[str] = set()
+        self._history: list[str] = []
+        self._taken: str | None = None
+        self._unanswered: str | None = None
+        self._closed: set[str] = set()
+        self._receipts: set[str] = set()
+        self._repaired = False
+
+    def follow(self, record: AuditRecord, *, step: int) -> None:
+        """Take in the writes of a record that found the chat at `step`."""
+        self._record, self._step = record, step
+        self._reorder_queue()
+        for write in record.writes:
+            if write.kind not in _METHODS:
+                self._refuse(f"there is no write of kind {write.kind!a:.40}")
+            _METHODS[write.kind](self, write)
+        self._check_result_follows()
+        if self._taken is not None:
+            self._refuse(f"message {self._taken!a:.40} left the queue and did not enter the history")
+        if record.trigger in (Trigger.compacted, Trigger.compaction_failed):
+            self.compacted.add(step)
+        if record.trigger == Trigger.repaired:
+            self._forget()
+
+    # Messages and the queue
+
+    def insert_message(self, write: WriteRecord) -> None:
+        """A message enters the history, under an id of its own or the one it was queued under."""
+        if write.id == self._taken:
+            self._taken = None
+        elif write.id in self._ids:
+            self._refuse(f"message id {write.id!a:.40} was given before, and an id is given once")
+        self._unanswered = None
+        self._ids.add(write.id)
+        self._history.append(write.id)
+
+    def cut_history(self, write: WriteRecord) -> None:
+        """A message and all after it leave the history."""
+        if write.id not in self._history:
+            self._refuse(f"it cuts the history at {write.id!a:.40}, which is not in it")
+        del self._history[self._history.index(write.id) :]
+
+    def erase_message(self, write: WriteRecord) -> None:
+        """A message that was said is blanked, or a result loses what tells of an erased call."""
+        if (write.id not in self._ids and not self._repaired) or write.id in self.queue:
+            self._refuse(f"it erases {write.id!a:.40}, which was never in the history")
+        for call in self.open_calls.values():
+            call.digest = None
+
+    def erase_queued(self, write: WriteRecord) -> None:
+        """A message that waited and waits no more is blanked where it was told."""
+        if write.id not in self._ids or write.id in self.queue:
+            self._refuse(f"it erases {write.id!a:.40}, which never waited, or waits still")
+
+    def blank_call(self, write: WriteRecord) -> None:
+        """A call loses its arguments, or what its answer could be known by."""
+        if write.id in self.open_calls:
+            self.open_calls[write.id].digest = write.digest
+
+    def enqueue(self, write: WriteRecord) -> None:
+        """A message waits, or one that waits is replaced."""
+        if write.id in self.queue:
+            return
+        if write.id in self._ids:
+            self._refuse(f"message id {write.id!a:.40} was given before and does not wait, so it cannot be queued")
+        self._ids.add(write.id)
+        self.queue.append(write.id)
+
+    def _reorder_queue(self) -> None:
+        """A record that puts several messages states the whole queue in its new order."""
+        put = [write.id for write in self._record.writes if write.kind == "enqueue"]
+        if len(put) < 2:  # noqa: PLR2004 - one put adds or replaces
+            return
+        new = [queued_id for queued_id in put if queued_id not in self.queue]
+        if len(set(put)) != len(put) or set(self.queue) - set(put) or any(item in self._ids for item in new):
+            self._refuse("it reorders the queue, but names not exactly the messages that wait")
+        self._ids.update(new)
+        self.queue = put
+
+    def take_queued(self, write: WriteRecord) -> None:
+        """The head of the queue leaves for the history."""
+        if self.queue[:1] != [write.id]:
+            self._refuse(f"it takes {write.id!a:.40}, which is not the head of the queue")
+        self._taken = self.queue.pop(0)
+
+    def delete_queued(self, write: WriteRecord) -> None:
+        """A message leaves the queue for good."""
+        if write.id not in self.queue:
+            self._refuse(f"it deletes {write.id!a:.40}, which does not wait in the queue")
+        self.queue.remove(write.id)
+
+    def record_receipt(self, write: WriteRecord) -> None:
+        """A client's message is accepted, once."""
+        if write.id in self._receipts:
+            self._refuse(f"client id {write.id!a:.40} was accepted before, and is accepted once")
+        self._receipts.add(write.id)
+
+    # Calls
+
+    def plan_call(self, write: WriteRecord) -> None:
+        """A call is planned, once; a client's is stated again when it gets its deadline."""
+        runner = write.kind.rpartition(":")[2]
+        known = self.open_calls.get(write.id)
+        asked = self._record.target == ChatState.requires_action
+        if known is not None and not (asked and known.runner == "client" and known.is_known_as(write.digest)):
+            self._refuse(f"call {write.id!a:.40} is planned already, and a call is planned once")
+        if write.id in self._closed:
+            self._refuse(f"call {write.id!a:.40} has its result, and nothing comes after that")
+        self.open_calls[write.id] = OpenCall(runner, write.digest)
+        if runner != "client":
+            self.acting_step = self._record.step
+
+    def approve_call(self, write: WriteRecord) -> None:
+        """A call that asked the client for its approval has it, and is turnwise's to run."""
+        call = self._find_open(write)
+        if call.runner != "client":
+            self._refuse(f"call {write.id!a:.40} is approved, but did not wait for the client")
+        self.open_calls[write.id] = OpenCall(write.kind.rpartition(":")[2], write.digest)
+        self.acting_step = self._record.step
+
+    def set_deadline(self, write: WriteRecord) -> None:
+        """The client is told by when it has to answer."""
+        if self._find_open(write).runner != "client":
+            self._refuse(f"call {write.id!a:.40} gets a deadline, but is not the client's")
+
+    def start_call(self, write: WriteRecord) -> None:
+        """A planned local call starts: again only if it may run at least once."""
+        call = self._find_open(write)
+        if call.runner == "client":
+            self._refuse(f"call {write.id!a:.40} is the client's, and turnwise starts only local calls")
+        if call.started and call.runner in ("at_most_once", "asked_first"):
+            self._refuse(f"call {write.id!a:.40} was started before, and it starts at most once")
+        if not call.is_known_as(write.digest):
+            self._refuse(f"call {write.id!a:.40} is started with other arguments than it was planned with")
+        call.started = True
+
+    def finish_call(self, write: WriteRecord) -> None:
+        """An open call gets its one result."""
+        self._check_result_follows()
+        if self._record.trigger == Trigger.repaired:
+            self.open_calls.pop(write.id, None)
+        else:
+            self._find_open(write)
+            del self.open_calls[write.id]
+        self._closed.add(write.id)
+        if self._record.trigger != Trigger.edit_message:
+            self._unanswered = write.id
+
+    def _find_open(self, write: WriteRecord) -> OpenCall:
+        if write.id in self._closed:
+            self._refuse(f"call {write.id!a:.40} has its result already, and a call has exactly one")
+        if write.id not in self.open_calls:
+            self._refuse(f"call {write.id!a:.40} was never planned, and a call is planned before anything else")
+        return self.open_calls[write.id]
+
+    def _check_result_follows(self) -> None:
+        if self._unanswered is not None:
+            self._refuse(f"call {self._unanswered!a:.40} ends without the message that holds its result")
+
+    # The lease and the context
+
+    def grant_lease(self, write: WriteRecord) -> None:
+        """A worker takes the chat that nobody holds, under a token above all before."""
+        token = int(write.id) if write.id.isascii() and write.id.isdecimal() and len(write.id) < 20 else 0  # noqa: PLR2004
+        if self.token is not None:
+            self._refuse(f"token {self.token} still holds the chat, and a chat has at most one live lease")
+        if token <= self._fence:
+            self._refuse(f"it grants token {write.id!a:.40} after token {self._fence}, and tokens only rise")
+        self.token = self._fence = token
+
+    def drop_lease(self, write: WriteRecord) -> None:
+        """The live lease ends."""
+        if self._record.trigger != Trigger.repaired and write.id != str(self.token):
+            self._refuse(f"it drops token {write.id!a:.40}, but the live one is {self.token}")
+        self.token = None
+
+    def set_boundary(self, write: WriteRecord) -> None:
+        """The context starts anew, at the step where the chat stands; a fork takes over where its parent stood."""
+        step = self._record.step if self._record.trigger == Trigger.create else self._step
+        if write.id != str(step):
+            self._refuse(f"its boundary names step {write.id!a:.40}, but the chat stands at step {step}")
+
+    def note_only(self, write: WriteRecord) -> None:
+        """Usage, labels, and what binds rows and reasons, bind nothing that comes after."""
+
+    def _forget(self) -> None:
+        """A repair closes what it finds, and what was stored, or is from now on, may not be what the log says."""
+        self._repaired = True
+        self.token = None
+        self._closed.update(self.open_calls)
+        self.open_calls.clear()
+
+    def _refuse(self, problem: str) -> NoReturn:
+        raise Violation(self._record, problem)
+
+
+_METHODS: Final[dict[str, Callable[[Traces, WriteRecord], None]]] = {
+    "message": Traces.insert_message,
+    "cut": Traces.cut_history,
+    "erase": Traces.erase_message,
+    "enqueue": Traces.enqueue,
+    "dequeue:taken": Traces.take_queued,
+    "dequeue:deleted": Traces.delete_queued,
+    "receipt": Traces.record_receipt,
+    "call:planned:client": Traces.plan_call,
+    "call:planned:at_most_once": Traces.plan_call,
+    "call:planned:at_least_once": Traces.plan_call,
+    "call:planned:asked_first": Traces.plan_call,
+    "call:approved:at_most_once": Traces.approve_call,
+    "call:approved:at_least_once": Traces.approve_call,
+    "call:approved:asked_first": Traces.approve_call,
+    "call:started": Traces.start_call,
+    **{f"call:{status}": Traces.finish_call for status in CallStatus if status not in OPEN_STATUSES},
+    "lease": Traces.grant_lease,
+    "lease:dropped": Traces.drop_lease,
+    "boundary:compaction": Traces.set_boundary,
+    "boundary:clear": Traces.set_boundary,
+    "usage": Traces.note_only,
+    "profile": Traces.note_only,
+    "reason": Traces.note_only,
+    "facts": Traces.note_only,
+    "events": Traces.note_only,
+    "deadline": Traces.set_deadline,
+    "erase:queued": Traces.erase_queued,
+    "erase:errors": Traces.note_only,
+    "erase:reasons": Traces.note_only,
+    "erase:quarantine": Traces.note_only,
+    "erase:edits": Traces.erase_message,
+    "erase:receipt": Traces.note_only,
+    "erase:call": Traces.blank_call,
+}

@@ -1,0 +1,281 @@
+"""The audit log: one record for every transition, chained by their hashes, and the export that carries them out."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import hmac
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, NamedTuple
+
+import orjson
+
+from turnwise.persistence.audit.asides import Aside, aside_of
+from turnwise.states.decide import Decision
+from turnwise.states.digests import canonical
+
+GENESIS: Final = "0" * 64
+"""What the first record of a chat names as the hash before it."""
+
+FORMAT: Final = "turnwise-audit/1"
+"""The format that the header of an export names."""
+
+
+class WriteRecord(NamedTuple):
+    """What one write did, by kind, id and digest."""
+
+    kind: str
+    id: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditRecord:
+    """One committed transition. `hash` covers every other field, and through `prev` every record before it."""
+
+    chat_id: str
+    version: int
+    trigger: str
+    source: str | None
+    """The state it started from: `None` for `create`, the stray word for a state the table does not know."""
+    target: str
+    actor: str
+    reason: str | None
+    """Why, in turnwise's words. What a client gave as a reason stands here as long as it is not erased, but `hash` and
+    an export leave it out: the write `reason` has its salted digest.
+    """
+    turn: int
+    step: int
+    attempt: int
+    writes: tuple[WriteRecord, ...]
+    at: datetime
+    prev: str
+    hash: str
+
+
+class Entry(NamedTuple):
+    """A record as a store keeps it. The body leaves out what the chat, its version and the entry before it say."""
+
+    version: int
+    hash: str
+    """Empty where the body was read, and is the whole record."""
+    body: str
+    aside: str | None = None
+    """What is kept beside it: an `Aside` as JSON."""
+
+
+def entry_of(
+    decision: Decision, *, prev: str, at: datetime, whole: bool = False, bonds: Sequence[WriteRecord] = ()
+) -> Entry:
+    """Return the record of a decision that commits at `at` after the record whose hash is `prev`.
+
+    Its body is the `whole` record if so wished. `bonds` are listed after the decision's writes.
+    """
+    after = decision.facts
+    writes = [WriteRecord(write.kind, write.id, write.digest) for write in decision.writes]
+    fields: dict[str, Any] = {
+        "trigger": decision.trigger,
+        "source": decision.source,
+        "target": decision.target,
+        "actor": decision.actor,
+        "reason": None if any(write.kind == "reason" for write in writes) else decision.reason,
+        "turn": after.turn.number,
+        "step": after.step.number,
+        "attempt": after.step.attempt,
+        "writes": [write._asdict() for write in (*writes, *bonds)],
+        "at": _time(at),
+    }
+    hashed = {**fields, "chat_id": after.chat_id, "version": after.version, "prev": prev}
+    hash_ = _chained(prev, _line(hashed))
+    body = {**hashed, "hash": hash_} if whole else fields
+    return Entry(after.version, hash_, _line(body).decode(), aside_of(decision).dump())
+
+
+def log_of(chat_id: str, entries: Iterable[Entry]) -> list[AuditRecord]:
+    """Return the records that a chat's entries hold, from the first on.
+
+    Raises:
+        ValueError: a body is not that of a record; says what was found instead.
+    """
+    records: list[AuditRecord] = []
+    for entry in entries:
+        records.append(record_in(entry, chat_id, prev=records[-1].hash if records else GENESIS))
+    return records
+
+
+def record_in(entry: Entry, chat_id: str, *, prev: str) -> AuditRecord:
+    """Return the record that an entry holds, after the one whose hash is `prev`.
+
+    Raises:
+        ValueError: the body is not that of a record; says what was found instead.
+    """
+    known = {"chat_id": chat_id, "version": entry.version, "prev": prev, "hash": entry.hash} if entry.hash else {}
+    record = _record_of({**known, **object_of(entry.body)})
+    reason = Aside.load(entry.aside).reason
+    return record if reason is None else dataclasses.replace(record, reason=reason)
+
+
+def hash_of(record: AuditRecord) -> str:
+    """Return the hash that the record must carry, whatever it carries now."""
+    fields = _spelled(record)
+    del fields["hash"]
+    return _chained(record.prev, _line(fields))
+
+
+def to_json(record: AuditRecord) -> str:
+    """Return the record as one line of JSON. It is ASCII, so that no reader can split or recode it."""
+    fields = _spelled(record)
+    text = _line(fields).decode()
+    return text if text.isascii() else json.dumps(fields, sort_keys=True, separators=(",", ":"))
+
+
+def from_json(text: str) -> AuditRecord:
+    """Return the record that a line of JSON holds: exactly the fields of a record, each of its type.
+
+    Whether the hash fits is for `verification` to say.
+
+    Raises:
+        ValueError: the text is not JSON, or not a record; says what was found instead.
+    """
+    return _record_of(object_of(text))
+
+
+def _record_of(fields: dict[str, Any]) -> AuditRecord:
+    _demand_names("record", fields, set(_KINDS))
+    for name, kinds in _KINDS.items():
+        if type(fields[name]) not in kinds:
+            raise ValueError(f"the field {name} holds {_named(fields[name])}, where {_either(kinds)} belongs")
+    fields["writes"] = tuple(_write_of(write) for write in fields["writes"])
+    fields["at"] = _time_of(fields["at"])
+    return AuditRecord(**fields)
+
+
+def object_of(text: str) -> dict[str, Any]:
+    """Return the JSON object that a text holds.
+
+    Raises:
+        ValueError: the text is no JSON object, or names a field twice.
+    """
+    try:
+        value = json.loads(text, object_pairs_hook=_without_repeats, parse_constant=_refuse_constant)
+    except RecursionError:
+        raise ValueError("the JSON is nested too deeply") from None
+    if not isinstance(value, dict):
+        raise ValueError(f"a JSON object belongs here, found {_named(value)}")  # noqa: TRY004 - the text is wrong
+    return value
+
+
+def export(chat_id: str, records: Sequence[AuditRecord], *, key: bytes | None = None) -> str:
+    """Return a chat's log as JSON Lines: a header, the records in order, and a checkpoint.
+
+    The checkpoint names how many records there are and the last one's hash. With a `key` it is signed, so that
+    whoever holds the key can tell that nobody without it cut or rewrote the log.
+    """
+    head = records[-1].hash if records else GENESIS
+    checkpoint: dict[str, Any] = {"count": len(records), "head": head}
+    if key is not None:
+        checkpoint["signature"] = signature_of(chat_id, len(records), head, key=key)
+    header = {"format": FORMAT, "chat_id": chat_id}
+    lines = [json.dumps(header), *map(to_json, records), json.dumps(checkpoint)]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def signature_of(chat_id: str, count: int, head: str, *, key: bytes) -> str:
+    """Return the HMAC-SHA256, hex, that a checkpoint made with `key` carries."""
+    signed = {"format": FORMAT, "chat_id": chat_id, "count": count, "head": head}
+    return hmac.new(key, canonical(signed), hashlib.sha256).hexdigest()
+
+
+_KINDS: Final[dict[str, tuple[type, ...]]] = {
+    "chat_id": (str,),
+    "version": (int,),
+    "trigger": (str,),
+    "source": (str, type(None)),
+    "target": (str,),
+    "actor": (str,),
+    "reason": (str, type(None)),
+    "turn": (int,),
+    "step": (int,),
+    "attempt": (int,),
+    "writes": (list,),
+    "at": (str,),
+    "prev": (str,),
+    "hash": (str,),
+}
+_JSON_NAMES: Final = {
+    str: "a string",
+    int: "an integer",
+    float: "a fraction",
+    bool: "a truth value",
+    list: "an array",
+    dict: "an object",
+    type(None): "null",
+}
+
+
+def _chained(prev: str, line: bytes) -> str:
+    return hashlib.sha256(prev.encode() + b"\n" + line).hexdigest()
+
+
+def _line(fields: dict[str, Any]) -> bytes:
+    """Return the canonical JSON of a record's fields: they hold text and whole numbers only."""
+    try:
+        return orjson.dumps(fields, option=orjson.OPT_SORT_KEYS)
+    except TypeError:
+        return canonical(fields)
+
+
+def _spelled(record: AuditRecord) -> dict[str, Any]:
+    fields = {name: getattr(record, name) for name in _KINDS}
+    if any(write.kind == "reason" for write in record.writes):
+        fields["reason"] = None
+    return {**fields, "writes": [write._asdict() for write in record.writes], "at": _time(record.at)}
+
+
+def _time(at: datetime) -> str:
+    return at.astimezone(UTC).isoformat()
+
+
+def _write_of(value: Any) -> WriteRecord:
+    if not isinstance(value, dict):
+        raise ValueError(f"a write is {_named(value)}, where an object belongs")  # noqa: TRY004 - the text is wrong
+    _demand_names("write", value, set(WriteRecord._fields))
+    for name, found in value.items():
+        if not isinstance(found, str):
+            raise ValueError(f"the field {name} of a write holds {_named(found)}, where a string belongs")  # noqa: TRY004
+    return WriteRecord(**value)
+
+
+def _time_of(text: str) -> datetime:
+    at = datetime.fromisoformat(text)
+    if at.utcoffset() != timedelta(0) or at.isoformat() != text:
+        raise ValueError(f"the time {text!a:.40} is not spelled as ISO 8601 in UTC, YYYY-MM-DDTHH:MM:SS.ffffff+00:00")
+    return at
+
+
+def _demand_names(what: str, fields: dict[str, Any], wanted: set[str]) -> None:
+    missing, extra = sorted(wanted - set(fields)), sorted(set(fields) - wanted)
+    if missing or extra:
+        raise ValueError(f"a {what} lacks the fields {missing} and has {extra!s:.80}, which do not belong to it")
+
+
+def _named(value: Any) -> str:
+    return _JSON_NAMES[type(value)]
+
+
+def _either(kinds: tuple[type, ...]) -> str:
+    return " or ".join(_JSON_NAMES[kind] for kind in kinds)
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        raise ValueError("a JSON object names a field twice")
+    return fields
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON")

@@ -1,0 +1,183 @@
+"""Verifying an audit log: form, chain, every transition against the table, the invariants it can show.
+
+In the store also that what is stored is what the log says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Annotated
+
+from turnwise.persistence.audit.check_rows import Evidence, Finding
+from turnwise.persistence.audit.check_transitions import Replay
+from turnwise.persistence.audit.check_writes import Violation
+from turnwise.persistence.audit.expected_rows import Testimony
+from turnwise.persistence.audit.record import (
+    FORMAT,
+    GENESIS,
+    AuditRecord,
+    from_json,
+    hash_of,
+    object_of,
+    record_in,
+    signature_of,
+)
+from turnwise.persistence.chat_rows import ChatRows
+from turnwise.persistence.rows import GARBLED
+from turnwise.persistence.stored_chat import is_count
+from turnwise.states.checked import checked
+from turnwise.states.errors import TurnwiseError
+from turnwise.states.shapes import RAW
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a check found. It stops at the first problem."""
+
+    ok: bool
+    problem: str | None = None
+    """What was found and what was demanded, as a sentence; `None` if the log is sound."""
+    position: int | None = None
+    """The version at which the log stops being sound: that of the first bad record, or of the first missing one.
+
+    0 for a bad header; one past the last record for a bad checkpoint. `None` if the log is sound.
+    """
+    place: str | None = field(default=None, repr=False)
+    """Where something stored is not what the log says: `table[row].column`. `None` where the log itself is wrong."""
+
+
+@checked
+def verify_export(text: Annotated[str, RAW], *, key: bytes | None = None) -> Verdict:
+    """Check an exported log, whatever the text holds; nothing is raised.
+
+    With a `key` the log must be signed with it. Without one a signature is not looked at: then nobody can tell a cut
+    log whose checkpoint was rewritten from a whole one.
+    """
+    header, *lines = [line for line in text.split("\n") if line.strip()] or [""]
+    try:
+        walk = _Walk(_chat_of(header))
+    except ValueError as error:
+        return Verdict(ok=False, problem=f"The header is not one of a log: {error}.", position=0)
+    checkpoint = lines.pop() if lines and _is_checkpoint(lines[-1]) else None
+    verdict = walk.along(map(from_json, lines))
+    if not verdict.ok:
+        return verdict
+    if checkpoint is None:
+        return walk.stopped("The log has no checkpoint at its end: its tail is cut off")
+    return _check_end(walk, checkpoint, key)
+
+
+def verify_records(records: Iterable[AuditRecord]) -> Verdict:
+    """Check the records of one chat, from its first on. That the last ones are there, only a checkpoint can tell."""
+    known = list(records)
+    walk = _Walk(known[0].chat_id if known else "")
+    return walk.along(known)
+
+
+def verify_stored(chat_id: str, stored: ChatRows) -> Verdict:
+    """Check a chat's log in the store, then that every row is what the log says.
+
+    Whatever is stored, nothing is raised.
+    """
+    walk, records = _Walk(chat_id), list[AuditRecord]()
+
+    def read() -> Iterator[AuditRecord]:
+        for entry in stored.audit:
+            record = record_in(entry._replace(aside=None), chat_id, prev=walk.head)
+            if record.version != entry.version:
+                raise Violation(record, f"the row says that it is version {entry.version!a:.40}")
+            records.append(record)
+            yield record
+
+    verdict, version = walk.along(read()), stored.chat["version"]
+    if verdict.ok and (not is_count(version) or version > walk.count):
+        verdict = walk.stopped(f"The log ends at version {walk.count}, but the chat stands at {version!a:.40}")
+        verdict = replace(verdict, place="chats.version")
+    sound = records[: walk.count]
+    if not sound:
+        return verdict
+    evidence = Evidence(Testimony(sound), replace(stored, audit=stored.audit[: len(sound)]))
+    found = list(evidence.findings() if verdict.ok else evidence.lasting())
+    return _first_of(found, stored) if found else verdict
+
+
+def _first_of(found: Sequence[Finding], stored: ChatRows) -> Verdict:
+    version, place, problem = min(found, key=lambda finding: finding.version)
+    name = str(place.renamed(stored.names))
+    return Verdict(ok=False, problem=f"{name}, of version {version}: {problem}.", position=version, place=name)
+
+
+class _Walk:
+    """Goes along the records of a chat and remembers where the chain stands."""
+
+    def __init__(self, chat_id: str) -> None:
+        self.chat_id = chat_id
+        self.count = 0
+        self.head = GENESIS
+        self._replay = Replay()
+
+    def along(self, records: Iterable[AuditRecord]) -> Verdict:
+        """Take the records in, up to the first that is wrong."""
+        try:
+            for record in records:
+                self._take(record)
+        except Violation as violation:
+            return self.stopped(str(violation))
+        except (*GARBLED, TurnwiseError) as error:
+            return self.stopped(f"Version {self.count + 1} cannot be read: {error}")
+        if not self.count:
+            return self.stopped("The log holds no record, and every chat begins with version 1")
+        return Verdict(ok=True)
+
+    def stopped(self, problem: str) -> Verdict:
+        """Return the verdict that what belongs after the records so far is wrong or missing."""
+        return Verdict(ok=False, problem=f"{problem}.", position=self.count + 1)
+
+    def _take(self, record: AuditRecord) -> None:
+        if record.version != self.count + 1:
+            raise Violation(record, f"version {self.count + 1} belongs here, for versions rise by one")
+        if record.chat_id != self.chat_id:
+            raise Violation(record, f"it is of chat {record.chat_id!a:.80}, but the log of {self.chat_id!a:.80}")
+        if record.prev != self.head:
+            raise Violation(record, f"prev is {record.prev!a:.80}, but the hash before it is {self.head}")
+        if record.hash != hash_of(record):
+            raise Violation(record, f"hash is {record.hash!a:.80}, which is not the hash of its content")
+        self._replay.follow(record)
+        self.count += 1
+        self.head = record.hash
+
+
+def _chat_of(header: str) -> str:
+    fields = object_of(header)
+    chat_id = fields.get("chat_id")
+    if set(fields) != {"format", "chat_id"} or not isinstance(chat_id, str):
+        raise ValueError("it must hold the fields chat_id, a string, and format, and no other")
+    if fields["format"] != FORMAT:
+        raise ValueError(f"its format is not {FORMAT}")
+    return chat_id
+
+
+def _is_checkpoint(line: str) -> bool:
+    try:
+        return "count" in object_of(line)
+    except ValueError:
+        return False
+
+
+def _check_end(walk: _Walk, checkpoint: str, key: bytes | None) -> Verdict:
+    fields = object_of(checkpoint)
+    count, head, signature = fields.get("count"), fields.get("head"), fields.get("signature")
+    if not set(fields) <= {"count", "head", "signature"} or type(count) is not int or type(head) is not str:
+        return walk.stopped("The checkpoint must hold count, an integer, head, a string, and at most a signature")
+    if count != walk.count:
+        problem = f"The checkpoint counts {count} records, but the log holds {walk.count}."
+        return Verdict(ok=False, problem=problem, position=min(max(count, 0), walk.count) + 1)
+    if head != walk.head:
+        problem = f"The checkpoint names the head {head!a:.80}, but the last record's hash is {walk.head}."
+        return Verdict(ok=False, problem=problem, position=walk.count)
+    if key is not None and signature is None:
+        return walk.stopped("The checkpoint is not signed, but a key was given")
+    if key is not None and signature != signature_of(walk.chat_id, count, head, key=key):
+        return walk.stopped("The checkpoint's signature was not made with this key over this log")
+    return Verdict(ok=True)

@@ -1,0 +1,265 @@
+"""Wiping: what of a chat's rows an erasure changes, so that nothing tells any more what was erased.
+
+The audit records stay as they are. What binds a changed row is stated anew, in the record of the erasure.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from turnwise.persistence.audit.asides import Aside
+from turnwise.persistence.audit.record import Entry, WriteRecord, object_of
+from turnwise.persistence.audit.row_digests import FLEETING, bond_of_events, fields_bound
+from turnwise.persistence.chat_rows import ChatRows, Row
+from turnwise.persistence.repair.marks import is_mark
+from turnwise.persistence.rows import CALLS, GARBLED, MESSAGES, RECEIPTS, message_of
+from turnwise.states.calls import ToolCall
+from turnwise.states.decide import Decision
+from turnwise.states.digests import derived
+from turnwise.states.effects import ERASED, EraseEdits, EraseMessage, EraseText, RecordReceipt, Write, digest_of_call
+from turnwise.states.errors import StoreError
+from turnwise.states.messages import FORMAT, Message, without_metadata
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A row that is changed or, without values, deleted."""
+
+    table: str
+    key: Mapping[str, Any]
+    """Identifies the row in the chat."""
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Wipe:
+    """What an erasure does to the rows of a chat, and what its record says of them."""
+
+    changes: list[Change] = field(default_factory=list)
+    bonds: list[WriteRecord] = field(default_factory=list)
+
+
+def erases(writes: Sequence[Write]) -> bool:
+    """Whether some of the writes erase something."""
+    return any(isinstance(write, EraseMessage | EraseEdits | EraseText) for write in writes)
+
+
+def wipe(found: ChatRows, decision: Decision) -> Wipe:
+    """Return what a decision that erases something does to the rows that were found.
+
+    Raises:
+        StoreError: the chat has no such message.
+    """
+    return _Wiping(found, decision).done()
+
+
+_BLANK: Final = ({"type": "text", "text": ERASED},)
+
+
+class _Wiping:
+    def __init__(self, found: ChatRows, decision: Decision) -> None:
+        self._found = found
+        self._salt = derived(decision.salt, decision.facts.version, "erasure")
+        self._over_before = decision.facts.step.over_before
+        writes = decision.writes
+        self._blanks = {write.id: write for write in writes if isinstance(write, EraseMessage | EraseEdits)}
+        self._texts = {(write.what, write.name) for write in writes if isinstance(write, EraseText)}
+        self._parts = {name: _json_of(write.message)["parts"] for name, write in self._blanks.items()}
+        self._parts |= {name: _BLANK for what, name in self._texts if what == "queued"}
+        self._wipe = Wipe()
+        self._lost: set[str] = set()
+        self._asked: set[str] = set()
+        self._answered: set[str] = set()
+        self._steps: set[int] = set()
+
+    def done(self) -> Wipe:
+        self._wipe_messages()
+        if self._takes_quarantine:
+            self._take_in_what_was_lost()
+        self._wipe_calls()
+        self._wipe_receipts()
+        self._wipe_events()
+        if ("reasons", "") in self._texts:
+            self._wipe_reasons()
+        self._change("quarantine", {})  # nobody can read there what is to go and what may stay
+        return self._wipe
+
+    @property
+    def _takes_quarantine(self) -> bool:
+        return ("quarantine", "") in self._texts
+
+    def _change(self, table: str, key: Mapping[str, Any], **values: Any) -> None:
+        self._wipe.changes.append(Change(table, key, values))
+
+    def _wipe_messages(self) -> None:
+        rows = {row["id"]: row for row in self._found.tables["messages"]}
+        for name, write in self._blanks.items():
+            if name not in rows:
+                chat_id = self._found.chat["id"]
+                raise StoreError(f"chat {chat_id!r} has no message {name!r} to erase; nothing was written")
+            salt = ""
+            if isinstance(write, EraseEdits):
+                salt = write.salt
+            else:
+                self._take_in(self._message_in(rows[name]))
+            self._change("messages", {"id": name}, erased=True, salt=salt, format=FORMAT, body=write.body)
+
+    def _take_in(self, said: Message) -> None:
+        """Note which calls and which step told what the message said."""
+        if said.role == "assistant":
+            self._steps.add(said.step)
+            self._asked.update(call.call_id for call in said.calls)
+        if said.result is not None:
+            self._answered.add(said.result.call_id)
+
+    def _take_in_what_was_lost(self) -> None:
+        """Note whose words a repair has put aside: no message tells them any more, but calls, parts and events do."""
+        rows = [self._message_in(row) for row in self._found.tables["messages"]]
+        left = [said for said in rows if not is_mark(said)]
+        self._lost = self._ever_said() - {said.id for said in left} - {row["id"] for row in self._found.tables["queue"]}
+        self._parts |= dict.fromkeys(self._lost - self._parts.keys(), _BLANK)
+        asked = {call.call_id for said in left for call in said.calls}
+        answered = {said.result.call_id for said in left if said.result is not None}
+        for call in self._calls():
+            if call.call_id not in asked:
+                self._asked.add(call.call_id)
+            if call.call_id not in answered and not call.open:
+                self._answered.add(call.call_id)
+        shown = [json.loads(row["body"]) | row for row in self._found.tables["events"] if row["kind"] == "part"]
+        over = {part["step"] for part in shown if (part["step"], part["attempt"]) < self._over_before}
+        self._steps |= over - {said.step for said in left if said.role == "assistant"}
+
+    def _ever_said(self) -> set[str]:
+        """Return the ids of messages that the log or an event tells of, but for those deleted from the queue."""
+        told = [json.loads(row["body"]) for row in self._found.tables["events"] if row["kind"] == "message"]
+        names = {event["message"]["id"] for event in told if "message" in event}
+        deleted = set()
+        for write in itertools.chain.from_iterable(map(writes_in, self._found.audit)):
+            names |= {write.id} if write.kind in {"message", "enqueue"} else set()
+            deleted |= {write.id} if write.kind == "dequeue:deleted" else set()
+        return names - deleted
+
+    def _message_in(self, row: Row) -> Message:
+        return message_of(row["format"], row["body"], self._found.chat["id"])
+
+    def _calls(self) -> Iterator[ToolCall]:
+        for row in self._found.tables["calls"]:
+            yield CALLS.load(row["body"], self._found.chat["id"])
+
+    def _wipe_calls(self) -> None:
+        for call in self._calls():
+            if call.call_id not in self._asked | self._answered:
+                continue
+            blank = call.blanked(arguments=call.call_id in self._asked, answer=call.call_id in self._answered)
+            self._change("calls", {"call_id": call.call_id}, body=CALLS.dump(blank))
+            self._wipe.bonds.append(WriteRecord("erase:call", call.call_id, digest_of_call(blank)))
+
+    def _wipe_receipts(self) -> None:
+        for row in self._found.tables["receipts"]:
+            known = RECEIPTS.load(row["body"], self._found.chat["id"])
+            if known.message_id in self._parts:
+                blank = RecordReceipt(known.client_id, "", known.message_id, known.queued, known.seq)
+                self._change("receipts", {"client_id": known.client_id}, body=blank.body)
+                self._wipe.bonds.append(WriteRecord("erase:receipt", known.client_id, blank.digest))
+
+    def _wipe_events(self) -> None:
+        changed: dict[int, str] = {}
+        for row in self._found.tables["events"]:
+            told = json.loads(row["body"])
+            if row["kind"] in FLEETING:
+                if told.get("call_id") in self._asked | self._answered or _step_of(row, told) in self._steps:
+                    self._change(self._found.parts if row["kind"] == "part" else "events", {"seq": row["seq"]})
+            elif self._blank(row["kind"], told):
+                changed[row["seq"]] = json.dumps(told, separators=(",", ":"), ensure_ascii=False)
+                self._change("events", {"seq": row["seq"]}, body=changed[row["seq"]])
+        if changed:
+            self._bind_anew(changed)
+
+    def _blank(self, kind: str, told: dict[str, Any]) -> bool:
+        """Take out of an event what is erased; return whether there was anything."""
+        before = json.dumps(told)
+        match kind:
+            case "message" if told.get("message", {}).get("id") in self._blanks:
+                told["message"] = _json_of(without_metadata(self._blanks[told["message"]["id"]].message))
+            case "message" if told.get("message", {}).get("id") in self._lost:
+                told["message"]["parts"] = []
+            case "queue":
+                for queued in told["queue"]:
+                    queued["parts"] = self._parts.get(queued["id"], queued["parts"])
+            case "action_required":
+                for call in told["calls"]:
+                    call["arguments"] = {} if call["call_id"] in self._asked else call["arguments"]
+            case "tool_result" if told["call_id"] in self._answered and "output" in told:
+                told["output"] = None
+            case _ if told.get("error") and ("errors", "") in self._texts:
+                told["error"]["message"] = ERASED
+        return json.dumps(told) != before
+
+    def _bind_anew(self, changed: Mapping[int, str]) -> None:
+        """State the digests of the changed events again, under a new salt."""
+        for version, first, last in _spans(self._found):
+            if not any(first <= seq <= last for seq in changed):
+                continue
+            salt = derived(self._salt, "events", version)
+            rows = [row for row in self._found.tables["events"] if first <= row["seq"] <= last]
+            now = [fields_bound({**row, "body": changed.get(row["seq"], row["body"])}) for row in rows]
+            self._wipe.bonds += bond_of_events(first, last, now, salt=salt)
+            self._put_aside(version, events=salt)
+
+    def _wipe_reasons(self) -> None:
+        for entry in self._found.audit:
+            if aside_in(entry).reason is not None:
+                self._put_aside(entry.version, reason=None, salt="")
+
+    def _put_aside(self, version: int, **values: Any) -> None:
+        known = next(
+            (
+                json.loads(change.values["aside"])
+                for change in reversed(self._wipe.changes)
+                if change.table == "audit" and change.key["version"] == version
+            ),
+            None,
+        )
+        entry = next(entry for entry in self._found.audit if entry.version == version)
+        aside = Aside(**known) if known is not None else aside_in(entry)
+        self._change("audit", {"version": version}, aside=aside._replace(**values).dump())
+
+
+def _spans(found: ChatRows) -> Iterator[tuple[int, int, int]]:
+    """Yield the version, the first and the last number of each commit's events, as they were first told."""
+    seen = set()
+    for entry in found.audit:
+        for write in writes_in(entry):
+            if write.kind == "events" and write.id not in seen:
+                seen.add(write.id)
+                first, _, last = write.id.partition("-")
+                yield entry.version, int(first), int(last)
+
+
+def writes_in(entry: Entry) -> Sequence[WriteRecord]:
+    """Return what a record tells of; nothing of one that cannot be read: a check finds it, and nothing mends it."""
+    try:
+        return [WriteRecord(**write) for write in object_of(entry.body)["writes"]]
+    except GARBLED:
+        return ()
+
+
+def aside_in(entry: Entry) -> Aside:
+    """Return what is kept beside a record; of what cannot be read, something that is no aside and can be erased."""
+    try:
+        return Aside.load(entry.aside)
+    except GARBLED:
+        return Aside(reason="")
+
+
+def _step_of(row: Row, told: Mapping[str, Any]) -> Any:
+    return told.get("step", row.get("step")) if row["kind"] == "part" else None
+
+
+def _json_of(message: Message) -> dict[str, Any]:
+    spelled: dict[str, Any] = json.loads(MESSAGES.dump(message))
+    return spelled

@@ -1,0 +1,48 @@
+"""From a store's URL to the store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Final
+
+from turnwise.persistence.protocol import ChatStore
+from turnwise.persistence.sqlite.connection import Durability
+from turnwise.persistence.sqlite.store import SQLiteStore
+from turnwise.persistence.store_url import without_password
+from turnwise.states.errors import SettingsError
+
+_RIGHT: Final = (
+    "use sqlite:///chats.db, sqlite:////absolute/path.db, sqlite:// for a database in memory,"
+    " or postgresql://user:password@host/database"
+)
+
+
+def store_from_url(url: str, *, durability: Durability, now: Callable[[], datetime] | None) -> ChatStore:
+    """Return the store that a URL names, not opened yet. Without `now` it counts by its own clock.
+
+    Raises:
+        SettingsError: there is no such store.
+    """
+    scheme, found, rest = url.partition("://")
+    if scheme in ("postgresql", "postgres"):
+        return _postgres(url, now)
+    if scheme != "sqlite" or not found:
+        raise SettingsError("store", f"{without_password(url)!r} is no store's URL; {_RIGHT}")
+    if rest == "":
+        return SQLiteStore(None, durability=durability, now=now)
+    path = rest.removeprefix("/")
+    if path == rest or path.strip("/") == "":
+        raise SettingsError("store", f"{url!r} names no file; {_RIGHT}")
+    return SQLiteStore(path, durability=durability, now=now)
+
+
+def _postgres(url: str, now: Callable[[], datetime] | None) -> ChatStore:
+    try:
+        from turnwise.persistence.postgres.store import PostgresStore  # noqa: PLC0415 - asyncpg is an extra
+    except ModuleNotFoundError as error:
+        if error.name != "asyncpg":
+            raise
+        needed = "PostgreSQL needs the extra `postgres`: pip install 'turnwise[postgres]'"
+        raise SettingsError("store", needed) from error
+    return PostgresStore(url, now=now)

@@ -1,0 +1,48 @@
+"""Where chats stood when this process last read or changed them."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+from typing import Final
+from weakref import WeakValueDictionary
+
+import anyio
+
+from turnwise.persistence.postgres.write_rows import Standing
+
+_CHATS: Final = 1024
+
+
+class Memory:
+    """The latest standing of each chat, up to a number of them. It may be out of date: every statement checks it."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[str, Standing] = OrderedDict()
+        self._turns: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
+
+    def turn(self, chat_id: str) -> AbstractAsyncContextManager[None]:
+        """Let the changes of one chat follow one another in this process, and race only with those of others."""
+        return self._turns.setdefault(chat_id, anyio.Lock())
+
+    def get(self, chat_id: str) -> Standing | None:
+        """Return where a chat stood."""
+        return self._known.get(chat_id)
+
+    def put(self, standing: Standing) -> None:
+        """Remember where a chat stands."""
+        self._known[standing.facts.chat_id] = standing
+        self._known.move_to_end(standing.facts.chat_id)
+        if len(self._known) > _CHATS:
+            self._known.popitem(last=False)
+
+    def move(self, chat_id: str, event_seq: int) -> None:
+        """Remember the number of a chat's last event."""
+        known = self._known.get(chat_id)
+        if known is not None:
+            self._known[chat_id] = replace(known, facts=known.facts.with_last_seq(event_seq))
+
+    def forget(self, chat_id: str) -> None:
+        """Forget a chat."""
+        self._known.pop(chat_id, None)

@@ -1,0 +1,87 @@
+"""Reading the rows of a chat from PostgreSQL as they are, for a check."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, Final
+
+import asyncpg
+
+from turnwise.persistence.audit.record import Entry, WriteRecord
+from turnwise.persistence.chat_rows import ChatRows
+from turnwise.persistence.erasure import erases, wipe
+from turnwise.persistence.postgres.raw_rows import rows_within
+from turnwise.persistence.repair.examine import blamed
+from turnwise.persistence.rows import GARBLED, micros_of
+from turnwise.states.decide import Decision
+from turnwise.states.errors import ChatNotFound
+
+_TABLES: Final = {
+    "profiles": "SELECT * FROM profiles WHERE chat_id = $1",
+    "messages": "SELECT * FROM messages WHERE chat_id = $1 ORDER BY position",
+    "boundaries": "SELECT * FROM boundaries WHERE chat_id = $1 ORDER BY position",
+    "calls": "SELECT * FROM calls WHERE chat_id = $1 ORDER BY step, idx",
+    "queue": "SELECT * FROM queue WHERE chat_id = $1 ORDER BY rank",
+    "receipts": "SELECT * FROM receipts WHERE chat_id = $1 ORDER BY client_id",
+    "usage": "SELECT * FROM usage WHERE chat_id = $1 ORDER BY version, number",
+    "events": """
+        SELECT seq, kind, at, body FROM events WHERE chat_id = $1
+        UNION ALL SELECT seq, kind, at, body FROM partial_events WHERE chat_id = $1 ORDER BY seq
+    """,
+}
+_CHAT: Final = """
+SELECT chats.*, facts.body AS facts, facts.salt AS salt
+FROM chats LEFT JOIN facts ON facts.chat_id = chats.id WHERE id = $1
+"""
+_NAMES: Final = {
+    "chats.facts": "facts.body",
+    "chats.salt": "facts.salt",
+    "leases.worker": "chats.worker",
+    "leases.token": "chats.token",
+}
+
+
+async def rows_of_chat(connection: asyncpg.Connection, chat_id: str) -> ChatRows:
+    """Return the rows of a chat."""
+    async with connection.transaction(isolation="repeatable_read", readonly=True):
+        return await _rows_of_chat(connection, chat_id)
+
+
+async def wipe_all(connection: asyncpg.Connection, chat_id: str, decisions: Sequence[Decision]) -> list[WriteRecord]:
+    """Change the rows that tell what the decisions erase, in a transaction; return what is bound anew."""
+    restated: list[WriteRecord] = []
+    for decision in decisions:
+        if not erases(decision.writes):
+            continue
+        found = await _rows_of_chat(connection, chat_id)
+        try:
+            wiped = wipe(found, decision)
+        except GARBLED as error:
+            raise blamed(chat_id, await rows_within(connection, chat_id), error) from error
+        for change in wiped.changes:
+            places = iter(range(1, 20))
+            put = ", ".join(f"{column} = ${next(places)}" for column in change.values)
+            where = " AND ".join(f"{column} = ${next(places)}" for column in ("chat_id", *change.key))
+            does = f"UPDATE {change.table} SET {put}" if put else f"DELETE FROM {change.table}"  # noqa: S608 - names of our own
+            await connection.execute(f"{does} WHERE {where}", *change.values.values(), chat_id, *change.key.values())
+        restated += wiped.bonds
+    return restated
+
+
+async def _rows_of_chat(connection: asyncpg.Connection, chat_id: str) -> ChatRows:
+    chat = await connection.fetchrow(_CHAT, chat_id)
+    if chat is None:
+        raise ChatNotFound(chat_id)
+    tables = {table: [_plain(row) for row in await connection.fetch(sql, chat_id)] for table, sql in _TABLES.items()}
+    sql = "SELECT version, body, aside FROM audit WHERE chat_id = $1 ORDER BY version"
+    records = await connection.fetch(sql, chat_id)
+    entries = [Entry(row["version"], "", row["body"], row["aside"]) for row in records]
+    plain = _plain(chat)
+    lease = None if chat["worker"] is None and chat["token"] is None else plain
+    aside = await connection.fetchval("SELECT count(*) FROM quarantine WHERE chat_id = $1", chat_id)
+    return ChatRows(plain, lease, tables, entries, _NAMES, parts="partial_events", quarantined=aside)
+
+
+def _plain(row: asyncpg.Record) -> dict[str, Any]:
+    return {name: micros_of(value) if isinstance(value, datetime) else value for name, value in row.items()}

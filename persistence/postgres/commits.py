@@ -1,0 +1,174 @@
+"""Commits on PostgreSQL: sent one by one or together, and found again where the answer of the server was lost."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from typing import Final
+
+import asyncpg
+
+from turnwise.persistence.audit.record import WriteRecord, from_json
+from turnwise.persistence.erasure import erases
+from turnwise.persistence.postgres.chat_cache import Memory
+from turnwise.persistence.postgres.chat_rows import wipe_all
+from turnwise.persistence.postgres.group_commit import Batches
+from turnwise.persistence.postgres.journal import contradiction
+from turnwise.persistence.postgres.pool import Pool, Unreachable
+from turnwise.persistence.postgres.server_clock import DatabaseClock
+from turnwise.persistence.postgres.write_rows import PARAMETERS, Commit, Standing, commit_of, parameters_of, statement
+from turnwise.persistence.protocol import Committed, DuplicateReceipt
+from turnwise.persistence.rows import GARBLED, unreadable
+from turnwise.states.decide import Decision
+from turnwise.states.errors import StoreError
+from turnwise.states.events import PartEvent
+
+_COMMIT: Final = statement("commit", PARAMETERS)
+LOCK: Final = "SELECT FROM chats WHERE id = $1 FOR UPDATE"
+
+Sent = list[tuple[Commit, Committed]]
+"""What a caller has sent to the server and has had no answer to."""
+Work = Callable[[asyncpg.Connection, Sent], Awaitable[list[Committed]]]
+
+
+class Commits:
+    """Stores what was decided and remembers where chats stand then. `tell` is told of every chat that was changed."""
+
+    def __init__(self, pool: Pool, *, clock: DatabaseClock, memory: Memory, tell: Callable[[str], None]) -> None:
+        self._pool = pool
+        self._clock = clock
+        self._memory = memory
+        self._tell = tell
+        self._batches = Batches(pool, self.store)
+
+    async def close(self) -> None:
+        """Finish what was accepted."""
+        await self._batches.close()
+
+    async def add(self, commit: Commit) -> bool:
+        """Store a commit together with those of other chats; return whether the chat was found as it must be.
+
+        Raises:
+            Unanswered: it is not known whether it was stored.
+        """
+        return await self._batches.add(commit)
+
+    async def answered(self, chat_id: str, work: Work, sent: Sent | None = None) -> list[Committed]:
+        """Return what `work` committed, also where the answer of the server was lost on the way."""
+        sent = [] if sent is None else sent
+
+        async def attempt(connection: asyncpg.Connection) -> list[Committed]:
+            if found := await landed(connection, sent):
+                return found
+            sent.clear()
+            try:
+                return await work(connection, sent)
+            except asyncpg.UniqueViolationError as error:
+                raise _refusal(error, chat_id, sent) from error
+
+        try:
+            answered = await self._pool.run(attempt)
+        except Unreachable as error:
+            if not sent:
+                raise
+            raise StoreError(f"{error.told}; it is not known whether anything was written") from error
+        for commit, committed in sent:
+            if committed in answered:
+                self.note(commit, committed)
+        return answered
+
+    def note(self, commit: Commit, committed: Committed) -> None:
+        """Remember where a chat stands after a commit, and tell of it; forget one of which something was erased."""
+        if erasing(committed.decisions):
+            self._memory.forget(commit.chat_id)
+        else:
+            self._memory.put(Standing(committed.facts, commit.head, committed.at, commit.body))
+        self._tell(commit.chat_id)
+
+    async def store(self, connection: asyncpg.Connection, commits: Sequence[Commit]) -> list[bool]:
+        """Store commits of different chats; return which of the chats were found as they must be."""
+        asked = time.monotonic()
+        rows = await connection.fetch(_COMMIT, *parameters_of(commits))
+        for row in rows:
+            self._clock.heard(row["at"], asked=asked)
+        found = {row["id"] for row in rows}
+        return [commit.chat_id in found for commit in commits]
+
+    async def commit(
+        self,
+        connection: asyncpg.Connection,
+        standing: Standing,
+        decisions: tuple[Decision, ...],
+        shown: Sequence[PartEvent],
+        sent: Sent,
+    ) -> Committed:
+        """Store what was decided on a chat as it was read, and put it down as sent.
+
+        Raises:
+            Overtaken: the chat was not found like that; nothing was written.
+        """
+        async with AsyncExitStack() as together:
+            restated: list[WriteRecord] = []
+            if erasing(decisions):
+                await together.enter_async_context(connection.transaction())
+                await connection.execute(LOCK, standing.facts.chat_id)
+                restated = await wipe_all(connection, standing.facts.chat_id, decisions)
+            commit, committed = prepared(standing, decisions, shown, restated)
+            sent.append((commit, committed))
+            if not all(await self.store(connection, [commit])):
+                sent.pop()
+                raise Overtaken
+        return committed
+
+
+class Overtaken(Exception):
+    """The chat is not any more as it was read."""
+
+
+def erasing(decisions: Sequence[Decision]) -> bool:
+    """Return whether one of the decisions erases something."""
+    return any(erases(decision.writes) for decision in decisions)
+
+
+def prepared(
+    standing: Standing,
+    decisions: tuple[Decision, ...],
+    shown: Sequence[PartEvent],
+    restated: Sequence[WriteRecord] = (),
+) -> tuple[Commit, Committed]:
+    """Return what stores decisions on a chat, and what is told of them once it is stored."""
+    commit, events = commit_of(standing, decisions, shown, restated=restated)
+    facts = decisions[-1].facts.with_last_seq(commit.event_seq)
+    return commit, Committed(standing.facts, facts, decisions, events, standing.at)
+
+
+async def landed(connection: asyncpg.Connection, sent: Sent) -> list[Committed]:
+    """Return what of the unanswered was committed, having waited for what is still under way."""
+    found: list[Committed] = []
+    for commit, committed in sent:
+        await connection.execute(LOCK, commit.chat_id)
+        sql = "SELECT body FROM audit WHERE chat_id = $1 AND version = $2"
+        body = await connection.fetchval(sql, commit.chat_id, committed.facts.version)
+        if body is not None and _hash_in(commit.chat_id, body) == commit.head:
+            found.append(committed)
+    return found
+
+
+def _hash_in(chat_id: str, body: str) -> str:
+    try:
+        return from_json(body).hash
+    except GARBLED as error:
+        raise unreadable(chat_id, "audit.body", error) from None
+
+
+def _refusal(error: asyncpg.UniqueViolationError, chat_id: str, sent: Sent) -> StoreError:
+    """Return what it means that a key is taken."""
+    if error.table_name == "chats":
+        return StoreError(f"there is a chat {chat_id!r} in this store already; nothing was written")
+    if error.table_name == "receipts":
+        (receipt, *_) = sent[-1][0].tables["receipts"]
+        return DuplicateReceipt(chat_id, receipt["client_id"])
+    if error.table_name == "boundaries":
+        return StoreError(f"chat {chat_id!r} has a compaction for this step already; nothing was written")
+    return contradiction(chat_id, error)

@@ -1,0 +1,89 @@
+"""Batches: whoever writes, or asks, while a batch is under way shares the next one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, Generic, TypeVar
+
+import anyio
+import asyncpg
+
+from turnwise.persistence.postgres.pool import Pool
+from turnwise.states.errors import StoreError
+
+_Item = TypeVar("_Item")
+_Answer = TypeVar("_Answer")
+
+_BATCH: Final = 64
+
+
+class Unanswered(Exception):
+    """A batch failed, or its answer was lost: each of its items must find out for itself what became of it."""
+
+
+class Batches(Generic[_Item, _Answer]):
+    """Stores items, or answers questions, together: each batch by one statement.
+
+    Batches form under load, by themselves: no timer runs, and a lone item waits for no other to come.
+    """
+
+    def __init__(
+        self, pool: Pool, perform: Callable[[asyncpg.Connection, Sequence[_Item]], Awaitable[Sequence[_Answer]]]
+    ) -> None:
+        self._pool = pool
+        self._perform = perform
+        self._waiting: deque[tuple[_Item, asyncio.Future[_Answer]]] = deque()
+        self._performing: asyncio.Task[None] | None = None
+
+    async def add(self, item: _Item) -> _Answer:
+        """Return what the database answers to the item, in a scope that cannot be cancelled.
+
+        Raises:
+            Unanswered: it is not known what became of the item.
+            StoreError: the server could not be reached; nothing was stored.
+        """
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[_Answer] = loop.create_future()
+        self._waiting.append((item, answer))
+        if self._performing is None or self._performing.done():
+            self._performing = loop.create_task(self._run())
+        with anyio.CancelScope(shield=True):
+            answered = await answer
+        return answered  # noqa: RET504 - inside the block mypy sees no return: a scope may swallow exceptions
+
+    async def close(self) -> None:
+        """Finish what was accepted."""
+        if self._performing is not None:
+            with anyio.CancelScope(shield=True):
+                await self._performing
+
+    async def _run(self) -> None:
+        while self._waiting:
+            batch = [self._waiting.popleft() for _ in range(min(_BATCH, len(self._waiting)))]
+            answers = await self._answers([item for item, _ in batch])
+            for (_, waits), answer in zip(batch, answers, strict=True):
+                if waits.cancelled():
+                    continue
+                if isinstance(answer, Exception):
+                    waits.set_exception(answer)
+                else:
+                    waits.set_result(answer)
+            await asyncio.sleep(0)  # who was answered runs first, so that its next item joins the batch
+
+    async def _answers(self, items: Sequence[_Item]) -> Sequence[_Answer | Exception]:
+        sent = False
+
+        async def once(connection: asyncpg.Connection) -> Sequence[_Answer]:
+            nonlocal sent
+            if sent:
+                raise Unanswered
+            sent = True
+            return await self._perform(connection, items)
+
+        try:
+            return await self._pool.run(once)
+        except Exception as error:  # noqa: BLE001 - whatever it is, those who wait must be told
+            known = isinstance(error, StoreError) and not sent
+            return [error if known else Unanswered() for _ in items]

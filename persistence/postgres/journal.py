@@ -1,0 +1,146 @@
+"""The journal of running jobs in PostgreSQL: what is shown of them is stored together with that of other chats."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+import asyncpg
+
+from turnwise.persistence.postgres import queries as reading
+from turnwise.persistence.postgres.chat_cache import Memory
+from turnwise.persistence.postgres.group_commit import Batches, Unanswered
+from turnwise.persistence.postgres.pool import Pool
+from turnwise.persistence.postgres.server_clock import DatabaseClock
+from turnwise.persistence.postgres.write_rows import event_rows, statement
+from turnwise.persistence.rows import numbered
+from turnwise.states.errors import ChatNotFound, ChatUnreadable, StaleLease
+from turnwise.states.events import Event
+from turnwise.states.names import ChatState
+
+_JOURNAL: Final = statement("journal", ("jobs", "events", "partial_events"))
+_HELD: Final = "SELECT state, token, event_seq, clock_timestamp() AS at FROM chats WHERE id = $1"
+_LOCK: Final = "SELECT FROM chats WHERE id = $1 FOR UPDATE"
+
+
+class _Entry(NamedTuple):
+    """Events of one job as rows, by the parameters of `journal.sql`."""
+
+    job: dict[str, Any]
+    events: list[dict[str, Any]]
+    partial_events: list[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """What a running job has shown."""
+
+    chat_id: str
+    token: int
+    state: ChatState
+    events: Sequence[Event]
+    sent: list[int] = field(default_factory=list)
+    """After which numbers they were sent to the server without an answer."""
+
+    def stored(self, after: int, at: datetime) -> tuple[Event, ...]:
+        """Return the events as they are stored after a number, at a time."""
+        return numbered(self.events, chat_id=self.chat_id, after=after, at=at)
+
+    def entry(self, after: int, at: datetime) -> tuple[_Entry, tuple[Event, ...]]:
+        """Return what stores the events after a number, and the events as they are stored."""
+        events = self.stored(after, at)
+        job = {"chat_id": self.chat_id, "state": self.state.value, "token": self.token, "found_event_seq": after}
+        job |= {"event_seq": after + len(events), "at": at.isoformat()}
+        return _Entry(job, *event_rows(events)), events
+
+
+def contradiction(chat_id: str, error: asyncpg.UniqueViolationError) -> ChatUnreadable:
+    """Return what it means that a chat's next row is there already: what is stored of the chat contradicts itself."""
+    problem = f"what is stored contradicts the next row ({str(error).splitlines()[0]})"
+    return ChatUnreadable(f"{error.table_name}.{error.constraint_name}", problem, chat_id=chat_id)
+
+
+class Journal:
+    """Stores events without a transition. `tell` is told of every chat that got some."""
+
+    def __init__(self, pool: Pool, *, clock: DatabaseClock, memory: Memory, tell: Callable[[str], None]) -> None:
+        self._pool = pool
+        self._clock = clock
+        self._memory = memory
+        self._tell = tell
+        self._entries = Batches(pool, self._store)
+
+    async def close(self) -> None:
+        """Finish what was accepted."""
+        await self._entries.close()
+
+    async def add(self, chat_id: str, token: int, state: ChatState, events: Sequence[Event]) -> tuple[Event, ...]:
+        """Store events of a running job and return them as stored."""
+        shown = _Shown(chat_id, token, state, events)
+        if not events:
+            await self._pool.run(lambda connection: _held(connection, shown, _HELD))
+            return ()
+        async with self._memory.turn(chat_id):
+            stored = await self._together(shown)
+            if stored is None:
+                stored = await self._pool.run(partial(self._alone, shown))
+            if stored:
+                self._memory.move(chat_id, stored[-1].seq)
+        self._tell(chat_id)
+        return stored
+
+    async def _together(self, shown: _Shown) -> tuple[Event, ...] | None:
+        """Store events after the number that is remembered; `None` if it cannot be done, or was perhaps done."""
+        known, at = self._memory.get(shown.chat_id), self._clock.now()
+        if known is None or at is None:
+            return None
+        entry, stored = shown.entry(known.facts.last_seq, at)
+        try:
+            return stored if await self._entries.add(entry) else None
+        except Unanswered:
+            shown.sent.append(known.facts.last_seq)
+            return None
+
+    async def _alone(self, shown: _Shown, connection: asyncpg.Connection) -> tuple[Event, ...]:
+        """Store events after the number that is read, having waited for what is still under way."""
+        async with connection.transaction():
+            if shown.sent:
+                await connection.execute(_LOCK, shown.chat_id)
+            for after in shown.sent:
+                at = await reading.told(connection, shown.chat_id, after + 1, shown.events[0])
+                if at is not None:
+                    return shown.stored(after, at)
+            row = await _held(connection, shown, f"{_HELD} FOR UPDATE")
+            shown.sent.append(row["event_seq"])
+            entry, stored = shown.entry(row["event_seq"], self._clock.handed_in or row["at"])
+            try:
+                await self._store(connection, [entry])
+            except asyncpg.UniqueViolationError as error:
+                raise contradiction(shown.chat_id, error) from error
+            return stored
+
+    async def _store(self, connection: asyncpg.Connection, entries: Sequence[_Entry]) -> list[bool]:
+        """Store entries of different chats; return which of the chats were found as they must be."""
+        asked = time.monotonic()
+        events = json.dumps([row for entry in entries for row in entry.events])
+        partial = json.dumps([row for entry in entries for row in entry.partial_events])
+        rows = await connection.fetch(_JOURNAL, json.dumps([entry.job for entry in entries]), events, partial)
+        for row in rows:
+            self._clock.heard(row["at"], asked=asked)
+        found = {row["id"] for row in rows}
+        return [entry.job["chat_id"] in found for entry in entries]
+
+
+async def _held(connection: asyncpg.Connection, shown: _Shown, question: str) -> asyncpg.Record:
+    """Return where a chat stands that is held as it must be."""
+    row = await connection.fetchrow(question, shown.chat_id)
+    if row is None:
+        raise ChatNotFound(shown.chat_id)
+    if (row["state"], row["token"]) != (shown.state, shown.token):
+        raise StaleLease(shown.chat_id, shown.token, row["token"])
+    return row

@@ -1,0 +1,158 @@
+"""Notices between the processes that share a PostgreSQL database: hints, sent after the commit, that may be lost."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Iterable, Iterator
+from functools import partial
+from typing import Final
+
+import anyio
+import asyncpg
+
+from turnwise.logger import logger
+from turnwise.persistence.postgres.liveness import Presence
+from turnwise.persistence.postgres.pool import BROKEN, Pool
+from turnwise.states.errors import StoreError
+
+_SEND: Final = "SELECT pg_notify(current_schema(), payload) FROM unnest($1::text[]) AS payload"
+_GATHER: Final = 0.01
+"""Seconds for which a hint waits for others to go with."""
+_PAYLOAD: Final = 7_900
+"""Bytes of ids that a notice carries, of the 7,999 that it may."""
+_ANSWER_WITHIN: Final = 5.0
+_FIRST_PAUSE: Final = 0.1
+_LONGEST_PAUSE: Final = 1.0
+_REMEMBERED: Final = 1000
+"""Hints that a slow reader may be behind before they become one: "some chat"."""
+
+
+class Notices:
+    """Tells other processes which chats this one has changed, and hears it from them.
+
+    The session that hears is the one by which they see that this process lives.
+
+    They are not sent inside the transactions: a transaction that notifies makes every other that does wait for its
+    commit. Those of a moment go together: every process hears every notice.
+    """
+
+    def __init__(self, pool: Pool, presence: Presence, *, poll_interval: float) -> None:
+        self._pool = pool
+        self._presence = presence
+        self._poll_interval = poll_interval
+        self._origin = secrets.token_hex(8)
+        self._waiting: set[str] = set()
+        self._sending: asyncio.Task[None] | None = None
+        self._listening: set[asyncpg.Connection] = set()
+        self._closed = False
+
+    def tell(self, chat_id: str) -> None:
+        """Tell the other processes, soon, that a chat was changed."""
+        self._waiting.add(chat_id)
+        if self._sending is None or self._sending.done():
+            self._sending = asyncio.get_running_loop().create_task(self._send())
+
+    async def close(self) -> None:
+        """Send what waits and stop listening."""
+        self._closed = True
+        if self._sending is not None:
+            with anyio.CancelScope(shield=True):
+                await self._sending
+        while self._listening:
+            self._listening.pop().terminate()
+
+    async def _send(self) -> None:
+        while self._waiting:
+            if not self._closed:
+                await asyncio.sleep(_GATHER)
+            told, self._waiting = self._waiting, set()
+            try:
+                await self._pool.run(partial(_send, [f"{self._origin} {ids}" for ids in _packed(told)]))
+            except StoreError as error:
+                logger.warning("notices_lost", count=len(told), problem=error.problem)
+
+    async def hear(self) -> AsyncIterator[str | None]:
+        """Yield the chats that other processes have changed; `None` when some may have been missed."""
+        pause = _FIRST_PAUSE
+        while not self._closed:
+            try:
+                connection = await self._pool.connect()
+            except BROKEN as error:
+                logger.warning("listening_failed", problem=self._pool.meaning_of(error).problem)
+                await anyio.sleep(pause)
+                pause = min(pause * 2, _LONGEST_PAUSE)
+                continue
+            self._listening.add(connection)
+            try:
+                inbox = _Inbox(self._origin)
+                await inbox.attach(connection)
+                await self._presence.began(connection)
+                pause = _FIRST_PAUSE
+                yield None
+                while not self._closed and await self._arrived(inbox, connection):
+                    for hint in inbox.taken() or [None]:
+                        yield hint
+            except BROKEN as error:
+                logger.warning("listening_broke_off", problem=self._pool.meaning_of(error).problem)
+            finally:
+                self._presence.ended()
+                self._listening.discard(connection)
+                connection.terminate()
+
+    async def _arrived(self, inbox: _Inbox, connection: asyncpg.Connection) -> bool:
+        """Wait for hints, or for as long as one may be missed; return whether the connection still stands."""
+        with anyio.move_on_after(self._poll_interval) as waiting:
+            await inbox.arrival.wait()
+        if connection.is_closed():
+            return False
+        if waiting.cancelled_caught:
+            await connection.fetchval("SELECT 1", timeout=_ANSWER_WITHIN)
+        return True
+
+
+def _packed(chat_ids: Iterable[str]) -> Iterator[str]:
+    """Yield the ids in payloads, one on a line."""
+    payload = ""
+    for chat_id in chat_ids:
+        if payload and len((payload + chat_id).encode()) > _PAYLOAD:
+            yield payload
+            payload = ""
+        payload += f"\n{chat_id}" if payload else chat_id
+    if payload:
+        yield payload
+
+
+async def _send(payloads: list[str], connection: asyncpg.Connection) -> None:
+    await connection.execute(_SEND, payloads)
+
+
+class _Inbox:
+    """What was heard and not yet yielded."""
+
+    def __init__(self, origin: str) -> None:
+        self._origin = origin
+        self._hints: dict[str | None, None] = {}
+        self.arrival = anyio.Event()
+
+    async def attach(self, connection: asyncpg.Connection) -> None:
+        """Hear what comes over a connection, and when it ends."""
+        channel = await connection.fetchval("SELECT current_schema()")
+        await connection.add_listener(channel, lambda _on, _pid, _channel, payload: self._put(payload))
+        connection.add_termination_listener(lambda _on: self.arrival.set())
+
+    def _put(self, payload: object) -> None:
+        origin, _, chat_ids = str(payload).partition(" ")
+        if origin == self._origin:
+            return
+        self._hints.update(dict.fromkeys(chat_ids.split("\n")))
+        if len(self._hints) > _REMEMBERED:
+            self._hints = {None: None}
+        self.arrival.set()
+
+    def taken(self) -> list[str | None]:
+        """Return what was heard, and forget it."""
+        hints = [*self._hints]
+        self._hints.clear()
+        self.arrival = anyio.Event()
+        return hints

@@ -1,0 +1,254 @@
+"""Reading chats from PostgreSQL: each function is one question, answered from one snapshot of the database."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, Final
+
+import asyncpg
+from pydantic_core import from_json
+
+from turnwise.persistence.audit.record import AuditRecord, Entry, log_of
+from turnwise.persistence.postgres.write_rows import body_of, statement
+from turnwise.persistence.protocol import Overdue, Snapshot
+from turnwise.persistence.rows import CALLS, EVENTS, GARBLED, RECEIPTS, USAGE, message_of, unreadable
+from turnwise.persistence.stored_chat import Salvaged, Stored, facts_of, facts_or_rest, salvage
+from turnwise.states.arguments import Cut
+from turnwise.states.calls import ToolCall
+from turnwise.states.effects import RecordReceipt, RecordUsage
+from turnwise.states.errors import ChatNotFound
+from turnwise.states.events import Event, PartEvent, TurnFinishedEvent
+from turnwise.states.facts import Facts
+from turnwise.states.messages import Message, in_call_order
+from turnwise.states.names import OPEN_STATUSES, ChatState
+
+_FACTS: Final = statement("facts", ())
+_PROMPTS: Final = statement("prompts", ("chat_ids",))
+_CUT_AT: Final = statement("cut_at", ("chat_id", "message_id"))
+_EVENTS: Final = """
+SELECT chat_id, seq, at, body FROM events WHERE chat_id = $1 AND seq > $2
+UNION ALL SELECT chat_id, seq, at, body FROM partial_events WHERE chat_id = $1 AND seq > $2
+ORDER BY seq LIMIT $3
+"""
+_LAST_FINISHED: Final = """
+SELECT chat_id, seq, at, body FROM events WHERE chat_id = $1 AND kind = 'turn_finished' ORDER BY seq DESC LIMIT 1
+"""
+_LEASES: Final = """
+SELECT id, token FROM chats WHERE worker IS NOT NULL AND expires <= coalesce($1, clock_timestamp())
+ORDER BY expires LIMIT $2
+"""
+_DEADLINES: Final = """
+SELECT chat_id FROM calls JOIN chats ON chats.id = chat_id
+WHERE deadline <= coalesce($1, clock_timestamp()) AND status = ANY ($3)
+AND chats.state = 'requires_action' AND NOT archived
+GROUP BY chat_id ORDER BY min(deadline) LIMIT $2
+"""
+_KNOWN_STATES: Final = ", ".join(f"'{state}'" for state in ChatState)
+_IDS: Final = "SELECT id FROM chats WHERE starts_with(id, $1) ORDER BY since DESC, number DESC LIMIT $2"
+STRAYS: Final = f"SELECT id FROM chats WHERE state NOT IN ({_KNOWN_STATES}) ORDER BY number LIMIT $1"  # noqa: S608 - ours
+
+
+async def rows_of(connection: asyncpg.Connection, chat_ids: Sequence[str]) -> list[asyncpg.Record]:
+    """Return the rows that hold the chats' facts, in any order."""
+    found: list[asyncpg.Record] = await connection.fetch(f"{_FACTS} WHERE chats.id = ANY ($1)", chat_ids)
+    return found
+
+
+def stored_in(row: asyncpg.Record) -> Stored:
+    """Return what a row tells of where a chat stands, as it is stored."""
+    return Stored(
+        id=row["id"],
+        state=row["state"],
+        settled=row["settled"],
+        archived=row["archived"],
+        version=row["version"],
+        call_ids=row["call_ids"],
+        facts=row["facts"],
+        profile=row["profile"],
+        calls=row["calls"] or (),
+        queue=row["queue"] or (),
+        worker=row["worker"],
+        token=row["token"],
+        last_seq=row["event_seq"],
+        facts_column="facts.body",
+        lease_table="chats",
+    )
+
+
+def facts_in(row: asyncpg.Record) -> Facts:
+    """Return the facts that a row holds."""
+    return facts_of(stored_in(row))
+
+
+async def facts(connection: asyncpg.Connection, chat_id: str) -> Facts:
+    """Return where a chat stands."""
+    return facts_of(await stored(connection, chat_id))
+
+
+async def rest(connection: asyncpg.Connection, chat_id: str) -> Salvaged:
+    """Return what can be read of a chat."""
+    return salvage(await stored(connection, chat_id))
+
+
+async def stored(connection: asyncpg.Connection, chat_id: str) -> Stored:
+    """Return what is stored of where a chat stands."""
+    rows = await rows_of(connection, [chat_id])
+    if not rows:
+        raise ChatNotFound(chat_id)
+    return stored_in(rows[0])
+
+
+async def chats(
+    connection: asyncpg.Connection, *, owner: str | None, state: ChatState | None, limit: int, after: str | None
+) -> list[Facts | Salvaged]:
+    """Return chats, newest first."""
+    conditions = {
+        "owner = ${}": owner,
+        "state = ${}": state.value if state else None,
+        "number < (SELECT number FROM chats WHERE id = ${})": after,
+    }
+    asked = [(condition, value) for condition, value in conditions.items() if value is not None]
+    where = " AND ".join(condition.format(place) for place, (condition, _) in enumerate(asked, start=2)) or "true"
+    rows = await connection.fetch(
+        f"{_FACTS} WHERE {where} ORDER BY number DESC LIMIT $1", limit, *(value for _, value in asked)
+    )
+    return [facts_or_rest(stored_in(row)) for row in rows]
+
+
+async def ids(connection: asyncpg.Connection, prefix: str, limit: int) -> list[str]:
+    """Return ids that begin with a prefix, those first whose state changed last."""
+    rows = await connection.fetch(_IDS, prefix, limit)
+    return [row["id"] for row in rows]
+
+
+async def history(connection: asyncpg.Connection, chat_id: str, *, at_version: int | None, after: int) -> list[Message]:
+    """Return the messages after a position that are not cut, now or as of a version."""
+    rows = await connection.fetch(
+        "SELECT format, body FROM messages WHERE chat_id = $1 AND position > $3"
+        " AND CASE WHEN $2::bigint IS NULL THEN cut IS NULL ELSE added <= $2 AND (cut IS NULL OR cut > $2) END"
+        " ORDER BY position",
+        chat_id,
+        at_version,
+        after,
+    )
+    return [message_of(row["format"], row["body"], chat_id) for row in rows]
+
+
+async def snapshot(connection: asyncpg.Connection, chat_id: str) -> Snapshot:
+    """Return a chat, its history and what is shown of the attempt under way, all of one moment."""
+    async with connection.transaction(isolation="repeatable_read", readonly=True):
+        found = await facts(connection, chat_id)
+        said = await history(connection, chat_id, at_version=None, after=0)
+        step = found.step
+        parts = await shown(connection, chat_id, step.number, step.attempt) if step.attempt_open else []
+        row = await connection.fetchrow(_LAST_FINISHED, chat_id)
+    finished = None if row is None else event_in(row)
+    reason = finished.stop_reason if isinstance(finished, TurnFinishedEvent) else None
+    return Snapshot(found, tuple(said), tuple(parts), reason)
+
+
+async def prompts(connection: asyncpg.Connection, chat_ids: Sequence[str]) -> list[list[Message]]:
+    """Return what the model sees of each chat."""
+    found: dict[str, list[Message]] = {chat_id: [] for chat_id in chat_ids}
+    for row in await connection.fetch(_PROMPTS, list(found)):
+        found[row["id"]].append(message_of(row["format"], row["body"], row["id"]))
+    return [in_call_order(found[chat_id]) for chat_id in chat_ids]
+
+
+async def cut_at(connection: asyncpg.Connection, chat_id: str, message_id: str) -> tuple[Message, Cut] | None:
+    """Return a message of the history, and what an edit of it would cut."""
+    row = await connection.fetchrow(_CUT_AT, chat_id, message_id)
+    if row is None:
+        return None
+    message = message_of(row["format"], row["body"], chat_id)
+    cut = Cut(
+        position=message.position,
+        first_removed=message.id,
+        boundary=row["boundary"],
+        foldable=row["foldable"],
+        history_version=_history_version(chat_id, row["facts"]),
+    )
+    return message, cut
+
+
+def _history_version(chat_id: str, facts_body: Any) -> int:
+    try:
+        return int(from_json(facts_body).get("history_version", 0))
+    except GARBLED as error:
+        raise unreadable(chat_id, "facts.body", error) from None
+
+
+async def calls(connection: asyncpg.Connection, chat_id: str, call_ids: Sequence[str]) -> dict[str, ToolCall]:
+    """Return those of the calls that the chat has ever had, by step and index."""
+    sql = "SELECT body FROM calls WHERE chat_id = $1 AND call_id = ANY ($2) ORDER BY step, idx"
+    found = [CALLS.load(row["body"], chat_id) for row in await connection.fetch(sql, chat_id, call_ids)]
+    return {call.call_id: call for call in found}
+
+
+async def receipt(connection: asyncpg.Connection, chat_id: str, client_id: str) -> RecordReceipt | None:
+    """Return the receipt of a client's message."""
+    sql = "SELECT body FROM receipts WHERE chat_id = $1 AND client_id = $2"
+    body = await connection.fetchval(sql, chat_id, client_id)
+    return None if body is None else RECEIPTS.load(body, chat_id)
+
+
+async def ledger(connection: asyncpg.Connection, chat_id: str) -> list[RecordUsage]:
+    """Return every model call's usage, in order."""
+    sql = "SELECT body FROM usage WHERE chat_id = $1 ORDER BY version, number"
+    return [USAGE.load(row["body"], chat_id) for row in await connection.fetch(sql, chat_id)]
+
+
+async def events(connection: asyncpg.Connection, chat_id: str, *, after: int, limit: int) -> list[Event]:
+    """Return events, durable and partial, in order."""
+    return [event_in(row) for row in await connection.fetch(_EVENTS, chat_id, after, limit)]
+
+
+async def shown(connection: asyncpg.Connection, chat_id: str, step: int, attempt: int) -> list[PartEvent]:
+    """Return the parts shown of an attempt, in order."""
+    sql = (
+        "SELECT chat_id, seq, at, body FROM partial_events"
+        " WHERE kind = 'part' AND chat_id = $1 AND step = $2 AND attempt = $3 ORDER BY seq"
+    )
+    found = [event_in(row) for row in await connection.fetch(sql, chat_id, step, attempt)]
+    return [event for event in found if isinstance(event, PartEvent)]
+
+
+def event_in(row: asyncpg.Record) -> Event:
+    """Return the event that a row holds."""
+    numbered = {"chat_id": row["chat_id"], "seq": row["seq"], "at": row["at"]}
+    return EVENTS.load(row["body"], row["chat_id"]).model_copy(update=numbered)
+
+
+async def told(connection: asyncpg.Connection, chat_id: str, seq: int, event: Event) -> datetime | None:
+    """Return when an event of just this content was stored under the number, if it was."""
+    rows = await connection.fetch(_EVENTS, chat_id, seq - 1, 1)
+    return next((row["at"] for row in rows if row["seq"] == seq and row["body"] == body_of(event)), None)
+
+
+async def audit(connection: asyncpg.Connection, chat_id: str) -> list[AuditRecord]:
+    """Return the audit records, in order of version."""
+    sql = "SELECT version, body, aside FROM audit WHERE chat_id = $1 ORDER BY version"
+    rows = await connection.fetch(sql, chat_id)
+    try:
+        return log_of(chat_id, [Entry(row["version"], "", row["body"], row["aside"]) for row in rows])
+    except GARBLED as error:
+        raise unreadable(chat_id, "audit.body", error) from None
+
+
+async def holders(connection: asyncpg.Connection) -> frozenset[str]:
+    """Return the workers that hold a lease."""
+    rows = await connection.fetch("SELECT DISTINCT worker FROM chats WHERE worker IS NOT NULL")
+    return frozenset(row["worker"] for row in rows)
+
+
+async def overdue(connection: asyncpg.Connection, *, now: datetime | None, limit: int) -> Overdue:
+    """Return what has run out at `now`, or by the database's clock."""
+    leases = await connection.fetch(_LEASES, now, limit)
+    deadlines = await connection.fetch(_DEADLINES, now, limit, sorted(OPEN_STATUSES))
+    strays = await connection.fetch(STRAYS, limit)
+    return Overdue(
+        leases=tuple((row["id"], row["token"]) for row in leases),
+        deadlines=tuple(row["chat_id"] for row in deadlines),
+        strays=tuple(row["id"] for row in strays),
+    )

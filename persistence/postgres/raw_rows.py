@@ -1,0 +1,125 @@
+"""Rows of PostgreSQL as they are stored: to look at, to export, and to put aside in a repair."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
+
+import asyncpg
+
+from turnwise.persistence.repair.examine import blamed
+from turnwise.persistence.repair.raw_chat import KEYS, Rows
+from turnwise.persistence.repair.repair import Repair
+from turnwise.persistence.rows import GARBLED, MESSAGES, PROFILES
+from turnwise.persistence.stored_chat import Flaw
+from turnwise.states.effects import InsertMessage
+from turnwise.states.errors import ChatNotFound
+from turnwise.states.messages import FORMAT
+
+_T = TypeVar("_T")
+
+_TABLES: Final = """
+SELECT table_name FROM information_schema.columns
+WHERE table_schema = current_schema() AND column_name = 'chat_id' ORDER BY table_name
+"""
+_MARK: Final = """
+INSERT INTO messages (chat_id, position, id, role, turn, step, audience, added, erased, digest, format, body)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, false, $9, $10, $11)
+"""
+_AS_THE_REST: Final = """
+UPDATE chats SET version = $2, event_seq = $3, head = $4, state = $5, worker = $6, token = $7, owner = $8 WHERE id = $1
+"""
+
+
+async def rows_of(connection: asyncpg.Connection, chat_id: str) -> Rows:
+    """Return all rows that belong to a chat, from one snapshot.
+
+    Raises:
+        ChatNotFound: there is no such chat.
+    """
+    async with connection.transaction(isolation="repeatable_read", readonly=True):
+        return await rows_within(connection, chat_id)
+
+
+async def rows_within(connection: asyncpg.Connection, chat_id: str) -> Rows:
+    """Return all rows that belong to a chat, inside a transaction.
+
+    Raises:
+        ChatNotFound: there is no such chat.
+    """
+    rows = {"chats": [dict(row) for row in await connection.fetch("SELECT * FROM chats WHERE id = $1", chat_id)]}
+    if not rows["chats"]:
+        raise ChatNotFound(chat_id)
+    for table in await tables_of(connection):
+        found = await connection.fetch(f"SELECT * FROM {table} WHERE chat_id = $1", chat_id)  # noqa: S608 - a name
+        rows[table] = [dict(row) for row in found]
+    return rows
+
+
+async def read_or_blamed(
+    connection: asyncpg.Connection, chat_id: str, question: Callable[[asyncpg.Connection], Awaitable[_T]]
+) -> _T:
+    """Return the answer to a question about a chat.
+
+    Raises:
+        ChatUnreadable: something stored of the chat is in the way.
+    """
+    try:
+        return await question(connection)
+    except (asyncpg.InterfaceError, OSError):
+        raise
+    except GARBLED as error:
+        raise blamed(chat_id, await rows_of(connection, chat_id), error) from error
+
+
+async def tables_of(connection: asyncpg.Connection) -> list[str]:
+    """Return the tables whose rows belong to chats, apart from `chats` itself."""
+    return [row["table_name"] for row in await connection.fetch(_TABLES)]
+
+
+async def chat_ids(connection: asyncpg.Connection, *, after: int, limit: int) -> list[tuple[int, str]]:
+    """Return chats in the order of their creation, each with its number."""
+    sql = "SELECT number, id FROM chats WHERE number > $1 ORDER BY number LIMIT $2"
+    return [(row["number"], row["id"]) for row in await connection.fetch(sql, after, limit)]
+
+
+async def orphans(connection: asyncpg.Connection) -> list[Flaw]:
+    """Return where there are rows that belong to no chat."""
+    found: list[Flaw] = []
+    for table in await tables_of(connection):
+        sql = (
+            f"SELECT chat_id, count(*) AS rows FROM {table} "  # noqa: S608 - a name
+            "WHERE NOT EXISTS (SELECT FROM chats WHERE id = chat_id) GROUP BY 1"
+        )
+        for row in await connection.fetch(sql):
+            told = f"{row['rows']} row(s) of {row['chat_id']!a:.60}, which is no chat"
+            found.append(Flaw(f"{table}.chat_id", told))
+    return found
+
+
+async def store_repair(connection: asyncpg.Connection, repair: Repair) -> None:
+    """Put aside what cannot be read and what takes its place where it stood; let the chat stand as the rest says."""
+    facts, chat_id, version = repair.facts, repair.facts.chat_id, repair.facts.version + 1
+    for put in repair.aside:
+        sql = "INSERT INTO quarantine (chat_id, version, origin, problem, row) VALUES ($1, $2, $3, $4, $5)"
+        await connection.execute(sql, chat_id, version, put.table, put.problem, put.body)
+        if put.deleted:
+            keys = KEYS[put.table]
+            where = "".join(f" AND {key} = ${place}" for place, key in enumerate(keys, start=2))
+            sql = f"DELETE FROM {put.table} WHERE chat_id = $1{where}"  # noqa: S608 - names
+            await connection.execute(sql, chat_id, *(put.row[key] for key in keys))
+    for mark in repair.marks:
+        said = (mark.position, mark.id, mark.role, mark.turn, mark.step, mark.audience.value)
+        digest = InsertMessage(mark).digest
+        await connection.execute(_MARK, chat_id, *said, version, digest, FORMAT, MESSAGES.dump(mark))
+    if any(flaw.column.startswith("profiles.") for flaw in repair.flaws):
+        await connection.execute(
+            "INSERT INTO profiles (chat_id, body) VALUES ($1, $2) ON CONFLICT (chat_id) DO UPDATE SET body = $2",
+            chat_id,
+            PROFILES.dump(facts.profile),
+        )
+    worker, token = (facts.lease.worker, facts.lease.token) if facts.lease else (None, None)
+    state = facts.stored_state or facts.state.value
+    await connection.execute(
+        _AS_THE_REST, chat_id, facts.version, facts.last_seq, repair.head, state, worker, token, facts.profile.owner
+    )

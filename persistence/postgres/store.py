@@ -1,0 +1,258 @@
+"""The store of many machines: chats in a PostgreSQL database that every worker shares."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final, TypeVar
+from urllib.parse import parse_qsl, urlencode
+
+from turnwise.persistence.audit.record import AuditRecord
+from turnwise.persistence.chat_rows import ChatRows
+from turnwise.persistence.forks import forks_among, naming
+from turnwise.persistence.migrations import migrations
+from turnwise.persistence.passed_over import Refusals
+from turnwise.persistence.postgres import queries as reading
+from turnwise.persistence.postgres import raw_rows
+from turnwise.persistence.postgres.chat_rows import rows_of_chat
+from turnwise.persistence.postgres.group_commit import Batches, Unanswered
+from turnwise.persistence.postgres.liveness import Presence
+from turnwise.persistence.postgres.migrate import migrate
+from turnwise.persistence.postgres.notices import Notices
+from turnwise.persistence.postgres.pool import Pool
+from turnwise.persistence.postgres.pruning import prune
+from turnwise.persistence.postgres.transactions import Transactions
+from turnwise.persistence.protocol import Committed, Overdue, Plan, Pruned, Snapshot
+from turnwise.persistence.repair.raw_chat import Rows
+from turnwise.persistence.store_url import check_password
+from turnwise.persistence.stored_chat import Flaw, Salvaged
+from turnwise.states.arguments import Cut
+from turnwise.states.calls import ToolCall
+from turnwise.states.effects import RecordReceipt, RecordUsage
+from turnwise.states.events import Event, PartEvent
+from turnwise.states.facts import Facts
+from turnwise.states.messages import Message
+from turnwise.states.names import ChatState
+
+_T = TypeVar("_T")
+_SCHEMA: Final = "turnwise"
+_NAMING: Final = "SELECT chat_id, body FROM profiles WHERE position($1 IN body) > 0"
+
+
+class PostgresStore:
+    """Keeps chats in a schema of a PostgreSQL database, version 15 or later.
+
+    The schema is named by the URL's `?schema=`, else it is `turnwise`; it is created if it is missing. Leases and
+    deadlines count by the database's clock, unless a test hands in `now`, which returns UTC. The store needs asyncio.
+
+    Args:
+        url: `postgresql://user:password@host:port/database`, with the options that asyncpg knows.
+        now: a clock in the place of the database's.
+        pool_size: how many connections there are at most; one more listens for notices.
+        statement_timeout: seconds after which the server gives up on a statement.
+        poll_interval: seconds after which `watch` hints at "some chat" although no notice came.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        now: Callable[[], datetime] | None = None,
+        pool_size: int = 10,
+        statement_timeout: float = 30,
+        poll_interval: float = 5,
+    ) -> None:
+        check_password(url)
+        url, self._schema = _split_schema(url)
+        self._now = now
+        self._pool = Pool(url, size=pool_size, schema=self._schema, statement_timeout=statement_timeout)
+        self._presence = Presence(self._pool)
+        self._notices = Notices(self._pool, self._presence, poll_interval=poll_interval)
+        self._prunings = Refusals()
+        self._transactions = Transactions(self._pool, now=now, tell=self._notices.tell)
+        self._prompts = Batches(self._pool, reading.prompts)
+        self._is_open = False
+
+    async def open(self) -> None:
+        """Connect, creating or migrating the schema."""
+        if self._is_open:
+            return
+        await self._pool.open()
+        try:
+            await self._pool.run(lambda on: migrate(on, self._schema, migrations("postgres")))
+        except BaseException:
+            await self._pool.close()
+            raise
+        self._is_open = True
+
+    async def close(self) -> None:
+        """Finish what was accepted and close. Closing twice is harmless."""
+        was_open, self._is_open = self._is_open, False
+        await self._transactions.close()
+        await self._prompts.close()
+        if was_open:
+            await self._presence.leave()
+        await self._notices.close()
+        await self._pool.close()
+
+    # Changing
+
+    async def create(self, chat_id: str, plan: Plan) -> Committed:
+        """Create a chat."""
+        return await self._transactions.create(chat_id, plan)
+
+    async def change(self, chat_id: str, plan: Plan, *, shown: Sequence[PartEvent] = ()) -> Committed:
+        """Change a chat in one transaction."""
+        return await self._transactions.change(chat_id, plan, shown)
+
+    async def repair(self, chat_id: str, plan: Plan) -> Committed:
+        """Put aside what cannot be read of a chat, and change the rest."""
+        return await self._transactions.repair(chat_id, plan)
+
+    async def claim(self, plan: Plan, *, limit: int) -> list[Committed]:
+        """Apply `plan` to chats that want a worker."""
+        return await self._transactions.claim(plan, limit)
+
+    async def journal(self, chat_id: str, token: int, state: ChatState, shown: Sequence[Event]) -> tuple[Event, ...]:
+        """Store events of a running job."""
+        return await self._transactions.journal(chat_id, token, state, shown)
+
+    async def renew(self, worker: str, seconds: float) -> Mapping[str, int]:
+        """Prolong every lease of a worker."""
+        return await self._transactions.renew(worker, seconds)
+
+    async def prune(self, *, keep: float, after: str, limit: int) -> Pruned:
+        """Delete old parts of replies that are over."""
+        now = self._now() if self._now else None
+        return await self._pool.run(lambda on: prune(on, self._prunings, now=now, keep=keep, after=after, limit=limit))
+
+    # Reading
+
+    async def facts(self, chat_id: str) -> Facts:
+        """Return where a chat stands."""
+        return await self._read_of(chat_id, lambda on: reading.facts(on, chat_id))
+
+    async def rest(self, chat_id: str) -> Salvaged:
+        """Return what can be read of a chat."""
+        return await self._read_of(chat_id, lambda on: reading.rest(on, chat_id))
+
+    async def raw_rows(self, chat_id: str) -> Rows:
+        """Return all rows that belong to a chat."""
+        return await self._read(lambda on: raw_rows.rows_of(on, chat_id))
+
+    async def chat_ids(self, *, after: int, limit: int) -> list[tuple[int, str]]:
+        """Return chats in the order of their creation."""
+        return await self._read(lambda on: raw_rows.chat_ids(on, after=after, limit=limit))
+
+    async def orphans(self) -> list[Flaw]:
+        """Return where there are rows that belong to no chat."""
+        return await self._read(raw_rows.orphans)
+
+    async def lease_expiry(self, chat_id: str) -> datetime | None:
+        """Return when the chat's lease runs out."""
+        return await self._read_of(chat_id, lambda on: on.fetchval("SELECT expires FROM chats WHERE id = $1", chat_id))
+
+    async def chats(
+        self, *, owner: str | None, state: ChatState | None, limit: int, after: str | None
+    ) -> list[Facts | Salvaged]:
+        """Return chats, newest first."""
+        return await self._read(lambda on: reading.chats(on, owner=owner, state=state, limit=limit, after=after))
+
+    async def ids(self, *, prefix: str, limit: int) -> list[str]:
+        """Return ids that begin with a prefix, the latest first."""
+        return await self._read(lambda on: reading.ids(on, prefix, limit))
+
+    async def history(self, chat_id: str, *, at_version: int | None = None, after: int = 0) -> list[Message]:
+        """Return the messages that are not cut, now or as of a version."""
+        return await self._read_of(chat_id, lambda on: reading.history(on, chat_id, at_version=at_version, after=after))
+
+    async def snapshot(self, chat_id: str) -> Snapshot:
+        """Return a chat, its history and what is shown of the attempt under way, all of one moment."""
+        return await self._read_of(chat_id, lambda on: reading.snapshot(on, chat_id))
+
+    async def prompt(self, chat_id: str) -> list[Message]:
+        """Return what the model sees."""
+        try:
+            return await self._prompts.add(chat_id)
+        except Unanswered:
+            (prompt,) = await self._read_of(chat_id, lambda on: reading.prompts(on, [chat_id]))
+            return prompt
+
+    async def cut_at(self, chat_id: str, message_id: str) -> tuple[Message, Cut] | None:
+        """Return a message of the history, and what an edit of it would cut."""
+        return await self._read_of(chat_id, lambda on: reading.cut_at(on, chat_id, message_id))
+
+    async def calls(self, chat_id: str, call_ids: Sequence[str]) -> dict[str, ToolCall]:
+        """Return those of the calls that the chat has ever had."""
+        return await self._read_of(chat_id, lambda on: reading.calls(on, chat_id, call_ids))
+
+    async def receipt(self, chat_id: str, client_id: str) -> RecordReceipt | None:
+        """Return the receipt of a client's message."""
+        return await self._read_of(chat_id, lambda on: reading.receipt(on, chat_id, client_id))
+
+    async def events(self, chat_id: str, *, after: int, limit: int) -> list[Event]:
+        """Return events, in order."""
+        return await self._read_of(chat_id, lambda on: reading.events(on, chat_id, after=after, limit=limit))
+
+    async def shown(self, chat_id: str, step: int, attempt: int) -> list[PartEvent]:
+        """Return the parts that subscribers were shown of an attempt."""
+        return await self._read_of(chat_id, lambda on: reading.shown(on, chat_id, step, attempt))
+
+    async def audit(self, chat_id: str) -> list[AuditRecord]:
+        """Return the chat's audit records."""
+        return await self._read_of(chat_id, lambda on: reading.audit(on, chat_id))
+
+    async def forks(self, chat_id: str) -> list[str]:
+        """Return the chats that began with this one's history."""
+        found = await self._read(lambda on: on.fetch(_NAMING, naming(chat_id)))
+        return forks_among(chat_id, [(row["chat_id"], row["body"]) for row in found])
+
+    async def scrub(self) -> bool:
+        """Do nothing: VACUUM takes overwritten rows away, and the write-ahead log is recycled, in the server's time."""
+        return False
+
+    async def rows(self, chat_id: str) -> ChatRows:
+        """Return the rows of a chat as they are."""
+        return await self._read_of(chat_id, lambda on: rows_of_chat(on, chat_id))
+
+    async def ledger(self, chat_id: str) -> list[RecordUsage]:
+        """Return every model call's usage."""
+        return await self._read_of(chat_id, lambda on: reading.ledger(on, chat_id))
+
+    async def holders(self) -> frozenset[str]:
+        """Return the workers that hold a lease."""
+        return await self._read(reading.holders)
+
+    async def overdue(self, *, limit: int) -> Overdue:
+        """Return what has run out by the database's clock."""
+        now = self._now() if self._now else None
+        return await self._read(lambda on: reading.overdue(on, now=now, limit=limit))
+
+    # Noticing
+
+    def attend(self, worker: str) -> None:
+        """Let the session of `watch` hold a lock for the worker."""
+        self._presence.attend(worker)
+
+    async def gone(self, workers: Collection[str]) -> frozenset[str]:
+        """Return those of the workers whose sessions have ended, and not for a moment only."""
+        return await self._presence.gone(workers)
+
+    def watch(self) -> AsyncIterator[str | None]:
+        """Yield the chats that other processes have changed; `None` after a reconnection and now and then."""
+        return self._notices.hear()
+
+    async def _read(self, question: Callable[[Any], Awaitable[_T]]) -> _T:
+        return await self._pool.run(question)
+
+    async def _read_of(self, chat_id: str, question: Callable[[Any], Awaitable[_T]]) -> _T:
+        """Ask about one chat: whatever is wrong with what is stored of it, the answer says so."""
+        return await self._read(lambda on: raw_rows.read_or_blamed(on, chat_id, question))
+
+
+def _split_schema(url: str) -> tuple[str, str]:
+    """Return the URL without the option that is turnwise's own, and the schema it names."""
+    address, _, query = url.partition("?")
+    options = parse_qsl(query)
+    others = urlencode([(name, value) for name, value in options if name != "schema"])
+    return f"{address}?{others}" if others else address, dict(options).get("schema", _SCHEMA)

@@ -1,0 +1,259 @@
+"""What changes chats in PostgreSQL.
+
+A change reads the chat, decides, and writes in one statement that finds the chat as it was read or does nothing: no
+lock is held while Python thinks. Whoever loses that race too often, and whoever claims, locks rows first.
+
+What is remembered of a chat under a lease is believed: the statement finds the chat so or does nothing. Such commits,
+and the events of running jobs, share statements with those of other chats.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Final
+
+import asyncpg
+
+from turnwise.persistence.audit.record import GENESIS
+from turnwise.persistence.passed_over import Refusals
+from turnwise.persistence.postgres import queries as reading
+from turnwise.persistence.postgres import raw_rows
+from turnwise.persistence.postgres.chat_cache import Memory
+from turnwise.persistence.postgres.commits import LOCK, Commits, Overtaken, Sent, erasing, landed, prepared
+from turnwise.persistence.postgres.group_commit import Unanswered
+from turnwise.persistence.postgres.journal import Journal, contradiction
+from turnwise.persistence.postgres.pool import Pool
+from turnwise.persistence.postgres.server_clock import DatabaseClock
+from turnwise.persistence.postgres.write_rows import Standing
+from turnwise.persistence.protocol import Committed, Plan
+from turnwise.persistence.repair.repair import repair_of
+from turnwise.persistence.rows import blank_facts
+from turnwise.persistence.stored_chat import is_hash
+from turnwise.states.errors import ChatNotFound, ChatUnreadable
+from turnwise.states.events import Event, PartEvent
+from turnwise.states.names import ChatState
+
+_BLANK: Final = """
+INSERT INTO chats (id, state, settled, archived, version, event_seq, head, since, calls)
+VALUES ($1, 'waiting', true, false, 0, 0, $3, $2, '{}')
+"""
+_CLAIMABLE: Final = """
+SELECT id, since, number FROM chats
+WHERE NOT archived AND (state = 'pending' OR (state = 'interrupted' AND NOT settled)) AND worker IS NULL
+AND (since, number) > ($1, $2)
+ORDER BY since, number LIMIT $3 FOR UPDATE SKIP LOCKED
+"""
+_LONG_AGO: Final = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
+_RACES: Final = 3
+"""How often a change is tried without a lock."""
+_RENEW: Final = """
+UPDATE chats SET expires = coalesce($1, clock_timestamp()) + make_interval(secs => $2) WHERE worker = $3
+RETURNING id, token, clock_timestamp() AS at
+"""
+
+_StoreClaims = Callable[[asyncpg.Connection, Sent], Awaitable[Sent]]
+
+
+class Transactions:
+    """Changes chats and remembers where they stand. `tell` is told of every chat that was changed."""
+
+    def __init__(self, pool: Pool, *, now: Callable[[], datetime] | None, tell: Callable[[str], None]) -> None:
+        self._pool = pool
+        self._clock = DatabaseClock(now)
+        self._memory = Memory()
+        self._commits = Commits(pool, clock=self._clock, memory=self._memory, tell=tell)
+        self._refusals = Refusals()
+        self._journal = Journal(pool, clock=self._clock, memory=self._memory, tell=tell)
+
+    async def close(self) -> None:
+        """Finish what was accepted."""
+        await self._commits.close()
+        await self._journal.close()
+
+    async def create(self, chat_id: str, plan: Plan) -> Committed:
+        """Create a chat."""
+
+        async def work(connection: asyncpg.Connection, sent: Sent) -> list[Committed]:
+            at = self._clock.handed_in or await connection.fetchval("SELECT clock_timestamp()")
+            blank = Standing(blank_facts(chat_id, at), GENESIS, at)
+            decisions = tuple(plan(blank.facts, at))
+            if not decisions:
+                return [Committed(blank.facts, blank.facts, (), (), at)]
+            async with connection.transaction():
+                await connection.execute(_BLANK, chat_id, at, GENESIS)
+                return [await self._commits.commit(connection, blank, decisions, (), sent)]
+
+        async with self._memory.turn(chat_id):
+            return (await self._commits.answered(chat_id, work))[0]
+
+    async def change(self, chat_id: str, plan: Plan, shown: Sequence[PartEvent]) -> Committed:
+        """Change a chat."""
+
+        async def attempt(connection: asyncpg.Connection, sent: Sent) -> list[Committed]:
+            standing = await self._standing(connection, chat_id)
+            decisions = tuple(plan(standing.facts, standing.at))
+            if not decisions:
+                return [Committed(standing.facts, standing.facts, (), (), standing.at)]
+            return [await self._commits.commit(connection, standing, decisions, shown, sent)]
+
+        async def work(connection: asyncpg.Connection, sent: Sent) -> list[Committed]:
+            for _ in range(_RACES):
+                try:
+                    return await attempt(connection, sent)
+                except Overtaken:
+                    if found := await landed(connection, sent):
+                        return found
+            async with connection.transaction():
+                await connection.execute(LOCK, chat_id)
+                return await attempt(connection, sent)
+
+        async with self._memory.turn(chat_id):
+            sent: Sent = []
+            return (
+                await self._believed(chat_id, plan, shown, sent)
+                or (await self._commits.answered(chat_id, work, sent))[0]
+            )
+
+    async def _believed(self, chat_id: str, plan: Plan, shown: Sequence[PartEvent], sent: Sent) -> Committed | None:
+        """Change a chat under a lease as if it stood where it is remembered; `None` if it cannot be done like that."""
+        known, at = self._memory.get(chat_id), self._clock.now()
+        if known is None or known.facts.lease is None or at is None:
+            return None
+        try:
+            decisions = tuple(plan(known.facts, at))
+        except Exception:  # noqa: BLE001 - it may be true no more: who is refused is refused on what is read
+            return None
+        if not decisions or erasing(decisions):
+            return None
+        commit, committed = prepared(dataclasses.replace(known, at=at), decisions, shown)
+        try:
+            if not await self._commits.add(commit):
+                return None
+        except Unanswered:
+            sent.append((commit, committed))
+            return None
+        self._commits.note(commit, committed)
+        return committed
+
+    async def repair(self, chat_id: str, plan: Plan) -> Committed:
+        """Put aside what cannot be read of a chat, and change the rest."""
+
+        async def work(connection: asyncpg.Connection, sent: Sent) -> list[Committed]:
+            async with connection.transaction():
+                await connection.execute(LOCK, chat_id)
+                at = self._clock.handed_in or await connection.fetchval("SELECT clock_timestamp()")
+                repair = repair_of(chat_id, await raw_rows.rows_within(connection, chat_id), at)
+                rest = Standing(repair.facts, repair.head, at)
+                decisions = tuple(plan(rest.facts, at))
+                if not decisions:
+                    return [Committed(rest.facts, rest.facts, (), (), at)]
+                await raw_rows.store_repair(connection, repair)
+                return [await self._commits.commit(connection, rest, decisions, (), sent)]
+
+        async with self._memory.turn(chat_id):
+            self._memory.forget(chat_id)
+            return (await self._commits.answered(chat_id, work))[0]
+
+    async def claim(self, plan: Plan, limit: int) -> list[Committed]:
+        """Apply a plan to chats that want a worker."""
+
+        async def work(connection: asyncpg.Connection, sent: Sent) -> list[Committed]:
+            try:
+                return await self._claim_pages(connection, plan, limit, sent, self._store_together)
+            except asyncpg.UniqueViolationError:  # of one of the chats: it must not keep the others from being claimed
+                sent.clear()
+                return await self._claim_pages(connection, plan, limit, sent, self._store_apart)
+
+        return await self._commits.answered("", work)
+
+    async def _claim_pages(
+        self, connection: asyncpg.Connection, plan: Plan, limit: int, sent: Sent, store: _StoreClaims
+    ) -> list[Committed]:
+        claimed: list[Committed] = []
+        page: tuple[datetime, int] = (_LONG_AGO, 0)
+        async with connection.transaction():
+            while len(claimed) < limit:
+                locked = await connection.fetch(_CLAIMABLE, *page, limit - len(claimed))
+                if not locked:
+                    break
+                page = (locked[-1]["since"], locked[-1]["number"])
+                due = [row["id"] for row in locked if not self._refusals.rests(row["id"])]
+                made = await store(connection, await self._claims(connection, due, plan))
+                sent += made
+                claimed += [committed for _, committed in made]
+        return claimed
+
+    async def _claims(self, connection: asyncpg.Connection, locked: Sequence[str], plan: Plan) -> Sent:
+        """Return what a plan decides on chats that are locked."""
+        made: Sent = []
+        rows = {row["id"]: row for row in await self._rows(connection, locked)} if locked else {}
+        for chat_id in locked:
+            try:
+                standing = self._standing_of(rows[chat_id])
+                decisions = tuple(plan(standing.facts, standing.at))
+                if decisions:
+                    made.append(prepared(standing, decisions, ()))
+            except Exception as error:  # noqa: BLE001 - whatever is wrong with one chat is no other's business
+                self._refusals.note("claim_refused", chat_id, error)
+            else:
+                self._refusals.forget(chat_id)
+        return made
+
+    async def _store_together(self, connection: asyncpg.Connection, made: Sent) -> Sent:
+        if made:
+            await self._commits.store(connection, [commit for commit, _ in made])
+        return made
+
+    async def _store_apart(self, connection: asyncpg.Connection, made: Sent) -> Sent:
+        """Store each claim for itself; return those that could be stored."""
+        stored: Sent = []
+        for commit, committed in made:
+            try:
+                async with connection.transaction():
+                    await self._commits.store(connection, [commit])
+            except asyncpg.UniqueViolationError as error:
+                self._refusals.note("claim_refused", commit.chat_id, contradiction(commit.chat_id, error))
+            else:
+                stored.append((commit, committed))
+        return stored
+
+    async def journal(self, chat_id: str, token: int, state: ChatState, shown: Sequence[Event]) -> tuple[Event, ...]:
+        """Store events of a running job."""
+        return await self._journal.add(chat_id, token, state, shown)
+
+    async def renew(self, worker: str, seconds: float) -> Mapping[str, int]:
+        """Prolong the leases of a worker."""
+        asked = time.monotonic()
+        rows = await self._pool.run(lambda on: on.fetch(_RENEW, self._clock.handed_in, seconds, worker))
+        for row in rows:
+            self._clock.heard(row["at"], asked=asked)
+        return {row["id"]: row["token"] for row in rows}
+
+    async def _standing(self, connection: asyncpg.Connection, chat_id: str) -> Standing:
+        rows = await self._rows(connection, [chat_id])
+        if not rows:
+            raise ChatNotFound(chat_id)
+        return self._standing_of(rows[0])
+
+    async def _rows(self, connection: asyncpg.Connection, chat_ids: Sequence[str]) -> list[asyncpg.Record]:
+        asked = time.monotonic()
+        rows = await reading.rows_of(connection, chat_ids)
+        for row in rows:
+            self._clock.heard(row["at"], asked=asked)
+        return rows
+
+    def _standing_of(self, row: asyncpg.Record) -> Standing:
+        if not is_hash(row["head"]):
+            raise ChatUnreadable("chats.head", "the hash of an audit record belongs here", chat_id=row["id"])
+        known = self._memory.get(row["id"])
+        unchanged = known is not None and _mark_of(known) == (row["head"], row["state"], row["token"], row["facts"])
+        facts = known.facts.with_last_seq(row["event_seq"]) if known and unchanged else reading.facts_in(row)
+        return Standing(facts, row["head"], self._clock.handed_in or row["at"], row["facts"])
+
+
+def _mark_of(known: Standing) -> tuple[str, str, int | None, str]:
+    facts = known.facts
+    return known.head, facts.stored_state or facts.state, facts.lease.token if facts.lease else None, known.body

@@ -1,0 +1,335 @@
+"""One commit as rows for PostgreSQL: what its decisions, one after another, leave behind in each table."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from importlib import resources
+from typing import Any, Final, NamedTuple
+
+from turnwise.persistence.audit.asides import aside_of
+from turnwise.persistence.audit.record import WriteRecord, entry_of
+from turnwise.persistence.audit.row_digests import bond_of_events, bond_of_facts, fields_bound, salt_of_facts
+from turnwise.persistence.rows import CALLS, micros_of, numbered, row_of
+from turnwise.states.decide import Decision
+from turnwise.states.effects import (
+    CutHistory,
+    DropLease,
+    DropQueued,
+    EraseEdits,
+    EraseMessage,
+    EraseText,
+    GrantLease,
+    InsertBoundary,
+    InsertMessage,
+    NoteDeadline,
+    NoteReason,
+    PutCall,
+    PutProfile,
+    PutQueued,
+    RecordReceipt,
+    RecordUsage,
+    Write,
+)
+from turnwise.states.events import Event, PartEvent, event_adapter
+from turnwise.states.facts import Facts
+from turnwise.states.messages import FORMAT
+
+_Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A chat as it was read."""
+
+    facts: Facts
+    head: str
+    """The hash of its last audit record."""
+    at: datetime
+    """When it was read, by the store's clock."""
+    body: str = ""
+    """The body of the facts, as it is stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """What one chat's commit puts into each table."""
+
+    chat: _Row
+    """Where the chat goes, and as what it must be found."""
+    tables: Mapping[str, Sequence[_Row]]
+    """The rows for the other tables, by the parameter of `commit.sql` that takes them."""
+
+    @property
+    def chat_id(self) -> str:
+        """The chat."""
+        return str(self.chat["chat_id"])
+
+    @property
+    def event_seq(self) -> int:
+        """The number of the chat's last event afterwards."""
+        return int(self.chat["event_seq"])
+
+    @property
+    def body(self) -> str:
+        """The body of its facts afterwards."""
+        return str(self.chat["facts"])
+
+    @property
+    def head(self) -> str:
+        """The hash of its last audit record afterwards."""
+        return str(self.chat["head"])
+
+
+PARAMETERS: Final = (
+    "chats",
+    "cuts",
+    "messages",
+    "boundaries",
+    "calls",
+    "queued",
+    "dropped",
+    "receipts",
+    "usage",
+    "audit",
+    "events",
+    "partial_events",
+)
+"""The parameters of `commit.sql`: JSON arrays of rows."""
+
+
+def parameters_of(commits: Sequence[Commit]) -> list[str]:
+    """Return the parameters of `commit.sql` that store the commits."""
+    rest = PARAMETERS[1:]
+    rows = [[commit.chat for commit in commits], *([row for c in commits for row in c.tables[name]] for name in rest)]
+    return [json.dumps(table) for table in rows]
+
+
+def statement(name: str, parameters: Sequence[str]) -> str:
+    """Return the statement of that name, with its `:parameters` numbered in that order."""
+    folder = resources.files("turnwise.persistence.postgres") / "statements"
+    text = (folder / f"{name}.sql").read_text(encoding="utf-8")
+    return re.sub(r"(?<!:):([a-z_]+)", lambda found: f"${parameters.index(found[1]) + 1}", text)
+
+
+def commit_of(
+    found: Standing,
+    decisions: Sequence[Decision],
+    shown: Sequence[PartEvent],
+    *,
+    restated: Sequence[WriteRecord] = (),
+) -> tuple[Commit, tuple[Event, ...]]:
+    """Return what must be stored to commit the decisions, and the events as they are stored.
+
+    `restated` is what an erasure among them has bound anew.
+    """
+    chat_id, head, at = found.facts.chat_id, found.head, found.at
+    tables, told = Tables(chat_id), list[Event](shown)
+    for decision in decisions:
+        for number, write in enumerate(decision.writes):
+            _PUT[type(write)](tables, write, Moment(decision.facts.version, number, at))
+        told.extend(decision.events)
+    events = numbered(told, chat_id=chat_id, after=found.facts.last_seq, at=at)
+    durable, partial = event_rows(events)
+    last, before = decisions[-1], found.facts.last_seq
+    facts = last.facts.with_last_seq(before + len(events))
+    since, salt = micros_of(facts.since or at), aside_of(last).events
+    bonds = [
+        *restated,
+        bond_of_facts(row_of(facts), since=since, salt=salt_of_facts(last)),
+        *bond_of_events(before + 1, facts.last_seq, map(fields_bound, durable), salt=salt),
+    ]
+    for decision in decisions:
+        entry = entry_of(decision, prev=head, at=at, whole=True, bonds=bonds if decision is last else ())
+        head = entry.hash
+        tables.put("audit", version=entry.version, body=entry.body, aside=entry.aside)
+    chat = _chat_row(facts, at) | {
+        "calls": None if facts.calls.are_those_of(found.facts.calls) else [call.call_id for call in facts.calls],
+        "found_version": found.facts.version,
+        "found_event_seq": found.facts.last_seq,
+        "found_head": found.head,
+        "found_state": found.facts.stored_state or found.facts.state.value,
+        "found_token": found.facts.lease and found.facts.lease.token,
+        "event_seq": facts.last_seq,
+        "head": head,
+        "salt": salt_of_facts(last),
+        "expires": tables.expires and tables.expires.isoformat(),
+        "profile": tables.profile and tables.profile.body,
+        "profile_salt": tables.profile and tables.profile.salt,
+    }
+    return Commit(chat, tables.rows() | {"events": durable, "partial_events": partial}), events
+
+
+def _chat_row(facts: Facts, at: datetime) -> _Row:
+    row = row_of(facts)
+    return {
+        "chat_id": facts.chat_id,
+        "state": row.state,
+        "settled": row.settled,
+        "archived": row.archived,
+        "version": row.version,
+        "since": (facts.since or at).isoformat(),
+        "owner": facts.profile.owner,
+        "worker": facts.lease and facts.lease.worker,
+        "token": facts.lease and facts.lease.token,
+        "facts": row.facts,
+        "at": at.isoformat(),
+    }
+
+
+def event_rows(events: Iterable[Event]) -> tuple[list[_Row], list[_Row]]:
+    """Return the rows of `events` and of `partial_events`, without their time."""
+    durable: list[_Row] = []
+    partial: list[_Row] = []
+    for event in events:
+        row: _Row = {"chat_id": event.chat_id, "seq": event.seq, "kind": event.kind, "body": body_of(event)}
+        if isinstance(event, PartEvent):
+            partial.append({**row, "step": event.step, "attempt": event.attempt})
+        else:
+            durable.append(row)
+    return durable, partial
+
+
+def body_of(event: Event) -> str:
+    """Return an event as JSON, without what its columns hold."""
+    return event_adapter.dump_json(event, exclude=_IN_COLUMNS).decode()
+
+
+_IN_COLUMNS: Final = {"chat_id", "seq", "at"}
+
+
+class Moment(NamedTuple):
+    """Where a write stands: the version its decision makes, its number in the decision, the time."""
+
+    version: int
+    number: int
+    at: datetime
+
+
+class Tables:
+    """What the writes so far leave behind."""
+
+    def __init__(self, chat_id: str) -> None:
+        self._chat_id = chat_id
+        self._rows: dict[str, list[_Row]] = {name: [] for name in PARAMETERS[1:]}
+        self.calls: dict[str, _Row] = {}
+        self.queue: dict[str, _Row | None] = {}
+        """The rows to put, by id; `None` to drop."""
+        self.profile: PutProfile | None = None
+        self.expires: datetime | None = None
+
+    def put(self, table: str, **row: Any) -> None:
+        """Add a row."""
+        self._rows[table].append({"chat_id": self._chat_id, **row})
+
+    def cut(self, position: int, version: int) -> None:
+        """Cut the rows that were added from the position on."""
+        for row in (*self._rows["messages"], *self._rows["boundaries"]):
+            if row["position"] >= position and row["cut"] is None:
+                row["cut"] = version
+
+    def rows(self) -> dict[str, list[_Row]]:
+        """Return the rows, by the parameter of `commit.sql` that takes them."""
+        for call in self.calls.values():
+            self.put("calls", **call)
+        for id_, queued in self.queue.items():
+            if queued is None:
+                self.put("dropped", id=id_)
+            else:
+                self.put("queued", id=id_, **queued)
+        return self._rows
+
+
+def _insert_message(tables: Tables, write: InsertMessage, moment: Moment) -> None:
+    message = write.message
+    tables.put(
+        "messages",
+        position=message.position,
+        id=message.id,
+        role=message.role,
+        turn=message.turn,
+        step=message.step,
+        audience=message.audience.value,
+        added=moment.version,
+        cut=None,
+        erased=message.erased,
+        digest=write.digest,
+        salt=write.salt,
+        format=FORMAT,
+        body=write.body,
+    )
+
+
+def _cut_history(tables: Tables, write: CutHistory, moment: Moment) -> None:
+    tables.put("cuts", position=write.position, version=moment.version)
+    tables.cut(write.position, moment.version)
+
+
+def _insert_boundary(tables: Tables, write: InsertBoundary, moment: Moment) -> None:  # noqa: ARG001 - put like the others
+    row = {"position": write.position, "reason": write.reason, "step": write.step, "carried": write.carried}
+    tables.put("boundaries", **row, cut=None)
+
+
+def _put_call(tables: Tables, write: PutCall, moment: Moment) -> None:  # noqa: ARG001
+    call = write.call
+    tables.calls[call.call_id] = {
+        "call_id": call.call_id,
+        "step": call.step,
+        "idx": call.index,
+        "status": call.status.value,
+        "deadline": call.deadline and call.deadline.isoformat(),
+        "body": CALLS.dump(call),
+    }
+
+
+def _put_queued(tables: Tables, write: PutQueued, moment: Moment) -> None:  # noqa: ARG001
+    before = tables.queue.get(write.id) or {"rank": None}
+    rank = before["rank"] if write.rank is None else write.rank
+    tables.queue[write.id] = {"rank": rank, "body": write.body, "salt": write.salt}
+
+
+def _drop_queued(tables: Tables, write: DropQueued, moment: Moment) -> None:  # noqa: ARG001
+    tables.queue[write.queued_id] = None
+
+
+def _grant_lease(tables: Tables, write: GrantLease, moment: Moment) -> None:
+    tables.expires = moment.at + timedelta(seconds=write.seconds)
+
+
+def _record_usage(tables: Tables, write: RecordUsage, moment: Moment) -> None:
+    tables.put("usage", version=moment.version, number=moment.number, body=write.body)
+
+
+def _put_profile(tables: Tables, write: PutProfile, moment: Moment) -> None:  # noqa: ARG001
+    tables.profile = write
+
+
+def _record_receipt(tables: Tables, write: RecordReceipt, moment: Moment) -> None:  # noqa: ARG001
+    tables.put("receipts", client_id=write.client_id, body=write.body)
+
+
+def _elsewhere(tables: Tables, write: Write, moment: Moment) -> None:
+    """Put nothing: other rows have the lease, the deadline and the reason, and wiping finds what is erased."""
+
+
+_PUT: Final[Mapping[type[Write], Callable[[Tables, Any, Moment], None]]] = {
+    InsertMessage: _insert_message,
+    CutHistory: _cut_history,
+    EraseEdits: _elsewhere,
+    EraseMessage: _elsewhere,
+    EraseText: _elsewhere,
+    NoteDeadline: _elsewhere,
+    NoteReason: _elsewhere,
+    PutCall: _put_call,
+    PutQueued: _put_queued,
+    DropQueued: _drop_queued,
+    InsertBoundary: _insert_boundary,
+    GrantLease: _grant_lease,
+    DropLease: _elsewhere,
+    RecordUsage: _record_usage,
+    PutProfile: _put_profile,
+    RecordReceipt: _record_receipt,
+}

@@ -1,0 +1,137 @@
+"""Columns: what turnwise keeps in each, by table, whatever the rest of the row says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
+from typing import Any, Final, NamedTuple, get_args
+
+from pydantic import TypeAdapter
+
+from turnwise.persistence.audit.asides import Aside
+from turnwise.persistence.repair.raw_chat import Row
+from turnwise.persistence.rows import GARBLED, time_of
+from turnwise.persistence.stored_chat import ids_of, is_count, is_hash
+from turnwise.states.events import Event
+
+
+def misfits(table: str, row: Row) -> Iterator[tuple[str, str]]:
+    """Yield the columns of a row that hold a value of another kind than belongs there, and what belongs there."""
+    for column, wanted in COLUMNS.get(table, {}).items():
+        if column in row and not wanted.fits(row[column]):
+            yield column, f"{wanted.belongs} belongs here"
+
+
+class _Wanted(NamedTuple):
+    belongs: str
+    fits: Callable[[Any], bool]
+
+
+def _or_nothing(wanted: _Wanted) -> _Wanted:
+    return _Wanted(f"{wanted.belongs}, or nothing,", lambda value: value is None or wanted.fits(value))
+
+
+def _is_time(value: Any) -> bool:
+    if isinstance(value, datetime):
+        return True
+    try:
+        time_of(value)
+    except GARBLED:
+        return False
+    return is_count(value)
+
+
+def _is_hash(value: Any) -> bool:
+    return is_hash(value) and all(letter in "0123456789abcdef" for letter in value)
+
+
+_TEXT: Final = _Wanted("a text", lambda value: isinstance(value, str) and value.isprintable())
+_COUNT: Final = _Wanted("a count", is_count)
+_FLAG: Final = _Wanted("0 or 1", lambda value: value in (0, 1))
+_TIME: Final = _Wanted("a time", _is_time)
+_HASH: Final = _Wanted("a SHA-256 in hex", _is_hash)
+_BLOB: Final = _Wanted("a SHA-256", lambda value: isinstance(value, bytes) and len(value) == 32)  # noqa: PLR2004
+_KINDS: Final = frozenset(kind.model_fields["kind"].default for kind in get_args(get_args(Event)[0]))
+_KIND: Final = _Wanted("a kind of event", lambda value: value in _KINDS)
+_POSITIONS: Final = TypeAdapter(list[int])
+
+
+def _is_positions(value: Any) -> bool:
+    try:
+        _POSITIONS.validate_python(json.loads(value) if isinstance(value, str) else value, strict=True)
+    except GARBLED:
+        return False
+    return True
+
+
+def _is_ids(value: Any) -> bool:
+    try:
+        ids_of(value)
+    except GARBLED:
+        return False
+    return True
+
+
+def _is_salt(value: Any) -> bool:
+    return value is None or (isinstance(value, str) and all(letter in "0123456789abcdef" for letter in value))
+
+
+def _is_aside(value: Any) -> bool:
+    try:
+        Aside.load(value)
+    except GARBLED:
+        return False
+    return True
+
+
+_SALT: Final = _Wanted("a salt in hex, or nothing,", _is_salt)
+COLUMNS: Final[Mapping[str, Mapping[str, _Wanted]]] = {
+    "chats": {
+        "state": _TEXT,
+        "settled": _FLAG,
+        "archived": _FLAG,
+        "version": _COUNT,
+        "event_seq": _COUNT,
+        "head": _HASH,
+        "since": _TIME,
+        "owner": _or_nothing(_Wanted("a text", lambda value: isinstance(value, str))),
+        "calls": _Wanted("a list of call ids", _is_ids),
+        "worker": _or_nothing(_TEXT),
+        "token": _or_nothing(_COUNT),
+        "expires": _or_nothing(_TIME),
+        "salt": _SALT,
+    },
+    "profiles": {"salt": _SALT},
+    "facts": {"salt": _SALT},
+    "messages": {
+        "salt": _SALT,
+        "position": _COUNT,
+        "added": _COUNT,
+        "cut": _or_nothing(_COUNT),
+        "digest": _HASH,
+        "erased": _FLAG,
+    },
+    "boundaries": {
+        "position": _COUNT,
+        "reason": _Wanted("clear or compaction", lambda value: value in ("clear", "compaction")),
+        "step": _COUNT,
+        "carried": _Wanted("a list of positions", _is_positions),
+        "cut": _or_nothing(_COUNT),
+    },
+    "calls": {"step": _COUNT, "idx": _COUNT, "deadline": _or_nothing(_TIME)},
+    "queue": {"salt": _SALT, "rank": _Wanted("a whole number", lambda value: type(value) is int)},
+    "leases": {"worker": _TEXT, "token": _COUNT, "expires": _TIME, "lasts": _COUNT},
+    "usage": {"version": _COUNT, "number": _COUNT},
+    "audit": {"version": _COUNT, "aside": _Wanted("what belongs to a record", _is_aside), "hash": _or_nothing(_BLOB)},
+    "events": {
+        "kind": _KIND,
+        "seq": _COUNT,
+        "at": _or_nothing(_TIME),
+        "step": _or_nothing(_COUNT),
+        "attempt": _or_nothing(_COUNT),
+        "position": _or_nothing(_COUNT),
+    },
+    "partial_events": {"kind": _KIND, "seq": _COUNT, "at": _TIME},
+}
+"""What belongs into a column, by table and column. Only these are told by one value alone."""

@@ -1,0 +1,52 @@
+"""Marks: the messages that stand where a repair has put one aside, or found none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Final
+
+from turnwise.persistence.stored_chat import is_count
+from turnwise.states.messages import Message, TextPart
+from turnwise.states.names import Audience
+
+MARK: Final = "[This message could not be read. A repair has put it aside.]"
+
+
+def is_mark(said: Message) -> bool:
+    """Return whether a message is a mark."""
+    return said.synthetic and said.text == MARK
+
+
+def mark_for(row: Mapping[str, Any], at: datetime) -> Message | None:
+    """Return what stands where a message stood; nothing for a result, which is no result without what it says."""
+    role, audience = row["role"], row["audience"]
+    if not is_count(row["position"]) or role == "tool":
+        return None
+    position = row["position"]
+    return Message(
+        id=row["id"] if isinstance(row["id"], str) else f"unreadable-{position}",
+        role=role if role in ("system", "assistant") else "user",
+        parts=(TextPart(text=MARK),),
+        turn=row["turn"] if is_count(row["turn"]) else 0,
+        step=row["step"] if is_count(row["step"]) else 0,
+        created_at=at,
+        position=position,
+        audience=Audience(audience) if audience in set(Audience) else Audience.everyone,
+        synthetic=True,
+    )
+
+
+def mark_at(position: int, at: datetime) -> Message:
+    """Return what stands where nothing is known: for the user to see, and not for the model."""
+    return Message(
+        id=f"unreadable-{position}",
+        role="system",
+        parts=(TextPart(text=MARK),),
+        turn=0,
+        step=0,
+        created_at=at,
+        position=position,
+        audience=Audience.user,
+        synthetic=True,
+    )

@@ -1,0 +1,100 @@
+"""All rows of one chat as they are stored, readable or not: to look at, to write down, and to salvage."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from turnwise.persistence.rows import GARBLED
+from turnwise.persistence.stored_chat import Stored, ids_of, is_count
+
+Row = Mapping[str, Any]
+Rows = Mapping[str, Sequence[Row]]
+"""All rows that belong to one chat, as they are stored, by table."""
+
+KEYS: Final[Mapping[str, tuple[str, ...]]] = {
+    "messages": ("position",),
+    "boundaries": ("position",),
+    "calls": ("call_id",),
+    "queue": ("id",),
+    "receipts": ("client_id",),
+    "usage": ("version", "number"),
+    "audit": ("version",),
+    "events": ("seq",),
+    "partial_events": ("seq",),
+    "leases": (),
+    "profiles": (),
+}
+"""What names a row of a chat, by table."""
+_CREATED: Final = 1
+"""The version in which a chat is created; only a fork has messages then."""
+PLAUSIBLE: Final = 1000
+"""Messages that may be missing; a history that is said to be longer than that is a mistake of what is stored."""
+
+
+def stored_in(chat_id: str, rows: Rows) -> Stored:
+    """Return what the rows tell of where the chat stands."""
+    chat = rows["chats"][0]
+    lease = next(iter(rows.get("leases", ())), chat)
+    facts = chat["facts"] if "facts" in chat else next((row["body"] for row in rows.get("facts", ())), None)
+    try:
+        remembered = set(ids_of(chat["calls"]))
+    except GARBLED:
+        remembered = set()
+    calls = [row for row in rows.get("calls", ()) if row["call_id"] in remembered]
+    return Stored(
+        id=chat_id,
+        state=chat["state"],
+        settled=chat["settled"],
+        archived=chat["archived"],
+        version=chat["version"],
+        call_ids=chat["calls"],
+        facts=facts,
+        profile=next((row["body"] for row in rows.get("profiles", ())), None),
+        calls=[row["body"] for row in calls],
+        queue=[row["body"] for row in rows.get("queue", ())],
+        worker=lease.get("worker"),
+        token=lease.get("token"),
+        last_seq=chat["event_seq"],
+        facts_column="chats.facts" if "facts" in chat else "facts.body",
+        lease_table="leases" if rows.get("leases") else "chats",
+    )
+
+
+def spelled(value: Any) -> Any:
+    """Return a stored value as JSON can hold it: bytes as `{"hex": ...}`, times as ISO 8601."""
+    if isinstance(value, bytes | bytearray | memoryview):
+        return {"hex": bytes(value).hex()}
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    return value
+
+
+def lines_of(rows: Rows) -> Iterator[str]:
+    """Yield every row as a line of JSON: its table, and its columns as they are stored."""
+    for table, found in rows.items():
+        for row in found:
+            columns = {name: spelled(value) for name, value in row.items()}
+            yield json.dumps({"table": table, "row": columns}, ensure_ascii=True)
+
+
+def missing_messages(rows: Rows, length: int) -> list[int]:
+    """Return the positions up to `length`, or the last message, at which no message stands.
+
+    Not those among messages that a fork took over: what an edit had cut out of them stayed behind.
+    """
+    stored = [row for row in rows.get("messages", ()) if is_count(row["position"])]
+    positions = {row["position"] for row in stored}
+    inherited = max((row["position"] for row in stored if row.get("added") == _CREATED), default=0)
+    last = max(positions, default=0)
+    end = min(max(last, min(length, last + PLAUSIBLE)), len(positions) + PLAUSIBLE)
+    return [position for position in range(inherited + 1, end + 1) if position not in positions]
+
+
+def versions_of(rows: Rows) -> list[int]:
+    """Return the versions of the audit records that have one."""
+    return sorted(row["version"] for row in rows.get("audit", ()) if is_count(row["version"]))

@@ -1,0 +1,209 @@
+"""What a repair makes of a chat that cannot be read: the rest of it, and what has to be put aside.
+
+The audit log is never touched: it is evidence. What is put aside is kept, row by row, in the table `quarantine`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+from turnwise.persistence.audit import record as audit_log
+from turnwise.persistence.audit.record import GENESIS
+from turnwise.persistence.repair.examine import Finding, examine
+from turnwise.persistence.repair.marks import mark_at, mark_for
+from turnwise.persistence.repair.raw_chat import PLAUSIBLE, Row, Rows, missing_messages, spelled, stored_in, versions_of
+from turnwise.persistence.rows import GARBLED, USAGE, message_of
+from turnwise.persistence.stored_chat import Flaw, flawed, is_count, is_hash, salvage
+from turnwise.states.facts import CompactionFacts, Facts, HistoryFacts
+from turnwise.states.messages import Message, in_call_order
+from turnwise.states.names import Audience, Tail
+from turnwise.states.step_calls import StepCalls
+from turnwise.states.usage import NO_USAGE
+
+_REPLACED: Final = frozenset({"chats", "facts", "profiles"})
+"""Tables whose row the repair writes anew from the rest."""
+_EVIDENCE: Final = frozenset({"audit"})
+_SERIAL: Final = re.compile(r"[a-z](\d{1,15})")
+
+
+class PutAside(NamedTuple):
+    """A row that is kept in `quarantine`."""
+
+    table: str
+    row: Row
+    problem: str
+
+    @property
+    def body(self) -> str:
+        """The row as JSON, its columns as they were stored."""
+        return json.dumps({name: spelled(value) for name, value in self.row.items()})
+
+    @property
+    def deleted(self) -> bool:
+        """Whether the row leaves its table, nothing taking its place."""
+        return self.table not in _REPLACED
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """What is to be stored before the chat is brought to `error`."""
+
+    facts: Facts
+    """The rest: what could be read. Its state is one from which only `repaired` leads on."""
+    head: str
+    aside: tuple[PutAside, ...]
+    marks: tuple[Message, ...]
+    """Messages that take the place of those put aside."""
+    flaws: tuple[Flaw, ...]
+
+
+def repair_of(chat_id: str, rows: Rows, at: datetime) -> Repair:
+    """Return what a repair stores; without any flaw it puts nothing aside and leaves the facts as they are."""
+    findings = examine(chat_id, rows)
+    flaws = tuple(finding.flaw for finding in findings)
+    facts = salvage(stored_in(chat_id, rows)).facts
+    aside = tuple(_aside(findings))
+    sound = {table: _without(found, aside) for table, found in rows.items()}
+    end = len(rows.get("messages", ())) + PLAUSIBLE
+    stood = [put.row for put in aside if put.table == "messages"]
+    marks = tuple(mark for row in stood if (mark := mark_for(row, at)) is not None and mark.position <= end)
+    there = {**sound, "messages": [*sound.get("messages", ()), *({"position": mark.position} for mark in marks)]}
+    marks += tuple(mark_at(position, at) for position in missing_messages(there, facts.history.length) if findings)
+    if flaws:
+        facts = flawed(_rebuilt(chat_id, facts, sound, marks, whole=_is_blank(findings)), flaws).facts
+    seqs = [row["seq"] for row in (*rows.get("events", ()), *rows.get("partial_events", ())) if is_count(row["seq"])]
+    version, last_seq = max(versions_of(rows), default=facts.version), max([facts.last_seq, *seqs])
+    return Repair(
+        facts=dataclasses.replace(facts, version=version, last_seq=last_seq),
+        head=_head(rows),
+        aside=aside,
+        marks=marks,
+        flaws=flaws,
+    )
+
+
+def _aside(findings: Iterable[Finding]) -> Iterable[PutAside]:
+    rows: dict[int, PutAside] = {}
+    for finding in findings:
+        if finding.table not in _EVIDENCE and finding.row:
+            table = "chats" if "event_seq" in finding.row else finding.table  # what is missing has no row of its own
+            rows.setdefault(id(finding.row), PutAside(table, finding.row, f"{finding.column}: {finding.problem}"))
+    return rows.values()
+
+
+def _without(found: Sequence[Row], aside: Iterable[PutAside]) -> list[Row]:
+    gone = {id(put.row) for put in aside if put.deleted}
+    return [row for row in found if id(row) not in gone]
+
+
+def _is_blank(findings: Iterable[Finding]) -> bool:
+    return any((found.table, found.column) in {("chats", "facts"), ("facts", "body")} for found in findings)
+
+
+def _head(rows: Rows) -> str:
+    """Return the hash of the last record, from the log itself if it can be read."""
+    log = [row for row in rows.get("audit", ()) if is_count(row["version"])]
+    last = max(log, key=lambda row: int(row["version"]), default=None)
+    stored = rows["chats"][0]["head"]
+    try:
+        if last is not None:
+            hash_ = last["hash"].hex() if last.get("hash") else audit_log.from_json(last["body"]).hash
+            return hash_ if is_hash(hash_) else GENESIS
+    except GARBLED:
+        pass
+    return stored if is_hash(stored) else GENESIS
+
+
+def _rebuilt(chat_id: str, facts: Facts, rows: Rows, marks: Sequence[Message], *, whole: bool) -> Facts:
+    """Return the facts with what the other tables know better: no number may be given twice."""
+    messages = [*_messages(chat_id, rows), *marks]
+    uncut = sorted((said for said, cut in _with_cuts(rows, messages) if cut is None), key=lambda said: said.position)
+    ids = [said.id for said in messages] + [queued.id for queued in facts.queue]
+    serials = [int(found[1]) for id_ in ids if (found := _SERIAL.fullmatch(id_))]
+    length = max((said.position for said in messages), default=0)
+    boundary, carried, compacted = _boundary(rows)
+    seen = [
+        said
+        for said in uncut
+        if said.audience is not Audience.user and (said.position > boundary or said.position in carried)
+    ]
+    history = dataclasses.replace(facts.history, length=length)
+    if whole:
+        history = HistoryFacts(length, _tail(in_call_order(seen)), boundary, len(seen) - compacted)
+        facts = dataclasses.replace(
+            facts,
+            usage=sum((entry.usage for entry in _ledger(chat_id, rows)), NO_USAGE),
+            compaction=CompactionFacts(step=_last_compacted(rows), count=len(_compactions(rows))),
+        )
+    steps = [said.step for said in messages] + [row["step"] for row in rows.get("calls", ()) if is_count(row["step"])]
+    turns = [said.turn for said in messages]
+    known_calls = {row["call_id"] for row in rows.get("calls", ())}
+    return dataclasses.replace(
+        facts,
+        history=history,
+        serial=max([facts.serial, *serials]),
+        fence=max([facts.fence, facts.lease.token if facts.lease else 0, *_tokens(rows)]),
+        turn=dataclasses.replace(facts.turn, number=max([facts.turn.number, *turns])),
+        step=dataclasses.replace(facts.step, number=max([facts.step.number, *steps])),
+        calls=StepCalls(call for call in facts.calls if call.call_id in known_calls),
+    )
+
+
+def _messages(chat_id: str, rows: Rows) -> list[Message]:
+    return [message_of(row["format"], row["body"], chat_id) for row in rows.get("messages", ())]
+
+
+def _with_cuts(rows: Rows, messages: Sequence[Message]) -> list[tuple[Message, int | None]]:
+    cuts = {row["position"]: row["cut"] for row in rows.get("messages", ())}
+    return [(said, cuts.get(said.position)) for said in messages]
+
+
+def _boundary(rows: Rows) -> tuple[int, Sequence[int], bool]:
+    uncut = [row for row in rows.get("boundaries", ()) if row["cut"] is None]
+    newest = max(uncut, key=lambda row: int(row["position"]), default=None)
+    if newest is None:
+        return 0, (), False
+    carried = newest["carried"]
+    return (
+        newest["position"],
+        json.loads(carried) if isinstance(carried, str) else carried,
+        newest["reason"] == "compaction",
+    )
+
+
+def _compactions(rows: Rows) -> list[Row]:
+    return [row for row in rows.get("boundaries", ()) if row["reason"] == "compaction"]
+
+
+def _last_compacted(rows: Rows) -> int:
+    return max((row["step"] for row in _compactions(rows)), default=0)
+
+
+def _ledger(chat_id: str, rows: Rows) -> list[Any]:
+    return [USAGE.load(row["body"], chat_id) for row in rows.get("usage", ())]
+
+
+def _tokens(rows: Rows) -> list[int]:
+    """Return the fencing tokens that the log tells of: none may be given again."""
+    found: list[int] = []
+    for row in rows.get("audit", ()):
+        try:
+            writes = json.loads(row["body"])["writes"]
+            found += [int(write["id"]) for write in writes if write["kind"].startswith("lease")]
+        except GARBLED:
+            continue
+    return found
+
+
+def _tail(seen: Sequence[Message]) -> Tail:
+    if not seen:
+        return Tail.empty
+    if seen[-1].role != "assistant":
+        return Tail.awaits_answer
+    return Tail.partial if seen[-1].partial else Tail.answered

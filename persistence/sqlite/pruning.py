@@ -1,0 +1,56 @@
+"""Pruning SQLite: the parts of replies that are over are deleted, a few at a time, once nobody needs them."""
+
+from __future__ import annotations
+
+import sqlite3
+from datetime import datetime
+from itertools import takewhile
+from typing import Final
+
+from turnwise.persistence.passed_over import Refusals
+from turnwise.persistence.protocol import Pruned
+from turnwise.persistence.rows import micros_of
+from turnwise.persistence.sqlite import queries
+from turnwise.states.errors import ChatNotFound, StoreError
+
+_SHOWN: Final = "CASE WHEN typeof(at) = 'integer' THEN at ELSE 0 END"
+"""When a part was shown, in microseconds. What has no time, as in rows of the first schema, was shown long ago."""
+_NEXT: Final = f"""
+SELECT chat_id, {_SHOWN} FROM events
+WHERE kind = 'part' AND chat_id > ? ORDER BY chat_id, step, attempt LIMIT 1
+"""  # noqa: S608 - our own words
+_OVER: Final = f"""
+SELECT rowid, {_SHOWN} FROM events
+WHERE kind = 'part' AND chat_id = ? AND (step, attempt) < (?, ?) ORDER BY step, attempt, rowid LIMIT ?
+"""  # noqa: S608 - our own words
+
+
+def prune(connection: sqlite3.Connection, refusals: Refusals, *, until: datetime, after: str, limit: int) -> Pruned:
+    """Delete parts of replies that are over, shown at `until` or before.
+
+    The index of parts holds nothing but what is left of them: each chat costs one look, each part one deletion.
+    """
+    deleted, latest = 0, micros_of(until)
+    for _ in range(limit):
+        first = connection.execute(_NEXT, (after,)).fetchone()
+        if first is None:
+            return Pruned(deleted, None)
+        chat_id, at = first
+        if at <= latest:
+            deleted += _prune_chat(connection, refusals, chat_id, latest, limit - deleted)
+        if deleted == limit:
+            break
+        after = chat_id
+    return Pruned(deleted, after)
+
+
+def _prune_chat(connection: sqlite3.Connection, refusals: Refusals, chat_id: str, latest: int, limit: int) -> int:
+    try:
+        over_before = queries.facts(connection, chat_id).step.over_before
+    except (StoreError, ChatNotFound) as error:
+        refusals.note("prune_refused", chat_id, error)
+        return 0
+    rows = connection.execute(_OVER, (chat_id, *over_before, limit)).fetchall()
+    old = [(rowid,) for rowid, _ in takewhile(lambda row: row[1] <= latest, rows)]
+    connection.executemany("DELETE FROM events WHERE rowid = ?", old)
+    return len(old)

@@ -1,0 +1,271 @@
+"""Reading chats from SQLite: each function is one question, asked inside one snapshot of the database."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sqlite3
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+from typing import Any, Final, TypeVar
+
+from pydantic import TypeAdapter
+
+from turnwise.persistence.audit.record import AuditRecord, Entry, log_of
+from turnwise.persistence.event_rows import TOLD, event_of
+from turnwise.persistence.protocol import Overdue, Snapshot
+from turnwise.persistence.rows import CALLS, GARBLED, RECEIPTS, USAGE, Body, message_of, time_of, unreadable
+from turnwise.persistence.stored_chat import Salvaged, Stored, facts_of, facts_or_rest, ids_of, is_count
+from turnwise.states.arguments import Cut
+from turnwise.states.calls import ToolCall
+from turnwise.states.effects import RecordReceipt, RecordUsage
+from turnwise.states.errors import ChatNotFound, ChatUnreadable
+from turnwise.states.events import Event, PartEvent, TurnFinishedEvent
+from turnwise.states.facts import Facts
+from turnwise.states.messages import Message, in_prompt_order
+from turnwise.states.names import OPEN_STATUSES, Audience, ChatState
+
+_T = TypeVar("_T")
+
+_FACTS: Final = """
+SELECT id, state, settled, archived, version, calls, facts, profiles.body, worker, token, event_seq
+FROM chats LEFT JOIN profiles ON profiles.chat_id = id LEFT JOIN leases ON leases.chat_id = id
+"""
+
+
+def facts(connection: sqlite3.Connection, chat_id: str) -> Facts:
+    """Return where a chat stands."""
+    return facts_of(stored(connection, chat_id))
+
+
+def stored(connection: sqlite3.Connection, chat_id: str) -> Stored:
+    """Return what is stored of where a chat stands."""
+    row = connection.execute(f"{_FACTS} WHERE id = ?", (chat_id,)).fetchone()
+    if row is None:
+        raise ChatNotFound(chat_id)
+    return _stored(connection, row)
+
+
+def chats(
+    connection: sqlite3.Connection, *, owner: str | None, state: ChatState | None, limit: int, after: str | None
+) -> list[Facts | Salvaged]:
+    """Return chats, newest first."""
+    conditions = {
+        "owner = ?": owner,
+        "state = ?": state.value if state else None,
+        "number < (SELECT number FROM chats WHERE id = ?)": after,
+    }
+    asked = {condition: value for condition, value in conditions.items() if value is not None}
+    where = f"WHERE {' AND '.join(asked)}" if asked else ""
+    rows = connection.execute(f"{_FACTS} {where} ORDER BY number DESC LIMIT ?", (*asked.values(), limit)).fetchall()
+    return [facts_or_rest(_stored(connection, row)) for row in rows]
+
+
+def ids(connection: sqlite3.Connection, prefix: str, limit: int) -> list[str]:
+    """Return ids that begin with a prefix, those first whose state changed last."""
+    found = connection.execute(_IDS, (prefix, prefix + "\U0010ffff", limit)).fetchall()
+    return [chat_id for (chat_id,) in found]
+
+
+def _stored(connection: sqlite3.Connection, row: Sequence[Any]) -> Stored:
+    chat_id, call_ids = row[0], row[5]
+    known: list[Any] = []
+    if call_ids != "[]":
+        with contextlib.suppress(ValueError):  # whoever makes facts of it finds it out again
+            known = _bodies(connection, _CALLS, chat_id, json.dumps(ids_of(call_ids)))
+    queue = _bodies(connection, "SELECT body FROM queue WHERE chat_id = ? ORDER BY rank", chat_id)
+    profile, worker, token, last_seq = row[7:]
+    return Stored._make((*row[:7], profile, known, queue, worker, token, last_seq, "chats.facts", "leases"))
+
+
+def _bodies(connection: sqlite3.Connection, sql: str, *values: str) -> list[Any]:
+    return [body for (body,) in connection.execute(sql, values)]
+
+
+def lease_expiry(connection: sqlite3.Connection, chat_id: str) -> datetime | None:
+    """Return when the chat's lease runs out."""
+    row = connection.execute("SELECT expires FROM leases WHERE chat_id = ?", (chat_id,)).fetchone()
+    try:
+        return None if row is None else time_of(row[0])
+    except GARBLED as error:
+        raise unreadable(chat_id, "leases.expires", error) from None
+
+
+def history(connection: sqlite3.Connection, chat_id: str, *, at_version: int | None, after: int) -> list[Message]:
+    """Return the messages after a position that are not cut, now or as of a version."""
+    if at_version is None:
+        return _messages(connection, chat_id, "position > ? AND cut IS NULL", after)
+    then = "position > ? AND added <= ? AND (cut IS NULL OR cut > ?)"
+    return _messages(connection, chat_id, then, after, at_version, at_version)
+
+
+def snapshot(connection: sqlite3.Connection, chat_id: str) -> Snapshot:
+    """Return a chat, its history and what is shown of the attempt under way."""
+    found = facts(connection, chat_id)
+    said = history(connection, chat_id, at_version=None, after=0)
+    step = found.step
+    parts = shown(connection, chat_id, step.number, step.attempt) if step.attempt_open else []
+    row = connection.execute(_LAST_FINISHED, (chat_id,)).fetchone()
+    finished = None if row is None else event_of(*row)
+    reason = finished.stop_reason if isinstance(finished, TurnFinishedEvent) else None
+    return Snapshot(found, tuple(said), tuple(parts), reason)
+
+
+def prompt(connection: sqlite3.Connection, chat_id: str) -> list[Message]:
+    """Return what the model sees: of a newest boundary its summary, what it carries, and what came after."""
+    position, carried = _newest_boundary(connection, chat_id)
+    seen = _messages(
+        connection,
+        chat_id,
+        "cut IS NULL AND audience <> ? AND (position > ? OR position IN (SELECT value FROM json_each(?)))",
+        Audience.user.value,
+        position,
+        carried,
+    )
+    return in_prompt_order(seen, position, json.loads(carried))
+
+
+def cut_at(connection: sqlite3.Connection, chat_id: str, message_id: str) -> tuple[Message, Cut] | None:
+    """Return a message of the history, and what an edit of it would cut."""
+    found = _messages(connection, chat_id, "cut IS NULL AND id = ?", message_id)
+    if not found:
+        return None
+    message = found[0]
+    boundary, carried = _newest_boundary(connection, chat_id, before=message.position)
+    (since,) = connection.execute(
+        "SELECT count(*) FROM messages WHERE chat_id = ? AND cut IS NULL AND audience = ?"
+        " AND position > ? AND position < ?",
+        (chat_id, Audience.everyone.value, boundary, message.position),
+    ).fetchone()
+    stays = sum(position < boundary for position in json.loads(carried))
+    cut = Cut(
+        position=message.position,
+        first_removed=message.id,
+        boundary=boundary,
+        foldable=since + stays,
+        history_version=facts(connection, chat_id).history_version,
+    )
+    return message, cut
+
+
+def _messages(connection: sqlite3.Connection, chat_id: str, condition: str, *values: str | int) -> list[Message]:
+    sql = f"SELECT format, body FROM messages WHERE chat_id = ? AND {condition} ORDER BY position"  # noqa: S608 - ours
+    return [message_of(form, body, chat_id) for form, body in connection.execute(sql, (chat_id, *values))]
+
+
+def _newest_boundary(connection: sqlite3.Connection, chat_id: str, *, before: int = 2**63 - 1) -> tuple[int, str]:
+    row: tuple[int, str] | None = connection.execute(
+        "SELECT position, carried FROM boundaries WHERE chat_id = ? AND cut IS NULL AND position < ?"
+        " ORDER BY position DESC LIMIT 1",
+        (chat_id, before),
+    ).fetchone()
+    if row is None:
+        return 0, "[]"
+    try:
+        _POSITIONS.validate_json(row[1])
+    except GARBLED as error:
+        raise unreadable(chat_id, "boundaries.carried", error) from None
+    if not is_count(row[0]):
+        raise ChatUnreadable("boundaries.position", "a count belongs here", chat_id=chat_id)
+    return row
+
+
+def calls(connection: sqlite3.Connection, chat_id: str, call_ids: Sequence[str]) -> dict[str, ToolCall]:
+    """Return those of the calls that the chat has ever had, by step and index."""
+    rows = connection.execute(_CALLS, (chat_id, json.dumps(list(call_ids))))
+    return {call.call_id: call for call in _each(CALLS, rows, chat_id)}
+
+
+def receipt(connection: sqlite3.Connection, chat_id: str, client_id: str) -> RecordReceipt | None:
+    """Return the receipt of a client's message."""
+    sql = "SELECT body FROM receipts WHERE chat_id = ? AND client_id = ?"
+    row = connection.execute(sql, (chat_id, client_id)).fetchone()
+    return None if row is None else RECEIPTS.load(row[0], chat_id)
+
+
+def ledger(connection: sqlite3.Connection, chat_id: str) -> list[RecordUsage]:
+    """Return every model call's usage, in order."""
+    sql = "SELECT body FROM usage WHERE chat_id = ? ORDER BY version, number"
+    return _each(USAGE, connection.execute(sql, (chat_id,)), chat_id)
+
+
+def events(connection: sqlite3.Connection, chat_id: str, *, after: int, limit: int) -> list[Event]:
+    """Return events, in order."""
+    rows = connection.execute(_EVENTS, (chat_id, after, limit))
+    return [event_of(*row) for row in rows]
+
+
+def shown(connection: sqlite3.Connection, chat_id: str, step: int, attempt: int) -> list[PartEvent]:
+    """Return the parts shown of an attempt, in order."""
+    rows = connection.execute(_SHOWN, (chat_id, step, attempt))
+    return [event for event in (event_of(*row) for row in rows) if isinstance(event, PartEvent)]
+
+
+def audit(connection: sqlite3.Connection, chat_id: str) -> list[AuditRecord]:
+    """Return the audit records, in order of version."""
+    sql = "SELECT version, lower(hex(hash)), body, aside FROM audit WHERE chat_id = ? ORDER BY version"
+    rows = connection.execute(sql, (chat_id,))
+    try:
+        return log_of(chat_id, map(Entry._make, rows))
+    except GARBLED as error:
+        raise unreadable(chat_id, "audit.body", error) from None
+
+
+def holders(connection: sqlite3.Connection) -> frozenset[str]:
+    """Return the workers that hold a lease."""
+    rows = connection.execute("SELECT DISTINCT worker FROM leases")
+    return frozenset(worker for (worker,) in rows if isinstance(worker, str))
+
+
+def overdue(connection: sqlite3.Connection, *, now: int, limit: int) -> Overdue:
+    """Return what has run out at `now`, in microseconds."""
+    leases = connection.execute(
+        # What is no time comes after all times: a lease that could never run out has run out.
+        "SELECT chat_id, token FROM leases WHERE expires <= ? OR expires >= '' ORDER BY expires LIMIT ?",
+        (now, limit),
+    )
+    deadlines = connection.execute(_DEADLINES, (now, limit))
+    strays = connection.execute(_STRAYS, (limit,))
+    return Overdue(
+        leases=tuple((chat_id, token) for chat_id, token in leases),
+        deadlines=tuple(dict.fromkeys(chat_id for (chat_id,) in deadlines)),
+        strays=tuple(chat_id for (chat_id,) in strays),
+    )
+
+
+def _listed(words: Iterable[str]) -> str:
+    return ", ".join(f"'{word}'" for word in words)
+
+
+_POSITIONS: Final = TypeAdapter(list[int])
+_CALLS: Final = """
+SELECT body FROM calls WHERE chat_id = ? AND call_id IN (SELECT value FROM json_each(?)) ORDER BY step, idx
+"""
+_EVENTS: Final = f"{TOLD} WHERE events.chat_id = ? AND seq > ? ORDER BY seq LIMIT ?"
+_LAST_FINISHED: Final = f"{TOLD} WHERE events.chat_id = ? AND kind = 'turn_finished' ORDER BY seq DESC LIMIT 1"
+_SHOWN: Final = f"""
+{TOLD} WHERE kind = 'part' AND events.chat_id = ? AND events.step = ? AND events.attempt = ? ORDER BY seq
+"""
+_DEADLINES: Final = f"""
+SELECT chat_id FROM calls JOIN chats ON chats.id = chat_id
+WHERE deadline <= ? AND status IN ({_listed(sorted(OPEN_STATUSES))})
+AND chats.state = 'requires_action' AND archived = 0
+ORDER BY deadline LIMIT ?
+"""  # noqa: S608 - our own words
+_IDS: Final = "SELECT id FROM chats WHERE id >= ? AND id < ? ORDER BY since DESC, number DESC LIMIT ?"
+_STRAYS: Final = f"SELECT id FROM chats WHERE state NOT IN ({_listed(ChatState)}) ORDER BY number LIMIT ?"  # noqa: S608
+
+
+def _each(kind: Body[_T], rows: Iterable[tuple[str]], chat_id: str) -> list[_T]:
+    return [kind.load(body, chat_id) for (body,) in rows]
+
+
+def in_one_snapshot(connection: sqlite3.Connection, question: Callable[[sqlite3.Connection], _T]) -> _T:
+    """Return the answer to a question whose statements all see the database at one moment."""
+    if connection.in_transaction:  # a ROLLBACK failed
+        connection.execute("ROLLBACK")
+    connection.execute("BEGIN")
+    try:
+        return question(connection)
+    finally:
+        connection.execute("ROLLBACK")

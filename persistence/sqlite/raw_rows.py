@@ -1,0 +1,105 @@
+"""Rows of SQLite as they are stored: to look at, to export, and to put aside in a repair."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+from turnwise.persistence.repair.examine import blamed
+from turnwise.persistence.repair.raw_chat import KEYS, Rows
+from turnwise.persistence.repair.repair import Repair
+from turnwise.persistence.rows import GARBLED, PROFILES
+from turnwise.persistence.sqlite.connection import REFUSED
+from turnwise.persistence.sqlite.write_rows import Place, perform
+from turnwise.persistence.stored_chat import Flaw
+from turnwise.states.effects import InsertMessage
+from turnwise.states.errors import ChatNotFound
+
+_T = TypeVar("_T")
+
+_TABLES: Final = """
+SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite%'
+AND EXISTS (SELECT 1 FROM pragma_table_info(sqlite_master.name) WHERE name = 'chat_id')
+ORDER BY name
+"""
+
+
+def tables_of(connection: sqlite3.Connection) -> list[str]:
+    """Return the tables whose rows belong to chats, apart from `chats` itself."""
+    return [name for (name,) in connection.execute(_TABLES)]
+
+
+def rows_of(connection: sqlite3.Connection, chat_id: str) -> Rows:
+    """Return all rows that belong to a chat.
+
+    Raises:
+        ChatNotFound: there is no such chat.
+    """
+    rows = {"chats": _fetched(connection, "SELECT * FROM chats WHERE id = ?", chat_id)}
+    if not rows["chats"]:
+        raise ChatNotFound(chat_id)
+    for table in tables_of(connection):
+        rows[table] = _fetched(connection, f"SELECT * FROM {table} WHERE chat_id = ?", chat_id)  # noqa: S608 - a name
+    return rows
+
+
+def read_or_blamed(connection: sqlite3.Connection, chat_id: str, question: Callable[[sqlite3.Connection], _T]) -> _T:
+    """Return the answer to a question about a chat.
+
+    Raises:
+        ChatUnreadable: something stored of the chat is in the way.
+    """
+    try:
+        return question(connection)
+    except REFUSED:
+        raise
+    except GARBLED as error:
+        raise blamed(chat_id, rows_of(connection, chat_id), error) from error
+
+
+def chat_ids(connection: sqlite3.Connection, *, after: int, limit: int) -> list[tuple[int, str]]:
+    """Return chats in the order of their creation, each with its number."""
+    sql = "SELECT number, id FROM chats WHERE number > ? ORDER BY number LIMIT ?"
+    return [(number, str(id_)) for number, id_ in connection.execute(sql, (after, limit))]
+
+
+def orphans(connection: sqlite3.Connection) -> list[Flaw]:
+    """Return where there are rows that belong to no chat."""
+    found: list[Flaw] = []
+    for table in tables_of(connection):
+        sql = f"SELECT chat_id, count(*) FROM {table} WHERE chat_id NOT IN (SELECT id FROM chats) GROUP BY 1"  # noqa: S608
+        found += [
+            Flaw(f"{table}.chat_id", f"{n} row(s) of {id_!a:.60}, which is no chat")
+            for id_, n in connection.execute(sql)
+        ]
+    return found
+
+
+def store_repair(connection: sqlite3.Connection, repair: Repair, at: Any) -> None:
+    """Put aside what cannot be read, and what takes its place where it stood."""
+    chat_id, version = repair.facts.chat_id, repair.facts.version + 1
+    for put in repair.aside:
+        connection.execute(
+            "INSERT INTO quarantine (chat_id, version, origin, problem, row) VALUES (?, ?, ?, ?, ?)",
+            (chat_id, version, put.table, put.problem, put.body),
+        )
+        if put.deleted:
+            keys = KEYS[put.table]
+            where = "".join(f" AND {key} IS ?" for key in keys)
+            sql = f"DELETE FROM {put.table} WHERE chat_id = ?{where}"  # noqa: S608 - names
+            connection.execute(sql, (chat_id, *(put.row[key] for key in keys)))
+    place = Place(connection, chat_id, version, at)
+    perform(place, [InsertMessage(mark) for mark in repair.marks])
+    if any(flaw.column.startswith("profiles.") for flaw in repair.flaws):
+        connection.execute(
+            "INSERT OR REPLACE INTO profiles (chat_id, body) VALUES (?, ?)",
+            (chat_id, PROFILES.dump(repair.facts.profile)),
+        )
+    connection.execute("UPDATE chats SET owner = ? WHERE id = ?", (repair.facts.profile.owner, chat_id))
+
+
+def _fetched(connection: sqlite3.Connection, sql: str, *values: str) -> list[dict[str, Any]]:
+    cursor = connection.execute(sql, values)
+    names = [column[0] for column in cursor.description]
+    return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]

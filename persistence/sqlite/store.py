@@ -1,0 +1,295 @@
+"""The store of one machine: chats in a SQLite database, a file or in memory."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final, TypeVar
+
+import anyio
+
+from turnwise.persistence.audit.record import AuditRecord
+from turnwise.persistence.chat_rows import ChatRows
+from turnwise.persistence.forks import forks_among, naming
+from turnwise.persistence.migrations import migrations
+from turnwise.persistence.passed_over import Refusals
+from turnwise.persistence.protocol import Committed, Overdue, Plan, Pruned, Snapshot
+from turnwise.persistence.repair.raw_chat import Rows
+from turnwise.persistence.rows import micros_of
+from turnwise.persistence.sqlite import pruning, queries, raw_rows
+from turnwise.persistence.sqlite.chat_rows import rows_of_chat
+from turnwise.persistence.sqlite.connection import PATIENCE, Connection, Durability, patiently
+from turnwise.persistence.sqlite.database_file import DatabaseFile, NoFile
+from turnwise.persistence.sqlite.group_commit import Work, Writer
+from turnwise.persistence.sqlite.migrate import migrate
+from turnwise.persistence.sqlite.transactions import Transactions
+from turnwise.persistence.stored_chat import Flaw, Salvaged, salvage
+from turnwise.states.arguments import Cut
+from turnwise.states.calls import ToolCall
+from turnwise.states.effects import RecordReceipt, RecordUsage
+from turnwise.states.errors import StoreError
+from turnwise.states.events import Event, PartEvent
+from turnwise.states.facts import Facts
+from turnwise.states.messages import Message
+from turnwise.states.names import ChatState
+
+_T = TypeVar("_T")
+_IN_MEMORY: Final = ":memory:"
+_CHECKPOINT_PAGES: Final = 4000
+"""Pages (of 4 KiB) that gather in the write-ahead log before they are written home: each time costs two syncs."""
+_SCRUBS: Final = 50
+"""How often an erasure tries to empty the write-ahead log while others read."""
+_NAMING: Final = "SELECT chat_id, body FROM profiles WHERE instr(body, ?) > 0"
+_GLANCE: Final = 0.02
+"""Seconds between two looks for what other processes have committed."""
+
+
+def _utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+class SQLiteStore:
+    """Keeps chats in a SQLite database that several processes of one machine may share.
+
+    `path` is a file, created if it is missing, or `None` for a database in memory that ends with the store.
+    `now` is the clock by which leases and deadlines count, without it the machine's. It returns UTC. The store needs
+    asyncio.
+    """
+
+    def __init__(
+        self,
+        path: str | Path | None,
+        *,
+        durability: Durability = "full",
+        now: Callable[[], datetime] | None = None,
+    ) -> None:
+        self._path = _IN_MEMORY if path is None else str(path)
+        self._durability = durability
+        self._now = now or _utc_now
+        self._prunings = Refusals()
+        self._transactions = Transactions(self._now)
+        self._connections: list[Connection] = []
+        self._file: DatabaseFile | NoFile = NoFile()
+        self._writer: Writer | None = None
+
+    async def open(self) -> None:
+        """Open the database, creating or migrating it."""
+        if self._writer is not None:
+            return
+        folder = Path(self._path).parent
+        if self._path != _IN_MEMORY and not await anyio.Path(folder).is_dir():
+            raise StoreError(f"the store {self._path!r}: there is no folder {str(folder)!r}; create it first")
+        self._connections.append(await Connection.open(self._path, self.prepare))
+        if self._path != _IN_MEMORY:
+            try:
+                self._connections.append(await Connection.open(self._path, self.prepare))
+            except BaseException:
+                await self.close()
+                raise
+            self._file = DatabaseFile(self._path)
+            self._file.check_main()
+        self._writer = Writer(self._connections[0], forget=self._transactions.forget, file=self._file)
+
+    async def close(self) -> None:
+        """Finish what was accepted and close. Closing twice is harmless."""
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            await writer.close()
+        while self._connections:
+            await self._connections.pop().close()
+
+    def prepare(self, connection: sqlite3.Connection) -> None:
+        """Make a fresh connection one of this store's: migrated, and set up for concurrent use."""
+        connection.execute(f"PRAGMA busy_timeout = {PATIENCE * 1000:.0f}")
+        patiently(lambda: migrate(connection, self._path, migrations("sqlite")))
+        patiently(lambda: connection.execute("PRAGMA journal_mode = WAL"))
+        connection.execute(f"PRAGMA synchronous = {self._durability.upper()}")
+        connection.execute("PRAGMA foreign_keys = ON")
+        connection.execute("PRAGMA secure_delete = ON")
+        connection.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
+
+    # Changing
+
+    async def create(self, chat_id: str, plan: Plan) -> Committed:
+        """Create a chat."""
+        return await self._write(lambda on: self._transactions.create(on, chat_id, plan))
+
+    async def change(self, chat_id: str, plan: Plan, *, shown: Sequence[PartEvent] = ()) -> Committed:
+        """Change a chat in one transaction."""
+        return await self._write(lambda on: self._transactions.change(on, chat_id, plan, shown))
+
+    async def repair(self, chat_id: str, plan: Plan) -> Committed:
+        """Put aside what cannot be read of a chat, and change the rest."""
+        return await self._write(lambda on: self._transactions.repair(on, chat_id, plan))
+
+    async def claim(self, plan: Plan, *, limit: int) -> list[Committed]:
+        """Apply `plan` to chats that want a worker."""
+        return await self._write(lambda on: self._transactions.claim(on, plan, limit))
+
+    async def journal(self, chat_id: str, token: int, state: ChatState, shown: Sequence[Event]) -> tuple[Event, ...]:
+        """Store events of a running job."""
+        return await self._write(lambda on: self._transactions.journal(on, chat_id, token, state, shown))
+
+    async def renew(self, worker: str, seconds: float) -> Mapping[str, int]:
+        """Prolong every lease of a worker."""
+        return await self._write(lambda on: self._transactions.renew(on, worker, seconds))
+
+    async def prune(self, *, keep: float, after: str, limit: int) -> Pruned:
+        """Delete old parts of replies that are over."""
+        until = self._now() - timedelta(seconds=keep)
+        return await self._write(lambda on: pruning.prune(on, self._prunings, until=until, after=after, limit=limit))
+
+    # Reading
+
+    async def facts(self, chat_id: str) -> Facts:
+        """Return where a chat stands."""
+        return await self._read_of(chat_id, lambda on: queries.facts(on, chat_id))
+
+    async def rest(self, chat_id: str) -> Salvaged:
+        """Return what can be read of a chat."""
+        return await self._read_of(chat_id, lambda on: salvage(queries.stored(on, chat_id)))
+
+    async def raw_rows(self, chat_id: str) -> Rows:
+        """Return all rows that belong to a chat."""
+        return await self._read(lambda on: raw_rows.rows_of(on, chat_id))
+
+    async def chat_ids(self, *, after: int, limit: int) -> list[tuple[int, str]]:
+        """Return chats in the order of their creation."""
+        return await self._read(lambda on: raw_rows.chat_ids(on, after=after, limit=limit))
+
+    async def orphans(self) -> list[Flaw]:
+        """Return where there are rows that belong to no chat."""
+        return await self._read(raw_rows.orphans)
+
+    async def lease_expiry(self, chat_id: str) -> datetime | None:
+        """Return when the chat's lease runs out."""
+        return await self._read_of(chat_id, lambda on: queries.lease_expiry(on, chat_id))
+
+    async def chats(
+        self, *, owner: str | None, state: ChatState | None, limit: int, after: str | None
+    ) -> list[Facts | Salvaged]:
+        """Return chats, newest first."""
+        return await self._read(lambda on: queries.chats(on, owner=owner, state=state, limit=limit, after=after))
+
+    async def ids(self, *, prefix: str, limit: int) -> list[str]:
+        """Return ids that begin with a prefix, the latest first."""
+        return await self._read(lambda on: queries.ids(on, prefix, limit))
+
+    async def history(self, chat_id: str, *, at_version: int | None = None, after: int = 0) -> list[Message]:
+        """Return the messages that are not cut, now or as of a version."""
+        return await self._read_of(chat_id, lambda on: queries.history(on, chat_id, at_version=at_version, after=after))
+
+    async def snapshot(self, chat_id: str) -> Snapshot:
+        """Return a chat, its history and what is shown of the attempt under way, all of one moment."""
+        return await self._read_of(chat_id, lambda on: queries.snapshot(on, chat_id))
+
+    async def prompt(self, chat_id: str) -> list[Message]:
+        """Return what the model sees."""
+        return await self._read_of(chat_id, lambda on: queries.prompt(on, chat_id))
+
+    async def cut_at(self, chat_id: str, message_id: str) -> tuple[Message, Cut] | None:
+        """Return a message of the history, and what an edit of it would cut."""
+        return await self._read_of(chat_id, lambda on: queries.cut_at(on, chat_id, message_id))
+
+    async def calls(self, chat_id: str, call_ids: Sequence[str]) -> dict[str, ToolCall]:
+        """Return those of the calls that the chat has ever had."""
+        return await self._read_of(chat_id, lambda on: queries.calls(on, chat_id, call_ids))
+
+    async def receipt(self, chat_id: str, client_id: str) -> RecordReceipt | None:
+        """Return the receipt of a client's message."""
+        return await self._read_of(chat_id, lambda on: queries.receipt(on, chat_id, client_id))
+
+    async def events(self, chat_id: str, *, after: int, limit: int) -> list[Event]:
+        """Return events, in order."""
+        return await self._read_of(chat_id, lambda on: queries.events(on, chat_id, after=after, limit=limit))
+
+    async def shown(self, chat_id: str, step: int, attempt: int) -> list[PartEvent]:
+        """Return the parts that subscribers were shown of an attempt."""
+        return await self._read_of(chat_id, lambda on: queries.shown(on, chat_id, step, attempt))
+
+    async def audit(self, chat_id: str) -> list[AuditRecord]:
+        """Return the chat's audit records."""
+        return await self._read_of(chat_id, lambda on: queries.audit(on, chat_id))
+
+    async def forks(self, chat_id: str) -> list[str]:
+        """Return the chats that began with this one's history."""
+        found = await self._read(lambda on: on.execute(_NAMING, (naming(chat_id),)).fetchall())
+        return forks_among(chat_id, found)
+
+    async def scrub(self) -> bool:
+        """Write the write-ahead log home and empty it: deleted rows are overwritten with zeros there."""
+        writer = self._opened()[0]
+        for _ in range(_SCRUBS):
+            busy, _, _ = await writer.run(lambda on: on.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone())
+            if not busy:
+                return True
+            await anyio.sleep(_GLANCE)
+        return False
+
+    async def rows(self, chat_id: str) -> ChatRows:
+        """Return the rows of a chat as they are."""
+        return await self._read_of(chat_id, lambda on: rows_of_chat(on, chat_id))
+
+    async def ledger(self, chat_id: str) -> list[RecordUsage]:
+        """Return every model call's usage."""
+        return await self._read_of(chat_id, lambda on: queries.ledger(on, chat_id))
+
+    async def holders(self) -> frozenset[str]:
+        """Return the workers that hold a lease."""
+        return await self._read(queries.holders)
+
+    async def overdue(self, *, limit: int) -> Overdue:
+        """Return what has run out by the store's clock."""
+        now = micros_of(self._now())
+        return await self._read(lambda on: queries.overdue(on, now=now, limit=limit))
+
+    # Noticing
+
+    def attend(self, worker: str) -> None:
+        """Do nothing: the operating system tells who lives, for all are on its machine."""
+
+    async def gone(self, workers: Collection[str]) -> frozenset[str]:  # noqa: ARG002 - as every store is asked
+        """Return nobody: a file cannot tell."""
+        return frozenset()
+
+    async def watch(self) -> AsyncIterator[str | None]:
+        """Yield `None` whenever another process has committed; for ever silent where no other can."""
+        if self._path == _IN_MEMORY:
+            await anyio.sleep_forever()
+        seen = await self._foreign_commits()
+        while True:
+            await anyio.sleep(_GLANCE)
+            found = await self._foreign_commits()
+            if found != seen:
+                seen = found
+                yield None
+
+    async def _foreign_commits(self) -> int:
+        """Return a number that other connections' commits change: seen from the writer, its own do not."""
+        writer = self._opened()[0]
+        (version,) = await writer.run(lambda on: on.execute("PRAGMA data_version").fetchone())
+        return int(version)
+
+    async def _write(self, work: Work[_T]) -> _T:
+        self._opened()
+        assert self._writer is not None  # noqa: S101 - what `_opened` found
+        return await self._writer.submit(work)
+
+    async def _read(self, question: Callable[[sqlite3.Connection], _T]) -> _T:
+        reader = self._opened()[-1]
+        return await reader.run(lambda on: patiently(lambda: self._answer(on, question)))
+
+    async def _read_of(self, chat_id: str, question: Callable[[sqlite3.Connection], _T]) -> _T:
+        """Ask about one chat: whatever is wrong with what is stored of it, the answer says so."""
+        return await self._read(lambda on: raw_rows.read_or_blamed(on, chat_id, question))
+
+    def _answer(self, connection: sqlite3.Connection, question: Callable[[sqlite3.Connection], _T]) -> _T:
+        self._file.check_main()
+        return queries.in_one_snapshot(connection, question)
+
+    def _opened(self) -> list[Connection]:
+        if self._writer is None:
+            raise StoreError(f"the store {self._path!r} is not open; open it, or enter the engine, first")
+        return self._connections

@@ -1,0 +1,160 @@
+"""Writing a request: the history, in turnwise's messages, becomes what pydantic-ai sends."""
+
+from __future__ import annotations
+
+import re
+from base64 import b64decode
+from collections.abc import Iterable, Sequence
+from hashlib import sha256
+from itertools import groupby
+from typing import Any, Final
+
+from pydantic_ai import messages as theirs
+
+from turnwise.providers.per_message import PerMessage
+from turnwise.providers.pydantic_ai.files import Takes, sendable_file
+from turnwise.providers.pydantic_ai.origin import Origin
+from turnwise.states.messages import (
+    FilePart,
+    Message,
+    Part,
+    ReasoningPart,
+    TextPart,
+    ToolCallPart,
+    ToolResultPart,
+)
+from turnwise.states.names import Executor
+
+_CALL_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+"""What every provider takes as the id of a call, and as the name of a tool."""
+
+
+class RequestWriter:
+    """Writes requests for one provider.
+
+    Args:
+        origin: whose own data goes back with the parts.
+        takes_system: whether the provider takes system messages anywhere; else reminders are told by the user.
+        needs_signature: whether reasoning without a signature is refused.
+        marks_cache: whether the prompt cache ends where a marker says, so that reminders must stay behind it.
+        keeps_items: whether the ids of parts name items of the provider's own, which it knows only as a whole.
+        takes: whether the provider takes files of a media type.
+    """
+
+    def __init__(
+        self,
+        origin: Origin,
+        *,
+        takes_system: bool,
+        needs_signature: bool,
+        marks_cache: bool,
+        keeps_items: bool,
+        takes: Takes,
+    ) -> None:
+        self._origin = origin
+        self._takes_system = takes_system
+        self._needs_signature = needs_signature
+        self._marks_cache = marks_cache
+        self._keeps_items = keeps_items
+        self._takes = takes
+        self.replies = PerMessage(self._replied)
+        self.prompts = PerMessage(self._prompted)
+
+    def history(self, messages: Sequence[Message]) -> list[theirs.ModelMessage]:
+        """Return the messages, neighbours of one side joined. Each is converted once, for as long as it lives."""
+        asked: list[theirs.ModelMessage] = []
+        for replied, neighbours in groupby(messages, key=lambda message: message.role == "assistant"):
+            run = list(neighbours)
+            if not replied:
+                asked.append(self._prompt(run, after=bool(asked)))
+            elif (reply := self._reply(run)).parts:
+                asked.append(reply)
+        return asked
+
+    def _reply(self, run: Sequence[Message]) -> theirs.ModelResponse:
+        if len(run) == 1:
+            return self.replies(run[0])
+        address = self._origin.address(part for message in run for part in message.parts)
+        return theirs.ModelResponse([part for message in run for part in self.replies(message).parts], **address)
+
+    def _prompt(self, run: Sequence[Message], *, after: bool) -> theirs.ModelRequest:
+        if len(run) == 1 and run[0].role != "system":
+            return self.prompts(run[0])
+        return theirs.ModelRequest(list(self._told(run, after=after)))
+
+    def _told(self, messages: Iterable[Message], *, after: bool) -> Iterable[theirs.ModelRequestPart]:
+        marked = not self._marks_cache
+        for message in messages:
+            if message.role != "system":
+                after = True
+                yield from self.prompts(message).parts
+                continue
+            if not marked and after:
+                marked = True
+                yield theirs.UserPromptPart([theirs.CachePoint()])
+            if self._takes_system or not after:
+                yield theirs.SystemPromptPart(message.text)
+            else:
+                yield theirs.UserPromptPart(message.text)
+
+    def _replied(self, message: Message) -> theirs.ModelResponse:
+        owned = [(part, self._own(part, partial=message.partial)) for part in message.parts]
+        said = [their_part for part, own in owned for their_part in self._said(part, own)]
+        while said and isinstance(said[-1], theirs.ThinkingPart):
+            said.pop()  # reasoning that led to nothing, as a cut leaves it, is refused at the end of a reply
+        return theirs.ModelResponse(said, **self._origin.address(message.parts))
+
+    def _own(self, part: Part, *, partial: bool) -> dict[str, Any]:
+        """Return the provider's own data about a part; it has none of an item of a reply that was cut."""
+        own = self._origin.data(part)
+        return {} if partial and self._keeps_items and own.get("id") is not None else own
+
+    def _said(self, part: Part, own: dict[str, Any]) -> Iterable[theirs.ModelResponsePart]:
+        match part:
+            case TextPart():
+                yield theirs.TextPart(part.text, **own)
+            case ReasoningPart() if own and (part.signature is not None or not self._needs_signature):
+                yield theirs.ThinkingPart(part.text, signature=part.signature, **own)
+            case ToolCallPart(executor=Executor.provider):
+                if own:
+                    yield theirs.NativeToolCallPart(part.name, part.arguments, part.call_id, **own)
+            case ToolCallPart():
+                yield theirs.ToolCallPart(_wire_name(part.name), part.arguments, _wire_id(part.call_id), **own)
+            case ToolResultPart() if own:
+                own.pop("id")
+                yield theirs.NativeToolReturnPart(part.name, part.output, part.call_id, **own)
+            case FilePart(data=str(data)) if own:
+                yield theirs.FilePart(theirs.BinaryContent(b64decode(data), media_type=part.media_type), **own)
+
+    def _prompted(self, message: Message) -> theirs.ModelRequest:
+        if message.result is not None:
+            return theirs.ModelRequest([self._result(message.result)])
+        if all(isinstance(part, TextPart) for part in message.parts):
+            return theirs.ModelRequest([theirs.UserPromptPart(message.text)])
+        contents = [content for part in message.parts for content in self._content(part)]
+        return theirs.ModelRequest([theirs.UserPromptPart(contents)])
+
+    def _content(self, part: Part) -> Iterable[theirs.UserContent]:
+        if isinstance(part, TextPart):
+            yield part.text
+        elif isinstance(part, FilePart):
+            yield sendable_file(part, self._takes)
+
+    def _result(self, result: ToolResultPart) -> theirs.ToolReturnPart:
+        files = [sendable_file(file, self._takes) for file in result.attachments]
+        return theirs.ToolReturnPart(
+            _wire_name(result.name),
+            [result.output, *files] if files else result.output,
+            _wire_id(result.call_id),
+            outcome="failed" if result.is_error else "success",
+        )
+
+
+def _wire_id(call_id: str) -> str:
+    """Return an id that any provider takes, the same one for a call and its result."""
+    return call_id if _CALL_ID.fullmatch(call_id) else f"call_{sha256(call_id.encode()).hexdigest()[:24]}"
+
+
+def _wire_name(name: str) -> str:
+    """Return a name that any provider takes: a model may have called what no tool is named."""
+    return name if _CALL_ID.fullmatch(name) else re.sub(r"[^A-Za-z0-9_-]", "_", name)[:64] or "unnamed"

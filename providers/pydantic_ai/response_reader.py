@@ -1,0 +1,228 @@
+"""Reading a response: what a provider streams back, from pydantic-ai's events, becomes turnwise's parts."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from pydantic_ai import messages as theirs
+from pydantic_ai.models import StreamedResponse
+from pydantic_core import from_json, to_jsonable_python
+
+from turnwise.providers.protocol import ModelPart
+from turnwise.providers.pydantic_ai.origin import Origin
+from turnwise.states.errors import ModelError
+from turnwise.states.names import Executor, StopReason
+from turnwise.states.usage import Usage
+
+_STOP_REASONS: Final = {
+    "stop": StopReason.end_turn,
+    "tool_call": StopReason.end_turn,
+    "length": StopReason.max_tokens,
+    "content_filter": StopReason.content_filter,
+}
+
+
+class ResponseReader:
+    """Tells one reply of a provider part by part, as it comes.
+
+    A call is complete as soon as its arguments are an object that can be read: no beginning of one is. What cannot be
+    read is told when the reply ends.
+
+    Args:
+        origin: who made the reply.
+        before: what was used for it until now, if the provider had paused it.
+    """
+
+    def __init__(self, origin: Origin, before: Usage | None = None) -> None:
+        self._origin = origin
+        self._before = before
+        self._open: dict[int, theirs.ToolCallPart | theirs.NativeToolCallPart] = {}
+        self._latest: theirs.ModelResponsePart | None = None
+        self._cited: set[str] = set()
+        self._told: Usage | None = None
+
+    def hear(self, event: theirs.ModelResponseStreamEvent) -> Iterator[ModelPart]:
+        """Yield what an event tells."""
+        match event:
+            case theirs.PartStartEvent():
+                yield from self.begin(event.index, event.part)
+            case theirs.PartDeltaEvent():
+                yield from self._go_on(event.index, event.delta)
+            case theirs.PartEndEvent():
+                yield from self._end(event.index, event.part)
+            case _:
+                return
+
+    def measure(self, response: theirs.ModelResponse | StreamedResponse) -> Iterator[ModelPart]:
+        """Yield what was used so far, with what was used `before`, if there is news of it."""
+        usage = self.used(response)
+        if usage != self._told:
+            self._told = usage
+            yield ModelPart("usage", usage=usage)
+
+    def used(self, response: theirs.ModelResponse | StreamedResponse) -> Usage | None:
+        """Return what was used so far, with what was used `before`."""
+        return _sum(self._before, usage_of(response))
+
+    def begin(self, index: int, part: theirs.ModelResponsePart) -> Iterator[ModelPart]:
+        """Yield what a part tells that starts, or that came whole."""
+        before, self._latest = self._latest, part
+        match part:
+            case theirs.TextPart():
+                yield ModelPart("text_delta", text=part.content, metadata=self._metadata(part))
+                yield from self._sources(part.citations)
+            case theirs.ThinkingPart():
+                gap = "\n\n" if _is_next_paragraph(before, part) else ""
+                yield self._thought(part, gap + part.content)
+            case theirs.ToolCallPart() | theirs.NativeToolCallPart():
+                if index not in self._open:
+                    yield ModelPart(
+                        "tool_call_start", id=part.tool_call_id, name=part.tool_name, executor=_executor(part)
+                    )
+                    if isinstance(part.args, str) and part.args:
+                        yield ModelPart("tool_call_delta", id=part.tool_call_id, arguments=part.args)
+                self._open[index] = part
+            case theirs.NativeToolReturnPart():
+                yield from self._complete(
+                    [place for place, call in self._open.items() if call.tool_call_id == part.tool_call_id]
+                )
+                metadata = self._origin.metadata(part.provider_name, None, part.provider_details)
+                output = to_jsonable_python(part.content)
+                yield ModelPart("provider_result", call_id=part.tool_call_id, output=output, metadata=metadata)
+            case theirs.FilePart():
+                data = b64encode(part.content.data).decode()
+                media_type = part.content.media_type
+                yield ModelPart("file", media_type=media_type, data=data, metadata=self._metadata(part))
+            case _:
+                return
+
+    def finish(self, response: theirs.ModelResponse) -> Iterator[ModelPart]:
+        """Yield what was left open, then the finish.
+
+        Raises:
+            ModelError: the stream was cut, or the provider failed without an error of its own.
+        """
+        word = (response.provider_details or {}).get("finish_reason")
+        if word is None and response.finish_reason != "content_filter":
+            raise ModelError("network", message="the stream was cut: it ended without a finish reason")
+        if response.finish_reason == "error":
+            raise ModelError("server_error", message=f"the provider ended the reply with {word!r}")
+        yield from self.rest(response)
+        yield ModelPart(
+            "finish",
+            stop_reason=_STOP_REASONS.get(response.finish_reason or "stop", StopReason.end_turn),
+            usage=self.used(response),
+            metadata={"reason": str(word or response.finish_reason), "response_id": response.provider_response_id},
+        )
+
+    def rest(self, response: theirs.ModelResponse) -> Iterator[ModelPart]:
+        """Yield the calls and the sources that only the whole reply could tell."""
+        for index, part in enumerate(response.parts):
+            if index in self._open and isinstance(part, theirs.ToolCallPart | theirs.NativeToolCallPart):
+                self._open[index] = part
+        yield from self._complete(list(self._open))
+        for part in response.parts:
+            if isinstance(part, theirs.TextPart):
+                yield from self._sources(part.citations)
+
+    def _go_on(self, index: int, delta: theirs.ModelResponsePartDelta) -> Iterator[ModelPart]:
+        match delta:
+            case theirs.TextPartDelta():
+                yield ModelPart("text_delta", text=delta.content_delta)
+            case theirs.ThinkingPartDelta():
+                signed = delta.signature_delta if isinstance(self._latest, theirs.ThinkingPart) else None
+                yield ModelPart("reasoning_delta", text=delta.content_delta or "", signature=signed or None)
+            case theirs.ToolCallPartDelta(args_delta=str(fragment)) if index in self._open:
+                yield ModelPart("tool_call_delta", id=self._open[index].tool_call_id, arguments=fragment)
+            case _:
+                return
+
+    def _end(self, index: int, part: theirs.ModelResponsePart) -> Iterator[ModelPart]:
+        match part:
+            case theirs.TextPart():
+                yield ModelPart("text_delta", metadata=self._metadata(part))
+                yield from self._sources(part.citations)
+            case theirs.ThinkingPart():
+                yield self._thought(part, "")
+            case theirs.ToolCallPart() | theirs.NativeToolCallPart() if index in self._open:
+                self._open[index] = part
+                if _is_readable(part.args):
+                    yield from self._complete([index])
+            case _:
+                return
+
+    def _thought(self, part: theirs.ThinkingPart, text: str) -> ModelPart:
+        return ModelPart("reasoning_delta", text=text, signature=part.signature or None, metadata=self._metadata(part))
+
+    def _complete(self, places: Iterable[int]) -> Iterator[ModelPart]:
+        for place in places:
+            call = self._open.pop(place)
+            yield ModelPart(
+                "tool_call",
+                id=call.tool_call_id,
+                name=call.tool_name,
+                arguments=call.args,
+                executor=_executor(call),
+                metadata=self._metadata(call),
+            )
+
+    def _sources(self, citations: Iterable[theirs.Citation] | None) -> Iterator[ModelPart]:
+        for citation in citations or ():
+            for source in citation.sources:
+                if isinstance(source, theirs.WebCitationSource) and source.url not in self._cited:
+                    self._cited.add(source.url)
+                    yield ModelPart("source", url=source.url, title=source.title)
+
+    def _metadata(
+        self,
+        part: theirs.TextPart | theirs.ThinkingPart | theirs.ToolCallPart | theirs.NativeToolCallPart | theirs.FilePart,
+    ) -> dict[str, Any] | None:
+        return self._origin.metadata(part.provider_name, part.id, part.provider_details)
+
+
+def usage_of(response: theirs.ModelResponse | StreamedResponse) -> Usage | None:
+    """Return what the provider reported so far: a zero that it reported is zero, what it left out is unknown.
+
+    Of Anthropic's thinking tokens, and of Google's cached ones, pydantic-ai does not say which it is: they are unknown.
+    """
+    told = response.usage
+    # What was not reported is no attribute of the usage itself: its class says zero for it.
+    counts: dict[str, Any] = {} if told.unmeasured_requests else vars(told)
+    fills_in = (response.provider_name or "").startswith("google")
+
+    def cached(name: str) -> int | None:
+        count: int | None = counts.get(name)
+        return None if fills_in and not count else count
+
+    usage = Usage(
+        input_tokens=counts.get("input_tokens"),
+        output_tokens=counts.get("output_tokens"),
+        reasoning_tokens=counts.get("output_reasoning_tokens"),
+        cache_read_tokens=cached("cache_read_tokens"),
+        cache_write_tokens=cached("cache_write_tokens"),
+    )
+    return usage if usage.known else None
+
+
+def _sum(before: Usage | None, more: Usage | None) -> Usage | None:
+    return more if before is None else before + (more or Usage(partial=True))
+
+
+def _is_next_paragraph(before: theirs.ModelResponsePart | None, part: theirs.ThinkingPart) -> bool:
+    """Whether the provider tells one reasoning in several parts: turnwise joins them."""
+    return isinstance(before, theirs.ThinkingPart) and part.id is not None and before.id == part.id
+
+
+def _executor(part: theirs.ToolCallPart | theirs.NativeToolCallPart) -> Executor:
+    return Executor.provider if isinstance(part, theirs.NativeToolCallPart) else Executor.local
+
+
+def _is_readable(args: str | Mapping[str, Any] | None) -> bool:
+    if not isinstance(args, str):
+        return bool(args)
+    try:
+        return isinstance(from_json(args), dict)
+    except ValueError:
+        return False

@@ -1,0 +1,192 @@
+"""Validity: a history that a strict provider takes, made of one that it would refuse."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from turnwise.logger import logger
+from turnwise.providers.per_message import PerMessage
+from turnwise.providers.protocol import ModelRequest
+from turnwise.states.messages import (
+    MarkerPart,
+    Message,
+    Part,
+    ReasoningPart,
+    SourcePart,
+    TextPart,
+    ToolCallPart,
+    ToolResultPart,
+)
+from turnwise.states.names import Audience, CallStatus, Executor
+
+_NO_RESULT = "No result of this call is known."
+_GO_ON = "Continue."
+
+
+@dataclass(frozen=True, slots=True)
+class _Checked:
+    """What a history needs to know of one of its messages."""
+
+    mended: Message | None
+    """The message without what cannot be sent; `None` if it can be sent as it is."""
+    is_empty: bool
+    """Whether nothing of it can be sent."""
+    calls: tuple[ToolCallPart, ...]
+    """The calls that a message of its own answers."""
+    answers: str | None
+    """The id of the call that it answers."""
+    changes: tuple[str, ...]
+
+
+class Validity:
+    """Makes histories valid. Each message is looked into once, for as long as it lives."""
+
+    def __init__(self) -> None:
+        self.checked = PerMessage(_checked)
+
+    def made_valid(self, request: ModelRequest) -> list[Message]:
+        """Return the request's messages as any provider takes them; the log says when something had to be changed.
+
+        Nothing empty is left. Each call is followed by its one result, in call order: a result without its call is
+        dropped, a call without a result gets a synthetic one. A provider's call and its result stand side by side or
+        not at all. The history begins with the user and does not end with a reply; system messages at its end stay
+        there.
+        """
+        repair = _Repair()
+        return repair.told(request, repair.framed(self._paired(repair, request)))
+
+    def paired(self, request: ModelRequest) -> list[Message]:
+        """Return the request's messages, each call followed by its one result, as `made_valid` does and no more."""
+        repair = _Repair()
+        return repair.told(request, self._paired(repair, request))
+
+    def _paired(self, repair: _Repair, request: ModelRequest) -> list[Message]:
+        cleaned = repair.cleaned(self.checked, request.messages)
+        paired = list(repair.paired(cleaned))
+        if not repair.changes and any(left is not right for left, (right, _) in zip(paired, cleaned, strict=True)):
+            repair.changes.append("results stood away from their calls")
+        return paired
+
+
+class _Repair:
+    """The mending of one history."""
+
+    def __init__(self) -> None:
+        self.changes: list[str] = []
+
+    def cleaned(self, checked: PerMessage[_Checked], messages: Iterable[Message]) -> list[tuple[Message, _Checked]]:
+        """Return the messages without what cannot be sent, and what is known of each."""
+        cleaned: list[tuple[Message, _Checked]] = []
+        for message in messages:
+            known = checked(message)
+            self.changes += known.changes
+            if not known.is_empty:
+                cleaned.append((known.mended or message, known))
+        return cleaned
+
+    def paired(self, messages: Sequence[tuple[Message, _Checked]]) -> Iterator[Message]:
+        """Yield the messages, each local or client call followed by its one result."""
+        results: dict[str, tuple[int, Message]] = {}
+        for place, (message, known) in enumerate(messages):
+            if known.answers is not None:
+                results.setdefault(known.answers, (place, message))
+        used: set[str] = set()
+        for place, (message, known) in enumerate(messages):
+            if known.answers is not None:
+                if results[known.answers][0] != place or known.answers not in used:
+                    self.changes.append(f"result {known.answers} answers no call before it")
+                continue
+            yield message
+            for call in known.calls:
+                answered_at, answer = results.get(call.call_id, (-1, message))
+                if answered_at < place or call.call_id in used:
+                    self.changes.append(f"call {call.call_id} has no result")
+                    answer = _unknown(message, call)
+                used.add(call.call_id)
+                yield answer
+
+    def told(self, request: ModelRequest, messages: list[Message]) -> list[Message]:
+        """Return the messages, and log what was changed in them."""
+        if self.changes:
+            logger.warning("history_repaired", chat_id=request.chat_id, changes="; ".join(self.changes))
+        return messages
+
+    def framed(self, messages: list[Message]) -> list[Message]:
+        """Return the messages, begun by the user and with something to answer."""
+        first = next((message for message in messages if message.role != "system"), None)
+        if first is None:
+            return messages
+        if first.role != "user":
+            self.changes.append("the history did not begin with the user")
+            messages = [_user(first), *messages]
+        place = next(place for place in range(len(messages), 0, -1) if messages[place - 1].role != "system")
+        last = messages[place - 1]
+        if last.role == "assistant":
+            self.changes.append("the history ended with a reply")
+            messages = [*messages[:place], _user(last), *messages[place:]]
+        return messages
+
+
+def _checked(message: Message) -> _Checked:
+    changes: list[str] = []
+    parts = tuple(part for part in message.parts if not _is_empty(part))
+    if message.role == "assistant":
+        parts = _with_paired_provider_calls(message, parts, changes)
+    mended = message.model_copy(update={"parts": parts}) if parts != message.parts else None
+    sent = mended or message
+    return _Checked(
+        mended=mended,
+        is_empty=not parts,
+        calls=tuple(call for call in sent.calls if call.executor is not Executor.provider),
+        answers=sent.result.call_id if sent.result is not None else None,
+        changes=tuple(changes),
+    )
+
+
+def _with_paired_provider_calls(message: Message, parts: tuple[Part, ...], changes: list[str]) -> tuple[Part, ...]:
+    """Return the parts, each provider's call with its result right behind it; `changes` takes what was left out."""
+    kept: list[Part] = []
+    ran = {part.call_id: part for part in message.parts if isinstance(part, ToolResultPart)}
+    for part in parts:
+        if isinstance(part, ToolResultPart):
+            continue
+        if not isinstance(part, ToolCallPart) or part.executor is not Executor.provider:
+            kept.append(part)
+        elif part.call_id in ran:
+            kept += [part, ran.pop(part.call_id)]
+        else:
+            changes.append(f"provider call {part.call_id} has no result")
+    changes += [f"provider result {call_id} has no call" for call_id in ran]
+    if not changes and parts != tuple(kept):
+        changes.append("a provider's result stood away from its call")
+    return tuple(kept)
+
+
+def _is_empty(part: Part) -> bool:
+    match part:
+        case TextPart():
+            return not part.text.strip()
+        case ReasoningPart():
+            return not part.text and part.signature is None
+        case SourcePart() | MarkerPart():
+            return True
+        case _:
+            return False
+
+
+def _unknown(message: Message, call: ToolCallPart) -> Message:
+    part = ToolResultPart(
+        call_id=call.call_id, name=call.name, output=_NO_RESULT, is_error=True, outcome=CallStatus.unknown
+    )
+    return _beside(message, f"{call.call_id}-unknown").model_copy(update={"role": "tool", "parts": (part,)})
+
+
+def _user(like: Message) -> Message:
+    return _beside(like, "user-transient").model_copy(update={"role": "user", "parts": (TextPart(text=_GO_ON),)})
+
+
+def _beside(like: Message, message_id: str) -> Message:
+    """Return a message for one request only, next to one that is stored."""
+    made = {"id": message_id, "position": 0, "audience": Audience.model, "partial": False, "synthetic": True}
+    return like.model_copy(update=made)

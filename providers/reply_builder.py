@@ -1,0 +1,294 @@
+"""Joining: the parts of a streamed reply become the parts of a message, and the pieces that are shown meanwhile."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, Literal
+
+from pydantic import TypeAdapter
+
+from turnwise.providers.part_builders import CallSlot, Slot, WholeSlot, WordsSlot
+from turnwise.providers.protocol import ModelPart, ModelReply
+from turnwise.states.events import PartDelta, PartEvent
+from turnwise.states.messages import FilePart, Part, ReasoningPart, SourcePart, ToolCallPart, ToolResultPart
+from turnwise.states.names import Executor
+from turnwise.states.unicode import well_formed, well_formed_json
+from turnwise.states.usage import Usage
+
+ARGUMENT_TEXT: Final = "_arguments_text"
+"""The one key of a call's arguments that stand for JSON text which could not be read."""
+
+_part_adapter: TypeAdapter[Part] = TypeAdapter(Part)
+
+
+def read_arguments(_name: str, given: str | Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments as they came, the object that JSON spells, or hopeless text under `ARGUMENT_TEXT`."""
+    if isinstance(given, Mapping):
+        return dict(given)
+    try:
+        value = json.loads(given)
+    except ValueError:
+        value = None
+    return value if isinstance(value, dict) else {ARGUMENT_TEXT: given}
+
+
+class ReplyBuilder:
+    """Joins the parts of one streamed reply.
+
+    Neighbouring text and neighbouring reasoning become one part each; a signature ends its reasoning part. A call
+    is complete with its `tool_call`, which wins over fragments, or else from its fragments when its result or the
+    finish comes. A provider's result stands right after its call; one that answers no call is left out.
+
+    What is to be shown is joined as it comes: a delta costs no more than its place in a list until `take_shown`.
+
+    Args:
+        read: makes a call's arguments of the tool's name and what came: JSON text, never blank, or a mapping.
+    """
+
+    def __init__(
+        self,
+        *,
+        read: Callable[[str, str | Mapping[str, Any]], dict[str, Any]] = read_arguments,
+    ) -> None:
+        self.finish: ModelPart | None = None
+        """The part that ended the reply, once it came."""
+        self._read = read
+        self._slots: list[Slot] = []
+        self._news: dict[int, Slot] = {}
+        self._calls: dict[str, CallSlot] = {}
+        self._call_ids: set[str] = set()
+        self._usage: Usage | None = None
+
+    @property
+    def begun(self) -> bool:
+        """Whether anything came of the reply: a part, or its finish."""
+        return bool(self._slots) or self.finished
+
+    @property
+    def visible(self) -> bool:
+        """Whether something came that subscribers are shown: text, reasoning, or a call, be it but begun."""
+        return any(not isinstance(slot, WordsSlot) or slot.pieces for slot in self._slots)
+
+    @property
+    def finished(self) -> bool:
+        """Whether the finish came. A stream that ends without one was cut."""
+        return self.finish is not None
+
+    @property
+    def has_news(self) -> bool:
+        """Whether there is something to take and show."""
+        return bool(self._news)
+
+    def add(self, part: ModelPart) -> bool:
+        """Take in the next part; return whether there is something to take and show."""
+        match part.type:
+            case "text_delta":
+                self._add_words("text", part, None)
+            case "reasoning_delta":
+                self._add_words("reasoning", part, part.signature or None)
+            case "tool_call_delta":
+                self._add_fragment(part)
+            case "tool_call_start":
+                self._open_call(part)
+            case "tool_call":
+                self._complete(self._call_to_complete(part), part)
+            case "provider_result":
+                self._add_result(part)
+            case "source" | "file":
+                self._place(WholeSlot(len(self._slots), _file(part) if part.type == "file" else _source(part)))
+            case "usage":
+                self._usage = part.usage
+            case "finish":
+                self.finish = part
+                self._complete_open_calls()
+        return self.has_news
+
+    def take_shown(self) -> list[tuple[int, PartDelta]]:
+        """Return what was not taken before, as (index of the part, piece); neighbours are joined."""
+        shown = [(slot.index, piece) for slot in self._news.values() for piece in slot.take()]
+        self._news.clear()
+        return shown
+
+    def partial_parts(self) -> tuple[Part, ...]:
+        """Return what is there so far; calls that are not complete are left out."""
+        return _with_results_in_place(part for slot in self._slots if (part := slot.part()) is not None)
+
+    def reply(self) -> ModelReply:
+        """Return the reply; its `finish` has no stop reason where none came."""
+        return ModelReply(self.partial_parts(), self.finish or ModelPart("finish", usage=self._usage))
+
+    def with_unshown(self, shown: Mapping[int, Part]) -> dict[int, Part]:
+        """Return the shown parts by index, with what subscribers are not shown of them: signatures and metadata.
+
+        A part of which not everything was shown stays as it was shown. Reasoning without text stands before what was
+        shown after it.
+        """
+        last = max(shown, default=-1)
+        known = dict(shown)
+        for slot in self._slots[: last + 1]:
+            part = slot.part()
+            silent = isinstance(part, ReasoningPart) and not part.text
+            if part is not None and (silent or shown.get(slot.index) == _without_unshown(part)):
+                known[slot.index] = part
+        return known
+
+    def _place(self, slot: Slot) -> None:
+        self._slots.append(slot)
+        self._news[slot.index] = slot
+
+    def _add_words(self, kind: Literal["text", "reasoning"], part: ModelPart, signature: str | None) -> None:
+        text = well_formed(part.text)
+        slot = self._slots[-1] if self._slots else None
+        if not isinstance(slot, WordsSlot) or slot.kind != kind or slot.ended_before(text, signature, part.metadata):
+            if not text and signature is None:
+                return
+            slot = WordsSlot(len(self._slots), kind)
+            self._slots.append(slot)
+        if signature is not None:
+            slot.signature = signature
+        if part.metadata:
+            slot.metadata = _merged(slot.metadata, part.metadata)
+        if text:
+            slot.pieces.append(text)
+            self._news[slot.index] = slot
+
+    def _open_call(self, part: ModelPart) -> CallSlot:
+        index = len(self._slots)
+        call = CallSlot(index, part.id or None, self._new_id(part.id or f"call_{index}"), part.name or "")
+        call.executor = Executor(part.executor)
+        call.metadata = _merged(None, part.metadata)
+        if call.given_id is not None:
+            self._calls[call.given_id] = call
+        self._place(call)
+        return call
+
+    def _new_id(self, given: str) -> str:
+        call_id = given
+        number = 2
+        while call_id in self._call_ids:
+            call_id = f"{given}-{number}"
+            number += 1
+        self._call_ids.add(call_id)
+        return call_id
+
+    def _add_fragment(self, part: ModelPart) -> None:
+        call = self._calls.get(part.id) if part.id else self._newest_call()
+        if call is None:
+            call = self._open_call(part)
+        if call.arguments is None and isinstance(part.arguments, str) and part.arguments:
+            call.pieces.append(well_formed(part.arguments))
+            self._news[call.index] = call
+
+    def _newest_call(self) -> CallSlot | None:
+        return next((slot for slot in reversed(self._slots) if isinstance(slot, CallSlot)), None)
+
+    def _call_to_complete(self, part: ModelPart) -> CallSlot:
+        if part.id:
+            call = self._calls.get(part.id)
+        else:
+            calls = (slot for slot in self._slots if isinstance(slot, CallSlot))
+            call = next((call for call in calls if call.is_opened_for(part)), None)
+        return self._open_call(part) if call is None or call.arguments is not None else call
+
+    def _complete(self, call: CallSlot, part: ModelPart) -> None:
+        call.name = part.name or call.name
+        call.executor = Executor(part.executor)
+        call.metadata = _merged(call.metadata, part.metadata)
+        given = part.arguments
+        self._complete_with(call, given if isinstance(given, Mapping) else given or "".join(call.pieces))
+
+    def _complete_with(self, call: CallSlot, given: str | Mapping[str, Any]) -> None:
+        blank = not given or (isinstance(given, str) and not given.strip())
+        call.arguments = {} if blank else well_formed_json(self._read(call.name, given))
+        self._news[call.index] = call
+
+    def _complete_open_calls(self) -> None:
+        for slot in self._slots:
+            if isinstance(slot, CallSlot) and slot.arguments is None:
+                self._complete_with(slot, "".join(slot.pieces))
+
+    def _add_result(self, part: ModelPart) -> None:
+        call = next((slot for slot in self._slots if isinstance(slot, CallSlot) and slot.is_answered_by(part)), None)
+        if call is None:
+            return
+        call.answered = True
+        if call.arguments is None:
+            call.executor = Executor.provider
+            self._complete_with(call, "".join(call.pieces))
+        result = ToolResultPart(
+            call_id=call.call_id,
+            name=call.name,
+            output=well_formed_json(part.output),
+            metadata=_copied(part.metadata),
+        )
+        self._place(WholeSlot(len(self._slots), result))
+
+
+def join(parts: Iterable[ModelPart]) -> ModelReply:
+    """Return the reply that `parts` make."""
+    builder = ReplyBuilder()
+    for part in parts:
+        builder.add(part)
+    return builder.reply()
+
+
+def parts_from_shown(events: Iterable[PartEvent], heard: ReplyBuilder | None = None) -> tuple[Part, ...]:
+    """Return the parts that the stored part events of ONE attempt tell.
+
+    Text comes out exactly as it was shown; calls that were not complete are left out. Signatures and metadata are
+    known only to who `heard` the attempt.
+    """
+    words: dict[int, WordsSlot] = {}
+    whole: dict[int, Part] = {}
+    for event in events:
+        piece = event.part
+        if piece.complete is not None:
+            whole[event.index] = _part_adapter.validate_python(piece.complete)
+        elif piece.delta and piece.type in ("text", "reasoning"):
+            words.setdefault(event.index, WordsSlot(event.index, piece.type)).pieces.append(piece.delta)
+    found = {index: slot.part() for index, slot in words.items()} | whole
+    if heard is not None:
+        found = heard.with_unshown(found)
+    return _with_results_in_place(found[index] for index in sorted(found))
+
+
+def _with_results_in_place(parts: Iterable[Part]) -> tuple[Part, ...]:
+    """Return the parts with each provider's result right after its call."""
+    ordered = list(parts)
+    results = {part.call_id: part for part in ordered if isinstance(part, ToolResultPart)}
+    placed: list[Part] = []
+    for part in ordered:
+        if isinstance(part, ToolResultPart):
+            continue
+        placed.append(part)
+        if isinstance(part, ToolCallPart) and part.call_id in results:
+            placed.append(results[part.call_id])
+    return tuple(placed)
+
+
+def _without_unshown(part: Part) -> Part:
+    hidden = {"metadata": None, "signature": None} if isinstance(part, ReasoningPart) else {"metadata": None}
+    return part.model_copy(update=hidden)
+
+
+def _source(part: ModelPart) -> SourcePart:
+    return SourcePart(url=part.url or "", title=part.title, metadata=_copied(part.metadata))
+
+
+def _file(part: ModelPart) -> FilePart:
+    return FilePart(
+        media_type=part.media_type or "application/octet-stream",
+        data=part.data,
+        url=part.url,
+        name=part.name,
+        metadata=_copied(part.metadata),
+    )
+
+
+def _copied(metadata: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    return dict(metadata) if metadata else None
+
+
+def _merged(known: dict[str, Any] | None, new: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    return {**(known or {}), **new} if new else known

@@ -1,0 +1,148 @@
+"""Commands as they are typed: in a pipe, and at a terminal where Ctrl-C is a key."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import io
+import os
+import select
+import struct
+import subprocess
+import sys
+import termios
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple, Self
+
+import pyte
+import pytest
+
+from turnwise.cli.app import main
+
+PROGRAM = [sys.executable, "-W", "error", "-m", "turnwise.cli"]
+CONTROLLING = """
+import fcntl, os, signal, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # what a shell starts in the background ignores it, and hands that on
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+COLUMNS, LINES = 100, 30
+PATIENCE = 120
+"""Seconds a test waits for words to appear."""
+
+
+class Finished(NamedTuple):
+    """What came of a command."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def words(self) -> str:
+        """All that was said, whatever the width of the screen."""
+        return " ".join((self.out + self.err).split())
+
+
+@dataclass(frozen=True)
+class Terminal:
+    """Types commands in a folder."""
+
+    folder: Path
+    store: str = "sqlite:///turnwise.db"
+
+    def run(self, *arguments: str, typed: str = "") -> Finished:
+        """Run a command to its end in this process, with `typed` in its standard input."""
+        out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(contextlib.chdir(self.folder))
+            stack.enter_context(contextlib.redirect_stdout(out))
+            stack.enter_context(contextlib.redirect_stderr(err))
+            patch = stack.enter_context(pytest.MonkeyPatch.context())
+            patch.setattr(sys, "stdin", io.StringIO(typed))
+            patch.setattr(sys, "argv", ["turnwise", *arguments])
+            patch.setenv("TURNWISE_STORE", self.store)
+            with pytest.raises(SystemExit) as exit_:
+                main()
+        return Finished(int(exit_.value.code or 0), _written(out), _written(err))
+
+    def run_apart(self, *arguments: str) -> Finished:
+        """Run a command to its end in a process of its own."""
+        process = subprocess.run(
+            [*PROGRAM, *arguments], cwd=self.folder, env=self.environment, capture_output=True, text=True, check=False
+        )
+        return Finished(process.returncode, process.stdout, process.stderr)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return os.environ | {"COLUMNS": "100", "NO_COLOR": "1", "TERM": "xterm", "TURNWISE_STORE": self.store}
+
+
+@dataclass
+class Keyboard:
+    """A command at a terminal of its own."""
+
+    terminal: Terminal
+    arguments: tuple[str, ...]
+    program: Sequence[str] = tuple(PROGRAM)
+    screen: bytes = b""
+    shown: pyte.Screen = field(default_factory=lambda: pyte.Screen(COLUMNS, LINES))
+    """What a person sees."""
+    _master: int = field(init=False)
+    _stream: pyte.ByteStream = field(init=False)
+    process: subprocess.Popen[bytes] = field(init=False)
+
+    def __enter__(self) -> Self:
+        self._master, slave = os.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, COLUMNS, 0, 0))
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", CONTROLLING, *self.program, *self.arguments],
+            cwd=self.terminal.folder,
+            env=self.terminal.environment,
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            start_new_session=True,
+        )
+        os.close(slave)
+        self._stream = pyte.ByteStream(self.shown)
+        self.shown.write_process_input = self.type  # the program asks where its cursor is
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self._master)
+
+    def type(self, keys: str) -> None:
+        os.write(self._master, keys.encode())
+
+    def see(self, words: str) -> None:
+        """Wait until `words` appear after what was seen before."""
+        while words.encode() not in self.screen:
+            self._read(words)
+        self.screen = self.screen.partition(words.encode())[2]
+
+    def watch(self, words: str) -> list[str]:
+        """Wait until a person sees `words`, and return the lines of the screen."""
+        while not any(words in line for line in self.shown.display):
+            self._read(words)
+        return [line.rstrip() for line in self.shown.display]
+
+    def _read(self, words: str) -> None:
+        ready, _, _ = select.select([self._master], [], [], PATIENCE)
+        assert ready, f"{words!r} did not appear in {self.screen!r}"
+        keys = os.read(self._master, 65536)
+        self.screen += keys
+        self._stream.feed(keys)
+
+
+def _written(stream: io.TextIOWrapper) -> str:
+    buffer = stream.buffer
+    assert isinstance(buffer, io.BytesIO)
+    return buffer.getvalue().decode()

@@ -1,0 +1,149 @@
+"""`turnwise chat`, talked to through a pipe and at a terminal."""
+
+from __future__ import annotations
+
+import json
+
+import anyio
+import pytest
+from terminals import Keyboard, Terminal
+
+from turnwise import ChatState, Engine, tool
+from turnwise.cli.chat import _paced
+from turnwise.providers.demo import DemoModel
+
+CTRL_C = "\x03"
+
+
+def test_a_conversation_goes_through_a_pipe(terminal: Terminal) -> None:
+    told = terminal.run("chat", typed="hello\n\n/state\n/quit\nnever read\n")
+    assert told.code == 0, told.err
+    assert "Hello! I am the demo model" in told.out
+    assert "waiting → pending → streaming → waiting" in told.out
+    assert "the chat waits for the next message" in told.out
+    assert "never read" not in told.out
+    assert "The chat is kept" in told.out
+
+
+def test_it_reads_the_files_of_the_folder_and_no_others(terminal: Terminal) -> None:
+    (terminal.folder / "plan.md").write_text("Sail at dawn.")
+    told = terminal.run("chat", typed="read_file plan.md\nread_file ../secret.md\n").out
+    assert "✓ read_file → Sail at dawn." in told
+    assert "✗ read_file → PermissionError: '../secret.md' lies outside" in told
+
+
+def test_the_models_question_is_put_to_the_person(terminal: Terminal) -> None:
+    told = terminal.run("chat", typed="Ask the user “Which way?”\nTo the left.\n").out
+    assert "? ask_user(question='Which way?')" in told
+    assert "ask_user says: “To the left.”" in told
+
+
+def test_a_question_left_open_is_asked_again_when_the_chat_goes_on(terminal: Terminal) -> None:
+    left = terminal.run("chat", typed="Ask the user “Which way?”\n")
+    assert left.code == 0
+    assert json.loads(terminal.run("list", "--json").out)[0]["state"] == "requires_action"
+    told = terminal.run("chat", "--chat", "last", typed="To the right.\n").out
+    assert "» Ask the user “Which way?”" in told
+    assert told.count("? ask_user(question='Which way?')") == 1
+    assert "ask_user says: “To the right.”" in told
+
+
+@pytest.mark.parametrize(("answer", "outcome"), [("y", "✓ read_file → Sail"), ("n", "✗ read_file →")])
+def test_a_call_that_needs_approval_is_put_to_the_person(terminal: Terminal, answer: str, outcome: str) -> None:
+    """A chat of a service may be gone on with in the terminal, open questions and all."""
+    (terminal.folder / "plan.md").write_text("Sail at dawn.")
+    anyio.run(_leave_a_call_open, f"sqlite:///{terminal.folder}/turnwise.db")
+    told = terminal.run("chat", "--chat", "last", typed=f"{answer}\n").out
+    assert "allow read_file? (y/n)" in told
+    assert outcome in told
+
+
+async def _leave_a_call_open(store: str) -> None:
+    @tool(policy="ask")
+    def read_file(path: str) -> str:
+        """Read a file."""
+        raise AssertionError(path)
+
+    async with Engine(store, model="demo", tools=[read_file]) as engine:
+        chat = await engine.create_chat()
+        rested = await engine.ask(chat.id, "read_file plan.md")
+        assert rested.chat.state is ChatState.requires_action
+
+
+def test_commands_compact_clear_and_refuse_in_words(terminal: Terminal) -> None:
+    told = terminal.run("chat", typed="hello\n/clear\n/compact\nhello\n/compact\n/clear\n/resume\n/dance\n/help\n")
+    assert told.code == 0
+    assert "no message to compact" in told.out
+    assert "messages are folded into a summary" in told.out
+    assert "The model starts anew" in told.out
+    assert "resume is not possible in state waiting" in told.words
+    assert "There is no /dance." in told.out
+
+
+def test_whoever_says_nothing_leaves_no_chat_behind(terminal: Terminal) -> None:
+    told = terminal.run("chat", typed="/state\n/resume\n/help\n/quit\n")
+    assert "There is no chat yet" in told.out
+    assert "The chat is kept" not in told.out
+    assert json.loads(terminal.run("list", "--json").out) == []
+
+
+def test_ctrl_c_stops_the_turn_and_keeps_the_chat(terminal: Terminal) -> None:
+    """The same key ends a turn and, at the prompt, the conversation: never the chat."""
+    with Keyboard(terminal, ("chat", "--pace", "0.3")) as keyboard:
+        keyboard.watch("»")
+        keyboard.type("Why is the sky as blue as it is?\r")
+        keyboard.watch("I am the demo")
+        keyboard.type(CTRL_C)
+        keyboard.watch("interrupted")
+        keyboard.type("/state\r")
+        keyboard.watch("The user said stop")
+        keyboard.type(CTRL_C)
+        keyboard.watch("The chat is kept")
+        assert keyboard.process.wait() == 0
+    shown = json.loads(terminal.run("show", "last", "--json").out)
+    assert shown["chat"]["state"] == "interrupted"
+    assert shown["messages"][-1]["partial"]
+    assert shown["messages"][-1]["parts"][-1]["text"].startswith("I am the demo")
+
+
+def test_what_is_typed_while_an_answer_streams_stays_whole_and_is_answered_next(terminal: Terminal) -> None:
+    with Keyboard(terminal, ("chat", "--pace", "0.1")) as keyboard:
+        keyboard.watch("»")
+        keyboard.type("Why is the sky as blue as it is?\r")
+        keyboard.watch("I am the demo")
+        keyboard.type("hello you, typed ahead")
+        keyboard.watch("» hello you, typed ahead")
+        keyboard.type("\r")
+        keyboard.watch("1 in the queue")
+        keyboard.type("/quit is not what I")
+        keyboard.watch("turn 2 ended")
+        lines = keyboard.watch("» /quit is not what I")
+        keyboard.type("\x15/quit\r")
+        keyboard.watch("The chat is kept")
+        assert keyboard.process.wait() == 0
+    assert any(line == "» /quit is not what I" for line in lines), lines
+    said = json.loads(terminal.run("show", "last", "--json").out)["messages"]
+    assert [message["parts"][0]["text"] for message in said if message["role"] == "user"] == [
+        "Why is the sky as blue as it is?",
+        "hello you, typed ahead",
+    ]
+
+
+def test_the_models_question_is_answered_at_the_prompt(terminal: Terminal) -> None:
+    with Keyboard(terminal, ("chat", "--pace", "0")) as keyboard:
+        keyboard.watch("»")
+        keyboard.type("Ask the user “Which way?”\r")
+        keyboard.watch("ask_user:")
+        keyboard.type("To the left.\r")
+        keyboard.watch("ask_user says: “To the left.”")
+        keyboard.type(CTRL_C)
+        keyboard.watch("The chat is kept")
+        assert keyboard.process.wait() == 0
+
+
+def test_only_the_demo_takes_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    demo = _paced("demo", 0.25)
+    assert isinstance(demo, DemoModel)
+    assert demo.pace == 0.25
+    monkeypatch.setenv("OPENAI_API_KEY", "a-test-key")
+    assert not hasattr(_paced("openai:gpt-5", 0.25), "pace")

@@ -1,0 +1,68 @@
+"""`turnwise doctor`: what it says of a sound store, of a broken one, and after a repair."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import anyio
+import pytest
+from typer.testing import CliRunner
+
+from turnwise import Engine, Settings
+from turnwise.cli.app import app
+from turnwise.providers.scripted import ScriptedModel
+
+
+async def _two_chats(store: str) -> tuple[str, str]:
+    async with Engine(store, model=ScriptedModel(()), settings=Settings(run_worker=False)) as engine:
+        sound, broken = await engine.create_chat(), await engine.create_chat(title="kept")
+        await engine.send_message(broken.id, "hello")
+        return sound.id, broken.id
+
+
+def _run(*words: str) -> tuple[int, str]:
+    result = CliRunner().invoke(app, ["doctor", *words])
+    return result.exit_code, result.output
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'chats.db'}"
+
+
+def test_a_sound_store_is_told_to_be_sound(store: str) -> None:
+    anyio.run(_two_chats, store)
+    assert _run("--store", store)[0] == 0
+    code, told = _run("--store", store, "--json")
+    assert (code, json.loads(told)) == (0, [])
+
+
+def test_a_broken_chat_is_named_exported_and_repaired(store: str, tmp_path: Path) -> None:
+    """Nothing of it is lost: what was not readable is in the export, and put aside by the repair."""
+    sound, broken = anyio.run(_two_chats, store)
+    with closing(sqlite3.connect(tmp_path / "chats.db")) as on, on:
+        on.execute("UPDATE messages SET body = 'no JSON' WHERE chat_id = ?", (broken,))
+    code, told = _run("--store", store)
+    assert code == 1
+    assert "messages.body" in told
+    assert broken in told
+    assert sound not in told
+    found = json.loads(_run("--store", store, "--json")[1])
+    assert [diagnosis["chat_id"] for diagnosis in found] == [broken]
+    file = tmp_path / "rows.jsonl"
+    assert _run("--store", store, "--export", broken, str(file))[0] == 0
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    assert "no JSON" in [row["row"].get("body") for row in rows if row["table"] == "messages"]
+    code, told = _run("--store", store, "--repair", broken, "--json")
+    chat = json.loads(told)
+    assert (code, chat["state"], chat["title"]) == (0, "error", "kept")
+    assert _run("--store", store)[0] == 0
+    with closing(sqlite3.connect(tmp_path / "chats.db")) as on:
+        aside = on.execute("SELECT origin, row FROM quarantine").fetchall()
+        reasons = on.execute("SELECT body FROM audit WHERE chat_id = ? ORDER BY version DESC", (broken,)).fetchone()
+    assert ("messages", "no JSON") in [(origin, json.loads(row)["body"]) for origin, row in aside]
+    assert "repaired" in reasons[0]
+    assert "messages.body" in reasons[0]

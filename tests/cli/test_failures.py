@@ -1,0 +1,225 @@
+"""Whatever goes wrong, a command says it in one sentence and ends in 0, 1 or 2; nobody is shown a traceback."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from terminals import PROGRAM, Finished, Keyboard, Terminal
+
+from turnwise.cli import app, failures
+from turnwise.cli.failures import DEBUG, DONE, MISUSE, PROBLEM, STOPPED, exit_code_of, flush_output
+from turnwise.cli.output import make_folder
+from turnwise.states.errors import SettingsError, StoreError
+
+
+@pytest.fixture
+def chat_id(terminal: Terminal) -> str:
+    terminal.run("chat", typed="hello\n")
+    return terminal.run("list").out.splitlines()[1].split()[0]
+
+
+WRITING = {
+    "diagram": ("diagram", "--out"),
+    "export": ("audit", "last", "--export"),
+}
+PLACES = {
+    "no folder": ("missing/file.svg", "there is no folder"),
+    "a folder": ("folder", "is a folder"),
+    "below a file": ("file/file.svg", "is no folder"),
+    "too long": ("x" * 300, "longer than"),
+    "no name": ("a\0b", "null byte"),
+}
+
+
+@pytest.mark.parametrize("command", WRITING)
+@pytest.mark.parametrize("place", PLACES)
+def test_a_file_that_cannot_be_is_misuse(terminal: Terminal, chat_id: str, command: str, place: str) -> None:
+    assert chat_id
+    (terminal.folder / "folder").mkdir()
+    (terminal.folder / "file").touch()
+    path, words = PLACES[place]
+    told = terminal.run(*WRITING[command], path)
+    assert (told.code, words in told.words) == (2, True), told
+    assert "Traceback" not in told.err
+
+
+@pytest.mark.parametrize("command", WRITING)
+def test_a_full_disk_is_a_problem(terminal: Terminal, chat_id: str, command: str) -> None:
+    assert chat_id
+    told = terminal.run(*WRITING[command], "/dev/full")
+    assert (told.code, "No space left" in told.words) == (1, True), told
+
+
+def test_a_demo_needs_a_folder(terminal: Terminal) -> None:
+    (terminal.folder / "file").touch()
+    for out in ("file", "file/below"):
+        told = terminal.run("demo", "--fast", "--out", out)
+        assert (told.code, "Traceback" in told.err) == (2, False), told
+
+
+QUICK = {
+    "help": ("--help",),
+    "version": ("--version",),
+    "list": ("list",),
+    "json": ("list", "--json"),
+    "show": ("show", "last"),
+    "audit": ("audit", "last"),
+    "mermaid": ("diagram",),
+    "demo": ("demo", "--fast"),
+    "chat": ("chat",),
+    "worker": ("worker",),
+}
+
+
+@pytest.mark.parametrize("command", QUICK)
+@pytest.mark.parametrize("how", ["nobody reads", "full disk"])
+def test_output_that_goes_nowhere_ends_a_command_in_silence(
+    terminal: Terminal, chat_id: str, command: str, how: str
+) -> None:
+    """As `head` and `less` do to whatever writes to them; and a disk that fills up, which must be told."""
+    assert chat_id
+    if how == "full disk":
+        out = os.open("/dev/full", os.O_WRONLY)
+    else:
+        read, out = os.pipe()
+        os.close(read)
+    done = subprocess.run(
+        [*PROGRAM, *QUICK[command]],
+        cwd=terminal.folder,
+        env=terminal.environment,
+        stdout=out,
+        stderr=subprocess.PIPE,
+        input="hello\n",
+        text=True,
+        check=False,
+    )
+    os.close(out)
+    assert "Traceback" not in done.stderr
+    assert "Exception ignored" not in done.stderr
+    assert done.returncode == 1
+    assert done.stderr == "" if how == "nobody reads" else "No space left" in done.stderr
+
+
+def test_half_of_the_demo_may_be_read(terminal: Terminal) -> None:
+    command = f"{' '.join(PROGRAM)} demo --fast | head -3"
+    done = subprocess.run(
+        ["/bin/sh", "-c", command],
+        cwd=terminal.folder,
+        env=terminal.environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert len(done.stdout.splitlines()) == 3
+    assert done.stderr == ""
+
+
+def test_what_nobody_foresaw_is_one_sentence_unless_asked_for_more(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*, prog_name: str) -> None:
+        inner = ExceptionGroup("inner", [KeyError("the-key")])
+        raise ExceptionGroup("outer", [inner])
+
+    monkeypatch.setattr(app, "app", broken)
+    told = terminal.run("list")
+    assert told.code == 1
+    assert "KeyError: 'the-key'" in told.words
+    assert "Traceback" not in told.err
+    monkeypatch.setenv(failures.DEBUG, "1")
+    with pytest.raises(ExceptionGroup):
+        app._run()
+
+
+def test_the_store_that_cannot_be_opened_is_told(terminal: Terminal) -> None:
+    (terminal.folder / "turnwise.db").write_bytes(b"no database" * 100)
+    for arguments in (("list",), ("chat",), ("migrate",), ("send", "last", "hi"), ("worker",)):
+        told = terminal.run_apart(*arguments)
+        assert (told.code, "Traceback" in told.err) == (1, False), told
+
+
+# Programs and drawings
+
+
+@pytest.mark.parametrize("module", ["turnwise", "turnwise.cli"])
+def test_the_version_is_told(module: str) -> None:
+    done = subprocess.run([sys.executable, "-m", module, "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("turnwise 0.")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_shells_are_told_how_to_complete(terminal: Terminal, shell: str) -> None:
+    environment = terminal.environment | {"_TURNWISE_COMPLETE": f"source_{shell}"}
+    done = subprocess.run(PROGRAM, env=environment, capture_output=True, text=True, check=True)
+    assert "turnwise" in done.stdout
+    asked = {"bash": {"COMP_WORDS": "turnwise in", "COMP_CWORD": "1"}}.get(shell)
+    if asked is not None:
+        environment |= asked | {"_TURNWISE_COMPLETE": f"complete_{shell}"}
+        completed = subprocess.run(PROGRAM, env=environment, capture_output=True, text=True, check=True)
+        assert completed.stdout.split() == ["interrupt"]
+
+
+def test_a_drawing_is_what_its_name_says(terminal: Terminal) -> None:
+    for name, beginning in (("d.png", b"\x89PNG\r\n"), ("d.svg", b"<svg"), ("d.mmd", b"---"), ("plain", b"---")):
+        told = terminal.run("diagram", "--out", name)
+        assert told.code == 0, told.err
+        assert (terminal.folder / name).read_bytes().startswith(beginning) or name in ("d.mmd", "plain")
+    assert (terminal.folder / "d.mmd").read_bytes() == (terminal.folder / "plain").read_bytes()
+    for name in ("d.jpg", "d.pdf"):
+        refused = terminal.run("diagram", "--out", name)
+        assert (refused.code, ".mmd, .svg or .png" in refused.words) == (2, True)
+    assert terminal.run("diagram", "--out", "d.png", "--format", "svg").code == 2
+    assert terminal.run("diagram", "--out", "d.jpg", "--format", "png").code == 0
+
+
+def test_without_its_extra_a_png_is_refused_with_what_to_install(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "resvg_py", None)
+    refused = terminal.run("diagram", "--out", "d.png")
+    assert (refused.code, "turnwise[png]" in refused.words) == (2, True)
+    assert not (terminal.folder / "d.png").exists()
+
+
+def test_a_folder_is_no_log(terminal: Terminal, tmp_path: Path) -> None:
+    refused: Finished = terminal.run("verify", str(tmp_path))
+    assert (refused.code, "directory" in refused.words) == (2, True)
+
+
+def test_what_ends_a_command_decides_its_code(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of several errors, the worst that a person can do something about."""
+    monkeypatch.delenv(DEBUG, raising=False)
+    group = BaseExceptionGroup
+    assert exit_code_of(group("two", [ValueError("odd"), SettingsError("store", "must be a URL")])) == MISUSE
+    assert exit_code_of(group("two", [ValueError("odd"), StoreError("the disk is full")])) == PROBLEM
+    assert exit_code_of(group("two", [group("inner", [KeyboardInterrupt()]), ValueError("odd")])) == STOPPED
+    assert "odd" not in capsys.readouterr().err
+    assert exit_code_of(group("two", [ValueError("odd"), BrokenPipeError(errno.EPIPE, "nobody reads")])) == PROBLEM
+    assert capsys.readouterr().err == ""
+    assert exit_code_of(ValueError("odd")) == PROBLEM
+    assert "this should not have happened: ValueError: odd" in capsys.readouterr().err
+
+
+def test_output_that_could_be_written_ends_in_success() -> None:
+    assert flush_output() == DONE
+
+
+def test_a_folder_that_is_there_is_as_good_as_one_that_is_made(tmp_path: Path) -> None:
+    for _ in range(2):
+        make_folder("--out", tmp_path / "a" / "b")
+    assert (tmp_path / "a" / "b").is_dir()
+
+
+def test_a_drawing_that_can_be_read_is_printed_on_a_terminal_and_one_that_cannot_is_not(terminal: Terminal) -> None:
+    with Keyboard(terminal, ("diagram",)) as keyboard:
+        keyboard.see("stateDiagram")
+    with Keyboard(terminal, ("diagram", "--format", "png")) as keyboard:
+        keyboard.see("a PNG is nothing to read")
+        assert keyboard.process.wait() == MISUSE

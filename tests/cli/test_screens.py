@@ -1,0 +1,177 @@
+"""What stands on a screen: narrow ones, hostile words, and the chat that was meant."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from typing import Any
+
+import anyio
+import pytest
+from terminals import PROGRAM, Terminal
+
+from turnwise import ChatState, ClientTool, Engine, ModelError, Settings
+from turnwise.cli import chat_argument, style
+from turnwise.cli.audit import timeline
+from turnwise.cli.chat_argument import attached, chosen, chosen_id
+from turnwise.persistence.sqlite.store import SQLiteStore
+from turnwise.providers.scripted import Call, Reply, ScriptedModel
+from turnwise.states.errors import ChatNotFound
+
+HOSTILE = "safe\u202egnp.exe\x1b]0;owned\x07\x9b2J\u2066\u200fend"
+LOOK = ClientTool("look", "Look.", {"type": "object"})
+STEERING = [character for character in HOSTILE if not character.isalnum() and character not in ".;]"]
+
+
+def store_of(terminal: Terminal) -> str:
+    return f"sqlite:///{terminal.folder}/turnwise.db"
+
+
+def lived(terminal: Terminal) -> list[str]:
+    """Fill the terminal's store with a chat in each of the resting states, and hostile words; return their ids."""
+
+    async def live() -> list[str]:
+        calls = Reply(HOSTILE, calls=[Call("look", {"name" + HOSTILE: HOSTILE}, id="c1")])
+        replies = [Reply(HOSTILE), calls, Reply(error=ModelError("quota", message=HOSTILE))]
+        async with Engine(store_of(terminal), model=ScriptedModel(replies)) as engine:
+            ids = []
+            for _ in replies:
+                chat = await engine.create_chat(title=HOSTILE, system=HOSTILE, client_tools=[LOOK])
+                await engine.ask(chat.id, HOSTILE)
+                ids.append(chat.id)
+            await engine.rename(ids[0], HOSTILE, actor=f"jane {HOSTILE}")
+            await engine.archive(ids[0], actor="ops:team:jane")
+            return ids
+
+    return anyio.run(live)
+
+
+SEEN = [
+    ("list",),
+    ("show", "{}"),
+    ("audit", "{}"),
+    ("explain", "{}"),
+    ("verify", "{}"),
+    ("resume", "{}"),
+    ("show", HOSTILE),
+]
+MACHINE = [("list", "--json"), ("show", "{}", "--json"), ("audit", "{}", "--json"), ("explain", "{}", "--json")]
+
+
+@pytest.mark.parametrize("place", range(3))
+def test_nothing_that_a_chat_says_steers_the_terminal(terminal: Terminal, place: int) -> None:
+    """Neither does it turn a line around, so that a file's name looks like another."""
+    chat_id = lived(terminal)[place]
+    for arguments in [*SEEN, *MACHINE]:
+        told = terminal.run(*(word.format(chat_id) for word in arguments))
+        assert [character for character in STEERING if character in told.out + told.err] == [], arguments
+    assert r"\u202e" in terminal.run("show", chat_id).out
+
+
+def test_programs_get_the_very_words(terminal: Terminal) -> None:
+    chat_id = lived(terminal)[0]
+    assert json.loads(terminal.run("show", chat_id, "--json").out)["chat"]["title"] == HOSTILE
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80])
+@pytest.mark.parametrize("command", ["list", "audit", "explain", "show"])
+def test_no_screen_is_too_narrow_for_a_state(terminal: Terminal, command: str, columns: int) -> None:
+    """The state is what an operator came for."""
+    *_, chat_id, failed = lived(terminal)
+    shown = {}
+    for name, wanted in ((chat_id, "requires_action"), (failed, "error")):
+        arguments = [command] if command == "list" else [command, name]
+        environment = terminal.environment | {"COLUMNS": str(columns)}
+        done = subprocess.run(
+            [*PROGRAM, *arguments], cwd=terminal.folder, env=environment, capture_output=True, text=True, check=True
+        )
+        shown[wanted] = done.stdout
+        assert max(map(len, done.stdout.splitlines())) <= max(columns, 43)
+    for wanted, text in shown.items():
+        assert wanted in text.split() or f"{wanted}" in text, text
+        if command in ("list", "audit"):
+            assert any(wanted in line.split() for line in text.splitlines()), text
+
+
+def test_times_are_told_with_their_dates(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    chat_id = lived(terminal)[1]
+    monkeypatch.setattr(style.console, "_width", 120)
+    monkeypatch.setattr(style.console, "_height", 50)
+    at = json.loads(terminal.run("audit", chat_id, "--json").out)[-1]["at"]
+    day, time = at[:10], at[11:19]
+    assert f"{day} {time}" in terminal.run("audit", chat_id).out
+    assert f"{day} {time}" in terminal.run("explain", chat_id).out
+    assert "ops:team:jane" in terminal.run("audit", json.loads(terminal.run("list", "--json").out)[-1]["id"]).out
+
+
+# Which chat
+
+
+def test_last_is_the_chat_that_was_active_last(terminal: Terminal) -> None:
+    first, _, third = lived(terminal)
+    assert json.loads(terminal.run("show", "last", "--json").out)["chat"]["id"] == third
+    terminal.run("unarchive", first)
+    assert terminal.run("send", first, "hi").code == 0
+    assert json.loads(terminal.run("show", "last", "--json").out)["chat"]["id"] == first
+
+
+def test_a_chat_is_found_without_reading_the_others(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    """20,000 chats took seconds, and one that could not be read hid them all."""
+    ids = lived(terminal)
+    asked: list[Any] = []
+
+    async def refuse(*_: Any, **__: Any) -> Any:
+        raise AssertionError("listed")
+
+    original = SQLiteStore.ids
+
+    async def counted(self: SQLiteStore, *, prefix: str, limit: int) -> list[str]:
+        asked.append(limit)
+        return await original(self, prefix=prefix, limit=limit)
+
+    monkeypatch.setattr(SQLiteStore, "chats", refuse)
+    monkeypatch.setattr(SQLiteStore, "ids", counted)
+
+    async def find() -> None:
+        async with attached(store_of(terminal)) as engine:
+            for chat_id in ids:
+                assert (await chosen(engine, chat_id)).id == chat_id
+                assert await chosen_id(engine, chat_id[:-1]) == chat_id
+            with pytest.raises(chat_argument.AmbiguousChat, match="3 chats"):
+                await chosen_id(engine, "c")
+            with pytest.raises(ChatNotFound):
+                await chosen_id(engine, "")
+
+    anyio.run(find)
+    assert max(asked) <= chat_argument.SHOWN + 1
+
+
+def test_an_id_that_begins_many_others_is_found(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exact before ambiguous."""
+    names = iter(["a", *(f"a{number}" for number in range(9))])
+    monkeypatch.setattr("turnwise.engine.commands.new_chat_id", lambda: next(names))
+
+    async def find() -> tuple[str, ChatState]:
+        async with Engine(store_of(terminal), model="demo", settings=Settings(run_worker=False)) as engine:
+            for _ in range(10):
+                await engine.create_chat()
+            found = await chosen(engine, "a")
+            return found.id, found.state
+
+    assert anyio.run(find) == ("a", ChatState.waiting)
+
+
+@pytest.mark.parametrize(
+    ("columns", "headers", "wrapped"),
+    [
+        (40, ["#", "trigger", "state"], ["trigger"]),
+        (100, ["#", "time (UTC)", "trigger", "state", "step", "by"], ["by"]),
+    ],
+)
+def test_a_narrow_timeline_leaves_out_when_and_by_whom_and_breaks_no_state(
+    monkeypatch: pytest.MonkeyPatch, columns: int, headers: list[str], wrapped: list[str]
+) -> None:
+    monkeypatch.setattr(style.console, "width", columns)
+    table = timeline([])
+    assert [column.header for column in table.columns] == headers
+    assert [column.header for column in table.columns if not column.no_wrap] == wrapped

@@ -1,0 +1,53 @@
+"""Hearing of what other processes commit, whatever becomes of a look for it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import anyio
+import pytest
+
+from turnwise import Engine, Settings, StoreError
+from turnwise.persistence.sqlite.store import SQLiteStore
+from turnwise.providers.scripted import Reply, ScriptedModel
+
+pytestmark = pytest.mark.anyio
+
+
+class Deaf(SQLiteStore):
+    """A store that cannot look for changes the first few times."""
+
+    def __init__(self, path: Path, failures: int) -> None:
+        super().__init__(path)
+        self.failures = failures
+        self.hears = anyio.Event()
+
+    async def watch(self) -> AsyncIterator[str | None]:
+        """Fail, or watch."""
+        if self.failures:
+            self.failures -= 1
+            raise StoreError("the disk failed to read")
+        self.hears.set()
+        async for hint in super().watch():
+            yield hint
+
+
+async def test_a_look_that_fails_is_repeated_and_told_of_once(database: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It proves nothing about any chat: the engine goes on, and hears again as soon as it can."""
+    async with Engine(f"sqlite:///{database}", model=ScriptedModel([Reply("hi")])) as other:
+        chat = await other.create_chat()
+        store = Deaf(database, failures=3)
+        settings = Settings(run_worker=False)
+        with caplog.at_level(logging.INFO):
+            async with Engine(store, model=ScriptedModel(()), settings=settings) as engine:
+                await store.hears.wait()
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(other.ask, chat.id, "hello")
+                    async for event in engine.events(chat.id):
+                        if event.kind == "turn_finished":
+                            break
+    told = [record.getMessage() for record in caplog.records if "watch_failed" in record.getMessage()]
+    assert len(told) == 1
+    assert "the disk failed to read" in told[0]

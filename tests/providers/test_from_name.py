@@ -1,0 +1,110 @@
+"""Model names: what they stand for, and what is said when one cannot be used."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from turnwise import Engine, SettingsError
+from turnwise.providers import from_name
+from turnwise.providers.demo import DemoModel
+from turnwise.providers.from_name import model_named
+from turnwise.providers.pydantic_ai import PydanticAIModel
+
+KEYS = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GOOGLE_API_KEY", "GEMINI_API_KEY", "OPENAI_BASE_URL")
+
+
+@pytest.fixture(autouse=True)
+def _no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    for key in KEYS:
+        monkeypatch.delenv(key, raising=False)
+
+
+def test_the_demo_model_needs_nothing() -> None:
+    assert isinstance(model_named("demo"), DemoModel)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "provider", "model", "limit"),
+    [
+        ("openai:gpt-5", "OpenAIChatModel", "openai", "gpt-5", 400_000),
+        ("openai-responses:gpt-5", "OpenAIResponsesModel", "openai", "gpt-5", 400_000),
+        ("anthropic:claude-opus-5", "AnthropicModel", "anthropic", "claude-opus-5", 1_000_000),
+        ("google:gemini-2.5-flash", "GoogleModel", "google", "gemini-2.5-flash", None),
+    ],
+)
+def test_a_name_with_its_key_set_is_a_model(
+    name: str, kind: str, provider: str, model: str, limit: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for key in KEYS[:3]:
+        monkeypatch.setenv(key, "a-test-key")
+    found = model_named(name)
+    assert isinstance(found, PydanticAIModel)
+    assert (type(found._model).__name__, found.provider, found.name) == (kind, provider, model)
+    assert limit is None or found.context_limit == limit
+
+
+def test_an_address_may_follow_the_name() -> None:
+    found = model_named("openai-compatible:vendor/model@http://127.0.0.1:1/v1")
+    assert isinstance(found, PydanticAIModel)
+    assert (found.name, found.provider, found._model.base_url) == (
+        "vendor/model",
+        "openai-compatible",
+        "http://127.0.0.1:1/v1/",
+    )
+
+
+def test_a_service_of_ones_own_is_named_by_its_address() -> None:
+    found = model_named("ollama:qwen3@http://127.0.0.1:11434/v1")
+    assert isinstance(found, PydanticAIModel)
+    assert (found.name, found.provider, found._model.base_url) == ("qwen3", "ollama", "http://127.0.0.1:11434/v1/")
+
+
+def test_the_openai_key_is_not_given_to_another_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "secret")
+    found = model_named("openai-compatible:local@http://127.0.0.1:1/v1")
+    assert isinstance(found, PydanticAIModel)
+    assert found._model.provider is not None
+    assert found._model.provider.client.api_key != "secret"
+
+
+@pytest.mark.parametrize(
+    ("name", "wish"),
+    [
+        ("openai:gpt-5", "OPENAI_API_KEY is not set"),
+        ("openai-responses:gpt-5", "OPENAI_API_KEY is not set"),
+        ("anthropic:claude-opus-5", "ANTHROPIC_API_KEY is not set"),
+        ("google:gemini-2.5-flash", "GOOGLE_API_KEY is not set"),
+        ("nonsense:model", "known are demo, openai"),
+        ("gpt-5", "'provider:name' as in 'openai:gpt-5'"),
+        ("openai:", "'provider:name' as in 'openai:gpt-5'"),
+        ("openai-compatible:local", "openai-compatible:NAME@https://host/v1"),
+        ("deepseek:chat@http://127.0.0.1:1", "takes no address; write 'openai-compatible:NAME@http://127.0.0.1:1'"),
+    ],
+)
+def test_a_name_that_cannot_be_used_says_what_would_be_right(name: str, wish: str) -> None:
+    with pytest.raises(SettingsError, match="nothing was stored") as refused:
+        Engine("sqlite://", model=name)
+    assert refused.value.field == "model"
+    assert wish in refused.value.problem
+    assert repr(name) in refused.value.problem
+
+
+def test_without_the_extra_the_name_of_the_extra_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(from_name, "find_spec", lambda _name: None)
+    with pytest.raises(SettingsError, match=r"pip install 'turnwise\[models\]'"):
+        model_named("openai:gpt-5")
+
+
+def test_importing_turnwise_imports_no_providers_library() -> None:
+    heavy = "{'pydantic_ai', 'openai', 'anthropic', 'google.genai', 'httpx', 'httpx2'}"
+    script = "import sys; from turnwise import Engine; Engine('sqlite://', model='demo')"
+    run = subprocess.run(
+        [sys.executable, "-c", f"{script}; print(sorted({heavy} & set(sys.modules)))"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert run.stdout.strip() == "[]"

@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+
+import pytest
+
+from turnwise.providers.protocol import ModelRequest
+from turnwise.providers.repair_history import Validity
+from turnwise.states.messages import (
+    Message,
+    Part,
+    ReasoningPart,
+    Role,
+    SourcePart,
+    TextPart,
+    ToolCallPart,
+    ToolResultPart,
+)
+from turnwise.states.names import Executor
+
+EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def said(role: Role, *parts: Part | str) -> Message:
+    told = tuple(TextPart(text=part) if isinstance(part, str) else part for part in parts)
+    return Message(id=f"{role}-{parts!r}", role=role, parts=told, turn=1, step=1, created_at=EPOCH, position=1)
+
+
+def call(call_id: str, executor: Executor = Executor.local) -> ToolCallPart:
+    return ToolCallPart(call_id=call_id, name="look", arguments={}, executor=executor)
+
+
+def result(call_id: str) -> ToolResultPart:
+    return ToolResultPart(call_id=call_id, name="look", output=f"seen {call_id}")
+
+
+def request(messages: Sequence[Message]) -> ModelRequest:
+    return ModelRequest(purpose="step", chat_id="c1", messages=list(messages))
+
+
+def told(messages: Sequence[Message]) -> list[str]:
+    """Return role and content of each message, in a line."""
+    return [f"{message.role}: {' + '.join(_words(message))}" for message in messages]
+
+
+def _words(message: Message) -> Iterator[str]:
+    for part in message.parts:
+        match part:
+            case TextPart():
+                yield part.text
+            case ToolCallPart():
+                yield f"call {part.call_id}"
+            case ToolResultPart():
+                yield str(part.output)
+            case _:
+                yield part.type
+
+
+VALID = [
+    said("user", "Look."),
+    said("assistant", ReasoningPart(text="Hm.", signature="s"), "I look.", call("a"), call("b")),
+    said("tool", result("a")),
+    said("tool", result("b")),
+    said("assistant", call("w", Executor.provider), result("w"), "Seen."),
+    said("user", "And?"),
+    said("system", "<reminder>be quick</reminder>"),
+]
+
+
+def test_a_valid_history_stays_as_it_is_and_nothing_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG):
+        assert Validity().made_valid(request(VALID)) == VALID
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize(
+    ("history", "expected", "change"),
+    [
+        pytest.param(
+            [said("user", "Look."), said("assistant", call("a"), call("b")), said("tool", result("b"))],
+            ["user: Look.", "assistant: call a + call b", "tool: No result of this call is known.", "tool: seen b"],
+            "call a has no result",
+            id="a call without a result gets one, in its place",
+        ),
+        pytest.param(
+            [said("user", "Look."), said("tool", result("a")), said("assistant", "Seen."), said("user", "And?")],
+            ["user: Look.", "assistant: Seen.", "user: And?"],
+            "result a answers no call before it",
+            id="a result without its call is dropped",
+        ),
+        pytest.param(
+            [said("user", "Look."), said("assistant", call("a")), said("tool", result("a")), said("tool", result("a"))],
+            ["user: Look.", "assistant: call a", "tool: seen a"],
+            "result a answers no call before it",
+            id="a second result is dropped",
+        ),
+        pytest.param(
+            [said("user", "Look."), said("assistant", call("a")), said("user", "Well?"), said("tool", result("a"))],
+            ["user: Look.", "assistant: call a", "tool: seen a", "user: Well?"],
+            "results stood away from their calls",
+            id="a result comes right after its call",
+        ),
+        pytest.param(
+            [
+                said("user", "Look."),
+                said("assistant", call("a"), call("b")),
+                said("tool", result("b")),
+                said("tool", result("a")),
+            ],
+            ["user: Look.", "assistant: call a + call b", "tool: seen a", "tool: seen b"],
+            "results stood away from their calls",
+            id="results come in the order of their calls",
+        ),
+        pytest.param(
+            [said("user", "Look."), said("assistant", "I look.", call("w", Executor.provider)), said("user", "And?")],
+            ["user: Look.", "assistant: I look.", "user: And?"],
+            "provider call w has no result",
+            id="a provider's call without its result is dropped",
+        ),
+        pytest.param(
+            [said("user", "Look."), said("assistant", result("w"), "Seen."), said("user", "And?")],
+            ["user: Look.", "assistant: Seen.", "user: And?"],
+            "provider result w has no call",
+            id="a provider's result without its call is dropped",
+        ),
+        pytest.param(
+            [
+                said("user", "Look."),
+                said("assistant", call("w", Executor.provider), "Hm.", result("w")),
+                said("user", "?"),
+            ],
+            ["user: Look.", "assistant: call w + seen w + Hm.", "user: ?"],
+            "a provider's result stood away from its call",
+            id="a provider's result comes right after its call",
+        ),
+        pytest.param(
+            [said("assistant", "Hello."), said("user", "Hi.")],
+            ["user: Continue.", "assistant: Hello.", "user: Hi."],
+            "the history did not begin with the user",
+            id="the user begins",
+        ),
+        pytest.param(
+            [said("user", "Hi."), said("assistant", "Hello."), said("system", "reminder")],
+            ["user: Hi.", "assistant: Hello.", "user: Continue.", "system: reminder"],
+            "the history ended with a reply",
+            id="there is something to answer",
+        ),
+    ],
+)
+def test_what_a_strict_provider_refuses_is_mended_and_logged(
+    history: list[Message], expected: list[str], change: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    mended = Validity().made_valid(request(history))
+    assert told(mended) == expected
+    assert [change in record.getMessage() and "chat_id=c1" in record.getMessage() for record in caplog.records] == [
+        True
+    ]
+    assert Validity().made_valid(request(mended)) == mended
+    assert len(caplog.records) == 1
+
+
+def test_what_says_nothing_or_is_for_users_only_is_left_out() -> None:
+    history = [
+        said("user", "Hi.", " "),
+        said("assistant", ReasoningPart(), ""),
+        said("assistant", SourcePart(url="https://turn.example"), "Hello."),
+        said("user", "And?"),
+    ]
+    assert told(Validity().made_valid(request(history))) == ["user: Hi.", "assistant: Hello.", "user: And?"]

@@ -1,0 +1,382 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from turnwise.providers.protocol import ModelPart, ModelReply
+from turnwise.providers.reply_builder import ARGUMENT_TEXT, ReplyBuilder, join, parts_from_shown, read_arguments
+from turnwise.states.events import PartDelta, PartEvent
+from turnwise.states.messages import FilePart, Part, ReasoningPart, SourcePart, TextPart, ToolCallPart, ToolResultPart
+from turnwise.states.names import CallStatus, Executor
+from turnwise.states.usage import Usage
+
+FINISH = ModelPart("finish", stop_reason="end_turn")
+
+
+def text(piece: str) -> ModelPart:
+    return ModelPart("text_delta", text=piece)
+
+
+def thought(piece: str, signature: str | None = None) -> ModelPart:
+    return ModelPart("reasoning_delta", text=piece, signature=signature)
+
+
+def start(call_id: str | None, name: str = "find") -> ModelPart:
+    return ModelPart("tool_call_start", id=call_id, name=name)
+
+
+def fragment(call_id: str | None, piece: str) -> ModelPart:
+    return ModelPart("tool_call_delta", id=call_id, arguments=piece)
+
+
+def call(call_id: str | None, arguments: Any, name: str = "find", **more: Any) -> ModelPart:
+    return ModelPart("tool_call", id=call_id, name=name, arguments=arguments, **more)
+
+
+def result(call_id: str, output: Any, **more: Any) -> ModelPart:
+    return ModelPart("provider_result", call_id=call_id, output=output, **more)
+
+
+def events(shown: Sequence[tuple[int, PartDelta]]) -> list[PartEvent]:
+    return [PartEvent(step=1, attempt=1, index=index, part=piece) for index, piece in shown]
+
+
+def test_neighbouring_deltas_make_one_part() -> None:
+    reply = join([thought("Let "), thought("me see"), text("Hel"), text("lo"), FINISH])
+    assert reply.parts == (ReasoningPart(text="Let me see"), TextPart(text="Hello"))
+    assert reply.finish is FINISH
+
+
+@pytest.mark.parametrize("silent", [ModelPart("heartbeat"), text(""), thought(""), thought("", "")])
+def test_a_silent_part_shows_nothing_and_parts_no_text(silent: ModelPart) -> None:
+    builder = ReplyBuilder()
+    assert not builder.add(silent)
+    builder.add(text("a"))
+    builder.take_shown()
+    assert not builder.add(silent)
+    builder.add(text("b"))
+    assert builder.partial_parts() == (TextPart(text="ab"),)
+
+
+def test_a_signature_without_text_is_silent_but_stored() -> None:
+    builder = ReplyBuilder()
+    builder.add(thought("hm"))
+    builder.take_shown()
+    assert not builder.add(thought("", "c2ln/é=="))
+    assert builder.partial_parts() == (ReasoningPart(text="hm", signature="c2ln/é=="),)
+
+
+def test_a_signature_alone_makes_a_part_of_its_own() -> None:
+    """Redacted thinking is nothing but its signature, and must go back to the provider."""
+    assert join([thought("", "redacted"), thought("hm", "s"), text("x")]).parts == (
+        ReasoningPart(signature="redacted"),
+        ReasoningPart(text="hm", signature="s"),
+        TextPart(text="x"),
+    )
+
+
+def test_a_signature_ends_the_reasoning_it_signs() -> None:
+    reply = join([thought("a"), thought("b", "1"), thought("c"), thought("", "2")])
+    assert reply.parts == (ReasoningPart(text="ab", signature="1"), ReasoningPart(text="c", signature="2"))
+
+
+def test_a_part_keeps_the_metadata_of_its_end() -> None:
+    ends = ModelPart("text_delta", metadata={"id": "m1"})
+    assert join([text("a"), ends]).parts == (TextPart(text="a", metadata={"id": "m1"}),)
+
+
+def test_fragments_are_joined_when_the_reply_finishes() -> None:
+    parts = [start("a"), start("b"), fragment("a", '{"q":'), fragment("b", '{"q": 2}'), fragment("a", " 1}"), FINISH]
+    assert [(made.call_id, made.arguments) for made in join(parts).calls] == [("a", {"q": 1}), ("b", {"q": 2})]
+
+
+@pytest.mark.parametrize("arguments", ["", "  \n", None, {}])
+def test_empty_arguments_are_an_empty_object(arguments: Any) -> None:
+    assert join([call("a", arguments)]).calls[0].arguments == {}
+    assert join([start("a"), FINISH]).calls[0].arguments == {}
+
+
+@pytest.mark.parametrize("hopeless", ['{"q":', "[1]", "nonsense", "null"])
+def test_unreadable_arguments_are_kept_as_text(hopeless: str) -> None:
+    assert read_arguments("find", hopeless) == {ARGUMENT_TEXT: hopeless}
+    assert join([call("a", hopeless)]).calls[0].arguments == {ARGUMENT_TEXT: hopeless}
+
+
+def test_the_reader_given_reads_the_arguments() -> None:
+    builder = ReplyBuilder(read=lambda name, given: {"length": len(given)})
+    builder.add(call("a", "{{"))
+    builder.add(start("b"))
+    builder.add(fragment("b", "{{{"))
+    builder.add(FINISH)
+    assert [made.arguments for made in builder.reply().calls] == [{"length": 2}, {"length": 3}]
+
+
+def test_a_complete_early_call_wins_over_fragments() -> None:
+    parts = [start("a"), fragment("a", '{"q": 0'), call("a", {"q": 1}), fragment("a", '{"q": 2}'), FINISH]
+    assert join(parts).parts == (ToolCallPart(call_id="a", name="find", arguments={"q": 1}),)
+
+
+def test_fragments_of_a_complete_call_show_nothing() -> None:
+    builder = ReplyBuilder()
+    builder.add(call("a", {"q": 1}))
+    builder.take_shown()
+    assert not builder.add(fragment("a", '{"q": 2}'))
+    assert builder.take_shown() == []
+
+
+def test_a_call_that_is_not_complete_is_no_part_of_a_partial_reply() -> None:
+    builder = ReplyBuilder()
+    for part in (text("x"), call("a", {}), start("b"), fragment("b", "{}")):
+        builder.add(part)
+    assert [part.type for part in builder.partial_parts()] == ["text", "tool_call"]
+    assert not builder.finished
+    builder.add(FINISH)
+    assert builder.finished
+    assert [made.call_id for made in builder.reply().calls] == ["a", "b"]
+
+
+def test_a_cut_stream_has_no_stop_reason() -> None:
+    assert join([text("x")]).finish.stop_reason is None
+
+
+def test_an_id_used_twice_is_renamed() -> None:
+    reply = join([call("a", {"q": 1}), call("a", {"q": 2}), start("a"), fragment("a", '{"q": 3}'), FINISH])
+    assert [(made.call_id, made.arguments["q"]) for made in reply.calls] == [("a", 1), ("a-2", 2), ("a-3", 3)]
+
+
+def test_a_missing_id_is_made_from_the_place() -> None:
+    parts = [text("x"), start(None, "f"), fragment(None, "{}"), start("", "g"), call(None, {"n": 1}, "f")]
+    reply = join([*parts, call(None, {"n": 2}, "g"), FINISH])
+    assert [(made.call_id, made.name, made.arguments) for made in reply.calls] == [
+        ("call_1", "f", {"n": 1}),
+        ("call_2", "g", {"n": 2}),
+    ]
+
+
+def test_a_providers_result_stands_right_after_its_call() -> None:
+    search = call("s", {"q": 1}, "web_search", executor="provider", metadata={"raw": 1})
+    local = call("l", {})
+    parts = [search, local, text("found"), result("s", ["hit"], metadata={"raw": 2}), FINISH]
+    assert join(parts).parts == (
+        ToolCallPart(
+            call_id="s", name="web_search", arguments={"q": 1}, executor=Executor.provider, metadata={"raw": 1}
+        ),
+        ToolResultPart(
+            call_id="s", name="web_search", output=["hit"], outcome=CallStatus.succeeded, metadata={"raw": 2}
+        ),
+        ToolCallPart(call_id="l", name="find", arguments={}),
+        TextPart(text="found"),
+    )
+
+
+def test_one_result_never_answers_two_calls() -> None:
+    twice = [call("s", {}, executor="provider"), call("s", {}, executor="provider")]
+    reply = join([*twice, result("s", 1), result("s", 2), result("s", 3), result("nobody", 4), FINISH])
+    results = [(part.call_id, part.output) for part in reply.parts if isinstance(part, ToolResultPart)]
+    assert results == [("s", 1), ("s-2", 2)]
+
+
+def test_a_result_completes_the_call_it_answers() -> None:
+    reply = join([start("s"), fragment("s", '{"q": 1}'), result("s", "hit")])
+    assert reply.calls == (ToolCallPart(call_id="s", name="find", arguments={"q": 1}, executor=Executor.provider),)
+
+
+def test_sources_and_files_are_parts() -> None:
+    source = ModelPart("source", url="https://example.org", title="Example")
+    file = ModelPart("file", media_type="text/plain", data="aGk=", name="hi.txt")
+    assert join([source, file]).parts == (
+        SourcePart(url="https://example.org", title="Example"),
+        FilePart(media_type="text/plain", data="aGk=", name="hi.txt"),
+    )
+
+
+def test_what_is_shown_is_joined_until_it_is_taken() -> None:
+    builder = ReplyBuilder()
+    assert builder.add(text("a"))
+    assert builder.add(text("b"))
+    assert builder.take_shown() == [(0, PartDelta(type="text", delta="ab"))]
+    assert builder.take_shown() == []
+    builder.add(text("c"))
+    builder.add(start("i", "find"))
+    assert builder.take_shown() == [
+        (0, PartDelta(type="text", delta="c")),
+        (1, PartDelta(type="tool_call", call_id="i", name="find", executor=Executor.local, delta="")),
+    ]
+
+
+def test_a_finished_call_is_shown_whole_and_without_metadata() -> None:
+    builder = ReplyBuilder()
+    builder.add(start("i"))
+    builder.add(fragment("i", '{"q": 1}'))
+    builder.add(call("i", {"q": 1}, metadata={"secret": 1}))
+    known = {"type": "tool_call", "call_id": "i", "name": "find", "executor": "local"}
+    assert [piece.model_dump(exclude_none=True) for _, piece in builder.take_shown()] == [
+        {**known, "delta": '{"q": 1}'},
+        {**known, "complete": {**known, "arguments": {"q": 1}}},
+    ]
+
+
+def test_no_metadata_and_no_signature_is_ever_shown() -> None:
+    secret = {"secret": "s3"}
+    builder = ReplyBuilder()
+    builder.add(ModelPart("reasoning_delta", text="a", signature="s3", metadata=secret))
+    builder.add(ModelPart("text_delta", text="a", metadata=secret))
+    builder.add(call("i", {}, executor="provider", metadata=secret))
+    builder.add(result("i", 1, metadata=secret))
+    builder.add(ModelPart("source", url="u", metadata=secret))
+    builder.add(ModelPart("file", media_type="m", url="u", metadata=secret))
+    assert len(builder.partial_parts()) == 6
+    assert "s3" not in "".join(piece.model_dump_json() for _, piece in builder.take_shown())
+
+
+def test_what_was_shown_of_a_dead_attempt_is_enough_to_settle_it() -> None:
+    builder = ReplyBuilder()
+    for part in (thought("hm"), text("He"), call("a", {"q": 1}), start("b"), fragment("b", '{"q"')):
+        builder.add(part)
+    assert parts_from_shown(events(builder.take_shown())) == (
+        ReasoningPart(text="hm"),
+        TextPart(text="He"),
+        ToolCallPart(call_id="a", name="find", arguments={"q": 1}),
+    )
+
+
+def test_who_heard_a_dead_attempt_also_knows_what_is_never_shown() -> None:
+    """Of what was not shown as a whole nothing more is known than what was shown."""
+    own = {"key": "k"}
+    builder = ReplyBuilder()
+    builder.add(thought("", "silent"))
+    builder.add(ModelPart("reasoning_delta", text="hm", signature="s", metadata=own))
+    builder.add(ModelPart("text_delta", text="He", metadata=own))
+    builder.add(call("a", {"q": 1}, metadata=own))
+    builder.add(thought("so", None))
+    shown = events(builder.take_shown())
+    builder.add(thought("", "late"))
+    whole = builder.partial_parts()
+    builder.add(thought("never shown", None))
+    assert parts_from_shown(shown, builder) == whole
+    assert [part.type for part in whole] == ["reasoning", "reasoning", "text", "tool_call", "reasoning"]
+    assert parts_from_shown(shown[:1], builder) == whole[:2]
+
+    builder = ReplyBuilder()
+    builder.add(ModelPart("text_delta", text="He", metadata=own))
+    shown = events(builder.take_shown())
+    builder.add(text("llo"))
+    assert parts_from_shown(shown, builder) == (TextPart(text="He"),)
+    assert parts_from_shown([], builder) == ()
+
+
+def test_usage_counts_as_soon_as_it_is_told_and_the_finish_has_the_last_word() -> None:
+    builder = ReplyBuilder()
+    builder.add(ModelPart("usage", usage=Usage(input_tokens=7)))
+    assert not builder.begun
+    assert builder.reply().usage == Usage(input_tokens=7)
+    builder.add(ModelPart("usage", usage=Usage(input_tokens=7, output_tokens=1)))
+    assert builder.reply().usage == Usage(input_tokens=7, output_tokens=1)
+    builder.add(ModelPart("finish", usage=Usage(input_tokens=7, output_tokens=2)))
+    assert builder.reply().usage == Usage(input_tokens=7, output_tokens=2)
+
+
+arguments = st.dictionaries(st.text(max_size=5), st.none() | st.integers() | st.text(max_size=8), max_size=3)
+words = st.text(min_size=1, max_size=20)
+wholes: st.SearchStrategy[Part] = st.one_of(
+    words.map(lambda said: TextPart(text=said)),
+    st.builds(ReasoningPart, text=words, signature=st.none() | words),
+    st.builds(ReasoningPart, text=st.just(""), signature=words),
+    st.builds(ToolCallPart, call_id=st.just(""), name=words, arguments=arguments),
+    st.builds(SourcePart, url=words, title=st.none() | words),
+    st.builds(FilePart, media_type=words, data=st.none() | words),
+)
+
+
+def may_be_neighbours(left: Part, right: Part) -> bool:
+    unsigned = isinstance(left, ReasoningPart) and left.signature is None
+    same_signature = (
+        isinstance(left, ReasoningPart) and isinstance(right, ReasoningPart) and (left.signature == right.signature)
+    )
+    return left.type != right.type or not (left.type == "text" or unsigned or same_signature)
+
+
+@st.composite
+def replies(draw: st.DrawFn) -> list[Part]:
+    chosen: list[Part] = []
+    for part in draw(st.lists(wholes, max_size=6)):
+        if not chosen or may_be_neighbours(chosen[-1], part):
+            named = isinstance(part, ToolCallPart)
+            chosen.append(part.model_copy(update={"call_id": f"id{len(chosen)}"}) if named else part)
+    return chosen
+
+
+@st.composite
+def cut(draw: st.DrawFn, whole: str) -> list[str]:
+    places = sorted(draw(st.lists(st.integers(0, len(whole)), max_size=4)))
+    return [whole[begin:end] for begin, end in zip([0, *places], [*places, len(whole)], strict=True)]
+
+
+@st.composite
+def streams(draw: st.DrawFn) -> tuple[list[Part], list[ModelPart]]:
+    """Draw a reply and one of the ways in which a provider may stream it."""
+    whole = draw(replies())
+    streamed: list[ModelPart] = []
+    for part in whole:
+        match part:
+            case TextPart():
+                streamed += [text(piece) for piece in draw(cut(part.text))]
+            case ReasoningPart():
+                streamed += [thought(piece) for piece in draw(cut(part.text))]
+                streamed += [thought("", part.signature)] if part.signature else []
+            case ToolCallPart():
+                in_fragments = draw(st.booleans())
+                if in_fragments:
+                    streamed += [start(part.call_id, part.name)]
+                    streamed += [fragment(part.call_id, piece) for piece in draw(cut(json.dumps(part.arguments)))]
+                if not in_fragments or draw(st.booleans()):
+                    streamed += [call(part.call_id, part.arguments, part.name)]
+            case SourcePart():
+                streamed += [ModelPart("source", url=part.url, title=part.title)]
+            case FilePart():
+                streamed += [ModelPart("file", media_type=part.media_type, data=part.data)]
+        streamed += [ModelPart("heartbeat")] if draw(st.booleans()) else []
+    return whole, [*streamed, FINISH]
+
+
+@given(streams())
+def test_however_a_reply_is_streamed_it_is_the_same_reply(stream: tuple[list[Part], list[ModelPart]]) -> None:
+    whole, streamed = stream
+    assert join(streamed) == ModelReply(tuple(whole), FINISH)
+
+
+@given(streams(), st.data())
+def test_what_was_shown_folds_to_the_reply_but_for_signatures(
+    stream: tuple[list[Part], list[ModelPart]], data: st.DataObject
+) -> None:
+    whole, streamed = stream
+    builder = ReplyBuilder()
+    shown: list[tuple[int, PartDelta]] = []
+    for part in streamed:
+        builder.add(part)
+        if data.draw(st.booleans()):
+            shown += builder.take_shown()
+    shown += builder.take_shown()
+    visible = [
+        part.model_copy(update={"signature": None}) if isinstance(part, ReasoningPart) else part
+        for part in whole
+        if not isinstance(part, ReasoningPart) or part.text
+    ]
+    assert parts_from_shown(events(shown)) == tuple(visible)
+    last = max((index for index, _ in shown), default=-1)
+    assert parts_from_shown(events(shown), builder) == tuple(whole[: last + 1])
+
+
+def test_one_result_of_the_provider_never_answers_two_calls_of_one_id() -> None:
+    call = ModelPart("tool_call", id="w", name="web", arguments={}, executor="provider")
+    result = ModelPart("provider_result", call_id="w", output="found")
+    reply = join([call, call, result, ModelPart("finish")])
+    calls = [part.call_id for part in reply.calls]
+    results = [part.call_id for part in reply.parts if isinstance(part, ToolResultPart)]
+    assert len(set(calls)) == 2
+    assert results == calls[:1]

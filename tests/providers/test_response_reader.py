@@ -1,0 +1,39 @@
+"""Hearing a call: whatever comes of its arguments before, the model's last word on them counts."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic_ai import messages as theirs
+
+from turnwise.providers.protocol import ModelPart
+from turnwise.providers.pydantic_ai.origin import Origin
+from turnwise.providers.pydantic_ai.response_reader import ResponseReader
+
+
+def heard(*events: theirs.ModelResponseStreamEvent) -> list[ModelPart]:
+    hearing = ResponseReader(Origin("openai", "gpt-5"))
+    return [part for event in events for part in hearing.hear(event)]
+
+
+def call(arguments: str | None) -> theirs.ToolCallPart:
+    return theirs.ToolCallPart("look", arguments, tool_call_id="c1")
+
+
+@pytest.mark.parametrize("begun", [None, "", '{"at": '])
+def test_arguments_that_come_whole_at_the_end_are_the_calls(begun: str | None) -> None:
+    parts = heard(
+        theirs.PartStartEvent(index=0, part=call(begun)),
+        theirs.PartEndEvent(index=0, part=call('{"at": "it"}')),
+    )
+    assert parts[0].type == "tool_call_start"
+    (told,) = [part for part in parts if part.type == "tool_call"]
+    assert (told.id, told.name, told.arguments) == ("c1", "look", '{"at": "it"}')
+
+
+def test_arguments_that_cannot_be_read_wait_for_the_end_of_the_reply() -> None:
+    parts = heard(
+        theirs.PartStartEvent(index=0, part=call("")),
+        theirs.PartDeltaEvent(index=0, delta=theirs.ToolCallPartDelta(args_delta='{"at"', tool_call_id="c1")),
+        theirs.PartEndEvent(index=0, part=call('{"at"')),
+    )
+    assert [part.type for part in parts] == ["tool_call_start", "tool_call_delta"]
