@@ -197,6 +197,19 @@ def approvals(*answers: ToolResult) -> Life:
     return life
 
 
+@pytest.mark.parametrize("output", [True, False, {"approved": True}, {"approved": False, "reason": "no"}])
+@pytest.mark.parametrize("is_error", [True, False])
+def test_what_looks_like_an_approval_is_a_result_where_nobody_asked_for_one(output: Any, is_error: bool) -> None:  # noqa: FBT001 - parametrised
+    """A client's tool may well answer true: its call has its result then, and is not run by anybody else."""
+    life = asking(client("a"), client("b", 1, approval="asked"))
+    life.submit(ToolResult("a", output, is_error=is_error), ToolResult("b", {"approved": False}))
+
+    ended = CallStatus.failed if is_error else CallStatus.succeeded
+    assert {call.call_id: call.status for call in life.facts.calls} == {"a": ended, "b": CallStatus.cancelled}
+    assert (results(life)["a"].output, results(life)["a"].outcome) == (output, ended)
+    assert life.facts.state is S.pending
+
+
 def test_an_approved_call_is_run_by_the_next_holder_and_a_denied_one_is_not() -> None:
     life = approvals(ToolResult("a", output=True), ToolResult("b", {"approved": False, "reason": "too dear"}))
     life.claim()

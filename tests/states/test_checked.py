@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal, Protocol
 
 import pytest
@@ -116,6 +116,42 @@ def test_what_a_hint_does_not_say_is_refused_by_name(given: dict[str, Any], prob
 def test_what_no_store_can_hold_is_refused_as_content(given: dict[str, Any]) -> None:
     with pytest.raises(InvalidContent):
         call(**{"text": "x", **given})
+
+
+@checked
+def inside(  # noqa: PLR0913 - one of each kind
+    *,
+    nothing: None = None,
+    nothings: Sequence[None] = (),
+    row: tuple[None, int] = (None, 0),
+    either: Sequence[int | None] = (),
+    nested: Sequence[Sequence[str]] = (),
+    streamed: Iterable[int] = (),
+    words: Sequence[Literal["a", "b"]] = (),
+) -> dict[str, Any]:
+    return dict(locals())
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"nothing": 0}, "nothing: must be None; it was 0"),
+        ({"nothings": [None, 0]}, r"nothings\[1\]: must be None; it was 0"),
+        ({"row": (0, 0)}, r"row\[0\]: must be None; it was 0"),
+        ({"row": (None, None)}, r"row\[1\]: must be a whole number; it was None"),
+        ({"row": (None, 0, 0)}, "row: must be a sequence of 2; it was one of 3"),
+        ({"either": [1, None, "x"]}, r"either\[2\]: must be a whole number or None; it was 'x'"),
+        ({"nested": [["a"], ["b", 1]]}, r"nested\[1\]\[1\]: must be a string; it was 1"),
+        ({"nested": ["ab"]}, r"nested\[0\]: must be a sequence; it was 'ab'"),
+        ({"streamed": [1, "x"]}, r"streamed\[1\]: must be a whole number; it was 'x'"),
+        ({"words": ["a", "c"]}, r"words\[1\]: must be one of 'a', 'b'; it was 'c'"),
+    ],
+)
+def test_what_stands_inside_a_hint_is_asked_too(given: dict[str, Any], problem: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"^{problem}; nothing was written$"):
+        inside(**given)
+    taken = inside(nothing=None, nothings=[None], row=(None, 1), either=[1, None], nested=[["a"]], words=["b"])
+    assert (taken["nothings"], taken["row"], taken["either"]) == ([None], (None, 1), [1, None])
 
 
 def test_what_a_hint_says_is_taken_and_made_pythons_own() -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from cases import Case, cases
 from lives import PROFILE, Life, compacting, waiting
 
 from turnwise.states import ChatState, Trigger
 from turnwise.states.arguments import Inheritance
-from turnwise.states.effects import InsertBoundary, InsertMessage
+from turnwise.states.effects import CutHistory, EraseEdits, EraseMessage, InsertBoundary, InsertMessage
 from turnwise.states.names import Audience
 
 S, T = ChatState, Trigger
@@ -60,6 +61,18 @@ def test_a_fork_keeps_the_boundary_and_shows_what_a_reader_may_see(compacted: bo
     assert len([write for write in decision.writes if isinstance(write, InsertMessage)]) == len(parent.messages)
     told = [event.message for event in decision.events if event.kind == "message"]
     assert told == [message for message in parent.messages if message.audience is not Audience.model]
+
+
+@pytest.mark.parametrize("case", [*cases()])
+def test_the_facts_tell_which_version_last_changed_messages(case: Case) -> None:
+    """By it a worker knows whether what it remembers of a chat is what the model must see."""
+    life = case.build()
+    case.fire(life)
+    forked = fork_of(life).decisions if life.messages else ()
+    for decision in [*life.decisions, *forked]:
+        kinds = {type(write) for write in decision.writes}
+        changed = not kinds.isdisjoint((InsertMessage, CutHistory, EraseMessage, EraseEdits))
+        assert (decision.facts.history_version == decision.facts.version) is changed, decision.trigger
 
 
 def test_a_fork_of_nothing_is_a_new_chat() -> None:
