@@ -9,8 +9,8 @@ import pytest
 from cases import cases
 from lives import BLANK, ERROR, NOW, PROFILE, anything_for, pending, said, streaming, waiting
 
-from turnwise.states import IllegalTransition, Trigger, decide
-from turnwise.states.errors import ChatArchived, InvalidArgument, StaleLease, WrongCall
+from turnwise.states import IllegalTransition, Trigger, decide, triggers
+from turnwise.states.errors import ChatArchived, InvalidArgument, InvalidContent, StaleLease, WrongCall
 from turnwise.states.facts import Limits
 from turnwise.states.names import NEW
 from turnwise.states.table import rows_of
@@ -20,6 +20,7 @@ from turnwise.states.triggers import (
     Create,
     Held,
     Interrupt,
+    Occurrence,
     Renamed,
     StepFinished,
     occurrence_of,
@@ -53,8 +54,9 @@ def test_an_occurrence_is_frozen_and_has_no_field_but_its_own() -> None:
 
     with pytest.raises(dataclasses.FrozenInstanceError):
         renamed.title = "b"  # type: ignore[misc]
-    with pytest.raises((AttributeError, TypeError)):
-        renamed.titel = "b"  # type: ignore[attr-defined]
+    assert not hasattr(renamed, "__dict__")
+    with pytest.raises(TypeError):
+        Renamed("a")  # type: ignore[call-arg, misc]
 
 
 def test_by_name_and_by_class_the_same_is_decided() -> None:
@@ -100,6 +102,16 @@ def test_an_argument_of_another_trigger_is_refused_and_those_that_there_are_are_
         decide(pending().facts, T.renamed, titel="a", **AROUND)
 
 
+def test_what_is_needed_is_named_wherever_it_stands() -> None:
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Odd(Occurrence):
+        maybe: int = 0
+        must: int
+
+    with pytest.raises(WrongCall, match=r"^must: create needs it"):
+        triggers._made(Odd, T.create, {})
+
+
 def test_a_trigger_that_is_impossible_is_refused_before_its_arguments_are_looked_at() -> None:
     with pytest.raises(IllegalTransition):
         decide(pending().facts, T.step_finished, **AROUND)
@@ -137,6 +149,31 @@ def test_a_chat_that_is_there_is_not_created_archived_or_not() -> None:
         decide(life.facts, Create(profile=PROFILE), AT)
     assert rows_of(T.create, NEW)
     assert decide(BLANK, Create(profile=PROFILE), AT).target == "waiting"
+
+
+def test_what_an_archived_chat_accepts_is_said_once() -> None:
+    life = waiting()
+    life.fire(T.archived)
+    accepted = {trigger for trigger, kind in OCCURRENCES.items() if kind.while_archived}
+
+    assert accepted == {T.unarchived, T.message_erased, T.repaired}
+    life.facts = dataclasses.replace(life.facts, stored_state="brooding")
+    assert life.fire(T.repaired, error=ERROR).target == "error"
+
+
+@pytest.mark.parametrize(
+    ("trigger", "said_of_it"),
+    [
+        (T.create, {"profile": dataclasses.replace(PROFILE, title="\ud800")}),
+        (T.renamed, {"title": "\ud800"}),
+        (T.metadata_changed, {"metadata": {"k": object()}}),
+    ],
+)
+def test_what_has_no_spelling_as_json_is_refused_before_anything_is_decided(
+    trigger: Trigger, said_of_it: dict[str, Any]
+) -> None:
+    with pytest.raises(InvalidContent):
+        decide(BLANK if trigger is T.create else waiting().facts, trigger, **said_of_it, **AROUND)
 
 
 def test_a_dead_token_is_refused_by_class_too() -> None:
