@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import anyio
 import pytest
 from conftest import OpenEngine
 from latch import Latch
