@@ -11,6 +11,7 @@ import struct
 import subprocess
 import sys
 import termios
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -130,9 +131,24 @@ class Keyboard:
 
     def watch(self, words: str) -> list[str]:
         """Wait until a person sees `words`, and return the lines of the screen."""
-        while not any(words in line for line in self.shown.display):
+        while not self._is_shown(words):
             self._read(words)
         return [line.rstrip() for line in self.shown.display]
+
+    def ask(self, keys: str, words: str) -> None:
+        """Type a question, again and again, until a person sees `words`: the answer changes as time goes by."""
+        for _ in range(PATIENCE):
+            self.type(keys)
+            look_until = time.monotonic() + 1
+            while not self._is_shown(words) and time.monotonic() < look_until:
+                if select.select([self._master], [], [], 0.1)[0]:
+                    self._read(words)
+            if self._is_shown(words):
+                return
+        raise AssertionError(f"{words!r} did not appear in {self.screen!r}")
+
+    def _is_shown(self, words: str) -> bool:
+        return any(words in line for line in self.shown.display)
 
     def _read(self, words: str) -> None:
         ready, _, _ = select.select([self._master], [], [], PATIENCE)

@@ -95,8 +95,7 @@ def test_ctrl_c_stops_the_turn_and_keeps_the_chat(terminal: Terminal) -> None:
         keyboard.watch("I am the demo")
         keyboard.type(CTRL_C)
         keyboard.watch("interrupted")
-        keyboard.type("/state\r")
-        keyboard.watch("The user said stop")
+        keyboard.ask("/state\r", "The user said stop")
         keyboard.type(CTRL_C)
         keyboard.watch("The chat is kept")
         assert keyboard.process.wait() == 0

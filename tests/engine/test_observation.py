@@ -193,7 +193,8 @@ async def test_an_observer_that_raises_harms_no_chat_and_no_other_observer(
 
 
 def test_importing_turnwise_imports_no_observer_and_no_library_for_one() -> None:
-    heavy = ["prometheus_client", "opentelemetry", "mcp", "turnwise.engine.observers"]
+    observers = [f"turnwise.engine.observers.{name}" for name in ("prometheus", "opentelemetry", "turn_spans")]
+    heavy = ["prometheus_client", "opentelemetry", "mcp", *observers]
     program = f"import sys, turnwise; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
