@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -142,10 +143,8 @@ class Testimony:
 
 def _first_bound(records: Sequence[AuditRecord]) -> int:
     """Return the version from which on records bind every row: the first of the first commit that binds the chat's."""
-    bound = next((record for record in records if any(write.kind == "facts" for write in record.writes)), None)
-    if bound is None:
-        return len(records) + 1
-    return min(record.version for record in records if record.at == bound.at)
+    bound = {record.at for record in records if any(write.kind == "facts" for write in record.writes)}
+    return min((record.version for record in records if record.at in bound), default=sys.maxsize)
 
 
 _HEAR: Final[dict[str, Callable[[Testimony, Said], None]]] = {

@@ -18,6 +18,7 @@ from turnwise.persistence.audit.verify import Verdict, verify_stored
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.postgres.store import PostgresStore
 from turnwise.persistence.sqlite.store import SQLiteStore
+from turnwise.states.triggers import PromoteQueued
 
 HINTS = {
     "chats.number": "the order of creation, for lists only",
@@ -191,6 +192,27 @@ async def test_a_lease_that_was_given_to_another_is_found(tmp_path: Path) -> Non
                 on.execute(f"UPDATE leases SET {column} = ?", (value,))  # noqa: S608
             on.execute("DELETE FROM leases")
             assert verify_stored("chat", await store.rows("chat")).place == "leases"
+
+
+@pytest.mark.parametrize(("waiting", "promoted"), [(1, 1), (2, 1), (2, 2), (3, 1), (3, 2), (3, 3)])
+async def test_the_order_of_the_queue_is_the_one_that_was_last_asked_for(
+    tmp_path: Path, waiting: int, promoted: int
+) -> None:
+    """Whichever message was moved to the head; and an order that nobody asked for is found."""
+    path = tmp_path / "chats.db"
+    async with opened(SQLiteStore(path)) as store:
+        sent = [plans.send(f"later {number}") for number in range(waiting)]
+        await plans.created(store, "chat", plans.send("hi"), plans.claim(), plans.start(), *sent)
+        queue = [queued.id for queued in (await store.facts("chat")).queue]
+        moved = queue.pop(promoted - 1)
+        facts = (await store.change("chat", plans.plan(plans.move(PromoteQueued(queued_id=moved))))).facts
+        assert [queued.id for queued in facts.queue] == [moved, *queue]
+        assert verify_stored("chat", await store.rows("chat")) == Verdict(ok=True)
+        if waiting > 1:
+            with closing(sqlite3.connect(path, isolation_level=None)) as on:
+                on.execute("UPDATE queue SET rank = -rank")
+            verdict = verify_stored("chat", await store.rows("chat"))
+            assert (verdict.ok, verdict.place) == (False, "queue.rank")
 
 
 @pytest.mark.parametrize("version", [1, 3, 28])

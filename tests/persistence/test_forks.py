@@ -32,6 +32,17 @@ async def test_a_profile_that_cannot_be_read_keeps_no_other_chat_from_its_erasur
         assert (await engine.erase(other.id, what=["metadata"])).forks == ()
 
 
+async def test_a_chat_that_names_a_parent_is_no_fork_of_it(either_url: str) -> None:
+    """It began without the other's history: an erasure has nothing to tell of it."""
+    async with Engine(either_url, model="demo", settings=IDLE) as engine:
+        chat = await engine.create_chat(title="sound")
+        child = await engine.create_chat(parent=chat.id)
+        forks = [await engine.fork(chat.id, at_version=1) for _ in range(2)]
+        grandchild = await engine.fork(child.id, at_version=1)
+        assert set((await engine.erase(chat.id, what=["title"])).forks) == {fork.id for fork in forks}
+        assert (await engine.erase(child.id, what=["title"])).forks == (grandchild.id,)
+
+
 async def test_a_fork_of_what_was_erased_is_sound(either_url: str) -> None:
     """Its messages came to it blank: its own log tells of no erasure, and need not."""
     async with Engine(either_url, model="demo") as engine:
