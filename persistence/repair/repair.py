@@ -23,6 +23,7 @@ from turnwise.persistence.stored_chat import Flaw, flawed, is_count, is_hash, sa
 from turnwise.states.facts import CompactionFacts, Facts, HistoryFacts
 from turnwise.states.messages import Message, in_call_order
 from turnwise.states.names import Audience, Tail
+from turnwise.states.plain import BIGGEST
 from turnwise.states.step_calls import StepCalls
 from turnwise.states.usage import NO_USAGE
 
@@ -124,7 +125,8 @@ def _rebuilt(chat_id: str, facts: Facts, rows: Rows, marks: Sequence[Message], *
     """Return the facts with what the other tables know better: no number may be given twice."""
     messages = [*_messages(chat_id, rows), *marks]
     uncut = sorted((said for said, cut in _with_cuts(rows, messages) if cut is None), key=lambda said: said.position)
-    ids = [said.id for said in messages] + [queued.id for queued in facts.queue]
+    logged = _logged(rows)
+    ids = [said.id for said in messages] + [queued.id for queued in facts.queue] + logged.ids
     serials = [int(found[1]) for id_ in ids if (found := _SERIAL.fullmatch(id_))]
     length = max((said.position for said in messages), default=0)
     boundary, carried, compacted = _boundary(rows)
@@ -141,14 +143,14 @@ def _rebuilt(chat_id: str, facts: Facts, rows: Rows, marks: Sequence[Message], *
             usage=sum((entry.usage for entry in _ledger(chat_id, rows)), NO_USAGE),
             compaction=CompactionFacts(step=_last_compacted(rows), count=len(_compactions(rows))),
         )
-    steps = [said.step for said in messages] + [row["step"] for row in rows.get("calls", ()) if is_count(row["step"])]
+    steps = [said.step for said in messages] + logged.steps
     turns = [said.turn for said in messages]
     known_calls = {row["call_id"] for row in rows.get("calls", ())}
     return dataclasses.replace(
         facts,
         history=history,
         serial=max([facts.serial, *serials]),
-        fence=max([facts.fence, facts.lease.token if facts.lease else 0, *_tokens(rows)]),
+        fence=max([facts.fence, facts.lease.token if facts.lease else 0, *logged.tokens]),
         turn=dataclasses.replace(facts.turn, number=max([facts.turn.number, *turns])),
         step=dataclasses.replace(facts.step, number=max([facts.step.number, *steps])),
         calls=StepCalls(call for call in facts.calls if call.call_id in known_calls),
@@ -189,16 +191,35 @@ def _ledger(chat_id: str, rows: Rows) -> list[Any]:
     return [USAGE.load(row["body"], chat_id) for row in rows.get("usage", ())]
 
 
-def _tokens(rows: Rows) -> list[int]:
-    """Return the fencing tokens that the log tells of: none may be given again."""
-    found: list[int] = []
+class _Logged(NamedTuple):
+    """The numbers that the log tells of: none may be given again."""
+
+    steps: list[int]
+    tokens: list[int]
+    """Of leases, the fences."""
+    ids: list[str]
+    """Of messages that entered the history or the queue."""
+
+
+def _logged(rows: Rows) -> _Logged:
+    logged = _Logged([], [], [])
     for row in rows.get("audit", ()):
         try:
-            writes = json.loads(row["body"])["writes"]
-            found += [int(write["id"]) for write in writes if write["kind"].startswith("lease")]
+            record = json.loads(row["body"])
+            writes = [(str(write["kind"]), write["id"]) for write in record["writes"]]
+            tokens = [int(id_) for kind, id_ in writes if kind.startswith("lease")]
+            step = record["step"]
         except GARBLED:
             continue
-    return found
+        logged.steps.extend(filter(_is_plausible, [step]))
+        logged.tokens.extend(filter(_is_plausible, tokens))
+        logged.ids.extend(str(id_) for kind, id_ in writes if kind in ("message", "enqueue"))
+    return logged
+
+
+def _is_plausible(number: object) -> bool:
+    """Return whether a count may go on from the number for long."""
+    return is_count(number) and int(number) < BIGGEST // 2  # type: ignore[call-overload]
 
 
 def _tail(seen: Sequence[Message]) -> Tail:

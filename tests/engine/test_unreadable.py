@@ -96,7 +96,6 @@ async def test_a_chat_that_cannot_be_read_holds_up_no_sweep_while_leases_are_in_
         assert (await engine.ask(asking.id, "sign")).open_calls
     async with Engine(url, model=ScriptedModel(()), settings=Settings(run_worker=False), clock=clock) as engine:
         broken = await engine.create_chat()
-        await engine.send_message(broken.id, "hello")
     settings = Settings(poll_interval=1, lease=600, renew_every=10)
     async with Engine(url, model=ScriptedModel("told"), settings=settings, clock=clock) as engine:
         await _settled(engine)
