@@ -11,6 +11,7 @@ import asyncpg
 from turnwise.persistence.audit.record import Entry, WriteRecord
 from turnwise.persistence.chat_rows import ChatRows
 from turnwise.persistence.erasure import erases, wipe
+from turnwise.persistence.postgres.queries import one_moment
 from turnwise.persistence.postgres.raw_rows import rows_within
 from turnwise.persistence.repair.examine import blamed
 from turnwise.persistence.rows import GARBLED, micros_of
@@ -44,7 +45,7 @@ _NAMES: Final = {
 
 async def rows_of_chat(connection: asyncpg.Connection, chat_id: str) -> ChatRows:
     """Return the rows of a chat."""
-    async with connection.transaction(isolation="repeatable_read", readonly=True):
+    async with one_moment(connection):
         return await _rows_of_chat(connection, chat_id)
 
 

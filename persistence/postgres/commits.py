@@ -116,7 +116,8 @@ class Commits:
                 restated = await wipe_all(connection, standing.facts.chat_id, decisions)
             commit, committed = prepared(standing, decisions, shown, restated)
             sent.append((commit, committed))
-            if not all(await self.store(connection, [commit])):
+            (stored,) = await self.store(connection, [commit])
+            if not stored:
                 sent.pop()
                 raise Overtaken
         return committed

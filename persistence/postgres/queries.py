@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any, Final
 
 import asyncpg
+from asyncpg.transaction import Transaction
 from pydantic_core import from_json
 
 from turnwise.persistence.audit.record import AuditRecord, Entry, log_of
@@ -31,6 +32,10 @@ SELECT chat_id, seq, at, body FROM events WHERE chat_id = $1 AND seq > $2
 UNION ALL SELECT chat_id, seq, at, body FROM partial_events WHERE chat_id = $1 AND seq > $2
 ORDER BY seq LIMIT $3
 """
+_TOLD: Final = """
+SELECT at FROM events WHERE chat_id = $1 AND seq = $2 AND body = $3
+UNION ALL SELECT at FROM partial_events WHERE chat_id = $1 AND seq = $2 AND body = $3
+"""
 _LAST_FINISHED: Final = """
 SELECT chat_id, seq, at, body FROM events WHERE chat_id = $1 AND kind = 'turn_finished' ORDER BY seq DESC LIMIT 1
 """
@@ -47,6 +52,11 @@ GROUP BY chat_id ORDER BY min(deadline) LIMIT $2
 _KNOWN_STATES: Final = ", ".join(f"'{state}'" for state in ChatState)
 _IDS: Final = "SELECT id FROM chats WHERE starts_with(id, $1) ORDER BY since DESC, number DESC LIMIT $2"
 STRAYS: Final = f"SELECT id FROM chats WHERE state NOT IN ({_KNOWN_STATES}) ORDER BY number LIMIT $1"  # noqa: S608 - ours
+
+
+def one_moment(connection: asyncpg.Connection) -> Transaction:
+    """Return the transaction in which every question is answered from the same snapshot of the database."""
+    return connection.transaction(isolation="repeatable_read")
 
 
 async def rows_of(connection: asyncpg.Connection, chat_ids: Sequence[str]) -> list[asyncpg.Record]:
@@ -137,7 +147,7 @@ async def history(connection: asyncpg.Connection, chat_id: str, *, at_version: i
 
 async def snapshot(connection: asyncpg.Connection, chat_id: str) -> Snapshot:
     """Return a chat, its history and what is shown of the attempt under way, all of one moment."""
-    async with connection.transaction(isolation="repeatable_read", readonly=True):
+    async with one_moment(connection):
         found = await facts(connection, chat_id)
         said = await history(connection, chat_id, at_version=None, after=0)
         step = found.step
@@ -222,8 +232,8 @@ def event_in(row: asyncpg.Record) -> Event:
 
 async def told(connection: asyncpg.Connection, chat_id: str, seq: int, event: Event) -> datetime | None:
     """Return when an event of just this content was stored under the number, if it was."""
-    rows = await connection.fetch(_EVENTS, chat_id, seq - 1, 1)
-    return next((row["at"] for row in rows if row["seq"] == seq and row["body"] == body_of(event)), None)
+    at: datetime | None = await connection.fetchval(_TOLD, chat_id, seq, body_of(event))
+    return at
 
 
 async def audit(connection: asyncpg.Connection, chat_id: str) -> list[AuditRecord]:

@@ -7,6 +7,7 @@ from typing import Final, TypeVar
 
 import asyncpg
 
+from turnwise.persistence.postgres.queries import one_moment
 from turnwise.persistence.repair.examine import blamed
 from turnwise.persistence.repair.raw_chat import KEYS, Rows
 from turnwise.persistence.repair.repair import Repair
@@ -37,7 +38,7 @@ async def rows_of(connection: asyncpg.Connection, chat_id: str) -> Rows:
     Raises:
         ChatNotFound: there is no such chat.
     """
-    async with connection.transaction(isolation="repeatable_read", readonly=True):
+    async with one_moment(connection):
         return await rows_within(connection, chat_id)
 
 

@@ -217,6 +217,36 @@ async def test_a_value_that_no_column_holds_is_refused_at_once(open_store: OpenS
     assert (await store.history("chat"))[0].text == "a\0b"
 
 
+@pytest.mark.parametrize(
+    ("sql", "value", "told"),
+    [
+        ("SELECT $1::int", 2**40, "the database refused"),
+        ("SELECT $1::text", 3, "the database refused"),
+        ("SELECT 1 / $1::int", 0, "the database refused"),
+        ("SELECT pg_sleep($1 + 60)", 0, "longer than `statement_timeout` allows"),
+    ],
+)
+async def test_a_refusal_is_told_as_one_and_not_as_a_server_that_is_away(
+    postgres_url: str, sql: str, value: int, told: str
+) -> None:
+    """Whether the server refused or the driver did: nobody shall look for a broken network."""
+    url, _, schema = postgres_url.rpartition("schema=")
+    refused = pool.Pool(url.rstrip("?&"), size=1, schema=schema, statement_timeout=0.2)
+    await refused.open()
+    asked: list[str] = []
+
+    async def ask(connection: asyncpg.Connection) -> object:
+        asked.append(sql)
+        return await connection.fetchval(sql, value)
+
+    with pytest.raises(StoreError, match=told) as caught:
+        await refused.run(ask)
+    await refused.close()
+    assert "cannot be reached" not in str(caught.value)
+    assert not isinstance(caught.value, pool.Unreachable)
+    assert asked == [sql]
+
+
 async def test_a_boundary_of_an_earlier_version_shows_its_summary_first(
     open_store: OpenStore, beside: asyncpg.Connection
 ) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import asyncpg
@@ -71,6 +71,59 @@ async def test_a_version_that_another_process_took_is_not_ones_own(
     assert (await one.facts("chat")).profile.title == "from here"
     assert [message.text for message in await one.history("chat")] == ["from elsewhere"]
     assert verify_records(await one.audit("chat")).ok
+
+
+async def test_numbers_that_another_process_took_are_not_those_of_what_is_shown_here(
+    stores: tuple[PostgresStore, PostgresStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection ends before the parts arrive, and somebody else shows others under those numbers."""
+    one, other = stores
+    await plans.created(one, "chat", plans.send("hello"), plans.claim(), plans.start())
+    ask, left = asyncpg.Connection.fetch, ["once"]
+
+    async def overtaken(connection: asyncpg.Connection, query: str, *given: Any, **options: Any) -> Any:
+        if left and query.startswith("-- Events of running jobs"):
+            left.clear()
+            await other.journal("chat", 1, ChatState.streaming, [part("theirs")])
+            connection.terminate()
+            raise asyncpg.ConnectionDoesNotExistError("connection was closed in the middle of operation")
+        return await ask(connection, query, *given, **options)
+
+    monkeypatch.setattr(asyncpg.Connection, "fetch", overtaken)
+    stored = await one.journal("chat", 1, ChatState.streaming, [part("ours"), part("theirs")])
+    events = await one.events("chat", after=0, limit=100)
+    assert events[-2:] == list(stored)
+    assert [event.part.delta for event in await one.shown("chat", 1, 1)] == ["theirs", "ours", "theirs"]
+
+
+READS: dict[str, Callable[[PostgresStore], Awaitable[Any]]] = {
+    "a chat with its history": lambda store: store.snapshot("chat"),
+    "the rows for a check": lambda store: store.rows("chat"),
+    "the rows for an export": lambda store: store.raw_rows("chat"),
+}
+
+
+@pytest.mark.parametrize("read", READS)
+async def test_what_is_read_by_several_questions_is_of_one_moment(
+    stores: tuple[PostgresStore, PostgresStore], monkeypatch: pytest.MonkeyPatch, read: str
+) -> None:
+    """Another process commits between the first question and the rest."""
+    one, other = stores
+    await plans.created(one, "chat", plans.send("hello"), plans.claim(), plans.start())
+    before = await READS[read](one)
+    ask, left = asyncpg.Connection.fetch, ["once"]
+
+    async def disturbed(connection: asyncpg.Connection, query: str, *given: Any, **options: Any) -> Any:
+        answer = await ask(connection, query, *given, **options)
+        if left and "profile" in query + str(answer):
+            left.clear()
+            await other.change("chat", plans.plan(plans.reply("hi")))
+        return answer
+
+    monkeypatch.setattr(asyncpg.Connection, "fetch", disturbed)
+    assert await READS[read](one) == before
+    assert not left
+    assert await READS[read](one) != before
 
 
 async def test_a_claim_that_meets_rows_of_versions_to_come_passes_over_that_chat_alone(

@@ -70,6 +70,38 @@ async def test_a_worker_whose_session_has_ended_is_gone_after_a_moment(
     assert await judge.gone(["alive"]) == frozenset()
 
 
+KEY = "hashtextextended($1 || ' ' || $2, 0)"
+ALIKE = {
+    "of another database": f"SELECT pg_advisory_lock_shared({KEY})",
+    "of two keys": f"SELECT pg_advisory_lock_shared(({KEY} >> 32)::int, (({KEY} << 32) >> 32)::int)",
+    "of another schema": "SELECT pg_advisory_lock_shared(hashtextextended('not' || $1 || ' ' || $2, 0))",
+}
+
+
+@pytest.mark.parametrize("alike", ALIKE)
+async def test_a_lock_that_is_not_the_workers_keeps_nobody_alive(
+    attend: Attend, beside: asyncpg.Connection, postgres_server: str, passed: list[float], alike: str
+) -> None:
+    """A copy of the database has workers of the same names; other programs have locks of their own."""
+    judge, _ = await attend("judge")
+    await attend("killed")
+    await end_session(beside, "killed")
+    schema = await beside.fetchval("SELECT current_schema()")
+    elsewhere = f"{schema}_copy"
+    await beside.execute(f"CREATE DATABASE {elsewhere}")
+    other = await asyncpg.connect(
+        postgres_server, **({"database": elsewhere} if alike == "of another database" else {})
+    )
+    try:
+        await other.fetchval(ALIKE[alike], schema, "killed")
+        assert await judge.gone(["killed", "judge"]) == frozenset()
+        passed[0] += liveness.GRACE
+        assert await judge.gone(["killed", "judge"]) == {"killed"}
+    finally:
+        await other.close()
+        await beside.execute(f"DROP DATABASE {elsewhere} WITH (FORCE)")
+
+
 async def test_a_worker_whose_connection_was_cut_comes_back(
     attend: Attend, beside: asyncpg.Connection, passed: list[float]
 ) -> None:
