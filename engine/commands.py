@@ -329,8 +329,7 @@ class Commands:
                     return
                 script(chain)
                 after = chain.facts
-                stopped = bool(chain.decisions) and after.state is ChatState.interrupted
-                if stopped and not after.settled and after.lease is None:
+                if chain.decisions and not after.settled and after.lease is None:
                     chain.fire(Settled(token=None, partial=partial))
 
             committed = await self._act(chat_id, whole)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import NamedTuple
 
 import anyio.lowlevel
 
@@ -88,6 +89,13 @@ class Runtime:
                 chain.fire(CallStarted(token=token, call_id=call.call_id), actor=self.actor)
 
 
+class _Folded(NamedTuple):
+    """What of the turn stands before a view's boundary, read once for a view."""
+
+    view: View
+    messages: list[Message]
+
+
 @dataclass(slots=True)
 class LeasedChat:
     """One chat in the hands of one worker, under one lease."""
@@ -116,8 +124,7 @@ class LeasedChat:
     """The database's time of the last commit."""
     _told_after: float = 0.0
     """When it was, by the monotonic clock."""
-    _before_boundary: tuple[View, list[Message]] | None = None
-    """What of the turn stands before the view's boundary, read once for a view."""
+    _folded: _Folded | None = None
 
     @property
     def chat_id(self) -> str:
@@ -156,16 +163,16 @@ class LeasedChat:
     async def messages_of_turn(self) -> list[Message]:
         """Return what was said in the turn under way, and is not cut, a part that was folded too."""
         turn, boundary, view = self.facts.turn, self.facts.history.boundary, await self.current_view()
-        if self._before_boundary is None or self._before_boundary[0] is not view:
-            folded = boundary > turn.after
-            history = await self.desk.store.history(self.chat_id, after=turn.after) if folded else []
-            self._before_boundary = view, [message for message in history if message.position < boundary]
+        if self._folded is None or self._folded.view is not view:
+            reaches_back = boundary > turn.after
+            history = await self.desk.store.history(self.chat_id, after=turn.after) if reaches_back else []
+            self._folded = _Folded(view, [message for message in history if message.position < boundary])
         later = (
             message
             for message in view.messages
             if message.position > boundary and message.audience is Audience.everyone
         )
-        return [message for message in (*self._before_boundary[1], *later) if message.turn == turn.number]
+        return [message for message in (*self._folded.messages, *later) if message.turn == turn.number]
 
     async def wait_for_retry(self) -> None:
         """Wait until the next attempt may start."""

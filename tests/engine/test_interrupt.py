@@ -25,6 +25,7 @@ from watching import (
     shown,
     stored_at,
 )
+from witness import untouched
 
 from turnwise import (
     ChatState,
@@ -40,10 +41,13 @@ from turnwise import (
     ToolResult,
     tool,
 )
+from turnwise.persistence.conformance import plans
 from turnwise.persistence.protocol import Committed, Plan
+from turnwise.persistence.sqlite import SQLiteStore
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.events import PartEvent, StatusEvent, ToolResultEvent, TurnFinishedEvent
 from turnwise.states.messages import ReasoningPart
+from turnwise.states.triggers import Interrupt, LeaseExpired
 from turnwise.testing.clock import ManualClock
 
 QUICK = Settings(coalesce=0)
@@ -468,3 +472,32 @@ async def test_a_tool_does_not_start_once_another_process_has_interrupted_its_ch
         go_on.set()
         assert (await engine.wait(chat.id)).settled
         assert runs == []
+
+
+async def test_a_second_stop_leaves_partial_work_to_whoever_settles_it() -> None:
+    """The holder died after the first: a worker keeps what it had shown. Saying it again writes nothing."""
+    store = SQLiteStore(None)
+    async with Engine(store, model=ScriptedModel(()), settings=Settings(run_worker=False)) as engine:
+        begun = (plans.send("hello"), plans.claim(), plans.start())
+        await plans.created(store, "chat", *begun, *map(plans.move, (Interrupt(), LeaseExpired(token=plans.HOLDER))))
+        before = await engine.get_chat("chat")
+        assert (before.state, before.settled) == ("interrupted", False)
+        async with untouched(engine, "chat"):
+            await engine.interrupt("chat")
+
+
+async def test_a_stop_of_a_chat_that_nobody_holds_settles_it_at_once() -> None:
+    """No worker may come for long, and the next message must not wait for one."""
+    store = SQLiteStore(None)
+    async with Engine(store, model=ScriptedModel(()), settings=Settings(run_worker=False)) as engine:
+        begun = (plans.send("hello"), plans.claim(), plans.start())
+        await plans.created(store, "chat", *begun, plans.move(LeaseExpired(token=plans.HOLDER)))
+        stopped = await engine.interrupt("chat")
+        assert (stopped.state, stopped.settled) == ("interrupted", True)
+        held = [*begun, plans.send("later")]
+        await plans.created(store, "held", *held)
+        stopped = await engine.interrupt("held")
+        assert (stopped.state, stopped.settled) == ("interrupted", False)
+        chat = await engine.create_chat()
+        sent = await engine.send_message(chat.id, "now", when_busy="interrupt")
+        assert (sent.chat.state, sent.chat.settled, sent.queued) == ("pending", True, False)

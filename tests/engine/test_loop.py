@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from latch import Latch
 from witness import events_of, path_of, told
 
-from turnwise import CompactionPolicy, Message, ModelPart, Settings, SettingsError, TextPart, Usage, fold, tool
+from turnwise import CompactionPolicy, Engine, Message, ModelPart, Settings, SettingsError, TextPart, Usage, fold, tool
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 
 
@@ -39,6 +40,25 @@ async def test_the_model_sees_the_result_of_its_call(open_engine: Any, strict_mo
         seen = ["user: how many?", "assistant: count(call_1)", "tool: call_1=2 things"]
         assert told(model.requests[1].messages) == seen
         assert [request.step for request in model.requests] == [1, 2]
+
+
+async def test_what_is_known_to_follow_is_committed_with_what_it_follows(tmp_path: Path, strict_model: Any) -> None:
+    """A turn waits for the disk as seldom as it can: records of one commit bear one time."""
+    model = strict_model([Reply(calls=[Call("count", {})]), "all done"])
+    async with Engine(f"sqlite:///{tmp_path / 'chats.db'}", model=model, tools=[count]) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, "how many?")
+        commits: dict[object, list[str]] = {}
+        for record in await engine.audit(chat.id):
+            commits.setdefault(record.at, []).append(record.trigger)
+    together = list(commits.values())
+    assert together[:3] == [
+        ["create"],
+        ["send_message", "claimed", "attempt_started"],
+        ["step_finished", "call_started"],
+    ]
+    assert together[-2][-2:] == ["tools_finished", "attempt_started"]
+    assert together[-1] == ["step_finished"]
 
 
 @pytest.mark.parametrize("stop_reason", ["end_turn", "max_tokens", "stop"])

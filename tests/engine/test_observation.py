@@ -247,6 +247,25 @@ async def test_metrics_count_steps_transitions_tokens_and_tools(
     assert value(metrics, "running_chats") == 0
 
 
+async def test_a_histogram_tells_values_of_its_own_size_apart(
+    open_engine: Any, strict_model: Any, metrics: CollectorRegistry
+) -> None:
+    """Seconds up to ten minutes, the messages of a long chat, and its characters."""
+    async with open_engine(strict_model(adding()), tools=[add], observers=[PrometheusObserver(metrics)]) as engine:
+        await engine.ask((await engine.create_chat()).id, "2 + 3?")
+    bounds: dict[str, set[float]] = {}
+    for sample in (sample for family in metrics.collect() for sample in family.samples if "le" in sample.labels):
+        bounds.setdefault(sample.name.removeprefix("turnwise_"), set()).add(float(sample.labels["le"]))
+    seconds = (0.05, 600)
+    assert {name: (min(found), sorted(found)[-2]) for name, found in bounds.items()} == {
+        "prompt_messages_bucket": (1, 3000),
+        "prompt_characters_bucket": (1e2, 1e7),
+        "model_call_seconds_bucket": seconds,
+        "first_part_seconds_bucket": seconds,
+        "tool_seconds_bucket": seconds,
+    }
+
+
 async def test_metrics_show_how_many_chats_run(open_engine: Any, strict_model: Any, metrics: CollectorRegistry) -> None:
     gate = Gate()
     model = strict_model([Reply(calls=[Call("work", {})]), "done"])

@@ -247,6 +247,22 @@ async def test_a_refusal_is_told_as_one_and_not_as_a_server_that_is_away(
     assert asked == [sql]
 
 
+async def test_what_the_driver_itself_refuses_is_no_server_that_is_away(postgres_url: str) -> None:
+    url, _, schema = postgres_url.rpartition("schema=")
+    refused = pool.Pool(url.rstrip("?&"), size=1, schema=schema, statement_timeout=1)
+    await refused.open()
+    asked: list[object] = []
+
+    async def ask(connection: asyncpg.Connection) -> None:
+        asked.append(connection)
+        raise asyncpg.ClientConfigurationError("no such option")
+
+    with pytest.raises(StoreError, match=r"the database refused \(PostgreSQL: no such option\); nothing was written"):
+        await refused.run(ask)
+    await refused.close()
+    assert len(asked) == 1
+
+
 async def test_a_boundary_of_an_earlier_version_shows_its_summary_first(
     open_store: OpenStore, beside: asyncpg.Connection
 ) -> None:
