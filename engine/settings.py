@@ -82,9 +82,7 @@ class RetryPolicy:
         _positive("retry.first_delay", self.first_delay)
         _positive("retry.max_delay", self.max_delay)
         for name in ("attempts", "openings", "reconnects"):
-            if getattr(self, name) is not None:
-                _at_least_one(f"retry.{name}", getattr(self, name))
-        _one_of("retry.after_output", self.after_output, ("reset", "never"))
+            _at_least_one(f"retry.{name}", getattr(self, name))
 
     @classmethod
     def persistent(cls) -> Self:
@@ -142,7 +140,6 @@ class CompactionPolicy:
         if not self.prompt.strip():
             raise SettingsError("compaction.prompt", "must say what the summary shall keep; it was empty")
         _positive("compaction.timeout", self.timeout)
-        _one_of("compaction.after_final_step", self.after_final_step, ("continue", "rest"))
         if self.max_reentries < 0:
             raise SettingsError("compaction.max_reentries", f"must be 0 or more; it was {self.max_reentries}")
 
@@ -211,8 +208,6 @@ class Settings:
             _at_least_one(name, getattr(self, name))
         for name in _SECONDS:
             _positive(name, getattr(self, name))
-        if not callable(self.describe_error):
-            raise SettingsError("describe_error", f"must be a function of an error; it was {self.describe_error!r}")
         for name in ("shutdown_grace", "coalesce"):
             if getattr(self, name) < 0:
                 raise SettingsError(name, f"must be 0 or more; it was {getattr(self, name)}")
@@ -220,8 +215,6 @@ class Settings:
             raise SettingsError("renew_every", f"must be shorter than lease ({self.lease}); it was {self.renew_every}")
         for name in self.parameters:
             _one_of(f"parameters[{name!r}]", name, PARAMETERS)
-        _one_of("durability", self.durability, ("full", "normal"))
-        _one_of("tools_parallel", self.tools_parallel, ("safe", "all"))
         if not self.continue_prompt.strip():
             raise SettingsError("continue_prompt", "must hold text; an empty message is refused by providers")
 
@@ -289,9 +282,9 @@ _MAY_BE_NONE: Final = frozenset(
 
 
 def _positive(name: str, value: float | None) -> None:
-    if value is None and name in _MAY_BE_NONE:
+    if value is None:
         return
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+    if value <= 0:
         raise SettingsError(name, f"must be a number of seconds above 0; it was {value!r}")
     if value > LONGEST:
         instead = ", or None for no limit" if name in _MAY_BE_NONE else ""
@@ -299,9 +292,7 @@ def _positive(name: str, value: float | None) -> None:
 
 
 def _at_least_one(name: str, value: int | None) -> None:
-    if value is None and name in _MAY_BE_NONE:
-        return
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+    if value is not None and value < 1:
         raise SettingsError(name, f"must be a whole number of at least 1; it was {value!r}")
 
 

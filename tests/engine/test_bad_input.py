@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import sqlite3
 from contextlib import closing
@@ -16,6 +17,7 @@ from witness import untouched
 from turnwise import (
     ChatNotFound,
     ClientTool,
+    CompactionPolicy,
     Engine,
     EngineClosed,
     FilePart,
@@ -275,6 +277,46 @@ async def test_an_engine_that_is_not_open_says_how_to_open_it(strict_model: Any)
 def test_settings_that_make_no_sense_are_refused_when_they_are_built(settings: Any, problem: str) -> None:
     with pytest.raises(SettingsError, match=problem):
         Settings(**settings)
+
+
+FIELDS = [
+    (policy, field.name, str(field.type))
+    for policy in (Settings, RetryPolicy, CompactionPolicy)
+    for field in dataclasses.fields(policy)
+]
+
+
+@pytest.mark.parametrize(("policy", "name", "hint"), FIELDS)
+def test_a_setting_of_another_type_is_refused_by_name(policy: Any, name: str, hint: str) -> None:
+    """A truth is no number, text no whole number; nothing is taken for what it resembles."""
+    odd = [True, "3", 1.5, math.nan, object(), 2**70, None]
+    fits: dict[str, set[str]] = {"bool": {"True"}, "float": {"1.5"}, "str": {"'3'"}}
+    kind = hint.partition(" ")[0]
+    others = {"renew_every": 1e-7} if name == "lease" else {}
+    refused: list[SettingsError] = []
+    taken = set()
+    for value in odd:
+        try:
+            policy(**{name: value, **others})
+        except SettingsError as error:
+            refused.append(error)
+        else:
+            taken.add(repr(value))
+    known = fits.get(kind, set()) | ({"None"} if "None" in hint else set())
+    assert taken == known
+    assert all(f"{name}: must be" in str(error) for error in refused)
+
+
+@pytest.mark.parametrize(("policy", "name", "hint"), [one for one in FIELDS if one[2].split()[0] in ("int", "float")])
+def test_a_number_below_what_makes_sense_is_refused(policy: Any, name: str, hint: str) -> None:
+    """One below the least is refused, by name, and the least is taken."""
+    whole = hint.startswith("int")
+    from_nought = {"shutdown_grace", "coalesce", "context_limit", "max_reentries"}
+    least = 0 if name in from_nought else 1 if whole else 1e-6
+    others = {"renew_every": 1e-7} if name == "lease" else {}
+    assert getattr(policy(**{name: least, **others}), name) == least
+    with pytest.raises(SettingsError, match=rf"{name}: must be"):
+        policy(**{name: least - 1 if whole or name in from_nought else 0})
 
 
 def test_a_wait_that_no_date_can_hold_is_cut() -> None:
