@@ -50,6 +50,10 @@ def test_a_broken_chat_is_named_exported_and_repaired(store: str, tmp_path: Path
     assert "messages.body" in told
     assert broken in told
     assert sound not in told
+    for chat_id, exit_code in ((sound, 0), (broken, 1)):
+        for form in ([], ["--json"]):
+            explained = CliRunner().invoke(app, ["explain", chat_id, "--store", store, *form])
+            assert (explained.exit_code, "messages.body" in explained.output) == (exit_code, chat_id == broken)
     found = json.loads(_run("--store", store, "--json")[1])
     assert [diagnosis["chat_id"] for diagnosis in found] == [broken]
     file = tmp_path / "rows.jsonl"
