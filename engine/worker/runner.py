@@ -132,5 +132,5 @@ class Runner:
 def _fail_without_reply(chain: Chain, token: int, error: ErrorInfo) -> None:
     """Fail, taking back what was shown of the attempt. What it used is counted as unknown."""
     if chain.facts.state is ChatState.streaming and chain.facts.step.attempt_open:
-        chain.fire(AttemptDiscarded(token=token, error=error, opened=True, delay=0, retry_at=chain.now, usage=None))
-    chain.fire(Failed(token=token, error=error, partial=None))
+        chain.fire(AttemptDiscarded(token=token, error=error, delay=0, retry_at=chain.now))
+    chain.fire(Failed(token=token, error=error))
