@@ -71,8 +71,6 @@ def _unreadable(flaws: Sequence[Flaw]) -> str:
 
 
 def _reason(facts: Facts, lease_expires: datetime | None, now: datetime) -> str:
-    if facts.stored_state is not None:
-        return f"The stored state {facts.stored_state!r} is not one of the table's; a worker's sweep will repair it."
     if facts.archived:
         return "The chat is archived; unarchive it to go on."
     if facts.lease is not None:

@@ -187,8 +187,9 @@ def _standing_problems(chat_id: str, rows: Rows) -> Iterator[Finding]:
     if rest.flaws:
         return
     facts = rest.facts
+    named = "" if facts.stored_state is None else f": {facts.stored_state!r} is no state of the table's"
     for promise in broken_promises(facts):
-        yield Finding("chats", chat, "state", f"the promise {promise} is broken")
+        yield Finding("chats", chat, "state", f"the promise {promise} is broken{named}")
     if chat["owner"] != facts.profile.owner:
         yield Finding("chats", chat, "owner", "it is not what the profile says")
     if facts.since is not None and chat["since"] not in (facts.since, micros_of(facts.since)):
