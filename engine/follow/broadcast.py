@@ -1,4 +1,4 @@
-"""The hub: tells those who wait in this process what was committed. It may lose nothing but time.
+"""The broadcaster: tells those who wait in this process what was committed. It may lose nothing but time.
 
 Whoever listens can always read the database instead: the hub only spares the reading.
 """
