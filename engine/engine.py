@@ -56,10 +56,9 @@ from turnwise.states.checked import checked, fit
 from turnwise.states.errors import ChatUnreadable, EngineClosed, SettingsError
 from turnwise.states.events import Event, PartEvent
 from turnwise.states.facts import Facts, Profile
-from turnwise.states.limits import JsonObject, Key, Label, Ordinal, PageSize, Seconds
+from turnwise.states.limits import JsonObject, Key, Label, Ordinal, PageSize, Seconds, at_most
 from turnwise.states.messages import Content, Message, QueuedMessage
 from turnwise.states.names import RESTING, ChatState, WhenBusy
-from turnwise.states.shapes import at_most
 from turnwise.states.transcript import Transcript, fold
 from turnwise.states.triggers import (
     Archived,

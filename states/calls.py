@@ -12,10 +12,10 @@ from pydantic import JsonValue
 from turnwise.states.checked import checked
 from turnwise.states.digests import guarded
 from turnwise.states.errors import InvalidContent
-from turnwise.states.limits import Description, Name
+from turnwise.states.limits import Description, Name, json_at_most
 from turnwise.states.names import OPEN_STATUSES, Approval, CallStatus, Crash, Executor
 from turnwise.states.plain import Misfit, plain, shown
-from turnwise.states.shapes import LATER, json_at_most
+from turnwise.states.shapes import LATER
 
 _APPROVAL: Final = ("approved", "arguments", "reason")
 """What an answer to a call that asks for approval may say."""

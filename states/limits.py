@@ -5,7 +5,63 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from turnwise.states.shapes import at_most, between, json_at_most, number_at_least, said
+from turnwise.states.digests import canonical
+from turnwise.states.plain import Misfit, shown
+from turnwise.states.shapes import Shape
+
+
+def at_most(size: int) -> Shape:
+    """Return the shape of text of at most `size` bytes as UTF-8."""
+
+    def fits(value: str) -> str:
+        found = len(value.encode())
+        if found > size:
+            raise Misfit(f"must be {size:,} bytes at most; it was {found:,}")
+        return value
+
+    return fits
+
+
+def json_at_most(size: int) -> Shape:
+    """Return the shape of JSON of at most `size` bytes."""
+
+    def fits(value: Any) -> Any:
+        found = len(canonical(value))
+        if found > size:
+            raise Misfit(f"must be {size:,} bytes of JSON at most; it was {found:,}")
+        return value
+
+    return fits
+
+
+def between(least: int, most: int) -> Shape:
+    """Return the shape of whole numbers from `least` to `most`."""
+
+    def fits(value: int) -> int:
+        if not least <= value <= most:
+            raise Misfit(f"must be from {least} to {most}; it was {shown(value)}")
+        return value
+
+    return fits
+
+
+def number_at_least(least: float) -> Shape:
+    """Return the shape of numbers that are not smaller."""
+
+    def fits(value: float) -> float:
+        if not value >= least:
+            raise Misfit(f"must be at least {least}; it was {shown(value)}")
+        return value
+
+    return fits
+
+
+def said(value: str) -> str:
+    """Refuse text in which nothing is said."""
+    if not value.strip():
+        raise Misfit("must say something; it was empty")
+    return value
+
 
 Key = Annotated[str, at_most(1024)]
 """Text by which something is found again, such as an owner: an index of a database has no room for more."""

@@ -10,7 +10,6 @@ from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
 from pydantic import JsonValue
 
-from turnwise.states.digests import canonical
 from turnwise.states.plain import BIGGEST, Misfit, listed, of_kind, plain, shown, text
 
 Shape = Callable[[Any], Any]
@@ -25,59 +24,6 @@ LATER: Final = _Looks()
 """In `Annotated`: the function looks at the argument itself, before it does anything."""
 RAW: Final = _Looks()
 """In `Annotated`: the argument must be of the type, and may hold what no store can."""
-
-
-def at_most(size: int) -> Shape:
-    """Return the shape of text of at most `size` bytes as UTF-8."""
-
-    def fits(value: str) -> str:
-        found = len(value.encode())
-        if found > size:
-            raise Misfit(f"must be {size:,} bytes at most; it was {found:,}")
-        return value
-
-    return fits
-
-
-def json_at_most(size: int) -> Shape:
-    """Return the shape of JSON of at most `size` bytes."""
-
-    def fits(value: Any) -> Any:
-        found = len(canonical(value))
-        if found > size:
-            raise Misfit(f"must be {size:,} bytes of JSON at most; it was {found:,}")
-        return value
-
-    return fits
-
-
-def between(least: int, most: int) -> Shape:
-    """Return the shape of whole numbers from `least` to `most`."""
-
-    def fits(value: int) -> int:
-        if not least <= value <= most:
-            raise Misfit(f"must be from {least} to {most}; it was {shown(value)}")
-        return value
-
-    return fits
-
-
-def number_at_least(least: float) -> Shape:
-    """Return the shape of numbers that are not smaller."""
-
-    def fits(value: float) -> float:
-        if not value >= least:
-            raise Misfit(f"must be at least {least}; it was {shown(value)}")
-        return value
-
-    return fits
-
-
-def said(value: str) -> str:
-    """Refuse text in which nothing is said."""
-    if not value.strip():
-        raise Misfit("must say something; it was empty")
-    return value
 
 
 def shape_of(hint: Any) -> Shape | None:  # noqa: PLR0911 - one return per kind of hint

@@ -1,6 +1,6 @@
 """The broadcaster: tells those who wait in this process what was committed. It may lose nothing but time.
 
-Whoever listens can always read the database instead: the hub only spares the reading.
+Whoever listens can always read the database instead: the broadcaster only spares the reading.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MAX_BUFFERED = 1000
 
 
 class Listener:
-    """One reader's place at the hub: a bounded buffer of events, and a bell."""
+    """One reader's place at the broadcaster: a bounded buffer of events, and a bell."""
 
     def __init__(self) -> None:
         self._bell = anyio.Event()
@@ -29,7 +29,7 @@ class Listener:
         self._failure: Exception | None = None
         self._end: str | None = None
         self.behind = True
-        """Whether the store may hold events that the hub did not bring; who has read them all says so."""
+        """Whether the store may hold events that the broadcaster did not bring; who has read them all says so."""
         self.facts: Facts | None = None
         """Where the chat is, if the last bell said so; else read it from the store."""
 

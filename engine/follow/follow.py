@@ -21,7 +21,7 @@ async def follow(
 
     With `until_rest` it ends as soon as all is told of a chat that rests.
 
-    A reader may be as slow as it likes: it then reads from the store what the hub did not keep.
+    A reader may be as slow as it likes: it then reads from the store what the broadcaster did not keep.
 
     Raises:
         ChatNotFound: there is no such chat.
