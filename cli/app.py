@@ -15,7 +15,7 @@ from turnwise.cli.diagram import diagram
 from turnwise.cli.doctor import doctor
 from turnwise.cli.erase import erase
 from turnwise.cli.explain import explain
-from turnwise.cli.failures import DONE, exit_code_of, flush_output
+from turnwise.cli.failures import DONE, exit_code_of, flush_output, forget_output
 from turnwise.cli.list_chats import list_chats
 from turnwise.cli.migrate import migrate
 from turnwise.cli.operating import archive, interrupt, resume, send, unarchive
@@ -74,7 +74,10 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="replace")  # type: ignore[union-attr] # a terminal that knows no "✓" still works
     quiet_logs()
-    sys.exit(_run() or flush_output())
+    code = _run()
+    if code:
+        forget_output()
+    sys.exit(code or flush_output())
 
 
 def _run() -> int:

@@ -78,10 +78,14 @@ QUICK = {
 
 @pytest.mark.parametrize("command", QUICK)
 @pytest.mark.parametrize("how", ["nobody reads", "full disk"])
+@pytest.mark.parametrize("buffered", [True, False], ids=["buffered", "unbuffered"])
 def test_output_that_goes_nowhere_ends_a_command_in_silence(
-    terminal: Terminal, chat_id: str, command: str, how: str
+    terminal: Terminal, chat_id: str, command: str, how: str, buffered: bool
 ) -> None:
-    """As `head` and `less` do to whatever writes to them; and a disk that fills up, which must be told."""
+    """As `head` and `less` do to whatever writes to them; and a disk that fills up, which must be told.
+
+    Without a buffer the write itself fails, with one the last flush does.
+    """
     assert chat_id
     if how == "full disk":
         out = os.open("/dev/full", os.O_WRONLY)
@@ -91,7 +95,7 @@ def test_output_that_goes_nowhere_ends_a_command_in_silence(
     done = subprocess.run(
         [*PROGRAM, *QUICK[command]],
         cwd=terminal.folder,
-        env=terminal.environment,
+        env={**terminal.environment, "PYTHONUNBUFFERED": "" if buffered else "1"},
         stdout=out,
         stderr=subprocess.PIPE,
         input="hello\n",

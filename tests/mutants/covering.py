@@ -29,18 +29,21 @@ class Covering:
     """How long each test took."""
 
     def tests_of(self, path: str, line: int, *, most_seconds: float) -> list[str]:
-        """Return the tests to try, quickest first: those that run the line, then those that run the file.
+        """Return the tests to try, quickest first: those that run the line, then those of the file, then of its folder.
 
         A line that is run when its module is imported belongs to no test: all tests of the file may depend on it.
+        Tests that start processes of their own are only known to stand in the folder's tests.
         """
         known = self.lines.get(path) or self._of_readers(path)
         nearest = self._quickest(
             set(known.get(line, ())) or self._of_users(path, line, known) or self._of_namesakes(path)
         )
         others = {test for tests in known.values() for test in tests} - set(nearest)
+        folder = f"tests/{PurePath(path).parts[0]}/"
+        neighbours = {test for test in self.seconds if test.startswith(folder)} - set(nearest) - others
         chosen: list[str] = []
         spent = 0.0
-        for test in [*nearest, *self._quickest(others)]:
+        for test in [*nearest, *self._quickest(others), *self._quickest(neighbours)]:
             spent += self.seconds.get(test, 0.1)
             if spent > most_seconds and len(chosen) >= min(len(nearest), 3):
                 break
@@ -102,7 +105,7 @@ class Covering:
         file.write_text(json.dumps(stored), encoding="utf-8")
 
 
-GROUPS: Final = ("states", "diagrams", "providers", "wire", "persistence", "engine", "test_public_face.py")
+GROUPS: Final = ("states", "diagrams", "providers", "wire", "persistence", "engine", "cli", "test_public_face.py")
 """Tests that look at one thing each. Those that live whole lives are asked only about what these have missed."""
 
 
