@@ -1,14 +1,14 @@
 """The judge of legality: one process-wide synchronous `transitions.Machine`, built from the table.
 
-It is fired on a throw-away slot and never moves anything itself: it only says which row matches.
+Rows are its transitions, guards their conditions. It is asked which transition matches and never fired: what moves a
+chat is the commit of a store.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from transitions import EventData, Machine, Transition
-from transitions.core import Condition
 
 from turnwise.states.facts import Facts
 from turnwise.states.names import NEW, UNKNOWN, ChatState
@@ -17,45 +17,20 @@ from turnwise.states.triggers import Circumstances, Occurrence
 
 
 def judge(source: str, facts: Facts, occurrence: Occurrence, at: Circumstances) -> Row | None:
-    """Return the row that matches, or `None`. The table must have rows for the trigger in `source`."""
-    slot = _Slot(source)
-    _MACHINE.events[occurrence.trigger].trigger(slot, facts, occurrence, at)
-    return slot.row
-
-
-class _Slot:
-    """What the machine is fired on: it holds the place asked about, and receives the row that matches."""
-
-    __slots__ = ("row", "state")
-
-    def __init__(self, state: str) -> None:
-        self.state = state
-        self.row: Row | None = None
-
-
-class _Guard(Condition):
-    """Asks a guard about the facts and what happens, instead of about the event."""
-
-    def check(self, event_data: EventData) -> bool:
-        return bool(self.func(*event_data.args) is self.target)  # type: ignore[operator] # never a name
+    """Return the row that matches in `source`, or `None`."""
+    asked = EventData(None, None, MACHINE, None, (facts, occurrence, at), {})
+    for transition in _TRANSITIONS.get((occurrence.trigger, source), ()):
+        if all(condition.check(asked) for condition in transition.conditions):
+            return transition.row
+    return None
 
 
 class _RowTransition(Transition):
-    """A transition that hands over the row it was made from. The machine has no callbacks and changes no state."""
-
-    condition_cls = _Guard
+    """A transition that knows the row it was made from."""
 
     def __init__(self, *args: Any, row: Row, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.row = row
-
-    def execute(self, event_data: EventData) -> bool:
-        """Whether every guard of the row agrees; then the slot receives the row."""
-        for condition in self.conditions:
-            if not condition.check(event_data):
-                return False
-        event_data.model.row = self.row  # type: ignore[attr-defined] # the model is always a slot
-        return True
 
 
 class _TableMachine(Machine):
@@ -68,8 +43,7 @@ def _built() -> Machine:
         states=[NEW, UNKNOWN, *(state.value for state in ChatState)],
         initial=NEW,
         auto_transitions=False,
-        send_event=True,
-        queued=False,
+        send_event=False,  # guards are asked about what stands in `EventData.args`
     )
     for row in TABLE:
         machine.add_transition(
@@ -83,4 +57,15 @@ def _built() -> Machine:
     return machine
 
 
-_MACHINE: Final = _built()
+def _prepared(machine: Machine) -> dict[tuple[str, str], list[_RowTransition]]:
+    """Return the machine's transitions by trigger and source: looking them up anew takes longer than asking them."""
+    return {
+        (trigger, source): cast("list[_RowTransition]", machine.get_transitions(trigger, source))
+        for trigger, event in machine.events.items()
+        for source in event.transitions
+    }
+
+
+MACHINE: Final = _built()
+"""Every row of the table as a transition of the library: to look at, never to fire."""
+_TRANSITIONS: Final = _prepared(MACHINE)

@@ -78,9 +78,9 @@ QUICK = {
 
 @pytest.mark.parametrize("command", QUICK)
 @pytest.mark.parametrize("how", ["nobody reads", "full disk"])
-@pytest.mark.parametrize("buffered", [True, False], ids=["buffered", "unbuffered"])
+@pytest.mark.parametrize("unbuffered", ["", "1"], ids=["buffered", "unbuffered"])
 def test_output_that_goes_nowhere_ends_a_command_in_silence(
-    terminal: Terminal, chat_id: str, command: str, how: str, buffered: bool
+    terminal: Terminal, chat_id: str, command: str, how: str, unbuffered: str
 ) -> None:
     """As `head` and `less` do to whatever writes to them; and a disk that fills up, which must be told.
 
@@ -95,7 +95,7 @@ def test_output_that_goes_nowhere_ends_a_command_in_silence(
     done = subprocess.run(
         [*PROGRAM, *QUICK[command]],
         cwd=terminal.folder,
-        env={**terminal.environment, "PYTHONUNBUFFERED": "" if buffered else "1"},
+        env={**terminal.environment, "PYTHONUNBUFFERED": unbuffered},
         stdout=out,
         stderr=subprocess.PIPE,
         input="hello\n",
