@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, Protocol
 
@@ -95,7 +96,7 @@ class GuardedClock:
         """Call `callback` from the event loop after that many seconds."""
         try:
             with guarded():
-                return self._clock.call_later(seconds, callback)
+                return _GuardedTimer(self._clock.call_later(seconds, callback), self._tell)
         except Exception:  # noqa: BLE001 - as above
             self._tell()
             return self._machine.call_later(seconds, callback)
@@ -106,7 +107,20 @@ class GuardedClock:
             logger.exception("clock_failed", clock=type(self._clock).__name__)
 
 
-async def sleep(clock: Clock, seconds: float) -> None:
+@dataclass(frozen=True, slots=True)
+class _GuardedTimer:
+    timer: Timer
+    tell: Callable[[], None]
+
+    def cancel(self) -> None:
+        try:
+            with guarded():
+                self.timer.cancel()
+        except Exception:  # noqa: BLE001 - the callback may come, which is harmless: whoever waited is gone
+            self.tell()
+
+
+async def sleep(clock: SteadyClock, seconds: float) -> None:
     """Wait that many seconds of `clock`'s time; a time that has passed is not waited for."""
     if seconds <= 0:
         await checkpoint()

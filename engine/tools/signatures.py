@@ -16,6 +16,7 @@ from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaWarningKind
 from typing_extensions import TypedDict
 
+from turnwise.engine.user_code import guarded
 from turnwise.states.errors import SettingsError
 
 Function = Callable[..., Any]
@@ -53,7 +54,8 @@ class Signature:
         Raises:
             pydantic.ValidationError: the arguments don't fit.
         """
-        return self.adapter.validate_python(dict(arguments))
+        with guarded():
+            return self.adapter.validate_python(dict(arguments))
 
     def spelled(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments as JSON spells what the function receives: "30" is 30 where a number is wanted.
@@ -66,9 +68,10 @@ class Signature:
         """
         values = self.read(arguments)
         try:
-            dumped = self.adapter.dump_python(
-                values, mode="json", by_alias=True, exclude_unset=True, warnings=False, serialize_as_any=True
-            )
+            with guarded():
+                dumped = self.adapter.dump_python(
+                    values, mode="json", by_alias=True, exclude_unset=True, warnings=False, serialize_as_any=True
+                )
         except Exception:  # noqa: BLE001 - a type may serialise itself by code of its own
             return dict(arguments)
         spelled = {name: dumped.get(name, given) for name, given in arguments.items()}
@@ -83,7 +86,8 @@ class Signature:
 
     def _means(self, arguments: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
         try:
-            return bool(self.read(arguments) == values)
+            with guarded():
+                return bool(self.read(arguments) == values)
         except Exception:  # noqa: BLE001 - as above: of checking and comparing, too
             return False
 
@@ -216,8 +220,9 @@ def _adapter_of(name: str, fields: Mapping[str, Any]) -> tuple[pydantic.TypeAdap
     make: Any = TypedDict
     shape = make(f"{name}_arguments", dict(fields))
     shape.__pydantic_config__ = pydantic.ConfigDict(extra="forbid")
-    adapter: pydantic.TypeAdapter[dict[str, Any]] = pydantic.TypeAdapter(shape)
-    return adapter, adapter.json_schema(schema_generator=_Schema)
+    with guarded():
+        adapter: pydantic.TypeAdapter[dict[str, Any]] = pydantic.TypeAdapter(shape)
+        return adapter, adapter.json_schema(schema_generator=_Schema)
 
 
 def _descriptions(function: Function) -> dict[str, str]:

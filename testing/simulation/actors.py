@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import anyio.lowlevel
 
-from turnwise.engine.clock import Clock, sleep
+from turnwise.engine.clock import SteadyClock, sleep
 from turnwise.engine.settings import CompactionInput, CompactionResult, CompactionStrategy
 from turnwise.engine.tools.declare import Tool, ToolContext, tool
 from turnwise.providers.protocol import ModelPart, ModelReply, ModelRequest, ToolSpec
@@ -67,7 +67,7 @@ class SimulatedModel:
     provider = "simulated"
     context_limit = CONTEXT_LIMIT
 
-    def __init__(self, random: Random, clock: Clock, outside: Outside, mischief: Mischief) -> None:
+    def __init__(self, random: Random, clock: SteadyClock, outside: Outside, mischief: Mischief) -> None:
         self.calm = False
         """Whether it has stopped failing and stalling."""
         self._random = random
@@ -146,7 +146,7 @@ def _properties(tool: ToolSpec) -> dict[str, Any]:
     return dict(tool.schema.get("properties", {}))
 
 
-async def _work(random: Random, clock: Clock, mischief: Mischief) -> None:
+async def _work(random: Random, clock: SteadyClock, mischief: Mischief) -> None:
     """Do what a tool does: take its time, succeed or fail."""
     for _ in range(random.randrange(4)):
         await anyio.lowlevel.checkpoint()
@@ -159,7 +159,7 @@ async def _work(random: Random, clock: Clock, mischief: Mischief) -> None:
         raise FatalToolError("the tool gave up")
 
 
-def simulated_tools(random: Random, clock: Clock, outside: Outside, mischief: Mischief) -> list[Tool]:
+def simulated_tools(random: Random, clock: SteadyClock, outside: Outside, mischief: Mischief) -> list[Tool]:
     """Return tools of each kind: at most once, at least once, and one that only looks."""
     act = partial(_work, random, clock, mischief)
 

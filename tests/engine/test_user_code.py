@@ -6,9 +6,10 @@ import asyncio
 import signal
 from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
 import anyio
+import pydantic
 import pytest
 from anyio.lowlevel import checkpoint
 from watching import Delegate, log, stored_at
@@ -26,6 +27,7 @@ from turnwise import (
     tool,
 )
 from turnwise.engine import user_code
+from turnwise.engine.clock import SystemClock
 from turnwise.engine.observers.observer import Observer
 from turnwise.engine.user_code import UserCalls, UserCodeError, described, guarded, is_the_programs
 from turnwise.providers.protocol import ModelPart
@@ -125,6 +127,25 @@ def with_tool(fault: Fault, *, blocks: bool) -> dict[str, Any]:
     return {"model": ScriptedModel(answer), "tools": [tool(name="work")(blocking if blocks else work)]}
 
 
+def with_type(fault: Fault, *, asks: bool) -> dict[str, Any]:
+    def read(what: str) -> str:
+        raise_if_bad(what, fault)
+        return what
+
+    async def work(what: str) -> str:
+        """Work."""
+        return what
+
+    work.__annotations__["what"] = Annotated[str, pydantic.AfterValidator(read)]
+
+    def answer(request: ModelRequest) -> Reply:
+        if not is_bad(request) or request.messages[-1].role == "tool":
+            return Reply("fine")
+        return Reply(calls=[Call("work", {"what": BAD})])
+
+    return {"model": ScriptedModel(answer), "tools": [tool(policy="ask" if asks else "auto")(work)]}
+
+
 def with_reminder(fault: Fault) -> dict[str, Any]:
     bad: set[str] = set()
 
@@ -172,6 +193,19 @@ def with_observer(fault: Fault) -> dict[str, Any]:
     return {"observers": [Raising()]}
 
 
+def with_timers(fault: Fault) -> dict[str, Any]:
+    class Stuck:
+        def cancel(self) -> None:
+            raise fault()
+
+    class Stubborn(SystemClock):
+        def call_later(self, seconds: float, callback: Any) -> Any:
+            super().call_later(seconds, callback)
+            return Stuck()
+
+    return {"clock": Stubborn()}
+
+
 def with_clock(fault: Fault) -> dict[str, Any]:
     class Broken:
         def now(self) -> datetime:
@@ -187,12 +221,15 @@ COMPONENTS: dict[str, Callable[[Fault], dict[str, Any]]] = {
     **dict.fromkeys(("stream", "midway", "inner", "generate"), lambda _: {}),
     "tool": lambda fault: with_tool(fault, blocks=False),
     "blocking tool": lambda fault: with_tool(fault, blocks=True),
+    "type": lambda fault: with_type(fault, asks=False),
+    "type of an approved call": lambda fault: with_type(fault, asks=True),
     "reminder": with_reminder,
     "prepare_messages": lambda fault: {"prepare_messages": lambda messages: raise_if_bad(last_words(messages), fault)},
     "strategy": with_strategy,
     "should_compact": with_rule,
     "observer": with_observer,
     "clock": with_clock,
+    "timer": with_timers,
 }
 """Options of an engine in which one component raises, in the chats that are told so."""
 
@@ -201,9 +238,9 @@ def parts(where: str, fault: Fault) -> dict[str, Any]:
     return {"model": RaisingModel(fault, where), **COMPONENTS[where](fault)}
 
 
-HARMLESS = {"observer", "clock", "strategy", "generate", "should_compact"}
+HARMLESS = {"observer", "clock", "timer", "strategy", "generate", "should_compact"}
 """What fails here is told in the log, or as a compaction that failed: the turn goes on."""
-ANSWERED = {"tool", "blocking tool"}
+ANSWERED = {"tool", "blocking tool", "type", "type of an approved call"}
 """The model sees what fails here as a result, and goes on."""
 
 

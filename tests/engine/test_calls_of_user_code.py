@@ -1,0 +1,115 @@
+"""The engine calls user code through its guards, and nowhere else."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from types import ModuleType
+
+import pytest
+from calls_of_user_code import Module, Source, UserCode, modules_of
+
+from turnwise import Engine, tool
+
+ENGINE = modules_of("turnwise.engine")
+USER = UserCode.declared(Engine.__init__, inspect.unwrap(tool))
+
+PLANTED = """
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from typing import Any
+
+from turnwise.engine.clock import Clock
+from turnwise.engine.observers.observer import Observer
+from turnwise.engine.settings import CompactionStrategy
+from turnwise.engine.tools.declare import Tool, ToolContext
+from turnwise.engine.user_code import guarded, in_thread
+from turnwise.engine.worker.leased_chat import LeasedChat
+
+
+async def asks_the_model(hold: LeasedChat, request: Any) -> None:
+    await hold.desk.model.generate(request)  # found
+    async with aclosing(hold.desk.model.stream(request)) as stream:  # found
+        async for _ in stream:  # found
+            pass
+    await hold.desk.tasks.user_calls.run(lambda: hold.desk.model.generate(request), "model")
+
+
+def asks_hooks(hold: LeasedChat, error: BaseException) -> list[str]:
+    hold.desk.settings.describe_error(error)  # found
+    with guarded():
+        hold.desk.settings.describe_error(error)
+    return [text for produce in hold.desk.hooks.reminders for text in produce(None)]  # found
+
+
+async def asks_the_tool(hold: LeasedChat, tools: dict[str, Tool], context: ToolContext) -> Any:
+    tool = tools.get("name")
+    with guarded():
+        found = tool.reconcile(context)
+    found = await found if inspect.isawaitable(found) else found  # found
+    return found or tool.run()  # found
+
+
+def tells(observers: tuple[Observer, ...], clock: Clock) -> None:
+    for observer in observers:
+        with guarded():
+            ended = observer.model_called(None)
+        later = lambda: observer.running(1)  # found
+        ended()  # found
+    measure: Callable[[], float] | None = getattr(clock, "monotonic", None)
+    measure()  # found
+
+
+class Folder:
+    def __init__(self, hold: LeasedChat) -> None:
+        self._hold = hold
+        self._strategy = hold.desk.settings.compaction.strategy
+
+    async def fold(self) -> None:
+        await self._hold.desk.tasks.user_calls.run(self._fold_guarded, "fold")
+        await self._hold.desk.tasks.user_calls.run(self._fold_anyhow, "fold")
+        await self._fold_anyhow()
+        await handed_on(self._hold, lambda: self._strategy([], None))
+        await kept(lambda: self._strategy([], None))  # found
+
+    async def _fold_guarded(self) -> None:
+        await self._strategy([], None)
+
+    async def _fold_anyhow(self) -> None:
+        await self._strategy([], None)  # found
+
+
+async def handed_on(hold: LeasedChat, work: Callable[[], Awaitable[Any]]) -> Any:
+    return await hold.desk.tasks.user_calls.run(work, "work")
+
+
+async def kept(work: Callable[[], Awaitable[Any]]) -> Any:
+    return await work()
+
+
+async def in_a_thread(strategy: CompactionStrategy) -> None:
+    def begin() -> Any:
+        return strategy([], None)
+
+    await in_thread(begin)
+"""
+
+
+def test_the_engine_calls_user_code_in_guards_only() -> None:
+    engine = Source(ENGINE, USER)
+
+    assert engine.unguarded() == []
+    assert engine.called() == USER.callables | USER.objects
+
+
+def test_a_call_outside_the_guards_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    planted = ModuleType("turnwise.planted")
+    monkeypatch.setitem(sys.modules, planted.__name__, planted)
+    exec(compile(PLANTED, "planted", "exec"), planted.__dict__)  # noqa: S102 - our own snippet
+    source = Source([*ENGINE, Module(planted.__name__, PLANTED, planted.__dict__)], USER)
+
+    wanted = [place for place, line in enumerate(PLANTED.splitlines(), start=1) if line.endswith("# found")]
+    assert sorted({int(found.split(":")[1]) for found in source.unguarded()}) == wanted
