@@ -15,7 +15,7 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("on a busy machine")
 
-pytest.register_assert_rewrite("turnwise.persistence.conformance")
+pytest.register_assert_rewrite("support", "turnwise.persistence.conformance")
 
 
 @pytest.fixture

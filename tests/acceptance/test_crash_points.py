@@ -9,10 +9,10 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import one_life
 import pytest
-from watching import assert_told_right, log
 
+from support.events import assert_told_right, events_of
+from support.processes import killed_life
 from turnwise import Engine, verify_export
 from turnwise.states.events import CompactionEvent
 
@@ -32,18 +32,20 @@ WHOLE = [
 def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, bool]]:
     """Return a folder of databases that dead processes left, and which points they died at."""
     folder = tmp_path_factory.mktemp("dead")
-    told = subprocess.run([sys.executable, one_life.__file__, str(folder)], check=True, capture_output=True, text=True)
+    told = subprocess.run(
+        [sys.executable, killed_life.__file__, str(folder)], check=True, capture_output=True, text=True
+    )
     lines = map(json.loads, told.stdout.splitlines())
     return folder, {line["point"]: line["killed"] for line in lines}
 
 
 async def recovered(database: Path) -> tuple[list[tuple[str, Any]], Counter[str]]:
     """Go on with the life in this process; return its history and the effects in the world, after many checks."""
-    world, model = database.with_suffix(".world"), one_life.model()
-    acting = one_life.tools(world, strike=lambda: None)
+    world, model = database.with_suffix(".world"), killed_life.model()
+    acting = killed_life.tools(world, strike=lambda: None)
     url = f"sqlite:///{database}"
-    async with Engine(url, model=model, tools=acting, settings=one_life.QUICK) as engine:
-        chat = await one_life.live(engine)
+    async with Engine(url, model=model, tools=acting, settings=killed_life.QUICK) as engine:
+        chat = await killed_life.live(engine)
         assert (chat.state, chat.stop_reason, chat.last_error) == ("waiting", "end_turn", None)
         assert [known.id for known in (await engine.list_chats()).items] == [chat.id]
         await assert_told_right(engine, chat.id)
@@ -51,7 +53,7 @@ async def recovered(database: Path) -> tuple[list[tuple[str, Any]], Counter[str]
         verdict = verify_export(exported)
         assert verdict.ok, verdict
         assert json.loads(exported.splitlines()[-1])["count"] == chat.version
-        phases = [event.phase for event in await log(engine, chat.id) if isinstance(event, CompactionEvent)]
+        phases = [event.phase for event in await events_of(engine, chat.id) if isinstance(event, CompactionEvent)]
         assert Counter(phases)["stored"] == 1
         assert model.faults == []
         history = [(message.role, _told(message)) for message in await engine.messages(chat.id)]

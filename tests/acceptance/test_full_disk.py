@@ -10,9 +10,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import full_disk
 import pytest
 
+from support.processes import full_disk
+
+TESTS = Path(__file__).parents[1]
 _MOUNTED = 'mount -t tmpfs -o size=16m tmpfs "$1" && shift && exec "$@"'
 
 
@@ -21,8 +23,8 @@ def lived(folder: Path, how: str, *before: str) -> dict[str, Any]:
     disk, outside = folder / "disk", folder / "outside"
     disk.mkdir()
     outside.mkdir()
-    command = [*before, sys.executable, full_disk.__file__, str(disk), str(outside), how]
-    told = subprocess.run(command, check=True, capture_output=True, text=True)
+    command = [*before, sys.executable, "-m", full_disk.__name__, str(disk), str(outside), how]
+    told = subprocess.run(command, cwd=TESTS, check=True, capture_output=True, text=True)
     found: dict[str, Any] = json.loads(told.stdout.splitlines()[-1])
     return found
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import anyio
 import pytest
-from postgres_server import Server
 
+from support.processes.postgres_server import Server
 from turnwise import Engine, Settings, ToolContext, tool
 from turnwise.persistence.postgres import pool
 from turnwise.providers.scripted import Call, Reply, ScriptedModel

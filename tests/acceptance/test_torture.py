@@ -10,9 +10,10 @@ import secrets
 from pathlib import Path
 
 import pytest
-from postgres_server import Server
-from torture import PATIENCE, Torture
-from worker_process import Place
+
+from support.processes.postgres_server import Server
+from support.processes.torture import PATIENCE, Torture
+from support.processes.worker_process import Place
 
 SECONDS = float(os.environ.get("TORTURE_SECONDS", "0"))
 CHATS = int(os.environ.get("TORTURE_CHATS", "40"))

@@ -15,11 +15,11 @@ import anyio.lowlevel
 import anyio.to_thread
 import asyncpg
 import pytest
-from crew import Crew
-from judging import problems_of_all
-from postgres_server import Server
-from worker_process import ASK, Doom, Place
 
+from support.processes.crew import Crew
+from support.processes.postgres_server import Server
+from support.processes.problems import problems_of_all
+from support.processes.worker_process import ASK, Doom, Place
 from turnwise import Engine, Settings
 from turnwise.providers.demo import DemoModel
 from turnwise.states.events import Event, PartEvent

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from terminals import Finished, Terminal
+
+from support.terminal import Finished, Terminal
 
 
 @pytest.fixture

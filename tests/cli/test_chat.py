@@ -6,8 +6,8 @@ import json
 
 import anyio
 import pytest
-from terminals import Keyboard, Terminal
 
+from support.terminal import Keyboard, Terminal
 from turnwise import ChatState, Engine, tool
 from turnwise.cli.chat import _paced
 from turnwise.providers.demo import DemoModel

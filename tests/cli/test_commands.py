@@ -10,7 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from terminals import Finished, Keyboard, Terminal
+
+from support.terminal import Finished, Keyboard, Terminal
 
 
 @pytest.fixture

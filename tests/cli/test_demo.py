@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from terminals import Finished, Terminal
 
+from support.terminal import Finished, Terminal
 from turnwise.cli.demo.cast import FILES_READ, MOST_READ, PACKAGE, folder_to_read, readable
 from turnwise.cli.demo.stage import DemoFailed, Stage
 

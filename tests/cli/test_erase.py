@@ -10,8 +10,8 @@ from typing import Any, get_args
 
 import anyio
 import pytest
-from terminals import Keyboard, Terminal
 
+from support.terminal import Keyboard, Terminal
 from turnwise import Engine, ModelError
 from turnwise.engine.erase import Erasable
 from turnwise.providers.scripted import Reply, ScriptedModel

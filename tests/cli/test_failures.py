@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from terminals import PROGRAM, Finished, Keyboard, Terminal
 
+from support.terminal import PROGRAM, Finished, Keyboard, Terminal
 from turnwise.cli import app, failures
 from turnwise.cli.failures import DEBUG, DONE, MISUSE, PROBLEM, STOPPED, exit_code_of, flush_output
 from turnwise.cli.output import make_folder

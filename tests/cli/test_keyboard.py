@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from terminals import Keyboard, Terminal
+from support.terminal import Keyboard, Terminal
 
 ASKING = """
 import _thread, pathlib, sys, threading

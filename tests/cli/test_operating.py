@@ -8,8 +8,8 @@ from typing import Any
 
 import anyio
 import pytest
-from terminals import Terminal
 
+from support.terminal import Terminal
 from turnwise import ClientTool, Engine, ModelError, Settings, tool
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 

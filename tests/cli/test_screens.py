@@ -8,8 +8,8 @@ from typing import Any
 
 import anyio
 import pytest
-from terminals import PROGRAM, Terminal
 
+from support.terminal import PROGRAM, Terminal
 from turnwise import ChatState, ClientTool, Engine, ModelError, Settings
 from turnwise.cli import chat_argument, style
 from turnwise.cli.audit import timeline

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import inspect
-import os
 import shutil
 import sqlite3
 import zlib
@@ -18,20 +17,17 @@ from typing import Any, Final
 import anyio
 import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
-from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from odd_values import Odd, odd_values
-from surface import OBJECT, Target, makers, methods
 
-from turnwise import ChatState, ClientTool, Engine, Settings, ToolResult, TurnwiseError, tool
-from turnwise.providers.scripted import Call, Reply, ScriptedModel
+from support.fuzzing import LIMITS, filled, runs
+from support.odd_values import Odd, odd_values
+from support.public_surface import OBJECT, Target, makers, methods
+from turnwise import ChatState, ClientTool, Engine, ToolResult, TurnwiseError
+from turnwise.providers.scripted import ScriptedModel
 
-CASES: Final = int(os.environ.get("FUZZ_CASES", "3200"))
-SEED: Final = int(os.environ.get("FUZZ_SEED", "1"))
 CALLS_OF_ENGINE: Final = 25
 """Cases on one copy of the store, before a new engine reads it."""
-LONG: Final = pytest.mark.timeout(120 + CASES // 5)
-LIMITS: Final = Settings(run_worker=False, message_limit_bytes=100_000)
 PLAIN: Final = frozenset({"decide"})
 """What Python itself refuses if an argument is missing or misspelt: it is asked for every transition."""
 WAITING: Final = frozenset({"ask", "stream", "wait"})
@@ -42,23 +38,6 @@ MISSING: Final = Odd(None, "missing")
 
 Oddity = tuple[str, Odd]
 """An argument, and what is handed in for it; or one that is left out, or misspelt."""
-
-
-def runs(share: float) -> Any:
-    """Return the decorators of a test that takes this share of all cases."""
-
-    def decorate(test: Any) -> Any:
-        bound = settings(
-            max_examples=max(round(CASES * share), 2),
-            deadline=None,
-            database=None,
-            suppress_health_check=list(HealthCheck),
-            report_multiple_bugs=False,
-            phases=(Phase.generate, Phase.shrink),
-        )
-        return LONG(seed(SEED)(bound(test)))
-
-    return decorate
 
 
 @st.composite
@@ -104,39 +83,6 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("store") / "chats.db"
     filled(path)
     return path
-
-
-def filled(path: Path) -> None:
-    """Make a database with a chat in each state that a client can meet."""
-    anyio.run(_filled, path)
-
-
-async def _filled(path: Path) -> None:
-    @tool
-    async def fail() -> str:
-        """Fail."""
-        raise ValueError
-
-    script = [Reply("hello"), Reply(calls=[Call("sign", {"x": 1}, id="call_1")]), Reply("bye")]
-    async with Engine(f"sqlite:///{path}", model=ScriptedModel(script), tools=[fail]) as engine:
-        rested = await engine.create_chat(owner="o", title="t", metadata={"k": 1}, system="s")
-        await engine.ask(rested.id, "hi")
-        asking = await engine.create_chat(client_tools=[ClientTool("sign", "Sign.", OBJECT)])
-        await engine.ask(asking.id, "hi")
-        archived = await engine.create_chat()
-        await engine.ask(archived.id, "hi")
-        await engine.archive(archived.id)
-        failed = await engine.create_chat()
-        await engine.ask(failed.id, "one too many")
-    async with Engine(f"sqlite:///{path}", model=ScriptedModel("ok"), settings=LIMITS) as engine:
-        waiting = await engine.create_chat()
-        for text in ("a", "b", "c"):
-            await engine.send_message(waiting.id, text, client_id=text)
-        stopped = await engine.create_chat()
-        await engine.send_message(stopped.id, "hi")
-        await engine.interrupt(stopped.id)
-        states = {chat.state for chat in (await engine.list_chats()).items}
-    assert states == {ChatState(word) for word in ("waiting", "requires_action", "error", "pending", "interrupted")}
 
 
 def right_arguments(chat_ids: dict[str, str]) -> dict[str, Any]:

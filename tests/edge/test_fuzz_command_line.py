@@ -11,10 +11,10 @@ import pytest
 import typer
 from hypothesis import given
 from hypothesis import strategies as st
-from odd_values import WORDS
-from terminals import Terminal
-from test_fuzz import filled, runs
 
+from support.fuzzing import filled, runs
+from support.odd_values import WORDS
+from support.terminal import Terminal
 from turnwise.cli.app import app
 
 COMMANDS: Final[dict[str, click.Command]] = dict(typer.main.get_command(app).commands)  # type: ignore[attr-defined]

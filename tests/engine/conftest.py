@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from support.engines import OpenEngine
 from turnwise import Engine, verify_export
 from turnwise.testing.strict import StrictModel
-
-OpenEngine = Callable[..., AbstractAsyncContextManager[Engine]]
-"""Opens an engine on the test's database file, or on `store`; further options are the engine's."""
 
 
 @pytest.fixture

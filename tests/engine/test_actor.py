@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
-from witness import untouched
 
+from support.chats import untouched
 from turnwise import ClientTool, Engine, Settings, SettingsError, ToolResult
 from turnwise.engine.commands import CLIENT
 from turnwise.providers.scripted import Call, Reply

@@ -12,8 +12,8 @@ from typing import Any
 
 import anyio
 import pytest
-from witness import untouched
 
+from support.chats import untouched
 from turnwise import (
     ChatNotFound,
     ClientTool,

@@ -9,9 +9,10 @@ from typing import Any
 
 import anyio
 import pytest
-from latch import Latch
-from witness import events_of, told, untouched
 
+from support.chats import lines_of, untouched
+from support.events import events_of
+from support.latches import Latch
 from turnwise import (
     ChatArchived,
     ChatNotFound,
@@ -128,12 +129,12 @@ async def test_a_cleared_context_hides_the_past_from_the_model_only(open_engine:
         chat = await engine.create_chat()
         await engine.ask(chat.id, "first")
         assert (await engine.clear_context(chat.id)).state == "waiting"
-        assert told(await engine.messages(chat.id, view="model")) == []
+        assert lines_of(await engine.messages(chat.id, view="model")) == []
         await engine.ask(chat.id, "second")
-        assert told(model.requests[1].messages) == ["user: second"]
+        assert lines_of(model.requests[1].messages) == ["user: second"]
         lines = ["user: first", "assistant: one", "system: marker", "user: second", "assistant: two"]
-        assert told(await engine.messages(chat.id)) == lines
-        assert "system: marker" not in told(await engine.messages(chat.id, view="raw"))
+        assert lines_of(await engine.messages(chat.id)) == lines
+        assert "system: marker" not in lines_of(await engine.messages(chat.id, view="raw"))
         assert len(model.requests) == 2
 
 
@@ -165,7 +166,7 @@ async def test_an_erased_message_is_gone_everywhere_and_the_log_still_verifies(
         assert verify_export(after).ok
         history = await engine.messages(chat.id)
         assert {message.erased for message in history} == {True}
-        assert told(history)[0] == f"user: {ERASED}"
+        assert lines_of(history)[0] == f"user: {ERASED}"
         for said in (history, await events_of(engine, chat.id), await engine.audit(chat.id)):
             assert "tr0ub4dor" not in str(said)
         with closing(sqlite3.connect(database)) as connection:
@@ -189,11 +190,11 @@ async def test_each_view_shows_what_it_is_for(open_engine: Any, strict_model: An
         await engine.ask(chat.id, [TextPart(text="look"), FilePart(media_type="text/plain", data="aGk=")])
         await engine.interrupt(chat.id)
         called = ["user: look file", "assistant: well ask_user(call_1)"]
-        assert told(await engine.messages(chat.id, view="raw")) == called
+        assert lines_of(await engine.messages(chat.id, view="raw")) == called
         user = await engine.messages(chat.id)
-        assert told(user)[:2] == called
+        assert lines_of(user)[:2] == called
         assert [(message.synthetic, message.result.outcome) for message in user[2:]] == [(True, "interrupted")]
-        assert told(await engine.messages(chat.id, view="model")) == told(user)
+        assert lines_of(await engine.messages(chat.id, view="model")) == lines_of(user)
 
 
 async def test_the_model_view_is_what_the_next_request_holds(open_engine: Any, strict_model: Any) -> None:

@@ -7,9 +7,10 @@ from typing import Any
 
 import anyio
 import pytest
-from latch import Latch
-from witness import events_of, path_of, told, untouched
 
+from support.chats import lines_of, path_of, untouched
+from support.events import events_of
+from support.latches import Latch
 from turnwise import (
     ClientTool,
     ConflictingReplay,
@@ -70,7 +71,7 @@ async def test_restarting_every_worker_changes_nothing_for_a_chat_that_waits(
         assert await engine.get_chat(chat_id) == before
         await engine.submit_tool_results(chat_id, ANSWERS)
         assert (await engine.wait(chat_id)).state == "waiting"
-        assert results_in(told(model.requests[0].messages)) == ["call_1=because", "call_2={'so': [1]}"]
+        assert results_in(lines_of(model.requests[0].messages)) == ["call_1=because", "call_2={'so': [1]}"]
 
 
 async def test_a_mixed_step_runs_its_own_tools_first_and_the_model_sees_all_results_in_call_order(
@@ -84,7 +85,7 @@ async def test_a_mixed_step_runs_its_own_tools_first_and_the_model_sees_all_resu
     model = strict_model([Reply(calls=[Call("ask_user", {}), Call("look", {}), Call("ask_user", {})]), "done"])
     async with open_engine(model, tools=[look]) as engine:
         chat_id = await asked(engine)
-        assert results_in(told(await engine.messages(chat_id))) == ["call_2=seen"]
+        assert results_in(lines_of(await engine.messages(chat_id))) == ["call_2=seen"]
         assert await path_of(engine, chat_id) == [
             *("waiting", "pending", "streaming", "executing_tools", "requires_action")
         ]
@@ -92,8 +93,8 @@ async def test_a_mixed_step_runs_its_own_tools_first_and_the_model_sees_all_resu
         await engine.submit_tool_results(chat_id, [ToolResult("call_3", "c"), ToolResult("call_1", "a")])
         await engine.wait(chat_id)
         expected = ["call_1=a", "call_2=seen", "call_3=c"]
-        assert results_in(told(model.requests[1].messages)) == expected
-        assert results_in(told(await engine.messages(chat_id))) == expected
+        assert results_in(lines_of(model.requests[1].messages)) == expected
+        assert results_in(lines_of(await engine.messages(chat_id))) == expected
 
 
 async def test_a_providers_result_is_stored_inline_before_the_pause(open_engine: Any, strict_model: Any) -> None:
@@ -269,7 +270,7 @@ async def test_twenty_racing_clients_have_one_effect_and_twenty_successes(open_e
         assert len(receipts) == 20
         assert len({receipt.receipt_id for receipt in receipts}) == 1
         assert [receipt.replayed for receipt in receipts].count(False) == 1
-        assert len(results_in(told(await engine.messages(chat_id)))) == 2
+        assert len(results_in(lines_of(await engine.messages(chat_id)))) == 2
         assert len(model.requests) == 2
 
 
@@ -346,7 +347,7 @@ async def test_a_submission_racing_an_edit_never_reaches_the_new_turn(
                 tasks.start_soon(engine.edit_message, chat_id, said, "rather")
         chat = await engine.wait(chat_id)
         assert (chat.state, chat.open_calls) == ("waiting", [])
-        assert told(await engine.messages(chat_id)) == ["user: rather", "assistant: done"]
+        assert lines_of(await engine.messages(chat_id)) == ["user: rather", "assistant: done"]
         accepted = [record for record in await engine.audit(chat_id) if record.trigger == "submit_tool_results"]
         assert len(accepted) + len(refused) == 1
 

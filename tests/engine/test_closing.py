@@ -10,9 +10,8 @@ from typing import Any
 
 import anyio
 import pytest
-from latch import Latch
-from watching import Started
 
+from support.latches import Latch, Started
 from turnwise import Engine, EngineClosed, Event, Settings
 from turnwise.providers.scripted import Reply
 

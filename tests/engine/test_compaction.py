@@ -6,8 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from watching import Gate, MakeModel, OpenEngine, Started, assert_told_right, log, pass_time, phases, said, seen, shown
 
+from support.chats import said
+from support.clock import pass_time
+from support.engines import MakeModel, OpenEngine
+from support.events import assert_told_right, events_of, phases, seen, shown
+from support.latches import Gate, Started
 from turnwise import (
     ClientTool,
     CompactionInput,
@@ -55,7 +59,7 @@ async def test_a_compaction_is_due_at_the_threshold_and_not_below(
     async with open_engine(model, settings=compacting(threshold_percent=70)) as engine:
         chat = await engine.create_chat()
         await engine.ask(chat.id, "hello")
-        events = [event for event in await log(engine, chat.id) if isinstance(event, CompactionEvent)]
+        events = [event for event in await events_of(engine, chat.id) if isinstance(event, CompactionEvent)]
         assert [event.phase for event in events] == told
         for event in events:
             assert (event.percent, event.context_tokens, event.context_limit, event.estimated) == (70, 70, 100, False)
@@ -70,7 +74,7 @@ async def test_a_compaction_is_told_before_the_change_of_state_it_leads_to(
         chat = await engine.create_chat()
         await engine.ask(chat.id, "hello")
         told: list[str] = []
-        for event in await log(engine, chat.id):
+        for event in await events_of(engine, chat.id):
             match event:
                 case CompactionEvent():
                     told.append(event.phase)
@@ -404,7 +408,7 @@ async def test_open_client_calls_are_carried_with_their_message_and_results(
         asked = await engine.ask(chat.id, "hello")
         assert asked.chat.state == "requires_action"
         assert await phases(engine, chat.id) == FULL
-        states = [event.state for event in await log(engine, chat.id) if isinstance(event, StatusEvent)]
+        states = [event.state for event in await events_of(engine, chat.id) if isinstance(event, StatusEvent)]
         assert states[-2:] == ["compacting", "requires_action"]
         await engine.submit_tool_results(chat.id, [ToolResult("a", "yes")])
         await engine.wait(chat.id)
@@ -533,7 +537,7 @@ async def test_a_summary_is_no_message_that_waits_for_an_answer(
         chat = await engine.create_chat()
         await engine.ask(chat.id, "hello")
         assert step_requests(model)[-1] == [("user", SUMMARY_PREFIX + "second"), ("user", "hello")]
-        events = [event for event in await log(engine, chat.id) if isinstance(event, CompactionEvent)]
+        events = [event for event in await events_of(engine, chat.id) if isinstance(event, CompactionEvent)]
         assert [(event.folded, event.carried) for event in events if event.phase == "stored"] == [(2, 1), (5, 1)]
 
 
@@ -795,5 +799,5 @@ async def test_a_table_knows_windows_behind_what_is_configured(
     async with open_engine(model, settings=compacting(**policy)) as engine:
         chat = await engine.create_chat()
         await engine.ask(chat.id, "hello")
-        told = {event.context_limit for event in await log(engine, chat.id) if isinstance(event, CompactionEvent)}
+        told = {event.context_limit for event in await events_of(engine, chat.id) if isinstance(event, CompactionEvent)}
         assert told - {None} == ({limit} if limit else set())

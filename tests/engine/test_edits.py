@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from latch import Latch
-from witness import events_of, path_of, told, untouched
 
+from support.chats import lines_of, path_of, untouched
+from support.events import events_of
+from support.latches import Latch
 from turnwise import (
     ClientTool,
     FilePart,
@@ -35,11 +36,11 @@ async def test_an_edit_replaces_a_message_and_what_followed(open_engine: Any, st
         await engine.wait(chat.id)
         kept = ["user: first", "assistant: one"][: 2 * edited]
         history = await engine.messages(chat.id)
-        assert told(history) == [*kept, "user: edited", "assistant: anew"]
+        assert lines_of(history) == [*kept, "user: edited", "assistant: anew"]
         assert fold(await events_of(engine, chat.id)).messages == history
         (reset,) = await events_of(engine, chat.id, "history_reset")
         assert reset.first_removed == users[edited].id
-        assert told(await engine.messages(chat.id, view="model")) == told(history)
+        assert lines_of(await engine.messages(chat.id, view="model")) == lines_of(history)
 
 
 @pytest.mark.parametrize("edited", [0, 1])
@@ -60,7 +61,7 @@ async def test_any_message_can_be_edited_while_the_model_answers(
         await engine.wait(chat.id)
         kept = ["user: first", "assistant: one"][: 2 * edited]
         history = await engine.messages(chat.id)
-        assert told(history) == [*kept, "user: edited", "assistant: anew"]
+        assert lines_of(history) == [*kept, "user: edited", "assistant: anew"]
         assert fold(await events_of(engine, chat.id)).messages == history
         assert await engine.queued(chat.id) == []
 
@@ -81,7 +82,7 @@ async def test_an_edit_while_a_tool_runs_drops_its_result(open_engine: Any, stri
         await engine.edit_message(chat.id, receipt.message_id, "edited")
         latch.open()
         await engine.wait(chat.id)
-        assert told(await engine.messages(chat.id)) == ["user: edited", "assistant: anew"]
+        assert lines_of(await engine.messages(chat.id)) == ["user: edited", "assistant: anew"]
 
 
 async def test_an_edit_while_the_client_is_asked_closes_its_calls(open_engine: Any, strict_model: Any) -> None:
@@ -91,7 +92,7 @@ async def test_an_edit_while_the_client_is_asked_closes_its_calls(open_engine: A
         await engine.edit_message(chat.id, result.messages[0].id, "edited")
         rested = await engine.wait(chat.id)
         assert (rested.state, rested.open_calls) == ("waiting", [])
-        assert told(await engine.messages(chat.id)) == ["user: edited", "assistant: anew"]
+        assert lines_of(await engine.messages(chat.id)) == ["user: edited", "assistant: anew"]
 
 
 async def test_a_stopped_chat_goes_on_with_the_edited_message(open_engine: Any, strict_model: Any) -> None:
@@ -108,7 +109,7 @@ async def test_a_stopped_chat_goes_on_with_the_edited_message(open_engine: Any, 
         )
         latch.open()
         await engine.wait(chat.id)
-        assert told(await engine.messages(chat.id)) == ["user: edited file", "assistant: anew"]
+        assert lines_of(await engine.messages(chat.id)) == ["user: edited file", "assistant: anew"]
 
 
 async def test_an_edit_before_a_cleared_context_brings_the_context_back(open_engine: Any, strict_model: Any) -> None:
@@ -121,7 +122,7 @@ async def test_an_edit_before_a_cleared_context_brings_the_context_back(open_eng
         await engine.ask(chat.id, "third")
         await engine.edit_message(chat.id, second.messages[0].id, "edited")
         await engine.wait(chat.id)
-        assert told(model.requests[-1].messages) == ["user: first", "assistant: ok", "user: edited"]
+        assert lines_of(model.requests[-1].messages) == ["user: first", "assistant: ok", "user: edited"]
 
 
 @pytest.mark.parametrize("which", ["assistant", "unknown", "cut", "queued"])
@@ -167,11 +168,11 @@ async def test_a_partial_answer_is_continued_on_request_and_the_request_is_not_s
         await engine.interrupt(chat.id)
         await engine.wait(chat.id)
         expected = ["user: first", "assistant: Hel", "user: Continue."]
-        assert told(await engine.messages(chat.id, view="model")) == expected
+        assert lines_of(await engine.messages(chat.id, view="model")) == expected
         await engine.resume(chat.id)
         await engine.wait(chat.id)
-        assert told(model.requests[1].messages) == expected
-        assert told(await engine.messages(chat.id)) == ["user: first", "assistant: Hel", "assistant: lo again"]
+        assert lines_of(model.requests[1].messages) == expected
+        assert lines_of(await engine.messages(chat.id)) == ["user: first", "assistant: Hel", "assistant: lo again"]
         assert (await engine.ask(chat.id, "more")).text == "bye"
 
 
@@ -189,7 +190,7 @@ async def test_an_error_is_named_and_a_resume_tries_again(open_engine: Any, stri
         assert resumed.last_error is None
         rested = await engine.wait(chat.id)
         assert (rested.state, rested.last_error) == ("waiting", None)
-        assert told(await engine.messages(chat.id)) == ["user: hi", "assistant: hello"]
+        assert lines_of(await engine.messages(chat.id)) == ["user: hi", "assistant: hello"]
         assert (await path_of(engine, chat.id))[-4:] == ["error", "pending", "streaming", "waiting"]
 
 

@@ -7,9 +7,12 @@ from typing import Any
 
 import anyio
 import pytest
-from rich_life import look, rich_life, rich_script
-from watching import Gate, MakeModel, OpenEngine, assert_told_right, log, said, seen
 
+from support.chats import said
+from support.engines import MakeModel, OpenEngine
+from support.eventful_life import look, rich_life, rich_script
+from support.events import assert_told_right, events_of, seen
+from support.latches import Gate
 from turnwise import (
     ChatNotFound,
     ChatState,
@@ -44,7 +47,7 @@ async def test_joining_after_any_event_tells_the_same_transcript(
     async with open_engine(model, settings=QUICK, tools=[look], clock=clock) as engine:
         chat_id = await rich_life(engine, clock)
         await assert_told_right(engine, chat_id)
-        whole = await log(engine, chat_id)
+        whole = await events_of(engine, chat_id)
     assert {event.kind for event in whole} == {
         "status",
         "message",
@@ -61,7 +64,7 @@ async def test_joining_after_any_event_tells_the_same_transcript(
     }
     async with open_engine(model, settings=Settings(run_worker=False)) as elsewhere:
         for known in range(len(whole) + 1):
-            rest = await log(elsewhere, chat_id, after=known)
+            rest = await events_of(elsewhere, chat_id, after=known)
             assert rest == whole[known:]
             assert fold(rest, fold(whole[:known])) == fold(whole)
 
@@ -73,7 +76,7 @@ async def test_a_live_reader_sees_what_is_stored_wherever_it_joins(
     async with open_engine(model, settings=QUICK) as engine:
         chat = await engine.create_chat()
         await engine.ask(chat.id, "hello")
-        start = len(await log(engine, chat.id))
+        start = len(await events_of(engine, chat.id))
         told: dict[int, list[Any]] = {}
 
         async def read(after: int) -> None:
@@ -89,7 +92,7 @@ async def test_a_live_reader_sees_what_is_stored_wherever_it_joins(
             await engine.send_message(chat.id, "go on")
             await seen(engine, chat.id, "part", step=2)
             tasks.start_soon(read, start + 2)
-        stored = await log(engine, chat.id)
+        stored = await events_of(engine, chat.id)
         for after, events in told.items():
             assert events == stored[after:]
 
@@ -103,7 +106,7 @@ async def test_numbers_are_unique_even_where_time_stands_still(
     async with open_engine(model, settings=QUICK, tools=[report], clock=clock) as engine:
         chat = await engine.create_chat()
         await engine.ask(chat.id, "hello")
-        events = await log(engine, chat.id)
+        events = await events_of(engine, chat.id)
         assert {event.at for event in events} == {clock.now()}
         assert [event.seq for event in events] == list(range(1, len(events) + 1))
         assert len(events) > 1000
@@ -119,7 +122,7 @@ async def test_a_reader_that_stops_reading_slows_nobody_and_misses_nothing(
         await engine.send_message(chat.id, "hello")
         first = await anext(reader)
         assert (await engine.wait(chat.id)).state == "waiting"
-        stored = await log(engine, chat.id)
+        stored = await events_of(engine, chat.id)
         late = [first]
         async for event in reader:
             late.append(event)
@@ -148,7 +151,7 @@ async def test_neither_a_providers_metadata_nor_what_is_for_the_model_alone_is_e
     async with open_engine(model, settings=QUICK, tools=[look]) as engine:
         chat = await engine.create_chat(system="a system prompt in confidence")
         await engine.ask(chat.id, "hello, " * 20)
-        shown = "".join(event.model_dump_json() for event in await log(engine, chat.id))
+        shown = "".join(event.model_dump_json() for event in await events_of(engine, chat.id))
         shown += "".join(message.model_dump_json() for message in await engine.messages(chat.id))
         assert "searching" in shown
         assert "found" in shown
@@ -175,7 +178,7 @@ async def test_a_change_of_state_never_precedes_the_messages_it_implies(
     async with open_engine(model, settings=QUICK, tools=[look], clock=clock) as engine:
         chat_id = await rich_life(engine, clock)
         last: str | None = None
-        for event in await log(engine, chat_id):
+        for event in await events_of(engine, chat_id):
             if isinstance(event, MessageEvent):
                 last = event.message.role
             elif isinstance(event, StatusEvent):

@@ -5,8 +5,7 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 from typing import Any
 
-from latch import Latch
-
+from support.latches import Latch
 from turnwise import ClientTool, ModelError, Settings, tool
 from turnwise.providers.scripted import Call, Reply
 from turnwise.testing import ManualClock

@@ -11,22 +11,12 @@ import anyio
 import anyio.from_thread
 import anyio.lowlevel
 import pytest
-from watching import (
-    Delegate,
-    Gate,
-    MakeModel,
-    OpenEngine,
-    Started,
-    assert_told_right,
-    log,
-    phases,
-    said,
-    seen,
-    shown,
-    stored_at,
-)
-from witness import untouched
 
+from support.chats import said, untouched
+from support.engines import MakeModel, OpenEngine
+from support.events import assert_told_right, events_of, phases, seen, shown
+from support.latches import Gate, Started
+from support.stores import Delegate, stored_at
 from turnwise import (
     ChatState,
     ClientTool,
@@ -60,7 +50,7 @@ async def stop(engine: Engine, chat_id: str) -> None:
     await engine.interrupt(chat_id, reason="enough")
     chat = await engine.wait(chat_id, until=[ChatState.interrupted])
     assert (chat.settled, chat.stop_reason, chat.open_calls) == (True, "interrupted", [])
-    ends = [event for event in await log(engine, chat_id) if isinstance(event, TurnFinishedEvent)]
+    ends = [event for event in await events_of(engine, chat_id) if isinstance(event, TurnFinishedEvent)]
     assert [event.stop_reason for event in ends] == ["interrupted"]
     await assert_told_right(engine, chat_id)
 
@@ -126,7 +116,7 @@ async def test_nothing_of_the_attempt_is_shown_once_the_interrupt_is_committed(o
         await engine.send_message(chat.id, "hello")
         await shown(engine, chat.id, "x")
         await stop(engine, chat.id)
-        kinds = [(event.kind, getattr(event, "state", None)) for event in await log(engine, chat.id)]
+        kinds = [(event.kind, getattr(event, "state", None)) for event in await events_of(engine, chat.id)]
         assert "part" not in [kind for kind, _ in kinds[kinds.index(("status", "interrupted")) :]]
 
 
@@ -266,13 +256,13 @@ async def test_a_tool_that_ignores_its_cancellation_holds_nobody_up_and_its_late
         await engine.send_message(chat.id, "hello")
         await entered.wait()
         await stop(engine, chat.id)
-        before = await log(engine, chat.id)
+        before = await events_of(engine, chat.id)
         let_go.set()
         await finished.wait()
         await engine.ask(chat.id, "next")
-        outputs = [event.output for event in await log(engine, chat.id) if isinstance(event, ToolResultEvent)]
+        outputs = [event.output for event in await events_of(engine, chat.id) if isinstance(event, ToolResultEvent)]
         assert outputs == [STOPPED]
-        assert (await log(engine, chat.id))[: len(before)] == before
+        assert (await events_of(engine, chat.id))[: len(before)] == before
 
 
 async def test_a_blocking_tool_in_a_thread_is_told_and_not_waited_for(
@@ -430,7 +420,7 @@ async def test_an_interrupt_around_any_commit_of_a_turn_settles_cleanly(
         answered = [message.result.call_id for message in history if message.result]
         assert sorted(asked) == sorted(answered)
         assert max(len(one.runs), len(two.runs)) <= 1
-        states = [event.state for event in await log(engine, chat.id) if isinstance(event, StatusEvent)]
+        states = [event.state for event in await events_of(engine, chat.id) if isinstance(event, StatusEvent)]
         assert states.count(ChatState.interrupted) == 1
         await assert_told_right(engine, chat.id)
 

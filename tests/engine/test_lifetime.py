@@ -7,9 +7,10 @@ from typing import Any
 
 import anyio
 import pytest
-from latch import Latch
-from watching import Delegate, Gate, Started, shown, stored_at
 
+from support.events import shown
+from support.latches import Gate, Latch, Started
+from support.stores import Delegate, stored_at
 from turnwise import CompactionPolicy, Engine, EngineClosed, EngineInUse, ModelRequest, Settings, SettingsError, tool
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.testing import ManualClock

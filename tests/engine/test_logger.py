@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import structlog
-from watching import Gate
 
+from support.latches import Gate
 from turnwise import CompactionPolicy, Engine, ModelError, RetryPolicy, Settings, tool
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from latch import Latch
-from witness import events_of, path_of, told
 
+from support.chats import lines_of, path_of
+from support.events import events_of
+from support.latches import Latch
 from turnwise import CompactionPolicy, Engine, Message, ModelPart, Settings, SettingsError, TextPart, Usage, fold, tool
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 
@@ -27,7 +28,7 @@ async def test_a_plain_answer_is_one_step_and_rests_in_waiting(open_engine: Any,
         assert (result.text, result.stop_reason, result.chat.state) == ("done", "end_turn", "waiting")
         assert len(model.requests) == 1
         assert await path_of(engine, chat.id) == ["waiting", "pending", "streaming", "waiting"]
-        assert told(result.messages) == ["user: hi", "assistant: done"]
+        assert lines_of(result.messages) == ["user: hi", "assistant: done"]
 
 
 async def test_the_model_sees_the_result_of_its_call(open_engine: Any, strict_model: Any) -> None:
@@ -38,7 +39,7 @@ async def test_the_model_sees_the_result_of_its_call(open_engine: Any, strict_mo
         assert result.text == "all done"
         assert [request.system for request in model.requests] == ["Count.", "Count."]
         seen = ["user: how many?", "assistant: count(call_1)", "tool: call_1=2 things"]
-        assert told(model.requests[1].messages) == seen
+        assert lines_of(model.requests[1].messages) == seen
         assert [request.step for request in model.requests] == [1, 2]
 
 
@@ -68,7 +69,7 @@ async def test_calls_beat_the_stop_reason(open_engine: Any, strict_model: Any, s
         chat = await engine.create_chat()
         result = await engine.ask(chat.id, "how many?")
         assert (len(model.requests), result.stop_reason) == (2, "end_turn")
-        assert "tool: call_1=2 things" in told(result.messages)
+        assert "tool: call_1=2 things" in lines_of(result.messages)
 
 
 async def test_the_ceiling_ends_a_turn_of_endless_calls_with_everything_stored(
@@ -79,7 +80,7 @@ async def test_the_ceiling_ends_a_turn_of_endless_calls_with_everything_stored(
         chat = await engine.create_chat()
         result = await engine.ask(chat.id, "go")
         assert (len(model.requests), result.stop_reason) == (3, "max_steps")
-        assert [line.split("=")[0] for line in told(result.messages) if line.startswith("tool")] == [
+        assert [line.split("=")[0] for line in lines_of(result.messages) if line.startswith("tool")] == [
             "tool: call_1",
             "tool: call_2",
             "tool: call_3",
@@ -103,10 +104,10 @@ async def test_a_new_turn_has_a_fresh_ceiling_and_the_whole_history(open_engine:
         await engine.ask(chat.id, "first")
         second = await engine.ask(chat.id, "second")
         assert second.stop_reason == "end_turn"
-        assert told(model.requests[1].messages) == ["user: first", "assistant: one", "user: second"]
+        assert lines_of(model.requests[1].messages) == ["user: first", "assistant: one", "user: second"]
         whole = ["user: first", "assistant: one", "user: second", "assistant: two"]
-        assert told(await engine.messages(chat.id)) == whole
-        assert told(second.messages) == whole[2:]
+        assert lines_of(await engine.messages(chat.id)) == whole
+        assert lines_of(second.messages) == whole[2:]
 
 
 async def test_text_before_a_call_is_in_the_message_of_the_call(open_engine: Any, strict_model: Any) -> None:
@@ -114,7 +115,7 @@ async def test_text_before_a_call_is_in_the_message_of_the_call(open_engine: Any
     async with open_engine(model, tools=[count]) as engine:
         chat = await engine.create_chat()
         result = await engine.ask(chat.id, "go")
-        assert told(result.messages)[1] == "assistant: running  count(call_1)"
+        assert lines_of(result.messages)[1] == "assistant: running  count(call_1)"
 
 
 async def test_a_call_and_its_message_are_stored_before_the_tool_starts(open_engine: Any, strict_model: Any) -> None:
@@ -125,7 +126,7 @@ async def test_a_call_and_its_message_are_stored_before_the_tool_starts(open_eng
     async def look() -> str:
         """Look at the chat from inside the call."""
         chat = await engine.get_chat(chat_id)
-        seen.append((chat.state, [call.status for call in chat.open_calls], told(await engine.messages(chat_id))))
+        seen.append((chat.state, [call.status for call in chat.open_calls], lines_of(await engine.messages(chat_id))))
         return "seen"
 
     async with open_engine(strict_model([Reply(calls=[Call("look", {})]), "done"]), tools=[look]) as engine:
@@ -145,7 +146,7 @@ async def test_a_stop_after_tool_that_succeeds_ends_the_turn(open_engine: Any, s
         chat = await engine.create_chat()
         result = await engine.ask(chat.id, "go")
         assert (len(model.requests), result.stop_reason) == (1, "stop_after_tool")
-        assert told(result.messages)[2:] == ["tool: call_1=handed over", "tool: call_2=2 things"]
+        assert lines_of(result.messages)[2:] == ["tool: call_1=handed over", "tool: call_2=2 things"]
 
 
 async def test_a_stop_after_tool_that_fails_lets_the_turn_go_on(open_engine: Any, strict_model: Any) -> None:
@@ -198,7 +199,7 @@ async def test_a_reply_without_content_is_not_stored_and_ends_the_turn(open_engi
     async with open_engine(strict_model([Reply(""), "hello"])) as engine:
         chat = await engine.create_chat()
         result = await engine.ask(chat.id, "go")
-        assert (result.text, result.stop_reason, told(result.messages)) == ("", "end_turn", ["user: go"])
+        assert (result.text, result.stop_reason, lines_of(result.messages)) == ("", "end_turn", ["user: go"])
         assert (await engine.ask(chat.id, "still there?")).text == "hello"
 
 
@@ -251,18 +252,18 @@ async def test_prepared_messages_and_reminders_are_for_one_request_only(open_eng
     ) as engine:
         chat = await engine.create_chat()
         await engine.ask(chat.id, "go")
-        assert told(model.requests[0].messages) == [
+        assert lines_of(model.requests[0].messages) == [
             "user: GO",
             "system: <reminder>step 1</reminder>",
             "system: <reminder>be brief</reminder>",
         ]
-        assert told(model.requests[1].messages)[-2:] == [
+        assert lines_of(model.requests[1].messages)[-2:] == [
             "system: <reminder>step 2</reminder>",
             "system: <reminder>be brief</reminder>",
         ]
         assert "step 1" not in str(model.requests[1].messages)
         stored = ["user: go", "assistant: count(call_1)", "tool: call_1=2 things", "assistant: done"]
-        assert told(await engine.messages(chat.id)) == stored
+        assert lines_of(await engine.messages(chat.id)) == stored
 
 
 async def test_what_an_adapter_does_to_a_request_does_not_leak_back(open_engine: Any, strict_model: Any) -> None:

@@ -6,20 +6,20 @@ import re
 import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 from anyio.streams.text import TextReceiveStream
-from watching import log, seen
 
+from support import mcp_server
+from support.events import events_of, seen
 from turnwise import FilePart, SettingsError, Tool
 from turnwise.engine.mcp import MCPTools, MCPUnreachable
 from turnwise.providers.scripted import Call, Reply
 from turnwise.states.events import ToolProgressEvent
 
-SERVER = str(Path(__file__).parent / "mcp_server.py")
+SERVER = mcp_server.__file__
 
 
 def over_stdio(**options: Any) -> MCPTools:
@@ -134,7 +134,7 @@ async def test_progress_is_shown_to_subscribers(open_engine: Any, strict_model: 
     ):
         chat = await engine.create_chat()
         await engine.ask(chat.id, "go")
-        events = await log(engine, chat.id)
+        events = await events_of(engine, chat.id)
     shown = [event.progress for event in events if isinstance(event, ToolProgressEvent)]
     assert shown == [{"progress": 1, "total": 2, "message": "half way"}]
 

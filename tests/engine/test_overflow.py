@@ -9,8 +9,13 @@ import anyio
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from watching import MakeModel, OpenEngine, Started, assert_told_right, log, pass_time, phases, said, seen, stored_at
 
+from support.chats import said
+from support.clock import pass_time
+from support.engines import MakeModel, OpenEngine
+from support.events import assert_told_right, events_of, phases, seen
+from support.latches import Started
+from support.stores import stored_at
 from turnwise import CompactionPolicy, Engine, ModelError, ModelRequest, Settings, tool
 from turnwise.engine.jobs.summarise import MOST_REQUESTS
 from turnwise.engine.prompt.history import length_of
@@ -270,6 +275,6 @@ async def test_whatever_the_window_every_turn_comes_to_rest_within_few_requests(
                 assert rested.last_error is not None
                 assert rested.last_error.kind == "context_overflow"
         assert len(model.requests) <= most
-        per_step = [event.step for event in await log(engine, chat.id) if getattr(event, "phase", "") == "stored"]
+        per_step = [event.step for event in await events_of(engine, chat.id) if getattr(event, "phase", "") == "stored"]
         assert len(per_step) == len(set(per_step))
         assert (await engine.verify(chat.id)).ok

@@ -10,9 +10,10 @@ from typing import Any
 
 import anyio
 import pytest
-from latch import Latch
-from witness import events_of, told, untouched
 
+from support.chats import lines_of, untouched
+from support.events import events_of
+from support.latches import Latch
 from turnwise import Settings, StoreError, tool
 from turnwise.providers.scripted import Call, Reply
 
@@ -43,7 +44,7 @@ async def test_a_reply_that_cannot_be_stored_ends_in_an_error_that_names_the_ste
         assert (result.chat.state, result.stop_reason) == ("error", "error")
         assert "step 1" in result.chat.last_error.message
         assert "planted" in result.chat.last_error.message
-        assert told(await engine.messages(chat.id)) == ["user: hi"]
+        assert lines_of(await engine.messages(chat.id)) == ["user: hi"]
         messages = await events_of(engine, chat.id, "message")
         assert [event.message for event in messages] == await engine.messages(chat.id)
         await engine.resume(chat.id)
@@ -105,7 +106,7 @@ async def test_nobody_hangs_when_not_even_the_failure_can_be_stored(
                     await anyio.lowlevel.checkpoint()
         assert len(failures) == 2
         assert await engine.get_chat(chat.id) == before
-        assert told(await engine.messages(chat.id)) == ["user: hi"]
+        assert lines_of(await engine.messages(chat.id)) == ["user: hi"]
 
 
 async def test_a_chat_that_was_given_up_goes_on_once_the_store_answers_again(
@@ -123,7 +124,7 @@ async def test_a_chat_that_was_given_up_goes_on_once_the_store_answers_again(
             with pytest.raises(StoreError):
                 await engine.wait(chat.id)
         assert (await engine.wait(chat.id)).state == "waiting"
-        assert told(await engine.messages(chat.id)) == ["user: hi", "assistant: kept"]
+        assert lines_of(await engine.messages(chat.id)) == ["user: hi", "assistant: kept"]
 
 
 @pytest.mark.parametrize("table", ["audit", "messages", "events"])

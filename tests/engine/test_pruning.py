@@ -7,9 +7,12 @@ from typing import Any
 
 import anyio
 import pytest
-from rich_life import look, rich_life, rich_script
-from watching import Delegate, MakeModel, OpenEngine, log, said, shown, stored_at
 
+from support.chats import said
+from support.engines import MakeModel, OpenEngine
+from support.eventful_life import look, rich_life, rich_script
+from support.events import events_of, shown
+from support.stores import Delegate, stored_at
 from turnwise import ChatState, Engine, Event, Settings, SettingsError, fold, verify_export
 from turnwise.persistence.protocol import ChatStore, Pruned
 from turnwise.providers.scripted import Reply
@@ -40,7 +43,7 @@ async def pruned(engine: Engine, store: Pruning, clock: ManualClock, chat_id: st
     store.over = anyio.Event()
     while not store.over.is_set():
         await clock.advance(1)
-    return await log(engine, chat_id)
+    return await events_of(engine, chat_id)
 
 
 @pytest.fixture
@@ -60,13 +63,13 @@ async def test_a_reader_that_left_after_any_event_comes_back_to_the_same_transcr
     model = strict_model(rich_script(), context_limit=100)
     async with open_engine(model, store=store, settings=SETTINGS, tools=[look], clock=clock) as engine:
         chat_id = await rich_life(engine, clock)
-        whole, transcript = await log(engine, chat_id), fold(await log(engine, chat_id))
+        whole, transcript = await events_of(engine, chat_id), fold(await events_of(engine, chat_id))
         before = [await engine.get_chat(chat_id), await engine.messages(chat_id), await engine.export_audit(chat_id)]
         left = await pruned(engine, store, clock, chat_id)
         assert left == [event for event in whole if event.kind != "part"]
         assert len(left) < len(whole)
         for known in range(len(whole) + 1):
-            rest = await log(engine, chat_id, after=known)
+            rest = await events_of(engine, chat_id, after=known)
             assert fold(rest, fold(whole[:known])) == transcript
         assert before == [
             await engine.get_chat(chat_id),
@@ -78,7 +81,7 @@ async def test_a_reader_that_left_after_any_event_comes_back_to_the_same_transcr
         assert said(await engine.messages(fork.id)) == said(await engine.messages(chat_id))
         erased = (await engine.messages(chat_id))[-1].id
         await engine.erase_message(chat_id, erased)
-        assert fold(await log(engine, chat_id)).messages == await engine.messages(chat_id)
+        assert fold(await events_of(engine, chat_id)).messages == await engine.messages(chat_id)
         assert verify_export(await engine.export_audit(chat_id)).ok
 
 
@@ -89,7 +92,7 @@ async def test_a_reader_that_stands_among_pruned_numbers_goes_on_with_what_comes
     async with open_engine(model, store=store, settings=SETTINGS, clock=clock) as engine:
         chat = await engine.create_chat()
         await engine.ask(chat.id, "hello")
-        parts = [event.seq for event in await log(engine, chat.id) if event.kind == "part"]
+        parts = [event.seq for event in await events_of(engine, chat.id) if event.kind == "part"]
         slow = aiter(engine.events(chat.id))
         read = deque([await anext(slow)])
         await pruned(engine, store, clock, chat.id)
@@ -102,7 +105,7 @@ async def test_a_reader_that_stands_among_pruned_numbers_goes_on_with_what_comes
             while not (events[-1].kind == "turn_finished" and events[-1].turn == 2):
                 events.append(await anext(reader))
             await reader.aclose()  # type: ignore[attr-defined]
-        left = await log(engine, chat.id)
+        left = await events_of(engine, chat.id)
         assert [event.seq for event in came_back] == [event.seq for event in left if event.seq > parts[0]]
         assert fold(read) == fold(left)
 
@@ -140,7 +143,7 @@ async def test_all_chats_are_looked_at_now_and_then_and_a_few_at_a_time(
             assert len(store.calls) == 2 + number
         chat = await engine.create_chat()
         await engine.ask(chat.id, "hello")
-        parts = [event for event in await log(engine, chat.id) if event.kind == "part"]
+        parts = [event for event in await events_of(engine, chat.id) if event.kind == "part"]
         store.calls.clear()
         await pruned(engine, store, clock, chat.id)
         assert sum(call.parts for call in store.calls) == len(parts)

@@ -8,9 +8,10 @@ from typing import Any
 
 import anyio
 import pytest
-from latch import Latch
-from witness import events_of, told, untouched
 
+from support.chats import lines_of, untouched
+from support.events import events_of
+from support.latches import Latch
 from turnwise import (
     ChatBusy,
     ConflictingReplay,
@@ -38,7 +39,7 @@ class Busy:
         """Let the model go on, and return what was said once the chat rests."""
         self.latch.open()
         await self.engine.wait(self.id)
-        return told(await self.engine.messages(self.id))
+        return lines_of(await self.engine.messages(self.id))
 
     async def waiting(self) -> list[tuple[str, str]]:
         return [(queued.id, queued.text) for queued in await self.engine.queued(self.id)]
@@ -140,7 +141,7 @@ async def test_an_interrupting_message_to_a_resting_chat_is_just_a_message(open_
         receipt = await engine.send_message(chat.id, "hi", when_busy="interrupt")
         assert not receipt.queued
         await engine.wait(chat.id)
-        assert told(await engine.messages(chat.id)) == ["user: hi", "assistant: one"]
+        assert lines_of(await engine.messages(chat.id)) == ["user: hi", "assistant: one"]
 
 
 async def test_stop_means_stop_the_queue_waits_until_resumed(busy: Any) -> None:
@@ -300,7 +301,7 @@ async def test_twenty_racing_clients_of_one_id_have_one_effect(
         await engine.wait(chat.id)
         assert len({receipt.message_id for receipt in receipts}) == 1
         assert [receipt.replayed for receipt in receipts].count(False) == 1
-        assert told(await engine.messages(chat.id)) == ["user: hi", "assistant: ok"]
+        assert lines_of(await engine.messages(chat.id)) == ["user: hi", "assistant: ok"]
 
 
 async def test_twenty_racing_messages_are_each_answered_exactly_once(open_engine: Any, strict_model: Any) -> None:
@@ -310,7 +311,7 @@ async def test_twenty_racing_messages_are_each_answered_exactly_once(open_engine
             for number in range(20):
                 tasks.start_soon(engine.send_message, chat.id, f"n{number}")
         await engine.wait(chat.id)
-        lines = told(await engine.messages(chat.id))
+        lines = lines_of(await engine.messages(chat.id))
         assert sorted(line for line in lines if line.startswith("user")) == sorted(f"user: n{n}" for n in range(20))
         assert lines.count("assistant: ok") == 20
 

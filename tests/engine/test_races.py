@@ -6,10 +6,12 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from latch import Latch
-from watching import Delegate, OpenEngine, assert_told_right, stored_at
-from witness import told
 
+from support.chats import lines_of
+from support.engines import OpenEngine
+from support.events import assert_told_right
+from support.latches import Latch
+from support.stores import Delegate, stored_at
 from turnwise import ClientTool, Engine, MessageNotFound, Settings
 from turnwise.providers.scripted import Reply
 from turnwise.states.events import PartEvent
@@ -52,7 +54,7 @@ async def test_an_interrupt_keeps_what_an_attempt_has_shown_that_began_meanwhile
     async with open_engine(strict_model([]), store=Overtaken(database, begin), settings=ALONE) as engine:
         stopped = await engine.interrupt(chat.id)
         assert (stopped.state, stopped.settled) == ("interrupted", True)
-        assert told(await engine.messages(chat.id)) == ["user: hi", "assistant: Hel"]
+        assert lines_of(await engine.messages(chat.id)) == ["user: hi", "assistant: Hel"]
         assert (await engine.messages(chat.id))[-1].partial
         await assert_told_right(engine, chat.id)
 
@@ -78,7 +80,7 @@ async def test_an_interrupt_keeps_what_a_second_attempt_has_shown(
     store = Overtaken(database, lambda: show(2))
     async with open_engine(strict_model([]), store=store, settings=ALONE) as engine:
         await engine.interrupt(chat.id)
-        assert told(await engine.messages(chat.id)) == ["user: hi", "assistant: Sec"]
+        assert lines_of(await engine.messages(chat.id)) == ["user: hi", "assistant: Sec"]
         await assert_told_right(engine, chat.id)
 
 
@@ -104,7 +106,7 @@ async def test_a_message_that_an_edit_has_cut_meanwhile_is_not_there_any_more(
         async with open_engine(model, store=Overtaken(database, cut), settings=ALONE) as slow:
             with pytest.raises(MessageNotFound):
                 await slow.edit_message(chat_id, second, "late")
-        assert told(await engine.messages(chat_id)) == ["user: other", "assistant: re other"]
+        assert lines_of(await engine.messages(chat_id)) == ["user: other", "assistant: re other"]
 
 
 async def test_an_edit_sees_the_boundary_that_was_set_meanwhile(
@@ -123,7 +125,7 @@ async def test_an_edit_sees_the_boundary_that_was_set_meanwhile(
         async with open_engine(model, store=Overtaken(database, turn_and_clear), settings=ALONE) as slow:
             await slow.edit_message(chat_id, second, "late")
         await engine.wait(chat_id)
-        assert told(await engine.messages(chat_id)) == [
+        assert lines_of(await engine.messages(chat_id)) == [
             *("user: one", "assistant: re one"),
             *("user: late", "assistant: re late"),
         ]
@@ -146,5 +148,5 @@ async def test_an_erasure_finds_a_queued_message_that_has_become_a_turn_meanwhil
 
         async with open_engine(model, store=Overtaken(database, take), settings=ALONE) as slow:
             await slow.erase_message(chat.id, queued)
-        assert told(await engine.messages(chat.id))[2:] == ["user: [erased]", "assistant: second"]
+        assert lines_of(await engine.messages(chat.id))[2:] == ["user: [erased]", "assistant: second"]
         assert "secret" not in str([event async for event in engine.events(chat.id, follow=False)])

@@ -9,8 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from watching import Delegate, Gate, MakeModel, OpenEngine, assert_told_right, log, said, stored_at
 
+from support.chats import said
+from support.engines import MakeModel, OpenEngine
+from support.events import assert_told_right, events_of
+from support.latches import Gate
+from support.stores import Delegate, stored_at
 from turnwise import LoopState, Message, Settings, Usage, history_was_compacted, tool
 from turnwise.providers.scripted import Call, Reply
 from turnwise.states.events import TurnFinishedEvent
@@ -176,7 +180,7 @@ async def test_usage_adds_up_over_steps_turns_and_the_chat_and_unknown_is_not_ze
         assert last.usage == Usage(partial=True)
         whole = Usage(input_tokens=60, output_tokens=5, cache_read_tokens=4, reasoning_tokens=7, partial=True)
         assert last.chat.usage == whole
-        told = [event.usage for event in await log(engine, chat.id) if isinstance(event, TurnFinishedEvent)]
+        told = [event.usage for event in await events_of(engine, chat.id) if isinstance(event, TurnFinishedEvent)]
         assert sum((usage.input_tokens or 0 for usage in told), 0) == 60
 
 

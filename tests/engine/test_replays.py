@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from witness import told, untouched
 
+from support.chats import lines_of, untouched
 from turnwise import (
     ChatArchived,
     ClientTool,
@@ -87,7 +87,7 @@ async def test_a_repeated_edit_changes_nothing_and_another_one_conflicts(open_en
                 await engine.edit_message(chat.id, first.id, "good day")
             with pytest.raises(MessageNotFound):
                 await engine.edit_message(chat.id, first.id, "good day", client_id="f")
-        assert told(await engine.messages(chat.id)) == ["user: good day", "assistant: two"]
+        assert lines_of(await engine.messages(chat.id)) == ["user: good day", "assistant: two"]
 
 
 async def test_an_edit_that_is_repeated_while_its_message_is_still_there_does_not_cut_again(
@@ -100,7 +100,7 @@ async def test_an_edit_that_is_repeated_while_its_message_is_still_there_does_no
         await engine.wait(chat.id)
         with pytest.raises(ConflictingReplay):
             await engine.edit_message(chat.id, first.id, "x", client_id="k")
-        assert told(await engine.messages(chat.id))[2:] == ["user: x", "assistant: two"]
+        assert lines_of(await engine.messages(chat.id))[2:] == ["user: x", "assistant: two"]
         assert (await engine.messages(chat.id))[2].id == sent.message_id
 
 

@@ -6,8 +6,12 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from watching import Gate, MakeModel, OpenEngine, assert_told_right, log, pass_time, said, seen, shown
 
+from support.chats import said
+from support.clock import pass_time
+from support.engines import MakeModel, OpenEngine
+from support.events import assert_told_right, events_of, seen, shown
+from support.latches import Gate
 from turnwise import ChatState, ModelError, ModelPart, ModelRequest, RetryPolicy, Settings
 from turnwise.engine.clock import sleep
 from turnwise.providers.scripted import Call, Reply
@@ -158,7 +162,7 @@ async def test_a_stall_after_output_takes_it_back_and_tries_again(
         await seen(engine, chat.id, "retry")
         await pass_time(clock, 1)
         await engine.wait(chat.id)
-        discarded = [event for event in await log(engine, chat.id) if isinstance(event, AttemptDiscardedEvent)]
+        discarded = [event for event in await events_of(engine, chat.id) if isinstance(event, AttemptDiscardedEvent)]
         assert [event.attempt for event in discarded] == [1]
         assert said(await engine.messages(chat.id)) == [("user", "hi"), ("assistant", "Hello")]
         await assert_told_right(engine, chat.id)
@@ -340,5 +344,5 @@ async def test_a_fragment_of_a_call_that_was_shown_is_output_after_which_nothing
         chat = await engine.create_chat()
         result = await engine.ask(chat.id, "hello")
         assert (result.chat.state, len(model.requests)) == ("error", 1)
-        kinds = [event.kind for event in await log(engine, chat.id)]
+        kinds = [event.kind for event in await events_of(engine, chat.id)]
         assert not {"retry", "attempt_discarded"} & set(kinds)

@@ -10,22 +10,13 @@ from typing import Any
 
 import anyio
 import pytest
-from watching import (
-    Delegate,
-    Gate,
-    MakeModel,
-    OpenEngine,
-    assert_told_right,
-    due_in,
-    log,
-    pass_time,
-    phases,
-    said,
-    seen,
-    shown,
-    stored_at,
-)
 
+from support.chats import said
+from support.clock import due_in, pass_time
+from support.engines import MakeModel, OpenEngine
+from support.events import assert_told_right, events_of, phases, seen, shown
+from support.latches import Gate
+from support.stores import Delegate, stored_at
 from turnwise import ChatState, ModelError, ModelRequest, Settings, ToolContext, tool
 from turnwise.engine.clock import sleep
 from turnwise.providers.scripted import Call, Reply
@@ -49,7 +40,7 @@ def never_rested(states: list[ChatState]) -> bool:
 
 
 async def states_of(engine: Any, chat_id: str) -> list[ChatState]:
-    return [event.state for event in await log(engine, chat_id) if isinstance(event, StatusEvent)]
+    return [event.state for event in await events_of(engine, chat_id) if isinstance(event, StatusEvent)]
 
 
 @pytest.mark.parametrize(
@@ -197,7 +188,7 @@ async def test_a_reply_that_a_shutdown_cut_off_is_taken_back_and_given_anew(
     async with open_engine(model, settings=AT_ONCE) as engine:
         assert (await engine.wait(chat.id)).state == "waiting"
         assert said(await engine.messages(chat.id)) == [("user", "hi"), ("assistant", "Hello")]
-        events = await log(engine, chat.id)
+        events = await events_of(engine, chat.id)
         assert [event.attempt for event in events if isinstance(event, AttemptDiscardedEvent)] == [1]
         assert never_rested(await states_of(engine, chat.id))
         await assert_told_right(engine, chat.id)
@@ -283,18 +274,18 @@ async def test_a_chat_whose_worker_is_gone_is_taken_over_when_its_lease_runs_out
             assert (await engine.get_chat(chat.id)).state == "streaming"
             await now.advance(2)
             assert (await engine.wait(chat.id)).state == "waiting"
-            before, records = await log(engine, chat.id), await engine.audit(chat.id)
+            before, records = await events_of(engine, chat.id), await engine.audit(chat.id)
             # The zombie's model goes on; what it says is nobody's any more.
             await slow.advance(1)
             await slow.advance(1)
             while slow.next_timer is not None:
                 await slow.advance(1)
             assert await zombie.wait(chat.id) == await engine.get_chat(chat.id)
-            assert (await log(engine, chat.id), await engine.audit(chat.id)) == (before, records)
+            assert (await events_of(engine, chat.id), await engine.audit(chat.id)) == (before, records)
             assert said(await engine.messages(chat.id)) == [("user", "hello"), ("assistant", "Hi there")]
             await assert_told_right(engine, chat.id)
     async with open_engine(model, settings=Settings(run_worker=False)) as onlooker:
-        assert (await log(onlooker, chat.id), await onlooker.audit(chat.id)) == (before, records)
+        assert (await events_of(onlooker, chat.id), await onlooker.audit(chat.id)) == (before, records)
 
 
 async def test_a_zombies_tool_result_is_dropped(
@@ -315,10 +306,10 @@ async def test_a_zombies_tool_result_is_dropped(
         async with open_engine(model, clock=now, tools=[work.tool], settings=Settings(coalesce=0)) as engine:
             await now.advance(31)
             assert (await engine.wait(chat.id)).state == "waiting"
-            before = await log(engine, chat.id)
+            before = await events_of(engine, chat.id)
         work.open.set()
     async with open_engine(model, settings=Settings(run_worker=False)) as onlooker:
-        assert await log(onlooker, chat.id) == before
+        assert await events_of(onlooker, chat.id) == before
         history = said(await onlooker.messages(chat.id))
         assert [role for role, _ in history] == ["user", "assistant", "tool", "assistant"]
         assert history[2][1].startswith("Outcome unknown")

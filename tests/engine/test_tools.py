@@ -11,10 +11,11 @@ import anyio
 import anyio.from_thread
 import anyio.to_thread
 import pytest
-from latch import Latch
 from pydantic import BaseModel, SecretStr
-from witness import events_of, told
 
+from support.chats import lines_of
+from support.events import events_of
+from support.latches import Latch
 from turnwise import (
     ClientTool,
     Engine,
@@ -103,8 +104,8 @@ async def test_fifteen_safe_calls_never_exceed_the_cap_and_none_is_dropped(open_
     result, _ = await run(open_engine, model, [crowd.tool(name, parallel_safe=True) for name in names])
     assert (crowd.peak, sorted(crowd.order)) == (10, sorted(names))
     expected = [f"tool: call_{number + 1}={name}" for number, name in enumerate(names)]
-    assert result_lines(told(result.messages)) == expected
-    assert result_lines(told(model.requests[1].messages)) == expected
+    assert result_lines(lines_of(result.messages)) == expected
+    assert result_lines(lines_of(model.requests[1].messages)) == expected
 
 
 async def test_results_are_shown_as_they_finish_and_read_in_the_order_of_their_calls(
@@ -131,13 +132,13 @@ async def test_results_are_shown_as_they_finish_and_read_in_the_order_of_their_c
             if event.kind == "tool_result":
                 assert (event.call_id, event.index) == ("call_2", 1)
                 break
-        assert result_lines(told(await engine.messages(chat.id))) == ["tool: call_2=2"]
+        assert result_lines(lines_of(await engine.messages(chat.id))) == ["tool: call_2=2"]
         slow.open()
         await engine.wait(chat.id)
         expected = ["tool: call_1=1", "tool: call_2=2"]
-        assert result_lines(told(model.requests[1].messages)) == expected
+        assert result_lines(lines_of(model.requests[1].messages)) == expected
         for view in ("user", "model", "raw"):
-            assert result_lines(told(await engine.messages(chat.id, view=view))) == expected
+            assert result_lines(lines_of(await engine.messages(chat.id, view=view))) == expected
 
 
 async def test_a_failing_tool_is_a_result_the_model_sees(open_engine: Any, strict_model: Any) -> None:
@@ -198,7 +199,7 @@ async def test_a_tool_that_ignores_its_cancellation_holds_nobody_up(open_engine:
         await clock.advance(5)
         await engine.wait(chat.id)
         latch.open()
-        history = told(await engine.messages(chat.id))
+        history = lines_of(await engine.messages(chat.id))
         assert len(result_lines(history)) == 1
         assert "too late" not in str(history)
 
@@ -273,7 +274,7 @@ async def test_an_empty_argument_text_means_no_arguments(open_engine: Any, stric
         return "pong"
 
     result, _ = await run(open_engine, strict_model([Reply(calls=[Call("ping", "")]), "done"]), [ping])
-    assert "tool: call_1=pong" in told(result.messages)
+    assert "tool: call_1=pong" in lines_of(result.messages)
 
 
 async def test_an_unknown_tool_is_an_error_result(open_engine: Any, strict_model: Any) -> None:
@@ -437,7 +438,7 @@ async def test_a_blocking_tool_reports_progress_from_its_thread(open_engine: Any
                 break
         latch.open()
         await engine.wait(chat.id)
-        assert "tool: call_1=built" in told(await engine.messages(chat.id))
+        assert "tool: call_1=built" in lines_of(await engine.messages(chat.id))
 
 
 @pytest.mark.parametrize("progress", [object(), "\ud800"])
@@ -473,7 +474,7 @@ async def test_a_blocking_tool_runs_in_a_thread(open_engine: Any, strict_model: 
         return anyio.from_thread.run_sync(lambda: "from a thread")
 
     result, _ = await run(open_engine, strict_model([Reply(calls=[Call("ask_home", {})]), "done"]), [ask_home])
-    assert "tool: call_1=from a thread" in told(result.messages)
+    assert "tool: call_1=from a thread" in lines_of(result.messages)
 
 
 async def test_attachments_are_stored_and_shown(open_engine: Any, strict_model: Any) -> None:

@@ -14,8 +14,8 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
-from watching import Gate
 
+from support.latches import Gate
 from turnwise import ClientTool, CompactionPolicy, Engine, ModelError, RetryPolicy, Settings, ToolResult, Usage, tool
 from turnwise.engine.observers.opentelemetry import OpenTelemetryObserver
 from turnwise.engine.observers.turn_spans import TurnSpan

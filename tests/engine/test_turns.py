@@ -6,11 +6,12 @@ from typing import Any
 
 import anyio
 import pytest
-from latch import Latch
-from rich_life import look, rich_life, rich_script
-from watching import log, stored_at
-from witness import told
 
+from support.chats import lines_of
+from support.eventful_life import look, rich_life, rich_script
+from support.events import events_of
+from support.latches import Latch
+from support.stores import stored_at
 from turnwise import ChatNotFound, ClientTool, Engine, Event, Settings, ToolResult, TurnResult, fold
 from turnwise.providers.scripted import Call, Reply
 from turnwise.states.events import MessageEvent
@@ -76,10 +77,10 @@ async def test_the_number_of_a_receipt_survives_a_replay_and_another_process(
 async def test_every_chat_that_is_returned_tells_its_last_number(open_engine: Any, strict_model: Any) -> None:
     async with open_engine(strict_model(echo), settings=QUICK) as engine:
         chat = await engine.create_chat()
-        assert chat.last_seq == len(await log(engine, chat.id))
+        assert chat.last_seq == len(await events_of(engine, chat.id))
         chats = [(await engine.ask(chat.id, "one")).chat, await engine.rename(chat.id, "new")]
         chats += [await engine.get_chat(chat.id), (await engine.list_chats()).items[0], await engine.wait(chat.id)]
-        assert {each.last_seq for each in chats} == {len(await log(engine, chat.id))}
+        assert {each.last_seq for each in chats} == {len(await events_of(engine, chat.id))}
 
 
 # The turn of a message that waits
@@ -103,7 +104,7 @@ async def test_a_message_that_waits_is_streamed_from_its_own_turn_on(open_engine
             latch.open()
         for number, word in enumerate(("one", "two", "three"), start=1):
             events = streamed[word]
-            assert told(fold(events).messages) == [f"user: {word}", f"assistant: answer {number}"]
+            assert lines_of(fold(events).messages) == [f"user: {word}", f"assistant: answer {number}"]
             assert (events[0].kind, events[-1].kind) == ("message", "turn_finished")
             assert {event.turn for event in events if event.kind == "turn_finished"} == {number}
 
@@ -122,7 +123,7 @@ async def test_two_who_ask_at_once_are_each_given_their_own_answer(open_engine: 
         assert len(results) == 20
         for word, result in results.items():
             assert result.text == f"you said {word}"
-            assert told(result.messages) == [f"user: {word}", f"assistant: you said {word}"]
+            assert lines_of(result.messages) == [f"user: {word}", f"assistant: you said {word}"]
             assert (result.stop_reason, result.message_state) == ("end_turn", "taken")
             assert result.usage == NO_USAGE.marked_partial()
 
@@ -145,7 +146,7 @@ async def test_a_message_that_interrupts_is_streamed_from_its_own_turn_on(open_e
         await engine.send_message(chat.id, "one")
         await latch.entered.wait()
         events = [event async for event in engine.stream(chat.id, "two", when_busy="interrupt")]
-        assert told(fold(events).messages) == ["user: two", "assistant: answer 2"]
+        assert lines_of(fold(events).messages) == ["user: two", "assistant: answer 2"]
 
 
 # What ends it otherwise
@@ -164,7 +165,7 @@ async def test_a_message_behind_a_client_call_says_that_it_waits(open_engine: An
         assert [event async for event in engine.stream(chat.id, "three")] == []
         await engine.submit_tool_results(chat.id, [ToolResult(asked.open_calls[0].call_id, "yes")])
         await engine.wait(chat.id, until=["waiting"])
-        assert told(await engine.messages(chat.id))[-4:] == [
+        assert lines_of(await engine.messages(chat.id))[-4:] == [
             *("user: two", "assistant: you said two"),
             *("user: three", "assistant: you said three"),
         ]
@@ -215,7 +216,7 @@ async def test_who_asks_is_answered_whatever_becomes_of_the_message(
         }
         state, reason, messages = expected.get(way, ("removed", None, []))
         assert (result.message_state, result.stop_reason) == (state, reason)
-        assert told(result.messages) == messages
+        assert lines_of(result.messages) == messages
         latch.open()
         await engine.wait(chat.id)
 
@@ -228,7 +229,7 @@ async def test_who_gives_up_waiting_leaves_the_turn_alone(open_engine: Any, stri
             await engine.ask(chat.id, "one", timeout=0.05)
         latch.open()
         await engine.wait(chat.id)
-        assert told(await engine.messages(chat.id)) == ["user: one", "assistant: late"]
+        assert lines_of(await engine.messages(chat.id)) == ["user: one", "assistant: late"]
 
 
 # A transcript and the number it ends with
@@ -264,7 +265,7 @@ async def test_a_transcript_is_what_all_events_so_far_fold_to_at_every_moment(
             while taken[-1].seq < end.seq or len(taken) < end.seq:
                 await anyio.lowlevel.checkpoint()
             tasks.cancel_scope.cancel()
-        whole = await log(engine, chat_id)
+        whole = await events_of(engine, chat_id)
         assert end == fold(whole)
         numbers = {transcript.seq for transcript in taken}
         assert len(numbers) > 10
@@ -272,7 +273,7 @@ async def test_a_transcript_is_what_all_events_so_far_fold_to_at_every_moment(
         for transcript in taken:
             assert transcript == fold(whole[: transcript.seq])
         for transcript in taken:
-            rest = await log(engine, chat_id, after=transcript.seq)
+            rest = await events_of(engine, chat_id, after=transcript.seq)
             assert rest == whole[transcript.seq :]
             assert fold(rest, transcript) == end
 
@@ -298,4 +299,4 @@ async def test_a_transcript_shows_a_reply_whose_worker_died(open_engine: Any, st
     async with open_engine(model, store=store, settings=Settings(run_worker=False)) as elsewhere:
         transcript = await elsewhere.transcript(chat.id)
         assert (transcript.state, transcript.live_text) == ("pending", "Hel")
-        assert transcript == fold(await log(elsewhere, chat.id))
+        assert transcript == fold(await events_of(elsewhere, chat.id))

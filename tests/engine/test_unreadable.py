@@ -11,10 +11,9 @@ from typing import Any
 
 import anyio
 import pytest
-from conftest import OpenEngine
-from latch import Latch
-from watching import MakeModel
 
+from support.engines import MakeModel, OpenEngine
+from support.latches import Latch
 from turnwise import Chat, ChatUnreadable, ClientTool, Engine, IllegalTransition, ModelRequest, Settings, Trigger, tool
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.testing.clock import ManualClock

@@ -12,8 +12,9 @@ import anyio
 import pydantic
 import pytest
 from anyio.lowlevel import checkpoint
-from watching import Delegate, log, stored_at
 
+from support.events import events_of
+from support.stores import Delegate, stored_at
 from turnwise import (
     ChatState,
     CompactionPolicy,
@@ -333,7 +334,7 @@ async def test_a_compaction_that_raises_is_reported_and_ends_nothing() -> None:
     async with Engine("sqlite://", settings=Settings(compaction=policy), **options) as engine:
         chat = await engine.create_chat()
         assert (await engine.ask(chat.id, BAD, timeout=15)).stop_reason == "end_turn"
-        failed = [event for event in await log(engine, chat.id) if event.kind == "compaction"][-1]
+        failed = [event for event in await events_of(engine, chat.id) if event.kind == "compaction"][-1]
         assert (failed.phase, "SystemExit: 2" in failed.error.message) == ("failed", True)
 
 

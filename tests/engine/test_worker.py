@@ -8,9 +8,11 @@ from typing import Any
 
 import anyio
 import pytest
-from latch import Latch
-from watching import Delegate, Gate, log, said, seen, stored_at
 
+from support.chats import said
+from support.events import events_of, seen
+from support.latches import Gate, Latch
+from support.stores import Delegate, stored_at
 from turnwise import RetryPolicy, Settings, StoreError, ToolContext, tool
 from turnwise.engine.apply import Chain
 from turnwise.engine.clock import sleep
@@ -268,7 +270,7 @@ async def test_a_reply_that_cannot_be_stored_fails_without_it_and_is_asked_for_o
         assert ended == await engine.get_chat(chat.id)
         if ended.state == "error":
             assert ended.usage.partial
-            assert not [event for event in await log(engine, chat.id) if event.kind == "retry" and event.delay]
+            assert not [event for event in await events_of(engine, chat.id) if event.kind == "retry" and event.delay]
         assert (await engine.ask(other.id, "hello")).text == "fine"
 
 

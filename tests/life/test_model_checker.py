@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from model_checker import explore
-from planting import never, nothing, plant_functions, plant_no_refusal, plant_rows, without_rows
 
+from support.model_checker import explore
+from support.planted_faults import never, nothing, plant_functions, plant_no_refusal, plant_rows, without_rows
 from turnwise.states import TABLE, ChatState, Trigger, guards, refusals
 from turnwise.states import writes as w
 from turnwise.states.draft import Draft

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from damage import UNTOLD, Place, columns_of, copied
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from lives import ERROR, PROFILE, client, local, own_of, parts_of, said, summary_of
 
+from support.damaged_rows import UNTOLD, Place, columns_of, copied
+from support.life import ERROR, PROFILE, client, local, own_of, parts_of, said, summary_of
 from turnwise import (
     ChatArchived,
     ChatBusy,

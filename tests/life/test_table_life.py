@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from lives import Life, anything_for, client, local, own_of
 
+from support.life import Life, anything_for, client, local, own_of
 from turnwise.states import ChatState, IllegalTransition, Trigger
 from turnwise.states.arguments import Partial
 from turnwise.states.calls import ToolCall, ToolResult

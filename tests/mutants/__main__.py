@@ -20,12 +20,16 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Final
 
-from covering import Covering, measure
-from faults import Fault, faults_in, sources
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
-from trial import Trial, copy_of, tried
+
+if not __package__:  # it is run by its path: `python tests/mutants`
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from mutants.covering import Covering, measure
+from mutants.faults import Fault, faults_in, sources
+from mutants.trial import Trial, copy_of, tried
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 HERE: Final = Path(__file__).parent

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-from faults import Fault
+from mutants.faults import Fault
 
 Outcome = Literal["caught", "timed out", "survived", "not covered"]
 

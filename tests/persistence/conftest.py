@@ -10,8 +10,11 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import anyio
 import asyncpg
 import pytest
+
+from support import poisoned_chat
 
 _SERIAL = itertools.count()
 
@@ -71,3 +74,11 @@ async def beside(postgres_url: str) -> AsyncIterator[asyncpg.Connection]:
     connection = await asyncpg.connect(server.rstrip("?&"), server_settings={"search_path": schema})
     yield connection
     await connection.close()
+
+
+@pytest.fixture(scope="module")
+def lived(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a file with chats that have rows in every table."""
+    path = tmp_path_factory.mktemp("lived") / "chats.db"
+    anyio.run(poisoned_chat.live, path)
+    return path

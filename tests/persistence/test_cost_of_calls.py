@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import sqlite3
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-from lives import NOW, Life, executing, local
-
+from support.counting import functions_called
+from support.life import NOW, Life, executing, local
 from turnwise.persistence.audit.record import GENESIS
 from turnwise.persistence.migrations import migrations
 from turnwise.persistence.postgres.write_rows import Standing, commit_of, parameters_of
@@ -67,22 +65,6 @@ def _moves(life: Life) -> Iterator[tuple[Facts, Decision]]:
     yield before, life.start("c0250")
     before = life.facts
     yield before, life.finish("c0250")
-
-
-def functions_called(act: Callable[[], object]) -> int:
-    counted = 0
-
-    def count(_frame: Any, event: str, _argument: Any) -> None:
-        nonlocal counted
-        counted += event in ("call", "c_call")
-
-    before = sys.getprofile()
-    sys.setprofile(count)
-    try:
-        act()
-    finally:
-        sys.setprofile(before)
-    return counted
 
 
 def _given(decision: Decision, *_: object) -> list[Decision]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 
 import pytest
-from test_cost_of_calls import functions_called
 
+from support.counting import functions_called
 from turnwise import Engine
 from turnwise.engine.tools.declare import tool
 from turnwise.persistence.repair.examine import examine

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from by_hand import by_hand
-from test_erasure import raw
 
+from support.sql_by_hand import by_hand, raw
 from turnwise import ClientTool, Engine, Settings, ToolResult, tool, verify_export
 from turnwise.persistence.audit.verify import verify_stored
 from turnwise.persistence.conformance import plans

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from by_hand import by_hand
-from test_erasure import raw
 
+from support.sql_by_hand import by_hand, raw
 from turnwise import Engine, Settings, verify_export
 from turnwise.providers.scripted import Reply, ScriptedModel
 

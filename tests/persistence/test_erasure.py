@@ -13,8 +13,9 @@ from typing import Any
 import anyio
 import asyncpg
 import pytest
-from rich_chat import engine_on, live
 
+from support.rich_chat import engine_on, live
+from support.sql_by_hand import raw
 from turnwise import (
     ClientTool,
     Engine,
@@ -35,11 +36,6 @@ from turnwise.states.messages import TextPart
 SECRET = "hunter2-xyzzy"  # noqa: S105 - the word that is searched
 ASK = ClientTool("ask_user", "Asks the user.", {"type": "object"})
 IDLE = Settings(run_worker=False)
-
-
-def raw(path: Path) -> bytes:
-    """Return every byte that the database keeps in files."""
-    return b"".join(file.read_bytes() for file in sorted(path.parent.iterdir()) if file.name.startswith(path.name))
 
 
 async def told(engine: Engine, chat_id: str) -> str:

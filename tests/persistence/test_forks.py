@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from by_hand import by_hand
 
+from support.sql_by_hand import by_hand
 from turnwise import Engine, Settings
 
 pytestmark = pytest.mark.anyio

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 from typing import Final
 
 import pytest
-from by_hand import by_hand
 
+from support.sql_by_hand import by_hand
 from turnwise import Engine, Event, Settings, fold
 from turnwise.engine.follow.broadcast import MAX_BUFFERED
 from turnwise.engine.follow.follow import EVENTS_PER_READ

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from by_hand import by_hand
 
+from support.sql_by_hand import by_hand
 from turnwise.persistence.audit.record import Entry, entry_of
 from turnwise.persistence.audit.verify import Verdict, verify_stored
 from turnwise.persistence.conformance import plans

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import asyncpg
 import pytest
-from test_poisoned_rows import COLUMNS, LIFE, lived, poison  # noqa: F401 - a fixture
 
+from support.poisoned_chat import COLUMNS, LIFE, poison
 from turnwise import ChatNotFound, ChatUnreadable, Engine, Settings, TurnwiseError
 from turnwise.persistence.audit.verify import Verdict
 from turnwise.persistence.conformance import plans
@@ -68,7 +68,7 @@ async def _answers(engine: Engine) -> None:
 
 @pytest.mark.parametrize(("table", "column"), COLUMNS, ids=[f"{table}.{name}" for table, name in COLUMNS])
 async def test_a_poisoned_column_raises_nothing_but_typed_errors(
-    lived: Path,  # noqa: F811 - the fixture
+    lived: Path,
     tmp_path: Path,
     table: str,
     column: str,
@@ -89,7 +89,7 @@ async def test_a_poisoned_column_raises_nothing_but_typed_errors(
 
 @pytest.mark.parametrize(("table", "column"), COLUMNS, ids=[f"{table}.{name}" for table, name in COLUMNS])
 async def test_everything_of_a_chat_that_cannot_be_read_can_be_erased(
-    lived: Path,  # noqa: F811 - the fixture
+    lived: Path,
     tmp_path: Path,
     table: str,
     column: str,

@@ -9,88 +9,21 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final
 
-import anyio
 import pytest
 
+from support.poisoned_chat import COLUMNS, poison
 from turnwise import Engine, Settings
 from turnwise.engine.diagnose import Diagnosis
-from turnwise.persistence.conformance import plans
-from turnwise.persistence.conformance.checks import part
-from turnwise.persistence.sqlite.store import SQLiteStore
 from turnwise.providers.scripted import Reply, ScriptedModel
 from turnwise.states.names import ChatState
-from turnwise.states.triggers import ClearContext
 
 pytestmark = pytest.mark.anyio
 
-LIFE: Final = (
-    *plans.turn("one", "1"),
-    plans.move(ClearContext()),
-    plans.send("two", client_id="c1"),
-    plans.claim(),
-    plans.start(),
-    plans.reply("I look.", client=["c"]),
-    plans.submit("c"),
-    plans.claim("nobody", lease=0),
-    plans.start(),
-    plans.reply("I look again.", local=["a", "b"]),
-    plans.send("and then?", client_id="c2"),
-    plans.finish("a"),
-)
-"""What leaves a row in every table: a lease, open calls, a queue, a boundary, receipts."""
-
-
-async def _lived(path: Path) -> None:
-    store = SQLiteStore(path)
-    await store.open()
-    for chat_id in ("poisoned", "sound"):
-        await plans.created(store, chat_id, *LIFE[:3], owner="ann")
-        await store.journal(chat_id, 1, ChatState.streaming, [part("1")])
-        for move in LIFE[3:]:
-            await store.change(chat_id, plans.plan(move))
-    await plans.created(store, "waiting for a worker", plans.send("hello"))
-    await store.close()
-
-
-@pytest.fixture(scope="module")
-def lived(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a file with chats that have rows in every table."""
-    path = tmp_path_factory.mktemp("lived") / "chats.db"
-    anyio.run(_lived, path)
-    return path
-
-
-def _columns() -> list[tuple[str, str]]:
-    with closing(sqlite3.connect(":memory:")) as on:
-        SQLiteStore(None).prepare(on)
-        tables = [name for (name,) in on.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
-        return [
-            (table, name)
-            for table in tables
-            for _, name, *_ in on.execute(f"PRAGMA table_info({table})")
-            if table not in ("quarantine", "sqlite_sequence") and not table.startswith("turnwise") and name != "number"
-        ]
-
-
-COLUMNS: Final = _columns()
 CHATS: Final = 3
 SENSIBLE: Final = {
     ("leases", "worker", "poison"),  # any word may be a worker's name: the lease runs out
 }
 """What no one can tell from what turnwise writes."""
-
-
-def poison(lived: Path, copy: Path, table: str, column: str, value: object) -> None:
-    """Make a copy of a file in which a column of a chat holds something else."""
-    shutil.copy(lived, copy)
-    named = "id" if table == "chats" else "chat_id"
-    sql = f"UPDATE {table} SET {column} = ? WHERE {named} = 'poisoned'"  # noqa: S608 - ours
-    if column in ("seq", "position", "version", "call_id", "id", "client_id") and table != "chats":
-        sql += f" AND {column} = (SELECT max({column}) FROM {table} WHERE {named} = 'poisoned')"  # noqa: S608 - ours
-    if column == "format":
-        value = 99
-    with closing(sqlite3.connect(copy)) as on, on:
-        assert on.execute(sql, (value,)).rowcount > 0, "the life leaves no such row"
 
 
 @pytest.mark.parametrize("value", ["poison", b"\xff\x00"], ids=["words", "bytes"])

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from by_hand import by_hand
-from rich_chat import engine_on, live
 
+from support.rich_chat import engine_on, live
+from support.sql_by_hand import by_hand
 from turnwise import Engine, Settings
 from turnwise.persistence.audit.verify import verify_records
 from turnwise.persistence.conformance import plans

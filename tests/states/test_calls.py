@@ -7,8 +7,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from lives import NOW, Life, asking, client, executing, failed, interrupted, local, streaming
 
+from support.life import NOW, Life, asking, client, executing, failed, interrupted, local, streaming
 from turnwise.states import ChatState, IllegalTransition, Trigger
 from turnwise.states.calls import Answer, ToolResult
 from turnwise.states.digests import digest_of_answer

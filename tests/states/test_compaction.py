@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from lives import (
+
+from support.life import (
     ERROR,
     USAGE,
     Life,
@@ -19,7 +20,6 @@ from lives import (
     streaming,
     waiting,
 )
-
 from turnwise.states import ChatState, Trigger
 from turnwise.states.effects import InsertBoundary
 from turnwise.states.errors import IllegalTransition

@@ -7,9 +7,9 @@ import dataclasses
 import inspect
 
 import pytest
-from cases import cases, standing, stray
-from lives import NOW, Life, asking, local, pending, queued, streaming
 
+from support.life import NOW, Life, asking, local, pending, queued, streaming
+from support.table_cases import cases, standing, stray
 from turnwise import states
 from turnwise.states import ChatState, Trigger, decide
 from turnwise.states import writes as w

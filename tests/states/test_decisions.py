@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cases import Case, cases
 from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
-from test_table import name_of
 
+from support.table_cases import Case, cases, name_of
 from turnwise.states.decide import Decision
 from turnwise.states.facts import Facts
 

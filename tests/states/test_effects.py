@@ -7,9 +7,9 @@ import hashlib
 from typing import Any
 
 import pytest
-from cases import cases
-from lives import NOW, PROFILE, asking, said
 
+from support.life import NOW, PROFILE, asking, said
+from support.table_cases import cases
 from turnwise.states.calls import Answer, ClientTool, ToolCall
 from turnwise.states.digests import as_json, canonical, derived, digest
 from turnwise.states.effects import (

@@ -8,8 +8,8 @@ from typing import Any
 
 from hypothesis import example, given
 from hypothesis import strategies as st
-from lives import BLANK, ERROR, NOW, OVERFLOW, anything_for, client, local, parts_of, said
 
+from support.life import BLANK, ERROR, NOW, OVERFLOW, anything_for, client, local, parts_of, said
 from turnwise.states import TABLE, ChatState, Trigger
 from turnwise.states.arguments import Reply
 from turnwise.states.calls import CallOutcome, ToolCall

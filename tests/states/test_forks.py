@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from cases import Case, cases
-from lives import PROFILE, Life, compacting, waiting
 
+from support.life import PROFILE, Life, compacting, waiting
+from support.table_cases import Case, cases
 from turnwise.states import ChatState, Trigger
 from turnwise.states.arguments import Inheritance
 from turnwise.states.effects import CutHistory, EraseEdits, EraseMessage, InsertBoundary, InsertMessage

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lives import NOW, streaming
 
+from support.life import NOW, streaming
 from turnwise.states import Trigger
 from turnwise.states.arguments import Reply
 from turnwise.states.errors import InvalidContent

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from cases import with_queue
-from lives import Life, asking, interrupted, queued, said, streaming, unsettled
 
+from support.life import Life, asking, interrupted, queued, said, streaming, unsettled
+from support.table_cases import with_queue
 from turnwise.states import ChatState, Trigger
 from turnwise.states.effects import DropQueued, PutQueued, RecordReceipt
 from turnwise.states.table import BUSY

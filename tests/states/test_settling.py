@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from cases import standing, stray
-from lives import ERROR, USAGE, Life, client, executing, local, pending, streaming, unsettled
 
+from support.life import ERROR, USAGE, Life, client, executing, local, pending, streaming, unsettled
+from support.table_cases import standing, stray
 from turnwise.states import ChatState, IllegalTransition, Trigger
 from turnwise.states.facts import Lease
 from turnwise.states.names import CallStatus, Need, StopReason, Tail

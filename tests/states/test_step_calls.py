@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lives import Life, executing, local
 
+from support.life import Life, executing, local
 from turnwise.states.calls import ToolCall
 from turnwise.states.names import CallStatus, Executor
 from turnwise.states.step_calls import StepCalls

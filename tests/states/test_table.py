@@ -3,56 +3,21 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
 
 import pytest
-from cases import Case, cases, standing, stray
-from lives import BLANK, NOW, Life
 
+from support.life import BLANK, NOW
+from support.table_cases import Case, cases, name_of, row_of, standing, stray
 from turnwise.states import TABLE, ChatState, IllegalTransition, Trigger, decide
 from turnwise.states import guards as g
 from turnwise.states.decide import legal_triggers
-from turnwise.states.facts import Facts, Limits
+from turnwise.states.facts import Limits
 from turnwise.states.machine import MACHINE
 from turnwise.states.names import NEW, UNKNOWN
 from turnwise.states.promises import broken_promises
 from turnwise.states.table import Row, check, rows_of, triggers_in
-from turnwise.states.triggers import occurrence_of
 
 S, T = ChatState, Trigger
-
-
-def matching(facts: Facts, trigger: Trigger, source: str, arguments: dict[str, Any]) -> list[Row]:
-    """Return the rows whose guards hold, judged without the machine."""
-    asked = (facts, *occurrence_of(trigger, arguments))
-    return [
-        row
-        for row in rows_of(trigger, source)
-        if all(guard(*asked) for guard in row.when) and not any(guard(*asked) for guard in row.unless)
-    ]
-
-
-def place(facts: Facts) -> str:
-    if facts.version == 0:
-        return NEW
-    return facts.state if facts.stored_state is None else UNKNOWN
-
-
-def row_of(case: Case) -> tuple[Row, Life, Facts]:
-    """Fire a case, and return its row, the life after it and the facts before."""
-    life = case.build()
-    before, asked = life.facts, len(life.asked)
-    case.fire(life)
-    assert len(life.asked) == asked + 1, "a case fires one trigger"
-    facts, trigger, arguments = life.asked[-1]
-    rows = matching(facts, trigger, place(facts), arguments)
-    assert len(rows) == 1
-    return rows[0], life, before
-
-
-def name_of(case: Case) -> str:
-    row, _, _ = row_of(case)
-    return f"{row.trigger}-{row.source}-{row.target}-{'-'.join(guard.__name__ for guard in row.when)}"
 
 
 CASES = list(cases())

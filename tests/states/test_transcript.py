@@ -8,7 +8,8 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lives import (
+
+from support.life import (
     ERROR,
     Life,
     asking,
@@ -22,7 +23,6 @@ from lives import (
     streaming,
     waiting,
 )
-
 from turnwise.states import ChatState, Trigger
 from turnwise.states.arguments import Erasing
 from turnwise.states.calls import ToolResult

@@ -6,9 +6,9 @@ import dataclasses
 from typing import Any
 
 import pytest
-from cases import cases
-from lives import BLANK, ERROR, NOW, PROFILE, anything_for, pending, said, streaming, waiting
 
+from support.life import BLANK, ERROR, NOW, PROFILE, anything_for, pending, said, streaming, waiting
+from support.table_cases import cases
 from turnwise.states import IllegalTransition, Trigger, decide, triggers
 from turnwise.states.errors import ChatArchived, InvalidArgument, InvalidContent, StaleLease, WrongCall
 from turnwise.states.facts import Limits

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from lives import USAGE, Life, asking, client, executing, failed, interrupted, local, pending, queued, streaming
 
+from support.life import USAGE, Life, asking, client, executing, failed, interrupted, local, pending, queued, streaming
 from turnwise.states import ChatState, Trigger
 from turnwise.states.calls import ToolResult
 from turnwise.states.names import StopReason

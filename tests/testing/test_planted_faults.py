@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
-from planting import nothing, plant_functions, plant_no_refusal
 
+from support.planted_faults import nothing, plant_functions, plant_no_refusal
 from turnwise.engine.jobs import run_tools
 from turnwise.engine.prompt import history
 from turnwise.engine.tools.declare import Tool

@@ -8,9 +8,9 @@ from importlib import import_module
 from typing import Any
 
 import pytest
-from dialects import Connect, Dialect
-from server import Server, serving
 
+from support.wire.dialects import Connect, Dialect
+from support.wire.server import Server, serving
 from turnwise.providers.pydantic_ai import PydanticAIModel
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import anyio
 import pytest
-from asking import asked
-from dialects import DIALECTS, Anthropic, Connect, Dialect, Responses, Said
-from server import Answer, Server
 
+from support.wire.dialects import DIALECTS, Anthropic, Connect, Dialect, Responses, Said
+from support.wire.requests import asked
+from support.wire.server import Answer, Server
 from turnwise import ChatState, Engine
 
 AT_ONCE = 0.1

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
-from dialects import DIALECTS, Connect, Dialect, Said
-from server import Answer, End, Server
 
+from support.wire.dialects import DIALECTS, Connect, Dialect, Said
+from support.wire.server import Answer, End, Server
 from turnwise import ChatState, Engine, RetryPolicy, Settings
 
 RETRY = RetryPolicy(first_delay=0.01, max_delay=0.02, attempts=3)

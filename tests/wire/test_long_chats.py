@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Sequence
 
 import pytest
-from dialects import DIALECTS, Connect, Dialect, Said
-from server import Answer, Server
 
+from support.wire.dialects import DIALECTS, Connect, Dialect, Said
+from support.wire.server import Answer, Server
 from turnwise import ChatState, Engine, LoopState, tool
 from turnwise.providers.per_message import PerMessage
 from turnwise.providers.protocol import ModelPart, ModelReply, ModelRequest

@@ -7,10 +7,10 @@ import json
 from typing import Any
 
 import pytest
-from asking import asked, message, reply_of, result_of
-from dialects import DIALECTS, Anthropic, Connect, Dialect, Responses, Said
-from server import Answer, Server
 
+from support.wire.dialects import DIALECTS, Anthropic, Connect, Dialect, Responses, Said
+from support.wire.requests import asked, message, reply_of, result_of
+from support.wire.server import Answer, Server
 from turnwise import Engine, ToolSpec, tool
 from turnwise.providers.reply_builder import join
 from turnwise.states.messages import FilePart, ReasoningPart, SourcePart, TextPart, ToolCallPart, ToolResultPart

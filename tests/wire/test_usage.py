@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from asking import asked
-from dialects import DIALECTS, Anthropic, Chat, Connect, Dialect, Responses, Said
-from server import Answer, End, Server
 
+from support.wire.dialects import DIALECTS, Anthropic, Chat, Connect, Dialect, Responses, Said
+from support.wire.requests import asked
+from support.wire.server import Answer, End, Server
 from turnwise import ChatState, Engine, RetryPolicy, Settings
 from turnwise.providers.reply_builder import join
 from turnwise.states.usage import Usage

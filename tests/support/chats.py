@@ -1,15 +1,22 @@
-"""What a test can swear to: what was said, how a chat moved, and that a refusal wrote nothing."""
+"""What a test can swear to of a chat: what was said, how it moved, and that a refusal wrote nothing."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
-from turnwise import ChatState, Engine, Event, Message
+from support.events import events_of
+from turnwise import ChatState, Engine, Message
 from turnwise.states.messages import TextPart, ToolCallPart, ToolResultPart
 
 
-def told(messages: Sequence[Message]) -> list[str]:
+def said(messages: Sequence[Message]) -> list[tuple[str, Any]]:
+    """Return the messages as (role, text or output)."""
+    return [(message.role, message.result.output if message.result else message.text) for message in messages]
+
+
+def lines_of(messages: Sequence[Message]) -> list[str]:
     """Return one line a message: its role and what its parts say."""
     return [f"{message.role}: {' '.join(_said(part) for part in message.parts)}" for message in messages]
 
@@ -23,11 +30,6 @@ def _said(part: object) -> str:
         case ToolResultPart():
             return f"{part.call_id}={part.output}"
     return str(getattr(part, "type", part))
-
-
-async def events_of(engine: Engine, chat_id: str, *kinds: str) -> list[Event]:
-    """Return the chat's events so far, of these kinds or all."""
-    return [event async for event in engine.events(chat_id, follow=False) if not kinds or event.kind in kinds]
 
 
 async def path_of(engine: Engine, chat_id: str) -> list[ChatState]:

@@ -15,10 +15,10 @@ from typing import Any, Final, TypeVar
 
 import anyio
 from anyio.abc import TaskGroup
-from crew import Crew
-from judging import problems_of_all
-from worker_process import ASK, ORDER, Doom, Place, answers
 
+from support.processes.crew import Crew
+from support.processes.problems import problems_of_all
+from support.processes.worker_process import ASK, ORDER, Doom, Place, answers
 from turnwise import Chat, Engine
 from turnwise.providers.demo import DemoModel
 from turnwise.states.errors import (

@@ -8,8 +8,8 @@ from datetime import datetime
 from typing import Final
 
 import pytest
-from by_hand import by_hand
 
+from support.sql_by_hand import by_hand
 from turnwise.persistence.audit.verify import verify_stored
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.from_url import store_from_url

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from watching import seen
-
+from support.events import seen
 from turnwise import ChatState, ClientTool, Engine, ModelError, ToolContext, ToolResult, tool
 from turnwise.providers.scripted import Call, Reply
 from turnwise.testing.clock import ManualClock

@@ -12,8 +12,8 @@ from typing import Any
 
 import asyncpg
 import pytest
-from rich_chat import engine_on, live
 
+from support.rich_chat import engine_on, live
 from turnwise.persistence.audit.verify import Verdict, verify_stored
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.postgres.store import PostgresStore

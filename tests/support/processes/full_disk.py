@@ -1,7 +1,8 @@
 """Chats on a disk that fills up under them and is given room again, as a process of its own.
 
-`python full_disk.py FOLDER OUTSIDE quota` meets a limit on the size of its files, with `ballast` a file fills the
-folder's file system: let that be a small one. It prints one JSON object: what was refused, and what is wrong now.
+`python -m support.processes.full_disk FOLDER OUTSIDE quota` meets a limit on the size of its files; with `ballast` a
+file fills the folder's file system: let that be a small one. It prints one JSON object: what was refused, and what is
+wrong now.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import anyio
-from judging import problems_of_all
-from worker_process import ASK, Doom, Place, engine_on
 
+from support.processes.problems import problems_of_all
+from support.processes.worker_process import ASK, Doom, Place, engine_on
 from turnwise import Engine
 from turnwise.states.errors import StoreError
 from turnwise.states.events import PartEvent

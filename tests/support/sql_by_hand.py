@@ -1,9 +1,10 @@
-"""SQL of somebody else, on either store."""
+"""What somebody else may do to a store: ask it by SQL, and read its files."""
 
 from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -20,3 +21,8 @@ async def by_hand(url: str, sql: str) -> list[tuple[Any, ...]]:
         return [tuple(row) for row in await connection.fetch(sql)]
     finally:
         await connection.close()
+
+
+def raw(path: Path) -> bytes:
+    """Return every byte that the database keeps in files."""
+    return b"".join(file.read_bytes() for file in sorted(path.parent.iterdir()) if file.name.startswith(path.name))

@@ -11,8 +11,9 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 import anyio
-import worker_process
-from worker_process import Doom, Place
+
+from support.processes import worker_process
+from support.processes.worker_process import Doom, Place
 
 _PROCESSES = multiprocessing.get_context("forkserver")
 _PROCESSES.set_forkserver_preload(

@@ -5,14 +5,14 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-import covering
 import pytest
-from covering import Covering
-from faults import faults_in, sources
-from trial import tried
 
-HERE = Path(__file__).parent
-ROOT = HERE.parents[1]
+from mutants import covering
+from mutants.covering import Covering
+from mutants.faults import faults_in, sources
+from mutants.trial import tried
+
+ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def test_what_a_module_makes_once_falls_to_the_tests_that_use_it(
 def test_a_test_that_a_class_inherits_is_found_where_the_class_stands() -> None:
     name = "tests.persistence.test_postgres_conformance.TestPostgres"
     assert covering._node_of(ROOT, name) == "tests/persistence/test_postgres_conformance.py::TestPostgres"
-    assert covering._node_of(ROOT, "tests.mutants.test_planting") == "tests/mutants/test_planting.py"
+    assert covering._node_of(ROOT, "tests.test_mutants") == "tests/test_mutants.py"
     assert covering._node_of(ROOT, "nowhere") is None
 
 

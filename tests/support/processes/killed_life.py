@@ -1,6 +1,6 @@
 """A short life that touches everything, lived by processes that die at a chosen point.
 
-Run as a script it forks a process for each point (`python one_life.py FOLDER`), kills it there, and prints one JSON
+Run as a script it forks a process for each point (`python killed_life.py FOLDER`), kills it there, and prints one JSON
 line a point: its name and whether the process was killed. It is imported by the tests, which then recover.
 """
 

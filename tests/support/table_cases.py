@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from lives import (
+from support.life import (
     ERROR,
     Life,
     asking,
@@ -25,13 +25,13 @@ from lives import (
     unsettled,
     waiting,
 )
-
 from turnwise.states import ChatState, Trigger
 from turnwise.states.arguments import Erasing
 from turnwise.states.calls import ToolCall
-from turnwise.states.facts import Lease
-from turnwise.states.names import Need
-from turnwise.states.table import BUSY
+from turnwise.states.facts import Facts, Lease
+from turnwise.states.names import NEW, UNKNOWN, Need
+from turnwise.states.table import BUSY, Row, rows_of
+from turnwise.states.triggers import occurrence_of
 
 S, T = ChatState, Trigger
 Fire = Callable[[Life], Any]
@@ -409,3 +409,38 @@ def administration() -> Iterator[Case]:
         yield Case(lazily(standing, at), fired(T.renamed, title="Apples"), "profile")
         yield Case(lazily(standing, at), fired(T.metadata_changed, metadata={"a": 1}), "profile")
         yield Case(lazily(standing, at), erase, "erase", "message")
+
+
+def matching(facts: Facts, trigger: Trigger, source: str, arguments: dict[str, Any]) -> list[Row]:
+    """Return the rows whose guards hold, judged without the machine."""
+    asked = (facts, *occurrence_of(trigger, arguments))
+    return [
+        row
+        for row in rows_of(trigger, source)
+        if all(guard(*asked) for guard in row.when) and not any(guard(*asked) for guard in row.unless)
+    ]
+
+
+def place(facts: Facts) -> str:
+    """Return where the table finds a chat: not there yet, in a state, or in one that no row knows."""
+    if facts.version == 0:
+        return NEW
+    return facts.state if facts.stored_state is None else UNKNOWN
+
+
+def row_of(case: Case) -> tuple[Row, Life, Facts]:
+    """Fire a case, and return its row, the life after it and the facts before."""
+    life = case.build()
+    before, asked = life.facts, len(life.asked)
+    case.fire(life)
+    assert len(life.asked) == asked + 1, "a case fires one trigger"
+    facts, trigger, arguments = life.asked[-1]
+    rows = matching(facts, trigger, place(facts), arguments)
+    assert len(rows) == 1
+    return rows[0], life, before
+
+
+def name_of(case: Case) -> str:
+    """Return what a test of the case is called."""
+    row, _, _ = row_of(case)
+    return f"{row.trigger}-{row.source}-{row.target}-{'-'.join(guard.__name__ for guard in row.when)}"

@@ -7,8 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from server import Answer
-
+from support.wire.server import Answer
 from turnwise.providers.pydantic_ai import PydanticAIModel
 
 Connect = Callable[..., Awaitable[PydanticAIModel]]

@@ -14,8 +14,9 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from prometheus_client import CollectorRegistry
-from watching import Gate, phases, shown
 
+from support.events import phases, shown
+from support.latches import Gate
 from turnwise import (
     FatalToolError,
     ModelCall,

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final, Literal
 
-from lives import ERROR, NOW, OVERFLOW, PROFILE, anything_for, client, local, parts_of, said, summary_of
-
+from support.life import ERROR, NOW, OVERFLOW, PROFILE, anything_for, client, local, parts_of, said, summary_of
 from turnwise.states.arguments import Cut, Erasing, Partial, Reply
 from turnwise.states.calls import CallOutcome, ToolCall, ToolResult
 from turnwise.states.facts import Facts, Lease

@@ -116,7 +116,7 @@ RIGHT: Final[Mapping[str, Mapping[str, Any]]] = {
     "TextPart": {"text": "hi"},
     "FilePart": {"media_type": "image/png", "data": "aGk=", "name": "cat.png"},
     "from_bytes": {"data": b"hi", "media_type": "image/png", "name": "cat.png"},
-    "from_path": {"path": __file__, "media_type": "text/plain", "name": "surface.py"},
+    "from_path": {"path": __file__, "media_type": "text/plain", "name": "public_surface.py"},
     "decide": {"facts": Facts(chat_id="c", profile=Profile(created_at=ManualClock().now())), "trigger": "create"},
     "Settings": {},
     "RetryPolicy": {},

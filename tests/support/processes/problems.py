@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 
-from worker_process import Place
-
+from support.processes.worker_process import Place
 from turnwise.persistence.audit.record import AuditRecord
 from turnwise.persistence.from_url import store_from_url
 from turnwise.persistence.protocol import ChatStore

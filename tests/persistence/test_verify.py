@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from lives import own_of
 
+from support.life import own_of
 from turnwise.persistence.audit.record import (
     GENESIS,
     AuditRecord,

@@ -1,0 +1,1 @@
+"""Plants faults in the library: see `__main__`."""

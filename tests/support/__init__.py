@@ -1,0 +1,11 @@
+"""The words that tests are written in.
+
+| what a test needs | modules |
+| --- | --- |
+| a chat of the pure table | `life`, `table_cases`, `model_checker` |
+| an engine, and what it did | `engines`, `stores`, `latches`, `clock`, `events`, `chats`, `eventful_life` |
+| rows, and rows gone wrong | `rich_chat`, `sql_by_hand`, `damaged_rows` |
+| faults in the library | `planted_faults` |
+| whatever a user may type | `odd_values`, `public_surface`, `terminal` |
+| other programs | `mcp_server`, `wire` (a provider's server), `processes` (workers that die, and their databases) |
+"""

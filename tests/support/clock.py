@@ -1,0 +1,19 @@
+"""How a test lets time pass: once somebody waits for it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from turnwise.testing.clock import ManualClock
+
+
+async def due_in(clock: ManualClock, seconds: float) -> None:
+    """Wait until the next timer of the clock is due in so many seconds: what was seen may come before it is set."""
+    while clock.next_timer != clock.now() + timedelta(seconds=seconds):
+        await clock.advance(0)
+
+
+async def pass_time(clock: ManualClock, seconds: float) -> None:
+    """Let so much time pass once something waits for its end, and nothing for an earlier moment."""
+    await due_in(clock, seconds)
+    await clock.advance(seconds)

@@ -1,0 +1,15 @@
+"""What the fixtures `open_engine` and `strict_model` give."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+
+from turnwise import Engine
+from turnwise.testing.strict import StrictModel
+
+OpenEngine = Callable[..., AbstractAsyncContextManager[Engine]]
+"""Opens an engine on the test's database file, or on `store`; further options are the engine's."""
+
+MakeModel = Callable[..., StrictModel]
+"""Makes a model that holds the engine to a strict provider's rules."""

@@ -1,0 +1,1 @@
+"""Processes that die, freeze and are replaced, the databases they share, and what must be true in the end."""

@@ -1,0 +1,24 @@
+"""Stores for tests: one on a file, and one that a test may have its way with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from turnwise.persistence.protocol import ChatStore
+from turnwise.persistence.sqlite.store import SQLiteStore
+from turnwise.testing.clock import ManualClock
+
+
+class Delegate:
+    """A store that does what another does, until a test overrides a method of it."""
+
+    def __init__(self, store: ChatStore) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+def stored_at(path: Any, clock: ManualClock | None = None) -> SQLiteStore:
+    """Return a store on a file, on the clock if one is given."""
+    return SQLiteStore(path, now=clock.now) if clock is not None else SQLiteStore(path)

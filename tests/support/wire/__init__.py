@@ -1,0 +1,1 @@
+"""A provider on the wire: a server that answers by a script, and the dialects it speaks."""
