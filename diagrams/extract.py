@@ -58,7 +58,7 @@ def _line(row: Row, party: Party, rows: tuple[Row, ...]) -> Line:
         party=party,
         when=tuple(_term(guard) for guard in row.when),
         unless=tuple(_term(guard) for guard in row.unless),
-        writes=tuple(_term(write) for write in row.writes),
+        actions=tuple(_term(action) for action in row.actions),
         otherwise=not asked.isdisjoint(row.unless),
     )
 

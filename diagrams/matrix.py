@@ -47,8 +47,8 @@ def render(picture: Picture) -> str:
         _rows(picture),
         "## What the guards ask\n",
         _glossary(chain.from_iterable((*line.when, *line.unless) for line in lines)),
-        "## What the writes do\n",
-        _glossary(chain.from_iterable(line.writes for line in lines)),
+        "## What the actions do\n",
+        _glossary(chain.from_iterable(line.actions for line in lines)),
     ]
     return "\n".join(sections)
 
@@ -94,9 +94,15 @@ def _cell(edges: Iterable[Edge]) -> str:
 
 def _rows(picture: Picture) -> str:
     return _table(
-        ("trigger", "from", "to", "when", "writes"),
+        ("trigger", "from", "to", "when", "actions"),
         (
-            (f"`{entry.line.trigger}`", ", ".join(entry.sources), entry.target, entry.line.condition, entry.line.effect)
+            (
+                f"`{entry.line.trigger}`",
+                ", ".join(entry.sources),
+                entry.target,
+                entry.line.condition,
+                entry.line.actions_in_words,
+            )
             for entry in entries(picture)
         ),
     )

@@ -22,7 +22,7 @@ class NoSuchState(InvalidArgument, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """A named function of the machine: a guard, a write or a promise."""
+    """A named function of the machine: a guard, an action or a promise."""
 
     name: str
     meaning: str
@@ -41,7 +41,7 @@ class Line:
     party: Party
     when: tuple[Term, ...]
     unless: tuple[Term, ...]
-    writes: tuple[Term, ...]
+    actions: tuple[Term, ...]
     otherwise: bool
     """Whether the row is what remains: a guard in `unless` is asked by another row of the trigger and source."""
 
@@ -51,14 +51,14 @@ class Line:
         return ", ".join([guard.words for guard in self.when] + [f"not {guard.words}" for guard in self.unless])
 
     @property
-    def effect(self) -> str:
-        """All writes, in words."""
-        return ", ".join(write.words for write in self.writes)
+    def actions_in_words(self) -> str:
+        """All actions, in words."""
+        return ", ".join(action.words for action in self.actions)
 
     def __str__(self) -> str:
         condition = f" [{self.condition}]" if self.condition else ""
-        effect = f" / {self.effect}" if self.effect else ""
-        return f"{self.trigger}{condition}{effect}"
+        done = f" / {self.actions_in_words}" if self.actions_in_words else ""
+        return f"{self.trigger}{condition}{done}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ COLUMNS: Final = {
     "from": (185.0, 250.0),
     "to": (445.0, 120.0),
     "when": (570.0, 540.0),
-    "writes": (1120.0, 520.0),
+    "actions": (1120.0, 520.0),
 }
 """Where each column starts and how wide it is."""
 
@@ -50,7 +50,7 @@ def _row(entry: Entry, top: float, trigger_pen: Pen, *, named: bool) -> tuple[st
         "from": (entry.origin, _CELL),
         "to": (entry.target, _CELL),
         "when": (line.condition, _CELL),
-        "writes": (line.effect, _CELL),
+        "actions": (line.actions_in_words, _CELL),
     }
     wrapped = {name: pen.lines(words, COLUMNS[name][1]) for name, (words, pen) in cells.items()}
     drawn = tag(

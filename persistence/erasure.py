@@ -20,9 +20,9 @@ from turnwise.persistence.rows import CALLS, GARBLED, MESSAGES, RECEIPTS, messag
 from turnwise.states.calls import ToolCall
 from turnwise.states.decide import Decision
 from turnwise.states.digests import derived
-from turnwise.states.effects import ERASED, EraseEdits, EraseMessage, EraseText, RecordReceipt, Write, digest_of_call
 from turnwise.states.errors import StoreError
 from turnwise.states.messages import FORMAT, Message, without_metadata
+from turnwise.states.writes import ERASED, EraseEdits, EraseMessage, EraseText, RecordReceipt, Write, digest_of_call
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,12 +14,12 @@ from turnwise.persistence.stored_chat import Flaw, Salvaged
 from turnwise.states.arguments import Cut
 from turnwise.states.calls import ToolCall
 from turnwise.states.decide import Decision
-from turnwise.states.effects import RecordReceipt, RecordUsage
 from turnwise.states.errors import StoreError
 from turnwise.states.events import Event, PartEvent
 from turnwise.states.facts import Facts
 from turnwise.states.messages import Message
 from turnwise.states.names import ChatState, StopReason
+from turnwise.states.writes import RecordReceipt, RecordUsage
 
 Plan = Callable[[Facts, datetime], Sequence[Decision]]
 """Decides, inside a transaction, what happens to a chat: given its facts and the database's time (UTC).

@@ -9,11 +9,11 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from turnwise.states.calls import ToolCall
-from turnwise.states.effects import RecordReceipt, RecordUsage
 from turnwise.states.errors import ChatUnreadable
 from turnwise.states.events import Event, event_adapter
 from turnwise.states.facts import Facts, Profile
 from turnwise.states.messages import FORMAT, Message, QueuedMessage
+from turnwise.states.writes import RecordReceipt, RecordUsage
 
 _T = TypeVar("_T")
 

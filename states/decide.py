@@ -8,7 +8,6 @@ from typing import Any, Final, overload
 
 from turnwise.states.checked import fit
 from turnwise.states.draft import Draft
-from turnwise.states.effects import Write
 from turnwise.states.errors import BrokenPromise, ChatArchived, IllegalTransition, InvalidArgument, WrongCall
 from turnwise.states.events import Event, StatusEvent
 from turnwise.states.facts import Facts, Limits, TurnFacts
@@ -21,6 +20,7 @@ from turnwise.states.refusals import REFUSALS
 from turnwise.states.shapes import shape_of
 from turnwise.states.table import TABLE, Row, rows_of
 from turnwise.states.triggers import Circumstances, Occurrence, occurrence_of
+from turnwise.states.writes import Write
 
 _TRIGGER: Final = shape_of(Trigger)
 
@@ -116,8 +116,8 @@ def place_of(facts: Facts) -> str:
 
 def _perform(row: Row, facts: Facts, occurrence: Occurrence, at: Circumstances) -> Decision:
     draft = Draft(facts, occurrence, at)
-    for write in row.writes:
-        write(draft)
+    for action in row.actions:
+        action(draft)
     moved, status = row.source != row.target, _STATUS[row.source, row.target]
     told = len(draft.events) + len(status) + len(draft.closing)
     after = draft.finish(row.target, moved=moved, told=told)

@@ -8,13 +8,13 @@ from typing import Any, Generic, TypeVar
 from turnwise.states.arguments import Partial, Reply
 from turnwise.states.calls import ToolCall
 from turnwise.states.digests import derived
-from turnwise.states.effects import DropLease, DropQueued, InsertMessage, PutCall, RecordUsage, Write
 from turnwise.states.events import Event, MessageEvent, QueueEvent
 from turnwise.states.facts import Facts, HistoryFacts, TurnFacts
 from turnwise.states.messages import Message, Part, QueuedMessage, Role, without_metadata
 from turnwise.states.names import Audience, ChatState, Tail, job_in
 from turnwise.states.triggers import Circumstances, Occurrence
 from turnwise.states.usage import NO_USAGE, Usage, reported
+from turnwise.states.writes import DropLease, DropQueued, InsertMessage, PutCall, RecordUsage, Write
 
 _Kind_co = TypeVar("_Kind_co", bound=Occurrence, covariant=True)
 

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 from turnwise.states.digests import canonical
-from turnwise.states.effects import PutProfile
 from turnwise.states.errors import (
     ChatBusy,
     DeadlineExpired,
@@ -35,6 +34,7 @@ from turnwise.states.triggers import (
     SendMessage,
     SubmitToolResults,
 )
+from turnwise.states.writes import PutProfile
 
 OfQueued = EditQueued | DeleteQueued | PromoteQueued
 _Kind = TypeVar("_Kind", bound=Occurrence)

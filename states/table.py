@@ -1,7 +1,7 @@
 """The machine: ONE table of rows. Everything else about what a chat may do is derived from it.
 
 A row reads aloud: on this trigger, in this state, when all of `when` hold and none of `unless`, the chat goes
-to that state and these writes are done. No two rows of a (trigger, source) can match the same facts: of any two,
+to that state and these actions are taken. No two rows of a (trigger, source) can match the same facts: of any two,
 one demands (`when`) what the other excludes (`unless`). That is checked when this module is imported.
 """
 
@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
+from turnwise.states import actions as a
 from turnwise.states import guards as g
 from turnwise.states import triggers as t
-from turnwise.states import writes as w
 from turnwise.states.draft import Draft
 from turnwise.states.facts import Facts
 from turnwise.states.names import NEW, UNKNOWN, ChatState, Trigger
@@ -22,7 +22,7 @@ from turnwise.states.triggers import Circumstances, Occurrence
 
 _Kind = TypeVar("_Kind", bound=Occurrence)
 Guard = Callable[[Facts, _Kind, Circumstances], bool]
-WriteFunction = Callable[[Draft[_Kind]], None]
+Action = Callable[[Draft[_Kind]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Row:
     target: ChatState
     when: tuple[Guard[Any], ...] = ()
     unless: tuple[Guard[Any], ...] = ()
-    writes: tuple[WriteFunction[Any], ...] = ()
+    actions: tuple[Action[Any], ...] = ()
 
     def excludes(self, other: Row) -> bool:
         """Whether no facts can match both rows."""
@@ -60,141 +60,141 @@ def _on(
     *,
     when: tuple[Guard[_Kind], ...] = (),
     unless: tuple[Guard[_Kind], ...] = (),
-    writes: tuple[WriteFunction[_Kind], ...] = (),
+    actions: tuple[Action[_Kind], ...] = (),
 ) -> Row:
-    """Return a row whose guards and writes know what its trigger brings along."""
-    return Row(kind.trigger, source, target, when, unless, writes)
+    """Return a row whose guards and actions know what its trigger brings along."""
+    return Row(kind.trigger, source, target, when, unless, actions)
 
 
 def _stay(
-    kind: type[_Kind], sources: Iterable[ChatState], write: WriteFunction[_Kind], *, when: tuple[Guard[_Kind], ...] = ()
+    kind: type[_Kind], sources: Iterable[ChatState], action: Action[_Kind], *, when: tuple[Guard[_Kind], ...] = ()
 ) -> tuple[Row, ...]:
-    return tuple(_on(kind, source, source, when=when, writes=(write,)) for source in sources)
+    return tuple(_on(kind, source, source, when=when, actions=(action,)) for source in sources)
 
 
 # fmt: off
-_BEGIN   = (w.start_turn, w.append_user_message)
-_REWRITE = (w.cut_history, w.clear_queue, w.cancel_open_calls, w.clear_error, *_BEGIN)
-_COMMIT  = (w.commit_reply, w.plan_calls)
-_FINISH = (w.name_spent_budget, w.finish_turn)
-_SETTLE  = (w.commit_partial, w.close_open_calls, w.mark_settled, w.finish_turn)
-_FAIL    = (w.commit_partial, w.close_open_calls, w.set_error, w.finish_turn)
-_REPAIR  = (w.commit_partial, w.close_open_calls, w.restore_promises, w.set_error, w.finish_turn)
+_BEGIN   = (a.start_turn, a.append_user_message)
+_REWRITE = (a.cut_history, a.clear_queue, a.cancel_open_calls, a.clear_error, *_BEGIN)
+_COMMIT  = (a.commit_reply, a.plan_calls)
+_FINISH = (a.name_spent_budget, a.finish_turn)
+_SETTLE  = (a.commit_partial, a.close_open_calls, a.mark_settled, a.finish_turn)
+_FAIL    = (a.commit_partial, a.close_open_calls, a.set_error, a.finish_turn)
+_REPAIR  = (a.commit_partial, a.close_open_calls, a.restore_promises, a.set_error, a.finish_turn)
 
 _CLIENT = (
-    _on(t.Create, NEW, S.waiting, writes=(w.insert_chat,)),
+    _on(t.Create, NEW, S.waiting, actions=(a.insert_chat,)),
 
-    _on(t.SendMessage, S.waiting,     S.pending,     writes=_BEGIN),
-    _on(t.SendMessage, S.error,       S.pending,     unless=(g.queue_waits,), writes=(w.clear_error, *_BEGIN)),
-    _on(t.SendMessage, S.error,       S.pending,     when=(g.queue_waits,), writes=(w.clear_error, w.enqueue_last, w.take_queue_head)),
-    _on(t.SendMessage, S.interrupted, S.pending,     when=(g.settled,), unless=(g.queue_waits,), writes=_BEGIN),
-    _on(t.SendMessage, S.interrupted, S.pending,     when=(g.settled, g.queue_waits), writes=(w.enqueue_last, w.take_queue_head)),
-    _on(t.SendMessage, S.interrupted, S.interrupted, unless=(g.settled, g.wants_interrupt), writes=(w.enqueue_last,)),
-    _on(t.SendMessage, S.interrupted, S.interrupted, when=(g.wants_interrupt,), unless=(g.settled,), writes=(w.enqueue_first, w.promote_when_settled)),
-    *(_on(t.SendMessage, at, at,            unless=(g.wants_interrupt,), writes=(w.enqueue_last,)) for at in BUSY),
-    *(_on(t.SendMessage, at, S.interrupted, when=(g.wants_interrupt,), writes=(w.enqueue_first, w.note_interrupt, w.promote_when_settled)) for at in BUSY),
+    _on(t.SendMessage, S.waiting,     S.pending,     actions=_BEGIN),
+    _on(t.SendMessage, S.error,       S.pending,     unless=(g.queue_waits,), actions=(a.clear_error, *_BEGIN)),
+    _on(t.SendMessage, S.error,       S.pending,     when=(g.queue_waits,), actions=(a.clear_error, a.enqueue_last, a.take_queue_head)),
+    _on(t.SendMessage, S.interrupted, S.pending,     when=(g.settled,), unless=(g.queue_waits,), actions=_BEGIN),
+    _on(t.SendMessage, S.interrupted, S.pending,     when=(g.settled, g.queue_waits), actions=(a.enqueue_last, a.take_queue_head)),
+    _on(t.SendMessage, S.interrupted, S.interrupted, unless=(g.settled, g.wants_interrupt), actions=(a.enqueue_last,)),
+    _on(t.SendMessage, S.interrupted, S.interrupted, when=(g.wants_interrupt,), unless=(g.settled,), actions=(a.enqueue_first, a.promote_when_settled)),
+    *(_on(t.SendMessage, at, at,            unless=(g.wants_interrupt,), actions=(a.enqueue_last,)) for at in BUSY),
+    *(_on(t.SendMessage, at, S.interrupted, when=(g.wants_interrupt,), actions=(a.enqueue_first, a.note_interrupt, a.promote_when_settled)) for at in BUSY),
 
-    _on(t.SubmitToolResults, S.requires_action, S.pending, writes=(w.record_results,)),
+    _on(t.SubmitToolResults, S.requires_action, S.pending, actions=(a.record_results,)),
 
-    *(_on(t.Interrupt, at, S.interrupted, writes=(w.note_interrupt,)) for at in BUSY),
+    *(_on(t.Interrupt, at, S.interrupted, actions=(a.note_interrupt,)) for at in BUSY),
 
-    _on(t.Resume, S.interrupted, S.pending, when=(g.settled, g.queue_waits), writes=(w.take_queue_head,)),
-    _on(t.Resume, S.interrupted, S.pending, when=(g.settled, g.history_unfinished), unless=(g.queue_waits,), writes=(w.reopen_turn,)),
-    _on(t.Resume, S.waiting,     S.pending, when=(g.history_unfinished,), writes=(w.reopen_turn,)),
-    _on(t.Resume, S.error,       S.pending, when=(g.queue_waits,), writes=(w.clear_error, w.take_queue_head)),
-    _on(t.Resume, S.error,       S.pending, when=(g.history_unfinished,), unless=(g.queue_waits,), writes=(w.clear_error, w.reopen_turn)),
+    _on(t.Resume, S.interrupted, S.pending, when=(g.settled, g.queue_waits), actions=(a.take_queue_head,)),
+    _on(t.Resume, S.interrupted, S.pending, when=(g.settled, g.history_unfinished), unless=(g.queue_waits,), actions=(a.reopen_turn,)),
+    _on(t.Resume, S.waiting,     S.pending, when=(g.history_unfinished,), actions=(a.reopen_turn,)),
+    _on(t.Resume, S.error,       S.pending, when=(g.queue_waits,), actions=(a.clear_error, a.take_queue_head)),
+    _on(t.Resume, S.error,       S.pending, when=(g.history_unfinished,), unless=(g.queue_waits,), actions=(a.clear_error, a.reopen_turn)),
 
-    *(_on(t.EditMessage, at,      S.pending, writes=_REWRITE) for at in (S.waiting, *BUSY, S.error)),
-    _on(t.EditMessage, S.interrupted, S.pending, when=(g.settled,), writes=_REWRITE),
+    *(_on(t.EditMessage, at,      S.pending, actions=_REWRITE) for at in (S.waiting, *BUSY, S.error)),
+    _on(t.EditMessage, S.interrupted, S.pending, when=(g.settled,), actions=_REWRITE),
 
-    _on(t.RequestCompaction, S.waiting,     S.pending, when=(g.something_to_compact,), writes=(w.order_compaction,)),
-    _on(t.RequestCompaction, S.error,       S.pending, when=(g.something_to_compact,), unless=(g.queue_waits,), writes=(w.clear_error, w.order_compaction)),
-    _on(t.RequestCompaction, S.interrupted, S.pending, when=(g.settled, g.something_to_compact), unless=(g.queue_waits,), writes=(w.order_compaction,)),
+    _on(t.RequestCompaction, S.waiting,     S.pending, when=(g.something_to_compact,), actions=(a.order_compaction,)),
+    _on(t.RequestCompaction, S.error,       S.pending, when=(g.something_to_compact,), unless=(g.queue_waits,), actions=(a.clear_error, a.order_compaction)),
+    _on(t.RequestCompaction, S.interrupted, S.pending, when=(g.settled, g.something_to_compact), unless=(g.queue_waits,), actions=(a.order_compaction,)),
 
-    _on(t.ClearContext, S.waiting,     S.waiting, writes=(w.insert_clear_boundary,)),
-    _on(t.ClearContext, S.error,       S.waiting, unless=(g.queue_waits,), writes=(w.clear_error, w.insert_clear_boundary)),
-    _on(t.ClearContext, S.interrupted, S.waiting, when=(g.settled,), unless=(g.queue_waits,), writes=(w.insert_clear_boundary,)),
+    _on(t.ClearContext, S.waiting,     S.waiting, actions=(a.insert_clear_boundary,)),
+    _on(t.ClearContext, S.error,       S.waiting, unless=(g.queue_waits,), actions=(a.clear_error, a.insert_clear_boundary)),
+    _on(t.ClearContext, S.interrupted, S.waiting, when=(g.settled,), unless=(g.queue_waits,), actions=(a.insert_clear_boundary,)),
 
-    *_stay(t.EditQueued,   _QUEUED, w.change_queued, when=(g.queue_waits,)),
-    *_stay(t.DeleteQueued, _QUEUED, w.remove_queued, when=(g.queue_waits,)),
-    *(_on(t.PromoteQueued, at,        S.interrupted, when=(g.queue_waits,), writes=(w.move_to_head, w.note_interrupt, w.promote_when_settled)) for at in BUSY),
-    _on(t.PromoteQueued, S.interrupted, S.interrupted, when=(g.queue_waits,), unless=(g.settled,), writes=(w.move_to_head, w.promote_when_settled)),
-    _on(t.PromoteQueued, S.interrupted, S.pending,     when=(g.queue_waits, g.settled), writes=(w.move_to_head, w.take_queue_head)),
-    _on(t.PromoteQueued, S.error,       S.pending,     when=(g.queue_waits,), writes=(w.clear_error, w.move_to_head, w.take_queue_head)),
+    *_stay(t.EditQueued,   _QUEUED, a.change_queued, when=(g.queue_waits,)),
+    *_stay(t.DeleteQueued, _QUEUED, a.remove_queued, when=(g.queue_waits,)),
+    *(_on(t.PromoteQueued, at,        S.interrupted, when=(g.queue_waits,), actions=(a.move_to_head, a.note_interrupt, a.promote_when_settled)) for at in BUSY),
+    _on(t.PromoteQueued, S.interrupted, S.interrupted, when=(g.queue_waits,), unless=(g.settled,), actions=(a.move_to_head, a.promote_when_settled)),
+    _on(t.PromoteQueued, S.interrupted, S.pending,     when=(g.queue_waits, g.settled), actions=(a.move_to_head, a.take_queue_head)),
+    _on(t.PromoteQueued, S.error,       S.pending,     when=(g.queue_waits,), actions=(a.clear_error, a.move_to_head, a.take_queue_head)),
 )
 
 
-def _after_compaction(kind: type[_Kind], outcome: WriteFunction[_Kind], *, unless: tuple[Guard[_Kind], ...] = ()) -> tuple[Row, ...]:
+def _after_compaction(kind: type[_Kind], outcome: Action[_Kind], *, unless: tuple[Guard[_Kind], ...] = ()) -> tuple[Row, ...]:
     return (
-        _on(kind, S.compacting, S.requires_action, when=(g.client_calls_open,), unless=unless, writes=(outcome, w.ask_client)),
-        _on(kind, S.compacting, S.streaming,       when=(g.turn_goes_on,), unless=(*unless, g.client_calls_open), writes=(outcome, w.begin_step)),
-        _on(kind, S.compacting, S.pending,         when=(g.queue_waits,), unless=(*unless, g.client_calls_open, g.turn_goes_on), writes=(outcome, *_FINISH, w.take_queue_head)),
-        _on(kind, S.compacting, S.waiting,         unless=(*unless, g.client_calls_open, g.turn_goes_on, g.queue_waits), writes=(outcome, *_FINISH)),
+        _on(kind, S.compacting, S.requires_action, when=(g.client_calls_open,), unless=unless, actions=(outcome, a.ask_client)),
+        _on(kind, S.compacting, S.streaming,       when=(g.turn_goes_on,), unless=(*unless, g.client_calls_open), actions=(outcome, a.begin_step)),
+        _on(kind, S.compacting, S.pending,         when=(g.queue_waits,), unless=(*unless, g.client_calls_open, g.turn_goes_on), actions=(outcome, *_FINISH, a.take_queue_head)),
+        _on(kind, S.compacting, S.waiting,         unless=(*unless, g.client_calls_open, g.turn_goes_on, g.queue_waits), actions=(outcome, *_FINISH)),
     )
 
 
 _HOLDER = (
-    _on(t.Claimed, S.pending, S.executing_tools, when=(g.tools_unfinished,), writes=(w.grant_lease,)),
-    _on(t.Claimed, S.pending, S.compacting,      when=(g.compaction_due,), unless=(g.tools_unfinished,), writes=(w.grant_lease,)),
-    _on(t.Claimed, S.pending, S.requires_action, when=(g.client_calls_open,), unless=(g.tools_unfinished, g.compaction_due), writes=(w.ask_client,)),
-    _on(t.Claimed, S.pending, S.pending,         when=(g.turn_over, g.queue_waits), unless=(g.tools_unfinished, g.compaction_due, g.client_calls_open), writes=(*_FINISH, w.take_queue_head)),
-    _on(t.Claimed, S.pending, S.waiting,         when=(g.turn_over,), unless=(g.tools_unfinished, g.compaction_due, g.client_calls_open, g.queue_waits), writes=_FINISH),
-    _on(t.Claimed, S.pending, S.streaming,       unless=(g.tools_unfinished, g.compaction_due, g.client_calls_open, g.turn_over), writes=(w.grant_lease, w.begin_step)),
-    _on(t.Claimed, S.interrupted, S.interrupted, when=(g.unleased,), unless=(g.settled,), writes=(w.grant_lease,)),
+    _on(t.Claimed, S.pending, S.executing_tools, when=(g.tools_unfinished,), actions=(a.grant_lease,)),
+    _on(t.Claimed, S.pending, S.compacting,      when=(g.compaction_due,), unless=(g.tools_unfinished,), actions=(a.grant_lease,)),
+    _on(t.Claimed, S.pending, S.requires_action, when=(g.client_calls_open,), unless=(g.tools_unfinished, g.compaction_due), actions=(a.ask_client,)),
+    _on(t.Claimed, S.pending, S.pending,         when=(g.turn_over, g.queue_waits), unless=(g.tools_unfinished, g.compaction_due, g.client_calls_open), actions=(*_FINISH, a.take_queue_head)),
+    _on(t.Claimed, S.pending, S.waiting,         when=(g.turn_over,), unless=(g.tools_unfinished, g.compaction_due, g.client_calls_open, g.queue_waits), actions=_FINISH),
+    _on(t.Claimed, S.pending, S.streaming,       unless=(g.tools_unfinished, g.compaction_due, g.client_calls_open, g.turn_over), actions=(a.grant_lease, a.begin_step)),
+    _on(t.Claimed, S.interrupted, S.interrupted, when=(g.unleased,), unless=(g.settled,), actions=(a.grant_lease,)),
 
-    *_stay(t.AttemptStarted,   (S.streaming, S.compacting), w.start_attempt),
-    *_stay(t.AttemptDiscarded, (S.compacting,), w.discard_attempt),
-    _on(t.AttemptDiscarded, S.streaming, S.streaming,  unless=(g.prompt_too_long,), writes=(w.discard_attempt,)),
-    _on(t.AttemptDiscarded, S.streaming, S.compacting, when=(g.prompt_too_long, g.room_can_be_made), writes=(w.take_back_attempt, w.order_room)),
+    *_stay(t.AttemptStarted,   (S.streaming, S.compacting), a.start_attempt),
+    *_stay(t.AttemptDiscarded, (S.compacting,), a.discard_attempt),
+    _on(t.AttemptDiscarded, S.streaming, S.streaming,  unless=(g.prompt_too_long,), actions=(a.discard_attempt,)),
+    _on(t.AttemptDiscarded, S.streaming, S.compacting, when=(g.prompt_too_long, g.room_can_be_made), actions=(a.take_back_attempt, a.order_room)),
 
-    _on(t.StepFinished, S.streaming, S.executing_tools, when=(g.has_local_calls,), writes=_COMMIT),
-    _on(t.StepFinished, S.streaming, S.compacting,      when=(g.compaction_due,), unless=(g.has_local_calls,), writes=_COMMIT),
-    _on(t.StepFinished, S.streaming, S.requires_action, when=(g.has_client_calls,), unless=(g.has_local_calls, g.compaction_due), writes=(*_COMMIT, w.ask_client)),
-    _on(t.StepFinished, S.streaming, S.pending,         when=(g.queue_waits,), unless=(g.has_local_calls, g.compaction_due, g.has_client_calls), writes=(*_COMMIT, w.finish_turn, w.take_queue_head)),
-    _on(t.StepFinished, S.streaming, S.waiting,         unless=(g.has_local_calls, g.compaction_due, g.has_client_calls, g.queue_waits), writes=(*_COMMIT, w.finish_turn)),
+    _on(t.StepFinished, S.streaming, S.executing_tools, when=(g.has_local_calls,), actions=_COMMIT),
+    _on(t.StepFinished, S.streaming, S.compacting,      when=(g.compaction_due,), unless=(g.has_local_calls,), actions=_COMMIT),
+    _on(t.StepFinished, S.streaming, S.requires_action, when=(g.has_client_calls,), unless=(g.has_local_calls, g.compaction_due), actions=(*_COMMIT, a.ask_client)),
+    _on(t.StepFinished, S.streaming, S.pending,         when=(g.queue_waits,), unless=(g.has_local_calls, g.compaction_due, g.has_client_calls), actions=(*_COMMIT, a.finish_turn, a.take_queue_head)),
+    _on(t.StepFinished, S.streaming, S.waiting,         unless=(g.has_local_calls, g.compaction_due, g.has_client_calls, g.queue_waits), actions=(*_COMMIT, a.finish_turn)),
 
-    *_stay(t.CallStarted,  (S.executing_tools,), w.start_call,  when=(g.call_may_start,)),
-    *_stay(t.CallFinished, (S.executing_tools,), w.finish_call, when=(g.call_lacks_result,)),
+    *_stay(t.CallStarted,  (S.executing_tools,), a.start_call,  when=(g.call_may_start,)),
+    *_stay(t.CallFinished, (S.executing_tools,), a.finish_call, when=(g.call_lacks_result,)),
 
-    _on(t.ToolsFinished, S.executing_tools, S.compacting,      when=(g.compaction_due,), unless=(g.local_calls_open,), writes=(w.conclude_tools,)),
-    _on(t.ToolsFinished, S.executing_tools, S.requires_action, when=(g.client_calls_open,), unless=(g.local_calls_open, g.compaction_due), writes=(w.conclude_tools, w.ask_client)),
-    _on(t.ToolsFinished, S.executing_tools, S.pending,         when=(g.turn_over, g.queue_waits), unless=(g.local_calls_open, g.compaction_due, g.client_calls_open), writes=(w.conclude_tools, *_FINISH, w.take_queue_head)),
-    _on(t.ToolsFinished, S.executing_tools, S.waiting,         when=(g.turn_over,), unless=(g.local_calls_open, g.compaction_due, g.client_calls_open, g.queue_waits), writes=(w.conclude_tools, *_FINISH)),
-    _on(t.ToolsFinished, S.executing_tools, S.streaming,       unless=(g.local_calls_open, g.compaction_due, g.client_calls_open, g.turn_over), writes=(w.conclude_tools, w.begin_step)),
+    _on(t.ToolsFinished, S.executing_tools, S.compacting,      when=(g.compaction_due,), unless=(g.local_calls_open,), actions=(a.conclude_tools,)),
+    _on(t.ToolsFinished, S.executing_tools, S.requires_action, when=(g.client_calls_open,), unless=(g.local_calls_open, g.compaction_due), actions=(a.conclude_tools, a.ask_client)),
+    _on(t.ToolsFinished, S.executing_tools, S.pending,         when=(g.turn_over, g.queue_waits), unless=(g.local_calls_open, g.compaction_due, g.client_calls_open), actions=(a.conclude_tools, *_FINISH, a.take_queue_head)),
+    _on(t.ToolsFinished, S.executing_tools, S.waiting,         when=(g.turn_over,), unless=(g.local_calls_open, g.compaction_due, g.client_calls_open, g.queue_waits), actions=(a.conclude_tools, *_FINISH)),
+    _on(t.ToolsFinished, S.executing_tools, S.streaming,       unless=(g.local_calls_open, g.compaction_due, g.client_calls_open, g.turn_over), actions=(a.conclude_tools, a.begin_step)),
 
-    *_after_compaction(t.Compacted, w.commit_boundary),
-    *_after_compaction(t.CompactionFailed, w.note_compaction_failure, unless=(g.prompt_refused,)),
-    _on(t.CompactionFailed, S.compacting, S.error, when=(g.prompt_refused,), writes=(w.note_compaction_failure, w.set_overflow, w.finish_turn)),
+    *_after_compaction(t.Compacted, a.commit_boundary),
+    *_after_compaction(t.CompactionFailed, a.note_compaction_failure, unless=(g.prompt_refused,)),
+    _on(t.CompactionFailed, S.compacting, S.error, when=(g.prompt_refused,), actions=(a.note_compaction_failure, a.set_overflow, a.finish_turn)),
 
-    _on(t.Settled, S.interrupted, S.pending,     when=(g.promotion_waits,), unless=(g.settled,), writes=(*_SETTLE, w.take_queue_head)),
-    _on(t.Settled, S.interrupted, S.interrupted, unless=(g.settled, g.promotion_waits), writes=_SETTLE),
+    _on(t.Settled, S.interrupted, S.pending,     when=(g.promotion_waits,), unless=(g.settled,), actions=(*_SETTLE, a.take_queue_head)),
+    _on(t.Settled, S.interrupted, S.interrupted, unless=(g.settled, g.promotion_waits), actions=_SETTLE),
 
-    *(_on(t.Released, at, S.pending, writes=(w.give_up_started_calls,)) for at in (S.streaming, S.executing_tools, S.compacting)),
-    _on(t.Released, S.interrupted, S.interrupted, unless=(g.settled, g.unleased), writes=(w.drop_lease,)),
+    *(_on(t.Released, at, S.pending, actions=(a.give_up_started_calls,)) for at in (S.streaming, S.executing_tools, S.compacting)),
+    _on(t.Released, S.interrupted, S.interrupted, unless=(g.settled, g.unleased), actions=(a.drop_lease,)),
 
-    *(_on(t.Failed, at, S.error, writes=_FAIL) for at in (S.pending, S.streaming, S.executing_tools, S.compacting)),
-    _on(t.Failed, S.interrupted, S.error, unless=(g.settled,), writes=_FAIL),
+    *(_on(t.Failed, at, S.error, actions=_FAIL) for at in (S.pending, S.streaming, S.executing_tools, S.compacting)),
+    _on(t.Failed, S.interrupted, S.error, unless=(g.settled,), actions=_FAIL),
 )
 
 _CLOCK = (
-    *(_on(t.LeaseExpired, at, S.pending, writes=(w.give_up_started_calls,)) for at in (S.streaming, S.executing_tools, S.compacting)),
-    _on(t.LeaseExpired, S.interrupted, S.interrupted, unless=(g.settled, g.unleased), writes=(w.drop_lease,)),
+    *(_on(t.LeaseExpired, at, S.pending, actions=(a.give_up_started_calls,)) for at in (S.streaming, S.executing_tools, S.compacting)),
+    _on(t.LeaseExpired, S.interrupted, S.interrupted, unless=(g.settled, g.unleased), actions=(a.drop_lease,)),
 
-    _on(t.DeadlinePassed, S.requires_action, S.pending,         when=(g.call_is_due, g.every_call_is_due), writes=(w.time_out_due_calls,)),
-    _on(t.DeadlinePassed, S.requires_action, S.requires_action, when=(g.call_is_due,), unless=(g.every_call_is_due,), writes=(w.time_out_due_calls,)),
+    _on(t.DeadlinePassed, S.requires_action, S.pending,         when=(g.call_is_due, g.every_call_is_due), actions=(a.time_out_due_calls,)),
+    _on(t.DeadlinePassed, S.requires_action, S.requires_action, when=(g.call_is_due,), unless=(g.every_call_is_due,), actions=(a.time_out_due_calls,)),
 
-    _on(t.Repaired, UNKNOWN, S.error, writes=_REPAIR),
-    *(_on(t.Repaired, at, S.error, when=(g.promise_broken,), writes=_REPAIR) for at in S),
+    _on(t.Repaired, UNKNOWN, S.error, actions=_REPAIR),
+    *(_on(t.Repaired, at, S.error, when=(g.promise_broken,), actions=_REPAIR) for at in S),
 )
 
 _ADMINISTRATION = (
-    *_stay(t.Archived,   _REST,            w.mark_archived),
-    *_stay(t.Archived,   (S.interrupted,), w.mark_archived, when=(g.settled,)),
-    *_stay(t.Unarchived, _REST,            w.unmark_archived),
-    *_stay(t.Unarchived, (S.interrupted,), w.unmark_archived, when=(g.settled,)),
-    *_stay(t.Renamed,          S, w.change_title),
-    *_stay(t.MetadataChanged, S, w.change_metadata),
-    *_stay(t.MessageErased,   S, w.erase_content),
+    *_stay(t.Archived,   _REST,            a.mark_archived),
+    *_stay(t.Archived,   (S.interrupted,), a.mark_archived, when=(g.settled,)),
+    *_stay(t.Unarchived, _REST,            a.unmark_archived),
+    *_stay(t.Unarchived, (S.interrupted,), a.unmark_archived, when=(g.settled,)),
+    *_stay(t.Renamed,          S, a.change_title),
+    *_stay(t.MetadataChanged, S, a.change_metadata),
+    *_stay(t.MessageErased,   S, a.erase_content),
 )
 # fmt: on
 

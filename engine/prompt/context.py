@@ -11,9 +11,9 @@ from copy import deepcopy
 from typing import Any, Final
 
 from turnwise.engine.prompt.history import length_of, sendable
-from turnwise.states.effects import CutHistory, EraseEdits, EraseMessage, InsertBoundary, InsertMessage, Write
 from turnwise.states.messages import Message, Part
 from turnwise.states.names import Audience, Executor
+from turnwise.states.writes import CutHistory, EraseEdits, EraseMessage, InsertBoundary, InsertMessage, Write
 
 _OPEN: Final = ("arguments", "output", "metadata")
 """The fields of parts that hold what can be changed in place."""

@@ -7,7 +7,6 @@ from typing import Literal
 
 from turnwise.engine.results import Compaction
 from turnwise.persistence.protocol import Snapshot
-from turnwise.states.effects import ERASED, RecordUsage
 from turnwise.states.messages import (
     FilePart,
     MarkerPart,
@@ -24,6 +23,7 @@ from turnwise.states.messages import (
 from turnwise.states.names import Audience, ChatState
 from turnwise.states.transcript import Transcript, fold
 from turnwise.states.usage import NO_USAGE, Usage
+from turnwise.states.writes import ERASED, RecordUsage
 
 View = Literal["user", "model", "raw"]
 

@@ -19,6 +19,7 @@ from turnwise.engine.tools.errors import told_of
 from turnwise.engine.user_code import UserCodeError, guarded, in_thread, was_cancelled
 from turnwise.logger import logger
 from turnwise.providers.protocol import ToolSpec
+from turnwise.states.actions.calls import UNKNOWN_TEXT
 from turnwise.states.calls import CallOutcome, ClientTool, ToolCall
 from turnwise.states.digests import as_json
 from turnwise.states.errors import FatalToolError, InvalidContent, SettingsError
@@ -26,7 +27,6 @@ from turnwise.states.facts import Facts
 from turnwise.states.messages import FilePart, ToolCallPart
 from turnwise.states.names import CallStatus, Executor, Stage
 from turnwise.states.unicode import well_formed
-from turnwise.states.writes.calls import UNKNOWN_TEXT
 
 CLIENT_PREFIX: Final = "client:"
 """Before the name of a client's tool among the active ones."""

@@ -22,13 +22,13 @@ from turnwise.providers.protocol import Model
 from turnwise.providers.reply_builder import ReplyBuilder
 from turnwise.states.arguments import Origin
 from turnwise.states.decide import job_of
-from turnwise.states.effects import PutCall
 from turnwise.states.errors import IllegalTransition, StaleLease
 from turnwise.states.events import Event, PartEvent
 from turnwise.states.facts import Facts
 from turnwise.states.messages import Message
 from turnwise.states.names import Audience, ChatState, Job, Trigger
 from turnwise.states.triggers import AttemptStarted, CallStarted, Claimed
+from turnwise.states.writes import PutCall
 
 A_MOMENT = 0.02
 """Seconds for which what a commit found is believed when a tool is to start."""

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from turnwise.states.decide import Decision
 from turnwise.states.digests import derived
-from turnwise.states.effects import NoteReason
+from turnwise.states.writes import NoteReason
 
 
 class Aside(NamedTuple):

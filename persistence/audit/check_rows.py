@@ -13,9 +13,9 @@ from turnwise.persistence.chat_rows import ChatRows, Place, Row
 from turnwise.persistence.repair.columns import misfits
 from turnwise.persistence.rows import CALLS, GARBLED, PROFILES, FactsRow, described, message_of, micros_of
 from turnwise.states.digests import canonical, digest, salted
-from turnwise.states.effects import ERASED, digest_of_call, digest_of_time
 from turnwise.states.errors import TurnwiseError
 from turnwise.states.names import OPEN_STATUSES
+from turnwise.states.writes import ERASED, digest_of_call, digest_of_time
 
 
 class Finding(NamedTuple):

@@ -11,8 +11,8 @@ from typing import Any, Final, NoReturn
 
 from turnwise.persistence.audit.check_writes import Traces, Violation
 from turnwise.persistence.audit.record import AuditRecord
+from turnwise.states import actions as a
 from turnwise.states import guards as g
-from turnwise.states import writes as w
 from turnwise.states.names import LEASED, NEW, UNKNOWN, ChatState, Trigger
 from turnwise.states.table import TABLE, Guard, Row, rows_of, triggers_in
 from turnwise.states.triggers import OCCURRENCES
@@ -199,21 +199,23 @@ _TRIGGERS: Final = frozenset(trigger.value for trigger in Trigger)
 _CLIENT_MAY_OWE: Final = (ChatState.executing_tools, ChatState.compacting, ChatState.requires_action)
 
 _BEGIN_STEPS: Final = frozenset(
-    (row.trigger, row.target) for row in TABLE if {w.begin_step, w.order_compaction} & {*row.writes}
+    (row.trigger, row.target) for row in TABLE if {a.begin_step, a.order_compaction} & {*row.actions}
 )
-_BEGIN_TURNS: Final = frozenset((row.trigger, row.source, row.target) for row in TABLE if w.start_turn in row.writes)
-_GIVE_UP: Final = frozenset(row.trigger for row in TABLE if w.give_up_started_calls in row.writes)
+_BEGIN_TURNS: Final = frozenset((row.trigger, row.source, row.target) for row in TABLE if a.start_turn in row.actions)
+_GIVE_UP: Final = frozenset(row.trigger for row in TABLE if a.give_up_started_calls in row.actions)
 
 _WRITES_ONCE: Final = {
-    w.insert_chat: "profile",
-    w.change_title: "profile",
-    w.change_metadata: "profile",
-    w.cut_history: "cut",
-    w.insert_clear_boundary: "boundary:clear",
-    w.commit_boundary: "boundary:compaction",
-    w.start_call: "call:started",
+    a.insert_chat: "profile",
+    a.change_title: "profile",
+    a.change_metadata: "profile",
+    a.cut_history: "cut",
+    a.insert_clear_boundary: "boundary:clear",
+    a.commit_boundary: "boundary:compaction",
+    a.start_call: "call:started",
 }
-_OWN_WRITE: Final = {row.trigger: _WRITES_ONCE[write] for row in TABLE for write in row.writes if write in _WRITES_ONCE}
+_OWN_WRITE: Final = {
+    row.trigger: _WRITES_ONCE[action] for row in TABLE for action in row.actions if action in _WRITES_ONCE
+}
 _OWNED: Final = frozenset(
     (*_OWN_WRITE.values(), "erase", "erase:edits", "erase:queued", "erase:errors", "erase:reasons", "erase:quarantine")
 )

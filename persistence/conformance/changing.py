@@ -15,13 +15,13 @@ from turnwise.persistence.conformance import plans
 from turnwise.persistence.conformance.checks import failure_of, part, refused
 from turnwise.persistence.protocol import ChatStore, Committed, DuplicateReceipt, Plan
 from turnwise.states.decide import Decision
-from turnwise.states.effects import InsertBoundary
 from turnwise.states.errors import ChatNotFound, IllegalTransition, StoreError
 from turnwise.states.events import PartEvent
 from turnwise.states.facts import Facts
 from turnwise.states.messages import TextPart
 from turnwise.states.names import ChatState
 from turnwise.states.triggers import CallStarted, EditQueued, Interrupt, Renamed, Settled
+from turnwise.states.writes import InsertBoundary
 
 
 class ChangingConformance:

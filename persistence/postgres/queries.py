@@ -17,12 +17,12 @@ from turnwise.persistence.rows import CALLS, EVENTS, GARBLED, RECEIPTS, USAGE, m
 from turnwise.persistence.stored_chat import Salvaged, Stored, facts_of, facts_or_rest, salvage
 from turnwise.states.arguments import Cut
 from turnwise.states.calls import ToolCall
-from turnwise.states.effects import RecordReceipt, RecordUsage
 from turnwise.states.errors import ChatNotFound
 from turnwise.states.events import Event, PartEvent, TurnFinishedEvent
 from turnwise.states.facts import Facts
 from turnwise.states.messages import Message, in_call_order
 from turnwise.states.names import OPEN_STATUSES, ChatState
+from turnwise.states.writes import RecordReceipt, RecordUsage
 
 _FACTS: Final = statement("facts", ())
 _PROMPTS: Final = statement("prompts", ("chat_ids",))

@@ -13,9 +13,9 @@ from turnwise.persistence.repair.raw_chat import KEYS, Rows
 from turnwise.persistence.repair.repair import Repair
 from turnwise.persistence.rows import GARBLED, MESSAGES, PROFILES
 from turnwise.persistence.stored_chat import Flaw
-from turnwise.states.effects import InsertMessage
 from turnwise.states.errors import ChatNotFound
 from turnwise.states.messages import FORMAT
+from turnwise.states.writes import InsertMessage
 
 _T = TypeVar("_T")
 

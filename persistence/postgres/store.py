@@ -28,11 +28,11 @@ from turnwise.persistence.store_url import check_password
 from turnwise.persistence.stored_chat import Flaw, Salvaged
 from turnwise.states.arguments import Cut
 from turnwise.states.calls import ToolCall
-from turnwise.states.effects import RecordReceipt, RecordUsage
 from turnwise.states.events import Event, PartEvent
 from turnwise.states.facts import Facts
 from turnwise.states.messages import Message
 from turnwise.states.names import ChatState
+from turnwise.states.writes import RecordReceipt, RecordUsage
 
 _T = TypeVar("_T")
 _SCHEMA: Final = "turnwise"

@@ -15,7 +15,10 @@ from turnwise.persistence.audit.record import WriteRecord, entry_of
 from turnwise.persistence.audit.row_digests import bond_of_events, bond_of_facts, fields_bound, salt_of_facts
 from turnwise.persistence.rows import CALLS, micros_of, numbered, row_of
 from turnwise.states.decide import Decision
-from turnwise.states.effects import (
+from turnwise.states.events import Event, PartEvent, event_adapter
+from turnwise.states.facts import Facts
+from turnwise.states.messages import FORMAT
+from turnwise.states.writes import (
     CutHistory,
     DropLease,
     DropQueued,
@@ -34,9 +37,6 @@ from turnwise.states.effects import (
     RecordUsage,
     Write,
 )
-from turnwise.states.events import Event, PartEvent, event_adapter
-from turnwise.states.facts import Facts
-from turnwise.states.messages import FORMAT
 
 _Row = dict[str, Any]
 

@@ -18,12 +18,12 @@ from turnwise.persistence.rows import CALLS, GARBLED, RECEIPTS, USAGE, Body, mes
 from turnwise.persistence.stored_chat import Salvaged, Stored, facts_of, facts_or_rest, ids_of, is_count
 from turnwise.states.arguments import Cut
 from turnwise.states.calls import ToolCall
-from turnwise.states.effects import RecordReceipt, RecordUsage
 from turnwise.states.errors import ChatNotFound, ChatUnreadable
 from turnwise.states.events import Event, PartEvent, TurnFinishedEvent
 from turnwise.states.facts import Facts
 from turnwise.states.messages import Message, in_prompt_order
 from turnwise.states.names import OPEN_STATUSES, Audience, ChatState
+from turnwise.states.writes import RecordReceipt, RecordUsage
 
 _T = TypeVar("_T")
 

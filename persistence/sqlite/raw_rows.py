@@ -13,8 +13,8 @@ from turnwise.persistence.rows import GARBLED, PROFILES
 from turnwise.persistence.sqlite.connection import REFUSED
 from turnwise.persistence.sqlite.write_rows import Place, perform
 from turnwise.persistence.stored_chat import Flaw
-from turnwise.states.effects import InsertMessage
 from turnwise.states.errors import ChatNotFound
+from turnwise.states.writes import InsertMessage
 
 _T = TypeVar("_T")
 

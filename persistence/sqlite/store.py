@@ -28,12 +28,12 @@ from turnwise.persistence.sqlite.transactions import Transactions
 from turnwise.persistence.stored_chat import Flaw, Salvaged, salvage
 from turnwise.states.arguments import Cut
 from turnwise.states.calls import ToolCall
-from turnwise.states.effects import RecordReceipt, RecordUsage
 from turnwise.states.errors import StoreError
 from turnwise.states.events import Event, PartEvent
 from turnwise.states.facts import Facts
 from turnwise.states.messages import Message
 from turnwise.states.names import ChatState
+from turnwise.states.writes import RecordReceipt, RecordUsage
 
 _T = TypeVar("_T")
 _IN_MEMORY: Final = ":memory:"

@@ -11,7 +11,9 @@ from typing import Any, Final
 
 from turnwise.persistence.protocol import DuplicateReceipt
 from turnwise.persistence.rows import CALLS, micros_in, micros_of
-from turnwise.states.effects import (
+from turnwise.states.errors import StoreError
+from turnwise.states.messages import FORMAT
+from turnwise.states.writes import (
     CutHistory,
     DropLease,
     DropQueued,
@@ -30,8 +32,6 @@ from turnwise.states.effects import (
     RecordUsage,
     Write,
 )
-from turnwise.states.errors import StoreError
-from turnwise.states.messages import FORMAT
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,6 @@ from turnwise.engine.prompt.views import user_view
 from turnwise.persistence.audit.record import AuditRecord
 from turnwise.persistence.audit.verify import verify_records
 from turnwise.persistence.protocol import ChatStore
-from turnwise.states.effects import RecordUsage
 from turnwise.states.events import AttemptDiscardedEvent, Event, MessageEvent, PartEvent, StatusEvent, TurnFinishedEvent
 from turnwise.states.facts import Facts
 from turnwise.states.messages import Message
@@ -17,6 +16,7 @@ from turnwise.states.names import ChatState, Trigger
 from turnwise.states.promises import broken_promises
 from turnwise.states.transcript import fold
 from turnwise.states.usage import NO_USAGE
+from turnwise.states.writes import RecordUsage
 
 EVENTS = 1_000_000
 

@@ -8,7 +8,7 @@ from turnwise.diagrams.model import Line, Term
 
 def line(trigger: str, when: str = "", unless: str = "", *, otherwise: bool = False) -> Line:
     demanded, excluded = (tuple(Term(name, "") for name in names.split()) for names in (when, unless))
-    return Line(trigger, "client", demanded, excluded, writes=(), otherwise=otherwise)
+    return Line(trigger, "client", demanded, excluded, actions=(), otherwise=otherwise)
 
 
 @pytest.mark.parametrize(

@@ -41,11 +41,11 @@ def test_the_list_of_rows_equals_the_table() -> None:
     for line in tables("trigger")[-1]:
         for source in line["from"].split(", "):
             target = source if line["to"] == SAME else line["to"]
-            listed.append((line["trigger"], source, target, line["when"], line["writes"]))
+            listed.append((line["trigger"], source, target, line["when"], line["actions"]))
     for row in TABLE:
         condition = [guard.__name__ for guard in row.when] + [f"not {guard.__name__}" for guard in row.unless]
-        effect = [write.__name__ for write in row.writes]
-        words = ", ".join(condition).replace("_", " "), ", ".join(effect).replace("_", " ")
+        done = [action.__name__ for action in row.actions]
+        words = ", ".join(condition).replace("_", " "), ", ".join(done).replace("_", " ")
         declared.append((row.trigger.value, str(row.source), row.target.value, *words))
     assert sorted(listed) == sorted(declared)
 
@@ -59,6 +59,6 @@ def test_each_state_is_listed_with_the_sentences_of_its_promise() -> None:
 
 def test_every_guard_and_write_of_the_table_is_explained() -> None:
     explained = {row["name"]: row["meaning"] for table in tables("name") for row in table}
-    used = {one for row in TABLE for one in (*row.when, *row.unless, *row.writes)}
+    used = {one for row in TABLE for one in (*row.when, *row.unless, *row.actions)}
     assert explained.keys() == {one.__name__.replace("_", " ") for one in used}
     assert all(explained.values())

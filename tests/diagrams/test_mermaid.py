@@ -12,7 +12,7 @@ from turnwise.states.table import TABLE
 
 EDGE = re.compile(r"^    (\S+) --> (\S+) : (.+)$", re.MULTILINE)
 NOTE = re.compile(r"^    note left of \S+\n        in every state\n(.+?)\n    end note$", re.MULTILINE | re.DOTALL)
-LINE = re.compile(r"^(?P<trigger>\w+)(?: \[(?P<when>[^\]]+)\])?(?: / (?P<writes>.+))?$")
+LINE = re.compile(r"^(?P<trigger>\w+)(?: \[(?P<when>[^\]]+)\])?(?: / (?P<actions>.+))?$")
 
 
 def words(functions: Iterable[Callable[..., object]]) -> list[str]:
@@ -23,7 +23,7 @@ def declared() -> set[tuple[str, ...]]:
     rows: set[tuple[str, ...]] = set()
     for row in TABLE:
         condition = ", ".join(words(row.when) + [f"not {name}" for name in words(row.unless)])
-        rows.add((row.trigger.value, str(row.source), row.target.value, condition, ", ".join(words(row.writes))))
+        rows.add((row.trigger.value, str(row.source), row.target.value, condition, ", ".join(words(row.actions))))
     return rows
 
 
@@ -37,7 +37,7 @@ def drawn(text: str) -> list[tuple[str, ...]]:
     for source, target, line in found:
         match = LINE.match(line)
         assert match, line
-        rows.append((match["trigger"], source, target, match["when"] or "", match["writes"] or ""))
+        rows.append((match["trigger"], source, target, match["when"] or "", match["actions"] or ""))
     return rows
 
 

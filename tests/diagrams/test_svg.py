@@ -73,18 +73,18 @@ def test_what_an_arrow_is_marked_with_is_written_beside_it() -> None:
         assert shown.issuperset(edge.attrib["data-triggers"].split())
 
 
-def test_the_list_holds_every_row_with_its_guards_and_writes_in_words() -> None:
+def test_the_list_holds_every_row_with_its_guards_and_actions_in_words() -> None:
     wanted, listed = [], []
     for row in TABLE:
         condition = [guard.__name__ for guard in row.when] + [f"not {guard.__name__}" for guard in row.unless]
-        effect = [write.__name__ for write in row.writes]
-        words = ", ".join(condition).replace("_", " "), ", ".join(effect).replace("_", " ")
+        taken = [action.__name__ for action in row.actions]
+        words = ", ".join(condition).replace("_", " "), ", ".join(taken).replace("_", " ")
         wanted.append((row.trigger.value, str(row.source), row.target.value, *words))
     for entry in groups(parsed(), "row"):
         columns: dict[float, list[str]] = {}
         for cell in entry.iter(f"{SVG}text"):
             columns.setdefault(float(cell.attrib["x"]), []).append(cell.text or "")
-        asked, done = (" ".join(columns.get(COLUMNS[name][0], [])) for name in ("when", "writes"))
+        asked, done = (" ".join(columns.get(COLUMNS[name][0], [])) for name in ("when", "actions"))
         for source in entry.attrib["data-source"].split():
             target = goal(source, entry.attrib["data-target"])
             listed.append((entry.attrib["data-trigger"], source, target, asked, done))

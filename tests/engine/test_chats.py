@@ -27,7 +27,7 @@ from turnwise import (
     verify_export,
 )
 from turnwise.providers.scripted import Call, Reply
-from turnwise.states.effects import ERASED
+from turnwise.states.writes import ERASED
 
 ASK = ClientTool("ask_user", "Ask the user.", {"type": "object"})
 

@@ -11,10 +11,10 @@ import pytest
 from support.model_checker import explore
 from support.planted_faults import never, nothing, plant_functions, plant_no_refusal, plant_rows, without_rows
 from turnwise.states import TABLE, ChatState, Trigger, guards, refusals
-from turnwise.states import writes as w
+from turnwise.states import actions as a
+from turnwise.states.actions import compaction
 from turnwise.states.draft import Draft
 from turnwise.states.table import Row
-from turnwise.states.writes import compaction
 
 S, T = ChatState, Trigger
 HANDED_BACK = (T.claimed, S.pending, S.requires_action)
@@ -54,19 +54,19 @@ def test_whatever_happens_a_chat_keeps_its_promises_and_a_worker_brings_it_to_re
 
 
 def _forget_the_queue(draft: Draft[Any]) -> None:
-    w.note_interrupt(draft)
+    a.note_interrupt(draft)
     draft.queue = ()
 
 
 def _begin_uncounted_step(draft: Draft[Any]) -> None:
     steps = draft.turn.steps
-    w.begin_step(draft)
+    a.begin_step(draft)
     draft.turn = dataclasses.replace(draft.turn, steps=steps)
 
 
 def _compact_again(row: Row) -> Row:
     if (row.trigger, row.target) == (T.compaction_failed, S.waiting):
-        return dataclasses.replace(row, target=S.pending, writes=())
+        return dataclasses.replace(row, target=S.pending, actions=())
     return row
 
 
@@ -90,14 +90,14 @@ def _answer_silently(draft: Draft[Any]) -> None:
 
 
 def _take_all(draft: Draft[Any]) -> None:
-    w.take_queue_head(draft)
+    a.take_queue_head(draft)
     draft.queue = ()
 
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 FAULTS: dict[str, tuple[Plant, str]] = {
     "a lease that is not dropped": (
-        lambda patch: plant_functions(patch, {w.drop_lease: nothing}),
+        lambda patch: plant_functions(patch, {a.drop_lease: nothing}),
         "after released the chat is still held",
     ),
     "open client calls overlooked": (
@@ -109,7 +109,7 @@ FAULTS: dict[str, tuple[Plant, str]] = {
         "breaks has_no_open_local_call",
     ),
     "tools that are never concluded": (
-        lambda patch: plant_functions(patch, {w.conclude_tools: nothing}),
+        lambda patch: plant_functions(patch, {a.conclude_tools: nothing}),
         "the chat rests, but its step is acting",
     ),
     "a failed compaction that is not noted": (
@@ -117,27 +117,27 @@ FAULTS: dict[str, tuple[Plant, str]] = {
         "breaks",
     ),
     "an interrupt that forgets the queue": (
-        lambda patch: plant_functions(patch, {w.note_interrupt: _forget_the_queue}),
+        lambda patch: plant_functions(patch, {a.note_interrupt: _forget_the_queue}),
         "is in 0 places",
     ),
     "a queue of which one message survives": (
-        lambda patch: plant_functions(patch, {w.take_queue_head: _take_all}),
+        lambda patch: plant_functions(patch, {a.take_queue_head: _take_all}),
         "is in 0 places",
     ),
     "calls that may start again after a crash": (
-        lambda patch: plant_functions(patch, {w.give_up_started_calls: nothing}),
+        lambda patch: plant_functions(patch, {a.give_up_started_calls: nothing}),
         "may start a second time",
     ),
     "calls that an interrupt leaves open": (
-        lambda patch: plant_functions(patch, {w.close_open_calls: nothing}),
+        lambda patch: plant_functions(patch, {a.close_open_calls: nothing}),
         "breaks has_no_open_call",
     ),
     "client calls that nobody plans": (
-        lambda patch: plant_functions(patch, {w.plan_calls: _plan_no_client_calls}),
+        lambda patch: plant_functions(patch, {a.plan_calls: _plan_no_client_calls}),
         "breaks has_an_open_client_call",
     ),
     "a call that ends without a result": (
-        lambda patch: plant_functions(patch, {w.finish_call: _answer_silently}),
+        lambda patch: plant_functions(patch, {a.finish_call: _answer_silently}),
         "with 0 results",
     ),
     "a holder whose lease is gone": (
@@ -159,7 +159,7 @@ ASTRAY: dict[str, tuple[Plant, str]] = {
         "an endless run",
     ),
     "steps that are not counted": (
-        lambda patch: plant_functions(patch, {w.begin_step: _begin_uncounted_step}),
+        lambda patch: plant_functions(patch, {a.begin_step: _begin_uncounted_step}),
         "an endless run",
     ),
 }
@@ -180,7 +180,7 @@ def test_a_planted_fault_is_found_and_told_with_the_way_that_leads_to_it(
 
 
 def test_a_trace_reads_aloud(monkeypatch: pytest.MonkeyPatch) -> None:
-    plant_functions(monkeypatch, {w.give_up_started_calls: nothing})
+    plant_functions(monkeypatch, {a.give_up_started_calls: nothing})
     told = [" ".join(line.split()) for line in explore(stop_at=1).problems[0].splitlines()]
     assert told == [
         "after released a call of ['c0'] may start a second time",

@@ -48,7 +48,6 @@ from turnwise.persistence.stored_chat import Salvaged
 from turnwise.providers.scripted import ScriptedModel
 from turnwise.states.arguments import Reply
 from turnwise.states.calls import CallOutcome, ToolCall, ToolResult
-from turnwise.states.effects import ERASED
 from turnwise.states.errors import ConflictingReplay, DeadlineExpired, TurnwiseError
 from turnwise.states.events import PartDelta, PartEvent
 from turnwise.states.facts import Facts
@@ -70,6 +69,7 @@ from turnwise.states.triggers import (
     Unarchived,
 )
 from turnwise.states.usage import NO_USAGE, Usage
+from turnwise.states.writes import ERASED
 from turnwise.testing.clock import ManualClock
 
 pytestmark = pytest.mark.timeout(600)  # so many lives take seconds, on a busy machine several times as many

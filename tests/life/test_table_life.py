@@ -16,7 +16,6 @@ from turnwise.states import ChatState, IllegalTransition, Trigger
 from turnwise.states.arguments import Partial
 from turnwise.states.calls import ToolCall, ToolResult
 from turnwise.states.decide import Decision, job_of
-from turnwise.states.effects import DropQueued, InsertBoundary, PutCall, RecordReceipt, RecordUsage
 from turnwise.states.errors import ChatArchived, QueueFull, StaleLease, ToolResultMismatch
 from turnwise.states.events import TurnFinishedEvent
 from turnwise.states.facts import Facts
@@ -26,6 +25,7 @@ from turnwise.states.promises import broken_promises
 from turnwise.states.table import rows_of
 from turnwise.states.transcript import fold
 from turnwise.states.usage import NO_USAGE, Usage
+from turnwise.states.writes import DropQueued, InsertBoundary, PutCall, RecordReceipt, RecordUsage
 
 pytestmark = pytest.mark.timeout(600)  # so many lives take seconds, on a busy machine several times as many
 

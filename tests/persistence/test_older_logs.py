@@ -15,7 +15,7 @@ from turnwise.persistence.from_url import store_from_url
 from turnwise.persistence.postgres import write_rows
 from turnwise.persistence.protocol import ChatStore
 from turnwise.persistence.sqlite import transactions
-from turnwise.states.effects import PutCall, PutProfile, PutQueued, RecordReceipt, RecordUsage
+from turnwise.states.writes import PutCall, PutProfile, PutQueued, RecordReceipt, RecordUsage
 
 LIFE = [
     *(plans.send("hello"), plans.claim(), plans.start(), plans.reply("hi", client=["a"])),

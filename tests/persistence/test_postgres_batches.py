@@ -16,9 +16,9 @@ from turnwise.persistence.conformance.checks import part
 from turnwise.persistence.postgres.group_commit import Batches
 from turnwise.persistence.postgres.store import PostgresStore
 from turnwise.persistence.protocol import DuplicateReceipt
-from turnwise.states.effects import RecordReceipt
 from turnwise.states.errors import BrokenPromise, StaleLease
 from turnwise.states.names import ChatState
+from turnwise.states.writes import RecordReceipt
 
 CHATS = [f"chat-{number}" for number in range(20)]
 

@@ -12,10 +12,10 @@ from support.life import NOW, Life, asking, client, executing, failed, interrupt
 from turnwise.states import ChatState, IllegalTransition, Trigger
 from turnwise.states.calls import Answer, ToolResult
 from turnwise.states.digests import digest_of_answer
-from turnwise.states.effects import PutCall
 from turnwise.states.errors import InvalidContent
 from turnwise.states.messages import ToolResultPart
 from turnwise.states.names import CallStatus
+from turnwise.states.writes import PutCall
 
 S, T = ChatState, Trigger
 

@@ -21,12 +21,12 @@ from support.life import (
     waiting,
 )
 from turnwise.states import ChatState, Trigger
-from turnwise.states.effects import InsertBoundary
 from turnwise.states.errors import IllegalTransition
 from turnwise.states.facts import Limits
 from turnwise.states.names import Audience, Need, Stage, StopReason, Tail
 from turnwise.states.turn_limits import over_threshold
 from turnwise.states.usage import Usage
+from turnwise.states.writes import InsertBoundary
 
 S, T = ChatState, Trigger
 

@@ -12,7 +12,7 @@ from support.life import NOW, Life, asking, local, pending, queued, streaming
 from support.table_cases import cases, standing, stray
 from turnwise import states
 from turnwise.states import ChatState, Trigger, decide
-from turnwise.states import writes as w
+from turnwise.states import actions as a
 from turnwise.states.decide import job_of, legal_triggers, place_of
 from turnwise.states.draft import Draft
 from turnwise.states.errors import BrokenPromise
@@ -121,10 +121,10 @@ def test_the_floor_shows_the_names_of_the_contract() -> None:
     assert all(getattr(states, name) is not None for name in states.__all__)
 
 
-def test_the_writes_that_are_exported_are_those_that_rows_name() -> None:
-    named = {write.__name__ for row in states.TABLE for write in row.writes}
+def test_the_actions_that_are_exported_are_those_that_rows_name() -> None:
+    named = {action.__name__ for row in states.TABLE for action in row.actions}
 
-    assert set(w.__all__) == named
+    assert set(a.__all__) == named
 
 
 def test_facts_cannot_be_changed_in_place() -> None:

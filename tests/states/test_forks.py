@@ -8,8 +8,8 @@ from support.life import PROFILE, Life, compacting, waiting
 from support.table_cases import Case, cases
 from turnwise.states import ChatState, Trigger
 from turnwise.states.arguments import Inheritance
-from turnwise.states.effects import CutHistory, EraseEdits, EraseMessage, InsertBoundary, InsertMessage
 from turnwise.states.names import Audience
+from turnwise.states.writes import CutHistory, EraseEdits, EraseMessage, InsertBoundary, InsertMessage
 
 S, T = ChatState, Trigger
 

@@ -7,8 +7,8 @@ import pytest
 from support.life import Life, asking, interrupted, queued, said, streaming, unsettled
 from support.table_cases import with_queue
 from turnwise.states import ChatState, Trigger
-from turnwise.states.effects import DropQueued, PutQueued, RecordReceipt
 from turnwise.states.table import BUSY
+from turnwise.states.writes import DropQueued, PutQueued, RecordReceipt
 
 S, T = ChatState, Trigger
 

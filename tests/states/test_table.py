@@ -97,8 +97,8 @@ def test_a_row_from_or_to_an_undeclared_state_is_found_at_once(row: Row) -> None
         check([row])
 
 
-def test_guards_and_writes_have_names_and_say_what_they_mean() -> None:
-    functions = {function for row in TABLE for function in (*row.when, *row.unless, *row.writes)}
+def test_guards_and_actions_have_names_and_say_what_they_mean() -> None:
+    functions = {function for row in TABLE for function in (*row.when, *row.unless, *row.actions)}
 
     assert [function for function in functions if "<" in function.__name__ or not function.__doc__] == []
 

@@ -12,13 +12,13 @@ from turnwise.states.arguments import Cut, Erasing, Partial, Reply, Summary
 from turnwise.states.calls import CallOutcome, ToolCall, ToolResult
 from turnwise.states.decide import Decision, decide
 from turnwise.states.digests import digest
-from turnwise.states.effects import CutHistory, EraseMessage, InsertMessage
 from turnwise.states.events import ErrorInfo, Event
 from turnwise.states.facts import Facts, Limits, Profile
 from turnwise.states.messages import Message, Part, TextPart, ToolCallPart
 from turnwise.states.names import CallStatus, Executor, StopReason, Trigger
 from turnwise.states.triggers import OCCURRENCES, Circumstances
 from turnwise.states.usage import Usage
+from turnwise.states.writes import CutHistory, EraseMessage, InsertMessage
 
 NOW = datetime(2026, 11, 1, 12, tzinfo=UTC)
 PROFILE = Profile(created_at=NOW)

@@ -16,13 +16,13 @@ from support.life import BLANK, ERROR, NOW
 from support.model_checker_moves import DUE, HELLO, Move, moves_from, repairs_of, unlikely_moves_from
 from turnwise.states.calls import ToolCall
 from turnwise.states.decide import Decision, decide, legal_triggers, place_of
-from turnwise.states.effects import DropLease, DropQueued, GrantLease, InsertMessage, PutCall
 from turnwise.states.errors import BrokenPromise, StaleLease, TurnwiseError
 from turnwise.states.facts import CompactionFacts, Facts, HistoryFacts, Lease, Limits, StepFacts, TurnFacts
 from turnwise.states.messages import QueuedMessage
 from turnwise.states.names import CallStatus, ChatState, Stage, Trigger
 from turnwise.states.promises import broken_promises
 from turnwise.states.table import triggers_in
+from turnwise.states.writes import DropLease, DropQueued, GrantLease, InsertMessage, PutCall
 
 Key = Hashable
 _STEP = 2

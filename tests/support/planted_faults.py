@@ -39,7 +39,7 @@ def plant_functions(patch: pytest.MonkeyPatch, instead: Mapping[Any, Any]) -> No
     plant_rows(
         patch,
         lambda row: dataclasses.replace(
-            row, when=swapped(row.when), unless=swapped(row.unless), writes=swapped(row.writes)
+            row, when=swapped(row.when), unless=swapped(row.unless), actions=swapped(row.actions)
         ),
     )
 

@@ -18,14 +18,14 @@ from turnwise.persistence.audit.record import GENESIS
 from turnwise.persistence.protocol import Overdue
 from turnwise.persistence.sqlite import transactions
 from turnwise.persistence.sqlite.store import SQLiteStore
+from turnwise.states import actions as a
 from turnwise.states import refusals
-from turnwise.states import writes as w
+from turnwise.states.actions import compaction as compact_actions
+from turnwise.states.actions import steps
 from turnwise.states.calls import Answer
 from turnwise.states.draft import Draft
 from turnwise.states.facts import StepFacts
 from turnwise.states.names import CallStatus, ChatState, Trigger
-from turnwise.states.writes import compaction as compact_writes
-from turnwise.states.writes import steps
 from turnwise.testing.simulation import Mischief, World
 from turnwise.testing.simulation.actors import simulated_tools
 
@@ -77,7 +77,7 @@ def compact_again(patch: Patch) -> None:
     def conclude(draft: Draft[Any]) -> None:
         draft.step = dataclasses.replace(draft.step, attempt_open=False)
 
-    patch.setattr(compact_writes, "_conclude", conclude)
+    patch.setattr(compact_actions, "_conclude", conclude)
 
 
 def close_calls_silently(patch: Patch) -> None:
@@ -86,7 +86,7 @@ def close_calls_silently(patch: Patch) -> None:
             if call.open:
                 draft.put_calls(call.with_status(CallStatus.interrupted))
 
-    plant_functions(patch, {w.close_open_calls: close})
+    plant_functions(patch, {a.close_open_calls: close})
 
 
 def take_any_submission_again(patch: Patch) -> None:
@@ -95,10 +95,10 @@ def take_any_submission_again(patch: Patch) -> None:
 
 def lose_the_queue(patch: Patch) -> None:
     def take(draft: Draft[Any]) -> None:
-        w.take_queue_head(draft)
+        a.take_queue_head(draft)
         draft.queue = draft.queue[1:]
 
-    plant_functions(patch, {w.take_queue_head: take})
+    plant_functions(patch, {a.take_queue_head: take})
 
 
 def take_back_silently(patch: Patch) -> None:
@@ -115,7 +115,7 @@ def start_lost_calls_again(patch: Patch) -> None:
             if call.status is CallStatus.started:
                 draft.put_calls(call.with_status(CallStatus.planned))
 
-    plant_functions(patch, {w.give_up_started_calls: plan_again})
+    plant_functions(patch, {a.give_up_started_calls: plan_again})
 
 
 def change_keys(patch: Patch) -> None:
@@ -154,7 +154,7 @@ def forget_lost_attempts(patch: Patch) -> None:
 
 def leave_calls_open(patch: Patch) -> None:
     patch.setattr(deciding, "broken_promises", lambda _facts: ())
-    plant_functions(patch, {w.close_open_calls: nothing})
+    plant_functions(patch, {a.close_open_calls: nothing})
 
 
 def prune_what_is_shown(patch: Patch) -> None:

@@ -5,9 +5,9 @@ Each wrong line stands under its right twin.
 
 from turnwise.engine.apply import Chain
 from turnwise.states import ChatState, Trigger, decide
+from turnwise.states import actions as a
 from turnwise.states import guards as g
 from turnwise.states import triggers as t
-from turnwise.states import writes as w
 from turnwise.states.arguments import Reply
 from turnwise.states.draft import Draft
 from turnwise.states.facts import Facts, Limits
@@ -59,15 +59,15 @@ def write(draft: Draft[t.Compacted]) -> None:
     draft.stop_reason = "error"  # wrong: assignment
     _ = draft.occurrence.summary
     _ = draft.occurrence.reply  # wrong: attr-defined
-    w.commit_boundary(draft)
-    w.commit_reply(draft)  # wrong: arg-type
-    w.drop_lease(draft)
+    a.commit_boundary(draft)
+    a.commit_reply(draft)  # wrong: arg-type
+    a.drop_lease(draft)
 
 
 WAITING, PENDING = ChatState.waiting, ChatState.pending
 ROWS = (
-    _on(t.SendMessage, WAITING, PENDING, when=(g.settled,), unless=(g.wants_interrupt,), writes=(w.enqueue_last,)),
+    _on(t.SendMessage, WAITING, PENDING, when=(g.settled,), unless=(g.wants_interrupt,), actions=(a.enqueue_last,)),
     _on(t.Resume, WAITING, PENDING, when=(g.wants_interrupt,)),  # wrong: arg-type
     _on(t.Resume, WAITING, PENDING, unless=(g.has_local_calls,)),  # wrong: arg-type
-    _on(t.Resume, WAITING, PENDING, writes=(w.enqueue_last,)),  # wrong: arg-type
+    _on(t.Resume, WAITING, PENDING, actions=(a.enqueue_last,)),  # wrong: arg-type
 )

@@ -1,14 +1,14 @@
-"""Writes about the queue: user messages that were accepted while the chat was busy."""
+"""Actions on the queue: user messages that were accepted while the chat was busy."""
 
 from __future__ import annotations
 
+from turnwise.states.actions.receipts import record_receipt
+from turnwise.states.actions.turns import begin_turn
 from turnwise.states.draft import Draft
-from turnwise.states.effects import DropQueued, PutQueued
 from turnwise.states.messages import QueuedMessage
 from turnwise.states.names import Tail
 from turnwise.states.triggers import DeleteQueued, EditQueued, Occurrence, PromoteQueued, Resume, SendMessage
-from turnwise.states.writes.receipts import record_receipt
-from turnwise.states.writes.turns import begin_turn
+from turnwise.states.writes import DropQueued, PutQueued
 
 
 def enqueue_last(draft: Draft[SendMessage]) -> None:

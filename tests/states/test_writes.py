@@ -12,7 +12,12 @@ from support.life import NOW, PROFILE, asking, said
 from support.table_cases import cases
 from turnwise.states.calls import Answer, ClientTool, ToolCall
 from turnwise.states.digests import as_json, canonical, derived, digest
-from turnwise.states.effects import (
+from turnwise.states.errors import InvalidContent
+from turnwise.states.facts import Lease
+from turnwise.states.messages import Message, QueuedMessage
+from turnwise.states.names import Audience, CallStatus, Executor
+from turnwise.states.usage import Usage
+from turnwise.states.writes import (
     CutHistory,
     DropLease,
     DropQueued,
@@ -31,11 +36,6 @@ from turnwise.states.effects import (
     RecordUsage,
     Write,
 )
-from turnwise.states.errors import InvalidContent
-from turnwise.states.facts import Lease
-from turnwise.states.messages import Message, QueuedMessage
-from turnwise.states.names import Audience, CallStatus, Executor
-from turnwise.states.usage import Usage
 
 LIFE = asking()
 CALL = LIFE.facts.calls[0]

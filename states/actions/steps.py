@@ -1,18 +1,18 @@
-"""Writes about the model's steps: the lease they run under, their attempts, their replies."""
+"""Actions on the model's steps: the lease they run under, their attempts, their replies."""
 
 from __future__ import annotations
 
 import dataclasses
 
+from turnwise.states.actions.compaction import measure_context, tell_compaction
 from turnwise.states.draft import Draft
-from turnwise.states.effects import GrantLease
 from turnwise.states.errors import WrongCall
 from turnwise.states.events import AttemptDiscardedEvent, RetryEvent
 from turnwise.states.facts import Lease, StepFacts
 from turnwise.states.names import ChatState, Stage, Tail
 from turnwise.states.step_calls import NO_CALLS
 from turnwise.states.triggers import AttemptDiscarded, Claimed, Occurrence, StepFinished
-from turnwise.states.writes.compaction import measure_context, tell_compaction
+from turnwise.states.writes import GrantLease
 
 
 def grant_lease(draft: Draft[Claimed]) -> None:

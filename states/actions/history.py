@@ -1,19 +1,19 @@
-"""Writes about the history that come from outside: what the user says, edits and erases."""
+"""Actions on the history that come from outside: what the user says, edits and erases."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection
 
+from turnwise.states.actions.receipts import record_receipt
+from turnwise.states.actions.steps import lose_attempt
 from turnwise.states.draft import Draft
-from turnwise.states.effects import ERASED, CutHistory, DropQueued, EraseEdits, EraseMessage, EraseText, PutProfile
 from turnwise.states.events import HistoryResetEvent, MessageEvent
 from turnwise.states.messages import Message
 from turnwise.states.names import Audience, Need, Tail
 from turnwise.states.step_calls import StepCalls
 from turnwise.states.triggers import EditMessage, MessageErased, Occurrence, SendMessage
-from turnwise.states.writes.receipts import record_receipt
-from turnwise.states.writes.steps import lose_attempt
+from turnwise.states.writes import ERASED, CutHistory, DropQueued, EraseEdits, EraseMessage, EraseText, PutProfile
 
 
 def append_user_message(draft: Draft[SendMessage | EditMessage]) -> None:

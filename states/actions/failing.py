@@ -1,14 +1,14 @@
-"""Writes about errors: how a chat falls into one, and how it is forgotten."""
+"""Actions on errors: how a chat falls into one, and how it is forgotten."""
 
 from __future__ import annotations
 
+from turnwise.states.actions.settling import end_step
 from turnwise.states.draft import Draft
 from turnwise.states.errors import CONTEXT_OVERFLOW
 from turnwise.states.events import ErrorEvent, ErrorInfo
 from turnwise.states.names import StopReason
 from turnwise.states.step_calls import NO_CALLS
 from turnwise.states.triggers import CompactionFailed, Failed, Occurrence, Repaired
-from turnwise.states.writes.settling import end_step
 
 
 def set_error(draft: Draft[Failed | Repaired]) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from turnwise.states.digests import guarded
 from turnwise.states.draft import Draft
-from turnwise.states.effects import RecordReceipt
 from turnwise.states.errors import WrongCall
 from turnwise.states.triggers import EditMessage, SendMessage
+from turnwise.states.writes import RecordReceipt
 
 
 def record_receipt(draft: Draft[SendMessage | EditMessage], message_id: str, *, queued: bool) -> None:

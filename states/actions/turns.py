@@ -1,4 +1,4 @@
-"""Writes about turns: how one begins, goes on and ends."""
+"""Actions on turns: how one begins, goes on and ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes about tool calls: from plan to result, by whomever and however they end."""
+"""Actions on tool calls: from plan to result, by whomever and however they end."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Final
 from turnwise.states.calls import Answer, CallOutcome, ToolCall, ToolResult
 from turnwise.states.digests import digest_of_answer, guarded
 from turnwise.states.draft import Draft
-from turnwise.states.effects import NoteDeadline
 from turnwise.states.events import ActionRequiredEvent, ToolResultEvent
 from turnwise.states.messages import ToolResultPart
 from turnwise.states.names import CallStatus, ChatState, Stage, Tail
 from turnwise.states.output_limit import within
 from turnwise.states.triggers import CallFinished, CallStarted, Occurrence, StepFinished, SubmitToolResults
+from turnwise.states.writes import NoteDeadline
 
 INTERRUPTED_TEXT: Final = "Interrupted by the user before a result was there."
 ABANDONED_TEXT: Final = "Cancelled: the chat ended in an error before a result was there."

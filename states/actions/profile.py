@@ -1,4 +1,4 @@
-"""Writes about the chat itself: its creation, its labels, its archiving."""
+"""Actions on the chat itself: its creation, its labels, its archiving."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import dataclasses
 
 from turnwise.states.arguments import Inheritance
 from turnwise.states.draft import Draft
-from turnwise.states.effects import InsertBoundary, InsertMessage, PutProfile
 from turnwise.states.events import MessageEvent
 from turnwise.states.facts import CompactionFacts, HistoryFacts, Profile, StepFacts, TurnFacts
 from turnwise.states.messages import without_metadata
 from turnwise.states.names import Audience, BoundaryReason
 from turnwise.states.triggers import Create, MetadataChanged, Occurrence, Renamed
+from turnwise.states.writes import InsertBoundary, InsertMessage, PutProfile
 
 
 def insert_chat(draft: Draft[Create]) -> None:

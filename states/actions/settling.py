@@ -1,13 +1,13 @@
-"""Writes about interrupts: what is noted when the user says stop, and what is kept once work has stopped."""
+"""Actions on interrupts: what is noted when the user says stop, and what is kept once work has stopped."""
 
 from __future__ import annotations
 
 import dataclasses
 
 from turnwise.states.draft import Draft
-from turnwise.states.effects import NoteReason
 from turnwise.states.names import Need, Stage, StopReason, Tail
 from turnwise.states.triggers import Failed, Occurrence, Repaired, Settled
+from turnwise.states.writes import NoteReason
 
 
 def note_interrupt(draft: Draft[Occurrence]) -> None:

@@ -1,6 +1,6 @@
-"""The writes that rows name: each changes a draft, and so the facts, the store and what subscribers see."""
+"""The actions that rows name: each changes a draft, and so the facts, the store and what subscribers see."""
 
-from turnwise.states.writes.calls import (
+from turnwise.states.actions.calls import (
     ask_client,
     cancel_open_calls,
     close_open_calls,
@@ -12,23 +12,23 @@ from turnwise.states.writes.calls import (
     start_call,
     time_out_due_calls,
 )
-from turnwise.states.writes.compaction import (
+from turnwise.states.actions.compaction import (
     commit_boundary,
     insert_clear_boundary,
     note_compaction_failure,
     order_compaction,
     order_room,
 )
-from turnwise.states.writes.failing import clear_error, restore_promises, set_error, set_overflow
-from turnwise.states.writes.history import append_user_message, cut_history, erase_content
-from turnwise.states.writes.profile import (
+from turnwise.states.actions.failing import clear_error, restore_promises, set_error, set_overflow
+from turnwise.states.actions.history import append_user_message, cut_history, erase_content
+from turnwise.states.actions.profile import (
     change_metadata,
     change_title,
     insert_chat,
     mark_archived,
     unmark_archived,
 )
-from turnwise.states.writes.queue import (
+from turnwise.states.actions.queue import (
     change_queued,
     clear_queue,
     enqueue_first,
@@ -37,8 +37,8 @@ from turnwise.states.writes.queue import (
     remove_queued,
     take_queue_head,
 )
-from turnwise.states.writes.settling import commit_partial, mark_settled, note_interrupt, promote_when_settled
-from turnwise.states.writes.steps import (
+from turnwise.states.actions.settling import commit_partial, mark_settled, note_interrupt, promote_when_settled
+from turnwise.states.actions.steps import (
     begin_step,
     commit_reply,
     discard_attempt,
@@ -47,7 +47,7 @@ from turnwise.states.writes.steps import (
     start_attempt,
     take_back_attempt,
 )
-from turnwise.states.writes.turns import finish_turn, name_spent_budget, reopen_turn, start_turn
+from turnwise.states.actions.turns import finish_turn, name_spent_budget, reopen_turn, start_turn
 
 __all__ = [
     "append_user_message",

@@ -1,4 +1,4 @@
-"""Writes about the context window: how full it is, and the boundaries at which it starts anew."""
+"""Actions on the context window: how full it is, and the boundaries at which it starts anew."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import itertools
 from typing import Final
 
 from turnwise.states.draft import Draft
-from turnwise.states.effects import InsertBoundary
 from turnwise.states.events import CompactionEvent, ErrorInfo
 from turnwise.states.facts import StepFacts
 from turnwise.states.guards import turn_goes_on
@@ -17,6 +16,7 @@ from turnwise.states.step_calls import NO_CALLS
 from turnwise.states.triggers import AttemptDiscarded, Compacted, CompactionFailed, Occurrence, StepFinished
 from turnwise.states.turn_limits import may_compact, wants_compaction
 from turnwise.states.usage import Usage
+from turnwise.states.writes import InsertBoundary
 
 COMPACTED_TEXT: Final = "Earlier messages were summarised to make room."
 CLEARED_TEXT: Final = "The context was cleared here."
