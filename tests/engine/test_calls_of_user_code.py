@@ -7,8 +7,8 @@ import sys
 from types import ModuleType
 
 import pytest
-from calls_of_user_code import Module, Source, UserCode, modules_of
 
+from support.calls_of_user_code import Module, Source, UserCode, modules_of
 from turnwise import Engine, tool
 
 ENGINE = modules_of("turnwise.engine")
