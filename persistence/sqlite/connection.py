@@ -145,7 +145,7 @@ class Connection:
             await opened._connection
         except sqlite3.Error as error:
             raise meaning_of(error, path) from error
-        _stop_at_exit(opened._connection)
+        _stop_when_lost(opened, opened._connection)
         try:
             await opened.run(prepare)
         except BaseException:
@@ -185,17 +185,26 @@ class Connection:
         if self._closed:
             return
         self._closed = True
+        _open.discard(self._connection)
         with anyio.CancelScope(shield=True):
             await self._connection.close()
 
 
-_open: Final[weakref.WeakSet[aiosqlite.Connection]] = weakref.WeakSet()
+_open: Final[set[aiosqlite.Connection]] = set()
 
 
-def _stop_at_exit(connection: aiosqlite.Connection) -> None:
-    """End a connection that nobody closes with the main thread: its own thread would keep the process alive."""
+def _stop_when_lost(owner: Connection, connection: aiosqlite.Connection) -> None:
+    """End a connection that nobody closes with its owner, or with the main thread: else the process would live on."""
     _open.add(connection)
+    lost = weakref.finalize(owner, _stop, connection)
+    lost.atexit = False
     _watch_the_end_of(os.getpid())
+
+
+def _stop(connection: aiosqlite.Connection) -> None:
+    if connection in _open:
+        _open.remove(connection)
+        connection.stop()
 
 
 @cache
@@ -205,7 +214,7 @@ def _watch_the_end_of(_process: int) -> None:
 
 def _stop_all() -> None:
     threading.main_thread().join()
-    for connection in list(_open):
+    for connection in [*_open]:
         connection.stop()
 
 

@@ -44,11 +44,14 @@ anyio.run(main, sys.argv[1], int(sys.argv[2]))
 """
 
 FORGET_TO_CLOSE = """
-import anyio, sys
+import anyio, gc, sys
 from turnwise.persistence.sqlite.store import SQLiteStore
 
 store = SQLiteStore(sys.argv[1])
 anyio.run(store.open)
+if sys.argv[2] == "lost":
+    del store
+    gc.collect()
 print("open")
 """
 
@@ -251,9 +254,13 @@ async def test_many_stores_in_memory_are_strangers() -> None:
         assert await other.chats(owner=None, state=None, limit=10, after=None) == []
 
 
-async def test_a_forgotten_close_does_not_keep_the_interpreter_from_exiting(path: Path) -> None:
+@pytest.mark.parametrize("warnings", ["ignore", "error"])
+@pytest.mark.parametrize("store", ["kept", "lost"])
+async def test_a_forgotten_close_does_not_keep_the_interpreter_from_exiting(
+    path: Path, warnings: str, store: str
+) -> None:
     with anyio.fail_after(120):
-        done = await anyio.run_process([sys.executable, "-W", "ignore", "-c", FORGET_TO_CLOSE, str(path)])
+        done = await anyio.run_process([sys.executable, "-W", warnings, "-c", FORGET_TO_CLOSE, str(path), store])
     assert done.stdout == b"open\n"
 
 
