@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 import pytest
 
-from turnwise import ClientTool, CompactionPolicy, Engine, Settings, SettingsError, ToolResult
+from support.engines import MakeModel, OpenEngine
+from support.eventful_life import look, rich_life, rich_script
+from turnwise import ClientTool, CompactionPolicy, Engine, Observer, Settings, SettingsError, ToolResult
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
+from turnwise.states.decide import Decision
+from turnwise.states.facts import Facts
+from turnwise.testing.clock import ManualClock
 
 ASK = ClientTool("ask_user", "Asks the user.", {"type": "object"})
 
@@ -93,3 +100,42 @@ async def test_a_call_id_of_the_parent_is_not_used_again_even_where_a_compaction
         fork = await engine.fork(parent.id, at_version=chat.version)
         asked = await engine.ask(fork.id, "more")
         assert [call.call_id for call in asked.open_calls] == ["a-4"]
+
+
+class Remembering(Observer):
+    """Keeps the facts of each version of each chat."""
+
+    def __init__(self) -> None:
+        self.facts: dict[str, dict[int, Facts]] = defaultdict(dict)
+        self.triggers: dict[tuple[str, int], str] = {}
+
+    def transitioned(self, decision: Decision) -> None:
+        self.facts[decision.facts.chat_id][decision.facts.version] = decision.facts
+        self.triggers[decision.facts.chat_id, decision.facts.version] = decision.trigger
+
+
+async def test_a_fork_stands_where_its_parent_stood(open_engine: OpenEngine, strict_model: MakeModel) -> None:
+    """At every version at which no call was open: those are answered by rule, which the parent never was."""
+    clock, seen = ManualClock(), Remembering()
+    model = strict_model([*rich_script(), "more", "still more"], context_limit=100)
+    async with open_engine(model, settings=Settings(coalesce=0), tools=[look], clock=clock, observers=[seen]) as engine:
+        chat_id = await rich_life(engine, clock)
+        await engine.ask(chat_id, "after a compaction")
+        await engine.clear_context(chat_id)
+        await engine.ask(chat_id, "after a cut")
+        await engine.request_compaction(chat_id)
+        await engine.wait(chat_id)
+        compared, cut = set(), False
+        for version, facts in seen.facts[chat_id].items():
+            cut = cut or seen.triggers[chat_id, version] == "edit_message"
+            if facts.open_calls:
+                continue
+            fork = await engine.fork(chat_id, at_version=version)
+            began = seen.facts[fork.id][1]
+            wanted = (facts.history.boundary, facts.history.foldable, facts.history.tail)
+            assert (began.history.boundary, began.history.foldable, began.history.tail) == wanted, version
+            if not cut:  # a compaction that was cut is none of the fork's
+                assert began.compaction.count == facts.compaction.count, version
+            assert began.serial >= facts.serial
+            compared.add((facts.history.tail, bool(facts.history.boundary), facts.compaction.count))
+    assert len(compared) >= 6
