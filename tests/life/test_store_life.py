@@ -48,7 +48,7 @@ from turnwise.persistence.stored_chat import Salvaged
 from turnwise.providers.scripted import ScriptedModel
 from turnwise.states.arguments import Reply
 from turnwise.states.calls import CallOutcome, ToolCall, ToolResult
-from turnwise.states.errors import ConflictingReplay, DeadlineExpired, TurnwiseError
+from turnwise.states.errors import ConflictingReplay, DeadlineExpired, StoreError, TurnwiseError
 from turnwise.states.events import PartDelta, PartEvent
 from turnwise.states.facts import Facts
 from turnwise.states.messages import Message
@@ -709,7 +709,9 @@ async def _all(works: Sequence[Awaitable[Any]]) -> list[Any]:
     """Do all of it at once; return what came of each, refusals too."""
     outcomes = await asyncio.gather(*works, return_exceptions=True)
     for outcome in outcomes:
-        if isinstance(outcome, BaseException) and not isinstance(outcome, TurnwiseError):
+        if isinstance(outcome, BaseException) and (
+            not isinstance(outcome, TurnwiseError) or type(outcome) is StoreError  # no race makes a store refuse
+        ):
             raise outcome
     return outcomes
 

@@ -1,0 +1,128 @@
+"""The view of a chat: kept message by message, it is what the whole history would give at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from turnwise.engine.prompt.context import View
+from turnwise.engine.prompt.history import length_of, sendable
+from turnwise.providers.protocol import ModelRequest
+from turnwise.providers.repair_history import Validity
+from turnwise.states.messages import Message, ReasoningPart, SourcePart, TextPart, ToolCallPart, ToolResultPart
+from turnwise.states.names import Audience, Executor
+from turnwise.states.writes import InsertMessage
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def message(role: Any, *parts: Any, step: int = 1, position: int = 0, **fields: Any) -> Message:
+    return Message(
+        id=f"m{position}", role=role, parts=parts, turn=1, step=step, created_at=NOW, position=position, **fields
+    )
+
+
+def result(call_id: str, place: int, *, step: int, position: int) -> Message:
+    part = ToolResultPart(call_id=call_id, name="look", output={"seen": [call_id]})
+    return message("tool", part, step=step, position=position, call_index=place)
+
+
+def call(call_id: str, executor: Executor = Executor.local) -> ToolCallPart:
+    return ToolCallPart(call_id=call_id, name="look", arguments={"at": [call_id]}, executor=executor)
+
+
+@st.composite
+def sound_histories(draw: st.DrawFn) -> list[Message]:
+    """Steps of a chat as an engine stores them: each call answered once, in whatever order the tools ended."""
+    history: list[Message] = []
+    for step in range(1, draw(st.integers(1, 4)) + 1):
+        if draw(st.booleans()):
+            history.append(message("user", TextPart(text="hi"), step=step, position=len(history) + 1))
+        calls = [call(f"c{step}-{n}") for n in range(draw(st.integers(0, 4)))]
+        searched = [call(f"s{step}", Executor.provider)] if draw(st.booleans()) else []
+        shown: list[Any] = [TextPart(text="let me see"), SourcePart(url="https://example.org")]
+        kept = draw(st.lists(st.sampled_from(shown), max_size=2))
+        found = [ToolResultPart(call_id=f"s{step}", name="look", output=1) for _ in searched if draw(st.booleans())]
+        thought = [ReasoningPart(text="hm", signature=draw(st.sampled_from([None, "s"])))]
+        parts = [*thought, *kept, *searched, *found, *calls]
+        partial = not calls and draw(st.booleans())
+        history.append(message("assistant", *parts, step=step, position=len(history) + 1, partial=partial))
+        for place in draw(st.permutations(range(len(calls)))):
+            history.append(result(calls[place].call_id, place, step=step, position=len(history) + 1))
+    return history
+
+
+broken_histories = sound_histories().flatmap(
+    lambda history: st.one_of(
+        st.permutations(history),
+        st.lists(st.sampled_from(history), max_size=len(history) + 2),
+    )
+)
+
+
+def mended(messages: Sequence[Message]) -> list[Message]:
+    return Validity().paired(ModelRequest(purpose="step", chat_id="c", messages=list(messages)))
+
+
+@given(sound_histories())
+def test_a_view_that_grew_is_what_the_whole_history_gives(history: list[Message]) -> None:
+    grown: View | None = View(history[:1], 1)
+    for version, said in enumerate(history[1:], start=2):
+        assert grown is not None
+        grown = grown.after(InsertMessage(said), version)
+    assert grown is not None
+    assert grown.to_send() == sendable(history) == View(history, 1).to_send()
+    assert grown.messages == history
+    assert grown.history_version == len(history)
+    assert grown.characters == sum(length_of(part) for said in history for part in said.parts)
+    asked = {part.call_id for said in history for part in said.calls}
+    assert all(grown.has_call(call_id) for call_id in asked)
+    assert not grown.has_call("another")
+
+
+@given(sound_histories())
+def test_what_an_engine_stores_needs_no_mending(history: list[Message]) -> None:
+    view = View(history, 1)
+    assert view.is_paired
+    assert mended(view.to_send()) == view.to_send()
+
+
+TWICE = message("assistant", call("a"), call("a"), position=1)
+ASKED = message("assistant", call("a"), position=1)
+ANSWER = result("a", 0, step=1, position=2)
+
+
+@given(broken_histories)
+@example([TWICE, ANSWER])
+@example([ANSWER, ASKED])
+@example([ASKED, message("user", TextPart(text="?"), position=3), ANSWER])
+@example([ASKED, ANSWER, ANSWER])
+@example([ASKED])
+def test_a_history_that_passes_for_paired_is(history: list[Message]) -> None:
+    view = View(history, 1)
+    if mended(view.to_send()) != view.to_send():
+        assert not view.is_paired
+
+
+@given(sound_histories(), st.data())
+def test_nothing_that_a_model_changes_in_its_messages_leaks_back(history: list[Message], data: st.DataObject) -> None:
+    view, before = View(history, 1), [said.model_dump() for said in history]
+    whole = view.to_send()
+    for said in data.draw(st.lists(st.sampled_from(whole), unique_by=id)) if whole else []:
+        for part in said.parts:
+            for value in (getattr(part, "arguments", None), getattr(part, "output", None)):
+                if isinstance(value, dict):
+                    value.clear()
+    assert view.to_send() == sendable([Message.model_validate(said) for said in before])
+    assert [said.model_dump() for said in history] == before
+
+
+def test_what_only_people_see_is_not_in_the_view() -> None:
+    hidden = message("user", TextPart(text="marker"), position=1, audience=Audience.user)
+    view = View([], 0).after(InsertMessage(hidden), 1)
+    assert view is not None
+    assert (view.to_send(), view.history_version) == ([], 1)
