@@ -14,7 +14,8 @@ import anyio
 from turnwise.engine.follow.broadcast import Broadcaster
 from turnwise.engine.observers.observer import Observers
 from turnwise.logger import about, logger
-from turnwise.persistence.protocol import ChatStore, Committed, Plan
+from turnwise.persistence.protocol import ChatStore, Committed
+from turnwise.persistence.protocol import Plan as StoredPlan
 from turnwise.states.decide import Decision, decide
 from turnwise.states.events import AttemptDiscardedEvent, CompactionEvent, ErrorEvent, PartEvent, RetryEvent
 from turnwise.states.facts import Facts, Limits
@@ -70,54 +71,54 @@ class Chain:
         return decision.facts
 
 
-Script = Callable[[Chain], object]
+Plan = Callable[[Chain], object]
 """Fires triggers on a chain. It is pure: a store may run it in another thread, and again after a conflict."""
 
 
 @dataclass(frozen=True, slots=True)
 class Applier:
-    """Performs scripts on chats.
+    """Carries plans out on chats.
 
     A caller that is cancelled meanwhile learns of it afterwards: what is committed is always told.
     """
 
     store: ChatStore
-    hub: Broadcaster
+    broadcaster: Broadcaster
     limits: Limits
     observers: Observers = field(default_factory=Observers)
 
-    async def change(self, chat_id: str, script: Script, *, actor: str, shown: Sequence[PartEvent] = ()) -> Committed:
-        """Run `script` on a chat in one transaction, then tell whoever listens."""
-        return self._told(await _shielded(self.store.change(chat_id, self.plan(script, actor), shown=shown)))
+    async def change(self, chat_id: str, plan: Plan, *, actor: str, shown: Sequence[PartEvent] = ()) -> Committed:
+        """Run `plan` on a chat in one transaction, then tell whoever listens."""
+        return self._announced(await _shielded(self.store.change(chat_id, self._for_store(plan, actor), shown=shown)))
 
-    async def create(self, chat_id: str, script: Script, *, actor: str) -> Committed:
-        """Run `script` on a chat that does not exist yet."""
-        return self._told(await _shielded(self.store.create(chat_id, self.plan(script, actor))))
+    async def create(self, chat_id: str, plan: Plan, *, actor: str) -> Committed:
+        """Run `plan` on a chat that does not exist yet."""
+        return self._announced(await _shielded(self.store.create(chat_id, self._for_store(plan, actor))))
 
-    async def repair(self, chat_id: str, script: Script, *, actor: str) -> Committed:
-        """Run `script` on what can be read of a chat."""
-        return self._told(await _shielded(self.store.repair(chat_id, self.plan(script, actor))))
+    async def repair(self, chat_id: str, plan: Plan, *, actor: str) -> Committed:
+        """Run `plan` on what can be read of a chat."""
+        return self._announced(await _shielded(self.store.repair(chat_id, self._for_store(plan, actor))))
 
-    async def claim(self, script: Script, *, actor: str, limit: int) -> list[Committed]:
-        """Run `script` on chats that want a worker."""
-        committed = await _shielded(self.store.claim(self.plan(script, actor), limit=limit))
-        return [self._told(claimed) for claimed in committed]
+    async def claim(self, plan: Plan, *, actor: str, limit: int) -> list[Committed]:
+        """Run `plan` on chats that want a worker."""
+        committed = await _shielded(self.store.claim(self._for_store(plan, actor), limit=limit))
+        return [self._announced(claimed) for claimed in committed]
 
-    def plan(self, script: Script, actor: str) -> Plan:
-        """Return the script as the store wants it, with a salt of its own."""
+    def _for_store(self, plan: Plan, actor: str) -> StoredPlan:
+        """Return the plan as a store wants it: what it decides, with a salt of its own."""
         salt = secrets.token_hex(16)
 
         def decided(facts: Facts, now: datetime) -> Sequence[Decision]:
             chain = Chain(facts, Circumstances(now=now, limits=self.limits, salt=salt, actor=actor))
-            script(chain)
+            plan(chain)
             return chain.decisions
 
         return decided
 
-    def _told(self, committed: Committed) -> Committed:
+    def _announced(self, committed: Committed) -> Committed:
         _log_all(committed)
         if committed.decisions:
-            self.hub.deliver(committed)
+            self.broadcaster.deliver(committed)
             self.observers.transitioned(committed.decisions)
         return committed
 

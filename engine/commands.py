@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, get_args
 
-from turnwise.engine.apply import Chain, Script
+from turnwise.engine.apply import Chain, Plan
 from turnwise.engine.diagnose import flaws_of, is_repairable, repairing
 from turnwise.engine.erase import Erasure, Wanted, summaries_after
 from turnwise.engine.fork import inheritance_of
@@ -66,7 +66,7 @@ LONGEST_NAME: Final = 1024
 class Commands:
     """Changes chats on behalf of `actor`. Without a worker, chats wait in `pending` for one elsewhere."""
 
-    desk: Runtime
+    runtime: Runtime
     worker: Worker | None
     actor: str = CLIENT
 
@@ -88,7 +88,7 @@ class Commands:
 
     @property
     def _store(self) -> ChatStore:
-        return self.desk.store
+        return self.runtime.store
 
     def parts_of(self, content: Content) -> tuple[Part, ...]:
         """Return what a client says, as parts.
@@ -97,7 +97,7 @@ class Commands:
             InvalidContent: it says nothing, cannot be stored, or is larger than a message may be.
         """
         parts = parts_of(content)
-        limit = self.desk.settings.message_limit_bytes
+        limit = self.runtime.settings.message_limit_bytes
         size = size_of(parts)
         if size > limit:
             most = f"a message holds at most {limit:,} bytes (Settings.message_limit_bytes)"
@@ -107,7 +107,7 @@ class Commands:
     async def create(self, profile: Callable[[Chain], Profile]) -> Chat:
         """Create a chat."""
         committed = await finish(
-            self.desk.applier.create(
+            self.runtime.applier.create(
                 new_chat_id(), lambda chain: chain.fire(Create(profile=profile(chain))), actor=self.actor
             )
         )
@@ -121,7 +121,7 @@ class Commands:
             raise SettingsError("at_version", f"must be from 1 to {len(records)}; it was {at_version}")
         history = await self._store.history(chat_id, at_version=at_version)
 
-        def script(chain: Chain) -> None:
+        def plan(chain: Chain) -> None:
             profile = dataclasses.replace(
                 facts.profile,
                 created_at=chain.now,
@@ -133,7 +133,7 @@ class Commands:
                 reason=f"fork of {chat_id} at version {at_version}, {profile.forked_from}",
             )
 
-        return chat_of((await finish(self.desk.applier.create(new_chat_id(), script, actor=self.actor))).facts)
+        return chat_of((await finish(self.runtime.applier.create(new_chat_id(), plan, actor=self.actor))).facts)
 
     async def send(self, chat_id: str, content: Content, *, when_busy: WhenBusy, client_id: str | None) -> SendReceipt:
         """Accept a user message, once per `client_id`."""
@@ -142,9 +142,9 @@ class Commands:
         parts = self.parts_of(content)
         content_digest = digest_of_parts(parts)
         canonical(client_id)
-        trace = self.desk.observers.turn_trace(chat_id)
+        trace = self.runtime.observers.turn_trace(chat_id)
 
-        def script(chain: Chain) -> None:
+        def plan(chain: Chain) -> None:
             chain.fire(
                 SendMessage(
                     parts=parts, when_busy=when_busy, client_id=client_id, content_digest=content_digest, trace=trace
@@ -153,7 +153,7 @@ class Commands:
 
         try:
             committed = (
-                await self._disturb(chat_id, script) if when_busy == "interrupt" else await self._act(chat_id, script)
+                await self._disturb(chat_id, plan) if when_busy == "interrupt" else await self._act(chat_id, plan)
             )
         except TurnwiseError:
             replayed = None if client_id is None else await self._replayed_message(chat_id, client_id, content_digest)
@@ -170,14 +170,14 @@ class Commands:
         """Accept a client's tool results, once."""
         given = tuple(ToolResult(one.call_id, one.output, one.is_error) for one in results)
 
-        def script(chain: Chain) -> None:
+        def plan(chain: Chain) -> None:
             if _late(given, chain.facts, chain.now) and not chain.facts.archived:
                 chain.fire(DeadlinePassed())  # nobody has swept it yet
             else:
                 chain.fire(SubmitToolResults(results=given, edited=self._edited(chain.facts, given)))
 
         try:
-            committed = await self._act(chat_id, script)
+            committed = await self._act(chat_id, plan)
         except (IllegalTransition, ToolResultMismatch, ChatArchived) as refusal:
             return await self._replayed_submission(chat_id, given, refusal)
         if late := _late(given, committed.before, committed.at):
@@ -198,7 +198,7 @@ class Commands:
         asked = {call.call_id: call for call in facts.open_calls if call.approval == "asked"}
         for result in results:
             call, edits = asked.get(result.call_id), result.edits
-            tool = None if call is None else self.desk.toolbox.tools.get(call.name)
+            tool = None if call is None else self.runtime.toolbox.tools.get(call.name)
             if tool is None or not isinstance(edits, dict) or result.approval_problem is not None:
                 continue  # the transition says what is wrong
             try:
@@ -211,11 +211,11 @@ class Commands:
     async def interrupt(self, chat_id: str, reason: str | None) -> Chat:
         """Say stop. Saying it again changes nothing."""
 
-        def script(chain: Chain) -> None:
+        def plan(chain: Chain) -> None:
             if chain.facts.state is not ChatState.interrupted:
                 chain.fire(Interrupt(), reason=reason)
 
-        return chat_of((await self._disturb(chat_id, script)).facts)
+        return chat_of((await self._disturb(chat_id, plan)).facts)
 
     async def edit(self, chat_id: str, message_id: str, content: Content, *, client_id: str | None = None) -> Chat:
         """Replace a user message and cut what followed it, once per `client_id`."""
@@ -234,7 +234,7 @@ class Commands:
     async def _edit(
         self, chat_id: str, message_id: str, *, parts: tuple[Part, ...], client_id: str | None, content_digest: str
     ) -> Chat:
-        trace = self.desk.observers.turn_trace(chat_id)
+        trace = self.runtime.observers.turn_trace(chat_id)
         while True:
             found = await self._store.cut_at(chat_id, message_id)
             if found is None or found[0].role != "user" or found[0].synthetic:
@@ -242,7 +242,7 @@ class Commands:
                 raise MessageNotFound(chat_id, message_id, expected="user message in its history")
             cut = found[1]
 
-            def script(chain: Chain, cut: Any = cut) -> None:
+            def plan(chain: Chain, cut: Any = cut) -> None:
                 if chain.facts.history_version == cut.history_version:
                     chain.fire(
                         EditMessage(
@@ -250,13 +250,13 @@ class Commands:
                         )
                     )
 
-            committed = await self._act(chat_id, script)
+            committed = await self._act(chat_id, plan)
             if committed.decisions:
                 return chat_of(committed.facts)
 
     async def resume(self, chat_id: str) -> Chat:
         """Go on after an interrupt or an error."""
-        return await self.change(chat_id, Resume(trace=self.desk.observers.turn_trace(chat_id)))
+        return await self.change(chat_id, Resume(trace=self.runtime.observers.turn_trace(chat_id)))
 
     async def promote(self, chat_id: str, queued_id: str) -> Chat:
         """Move a queued message to the head and make it the next turn at once."""
@@ -275,11 +275,11 @@ class Commands:
             erasing = wish.of(found, facts)
             version = facts.version
 
-            def script(chain: Chain, version: int = version, erasing: Erasing = erasing) -> None:
+            def plan(chain: Chain, version: int = version, erasing: Erasing = erasing) -> None:
                 if chain.facts.version == version:
                     chain.fire(MessageErased(erasing=erasing))
 
-            committed = await self._act(chat_id, script) if version == found.chat["version"] else None
+            committed = await self._act(chat_id, plan) if version == found.chat["version"] else None
             if committed is not None and committed.decisions:
                 break
         names = tuple(message.id for message in erasing.messages)
@@ -307,27 +307,27 @@ class Commands:
     async def repair(self, chat_id: str) -> Chat:
         """Bring what can be read of a chat to `error`, and put the rest aside."""
         flaws = await flaws_of(self._store, chat_id)
-        return chat_of((await self.desk.applier.repair(chat_id, repairing(flaws), actor=self.actor)).facts)
+        return chat_of((await self.runtime.applier.repair(chat_id, repairing(flaws), actor=self.actor)).facts)
 
     async def change(self, chat_id: str, occurrence: Occurrence) -> Chat:
         """Fire one trigger in one transaction and return the chat."""
         return chat_of((await self._act(chat_id, lambda chain: chain.fire(occurrence))).facts)
 
-    async def _act(self, chat_id: str, script: Script) -> Committed:
+    async def _act(self, chat_id: str, plan: Plan) -> Committed:
         if self.worker is not None:
-            return await self.worker.act(chat_id, script, actor=self.actor)
-        return await finish(self.desk.applier.change(chat_id, script, actor=self.actor))
+            return await self.worker.act(chat_id, plan, actor=self.actor)
+        return await finish(self.runtime.applier.change(chat_id, plan, actor=self.actor))
 
-    async def _disturb(self, chat_id: str, script: Script) -> Committed:
-        """Run a script that may interrupt. Where nobody holds the chat it is settled in the same transaction."""
+    async def _disturb(self, chat_id: str, plan: Plan) -> Committed:
+        """Run a plan that may interrupt. Where nobody holds the chat it is settled in the same transaction."""
         while True:
             facts = await self._store.facts(chat_id)
-            partial = await shown_reply(self._store, facts, self.desk.toolbox) if facts.lease is None else None
+            partial = await shown_reply(self._store, facts, self.runtime.toolbox) if facts.lease is None else None
 
             def whole(chain: Chain, partial: Partial | None = partial) -> None:
                 if _has_shown_more(chain.facts, partial):
                     return
-                script(chain)
+                plan(chain)
                 after = chain.facts
                 if chain.decisions and not after.settled and after.lease is None:
                     chain.fire(Settled(token=None, partial=partial))

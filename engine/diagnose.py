@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from turnwise.engine.apply import Chain, Script
+from turnwise.engine.apply import Chain, Plan
 from turnwise.persistence.protocol import ChatStore
 from turnwise.persistence.repair.examine import examine
 from turnwise.persistence.stored_chat import Flaw
@@ -79,11 +79,11 @@ def told(flaws: Sequence[Flaw]) -> str:
     return "; ".join(f"{flaw.column}: {flaw.problem}" for flaw in flaws)[:_TOLD]
 
 
-def repairing(flaws: Sequence[Flaw]) -> Script:
-    """Return the script that brings what is left of a chat to `error`."""
+def repairing(flaws: Sequence[Flaw]) -> Plan:
+    """Return the plan that brings what is left of a chat to `error`."""
 
-    def script(chain: Chain) -> None:
+    def plan(chain: Chain) -> None:
         error = ErrorInfo(kind="repaired", message=f"repaired, and put aside what could not be read: {told(flaws)}")
         chain.fire(Repaired(error=error), reason=told(flaws))
 
-    return script
+    return plan

@@ -127,7 +127,7 @@ class Engine:
             if isinstance(store, str)
             else guarded_store(store)
         )
-        self._hub = Broadcaster()
+        self._broadcaster = Broadcaster()
         self._lifetime = Lifetime()
         self._worker: Worker | None = None
         self._commands_or_none: Commands | None = None
@@ -157,9 +157,11 @@ class Engine:
             await opened.enter_async_context(self._models_lifetime)
             await self._store.open()
             opened.push_async_callback(self._store.close)
-            self._hub, tasks = Broadcaster(), Tasks(self._patience)
-            desk = Runtime(
-                applier=Applier(self._store, self._hub, self.settings.limits(window_of(self._model)), self._observers),
+            self._broadcaster, tasks = Broadcaster(), Tasks(self._patience)
+            runtime = Runtime(
+                applier=Applier(
+                    self._store, self._broadcaster, self.settings.limits(window_of(self._model)), self._observers
+                ),
                 model=self._model,
                 toolbox=self._toolbox,
                 settings=self.settings,
@@ -170,12 +172,12 @@ class Engine:
             )
             await opened.enter_async_context(tasks.running())
             if self.settings.run_worker:
-                self._worker = Worker(desk)
-                self._store.attend(desk.worker_id)
-                self._hub.observe(self._worker.observe)
+                self._worker = Worker(runtime)
+                self._store.attend(runtime.worker_id)
+                self._broadcaster.observe(self._worker.observe)
                 tasks.start_soon(self._worker.run)
-            self._commands_or_none = Commands(desk, self._worker)
-            tasks.start_soon(watch, self._store, self._hub, self._hear)
+            self._commands_or_none = Commands(runtime, self._worker)
+            tasks.start_soon(watch, self._store, self._broadcaster, self._hear)
             self._closed = None
             try:
                 yield
@@ -185,7 +187,7 @@ class Engine:
                     await self._worker.stop()
                     self._worker = None
                 self._closed = LEFT
-                self._hub.close(LEFT)
+                self._broadcaster.close(LEFT)
 
     def release_followers(self) -> None:
         """End what waits: every `events`, `wait`, `ask` and `stream`, under way or yet to come, by `EngineClosed`.
@@ -193,7 +195,7 @@ class Engine:
         For a server that is told to stop and waits for its connections before it leaves the engine. What was told until
         then is still yielded; the chats run on until the engine is left.
         """
-        self._hub.close(RELEASED)
+        self._broadcaster.close(RELEASED)
 
     # Chats
 
@@ -326,7 +328,7 @@ class Engine:
             EngineClosed: the engine was closed, or let its followers go, before.
         """
         receipt = await self.send_message(chat_id, content, actor=actor)
-        reader = TurnReader(self._chats(), self._hub, receipt)
+        reader = TurnReader(self._chats(), self._broadcaster, receipt)
         with anyio.fail_after(timeout):
             events = [event async for event in reader.events() if not isinstance(event, PartEvent)]
         return turn_result(reader, fold(events), await self._chats().facts(chat_id))
@@ -350,7 +352,7 @@ class Engine:
             TurnwiseError: the message is refused, see `send_message`.
         """
         receipt = await self.send_message(chat_id, content, when_busy=when_busy, client_id=client_id, actor=actor)
-        async with aclosing(TurnReader(self._chats(), self._hub, receipt).events()) as events:
+        async with aclosing(TurnReader(self._chats(), self._broadcaster, receipt).events()) as events:
             async for event in events:
                 yield event
 
@@ -501,7 +503,7 @@ class Engine:
 
     def events(self, chat_id: str, *, after: Ordinal = 0, follow: bool = True) -> AsyncGenerator[Event, None]:
         """Yield the chat's events after number `after`, all that are kept; `follow=False` ends at the present."""
-        return _follow(self._chats(), self._hub, chat_id, after=after, live=follow)
+        return _follow(self._chats(), self._broadcaster, chat_id, after=after, live=follow)
 
     async def wait(
         self,
@@ -517,7 +519,7 @@ class Engine:
         """
         wanted = frozenset(_state(state) for state in until)
         with anyio.fail_after(timeout):
-            return chat_of(await wait_for(self._chats(), self._hub, chat_id, _rests_in(wanted)))
+            return chat_of(await wait_for(self._chats(), self._broadcaster, chat_id, _rests_in(wanted)))
 
     async def explain(self, chat_id: str) -> Explanation:
         """Return where the chat stands, and in one sentence why it is not moving.

@@ -15,7 +15,7 @@ EVENTS_PER_READ = 500
 
 
 async def follow(
-    store: ChatStore, hub: Broadcaster, chat_id: str, *, after: int, live: bool, until_rest: bool = False
+    store: ChatStore, broadcaster: Broadcaster, chat_id: str, *, after: int, live: bool, until_rest: bool = False
 ) -> AsyncGenerator[Event, None]:
     """Yield the chat's events after number `after`, in order, all that are kept; go on with what comes if `live`.
 
@@ -28,7 +28,7 @@ async def follow(
         EngineClosed: the engine was closed, or let its followers go, and all that it told until then was yielded.
     """
     cursor, looked_again = after, 0
-    with _ended_by(hub), hub.listen(chat_id) as listener:
+    with _ended_by(broadcaster), broadcaster.listen(chat_id) as listener:
         while True:
             if listener.behind:
                 listener.behind = False
@@ -55,14 +55,14 @@ async def follow(
             await listener.wait()
 
 
-async def wait_for(store: ChatStore, hub: Broadcaster, chat_id: str, arrived: Callable[[Facts], bool]) -> Facts:
+async def wait_for(store: ChatStore, broadcaster: Broadcaster, chat_id: str, arrived: Callable[[Facts], bool]) -> Facts:
     """Return the facts of the chat as soon as they are as wanted.
 
     Raises:
         ChatNotFound: there is no such chat.
         EngineClosed: the engine was closed, or let its followers go, before.
     """
-    with _ended_by(hub), hub.listen(chat_id) as listener:
+    with _ended_by(broadcaster), broadcaster.listen(chat_id) as listener:
         facts = await store.facts(chat_id)
         while not arrived(facts):
             await listener.wait()
@@ -71,11 +71,11 @@ async def wait_for(store: ChatStore, hub: Broadcaster, chat_id: str, arrived: Ca
 
 
 @contextmanager
-def _ended_by(hub: Broadcaster) -> Iterator[None]:
+def _ended_by(broadcaster: Broadcaster) -> Iterator[None]:
     """Say of a store that was closed under a reader what closed it."""
     try:
         yield
     except StoreError as error:
-        if hub.closed is None:
+        if broadcaster.closed is None:
             raise
-        raise EngineClosed(hub.closed) from error
+        raise EngineClosed(broadcaster.closed) from error

@@ -18,9 +18,9 @@ from turnwise.states.usage import NO_USAGE
 class TurnReader:
     """Reads the turn that answers one message, and knows what became of the message."""
 
-    def __init__(self, store: ChatStore, hub: Broadcaster, receipt: SendReceipt) -> None:
+    def __init__(self, store: ChatStore, broadcaster: Broadcaster, receipt: SendReceipt) -> None:
         self._store = store
-        self._hub = hub
+        self._broadcaster = broadcaster
         self._receipt = receipt
         self._was_queued = False
         self.turn: int | None = None
@@ -38,7 +38,9 @@ class TurnReader:
             EngineClosed: the engine was closed, or let its followers go, before.
         """
         receipt = self._receipt
-        following = follow(self._store, self._hub, receipt.chat.id, after=receipt.seq, live=True, until_rest=True)
+        following = follow(
+            self._store, self._broadcaster, receipt.chat.id, after=receipt.seq, live=True, until_rest=True
+        )
         async with aclosing(following) as events:
             async for event in events:
                 if self.turn is None:

@@ -19,14 +19,14 @@ Hear = Callable[[str | None], Awaitable[None]]
 """Takes in a hint: the id of a chat that may have changed, or `None` for "some chat"."""
 
 
-async def watch(store: ChatStore, hub: Broadcaster, hear: Hear) -> None:
+async def watch(store: ChatStore, broadcaster: Broadcaster, hear: Hear) -> None:
     """Pass on for ever what the store hints at, to whoever listens and to the worker.
 
     A hint spares waiting and proves nothing, so a look that fails is repeated, ever more seldom, and told of once.
     """
 
     async def pass_on(chat_id: str | None) -> None:
-        hub.hint(chat_id)
+        broadcaster.hint(chat_id)
         try:
             await hear(chat_id)
         except Exception as error:  # noqa: BLE001 - nobody's chat may end for the sake of a hint

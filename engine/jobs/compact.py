@@ -19,40 +19,40 @@ from turnwise.states.names import Stage
 from turnwise.states.triggers import AttemptDiscarded, AttemptStarted, Compacted, CompactionFailed
 
 
-async def compact(hold: LeasedChat) -> None:
+async def compact(leased: LeasedChat) -> None:
     """Summarise what the model sees; a failure is reported and changes nothing.
 
     Nothing is stored before all of it is folded: a worker that takes over begins anew. Where the step waits for room, a
     failure that may pass is tried again, on the schedule of every model call.
     """
     while True:
-        await hold.wait_for_retry()
-        if not hold.attempt_is_begun or not hold.facts.step.attempt_open:
-            await hold.fire(lambda chain: chain.fire(AttemptStarted(token=hold.token)))
+        await leased.wait_for_retry()
+        if not leased.attempt_is_begun or not leased.facts.step.attempt_open:
+            await leased.fire(lambda chain: chain.fire(AttemptStarted(token=leased.token)))
         spending = Spending()
         try:
-            summary = await _fold(hold, spending)
+            summary = await _fold(leased, spending)
             break
         except ModelError as failure:
-            if not await _fail(hold, failure, spending):
+            if not await _fail(leased, failure, spending):
                 return
-    await hold.fire(lambda chain: chain.fire(Compacted(token=hold.token, summary=summary, usage=spending.usage)))
+    await leased.fire(lambda chain: chain.fire(Compacted(token=leased.token, summary=summary, usage=spending.usage)))
 
 
-async def _fold(hold: LeasedChat, spending: Spending) -> Summary:
+async def _fold(leased: LeasedChat, spending: Spending) -> Summary:
     """Return what the model is to see from now on.
 
     Raises:
         ModelError: there is nothing better than what it sees now.
     """
-    view = await hold.current_view()
-    history, kept = tuple(view.messages), _kept(hold, view.messages)
-    strategy = hold.desk.settings.compaction.strategy
+    view = await leased.current_view()
+    history, kept = tuple(view.messages), _kept(leased, view.messages)
+    strategy = leased.runtime.settings.compaction.strategy
     try:
         if strategy is not None:
-            given = await _by_strategy(hold, strategy, history, spending)
+            given = await _by_strategy(leased, strategy, history, spending)
         else:
-            text = await summarise(hold, _to_summarise(hold, history, view.to_send(), kept), spending)
+            text = await summarise(leased, _to_summarise(leased, history, view.to_send(), kept), spending)
             given = [transient("user", SUMMARY_PREFIX + text, history[-1])]
         return summary_of(history, given, kept)
     except ModelError:
@@ -62,13 +62,13 @@ async def _fold(hold: LeasedChat, spending: Spending) -> Summary:
 
 
 async def _by_strategy(
-    hold: LeasedChat, strategy: CompactionStrategy, history: Sequence[Message], spending: Spending
+    leased: LeasedChat, strategy: CompactionStrategy, history: Sequence[Message], spending: Spending
 ) -> Sequence[Message]:
-    known = hold.facts.compaction
+    known = leased.facts.compaction
     given = CompactionInput(
         context_tokens=known.context_tokens, context_limit=known.context_limit, compactions=known.count
     )
-    folded = await in_time(hold, lambda: strategy(history, given))
+    folded = await in_time(leased, lambda: strategy(history, given))
     if folded is None:
         raise ModelError("bad_request", message="nothing was folded")
     if folded.usage is not None:
@@ -76,16 +76,16 @@ async def _by_strategy(
     return folded.messages
 
 
-async def _fail(hold: LeasedChat, failure: ModelError, spending: Spending) -> bool:
+async def _fail(leased: LeasedChat, failure: ModelError, spending: Spending) -> bool:
     """Commit that the attempt failed; return whether another one is due."""
-    step, retry = hold.facts.step, hold.desk.settings.retry
+    step, retry = leased.facts.step, leased.runtime.settings.retry
     error = error_info(failure, step)
     if step.stage is Stage.refused and failure.retryable and retry.allows(step.failures + 1, step.broken):
         delay = retry.delay(step.failures + 1, failure.retry_after)
-        await hold.fire(
+        await leased.fire(
             lambda chain: chain.fire(
                 AttemptDiscarded(
-                    token=hold.token,
+                    token=leased.token,
                     error=error,
                     delay=delay,
                     retry_at=chain.now + timedelta(seconds=delay),
@@ -94,36 +94,36 @@ async def _fail(hold: LeasedChat, failure: ModelError, spending: Spending) -> bo
             )
         )
         return True
-    failed = CompactionFailed(token=hold.token, error=error, usage=spending.usage)
-    await hold.fire(lambda chain: chain.fire(failed))
+    failed = CompactionFailed(token=leased.token, error=error, usage=spending.usage)
+    await leased.fire(lambda chain: chain.fire(failed))
     return False
 
 
-async def can_fold(hold: LeasedChat) -> bool:
+async def can_fold(leased: LeasedChat) -> bool:
     """Whether the model sees anything but what has to stay."""
-    history = (await hold.current_view()).messages
-    return len(_kept(hold, history)) < len(history)
+    history = (await leased.current_view()).messages
+    return len(_kept(leased, history)) < len(history)
 
 
-def _kept(hold: LeasedChat, history: Sequence[Message]) -> set[int]:
+def _kept(leased: LeasedChat, history: Sequence[Message]) -> set[int]:
     """Return the positions of what is not folded: user messages without an answer, a step with open calls."""
-    return {*unanswered(history), *_open_step(hold, history)}
+    return {*unanswered(history), *_open_step(leased, history)}
 
 
-def _open_step(hold: LeasedChat, history: Sequence[Message]) -> set[int]:
-    step = hold.facts.step.number if hold.facts.open_calls else None
+def _open_step(leased: LeasedChat, history: Sequence[Message]) -> set[int]:
+    step = leased.facts.step.number if leased.facts.open_calls else None
     return {message.position for message in history if message.step == step and message.role != "user"}
 
 
 def _to_summarise(
-    hold: LeasedChat, history: Sequence[Message], sendable: Sequence[Message], kept: set[int]
+    leased: LeasedChat, history: Sequence[Message], sendable: Sequence[Message], kept: set[int]
 ) -> Sequence[Message]:
     """Return what is shown to who writes the summary: the prompt as it was, up to the last message that is folded.
 
     What is kept is among it where it stands before: the summary is about it. Calls without a result are not; where
     nothing else has been said since the user's words, the summary is of these alone.
     """
-    still_open = _open_step(hold, history)
+    still_open = _open_step(leased, history)
     folded = [place for place, message in enumerate(sendable) if message.position not in kept]
     if not folded and still_open:
         folded = [place for place, message in enumerate(sendable) if message.position not in still_open]

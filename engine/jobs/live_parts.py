@@ -18,12 +18,12 @@ class LiveParts:
     A first delta starts the window (`Settings.coalesce`); what has gathered when it closes is stored together.
     """
 
-    def __init__(self, hold: LeasedChat, builder: ReplyBuilder, scope: anyio.CancelScope) -> None:
-        self._hold = hold
+    def __init__(self, leased: LeasedChat, builder: ReplyBuilder, scope: anyio.CancelScope) -> None:
+        self._leased = leased
         self._builder = builder
         self._scope = scope
-        self._step = hold.facts.step.number
-        self._attempt = hold.facts.step.attempt
+        self._step = leased.facts.step.number
+        self._attempt = leased.facts.step.attempt
         self._window: asyncio.TimerHandle | None = None
         self._stored: anyio.Event | None = None
         """Rings when what is being stored is stored."""
@@ -35,7 +35,7 @@ class LiveParts:
         """Note that the builder has something to show."""
         if self._window is None and self._stored is None and not self._closed:
             # The window is not a promise: it is always real time.
-            window = self._hold.desk.settings.coalesce
+            window = self._leased.runtime.settings.coalesce
             self._window = asyncio.get_running_loop().call_later(window, self._window_is_over)
 
     def stop(self) -> None:
@@ -58,7 +58,7 @@ class LiveParts:
         return self._events()
 
     def _window_is_over(self) -> None:
-        self._hold.desk.tasks.start_soon(self._store)
+        self._leased.runtime.tasks.start_soon(self._store)
 
     async def _store(self) -> None:
         """Store what has gathered, then show it."""
@@ -67,7 +67,7 @@ class LiveParts:
             return
         self._stored = stored = anyio.Event()
         try:
-            await self._hold.show(ChatState.streaming, self._events())
+            await self._leased.show(ChatState.streaming, self._events())
         except Exception as failure:  # noqa: BLE001 - it ends the attempt, which reports it
             self.failure = failure
             self._closed = True
@@ -80,6 +80,6 @@ class LiveParts:
 
     def _events(self) -> list[PartEvent]:
         return [
-            PartEvent(chat_id=self._hold.chat_id, step=self._step, attempt=self._attempt, index=index, part=part)
+            PartEvent(chat_id=self._leased.chat_id, step=self._step, attempt=self._attempt, index=index, part=part)
             for index, part in self._builder.take_shown()
         ]

@@ -33,14 +33,14 @@ _FORCING: Final = frozenset(
 """Parameters that make a model call a tool, answer in a form, or stop early: a summary is free text, and whole."""
 
 
-async def build_request(hold: LeasedChat) -> ModelRequest:
+async def build_request(leased: LeasedChat) -> ModelRequest:
     """Return the request for the chat's current step."""
-    settings, hooks = hold.desk.settings, hold.desk.hooks
-    view = await hold.current_view()
+    settings, hooks = leased.runtime.settings, leased.runtime.hooks
+    view = await leased.current_view()
     as_stored = hooks.prepare_messages is None
-    messages = await prepared_for(hold, "step", continued(view.to_send(), settings.continue_prompt))
+    messages = await prepared_for(leased, "step", continued(view.to_send(), settings.continue_prompt))
     if hooks.reminders and view.messages:
-        state = loop_state(hold.facts, await hold.messages_of_turn())
+        state = loop_state(leased.facts, await leased.messages_of_turn())
         last = view.messages[-1]
         with guarded():
             reminders = [
@@ -49,57 +49,62 @@ async def build_request(hold: LeasedChat) -> ModelRequest:
                 for text in produce(state)
             ]
         messages = [*messages, *reminders]
-    return request_of(hold, "step", messages, hold.desk.settings.parameters, paired=as_stored and view.is_paired)
+    return request_of(leased, "step", messages, leased.runtime.settings.parameters, paired=as_stored and view.is_paired)
 
 
-async def prepared_for(hold: LeasedChat, purpose: Purpose, messages: list[Message]) -> list[Message]:
+async def prepared_for(leased: LeasedChat, purpose: Purpose, messages: list[Message]) -> list[Message]:
     """Return the messages of a request as the service's `prepare_messages` wants them."""
-    profile = hold.facts.profile
+    profile = leased.facts.profile
     context = RequestContext(
-        chat_id=hold.chat_id,
+        chat_id=leased.chat_id,
         owner=profile.owner,
         metadata=deepcopy(dict(profile.metadata)),
         purpose=purpose,
-        step=hold.facts.step.number,
+        step=leased.facts.step.number,
     )
-    prepare = hold.desk.hooks.prepare_messages
+    prepare = leased.runtime.hooks.prepare_messages
     if prepare is None:
         return messages
-    return await hold.desk.tasks.user_calls.run(
-        lambda: prepared(prepare, messages, context), "prepare_messages", chat_id=hold.chat_id
+    return await leased.runtime.tasks.user_calls.run(
+        lambda: prepared(prepare, messages, context), "prepare_messages", chat_id=leased.chat_id
     )
 
 
 def request_of(
-    hold: LeasedChat, purpose: Purpose, messages: list[Message], parameters: Mapping[str, Any], *, paired: bool = False
+    leased: LeasedChat,
+    purpose: Purpose,
+    messages: list[Message],
+    parameters: Mapping[str, Any],
+    *,
+    paired: bool = False,
 ) -> ModelRequest:
     """Return a request with the chat's own system prompt and tools, and a history that any model takes.
 
     Whatever the history, the hooks or a strategy made of it: each call is followed by its one result. Messages that are
     `paired` are known to be in order.
     """
-    profile, step = hold.facts.profile, hold.facts.step
+    profile, step = leased.facts.profile, leased.facts.step
     request = ModelRequest(
         purpose=purpose,
-        chat_id=hold.chat_id,
+        chat_id=leased.chat_id,
         messages=messages,
         step=step.number,
         attempt=step.attempt,
         system=profile.system,
-        tools=hold.desk.toolbox.offered(profile.client_tools),
+        tools=leased.runtime.toolbox.offered(profile.client_tools),
         parameters=deepcopy(dict(parameters)),
     )
     return request if paired else dataclasses.replace(request, messages=Validity().paired(request))
 
 
-def parameters_for_summaries(hold: LeasedChat) -> dict[str, Any]:
+def parameters_for_summaries(leased: LeasedChat) -> dict[str, Any]:
     """Return the chat's parameters without what forces tools or a form of the answer.
 
     A provider's own options are not for another model that writes the summaries.
     """
-    given = _freed(hold.desk.settings.parameters)
+    given = _freed(leased.runtime.settings.parameters)
     options = given.pop("provider_options", None)
-    if isinstance(options, Mapping) and hold.desk.settings.compaction.model is None:
+    if isinstance(options, Mapping) and leased.runtime.settings.compaction.model is None:
         freed = _freed(options)
         if isinstance(freed.get("extra_body"), Mapping):
             freed["extra_body"] = _freed(freed["extra_body"])

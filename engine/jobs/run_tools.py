@@ -28,28 +28,28 @@ from turnwise.states.output_limit import text_within, within
 from turnwise.states.triggers import CallFinished, CallStarted, Failed, ToolsFinished
 
 
-async def run_tools(hold: LeasedChat) -> None:
+async def run_tools(leased: LeasedChat) -> None:
     """Run every open local call, then fire `tools_finished`; a fatal tool fires `failed` instead."""
-    batch = [call for call in hold.facts.calls if call.is_local]
+    batch = [call for call in leased.facts.calls if call.is_local]
     waiting = deque(call for call in batch if call.open)
     if not waiting:
-        await hold.fire(lambda chain: chain.fire(ToolsFinished(token=hold.token)))
+        await leased.fire(lambda chain: chain.fire(ToolsFinished(token=leased.token)))
         return
     running = Running()
-    width = hold.desk.toolbox.width(batch)
+    width = leased.runtime.toolbox.width(batch)
     try:
         while waiting or running.has_more:
             while waiting and not running.has_results and len(running.calls) < width:
-                await _start(hold, waiting.popleft(), running)
+                await _start(leased, waiting.popleft(), running)
             call, outcome = await running.next_finished()
             if isinstance(outcome, FatalToolError):
-                await _fail(hold, call, outcome)
+                await _fail(leased, call, outcome)
                 return
             new = waiting and waiting[0].status is CallStatus.planned
             following = waiting.popleft() if new and len(running.calls) < width else None
-            await _finish(hold, outcome, following)
+            await _finish(leased, outcome, following)
             if following is not None:
-                _run(hold, following, running)
+                _run(leased, following, running)
     finally:
         running.abandon()
 
@@ -121,25 +121,25 @@ class Run:
             self.call.abandon()
 
 
-async def _start(hold: LeasedChat, call: ToolCall, running: Running) -> None:
+async def _start(leased: LeasedChat, call: ToolCall, running: Running) -> None:
     """Start a call that the job begins with, recording it first unless entering the state did."""
-    if call.call_id not in hold.begun_calls:
+    if call.call_id not in leased.begun_calls:
         if call.status is CallStatus.started:
-            context = _context(hold, call)
-            found = await _asked_after_crash(hold, call, context)
+            context = _context(leased, call)
+            found = await _asked_after_crash(leased, call, context)
             if found is not None:
                 running.calls[call.call_id] = Run(context)
                 running.finish(call, found)
                 return
-        await hold.fire(lambda chain: chain.fire(CallStarted(token=hold.token, call_id=call.call_id)))
-    _run(hold, call, running)
+        await leased.fire(lambda chain: chain.fire(CallStarted(token=leased.token, call_id=call.call_id)))
+    _run(leased, call, running)
 
 
-async def _asked_after_crash(hold: LeasedChat, call: ToolCall, context: ToolContext) -> CallOutcome | None:
+async def _asked_after_crash(leased: LeasedChat, call: ToolCall, context: ToolContext) -> CallOutcome | None:
     """Return what became of a call that a crash cut off, asked for no longer than the call itself may take."""
-    toolbox = hold.desk.toolbox
-    asked = hold.desk.tasks.user_calls.start(
-        lambda: toolbox.after_crash(call, context), f"reconcile of {call.name}", **_where(hold, call)
+    toolbox = leased.runtime.toolbox
+    asked = leased.runtime.tasks.user_calls.start(
+        lambda: toolbox.after_crash(call, context), f"reconcile of {call.name}", **_where(leased, call)
     )
 
     def expire() -> None:
@@ -148,7 +148,7 @@ async def _asked_after_crash(hold: LeasedChat, call: ToolCall, context: ToolCont
         asked.give(toolbox.undecided(call))
 
     timeout = toolbox.timeout(call)
-    timer = None if timeout is None else hold.desk.clock.call_later(timeout, expire)
+    timer = None if timeout is None else leased.runtime.clock.call_later(timeout, expire)
     try:
         return await asked.outcome()
     finally:
@@ -157,30 +157,30 @@ async def _asked_after_crash(hold: LeasedChat, call: ToolCall, context: ToolCont
         asked.abandon()
 
 
-def _run(hold: LeasedChat, call: ToolCall, running: Running) -> None:
-    run = Run(_context(hold, call))
+def _run(leased: LeasedChat, call: ToolCall, running: Running) -> None:
+    run = Run(_context(leased, call))
     running.calls[call.call_id] = run
-    run.call = hold.desk.tasks.user_calls.start(
-        lambda: _run_watched(hold, call, run, running), f"tool {call.name}", **_where(hold, call)
+    run.call = leased.runtime.tasks.user_calls.start(
+        lambda: _run_watched(leased, call, run, running), f"tool {call.name}", **_where(leased, call)
     )
 
 
-async def _run_watched(hold: LeasedChat, call: ToolCall, run: Run, running: Running) -> None:
+async def _run_watched(leased: LeasedChat, call: ToolCall, run: Run, running: Running) -> None:
     try:
-        await hold.assert_tools_may_start()
+        await leased.assert_tools_may_start()
     except Exception as reason:  # noqa: BLE001 - the job must not wait for a call that never begins
         running.break_off(reason)
         return
-    known = call.name in hold.desk.toolbox.tools
-    with hold.desk.observers.tool_run(hold.chat_id, call, known=known, trace=hold.facts.turn.trace) as watched:
-        await _run_one(hold, call, run, running)
+    known = call.name in leased.runtime.toolbox.tools
+    with leased.runtime.observers.tool_run(leased.chat_id, call, known=known, trace=leased.facts.turn.trace) as watched:
+        await _run_one(leased, call, run, running)
         if watched is not None:
             watched.result = run.result
             watched.error = run.result.error if isinstance(run.result, CallOutcome) else run.result
 
 
-async def _run_one(hold: LeasedChat, call: ToolCall, run: Run, running: Running) -> None:
-    timeout = hold.desk.toolbox.timeout(call)
+async def _run_one(leased: LeasedChat, call: ToolCall, run: Run, running: Running) -> None:
+    timeout = leased.runtime.toolbox.timeout(call)
     timer: Timer | None = None
     timed_out = False
 
@@ -191,9 +191,9 @@ async def _run_one(hold: LeasedChat, call: ToolCall, run: Run, running: Running)
         running.finish(call, _timed_out(call, timeout))
 
     if timeout is not None:
-        timer = hold.desk.clock.call_later(timeout, expire)
+        timer = leased.runtime.clock.call_later(timeout, expire)
     try:
-        running.finish(call, await hold.desk.toolbox.run(call, run.context))
+        running.finish(call, await leased.runtime.toolbox.run(call, run.context))
     except FatalToolError as fatal:
         running.finish(call, fatal)
     except Exception as error:  # a defect of turnwise: the job must not wait for this call for ever
@@ -205,28 +205,28 @@ async def _run_one(hold: LeasedChat, call: ToolCall, run: Run, running: Running)
     logger.debug("tool_run", tool=call.name, timed_out=timed_out)
 
 
-async def _finish(hold: LeasedChat, outcome: CallOutcome, following: ToolCall | None) -> None:
-    def script(chain: Chain) -> None:
-        facts = chain.fire(CallFinished(token=hold.token, outcome=outcome))
+async def _finish(leased: LeasedChat, outcome: CallOutcome, following: ToolCall | None) -> None:
+    def plan(chain: Chain) -> None:
+        facts = chain.fire(CallFinished(token=leased.token, outcome=outcome))
         if following is not None:
-            chain.fire(CallStarted(token=hold.token, call_id=following.call_id))
+            chain.fire(CallStarted(token=leased.token, call_id=following.call_id))
         elif not facts.calls.open_local:
-            chain.fire(ToolsFinished(token=hold.token))
+            chain.fire(ToolsFinished(token=leased.token))
 
-    await hold.fire(script)
+    await leased.fire(plan)
 
 
-async def _fail(hold: LeasedChat, call: ToolCall, fatal: FatalToolError) -> None:
-    limit = hold.desk.settings.output_limit_bytes
+async def _fail(leased: LeasedChat, call: ToolCall, fatal: FatalToolError) -> None:
+    limit = leased.runtime.settings.output_limit_bytes
     message = text_within(message_of(fatal), limit) or "the tool ended the chat"
     logger.exception("tool_failed", error=fatal, tool=call.name, call_id=call.call_id)
-    error = ErrorInfo(kind="tool", message=f"{call.name}: {message}", step=call.step, attempt=hold.facts.step.attempt)
+    error = ErrorInfo(kind="tool", message=f"{call.name}: {message}", step=call.step, attempt=leased.facts.step.attempt)
 
-    def script(chain: Chain) -> None:
-        chain.fire(CallFinished(token=hold.token, outcome=failed(call, message)))
-        chain.fire(Failed(token=hold.token, error=error))
+    def plan(chain: Chain) -> None:
+        chain.fire(CallFinished(token=leased.token, outcome=failed(call, message)))
+        chain.fire(Failed(token=leased.token, error=error))
 
-    await hold.fire(script)
+    await leased.fire(plan)
 
 
 def _timed_out(call: ToolCall, timeout: float | None) -> CallOutcome:
@@ -234,34 +234,34 @@ def _timed_out(call: ToolCall, timeout: float | None) -> CallOutcome:
     return failed(call, text, CallStatus.timed_out)
 
 
-def _where(hold: LeasedChat, call: ToolCall) -> dict[str, str]:
-    return {"chat_id": hold.chat_id, "call_id": call.call_id}
+def _where(leased: LeasedChat, call: ToolCall) -> dict[str, str]:
+    return {"chat_id": leased.chat_id, "call_id": call.call_id}
 
 
-def _context(hold: LeasedChat, call: ToolCall) -> ToolContext:
+def _context(leased: LeasedChat, call: ToolCall) -> ToolContext:
     loop, thread = asyncio.get_running_loop(), threading.get_ident()
 
     def report(progress: JsonValue) -> None:
-        told = within(as_json(progress), hold.desk.settings.output_limit_bytes)
-        event = ToolProgressEvent(chat_id=hold.chat_id, step=call.step, call_id=call.call_id, progress=told)
-        start = partial(hold.desk.tasks.start_soon, _show_progress, hold, event)
+        told = within(as_json(progress), leased.runtime.settings.output_limit_bytes)
+        event = ToolProgressEvent(chat_id=leased.chat_id, step=call.step, call_id=call.call_id, progress=told)
+        start = partial(leased.runtime.tasks.start_soon, _show_progress, leased, event)
         if threading.get_ident() == thread:
             start()
         else:
             loop.call_soon_threadsafe(start)
 
     return ToolContext(
-        chat_id=hold.chat_id,
+        chat_id=leased.chat_id,
         call_id=call.call_id,
         step=call.step,
-        attempt=hold.facts.step.attempt,
-        idempotency_key=idempotency_key(hold.chat_id, call),
+        attempt=leased.facts.step.attempt,
+        idempotency_key=idempotency_key(leased.chat_id, call),
         report=report,
     )
 
 
-async def _show_progress(hold: LeasedChat, event: ToolProgressEvent) -> None:
+async def _show_progress(leased: LeasedChat, event: ToolProgressEvent) -> None:
     try:
-        await hold.show(ChatState.executing_tools, [event])
+        await leased.show(ChatState.executing_tools, [event])
     except (ChatMoved, TurnwiseError) as error:
         logger.debug("progress_dropped", call_id=event.call_id, problem=str(error))

@@ -7,7 +7,9 @@ from turnwise.engine.worker.leased_chat import LeasedChat
 from turnwise.states.triggers import Settled
 
 
-async def settle(hold: LeasedChat) -> None:
+async def settle(leased: LeasedChat) -> None:
     """Commit the partial answer as subscribers saw it, and a result for every open call."""
-    partial = await shown_reply(hold.desk.store, hold.facts, hold.desk.toolbox, hold.heard, origin=hold.origin)
-    await hold.fire(lambda chain: chain.fire(Settled(token=hold.token, partial=partial)))
+    partial = await shown_reply(
+        leased.runtime.store, leased.facts, leased.runtime.toolbox, leased.heard, origin=leased.origin
+    )
+    await leased.fire(lambda chain: chain.fire(Settled(token=leased.token, partial=partial)))

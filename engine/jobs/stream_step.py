@@ -41,15 +41,15 @@ _STOP_REASONS = {
 }
 
 
-async def stream_step(hold: LeasedChat) -> None:
+async def stream_step(leased: LeasedChat) -> None:
     """Stream one model step and commit it by firing `step_finished`; a failure that may pass is tried again."""
     while True:
-        await hold.wait_for_retry()
-        if not hold.attempt_is_begun or not hold.facts.step.attempt_open:
-            await hold.fire(lambda chain: chain.fire(AttemptStarted(token=hold.token)))
-        attempt = Attempt(hold)
+        await leased.wait_for_retry()
+        if not leased.attempt_is_begun or not leased.facts.step.attempt_open:
+            await leased.fire(lambda chain: chain.fire(AttemptStarted(token=leased.token)))
+        attempt = Attempt(leased)
         try:
-            _refuse_endless_attempts(hold)
+            _refuse_endless_attempts(leased)
             await attempt.run()
         except ModelError as error:
             if not await attempt.fail(error):
@@ -58,13 +58,13 @@ async def stream_step(hold: LeasedChat) -> None:
             return
 
 
-def _refuse_endless_attempts(hold: LeasedChat) -> None:
+def _refuse_endless_attempts(leased: LeasedChat) -> None:
     """Raise if attempt after attempt was lost with its worker: it may be the reply that ends whoever hears it.
 
     Raises:
         ModelError: it was tried often enough.
     """
-    step = hold.facts.step
+    step = leased.facts.step
     lost = step.attempt - 1 - step.failures
     if lost >= MOST_LOST:
         message = f"{lost} attempts of this step were lost with the workers that ran them; it is not tried again"
@@ -74,13 +74,17 @@ def _refuse_endless_attempts(hold: LeasedChat) -> None:
 class Attempt:
     """One try at a step's model call."""
 
-    def __init__(self, hold: LeasedChat) -> None:
-        self._hold = hold
-        self._builder = hold.heard = ReplyBuilder(read=self._read_arguments)
+    def __init__(self, leased: LeasedChat) -> None:
+        self._leased = leased
+        self._builder = leased.heard = ReplyBuilder(read=self._read_arguments)
         self._scope = anyio.CancelScope()
-        self._live = LiveParts(hold, self._builder, self._scope)
+        self._live = LiveParts(leased, self._builder, self._scope)
         self._first_part_after: float | None = None
-        self._where = {"chat_id": hold.chat_id, "step": hold.facts.step.number, "attempt": hold.facts.step.attempt}
+        self._where = {
+            "chat_id": leased.chat_id,
+            "step": leased.facts.step.number,
+            "attempt": leased.facts.step.attempt,
+        }
 
     async def run(self) -> None:
         """Stream the reply, show it, commit it.
@@ -89,9 +93,9 @@ class Attempt:
             ModelError: the attempt failed.
             ChatMoved: the chat is somewhere else.
         """
-        hold = self._hold
-        request = await build_request(hold)
-        hold.origin = origin_of(hold.desk.model, request)
+        leased = self._leased
+        request = await build_request(leased)
+        leased.origin = origin_of(leased.runtime.model, request)
         try:
             await self._stream_watched(request)
         except Exception:
@@ -101,24 +105,24 @@ class Attempt:
             self._live.stop()
             raise
         rest = await self._live.close()
-        reply = await with_own_rule(hold, self._reply(request))
-        logger.debug("step_streamed", step=hold.facts.step.number, calls=len(reply.calls))
-        await hold.fire(lambda chain: chain.fire(StepFinished(token=hold.token, reply=reply)), shown=rest)
+        reply = await with_own_rule(leased, self._reply(request))
+        logger.debug("step_streamed", step=leased.facts.step.number, calls=len(reply.calls))
+        await leased.fire(lambda chain: chain.fire(StepFinished(token=leased.token, reply=reply)), shown=rest)
 
     async def fail(self, error: ModelError) -> bool:
         """Commit that the attempt failed; return whether another one is due."""
-        hold = self._hold
+        leased = self._leased
         rest = await self._live.close()
-        step, policy = hold.facts.step, hold.desk.settings.retry
+        step, policy = leased.facts.step, leased.runtime.settings.retry
         info = error_info(error, step)
         stays = policy.after_output == "never" and self._builder.visible
         opened = self._builder.begun
         if error.retryable and not stays and policy.allows(step.failures + 1, step.broken + opened):
             delay = policy.delay(step.failures + 1, error.retry_after)
-            await hold.fire(
+            await leased.fire(
                 lambda chain: chain.fire(
                     AttemptDiscarded(
-                        token=hold.token,
+                        token=leased.token,
                         error=info,
                         opened=opened,
                         delay=delay,
@@ -130,25 +134,25 @@ class Attempt:
             return True
         if error.kind == CONTEXT_OVERFLOW and not stays and await self._can_make_room():
             used = self._builder.reply().usage
-            await hold.fire(lambda chain: chain.fire(AttemptDiscarded(token=hold.token, error=info, usage=used)))
+            await leased.fire(lambda chain: chain.fire(AttemptDiscarded(token=leased.token, error=info, usage=used)))
             return False
         partial = partial_reply(
             self._builder.partial_parts(),
-            hold.facts,
-            hold.desk.toolbox,
+            leased.facts,
+            leased.runtime.toolbox,
             usage=self._builder.reply().usage,
-            origin=hold.origin,
+            origin=leased.origin,
         )
-        await hold.fire(lambda chain: chain.fire(Failed(token=hold.token, error=info, partial=partial)), shown=rest)
+        await leased.fire(lambda chain: chain.fire(Failed(token=leased.token, error=info, partial=partial)), shown=rest)
         return False
 
     async def _can_make_room(self) -> bool:
-        limits = self._hold.desk.applier.limits
-        return may_make_room(self._hold.facts, limits) and await can_fold(self._hold)
+        limits = self._leased.runtime.applier.limits
+        return may_make_room(self._leased.facts, limits) and await can_fold(self._leased)
 
     async def _stream_watched(self, request: ModelRequest) -> None:
-        with self._hold.desk.observers.model_call(
-            self._hold.desk.model, request, trace=self._hold.facts.turn.trace
+        with self._leased.runtime.observers.model_call(
+            self._leased.runtime.model, request, trace=self._leased.facts.turn.trace
         ) as call:
             try:
                 await self._stream(request)
@@ -158,12 +162,12 @@ class Attempt:
                     call.reply = self._builder.reply()
 
     async def _stream(self, request: ModelRequest) -> None:
-        settings = self._hold.desk.settings
+        settings = self._leased.runtime.settings
         builder, live = self._builder, self._live
-        limit = startup_limit(settings.startup_timeout, self._hold.facts.step.startup_timeouts)
+        limit = startup_limit(settings.startup_timeout, self._leased.facts.step.startup_timeouts)
         with self._scope:
-            watchdog = Watchdog(self._hold.desk.clock, self._scope, startup=limit, idle=settings.idle_timeout)
-            call: UserCall[None] = self._hold.desk.tasks.user_calls.start(
+            watchdog = Watchdog(self._leased.runtime.clock, self._scope, startup=limit, idle=settings.idle_timeout)
+            call: UserCall[None] = self._leased.runtime.tasks.user_calls.start(
                 lambda: self._listen(call, request, watchdog), f"model {request.purpose}", **self._where
             )
             try:
@@ -183,8 +187,8 @@ class Attempt:
     async def _listen(self, call: UserCall[None], request: ModelRequest, watchdog: Watchdog) -> None:
         """Take in what the model says, until it has finished or nobody waits for it any more."""
         builder = self._builder
-        names = CallNames(self._hold.knows_call, self._hold.facts.step.number)
-        async with aclosing(self._hold.desk.model.stream(request)) as stream:  # type: ignore[type-var]
+        names = CallNames(self._leased.knows_call, self._leased.facts.step.number)
+        async with aclosing(self._leased.runtime.model.stream(request)) as stream:  # type: ignore[type-var]
             async for part in stream:
                 if call.abandoned:
                     return
@@ -203,16 +207,16 @@ class Attempt:
 
     def _read_arguments(self, name: str, given: str | Mapping[str, Any]) -> dict[str, Any]:
         known = arguments.parse(given) if isinstance(given, str) else dict(given)
-        tool = self._hold.desk.toolbox.tool_for(name, self._hold.facts.profile.client_tools)
+        tool = self._leased.runtime.toolbox.tool_for(name, self._leased.facts.profile.client_tools)
         return arguments.coerced(tool, known)
 
     def _reply(self, request: ModelRequest) -> Reply:
-        hold, reply = self._hold, self._builder.reply()
+        leased, reply = self._leased, self._builder.reply()
         finish = reply.finish
-        parts, calls = planned(reply.parts, hold.facts, hold.desk.toolbox)
+        parts, calls = planned(reply.parts, leased.facts, leased.runtime.toolbox)
         word = str(finish.stop_reason) if finish.stop_reason is not None else None
         reported = finish.usage.input_tokens if finish.usage is not None else None
-        limit = finish.context_limit and hold.desk.settings.compaction.strictest(finish.context_limit)
+        limit = finish.context_limit and leased.runtime.settings.compaction.strictest(finish.context_limit)
         return Reply(
             parts=parts,
             calls=calls,
@@ -222,12 +226,12 @@ class Attempt:
             context_tokens=self._estimated_tokens(request) if reported is None else reported,
             context_limit=limit,
             estimated=reported is None,
-            origin=hold.origin and replace(hold.origin, response_id=_response_id(finish.metadata)),
+            origin=leased.origin and replace(leased.origin, response_id=_response_id(finish.metadata)),
         )
 
     def _estimated_tokens(self, request: ModelRequest) -> int:
         """Return a rough count of the prompt's tokens: four characters make one."""
-        view = self._hold.view
+        view = self._leased.view
         characters = view.characters if view is not None else 0
         return (characters + len(request.system or "")) // 4
 

@@ -39,23 +39,23 @@ class Spending:
         self.usage = reported(usage) if self.usage is None else self.usage + reported(usage)
 
 
-async def in_time(hold: LeasedChat, work: Callable[[], Awaitable[Outcome]]) -> Outcome:
+async def in_time(leased: LeasedChat, work: Callable[[], Awaitable[Outcome]]) -> Outcome:
     """Return what comes of the work.
 
     Raises:
         ModelError: of kind `network`: it took longer than `CompactionPolicy.timeout`.
     """
-    limit = hold.desk.settings.compaction.timeout
+    limit = leased.runtime.settings.compaction.timeout
     with anyio.CancelScope() as scope:
-        timer = hold.desk.clock.call_later(limit, scope.cancel)
+        timer = leased.runtime.clock.call_later(limit, scope.cancel)
         try:
-            return await hold.desk.tasks.user_calls.run(work, "compaction", chat_id=hold.chat_id)
+            return await leased.runtime.tasks.user_calls.run(work, "compaction", chat_id=leased.chat_id)
         finally:
             timer.cancel()
     raise ModelError("network", message=f"no summary within {limit:g} s")
 
 
-async def summarise(hold: LeasedChat, messages: Sequence[Message], spending: Spending) -> str:
+async def summarise(leased: LeasedChat, messages: Sequence[Message], spending: Spending) -> str:
     """Return a summary of the messages: of all at once, or, if the provider refuses that as too long, piece by piece.
 
     Each piece is summarised together with the summary of those before it. A piece that was refused is halved, and so
@@ -74,7 +74,7 @@ async def summarise(hold: LeasedChat, messages: Sequence[Message], spending: Spe
             raise ModelError(CONTEXT_OVERFLOW, message=f"the history was not folded by {MOST_REQUESTS} requests")
         asked += 1
         try:
-            summary = await _ask(hold, summary, piece, spending)
+            summary = await _ask(leased, summary, piece, spending)
         except ModelError as refusal:
             room = _length(piece) // 2
             if refusal.kind != CONTEXT_OVERFLOW or room < _SMALLEST:
@@ -83,14 +83,14 @@ async def summarise(hold: LeasedChat, messages: Sequence[Message], spending: Spe
     return summary
 
 
-async def _ask(hold: LeasedChat, summary: str, messages: Sequence[Message], spending: Spending) -> str:
+async def _ask(leased: LeasedChat, summary: str, messages: Sequence[Message], spending: Spending) -> str:
     before = [transient("user", SUMMARY_PREFIX + summary, messages[0])] if summary else []
-    asked = await prepared_for(hold, "summary", [*before, *messages])
-    prompt = transient("user", hold.desk.settings.compaction.prompt, messages[-1])
-    parameters = parameters_for_summaries(hold)
-    reply = await _generate(hold, [*asked, prompt], parameters, spending)
+    asked = await prepared_for(leased, "summary", [*before, *messages])
+    prompt = transient("user", leased.runtime.settings.compaction.prompt, messages[-1])
+    parameters = parameters_for_summaries(leased)
+    reply = await _generate(leased, [*asked, prompt], parameters, spending)
     if reply.calls and not reply.text.strip():
-        reply = await _generate(hold, [*asked, prompt], {**parameters, "tool_choice": "none"}, spending)
+        reply = await _generate(leased, [*asked, prompt], {**parameters, "tool_choice": "none"}, spending)
     text = reply.text.strip()
     if not text:
         raise ModelError("bad_request", message="the summary was empty")
@@ -98,14 +98,14 @@ async def _ask(hold: LeasedChat, summary: str, messages: Sequence[Message], spen
 
 
 async def _generate(
-    hold: LeasedChat, messages: list[Message], parameters: dict[str, Any], spending: Spending
+    leased: LeasedChat, messages: list[Message], parameters: dict[str, Any], spending: Spending
 ) -> ModelReply:
-    model = hold.desk.settings.compaction.model or hold.desk.model
-    request = request_of(hold, "summary", messages, parameters)
+    model = leased.runtime.settings.compaction.model or leased.runtime.model
+    request = request_of(leased, "summary", messages, parameters)
     usage: Usage | None = None
     try:
-        with hold.desk.observers.model_call(model, request, trace=hold.facts.turn.trace) as call:
-            reply = await in_time(hold, lambda: model.generate(request))
+        with leased.runtime.observers.model_call(model, request, trace=leased.facts.turn.trace) as call:
+            reply = await in_time(leased, lambda: model.generate(request))
             usage = reply.usage
             if call is not None:
                 call.reply = reply

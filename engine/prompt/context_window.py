@@ -14,28 +14,28 @@ from turnwise.states.messages import Message
 from turnwise.states.turn_limits import compaction_is_on
 
 
-async def with_own_rule(hold: LeasedChat, reply: Reply) -> Reply:
+async def with_own_rule(leased: LeasedChat, reply: Reply) -> Reply:
     """Return the reply with what the service's `should_compact` says, if there is one.
 
     A rule that fails is logged and asks for no compaction: the reply is there, and counts.
     """
-    policy, limit = hold.desk.settings.compaction, reply.context_limit
+    policy, limit = leased.runtime.settings.compaction, reply.context_limit
     rule = policy.should_compact
     if rule is None:
-        _warn_of_unknown_window(hold, limit)
+        _warn_of_unknown_window(leased, limit)
         return reply
     budget = CompactionInput(
         context_tokens=reply.context_tokens,
-        context_limit=limit if limit is not None else hold.desk.applier.limits.context_limit,
-        compactions=hold.facts.compaction.count,
+        context_limit=limit if limit is not None else leased.runtime.applier.limits.context_limit,
+        compactions=leased.facts.compaction.count,
     )
     try:
-        history = tuple((await hold.current_view()).messages)
-        due = await hold.desk.tasks.user_calls.run(
-            lambda: _asked(rule, history, budget), "should_compact", chat_id=hold.chat_id
+        history = tuple((await leased.current_view()).messages)
+        due = await leased.runtime.tasks.user_calls.run(
+            lambda: _asked(rule, history, budget), "should_compact", chat_id=leased.chat_id
         )
     except Exception:  # noqa: BLE001 - whatever a service's rule raises, the turn goes on
-        logger.exception("should_compact_failed", step=hold.facts.step.number)
+        logger.exception("should_compact_failed", step=leased.facts.step.number)
         due = False
     return dataclasses.replace(reply, should_compact=due)
 
@@ -45,16 +45,16 @@ async def _asked(rule: ShouldCompact, history: Sequence[Message], budget: Compac
     return bool(await due if inspect.isawaitable(due) else due)
 
 
-def _warn_of_unknown_window(hold: LeasedChat, limit: int | None) -> None:
+def _warn_of_unknown_window(leased: LeasedChat, limit: int | None) -> None:
     """Say once for each model that nobody knows its window: no compaction is due before the provider refuses."""
-    desk, limits = hold.desk, hold.desk.applier.limits
-    model = (desk.model.provider, desk.model.name)
+    runtime, limits = leased.runtime, leased.runtime.applier.limits
+    model = (runtime.model.provider, runtime.model.name)
     unknown = limit is None and limits.context_limit is None and compaction_is_on(limits)
-    if unknown and model not in desk.warned_of:
-        desk.warned_of.add(model)
+    if unknown and model not in runtime.warned_of:
+        runtime.warned_of.add(model)
         logger.warning(
             "context_window_unknown",
-            provider=desk.model.provider,
-            model=desk.model.name,
+            provider=runtime.model.provider,
+            model=runtime.model.name,
             problem="no compaction is due before the provider refuses a prompt; set CompactionPolicy.context_limit",
         )

@@ -1,4 +1,4 @@
-"""A hold: what a worker has in hand while it holds a chat. Loaded once per lease, kept current by the holder."""
+"""A leased chat: what a worker has in hand while the lease is its own. Loaded once per lease, kept current by the holder."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import anyio.lowlevel
 
-from turnwise.engine.apply import Applier, Chain, Script
+from turnwise.engine.apply import Applier, Chain, Plan
 from turnwise.engine.clock import SteadyClock, sleep
 from turnwise.engine.observers.observer import Observers
 from turnwise.engine.prompt.context import View
@@ -100,7 +100,7 @@ class _Folded(NamedTuple):
 class LeasedChat:
     """One chat in the hands of one worker, under one lease."""
 
-    desk: Runtime
+    runtime: Runtime
     facts: Facts
     token: int
     job: Job | None = None
@@ -144,7 +144,7 @@ class LeasedChat:
         """
         if self.view is None or self.view.history_version != self.facts.history_version:
             version = self.facts.history_version
-            view = View(await self.desk.store.prompt(self.chat_id), version)
+            view = View(await self.runtime.store.prompt(self.chat_id), version)
             await self._check_lease(version)
             self.view = view
         return self.view
@@ -155,7 +155,7 @@ class LeasedChat:
         Raises:
             ChatMoved: the chat is somebody else's, or its messages have changed.
         """
-        facts = await self.desk.store.facts(self.chat_id)
+        facts = await self.runtime.store.facts(self.chat_id)
         if facts.lease is None or facts.lease.token != self.token or facts.history_version != history_version:
             self.observe(facts)
             raise ChatMoved
@@ -165,7 +165,7 @@ class LeasedChat:
         turn, boundary, view = self.facts.turn, self.facts.history.boundary, await self.current_view()
         if self._folded is None or self._folded.view is not view:
             reaches_back = boundary > turn.after
-            history = await self.desk.store.history(self.chat_id, after=turn.after) if reaches_back else []
+            history = await self.runtime.store.history(self.chat_id, after=turn.after) if reaches_back else []
             self._folded = _Folded(view, [message for message in history if message.position < boundary])
         later = (
             message
@@ -180,7 +180,7 @@ class LeasedChat:
         if step.retry_at is not None and self._told_at is not None:
             # Both by the database's clock, which may step meanwhile, or have stepped before this worker took over.
             left = min((step.retry_at - self._told_at).total_seconds(), step.retry_delay)
-            await sleep(self.desk.clock, left - (self.desk.clock.monotonic() - self._told_after))
+            await sleep(self.runtime.clock, left - (self.runtime.clock.monotonic() - self._told_after))
 
     async def knows_call(self, call_id: str) -> bool:
         """Return whether the chat has ever had a call of that id."""
@@ -190,18 +190,18 @@ class LeasedChat:
         everything_is_in_view = history.foldable == history.length
         if everything_is_in_view:
             return False
-        return call_id in await self._inherited_calls() or bool(await self.desk.store.calls(self.chat_id, [call_id]))
+        return call_id in await self._inherited_calls() or bool(await self.runtime.store.calls(self.chat_id, [call_id]))
 
     async def _inherited_calls(self) -> frozenset[str]:
         """Return the ids of the calls that a fork has taken over: they are in its history, and were never its own."""
         if self._inherited is None:
             is_fork = self.facts.profile.forked_from is not None
-            history = await self.desk.store.history(self.chat_id) if is_fork else []
+            history = await self.runtime.store.history(self.chat_id) if is_fork else []
             self._inherited = frozenset(call.call_id for message in history for call in message.calls)
         return self._inherited
 
-    async def fire(self, script: Script, *, shown: Sequence[PartEvent] = ()) -> Facts:
-        """Run `script`, and what is known to follow, in one transaction under this lease.
+    async def fire(self, plan: Plan, *, shown: Sequence[PartEvent] = ()) -> Facts:
+        """Run `plan`, and what is known to follow, in one transaction under this lease.
 
         What others committed meanwhile has cancelled the job: it then goes no further than this.
 
@@ -209,19 +209,19 @@ class LeasedChat:
             ChatMoved: the chat is not any more where the job believed it to be. Nothing was written.
         """
         known = self.facts
-        self._asked = self.desk.clock.monotonic()
+        self._asked = self.runtime.clock.monotonic()
 
         def whole(chain: Chain) -> None:
             if job_of(chain.facts) is self.job:
-                script(chain)
-                self.desk.begin(chain, claims=True)
+                plan(chain)
+                self.runtime.begin(chain, claims=True)
                 self.decided = chain.facts
 
         try:
-            committed = await self.desk.applier.change(self.chat_id, whole, actor=self.desk.actor, shown=shown)
+            committed = await self.runtime.applier.change(self.chat_id, whole, actor=self.runtime.actor, shown=shown)
         except (StaleLease, IllegalTransition) as error:
             await anyio.lowlevel.checkpoint_if_cancelled()
-            self.facts = await self.desk.store.facts(self.chat_id)
+            self.facts = await self.runtime.store.facts(self.chat_id)
             if self.facts.version == known.version:
                 raise
             raise ChatMoved from error
@@ -242,12 +242,12 @@ class LeasedChat:
         Raises:
             ChatMoved: it does not.
         """
-        if self.desk.clock.monotonic() - self._asked >= A_MOMENT:
+        if self.runtime.clock.monotonic() - self._asked >= A_MOMENT:
             try:
-                await self.desk.store.journal(self.chat_id, self.token, ChatState.executing_tools, ())
+                await self.runtime.store.journal(self.chat_id, self.token, ChatState.executing_tools, ())
             except StaleLease:
-                facts = await self.desk.store.facts(self.chat_id)
-                self.desk.applier.hub.tell(facts)
+                facts = await self.runtime.store.facts(self.chat_id)
+                self.runtime.applier.broadcaster.tell(facts)
                 self.observe(facts)
                 raise ChatMoved from None
         if self.lost or self.facts.state is not ChatState.executing_tools:
@@ -260,19 +260,19 @@ class LeasedChat:
             ChatMoved: the job is over, or the lease is lost. Nothing was shown.
         """
         try:
-            stored = await self.desk.store.journal(self.chat_id, self.token, state, events)
+            stored = await self.runtime.store.journal(self.chat_id, self.token, state, events)
         except StaleLease as error:
-            self.facts = await self.desk.store.facts(self.chat_id)
+            self.facts = await self.runtime.store.facts(self.chat_id)
             raise ChatMoved from error
-        self.desk.applier.hub.show(self.chat_id, stored)
+        self.runtime.applier.broadcaster.show(self.chat_id, stored)
 
     def take(self, committed: Committed) -> None:
         """Take in what this holder committed."""
         self.observe(committed.facts)
-        self._told_at, self._told_after = committed.at, self.desk.clock.monotonic()
+        self._told_at, self._told_after = committed.at, self.runtime.clock.monotonic()
         for decision in committed.decisions:
             after = decision.facts
-            if after.lease is not None and after.lease.worker == self.desk.worker_id:
+            if after.lease is not None and after.lease.worker == self.runtime.worker_id:
                 self.token = after.lease.token
             if decision.trigger is Trigger.attempt_started:
                 self.begun_attempt, self.heard = (after.step.number, after.step.attempt), None

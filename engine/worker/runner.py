@@ -38,8 +38,8 @@ class Runner:
     that the lease is lost, and nothing more is written; or the worker was asked to let go, and `released` is fired.
     """
 
-    def __init__(self, hold: LeasedChat) -> None:
-        self.hold = hold
+    def __init__(self, leased: LeasedChat) -> None:
+        self.leased = leased
         self.done = anyio.Event()
         self._scope = anyio.CancelScope()
         self._let_go = False
@@ -47,14 +47,14 @@ class Runner:
     async def run(self) -> None:
         """Run job after job until the chat needs none, or is somebody else's."""
         try:
-            with concerning(lambda: self.hold.facts):
+            with concerning(lambda: self.leased.facts):
                 await self._run_jobs()
         finally:
             self.done.set()
 
     async def _run_jobs(self) -> None:
         while (job := self._next_job()) is not None:
-            self.hold.job = job
+            self.leased.job = job
             with anyio.CancelScope() as self._scope:
                 if self._let_go:
                     self._scope.cancel()
@@ -68,8 +68,8 @@ class Runner:
 
         What the job itself has committed it knows: it ends by itself.
         """
-        self.hold.observe(facts)
-        if facts is not self.hold.decided and self._next_job() is not self.hold.job:
+        self.leased.observe(facts)
+        if facts is not self.leased.decided and self._next_job() is not self.leased.job:
             self._scope.cancel()
 
     def let_go(self) -> None:
@@ -78,12 +78,12 @@ class Runner:
         self._scope.cancel()
 
     def _next_job(self) -> Job | None:
-        return None if self.hold.lost else job_of(self.hold.facts)
+        return None if self.leased.lost else job_of(self.leased.facts)
 
     async def _run(self, job: Job) -> None:
-        hold = self.hold
+        leased = self.leased
         try:
-            await JOBS[job](hold)
+            await JOBS[job](leased)
         except ChatMoved:
             logger.debug("chat_moved", job=job)
         except BaseException as error:
@@ -94,19 +94,19 @@ class Runner:
 
     async def _fail(self, error: BaseException) -> None:
         """End the chat in `error`: with what was shown, or without it where that cannot be stored either."""
-        hold = self.hold
-        info = error_info(error, hold.facts.step)
+        leased = self.leased
+        info = error_info(error, leased.facts.step)
         try:
             try:
                 partial = await shown_reply(
-                    hold.desk.store, hold.facts, hold.desk.toolbox, hold.heard, origin=hold.origin
+                    leased.runtime.store, leased.facts, leased.runtime.toolbox, leased.heard, origin=leased.origin
                 )
-                await hold.fire(lambda chain: chain.fire(Failed(token=hold.token, error=info, partial=partial)))
+                await leased.fire(lambda chain: chain.fire(Failed(token=leased.token, error=info, partial=partial)))
             except (ChatMoved, StaleLease):
                 raise
             except Exception:  # noqa: BLE001 - it may be what the model said that no store takes
                 logger.exception("partial_reply_not_stored")
-                await hold.fire(lambda chain: _fail_without_reply(chain, hold.token, info))
+                await leased.fire(lambda chain: _fail_without_reply(chain, leased.token, info))
         except ChatMoved:
             logger.debug("chat_moved")
         except Exception as again:  # noqa: BLE001 - the store is out of reach: whoever waits must not wait for ever
@@ -114,16 +114,16 @@ class Runner:
             failure = (
                 again if isinstance(again, TurnwiseError) else StoreError(f"{info.message}; it could not be stored")
             )
-            hold.desk.applier.hub.fail(hold.chat_id, failure)
-            hold.token = -1
+            leased.runtime.applier.broadcaster.fail(leased.chat_id, failure)
+            leased.token = -1
 
     async def _release(self) -> None:
-        hold = self.hold
-        if hold.lost or self._next_job() is None:
+        leased = self.leased
+        if leased.lost or self._next_job() is None:
             return
         try:
-            await hold.desk.applier.change(
-                hold.chat_id, lambda chain: chain.fire(Released(token=hold.token)), actor=hold.desk.actor
+            await leased.runtime.applier.change(
+                leased.chat_id, lambda chain: chain.fire(Released(token=leased.token)), actor=leased.runtime.actor
             )
         except TurnwiseError as error:
             logger.info("not_released", problem=str(error))

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Protocol
 
-from turnwise.engine.apply import Chain, Script
+from turnwise.engine.apply import Chain, Plan
 from turnwise.engine.worker.identity import is_dead
 from turnwise.engine.worker.leased_chat import Runtime
 from turnwise.logger import about, logger
@@ -23,9 +23,9 @@ LONGEST_REST = 64
 
 
 class Act(Protocol):
-    """Runs a script on a chat in one transaction."""
+    """Runs a plan on a chat in one transaction."""
 
-    def __call__(self, chat_id: str, script: Script, *, actor: str) -> Awaitable[Committed]:
+    def __call__(self, chat_id: str, plan: Plan, *, actor: str) -> Awaitable[Committed]:
         """Return what was committed."""
         ...
 
@@ -37,16 +37,16 @@ class Sweeper:
         holds: whether this worker itself runs a chat under a token.
     """
 
-    def __init__(self, desk: Runtime, act: Act, *, holds: Callable[[str, int], bool]) -> None:
-        self._desk = desk
+    def __init__(self, runtime: Runtime, act: Act, *, holds: Callable[[str, int], bool]) -> None:
+        self._runtime = runtime
         self._act = act
         self._holds = holds
-        self._actor = f"worker:{desk.worker_id}"
+        self._actor = f"worker:{runtime.worker_id}"
         self._told: dict[str, str] = {}
         """What was said in the log of a chat's trouble: it is said once."""
         self._rests: dict[str, tuple[int, int]] = {}
         """Chats that could not be changed: how many sweeps they are left alone, and how many of them are to come."""
-        self._now, self._passed = desk.clock.now(), desk.clock.monotonic()
+        self._now, self._passed = runtime.clock.now(), runtime.clock.monotonic()
         self._doubts_until = self._passed
         """Until when, by the monotonic clock, a lease that seems over may be that of a worker who lives."""
         self._ended: frozenset[str] = frozenset()
@@ -60,7 +60,7 @@ class Sweeper:
         """
         await self._end_leases_of_the_dead()
         # Those that rest stand in the lists, too, and must not crowd out the others.
-        overdue = await self._desk.store.overdue(limit=SWEEP_LIMIT + len(self._rests))
+        overdue = await self._runtime.store.overdue(limit=SWEEP_LIMIT + len(self._rests))
         leases = await self._without_doubt([lease for lease in overdue.leases if not self._holds(*lease)])
         due = [(chat_id, _expiry(token)) for chat_id, token in leases]
         due += [(chat_id, _deadline_passed) for chat_id in overdue.deadlines]
@@ -73,8 +73,8 @@ class Sweeper:
 
         Whoever lives renews within a lease after that: until then only the leases of the dead are over.
         """
-        desk, settings = self._desk, self._desk.settings
-        now, passed = desk.clock.now(), desk.clock.monotonic()
+        runtime, settings = self._runtime, self._runtime.settings
+        now, passed = runtime.clock.now(), runtime.clock.monotonic()
         stepped = (now - self._now).total_seconds() - (passed - self._passed)
         self._now, self._passed = now, passed
         if stepped > (settings.lease - settings.renew_every) / 2:
@@ -86,14 +86,14 @@ class Sweeper:
         holders = {chat_id: facts.lease.worker for chat_id, facts in seen.items() if facts and facts.lease}
         return [(chat_id, token) for chat_id, token in leases if holders.get(chat_id) in self._ended]
 
-    async def change(self, chat_id: str, script: Script) -> bool:
-        """Run a script on a chat unless something is wrong with it; return whether it was run.
+    async def change(self, chat_id: str, plan: Plan) -> bool:
+        """Run a plan on a chat unless something is wrong with it; return whether it was run.
 
         Raises:
             StoreError: the store is out of reach, or it refuses this chat: the next one will tell.
         """
         try:
-            await self._act(chat_id, script, actor=self._actor)
+            await self._act(chat_id, plan, actor=self._actor)
         except ChatUnreadable as error:
             self._tell(chat_id, error)
         except StoreError:
@@ -116,7 +116,7 @@ class Sweeper:
             StoreError: the store is out of reach.
         """
         try:
-            return await self._desk.store.facts(chat_id)
+            return await self._runtime.store.facts(chat_id)
         except ChatUnreadable as error:
             self._tell(chat_id, error)
         except StoreError:
@@ -125,13 +125,13 @@ class Sweeper:
             logger.debug("chat_is_gone", chat_id=chat_id, problem=str(error))
         return None
 
-    async def _change_each(self, due: Iterable[tuple[str, Script]]) -> None:
+    async def _change_each(self, due: Iterable[tuple[str, Plan]]) -> None:
         refused: StoreError | None = None
-        for chat_id, script in due:
+        for chat_id, plan in due:
             if self._is_resting(chat_id):
                 continue
             try:
-                changed = await self.change(chat_id, script)
+                changed = await self.change(chat_id, plan)
             except StoreError as error:
                 self._rest(chat_id)
                 if refused is not None:
@@ -172,17 +172,17 @@ class Sweeper:
         dead = await self._dead()
         for holder in dead - self._ended:
             logger.info("worker_is_dead", worker=holder)
-            await self._desk.store.renew(holder, 0)
+            await self._runtime.store.renew(holder, 0)
         self._ended = dead
 
     async def _dead(self) -> frozenset[str]:
         """Return the holders of leases whose processes are gone, as the operating system or the store can tell."""
-        others = await self._desk.store.holders() - {self._desk.worker_id}
+        others = await self._runtime.store.holders() - {self._runtime.worker_id}
         dead = frozenset(holder for holder in others if is_dead(holder))
-        return dead | await self._desk.store.gone(others - dead)
+        return dead | await self._runtime.store.gone(others - dead)
 
 
-def _expiry(token: int) -> Script:
+def _expiry(token: int) -> Plan:
     return lambda chain: chain.fire(LeaseExpired(token=token))
 
 

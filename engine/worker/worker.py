@@ -9,7 +9,7 @@ from dataclasses import replace
 import anyio
 import anyio.lowlevel
 
-from turnwise.engine.apply import Chain, Script
+from turnwise.engine.apply import Chain, Plan
 from turnwise.engine.clock import ROUNDING, wait_until
 from turnwise.engine.prompt.context import View
 from turnwise.engine.tasks import finish
@@ -41,10 +41,10 @@ NEVER = float("inf")
 class Worker:
     """Runs up to `max_running` chats of a store."""
 
-    def __init__(self, desk: Runtime) -> None:
-        self._desk = desk
-        self._settings = desk.settings
-        self._actor = f"worker:{desk.worker_id}"
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._settings = runtime.settings
+        self._actor = f"worker:{runtime.worker_id}"
         self._runners: dict[str, Runner] = {}
         self._views: OrderedDict[str, View] = OrderedDict()
         self._reserved = 0
@@ -54,31 +54,31 @@ class Worker:
         """The part of a tick that is under way."""
         self._troubles: dict[str, str] = {}
         """What is wrong with a part of the ticks that failed the last time."""
-        self._renew_at = desk.clock.monotonic()
-        self._sweep_at = desk.clock.monotonic()
-        self._prune_at = desk.clock.monotonic() if self._settings.keep_parts is not None else NEVER
+        self._renew_at = runtime.clock.monotonic()
+        self._sweep_at = runtime.clock.monotonic()
+        self._prune_at = runtime.clock.monotonic() if self._settings.keep_parts is not None else NEVER
         self._pruned_after = ""
-        self._sweeper = Sweeper(desk, self.act, holds=self._holds)
+        self._sweeper = Sweeper(runtime, self.act, holds=self._holds)
 
     # What the engine asks of it
 
-    async def act(self, chat_id: str, script: Script, *, actor: str) -> Committed:
-        """Run `script` on a chat in one transaction, and run the chat here if it then wants a worker.
+    async def act(self, chat_id: str, plan: Plan, *, actor: str) -> Committed:
+        """Run `plan` on a chat in one transaction, and run the chat here if it then wants a worker.
 
         Who is cancelled meanwhile learns of it afterwards: what is committed is told, and the chat is run.
         """
-        return await finish(self._act(chat_id, script, actor))
+        return await finish(self._act(chat_id, plan, actor))
 
-    async def _act(self, chat_id: str, script: Script, actor: str) -> Committed:
+    async def _act(self, chat_id: str, plan: Plan, actor: str) -> Committed:
         reserved = self._room() > 0
         self._reserved += reserved
 
         def whole(chain: Chain) -> None:
-            script(chain)
-            self._desk.begin(chain, claims=reserved)
+            plan(chain)
+            self._runtime.begin(chain, claims=reserved)
 
         try:
-            committed = await self._desk.applier.change(chat_id, whole, actor=actor)
+            committed = await self._runtime.applier.change(chat_id, whole, actor=actor)
         finally:
             self._reserved -= reserved
         self._adopt(committed)
@@ -118,11 +118,11 @@ class Worker:
                 self._tell(error)
                 self._backlog = self._backlog and isinstance(error, StoreError)
             if not (self._backlog and self._room() > 0):
-                await wait_until(self._wake, self._desk.clock, min(self._renew_at, self._sweep_at, self._prune_at))
+                await wait_until(self._wake, self._runtime.clock, min(self._renew_at, self._sweep_at, self._prune_at))
 
     async def stop(self) -> None:
         """Claim nothing more, give running jobs their grace, then let their chats go."""
-        self._desk.stopping = True
+        self._runtime.stopping = True
         with anyio.move_on_after(self._settings.shutdown_grace):
             await self._all_done(let_go=False)
         await self._all_done(let_go=True)
@@ -142,15 +142,15 @@ class Worker:
         try:
             await runner.run()
         finally:
-            if self._runners.get(runner.hold.chat_id) is runner:
-                del self._runners[runner.hold.chat_id]
-                self._desk.observers.running(len(self._runners))
-                self._keep_view(runner.hold)
+            if self._runners.get(runner.leased.chat_id) is runner:
+                del self._runners[runner.leased.chat_id]
+                self._runtime.observers.running(len(self._runners))
+                self._keep_view(runner.leased)
             if self._backlog:
                 self._wake.set()
 
     async def _tick(self) -> None:
-        now = self._desk.clock.monotonic() + ROUNDING
+        now = self._runtime.clock.monotonic() + ROUNDING
         if now >= self._renew_at:
             self._renew_at = now + self._settings.renew_every
             await self._do("renew", self._renew())
@@ -179,13 +179,13 @@ class Worker:
             logger.exception("tick_failed")
 
     async def _renew(self) -> None:
-        held = await self._desk.store.renew(self._desk.worker_id, self._settings.lease)
+        held = await self._runtime.store.renew(self._runtime.worker_id, self._settings.lease)
         orphans = {} if self._reserved else {chat_id: held[chat_id] for chat_id in held.keys() - self._runners.keys()}
         for chat_id, runner in [*self._runners.items()]:
-            if held.get(chat_id) != runner.hold.token:
+            if held.get(chat_id) != runner.leased.token:
                 seen = await self._look(chat_id, runner)
                 if not seen and chat_id not in held:
-                    runner.observe(replace(runner.hold.facts, lease=None))
+                    runner.observe(replace(runner.leased.facts, lease=None))
         for chat_id, token in orphans.items():  # given up while the store was out of reach
             await self._sweeper.change(chat_id, _release(token))
 
@@ -204,11 +204,11 @@ class Worker:
         self._backlog = False
 
         def claiming(chain: Chain) -> None:
-            chain.fire(Claimed(worker=self._desk.worker_id))
-            self._desk.begin(chain, claims=True)
+            chain.fire(Claimed(worker=self._runtime.worker_id))
+            self._runtime.begin(chain, claims=True)
 
         try:
-            claimed = await self._desk.applier.claim(claiming, actor=self._actor, limit=limit)
+            claimed = await self._runtime.applier.claim(claiming, actor=self._actor, limit=limit)
         finally:
             self._reserved -= limit
         for committed in claimed:
@@ -218,13 +218,13 @@ class Worker:
     def _holds(self, chat_id: str, token: int) -> bool:
         """Return whether this worker itself runs the chat under the token."""
         runner = self._runners.get(chat_id)
-        return runner is not None and runner.hold.token == token
+        return runner is not None and runner.leased.token == token
 
     async def _prune(self, now: float) -> None:
         """Delete a few old parts; a look at all chats is a round, taken bit by bit."""
         keep = self._settings.keep_parts or 0
         self._prune_at = now + PRUNE_PAUSE
-        pruned = await self._desk.store.prune(keep=keep, after=self._pruned_after, limit=PRUNE_LIMIT)
+        pruned = await self._runtime.store.prune(keep=keep, after=self._pruned_after, limit=PRUNE_LIMIT)
         self._pruned_after = pruned.after or ""
         if pruned.after is None:
             self._prune_at = now + max(keep / PRUNE_ROUNDS, self._settings.poll_interval)
@@ -232,16 +232,16 @@ class Worker:
     def _adopt(self, committed: Committed) -> None:
         """Run a chat that a transaction gave to this worker."""
         before, facts = committed.before, committed.facts
-        if facts.lease is None or facts.lease.worker != self._desk.worker_id or job_of(facts) is None:
+        if facts.lease is None or facts.lease.worker != self._runtime.worker_id or job_of(facts) is None:
             return
         if facts.lease == before.lease:
             return  # whoever was given the lease runs the chat
-        hold = LeasedChat(self._desk, before, facts.lease.token, view=self._view_of(before))
-        hold.take(committed)
-        runner = Runner(hold)
+        leased = LeasedChat(self._runtime, before, facts.lease.token, view=self._view_of(before))
+        leased.take(committed)
+        runner = Runner(leased)
         self._runners[facts.chat_id] = runner
-        self._desk.observers.running(len(self._runners))
-        self._desk.tasks.start_soon(self._run, runner)
+        self._runtime.observers.running(len(self._runners))
+        self._runtime.tasks.start_soon(self._run, runner)
 
     def _view_of(self, facts: Facts) -> View | None:
         if facts.history.length == 0:
@@ -249,19 +249,19 @@ class Worker:
         view = self._views.pop(facts.chat_id, None)
         return view if view is not None and view.history_version == facts.history_version else None
 
-    def _keep_view(self, hold: LeasedChat) -> None:
+    def _keep_view(self, leased: LeasedChat) -> None:
         """Keep what the model sees of a chat at rest: its next turn is likely to run here, too."""
-        if hold.view is not None:
-            self._views[hold.chat_id] = hold.view
+        if leased.view is not None:
+            self._views[leased.chat_id] = leased.view
             if len(self._views) > VIEWS_KEPT:
                 self._views.popitem(last=False)
 
     def _room(self) -> int:
         """Return how many more chats may run here: none once the worker is about to stop."""
-        if self._desk.stopping:
+        if self._runtime.stopping:
             return 0
         return self._settings.max_running - len(self._runners) - self._reserved
 
 
-def _release(token: int) -> Script:
+def _release(token: int) -> Plan:
     return lambda chain: chain.fire(Released(token=token))

@@ -93,7 +93,7 @@ class Process:
         self.store = SQLiteStore(file, now=clock.now, durability="normal")
         self.token: int | None = None
         self.applier = Applier(self.store, Broadcaster(), LIMITS)
-        desk = Runtime(
+        runtime = Runtime(
             applier=self.applier,
             model=ScriptedModel(()),
             toolbox=Toolbox({}, ENGINE),
@@ -103,7 +103,7 @@ class Process:
             tasks=None,  # type: ignore[arg-type] - commands start none
             hooks=Hooks(),
         )
-        self.commands = Commands(desk, None)
+        self.commands = Commands(runtime, None)
 
 
 def in_state(*states: ChatState) -> Callable[[Any], Any]:
@@ -364,7 +364,7 @@ class StoreLife(RuleBasedStateMachine):
             return
         if trigger is T.attempt_discarded and not (facts.step.attempt_open and facts.state is S.streaming):
             return
-        partial = self.do(shown_reply(process.store, facts, process.commands.desk.toolbox))
+        partial = self.do(shown_reply(process.store, facts, process.commands.runtime.toolbox))
         self.fire(process, trigger, error=ERROR, partial=partial, delay=1, retry_at=self.clock.now(), usage=None)
 
     # The clock and the machines
@@ -626,7 +626,7 @@ class StoreLife(RuleBasedStateMachine):
             case S.compacting:
                 self.fold_history(process)
             case _:
-                partial = self.do(shown_reply(process.store, facts, process.commands.desk.toolbox))
+                partial = self.do(shown_reply(process.store, facts, process.commands.runtime.toolbox))
                 self.fire(process, T.settled, partial=partial)
         lease = self.facts.lease
         process.token = lease.token if lease is not None and lease.worker == process.name else process.token

@@ -67,7 +67,7 @@ def wait_for_a_retry_as_long_as_the_clock_says(patch: Patch) -> None:
     async def wait_for_retry(self: Any) -> None:
         retry_at = self.facts.step.retry_at
         if retry_at is not None:
-            await clock.sleep(self.desk.clock, (retry_at - self.desk.clock.now()).total_seconds())
+            await clock.sleep(self.runtime.clock, (retry_at - self.runtime.clock.now()).total_seconds())
 
     patch.setattr(leased_chat.LeasedChat, "wait_for_retry", wait_for_retry)
 
