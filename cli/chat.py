@@ -92,8 +92,8 @@ class Conversation:
             else:
                 self._read_all()
         if self.chat_id is not None:
-            told = f"The chat is kept; `turnwise chat --chat {self.chat_id}` goes on with it."
-            console.print(Text(told, style=NOTE))
+            text = f"The chat is kept; `turnwise chat --chat {self.chat_id}` goes on with it."
+            console.print(Text(text, style=NOTE))
 
     def submit(self, results: Sequence[ToolResult]) -> None:
         """Answer what the model asked."""

@@ -76,8 +76,8 @@ def _ask(chat_id: str, doomed: Sequence[str]) -> None:
 def _table(rows: Iterator[tuple[str, str]]) -> Table:
     table = plain_table("", "")
     table.show_header = False
-    for name, told in rows:
-        table.add_row(Text(f"  {name}", style="dim"), Text(clean(told)))
+    for name, text in rows:
+        table.add_row(Text(f"  {name}", style="dim"), Text(clean(text)))
     return table
 
 
@@ -98,8 +98,8 @@ def _left(erasure: Erasure) -> Iterator[tuple[str, str]]:
         yield "copied it", f"{', '.join(erasure.forks)}: forks, under the same message ids"
     if not erasure.overwritten:
         yield "files", "may hold it still: the database has not overwritten them"
-    for number, told in enumerate(erasure.outside):
-        yield "" if number else "elsewhere", told
+    for number, text in enumerate(erasure.outside):
+        yield "" if number else "elsewhere", text
 
 
 async def _chosen(store: str, chat: str) -> str:

@@ -115,16 +115,16 @@ class EventView:
     def _compaction(self, event: CompactionEvent) -> None:
         match event.phase:
             case "started" if event.percent is not None:
-                told = f"the context is {event.percent:g} % full ({event.context_tokens:,} of {event.context_limit:,})"
+                text = f"the context is {event.percent:g} % full ({event.context_tokens:,} of {event.context_limit:,})"
             case "finished":
-                told = f"{event.folded} messages are folded into a summary, {event.carried} carried on as they are"
+                text = f"{event.folded} messages are folded into a summary, {event.carried} carried on as they are"
             case "failed" if event.error is not None:
-                told = f"failed, and nothing changed: {event.error.message}"
+                text = f"failed, and nothing changed: {event.error.message}"
             case "started" | "unproductive":
-                told = event.phase
+                text = event.phase
             case _:
                 return
-        self._line("⇣", f"compaction: {told}", "magenta")
+        self._line("⇣", f"compaction: {text}", "magenta")
 
     def _line(self, mark: str, text: str, style: str) -> None:
         self.scroll.line(Text(f"{mark} {clean(text)}", style=style))

@@ -37,7 +37,7 @@ def exit_code_of(failure: BaseException) -> int:
         return STOPPED
     known = [cause for cause in causes if isinstance(cause, TurnwiseError)]
     for cause in known or causes:
-        _say(_told(cause))
+        _say(_sentence_of(cause))
         return MISUSE if isinstance(cause, _MISUSES) else PROBLEM
     return PROBLEM
 
@@ -77,7 +77,7 @@ def _reader_left(error: BaseException) -> bool:
     return isinstance(error, OSError) and error.errno == errno.EPIPE and error.filename is None
 
 
-def _told(error: BaseException) -> str:
+def _sentence_of(error: BaseException) -> str:
     if isinstance(error, TurnwiseError):
         return str(error)
     if isinstance(error, OSError):

@@ -74,7 +74,7 @@ def read_file(option: str, path: Path) -> bytes:
 def _meaning(option: str, path: Path, error: OSError | ValueError) -> TurnwiseError:
     if isinstance(error, ValueError):
         return SettingsError(option, f"{str(path)!r} is no name of a file: {error}")
-    told = _MISUSES.get(error.errno or 0)
-    if told is None:
+    template = _MISUSES.get(error.errno or 0)
+    if template is None:
         return FileFailed(path, error)
-    return SettingsError(option, told.format(path=str(path), folder=str(path.parent)))
+    return SettingsError(option, template.format(path=str(path), folder=str(path.parent)))

@@ -54,8 +54,8 @@ def show_message(scroll: Scroll, message: Message) -> None:
         return
     if message.result is not None:
         mark, style = ("✗", "red") if message.result.is_error else ("✓", "green")
-        told = f"{mark} {clean(message.result.name)} → {excerpt(message.result.output, 300)}"
-        scroll.line(Text(told, style=NOTE if message.synthetic else style))
+        text = f"{mark} {clean(message.result.name)} → {excerpt(message.result.output, 300)}"
+        scroll.line(Text(text, style=NOTE if message.synthetic else style))
         return
     for part in message.parts:
         match part:

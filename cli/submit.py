@@ -100,6 +100,6 @@ def _read(file: Path) -> list[ToolResult]:
     try:
         return _RESULTS.validate_json(content)
     except (ValidationError, ValueError) as error:
-        told = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
+        problem = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
         example = '[{"call_id": "c1", "output": "yes"}]'
-        raise SettingsError("--results", f"must hold JSON such as {example}: {told}") from error
+        raise SettingsError("--results", f"must hold JSON such as {example}: {problem}") from error

@@ -15,7 +15,7 @@ from turnwise.states.events import ErrorInfo
 from turnwise.states.triggers import Repaired
 
 CHATS_PER_READ: Final = 200
-_TOLD: Final = 2000
+_MOST_CHARACTERS: Final = 2000
 
 _REPAIRABLE: Final = (
     "`turnwise doctor --repair CHAT` brings the chat to `error`, keeps what can be read and puts the rest aside;"
@@ -74,16 +74,18 @@ def advice_on(flaws: Sequence[Flaw]) -> str:
     return f"{_REPAIRABLE}; {_EVIDENCE}" if in_log else _REPAIRABLE
 
 
-def told(flaws: Sequence[Flaw]) -> str:
+def summary_of(flaws: Sequence[Flaw]) -> str:
     """Return flaws in one line."""
-    return "; ".join(f"{flaw.column}: {flaw.problem}" for flaw in flaws)[:_TOLD]
+    return "; ".join(f"{flaw.column}: {flaw.problem}" for flaw in flaws)[:_MOST_CHARACTERS]
 
 
 def repairing(flaws: Sequence[Flaw]) -> Plan:
     """Return the plan that brings what is left of a chat to `error`."""
 
     def plan(chain: Chain) -> None:
-        error = ErrorInfo(kind="repaired", message=f"repaired, and put aside what could not be read: {told(flaws)}")
-        chain.fire(Repaired(error=error), reason=told(flaws))
+        error = ErrorInfo(
+            kind="repaired", message=f"repaired, and put aside what could not be read: {summary_of(flaws)}"
+        )
+        chain.fire(Repaired(error=error), reason=summary_of(flaws))
 
     return plan

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from turnwise.engine.diagnose import advice_on, told
+from turnwise.engine.diagnose import advice_on, summary_of
 from turnwise.engine.worker.identity import is_dead
 from turnwise.persistence.stored_chat import Flaw
 from turnwise.states.calls import ToolCall
@@ -67,7 +67,7 @@ def explanation(
 
 
 def _unreadable(flaws: Sequence[Flaw]) -> str:
-    return f"Something stored of the chat cannot be read: {told(flaws)}. What can be done: {advice_on(flaws)}."
+    return f"Something stored of the chat cannot be read: {summary_of(flaws)}. What can be done: {advice_on(flaws)}."
 
 
 def _reason(facts: Facts, lease_expires: datetime | None, now: datetime) -> str:

@@ -34,7 +34,7 @@ def _call(name: str, method: Callable[..., Any], *given: Any, **options: Any) ->
     try:
         answer = method(*given, **options)
     except BaseException as error:
-        _raise_told(name, error)
+        _raise_store_error(name, error)
         raise
     return _awaited(name, answer) if inspect.isawaitable(answer) else answer
 
@@ -43,7 +43,7 @@ async def _awaited(name: str, answer: Awaitable[Any]) -> Any:
     try:
         return await answer
     except BaseException as error:
-        _raise_told(name, error)
+        _raise_store_error(name, error)
         raise
 
 
@@ -55,12 +55,12 @@ async def _watch(method: Callable[[], AsyncIterator[str | None]]) -> AsyncIterat
         except StopAsyncIteration:
             return
         except BaseException as error:
-            _raise_told("watch", error)
+            _raise_store_error("watch", error)
             raise
         yield hint
 
 
-def _raise_told(name: str, error: BaseException) -> None:
+def _raise_store_error(name: str, error: BaseException) -> None:
     """Raise what stands for an error that no store may raise; do nothing about others."""
     its_own = not isinstance(error, Exception) and not was_cancelled() and not is_the_programs(error)
     if its_own or (isinstance(error, Exception) and not isinstance(error, TurnwiseError)):

@@ -135,8 +135,8 @@ class _Wiping:
 
     def _ever_said(self) -> set[str]:
         """Return the ids of messages that the log or an event tells of, but for those deleted from the queue."""
-        told = [json.loads(row["body"]) for row in self._found.tables["events"] if row["kind"] == "message"]
-        names = {event["message"]["id"] for event in told if "message" in event}
+        events = [json.loads(row["body"]) for row in self._found.tables["events"] if row["kind"] == "message"]
+        names = {event["message"]["id"] for event in events if "message" in event}
         deleted = set()
         for write in itertools.chain.from_iterable(map(writes_in, self._found.audit)):
             names |= {write.id} if write.kind in {"message", "enqueue"} else set()
@@ -169,35 +169,35 @@ class _Wiping:
     def _wipe_events(self) -> None:
         changed: dict[int, str] = {}
         for row in self._found.tables["events"]:
-            told = json.loads(row["body"])
+            event = json.loads(row["body"])
             if row["kind"] in FLEETING:
-                if told.get("call_id") in self._asked | self._answered or _step_of(row, told) in self._steps:
+                if event.get("call_id") in self._asked | self._answered or _step_of(row, event) in self._steps:
                     self._change(self._found.parts if row["kind"] == "part" else "events", {"seq": row["seq"]})
-            elif self._blank(row["kind"], told):
-                changed[row["seq"]] = json.dumps(told, separators=(",", ":"), ensure_ascii=False)
+            elif self._blank(row["kind"], event):
+                changed[row["seq"]] = json.dumps(event, separators=(",", ":"), ensure_ascii=False)
                 self._change("events", {"seq": row["seq"]}, body=changed[row["seq"]])
         if changed:
             self._bind_anew(changed)
 
-    def _blank(self, kind: str, told: dict[str, Any]) -> bool:
+    def _blank(self, kind: str, event: dict[str, Any]) -> bool:
         """Take out of an event what is erased; return whether there was anything."""
-        before = json.dumps(told)
+        before = json.dumps(event)
         match kind:
-            case "message" if told.get("message", {}).get("id") in self._blanks:
-                told["message"] = _json_of(without_metadata(self._blanks[told["message"]["id"]].message))
-            case "message" if told.get("message", {}).get("id") in self._lost:
-                told["message"]["parts"] = []
+            case "message" if event.get("message", {}).get("id") in self._blanks:
+                event["message"] = _json_of(without_metadata(self._blanks[event["message"]["id"]].message))
+            case "message" if event.get("message", {}).get("id") in self._lost:
+                event["message"]["parts"] = []
             case "queue":
-                for queued in told["queue"]:
+                for queued in event["queue"]:
                     queued["parts"] = self._parts.get(queued["id"], queued["parts"])
             case "action_required":
-                for call in told["calls"]:
+                for call in event["calls"]:
                     call["arguments"] = {} if call["call_id"] in self._asked else call["arguments"]
-            case "tool_result" if told["call_id"] in self._answered and "output" in told:
-                told["output"] = None
-            case _ if told.get("error") and ("errors", "") in self._texts:
-                told["error"]["message"] = ERASED
-        return json.dumps(told) != before
+            case "tool_result" if event["call_id"] in self._answered and "output" in event:
+                event["output"] = None
+            case _ if event.get("error") and ("errors", "") in self._texts:
+                event["error"]["message"] = ERASED
+        return json.dumps(event) != before
 
     def _bind_anew(self, changed: Mapping[int, str]) -> None:
         """State the digests of the changed events again, under a new salt."""
@@ -256,8 +256,8 @@ def aside_in(entry: Entry) -> Aside:
         return Aside(reason="")
 
 
-def _step_of(row: Row, told: Mapping[str, Any]) -> Any:
-    return told.get("step", row.get("step")) if row["kind"] == "part" else None
+def _step_of(row: Row, event: Mapping[str, Any]) -> Any:
+    return event.get("step", row.get("step")) if row["kind"] == "part" else None
 
 
 def _json_of(message: Message) -> dict[str, Any]:

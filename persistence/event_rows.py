@@ -17,7 +17,7 @@ from turnwise.states.errors import ChatUnreadable
 from turnwise.states.events import Event, MessageEvent, PartEvent, ToolProgressEvent, ToolResultEvent
 from turnwise.states.messages import Message, without_metadata
 
-TOLD: Final = """
+SELECT_EVENTS: Final = """
 SELECT events.chat_id, seq, kind, at, events.body, format, messages.body
 FROM events LEFT JOIN messages ON messages.chat_id = events.chat_id AND messages.position = events.position
 """

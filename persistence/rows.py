@@ -20,7 +20,7 @@ _T = TypeVar("_T")
 
 GARBLED: Final = (ValueError, TypeError, ArithmeticError, LookupError, AttributeError, RecursionError)
 """What reading something raises that is not what turnwise stored."""
-_TOLD: Final = 300
+_MOST_CHARACTERS: Final = 300
 
 
 class Body(Generic[_T]):
@@ -154,8 +154,8 @@ def described(error: Exception) -> str:
     if isinstance(error, ChatUnreadable):
         return error.problem
     if not isinstance(error, ValidationError):
-        return f"{type(error).__name__}: {error}"[:_TOLD]
+        return f"{type(error).__name__}: {error}"[:_MOST_CHARACTERS]
     first, *others = error.errors(include_url=False, include_context=False, include_input=False)
     place = ".".join(str(step) for step in first["loc"])
     more = f", and {len(others)} more" if others else ""
-    return f"{place and place + ': '}{first['msg']}{more}"[:_TOLD]
+    return f"{place and place + ': '}{first['msg']}{more}"[:_MOST_CHARACTERS]

@@ -283,5 +283,5 @@ def _named(value: object) -> str:
 
 def unread(flaws: Sequence[Flaw]) -> ErrorInfo:
     """Return flaws as a chat's `last_error` tells them."""
-    told = "; ".join(dict.fromkeys(f"{flaw.column}: {flaw.problem}" for flaw in flaws))
-    return ErrorInfo(kind="unreadable", message=told)
+    problems = "; ".join(dict.fromkeys(f"{flaw.column}: {flaw.problem}" for flaw in flaws))
+    return ErrorInfo(kind="unreadable", message=problems)

@@ -80,7 +80,7 @@ def _step(request: ModelRequest, history: Sequence[Message]) -> Iterator[ModelPa
     results = [message.result for message in since if message.result is not None]
     if results:
         yield from _think(f"I have what {_listed([result.name for result in results])} came back with.")
-        yield from _say(_told(results))
+        yield from _say(_summary_of(results))
         return
     offered = () if request.parameters.get("tool_choice") == "none" else request.tools
     wanted = wishes(question, offered)
@@ -118,7 +118,7 @@ def _call(call_id: str, wish: Wish) -> Iterator[ModelPart]:
     yield ModelPart("tool_call", id=call_id, name=wish.tool, arguments=wish.arguments)
 
 
-def _told(results: Sequence[ToolResultPart]) -> str:
+def _summary_of(results: Sequence[ToolResultPart]) -> str:
     if len(results) == 1:
         return f"{_result_line(results[0], 280)}\n\nThat is what I can tell you."
     lines = "\n".join(f"- {_result_line(result, 160)}" for result in results)

@@ -54,12 +54,12 @@ class Validity:
         there.
         """
         repair = _Repair()
-        return repair.told(request, repair.framed(self._paired(repair, request)))
+        return repair.logged(request, repair.framed(self._paired(repair, request)))
 
     def paired(self, request: ModelRequest) -> list[Message]:
         """Return the request's messages, each call followed by its one result, as `made_valid` does and no more."""
         repair = _Repair()
-        return repair.told(request, self._paired(repair, request))
+        return repair.logged(request, self._paired(repair, request))
 
     def _paired(self, repair: _Repair, request: ModelRequest) -> list[Message]:
         cleaned = repair.cleaned(self.checked, request.messages)
@@ -106,7 +106,7 @@ class _Repair:
                 used.add(call.call_id)
                 yield answer
 
-    def told(self, request: ModelRequest, messages: list[Message]) -> list[Message]:
+    def logged(self, request: ModelRequest, messages: list[Message]) -> list[Message]:
         """Return the messages, and log what was changed in them."""
         if self.changes:
             logger.warning("history_repaired", chat_id=request.chat_id, changes="; ".join(self.changes))

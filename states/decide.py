@@ -119,8 +119,8 @@ def _perform(row: Row, facts: Facts, occurrence: Occurrence, at: Circumstances) 
     for action in row.actions:
         action(draft)
     moved, status = row.source != row.target, _STATUS[row.source, row.target]
-    told = len(draft.events) + len(status) + len(draft.closing)
-    after = draft.finish(row.target, moved=moved, told=told)
+    event_count = len(draft.events) + len(status) + len(draft.closing)
+    after = draft.finish(row.target, moved=moved, event_count=event_count)
     broken = broken_promises(after)
     if broken:
         raise BrokenPromise(facts.chat_id, row.trigger, broken)
@@ -138,12 +138,12 @@ def _perform(row: Row, facts: Facts, occurrence: Occurrence, at: Circumstances) 
     )
 
 
-def _told(source: str, target: ChatState) -> tuple[StatusEvent, ...]:
+def _status_events(source: str, target: ChatState) -> tuple[StatusEvent, ...]:
     if source == target:
         return ()
     previous = None if source in (NEW, UNKNOWN) else ChatState(source)
     return (StatusEvent(state=target, previous=previous),)
 
 
-_STATUS: Final = {(row.source, row.target): _told(row.source, row.target) for row in TABLE}
+_STATUS: Final = {(row.source, row.target): _status_events(row.source, row.target) for row in TABLE}
 """The change of state that subscribers are told of, by where a row starts and ends."""

@@ -210,7 +210,7 @@ class Draft(Generic[_Kind_co]):
             self.writes.append(DropLease(self.lease.token))
             self.lease = None
 
-    def finish(self, target: ChatState, *, moved: bool, told: int) -> Facts:
+    def finish(self, target: ChatState, *, moved: bool, event_count: int) -> Facts:
         """Return the facts as they stand after the decision, which tells so many events.
 
         Entering a state without a job drops the lease.
@@ -232,7 +232,7 @@ class Draft(Generic[_Kind_co]):
             lease=self.lease,
             fence=self.fence,
             serial=self.serial,
-            last_seq=before.last_seq + told,
+            last_seq=before.last_seq + event_count,
             turn=self.turn,
             step=self.step,
             calls=self.calls,

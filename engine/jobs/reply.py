@@ -29,19 +29,19 @@ def planned(parts: Sequence[Part], facts: Facts, toolbox: Toolbox) -> tuple[tupl
 
     Each call of a client tool says in its part that the client runs it, unless it is refused.
     """
-    told: list[Part] = []
+    planned_parts: list[Part] = []
     calls: list[ToolCall] = []
     for part in parts:
         if _is_blank(part):
             continue
         if not isinstance(part, ToolCallPart) or part.executor is Executor.provider:
-            told.append(part)
+            planned_parts.append(part)
             continue
         call = toolbox.planned(part, facts, len(calls))
         calls.append(call)
         executor = Executor.client if call.is_client and call.approval == "not_needed" else Executor.local
-        told.append(part if part.executor is executor else part.model_copy(update={"executor": executor}))
-    return tuple(told), tuple(calls)
+        planned_parts.append(part if part.executor is executor else part.model_copy(update={"executor": executor}))
+    return tuple(planned_parts), tuple(calls)
 
 
 def _is_blank(part: Part) -> bool:
@@ -84,11 +84,11 @@ def partial_reply(
         for part in parts
         if not isinstance(part, ToolCallPart) or part.executor is not Executor.provider or part.call_id in answered
     ]
-    told, calls = planned(kept, facts, toolbox)
+    parts, calls = planned(kept, facts, toolbox)
     return Partial(
         step=facts.step.number,
         attempt=facts.step.attempt,
-        parts=told,
+        parts=parts,
         calls=calls,
         usage=usage,
         origin=origin,

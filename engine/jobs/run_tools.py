@@ -242,8 +242,8 @@ def _context(leased: LeasedChat, call: ToolCall) -> ToolContext:
     loop, thread = asyncio.get_running_loop(), threading.get_ident()
 
     def report(progress: JsonValue) -> None:
-        told = within(as_json(progress), leased.runtime.settings.output_limit_bytes)
-        event = ToolProgressEvent(chat_id=leased.chat_id, step=call.step, call_id=call.call_id, progress=told)
+        limited = within(as_json(progress), leased.runtime.settings.output_limit_bytes)
+        event = ToolProgressEvent(chat_id=leased.chat_id, step=call.step, call_id=call.call_id, progress=limited)
         start = partial(leased.runtime.tasks.start_soon, _show_progress, leased, event)
         if threading.get_ident() == thread:
             start()

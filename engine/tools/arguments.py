@@ -89,8 +89,8 @@ def checked(tool: Tool | ClientTool, arguments: Mapping[str, Any]) -> dict[str, 
         problems = problems_with(arguments, _schema_of(tool))
         if not problems:
             return dict(arguments)
-    told = "; ".join(problem[:300] for problem in problems[:_MOST])
-    raise BadArguments(f"Invalid arguments for {tool.name}: {told}. Received fields: {_fields(arguments)}.")
+    listed = "; ".join(problem[:300] for problem in problems[:_MOST])
+    raise BadArguments(f"Invalid arguments for {tool.name}: {listed}. Received fields: {_fields(arguments)}.")
 
 
 def _schema_of(tool: Tool | ClientTool) -> Mapping[str, Any]:
@@ -119,9 +119,9 @@ def _finite(value: Any) -> Any:
 
 
 def _fields(arguments: Mapping[str, Any]) -> str:
-    told = [f"{str(name)[:_LONG]} ({_measure(value)})" for name, value in list(arguments.items())[:_MOST]]
+    fields = [f"{str(name)[:_LONG]} ({_measure(value)})" for name, value in list(arguments.items())[:_MOST]]
     more = [f"and {len(arguments) - _MOST} more"] if len(arguments) > _MOST else []
-    return ", ".join([*told, *more]) or "none"
+    return ", ".join([*fields, *more]) or "none"
 
 
 def _measure(value: Any) -> str:

@@ -31,7 +31,7 @@ def message_of(error: BaseException) -> str:
         return ""
 
 
-def told_of(error: BaseException, describe: Callable[[BaseException], str]) -> str:
+def text_for_model(error: BaseException, describe: Callable[[BaseException], str]) -> str:
     """Return what is told of an error that a tool raised.
 
     `ToolFailed` says it itself; any other is put into words by `describe`. Where that fails, only the error's type is
@@ -39,18 +39,18 @@ def told_of(error: BaseException, describe: Callable[[BaseException], str]) -> s
     """
     if isinstance(error, ToolFailed):
         return message_of(error)
-    told = _in_words(error, describe)
+    text = _in_words(error, describe)
     cut_off = isinstance(error, TimeoutError | CancelledError)
-    return f"{told}{'' if told.endswith('.') else '.'} {_OUTCOME_UNKNOWN}" if cut_off else told
+    return f"{text}{'' if text.endswith('.') else '.'} {_OUTCOME_UNKNOWN}" if cut_off else text
 
 
 def _in_words(error: BaseException, describe: Callable[[BaseException], str]) -> str:
     try:
         with guarded():
-            told: object = describe(error)
-        if isinstance(told, str) and told.strip():
-            return well_formed(told)
-        logger.warning("describe_error_failed", problem=f"it gave {type(told).__name__}, where text is wanted")
+            description: object = describe(error)
+        if isinstance(description, str) and description.strip():
+            return well_formed(description)
+        logger.warning("describe_error_failed", problem=f"it gave {type(description).__name__}, where text is wanted")
     except Exception:  # noqa: BLE001 - whatever the embedding service's own code raises
         logger.exception("describe_error_failed")
     return type(error).__name__

@@ -15,7 +15,7 @@ from pydantic import JsonValue
 from turnwise.engine.settings import Settings
 from turnwise.engine.tools.arguments import BadArguments, check, checked
 from turnwise.engine.tools.declare import Tool, ToolContext, ToolOutput
-from turnwise.engine.tools.errors import told_of
+from turnwise.engine.tools.errors import text_for_model
 from turnwise.engine.user_code import UserCodeError, guarded, in_thread, was_cancelled
 from turnwise.logger import logger
 from turnwise.providers.protocol import ToolSpec
@@ -175,8 +175,8 @@ class Toolbox:
         error = error.raised if isinstance(error, UserCodeError) else error
         if not (isinstance(error, asyncio.CancelledError) and was_cancelled()):
             logger.exception("tool_failed", error=error, tool=call.name, call_id=call.call_id)
-        told = told_of(error, self.settings.describe_error)
-        return dataclasses.replace(failed(call, told), error=error)
+        text = text_for_model(error, self.settings.describe_error)
+        return dataclasses.replace(failed(call, text), error=error)
 
     async def after_crash(self, call: ToolCall, context: ToolContext) -> CallOutcome | None:
         """Return what became of a started call whose process is gone; `None` if it has to run again.

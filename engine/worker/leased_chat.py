@@ -1,4 +1,7 @@
-"""A leased chat: what a worker has in hand while the lease is its own. Loaded once per lease, kept current by the holder."""
+"""A leased chat: what a worker has in hand while the lease is its own.
+
+Loaded once per lease, kept current by the holder.
+"""
 
 from __future__ import annotations
 
@@ -120,9 +123,9 @@ class LeasedChat:
     _inherited: frozenset[str] | None = None
     _asked: float = 0.0
     """When the last commit was asked for, by the machine's monotonic clock."""
-    _told_at: datetime | None = None
+    _committed_at: datetime | None = None
     """The database's time of the last commit."""
-    _told_after: float = 0.0
+    _committed_after: float = 0.0
     """When it was, by the monotonic clock."""
     _folded: _Folded | None = None
 
@@ -177,10 +180,10 @@ class LeasedChat:
     async def wait_for_retry(self) -> None:
         """Wait until the next attempt may start."""
         step = self.facts.step
-        if step.retry_at is not None and self._told_at is not None:
+        if step.retry_at is not None and self._committed_at is not None:
             # Both by the database's clock, which may step meanwhile, or have stepped before this worker took over.
-            left = min((step.retry_at - self._told_at).total_seconds(), step.retry_delay)
-            await sleep(self.runtime.clock, left - (self.runtime.clock.monotonic() - self._told_after))
+            left = min((step.retry_at - self._committed_at).total_seconds(), step.retry_delay)
+            await sleep(self.runtime.clock, left - (self.runtime.clock.monotonic() - self._committed_after))
 
     async def knows_call(self, call_id: str) -> bool:
         """Return whether the chat has ever had a call of that id."""
@@ -269,7 +272,7 @@ class LeasedChat:
     def take(self, committed: Committed) -> None:
         """Take in what this holder committed."""
         self.observe(committed.facts)
-        self._told_at, self._told_after = committed.at, self.runtime.clock.monotonic()
+        self._committed_at, self._committed_after = committed.at, self.runtime.clock.monotonic()
         for decision in committed.decisions:
             after = decision.facts
             if after.lease is not None and after.lease.worker == self.runtime.worker_id:

@@ -42,7 +42,7 @@ class Sweeper:
         self._act = act
         self._holds = holds
         self._actor = f"worker:{runtime.worker_id}"
-        self._told: dict[str, str] = {}
+        self._last_failures: dict[str, str] = {}
         """What was said in the log of a chat's trouble: it is said once."""
         self._rests: dict[str, tuple[int, int]] = {}
         """Chats that could not be changed: how many sweeps they are left alone, and how many of them are to come."""
@@ -105,7 +105,7 @@ class Sweeper:
         except Exception as error:  # noqa: BLE001 - whatever is wrong with one chat is no other's business
             self._tell(chat_id, error)
         else:
-            self._told.pop(chat_id, None)
+            self._last_failures.pop(chat_id, None)
             return True
         return False
 
@@ -159,10 +159,10 @@ class Sweeper:
         self._rests[chat_id] = (longer, longer)
 
     def _tell(self, chat_id: str, error: Exception) -> None:
-        told = str(error)
-        if self._told.get(chat_id) == told:
+        failure = str(error)
+        if self._last_failures.get(chat_id) == failure:
             return
-        self._told[chat_id] = told
+        self._last_failures[chat_id] = failure
         if isinstance(error, ChatUnreadable):
             logger.warning("chat_unreadable", chat_id=chat_id, column=error.column, problem=error.problem)
         else:

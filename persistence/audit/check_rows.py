@@ -227,9 +227,9 @@ class Evidence:
             yield Finding(log.last, Place("chats", "", columns), problem)
         if said is None or said.version != log.last or row["state"] != demanded["state"]:
             return
-        told = max([int(said.id), *(event["seq"] for event in self._found.tables["events"])])
-        if row["event_seq"] < told or (self._found.lease is None and row["event_seq"] != told):
-            problem = f"it holds {row['event_seq']!a:.80}, but the last event is {told}"
+        last_seq = max([int(said.id), *(event["seq"] for event in self._found.tables["events"])])
+        if row["event_seq"] < last_seq or (self._found.lease is None and row["event_seq"] != last_seq):
+            problem = f"it holds {row['event_seq']!a:.80}, but the last event is {last_seq}"
             yield Finding(log.last, Place("chats", "", ("event_seq",)), problem)
         elif not _is_bound(row, said):
             place = Place("chats", "", ("settled", "archived", "calls", "facts", "since", "salt"))

@@ -80,11 +80,11 @@ class Testimony:
     def hear_erasure(self, said: Said) -> None:
         """Something else stands in the place of what was said."""
         messages = {"erase": self.messages, "erase:edits": self.messages}
-        told = {**messages, "erase:call": self.calls, "erase:receipt": self.receipts}.get(said.kind, {})
+        subjects = {**messages, "erase:call": self.calls, "erase:receipt": self.receipts}.get(said.kind, {})
         if said.kind == "erase:reasons":
             self.reasons_erased = said.version
-        elif said.id in told:
-            told[said.id].erased = said.digest
+        elif said.id in subjects:
+            subjects[said.id].erased = said.digest
 
     def hear_boundary(self, said: Said) -> None:
         """The context began anew."""

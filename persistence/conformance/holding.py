@@ -95,13 +95,13 @@ class HoldingConformance:
     async def test_the_holder_journals_what_it_shows(self, store: ChatStore) -> None:
         """Its events get the next numbers, and no version is spent."""
         last = await plans.created(store, "chat", plans.send("hello"), plans.claim(), plans.start())
-        told = await store.events("chat", after=0, limit=100)
+        events = await store.events("chat", after=0, limit=100)
         stored = await store.journal("chat", 1, ChatState.streaming, [part("h"), part("i")])
-        assert [event.seq for event in stored] == [len(told) + 1, len(told) + 2]
-        assert await store.events("chat", after=0, limit=100) == [*told, *stored]
-        assert await store.facts("chat") == last.facts.with_last_seq(len(told) + 2)
+        assert [event.seq for event in stored] == [len(events) + 1, len(events) + 2]
+        assert await store.events("chat", after=0, limit=100) == [*events, *stored]
+        assert await store.facts("chat") == last.facts.with_last_seq(len(events) + 2)
         committed = await store.change("chat", plans.plan(plans.reply("hi")))
-        assert committed.events[0].seq == len(told) + 3
+        assert committed.events[0].seq == len(events) + 3
 
     async def test_a_lost_lease_journals_nothing(self, store: ChatStore) -> None:
         """Neither under another token, nor in another state, nor once the lease is dropped."""

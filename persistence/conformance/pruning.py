@@ -61,18 +61,18 @@ class PruningConformance:
     async def test_parts_of_a_finished_reply_are_pruned_and_their_numbers_skipped(self, store: ChatStore) -> None:
         """All else stays as it was, and whoever left after any event comes back to the same transcript."""
         await _answered(store, "chat", "h", "i")
-        told, facts = await _events(store, "chat"), await store.facts("chat")
+        events, facts = await _events(store, "chat"), await store.facts("chat")
         assert await _pruned(store) == 2  # noqa: PLR2004 - as shown
         left = await _events(store, "chat")
-        assert left == [event for event in told if event.kind != "part"]
+        assert left == [event for event in events if event.kind != "part"]
         assert await store.shown("chat", 1, 1) == []
         assert await store.facts("chat") == facts
-        for known in range(len(told) + 1):
+        for known in range(len(events) + 1):
             rest = await store.events("chat", after=known, limit=1000)
-            assert fold(rest, fold(told[:known])) == fold(told)
+            assert fold(rest, fold(events[:known])) == fold(events)
         assert await _pruned(store) == 0
         committed = await store.change("chat", plans.plan(plans.send("more")))
-        assert committed.events[0].seq == told[-1].seq + 1
+        assert committed.events[0].seq == events[-1].seq + 1
 
     async def test_what_is_shown_of_a_reply_under_way_is_kept(self, store: ChatStore) -> None:
         """While it streams, while nobody runs it, until an interrupt is settled: it may become a partial message."""

@@ -61,9 +61,9 @@ class ReadingConformance:
         found = (await store.facts("chat")).last_seq
         assert found == len(await store.events("chat", after=0, limit=100)) == committed.facts.last_seq + 2
         committed = await store.change("chat", plans.plan(plans.reply("hi!")), shown=[part("!")])
-        told = await store.events("chat", after=0, limit=100)
-        assert committed.facts.last_seq == (await store.facts("chat")).last_seq == told[-1].seq == len(told)
-        assert [facts.last_seq for facts in await _all(store)] == [len(told)]
+        events = await store.events("chat", after=0, limit=100)
+        assert committed.facts.last_seq == (await store.facts("chat")).last_seq == events[-1].seq == len(events)
+        assert [facts.last_seq for facts in await _all(store)] == [len(events)]
 
     async def test_a_receipt_tells_the_number_before_its_message(self, store: ChatStore) -> None:
         """Also where events were journalled since the last commit, and where the message waits."""
@@ -202,7 +202,7 @@ class ReadingConformance:
 
     async def test_events_are_read_as_they_were_told(self, store: ChatStore) -> None:
         """Of every kind, to the last field: whoever reads them later sees what those who listened saw."""
-        told = [*(await store.create("chat", plans.plan(plans.create()))).events]
+        events = [*(await store.create("chat", plans.plan(plans.create()))).events]
         asked = (plans.send("look"), plans.claim(), plans.start(), plans.send("later"))
         answered = (plans.reply("I look.", local=["a", "b"], client=["c"]), plans.finish("b"), plans.finish("a"))
         rest = (
@@ -213,17 +213,17 @@ class ReadingConformance:
             plans.reply("Seen.", tokens=80),
         )
         for move in asked:
-            told += (await store.change("chat", plans.plan(move))).events
-        told += await store.journal("chat", 1, ChatState.streaming, [part("I "), part("look.")])
-        told += (await store.change("chat", plans.plan(answered[0]))).events
+            events += (await store.change("chat", plans.plan(move))).events
+        events += await store.journal("chat", 1, ChatState.streaming, [part("I "), part("look.")])
+        events += (await store.change("chat", plans.plan(answered[0]))).events
         progress = ToolProgressEvent(step=1, call_id="a", progress=None)
-        told += await store.journal("chat", 1, ChatState.executing_tools, [progress])
+        events += await store.journal("chat", 1, ChatState.executing_tools, [progress])
         for move in (*answered[1:], *rest):
-            told += (await store.change("chat", plans.plan(move))).events
+            events += (await store.change("chat", plans.plan(move))).events
         assert {"message", "status", "part", "queue", "tool_result", "action_required"} <= {
-            event.kind for event in told
+            event.kind for event in events
         }
-        assert await store.events("chat", after=0, limit=100) == told
+        assert await store.events("chat", after=0, limit=100) == events
 
     async def test_an_erased_message_is_blank_everywhere(self, store: ChatStore) -> None:
         """In the history and in every event that told it; their numbers and the audit chain stay as they are."""
@@ -235,7 +235,7 @@ class ReadingConformance:
         wished = (plans.tools_finished(), plans.start(), plans.reply("done"))
         for move in wished:
             await store.change("chat", plans.plan(move))
-        told = await store.events("chat", after=0, limit=100)
+        events = await store.events("chat", after=0, limit=100)
         for message in await store.history("chat"):
             blank = message.model_copy(update={"parts": (), "erased": True})
             await store.change("chat", plans.plan(plans.move(MessageErased(erasing=Erasing(messages=(blank,))))))
@@ -243,7 +243,7 @@ class ReadingConformance:
         left = await store.events("chat", after=0, limit=100)
         assert "secret " not in repr(left)
         assert "'saw'" not in repr(left)
-        assert {event.seq for event in told if event.kind != "part"} <= {event.seq for event in left}
+        assert {event.seq for event in events if event.kind != "part"} <= {event.seq for event in left}
         assert verify_records(await store.audit("chat")).ok
 
     async def test_every_call_is_remembered(self, store: ChatStore) -> None:

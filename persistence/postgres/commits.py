@@ -72,7 +72,7 @@ class Commits:
         except Unreachable as error:
             if not sent:
                 raise
-            raise StoreError(f"{error.told}; it is not known whether anything was written") from error
+            raise StoreError(f"{error.problem}; it is not known whether anything was written") from error
         for commit, committed in sent:
             if committed in answered:
                 self.note(commit, committed)

@@ -112,7 +112,7 @@ class Journal:
             if shown.sent:
                 await connection.execute(_LOCK, shown.chat_id)
             for after in shown.sent:
-                at = await reading.told(connection, shown.chat_id, after + 1, shown.events[0])
+                at = await reading.time_of_event(connection, shown.chat_id, after + 1, shown.events[0])
                 if at is not None:
                     return shown.stored(after, at)
             row = await _held(connection, shown, f"{_HELD} FOR UPDATE")

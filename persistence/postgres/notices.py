@@ -66,11 +66,11 @@ class Notices:
         while self._waiting:
             if not self._closed:
                 await asyncio.sleep(_GATHER)
-            told, self._waiting = self._waiting, set()
+            chat_ids, self._waiting = self._waiting, set()
             try:
-                await self._pool.run(partial(_send, [f"{self._origin} {ids}" for ids in _packed(told)]))
+                await self._pool.run(partial(_send, [f"{self._origin} {ids}" for ids in _packed(chat_ids)]))
             except StoreError as error:
-                logger.warning("notices_lost", count=len(told), problem=error.problem)
+                logger.warning("notices_lost", count=len(chat_ids), problem=error.problem)
 
     async def hear(self) -> AsyncIterator[str | None]:
         """Yield the chats that other processes have changed; `None` when some may have been missed."""

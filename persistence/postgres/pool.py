@@ -67,11 +67,11 @@ _MALFORMED: Final = "its URL has an option, a host or a port that cannot be"
 
 
 class Unreachable(StoreError):
-    """The server could not be reached, or went away again and again. `told` says no more than that."""
+    """The server could not be reached, or went away again and again. `problem` says no more than that."""
 
-    def __init__(self, told: str) -> None:
-        self.told = told
-        super().__init__(f"{told}; nothing was written")
+    def __init__(self, problem: str) -> None:
+        self.problem = problem
+        super().__init__(f"{problem}; nothing was written")
 
 
 class Pool:
@@ -166,7 +166,7 @@ class Pool:
                 _drop(connection)
                 pause = next(pauses, 0)
                 if not pause:
-                    raise Unreachable(self._told(error)) from error
+                    raise Unreachable(self._problem_of(error)) from error
             except asyncpg.PostgresError as error:
                 raise self.meaning_of(error) from error
             finally:
@@ -177,9 +177,9 @@ class Pool:
 
     def meaning_of(self, error: Exception) -> StoreError:
         """Return what an error of the database means to whoever runs turnwise."""
-        return StoreError(f"{self._told(error)}; nothing was written")
+        return StoreError(f"{self._problem_of(error)}; nothing was written")
 
-    def _told(self, error: Exception) -> str:
+    def _problem_of(self, error: Exception) -> str:
         found = (meaning for kind, meaning in _MEANING.items() if isinstance(error, kind))
         gone = isinstance(error, _GONE) and _may_pass(error)
         fallback = "the server cannot be reached" if gone else "the database refused"

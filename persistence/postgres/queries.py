@@ -32,7 +32,7 @@ SELECT chat_id, seq, at, body FROM events WHERE chat_id = $1 AND seq > $2
 UNION ALL SELECT chat_id, seq, at, body FROM partial_events WHERE chat_id = $1 AND seq > $2
 ORDER BY seq LIMIT $3
 """
-_TOLD: Final = """
+_SAME_EVENT: Final = """
 SELECT at FROM events WHERE chat_id = $1 AND seq = $2 AND body = $3
 UNION ALL SELECT at FROM partial_events WHERE chat_id = $1 AND seq = $2 AND body = $3
 """
@@ -230,9 +230,9 @@ def event_in(row: asyncpg.Record) -> Event:
     return EVENTS.load(row["body"], row["chat_id"]).model_copy(update=numbered)
 
 
-async def told(connection: asyncpg.Connection, chat_id: str, seq: int, event: Event) -> datetime | None:
+async def time_of_event(connection: asyncpg.Connection, chat_id: str, seq: int, event: Event) -> datetime | None:
     """Return when an event of just this content was stored under the number, if it was."""
-    at: datetime | None = await connection.fetchval(_TOLD, chat_id, seq, body_of(event))
+    at: datetime | None = await connection.fetchval(_SAME_EVENT, chat_id, seq, body_of(event))
     return at
 
 

@@ -93,8 +93,8 @@ async def orphans(connection: asyncpg.Connection) -> list[Flaw]:
             "WHERE NOT EXISTS (SELECT FROM chats WHERE id = chat_id) GROUP BY 1"
         )
         for row in await connection.fetch(sql):
-            told = f"{row['rows']} row(s) of {row['chat_id']!a:.60}, which is no chat"
-            found.append(Flaw(f"{table}.chat_id", told))
+            problem = f"{row['rows']} row(s) of {row['chat_id']!a:.60}, which is no chat"
+            found.append(Flaw(f"{table}.chat_id", problem))
     return found
 
 

@@ -127,12 +127,12 @@ def commit_of(
     `restated` is what an erasure among them has bound anew.
     """
     chat_id, head, at = found.facts.chat_id, found.head, found.at
-    tables, told = Tables(chat_id), list[Event](shown)
+    tables, unnumbered = Tables(chat_id), list[Event](shown)
     for decision in decisions:
         for number, write in enumerate(decision.writes):
             _PUT[type(write)](tables, write, Moment(decision.facts.version, number, at))
-        told.extend(decision.events)
-    events = numbered(told, chat_id=chat_id, after=found.facts.last_seq, at=at)
+        unnumbered.extend(decision.events)
+    events = numbered(unnumbered, chat_id=chat_id, after=found.facts.last_seq, at=at)
     durable, partial = event_rows(events)
     last, before = decisions[-1], found.facts.last_seq
     facts = last.facts.with_last_seq(before + len(events))

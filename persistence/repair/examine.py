@@ -73,10 +73,10 @@ def blamed(chat_id: str, rows: Rows, error: Exception) -> ChatUnreadable:
 # One row: what its columns repeat of its body
 
 
-_Told = Mapping[str, Any]
+_Columns = Mapping[str, Any]
 
 
-def _message(chat_id: str, row: Row) -> _Told:
+def _message(chat_id: str, row: Row) -> _Columns:
     said = message_of(row["format"], row["body"], chat_id)
     return {
         "position": said.position,
@@ -89,7 +89,7 @@ def _message(chat_id: str, row: Row) -> _Told:
     }
 
 
-def _call(chat_id: str, row: Row) -> _Told:
+def _call(chat_id: str, row: Row) -> _Columns:
     call = CALLS.load(row["body"], chat_id)
     deadline = call.deadline
     if deadline is not None and not isinstance(row["deadline"], datetime):
@@ -103,22 +103,22 @@ def _call(chat_id: str, row: Row) -> _Told:
     }
 
 
-def _usage(chat_id: str, row: Row) -> _Told:
+def _usage(chat_id: str, row: Row) -> _Columns:
     USAGE.load(row["body"], chat_id)
     return {}
 
 
-def _profile(chat_id: str, row: Row) -> _Told:
+def _profile(chat_id: str, row: Row) -> _Columns:
     PROFILES.load(row["body"], chat_id)
     return {}
 
 
-def _partial_event(chat_id: str, row: Row) -> _Told:
+def _partial_event(chat_id: str, row: Row) -> _Columns:
     event = EVENTS.load(row["body"], chat_id)
     return {"kind": event.kind, "step": getattr(event, "step", None), "attempt": getattr(event, "attempt", None)}
 
 
-_READ: Final[Mapping[str, Callable[[str, Row], _Told]]] = {
+_READ: Final[Mapping[str, Callable[[str, Row], _Columns]]] = {
     "profiles": _profile,
     "messages": _message,
     "calls": _call,
@@ -129,19 +129,19 @@ _READ: Final[Mapping[str, Callable[[str, Row], _Told]]] = {
 }
 
 
-def _unread(chat_id: str, row: Row, read: Callable[[str, Row], _Told]) -> Iterator[tuple[str, str]]:
+def _unread(chat_id: str, row: Row, read: Callable[[str, Row], _Columns]) -> Iterator[tuple[str, str]]:
     try:
-        told = read(chat_id, row)
+        columns = read(chat_id, row)
     except ChatUnreadable as error:
         yield error.column.partition(".")[2], error.problem
     except GARBLED as error:
         yield "body", described(error)
     else:
-        yield from _differing(row, told)
+        yield from _differing(row, columns)
 
 
-def _differing(row: Row, told: _Told) -> Iterator[tuple[str, str]]:
-    for column, value in told.items():
+def _differing(row: Row, columns: _Columns) -> Iterator[tuple[str, str]]:
+    for column, value in columns.items():
         if row[column] != value:
             yield column, "it is not what the body says"
 
@@ -166,10 +166,10 @@ def _event_problems(chat_id: str, row: Row, messages: Mapping[Any, Row]) -> Iter
     except GARBLED as error:
         yield "body", described(error)
         return
-    told: dict[str, Any] = {"kind": event.kind}
+    columns: dict[str, Any] = {"kind": event.kind}
     if event.kind == "part" and "step" in row:
-        told |= {"step": event.step, "attempt": event.attempt}
-    yield from _differing(row, told)
+        columns |= {"step": event.step, "attempt": event.attempt}
+    yield from _differing(row, columns)
 
 
 # The chat as a whole

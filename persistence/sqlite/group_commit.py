@@ -138,7 +138,7 @@ class Writer:
             self._file.check()  # or what was written to a file that nobody will find again would be acknowledged
         except BaseException as error:
             self._undo(connection)
-            raise self._told(error) from error
+            raise self._error_for_caller(error) from error
         return outcomes
 
     def _do(self, jobs: Sequence[_Job[Any]], connection: sqlite3.Connection, attempt: _Attempt) -> list[Any]:
@@ -159,7 +159,7 @@ class Writer:
                 raise  # the database itself has undone the whole batch
             if connection.total_changes != written:
                 raise _LeftSomethingBehind from error
-            return self._told(error)
+            return self._error_for_caller(error)
 
     def _attempt_apart(self, work: Work[Any], connection: sqlite3.Connection) -> Any:
         connection.execute("SAVEPOINT job")
@@ -169,21 +169,21 @@ class Writer:
             if not connection.in_transaction:
                 raise
             connection.execute("ROLLBACK TO job")
-            outcome = self._told(error)
+            outcome = self._error_for_caller(error)
         connection.execute("RELEASE job")
         return outcome
 
-    def _told(self, error: BaseException) -> BaseException:
-        told: BaseException
+    def _error_for_caller(self, error: BaseException) -> BaseException:
+        translated: BaseException
         if isinstance(error, sqlite3.Error | UnicodeEncodeError):
             self._forget()
-            told = meaning_of(error, self._connection.path)
+            translated = meaning_of(error, self._connection.path)
         elif isinstance(error, StopIteration):
-            told = RuntimeError("a plan raised StopIteration; nothing was written")  # no future can carry it
+            translated = RuntimeError("a plan raised StopIteration; nothing was written")  # no future can carry it
         else:
             return error
-        told.__cause__ = error
-        return told
+        translated.__cause__ = error
+        return translated
 
 
 class _LeftSomethingBehind(Exception):

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 from pydantic import TypeAdapter
 
 from turnwise.persistence.audit.record import AuditRecord, Entry, log_of
-from turnwise.persistence.event_rows import TOLD, event_of
+from turnwise.persistence.event_rows import SELECT_EVENTS, event_of
 from turnwise.persistence.protocol import Overdue, Snapshot
 from turnwise.persistence.rows import CALLS, GARBLED, RECEIPTS, USAGE, Body, message_of, time_of, unreadable
 from turnwise.persistence.stored_chat import Salvaged, Stored, facts_of, facts_or_rest, ids_of, is_count
@@ -241,10 +241,10 @@ _POSITIONS: Final = TypeAdapter(list[int])
 _CALLS: Final = """
 SELECT body FROM calls WHERE chat_id = ? AND call_id IN (SELECT value FROM json_each(?)) ORDER BY step, idx
 """
-_EVENTS: Final = f"{TOLD} WHERE events.chat_id = ? AND seq > ? ORDER BY seq LIMIT ?"
-_LAST_FINISHED: Final = f"{TOLD} WHERE events.chat_id = ? AND kind = 'turn_finished' ORDER BY seq DESC LIMIT 1"
+_EVENTS: Final = f"{SELECT_EVENTS} WHERE events.chat_id = ? AND seq > ? ORDER BY seq LIMIT ?"
+_LAST_FINISHED: Final = f"{SELECT_EVENTS} WHERE events.chat_id = ? AND kind = 'turn_finished' ORDER BY seq DESC LIMIT 1"
 _SHOWN: Final = f"""
-{TOLD} WHERE kind = 'part' AND events.chat_id = ? AND events.step = ? AND events.attempt = ? ORDER BY seq
+{SELECT_EVENTS} WHERE kind = 'part' AND events.chat_id = ? AND events.step = ? AND events.attempt = ? ORDER BY seq
 """
 _DEADLINES: Final = f"""
 SELECT chat_id FROM calls JOIN chats ON chats.id = chat_id

@@ -188,12 +188,12 @@ class Transactions:
         if not decisions:
             return Committed(standing.facts, standing.facts, (), (), at)
         chat_id, head = standing.facts.chat_id, standing.head
-        told: list[Event] = [*shown]
+        unnumbered: list[Event] = [*shown]
         for decision in decisions:
             perform(Place(connection, chat_id, decision.facts.version, at), decision.writes)
-            told.extend(decision.events)
+            unnumbered.extend(decision.events)
         before = standing.facts.last_seq
-        events = numbered(told, chat_id=chat_id, after=before, at=at)
+        events = numbered(unnumbered, chat_id=chat_id, after=before, at=at)
         rows = _insert_events(connection, events)
         restated = _wipe(connection, chat_id, decisions)
         last, salt = decisions[-1], aside_of(decisions[-1]).events
@@ -202,7 +202,7 @@ class Transactions:
         bonds = [
             *restated,
             bond_of_facts(row, since=since, salt=salt_of_facts(last)),
-            *bond_of_events(before + 1, facts.last_seq, [fields_bound(told._asdict()) for told in rows], salt=salt),
+            *bond_of_events(before + 1, facts.last_seq, [fields_bound(row._asdict()) for row in rows], salt=salt),
         ]
         for decision in decisions:
             entry = entry_of(decision, prev=head, at=at, bonds=bonds if decision is last else ())
@@ -227,9 +227,9 @@ class Transactions:
 
 def contradiction(chat_id: str, error: sqlite3.IntegrityError) -> ChatUnreadable:
     """Return what it means that a chat's next row is there already: what is stored of the chat contradicts itself."""
-    told = str(error)
-    column = told.rpartition(": ")[2].rpartition(", ")[2] if "." in told else "chats"
-    return ChatUnreadable(column, f"what is stored contradicts the next row ({told})", chat_id=chat_id)
+    text = str(error)
+    column = text.rpartition(": ")[2].rpartition(", ")[2] if "." in text else "chats"
+    return ChatUnreadable(column, f"what is stored contradicts the next row ({text})", chat_id=chat_id)
 
 
 def _no_count(column: str, chat_id: str) -> ChatUnreadable:

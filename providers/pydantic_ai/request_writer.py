@@ -80,9 +80,9 @@ class RequestWriter:
     def _prompt(self, run: Sequence[Message], *, after: bool) -> theirs.ModelRequest:
         if len(run) == 1 and run[0].role != "system":
             return self.prompts(run[0])
-        return theirs.ModelRequest(list(self._told(run, after=after)))
+        return theirs.ModelRequest(list(self._user_parts(run, after=after)))
 
-    def _told(self, messages: Iterable[Message], *, after: bool) -> Iterable[theirs.ModelRequestPart]:
+    def _user_parts(self, messages: Iterable[Message], *, after: bool) -> Iterable[theirs.ModelRequestPart]:
         marked = not self._marks_cache
         for message in messages:
             if message.role != "system":

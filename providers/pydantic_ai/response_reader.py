@@ -41,7 +41,7 @@ class ResponseReader:
         self._open: dict[int, theirs.ToolCallPart | theirs.NativeToolCallPart] = {}
         self._latest: theirs.ModelResponsePart | None = None
         self._cited: set[str] = set()
-        self._told: Usage | None = None
+        self._last_usage: Usage | None = None
 
     def hear(self, event: theirs.ModelResponseStreamEvent) -> Iterator[ModelPart]:
         """Yield what an event tells."""
@@ -58,8 +58,8 @@ class ResponseReader:
     def measure(self, response: theirs.ModelResponse | StreamedResponse) -> Iterator[ModelPart]:
         """Yield what was used so far, with what was used `before`, if there is news of it."""
         usage = self.used(response)
-        if usage != self._told:
-            self._told = usage
+        if usage != self._last_usage:
+            self._last_usage = usage
             yield ModelPart("usage", usage=usage)
 
     def used(self, response: theirs.ModelResponse | StreamedResponse) -> Usage | None:
@@ -187,9 +187,9 @@ def usage_of(response: theirs.ModelResponse | StreamedResponse) -> Usage | None:
 
     Of Anthropic's thinking tokens, and of Google's cached ones, pydantic-ai does not say which it is: they are unknown.
     """
-    told = response.usage
+    reported = response.usage
     # What was not reported is no attribute of the usage itself: its class says zero for it.
-    counts: dict[str, Any] = {} if told.unmeasured_requests else vars(told)
+    counts: dict[str, Any] = {} if reported.unmeasured_requests else vars(reported)
     fills_in = (response.provider_name or "").startswith("google")
 
     def cached(name: str) -> int | None:

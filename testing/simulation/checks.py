@@ -53,8 +53,8 @@ def _of_the_events(events: list[Event], history: list[Message], *, gaps: bool) -
         yield f"its events are numbered {numbers}"
     transcript = fold(events)
     if transcript.messages != user_view(history):
-        told, kept = ([message.id for message in seen] for seen in (transcript.messages, user_view(history)))
-        yield f"its events tell the messages {told}, but its history has {kept}"
+        from_events, kept = ([message.id for message in seen] for seen in (transcript.messages, user_view(history)))
+        yield f"its events tell the messages {from_events}, but its history has {kept}"
 
 
 def problems_of_parts(  # noqa: C901 - one case per kind of event

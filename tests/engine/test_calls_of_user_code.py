@@ -30,22 +30,22 @@ from turnwise.engine.user_code import guarded, in_thread
 from turnwise.engine.worker.leased_chat import LeasedChat
 
 
-async def asks_the_model(hold: LeasedChat, request: Any) -> None:
-    await hold.desk.model.generate(request)  # found
-    async with aclosing(hold.desk.model.stream(request)) as stream:  # found
+async def asks_the_model(leased: LeasedChat, request: Any) -> None:
+    await leased.runtime.model.generate(request)  # found
+    async with aclosing(leased.runtime.model.stream(request)) as stream:  # found
         async for _ in stream:  # found
             pass
-    await hold.desk.tasks.user_calls.run(lambda: hold.desk.model.generate(request), "model")
+    await leased.runtime.tasks.user_calls.run(lambda: leased.runtime.model.generate(request), "model")
 
 
-def asks_hooks(hold: LeasedChat, error: BaseException) -> list[str]:
-    hold.desk.settings.describe_error(error)  # found
+def asks_hooks(leased: LeasedChat, error: BaseException) -> list[str]:
+    leased.runtime.settings.describe_error(error)  # found
     with guarded():
-        hold.desk.settings.describe_error(error)
-    return [text for produce in hold.desk.hooks.reminders for text in produce(None)]  # found
+        leased.runtime.settings.describe_error(error)
+    return [text for produce in leased.runtime.hooks.reminders for text in produce(None)]  # found
 
 
-async def asks_the_tool(hold: LeasedChat, tools: dict[str, Tool], context: ToolContext) -> Any:
+async def asks_the_tool(leased: LeasedChat, tools: dict[str, Tool], context: ToolContext) -> Any:
     tool = tools.get("name")
     with guarded():
         found = tool.reconcile(context)
@@ -64,15 +64,15 @@ def tells(observers: tuple[Observer, ...], clock: Clock) -> None:
 
 
 class Folder:
-    def __init__(self, hold: LeasedChat) -> None:
-        self._hold = hold
-        self._strategy = hold.desk.settings.compaction.strategy
+    def __init__(self, leased: LeasedChat) -> None:
+        self._leased = leased
+        self._strategy = leased.runtime.settings.compaction.strategy
 
     async def fold(self) -> None:
-        await self._hold.desk.tasks.user_calls.run(self._fold_guarded, "fold")
-        await self._hold.desk.tasks.user_calls.run(self._fold_anyhow, "fold")
+        await self._leased.runtime.tasks.user_calls.run(self._fold_guarded, "fold")
+        await self._leased.runtime.tasks.user_calls.run(self._fold_anyhow, "fold")
         await self._fold_anyhow()
-        await handed_on(self._hold, lambda: self._strategy([], None))
+        await handed_on(self._leased, lambda: self._strategy([], None))
         await kept(lambda: self._strategy([], None))  # found
 
     async def _fold_guarded(self) -> None:
@@ -82,8 +82,8 @@ class Folder:
         await self._strategy([], None)  # found
 
 
-async def handed_on(hold: LeasedChat, work: Callable[[], Awaitable[Any]]) -> Any:
-    return await hold.desk.tasks.user_calls.run(work, "work")
+async def handed_on(leased: LeasedChat, work: Callable[[], Awaitable[Any]]) -> Any:
+    return await leased.runtime.tasks.user_calls.run(work, "work")
 
 
 async def kept(work: Callable[[], Awaitable[Any]]) -> Any:
