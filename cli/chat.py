@@ -24,7 +24,7 @@ from turnwise.cli.options import DEFAULT_STORE, ModelOption, StoreOption
 from turnwise.cli.scroll import Scroll
 from turnwise.cli.show import show_message
 from turnwise.cli.style import clean, console
-from turnwise.cli.terminal import TerminalConversation
+from turnwise.cli.terminal import TerminalTalk
 from turnwise.engine.engine import Engine
 from turnwise.engine.models import model_from
 from turnwise.engine.results import Chat
@@ -67,10 +67,10 @@ def chat(
     engine = Engine(store, model=_paced(model, pace), tools=file_tools(Path.cwd()), settings=settings)
     with start_blocking_portal() as portal, portal.wrap_async_context_manager(engine):
         known = None if chat_id is None else portal.call(chosen, engine, chat_id)
-        Conversation(portal, engine, known, system).run()
+        Talk(portal, engine, known, system).run()
 
 
-class Conversation:
+class Talk:
     """A person at a prompt and a chat. The engine runs in a thread of its own, so Ctrl-C reaches the prompt."""
 
     def __init__(self, portal: BlockingPortal, engine: Engine, chat: Chat | None, system: str | None) -> None:
@@ -88,7 +88,7 @@ class Conversation:
             if self.chat_id is not None:
                 self.portal.call(self._catch_up, self.chat_id)
             if sys.stdin.isatty() and console.is_terminal:
-                TerminalConversation(self, PROMPT).run()
+                TerminalTalk(self, PROMPT).run()
             else:
                 self._read_all()
         if self.chat_id is not None:

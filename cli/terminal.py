@@ -1,4 +1,4 @@
-"""A conversation at a terminal: what is typed stays whole while an answer streams above it, and may be sent then."""
+"""A talk at a terminal: what is typed stays whole while an answer streams above it, and may be sent then."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from turnwise.states.events import StatusEvent
 from turnwise.states.names import RESTING, ChatState
 
 if TYPE_CHECKING:
-    from turnwise.cli.chat import Conversation
+    from turnwise.cli.chat import Talk
 
 _REFRESH: Final = 0.2
 """Seconds between two looks at what goes on."""
 
 
-class TerminalConversation:
+class TerminalTalk:
     """Follows the chat in the engine's thread, and reads the keyboard in this one."""
 
-    def __init__(self, talk: Conversation, prompt: str) -> None:
+    def __init__(self, talk: Talk, prompt: str) -> None:
         self._talk = talk
         self._prompt = prompt
         self._state = ChatState.waiting

@@ -13,7 +13,7 @@ from turnwise.states.names import Executor
 
 
 @dataclass(slots=True)
-class WordsSlot:
+class WordsBuilder:
     """A text or reasoning part under way."""
 
     index: int
@@ -44,7 +44,7 @@ class WordsSlot:
 
 
 @dataclass(slots=True)
-class CallSlot:
+class CallBuilder:
     """A tool call under way; complete once it has `arguments`."""
 
     index: int
@@ -92,7 +92,7 @@ class CallSlot:
 
 
 @dataclass(slots=True)
-class WholeSlot:
+class WholeBuilder:
     """A part that comes in one piece."""
 
     index: int
@@ -109,7 +109,7 @@ class WholeSlot:
         yield PartDelta(type=self.whole.type, call_id=call_id, name=name, complete=complete)
 
 
-Slot = WordsSlot | CallSlot | WholeSlot
+PartBuilder = WordsBuilder | CallBuilder | WholeBuilder
 
 
 def _as_shown(part: Part) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Validity: a history that a strict provider takes, made of one that it would refuse."""
+"""Repaired history: one that a strict provider takes, made of one that it would refuse."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class _Checked:
     changes: tuple[str, ...]
 
 
-class Validity:
+class HistoryRepair:
     """Makes histories valid. Each message is looked into once, for as long as it lives."""
 
     def __init__(self) -> None:

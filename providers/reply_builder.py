@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 
 from pydantic import TypeAdapter
 
-from turnwise.providers.part_builders import CallSlot, Slot, WholeSlot, WordsSlot
+from turnwise.providers.part_builders import CallBuilder, PartBuilder, WholeBuilder, WordsBuilder
 from turnwise.providers.protocol import ModelPart, ModelReply
 from turnwise.states.events import PartDelta, PartEvent
 from turnwise.states.messages import FilePart, Part, ReasoningPart, SourcePart, ToolCallPart, ToolResultPart
@@ -54,21 +54,21 @@ class ReplyBuilder:
         self.finish: ModelPart | None = None
         """The part that ended the reply, once it came."""
         self._read = read
-        self._slots: list[Slot] = []
-        self._news: dict[int, Slot] = {}
-        self._calls: dict[str, CallSlot] = {}
+        self._builders: list[PartBuilder] = []
+        self._news: dict[int, PartBuilder] = {}
+        self._calls: dict[str, CallBuilder] = {}
         self._call_ids: set[str] = set()
         self._usage: Usage | None = None
 
     @property
     def begun(self) -> bool:
         """Whether anything came of the reply: a part, or its finish."""
-        return bool(self._slots) or self.finished
+        return bool(self._builders) or self.finished
 
     @property
     def visible(self) -> bool:
         """Whether something came that subscribers are shown: text, reasoning, or a call, be it but begun."""
-        return any(not isinstance(slot, WordsSlot) or slot.pieces for slot in self._slots)
+        return any(not isinstance(builder, WordsBuilder) or builder.pieces for builder in self._builders)
 
     @property
     def finished(self) -> bool:
@@ -96,7 +96,7 @@ class ReplyBuilder:
             case "provider_result":
                 self._add_result(part)
             case "source" | "file":
-                self._place(WholeSlot(len(self._slots), _file(part) if part.type == "file" else _source(part)))
+                self._place(WholeBuilder(len(self._builders), _file(part) if part.type == "file" else _source(part)))
             case "usage":
                 self._usage = part.usage
             case "finish":
@@ -106,13 +106,13 @@ class ReplyBuilder:
 
     def take_shown(self) -> list[tuple[int, PartDelta]]:
         """Return what was not taken before, as (index of the part, piece); neighbours are joined."""
-        shown = [(slot.index, piece) for slot in self._news.values() for piece in slot.take()]
+        shown = [(builder.index, piece) for builder in self._news.values() for piece in builder.take()]
         self._news.clear()
         return shown
 
     def partial_parts(self) -> tuple[Part, ...]:
         """Return what is there so far; calls that are not complete are left out."""
-        return _with_results_in_place(part for slot in self._slots if (part := slot.part()) is not None)
+        return _with_results_in_place(part for builder in self._builders if (part := builder.part()) is not None)
 
     def reply(self) -> ModelReply:
         """Return the reply; its `finish` has no stop reason where none came."""
@@ -126,36 +126,40 @@ class ReplyBuilder:
         """
         last = max(shown, default=-1)
         known = dict(shown)
-        for slot in self._slots[: last + 1]:
-            part = slot.part()
+        for builder in self._builders[: last + 1]:
+            part = builder.part()
             silent = isinstance(part, ReasoningPart) and not part.text
-            if part is not None and (silent or shown.get(slot.index) == _without_unshown(part)):
-                known[slot.index] = part
+            if part is not None and (silent or shown.get(builder.index) == _without_unshown(part)):
+                known[builder.index] = part
         return known
 
-    def _place(self, slot: Slot) -> None:
-        self._slots.append(slot)
-        self._news[slot.index] = slot
+    def _place(self, builder: PartBuilder) -> None:
+        self._builders.append(builder)
+        self._news[builder.index] = builder
 
     def _add_words(self, kind: Literal["text", "reasoning"], part: ModelPart, signature: str | None) -> None:
         text = well_formed(part.text)
-        slot = self._slots[-1] if self._slots else None
-        if not isinstance(slot, WordsSlot) or slot.kind != kind or slot.ended_before(text, signature, part.metadata):
+        builder = self._builders[-1] if self._builders else None
+        if (
+            not isinstance(builder, WordsBuilder)
+            or builder.kind != kind
+            or builder.ended_before(text, signature, part.metadata)
+        ):
             if not text and signature is None:
                 return
-            slot = WordsSlot(len(self._slots), kind)
-            self._slots.append(slot)
+            builder = WordsBuilder(len(self._builders), kind)
+            self._builders.append(builder)
         if signature is not None:
-            slot.signature = signature
+            builder.signature = signature
         if part.metadata:
-            slot.metadata = _merged(slot.metadata, part.metadata)
+            builder.metadata = _merged(builder.metadata, part.metadata)
         if text:
-            slot.pieces.append(text)
-            self._news[slot.index] = slot
+            builder.pieces.append(text)
+            self._news[builder.index] = builder
 
-    def _open_call(self, part: ModelPart) -> CallSlot:
-        index = len(self._slots)
-        call = CallSlot(index, part.id or None, self._new_id(part.id or f"call_{index}"), part.name or "")
+    def _open_call(self, part: ModelPart) -> CallBuilder:
+        index = len(self._builders)
+        call = CallBuilder(index, part.id or None, self._new_id(part.id or f"call_{index}"), part.name or "")
         call.executor = Executor(part.executor)
         call.metadata = _merged(None, part.metadata)
         if call.given_id is not None:
@@ -180,36 +184,46 @@ class ReplyBuilder:
             call.pieces.append(well_formed(part.arguments))
             self._news[call.index] = call
 
-    def _newest_call(self) -> CallSlot | None:
-        return next((slot for slot in reversed(self._slots) if isinstance(slot, CallSlot)), None)
+    def _newest_call(self) -> CallBuilder | None:
+        return next(
+            (builder for builder in reversed(self._builders) if isinstance(builder, CallBuilder)),
+            None,
+        )
 
-    def _call_to_complete(self, part: ModelPart) -> CallSlot:
+    def _call_to_complete(self, part: ModelPart) -> CallBuilder:
         if part.id:
             call = self._calls.get(part.id)
         else:
-            calls = (slot for slot in self._slots if isinstance(slot, CallSlot))
+            calls = (builder for builder in self._builders if isinstance(builder, CallBuilder))
             call = next((call for call in calls if call.is_opened_for(part)), None)
         return self._open_call(part) if call is None or call.arguments is not None else call
 
-    def _complete(self, call: CallSlot, part: ModelPart) -> None:
+    def _complete(self, call: CallBuilder, part: ModelPart) -> None:
         call.name = part.name or call.name
         call.executor = Executor(part.executor)
         call.metadata = _merged(call.metadata, part.metadata)
         given = part.arguments
         self._complete_with(call, given if isinstance(given, Mapping) else given or "".join(call.pieces))
 
-    def _complete_with(self, call: CallSlot, given: str | Mapping[str, Any]) -> None:
+    def _complete_with(self, call: CallBuilder, given: str | Mapping[str, Any]) -> None:
         blank = not given or (isinstance(given, str) and not given.strip())
         call.arguments = {} if blank else well_formed_json(self._read(call.name, given))
         self._news[call.index] = call
 
     def _complete_open_calls(self) -> None:
-        for slot in self._slots:
-            if isinstance(slot, CallSlot) and slot.arguments is None:
-                self._complete_with(slot, "".join(slot.pieces))
+        for builder in self._builders:
+            if isinstance(builder, CallBuilder) and builder.arguments is None:
+                self._complete_with(builder, "".join(builder.pieces))
 
     def _add_result(self, part: ModelPart) -> None:
-        call = next((slot for slot in self._slots if isinstance(slot, CallSlot) and slot.is_answered_by(part)), None)
+        call = next(
+            (
+                builder
+                for builder in self._builders
+                if isinstance(builder, CallBuilder) and builder.is_answered_by(part)
+            ),
+            None,
+        )
         if call is None:
             return
         call.answered = True
@@ -222,7 +236,7 @@ class ReplyBuilder:
             output=well_formed_json(part.output),
             metadata=_copied(part.metadata),
         )
-        self._place(WholeSlot(len(self._slots), result))
+        self._place(WholeBuilder(len(self._builders), result))
 
 
 def join(parts: Iterable[ModelPart]) -> ModelReply:
@@ -239,15 +253,15 @@ def parts_from_shown(events: Iterable[PartEvent], heard: ReplyBuilder | None = N
     Text comes out exactly as it was shown; calls that were not complete are left out. Signatures and metadata are
     known only to who `heard` the attempt.
     """
-    words: dict[int, WordsSlot] = {}
+    words: dict[int, WordsBuilder] = {}
     whole: dict[int, Part] = {}
     for event in events:
         piece = event.part
         if piece.complete is not None:
             whole[event.index] = _part_adapter.validate_python(piece.complete)
         elif piece.delta and piece.type in ("text", "reasoning"):
-            words.setdefault(event.index, WordsSlot(event.index, piece.type)).pieces.append(piece.delta)
-    found = {index: slot.part() for index, slot in words.items()} | whole
+            words.setdefault(event.index, WordsBuilder(event.index, piece.type)).pieces.append(piece.delta)
+    found = {index: builder.part() for index, builder in words.items()} | whole
     if heard is not None:
         found = heard.with_unshown(found)
     return _with_results_in_place(found[index] for index in sorted(found))

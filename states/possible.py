@@ -42,7 +42,7 @@ def _call_with_a_deadline(facts: Facts) -> bool:
     return any(call.deadline is not None for call in facts.open_calls)
 
 
-_COULD_HOLD: Final[Mapping[Guard[Any], Callable[[Facts], bool]]] = {
+_COULD_AGREE: Final[Mapping[Guard[Any], Callable[[Facts], bool]]] = {
     g.wants_interrupt: _anything,
     g.prompt_too_long: _anything,
     g.has_local_calls: _anything,
@@ -63,11 +63,11 @@ _NOTHING: Final[Any] = None
 
 
 def _may_match(row: Row, facts: Facts) -> bool:
-    return all(_could_hold(guard, facts) for guard in row.when) and not any(
-        guard(facts, _NOTHING, _NOTHING) for guard in row.unless if guard not in _COULD_HOLD
+    return all(_could_agree(guard, facts) for guard in row.when) and not any(
+        guard(facts, _NOTHING, _NOTHING) for guard in row.unless if guard not in _COULD_AGREE
     )
 
 
-def _could_hold(guard: Guard[Any], facts: Facts) -> bool:
-    could = _COULD_HOLD.get(guard)
+def _could_agree(guard: Guard[Any], facts: Facts) -> bool:
+    could = _COULD_AGREE.get(guard)
     return guard(facts, _NOTHING, _NOTHING) if could is None else could(facts)

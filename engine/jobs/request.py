@@ -12,7 +12,7 @@ from turnwise.engine.prompt.hooks import RequestContext, loop_state, prepared
 from turnwise.engine.user_code import guarded
 from turnwise.engine.worker.leased_chat import LeasedChat
 from turnwise.providers.protocol import ModelRequest, Purpose
-from turnwise.providers.repair_history import Validity
+from turnwise.providers.repair_history import HistoryRepair
 from turnwise.states.messages import Message
 
 _FORCING: Final = frozenset(
@@ -94,7 +94,7 @@ def request_of(
         tools=leased.runtime.toolbox.offered(profile.client_tools),
         parameters=deepcopy(dict(parameters)),
     )
-    return request if paired else dataclasses.replace(request, messages=Validity().paired(request))
+    return request if paired else dataclasses.replace(request, messages=HistoryRepair().paired(request))
 
 
 def parameters_for_summaries(leased: LeasedChat) -> dict[str, Any]:

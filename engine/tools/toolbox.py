@@ -162,7 +162,7 @@ class Toolbox:
                 arguments = checked(tool, call.arguments)
                 if tool.context_parameter is not None:
                     arguments[tool.context_parameter] = context
-                return self._succeeded(call, await _invoke(tool, arguments, context))
+                return self._succeeded(call, await _result_of(tool, arguments, context))
         except BadArguments as error:
             return failed(call, str(error))
         except FatalToolError:
@@ -238,7 +238,7 @@ def _copied(spec: ToolSpec) -> ToolSpec:
     return ToolSpec(spec.name, spec.description, pydantic_core.from_json(pydantic_core.to_json(spec.schema)))
 
 
-async def _invoke(tool: Tool, arguments: Mapping[str, Any], context: ToolContext) -> Any:
+async def _result_of(tool: Tool, arguments: Mapping[str, Any], context: ToolContext) -> Any:
     def begin() -> Any:
         if context.cancelled:  # it waited for a thread, and was given up meanwhile
             raise RuntimeError("given up before it began")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, NoReturn
 
-from turnwise.persistence.audit.check_writes import Traces, Violation
+from turnwise.persistence.audit.check_writes import Violation, WriteChecker
 from turnwise.persistence.audit.record import AuditRecord
 from turnwise.states import actions as a
 from turnwise.states import guards as g
@@ -22,7 +22,7 @@ class Replay:
     """Where a chat stands according to its log. Takes the records in order."""
 
     def __init__(self) -> None:
-        self._traces = Traces()
+        self._write_checker = WriteChecker()
         self._state: str | None = None
         self._settled = True
         self._archived = False
@@ -39,7 +39,7 @@ class Replay:
         self._record = record
         self._check_row()
         self._check_own_write()
-        self._traces.follow(record, step=self._numbers[1])
+        self._write_checker.follow(record, step=self._numbers[1])
         self._check_numbers()
         self._conclude()
         self._check_promises()
@@ -69,8 +69,8 @@ class Replay:
         """Whether the row's guards hold, as far as a log can answer them."""
         known: dict[Guard[Any], bool] = {
             g.settled: self._settled,
-            g.queue_waits: bool(self._traces.queue),
-            g.unleased: self._traces.token is None,
+            g.queue_waits: bool(self._write_checker.queue),
+            g.unleased: self._write_checker.token is None,
         }
         return all(known.get(guard, True) for guard in row.when) and not any(
             known.get(guard, False) for guard in row.unless
@@ -147,22 +147,22 @@ class Replay:
     # What the states promise
 
     def _check_promises(self) -> None:
-        state, step, traces = self._record.target, self._record.step, self._traces
-        if state in LEASED and traces.token is None:
+        state, step, write_checker = self._record.target, self._record.step, self._write_checker
+        if state in LEASED and write_checker.token is None:
             self._refuse(f"nobody holds the chat, but {state} demands a live lease")
-        if state not in LEASED and traces.token is not None and self._settled:
-            self._refuse(f"token {traces.token} still holds the chat, but {state} allows no lease")
-        if state == ChatState.waiting and traces.queue:
-            self._refuse(f"the queue holds {traces.queue[0]!a:.40}, but waiting promises an empty queue")
-        if state == ChatState.compacting and step in traces.compacted:
+        if state not in LEASED and write_checker.token is not None and self._settled:
+            self._refuse(f"token {write_checker.token} still holds the chat, but {state} allows no lease")
+        if state == ChatState.waiting and write_checker.queue:
+            self._refuse(f"the queue holds {write_checker.queue[0]!a:.40}, but waiting promises an empty queue")
+        if state == ChatState.compacting and step in write_checker.compacted:
             self._refuse(f"step {step} had its compaction, and a step has at most one")
-        if state == ChatState.executing_tools and traces.acting_step != step:
+        if state == ChatState.executing_tools and write_checker.acting_step != step:
             self._refuse(f"step {step} planned no local call, but executing_tools demands one")
         if self._settled:
             self._check_open_calls(state)
 
     def _check_open_calls(self, state: str) -> None:
-        calls = self._traces.open_calls
+        calls = self._write_checker.open_calls
         client = [call_id for call_id, call in calls.items() if call.runner == "client"]
         local = [call_id for call_id in calls if call_id not in client]
         if state == ChatState.requires_action and not client:

@@ -33,7 +33,7 @@ class OpenCall:
         return self.digest is None or self.digest == digest
 
 
-class Traces:
+class WriteChecker:
     """Follows the writes of one chat's records, in order: a method for each kind of write.
 
     Every method raises `Violation` for a write that cannot be, after those before it.
@@ -245,38 +245,38 @@ class Traces:
         raise Violation(self._record, problem)
 
 
-_METHODS: Final[dict[str, Callable[[Traces, WriteRecord], None]]] = {
-    "message": Traces.insert_message,
-    "cut": Traces.cut_history,
-    "erase": Traces.erase_message,
-    "enqueue": Traces.enqueue,
-    "dequeue:taken": Traces.take_queued,
-    "dequeue:deleted": Traces.delete_queued,
-    "receipt": Traces.record_receipt,
-    "call:planned:client": Traces.plan_call,
-    "call:planned:at_most_once": Traces.plan_call,
-    "call:planned:at_least_once": Traces.plan_call,
-    "call:planned:asked_first": Traces.plan_call,
-    "call:approved:at_most_once": Traces.approve_call,
-    "call:approved:at_least_once": Traces.approve_call,
-    "call:approved:asked_first": Traces.approve_call,
-    "call:started": Traces.start_call,
-    **{f"call:{status}": Traces.finish_call for status in CallStatus if status not in OPEN_STATUSES},
-    "lease": Traces.grant_lease,
-    "lease:dropped": Traces.drop_lease,
-    "boundary:compaction": Traces.set_boundary,
-    "boundary:clear": Traces.set_boundary,
-    "usage": Traces.note_only,
-    "profile": Traces.note_only,
-    "reason": Traces.note_only,
-    "facts": Traces.note_only,
-    "events": Traces.note_only,
-    "deadline": Traces.set_deadline,
-    "erase:queued": Traces.erase_queued,
-    "erase:errors": Traces.note_only,
-    "erase:reasons": Traces.note_only,
-    "erase:quarantine": Traces.note_only,
-    "erase:edits": Traces.erase_message,
-    "erase:receipt": Traces.note_only,
-    "erase:call": Traces.blank_call,
+_METHODS: Final[dict[str, Callable[[WriteChecker, WriteRecord], None]]] = {
+    "message": WriteChecker.insert_message,
+    "cut": WriteChecker.cut_history,
+    "erase": WriteChecker.erase_message,
+    "enqueue": WriteChecker.enqueue,
+    "dequeue:taken": WriteChecker.take_queued,
+    "dequeue:deleted": WriteChecker.delete_queued,
+    "receipt": WriteChecker.record_receipt,
+    "call:planned:client": WriteChecker.plan_call,
+    "call:planned:at_most_once": WriteChecker.plan_call,
+    "call:planned:at_least_once": WriteChecker.plan_call,
+    "call:planned:asked_first": WriteChecker.plan_call,
+    "call:approved:at_most_once": WriteChecker.approve_call,
+    "call:approved:at_least_once": WriteChecker.approve_call,
+    "call:approved:asked_first": WriteChecker.approve_call,
+    "call:started": WriteChecker.start_call,
+    **{f"call:{status}": WriteChecker.finish_call for status in CallStatus if status not in OPEN_STATUSES},
+    "lease": WriteChecker.grant_lease,
+    "lease:dropped": WriteChecker.drop_lease,
+    "boundary:compaction": WriteChecker.set_boundary,
+    "boundary:clear": WriteChecker.set_boundary,
+    "usage": WriteChecker.note_only,
+    "profile": WriteChecker.note_only,
+    "reason": WriteChecker.note_only,
+    "facts": WriteChecker.note_only,
+    "events": WriteChecker.note_only,
+    "deadline": WriteChecker.set_deadline,
+    "erase:queued": WriteChecker.erase_queued,
+    "erase:errors": WriteChecker.note_only,
+    "erase:reasons": WriteChecker.note_only,
+    "erase:quarantine": WriteChecker.note_only,
+    "erase:edits": WriteChecker.erase_message,
+    "erase:receipt": WriteChecker.note_only,
+    "erase:call": WriteChecker.blank_call,
 }

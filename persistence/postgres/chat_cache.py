@@ -15,7 +15,7 @@ from turnwise.persistence.postgres.write_rows import Standing
 _CHATS: Final = 1024
 
 
-class Memory:
+class ChatCache:
     """The latest standing of each chat, up to a number of them. It may be out of date: every statement checks it."""
 
     def __init__(self) -> None:

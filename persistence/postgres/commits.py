@@ -11,9 +11,9 @@ import asyncpg
 
 from turnwise.persistence.audit.record import WriteRecord, from_json
 from turnwise.persistence.erasure import erases
-from turnwise.persistence.postgres.chat_cache import Memory
+from turnwise.persistence.postgres.chat_cache import ChatCache
 from turnwise.persistence.postgres.chat_rows import wipe_all
-from turnwise.persistence.postgres.group_commit import Batches
+from turnwise.persistence.postgres.group_commit import GroupCommit
 from turnwise.persistence.postgres.journal import contradiction
 from turnwise.persistence.postgres.pool import Pool, Unreachable
 from turnwise.persistence.postgres.server_clock import DatabaseClock
@@ -35,12 +35,12 @@ Work = Callable[[asyncpg.Connection, Sent], Awaitable[list[Committed]]]
 class Commits:
     """Stores what was decided and remembers where chats stand then. `tell` is told of every chat that was changed."""
 
-    def __init__(self, pool: Pool, *, clock: DatabaseClock, memory: Memory, tell: Callable[[str], None]) -> None:
+    def __init__(self, pool: Pool, *, clock: DatabaseClock, cache: ChatCache, tell: Callable[[str], None]) -> None:
         self._pool = pool
         self._clock = clock
-        self._memory = memory
+        self._cache = cache
         self._tell = tell
-        self._batches = Batches(pool, self.store)
+        self._batches = GroupCommit(pool, self.store)
 
     async def close(self) -> None:
         """Finish what was accepted."""
@@ -81,9 +81,9 @@ class Commits:
     def note(self, commit: Commit, committed: Committed) -> None:
         """Remember where a chat stands after a commit, and tell of it; forget one of which something was erased."""
         if erasing(committed.decisions):
-            self._memory.forget(commit.chat_id)
+            self._cache.forget(commit.chat_id)
         else:
-            self._memory.put(Standing(committed.facts, commit.head, committed.at, commit.body))
+            self._cache.put(Standing(committed.facts, commit.head, committed.at, commit.body))
         self._tell(commit.chat_id)
 
     async def store(self, connection: asyncpg.Connection, commits: Sequence[Commit]) -> list[bool]:

@@ -23,7 +23,7 @@ class Unanswered(Exception):
     """A batch failed, or its answer was lost: each of its items must find out for itself what became of it."""
 
 
-class Batches(Generic[_Item, _Answer]):
+class GroupCommit(Generic[_Item, _Answer]):
     """Stores items, or answers questions, together: each batch by one statement.
 
     Batches form under load, by themselves: no timer runs, and a lone item waits for no other to come.

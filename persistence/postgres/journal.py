@@ -13,8 +13,8 @@ from typing import Any, Final, NamedTuple
 import asyncpg
 
 from turnwise.persistence.postgres import queries as reading
-from turnwise.persistence.postgres.chat_cache import Memory
-from turnwise.persistence.postgres.group_commit import Batches, Unanswered
+from turnwise.persistence.postgres.chat_cache import ChatCache
+from turnwise.persistence.postgres.group_commit import GroupCommit, Unanswered
 from turnwise.persistence.postgres.pool import Pool
 from turnwise.persistence.postgres.server_clock import DatabaseClock
 from turnwise.persistence.postgres.write_rows import event_rows, statement
@@ -68,12 +68,12 @@ def contradiction(chat_id: str, error: asyncpg.UniqueViolationError) -> ChatUnre
 class Journal:
     """Stores events without a transition. `tell` is told of every chat that got some."""
 
-    def __init__(self, pool: Pool, *, clock: DatabaseClock, memory: Memory, tell: Callable[[str], None]) -> None:
+    def __init__(self, pool: Pool, *, clock: DatabaseClock, cache: ChatCache, tell: Callable[[str], None]) -> None:
         self._pool = pool
         self._clock = clock
-        self._memory = memory
+        self._cache = cache
         self._tell = tell
-        self._entries = Batches(pool, self._store)
+        self._entries = GroupCommit(pool, self._store)
 
     async def close(self) -> None:
         """Finish what was accepted."""
@@ -85,18 +85,18 @@ class Journal:
         if not events:
             await self._pool.run(lambda connection: _held(connection, shown, _HELD))
             return ()
-        async with self._memory.turn(chat_id):
+        async with self._cache.turn(chat_id):
             stored = await self._together(shown)
             if stored is None:
                 stored = await self._pool.run(partial(self._alone, shown))
             if stored:
-                self._memory.move(chat_id, stored[-1].seq)
+                self._cache.move(chat_id, stored[-1].seq)
         self._tell(chat_id)
         return stored
 
     async def _together(self, shown: _Shown) -> tuple[Event, ...] | None:
         """Store events after the number that is remembered; `None` if it cannot be done, or was perhaps done."""
-        known, at = self._memory.get(shown.chat_id), self._clock.now()
+        known, at = self._cache.get(shown.chat_id), self._clock.now()
         if known is None or at is None:
             return None
         entry, stored = shown.entry(known.facts.last_seq, at)

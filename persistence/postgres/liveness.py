@@ -25,7 +25,7 @@ _ATTEND: Final = statement("attend", ("worker",))
 _GONE: Final = statement("gone", ("workers", "settled"))
 
 
-class Presence:
+class Liveness:
     """Lets others see that the workers of this process live, and sees who of theirs has died."""
 
     def __init__(self, pool: Pool) -> None:

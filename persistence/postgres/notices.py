@@ -12,7 +12,7 @@ import anyio
 import asyncpg
 
 from turnwise.logger import logger
-from turnwise.persistence.postgres.liveness import Presence
+from turnwise.persistence.postgres.liveness import Liveness
 from turnwise.persistence.postgres.pool import BROKEN, Pool
 from turnwise.states.errors import StoreError
 
@@ -37,9 +37,9 @@ class Notices:
     commit. Those of a moment go together: every process hears every notice.
     """
 
-    def __init__(self, pool: Pool, presence: Presence, *, poll_interval: float) -> None:
+    def __init__(self, pool: Pool, liveness: Liveness, *, poll_interval: float) -> None:
         self._pool = pool
-        self._presence = presence
+        self._liveness = liveness
         self._poll_interval = poll_interval
         self._origin = secrets.token_hex(8)
         self._waiting: set[str] = set()
@@ -85,25 +85,25 @@ class Notices:
                 continue
             self._listening.add(connection)
             try:
-                inbox = _Inbox(self._origin)
-                await inbox.attach(connection)
-                await self._presence.began(connection)
+                pending = _PendingNotices(self._origin)
+                await pending.attach(connection)
+                await self._liveness.began(connection)
                 pause = _FIRST_PAUSE
                 yield None
-                while not self._closed and await self._arrived(inbox, connection):
-                    for hint in inbox.taken() or [None]:
+                while not self._closed and await self._arrived(pending, connection):
+                    for hint in pending.taken() or [None]:
                         yield hint
             except BROKEN as error:
                 logger.warning("listening_broke_off", problem=self._pool.meaning_of(error).problem)
             finally:
-                self._presence.ended()
+                self._liveness.ended()
                 self._listening.discard(connection)
                 connection.terminate()
 
-    async def _arrived(self, inbox: _Inbox, connection: asyncpg.Connection) -> bool:
+    async def _arrived(self, pending: _PendingNotices, connection: asyncpg.Connection) -> bool:
         """Wait for hints, or for as long as one may be missed; return whether the connection still stands."""
         with anyio.move_on_after(self._poll_interval) as waiting:
-            await inbox.arrival.wait()
+            await pending.arrival.wait()
         if connection.is_closed():
             return False
         if waiting.cancelled_caught:
@@ -127,7 +127,7 @@ async def _send(payloads: list[str], connection: asyncpg.Connection) -> None:
     await connection.execute(_SEND, payloads)
 
 
-class _Inbox:
+class _PendingNotices:
     """What was heard and not yet yielded."""
 
     def __init__(self, origin: str) -> None:

@@ -15,8 +15,8 @@ from turnwise.persistence.passed_over import Refusals
 from turnwise.persistence.postgres import queries as reading
 from turnwise.persistence.postgres import raw_rows
 from turnwise.persistence.postgres.chat_rows import rows_of_chat
-from turnwise.persistence.postgres.group_commit import Batches, Unanswered
-from turnwise.persistence.postgres.liveness import Presence
+from turnwise.persistence.postgres.group_commit import GroupCommit, Unanswered
+from turnwise.persistence.postgres.liveness import Liveness
 from turnwise.persistence.postgres.migrate import migrate
 from turnwise.persistence.postgres.notices import Notices
 from turnwise.persistence.postgres.pool import Pool
@@ -66,11 +66,11 @@ class PostgresStore:
         url, self._schema = _split_schema(url)
         self._now = now
         self._pool = Pool(url, size=pool_size, schema=self._schema, statement_timeout=statement_timeout)
-        self._presence = Presence(self._pool)
-        self._notices = Notices(self._pool, self._presence, poll_interval=poll_interval)
+        self._liveness = Liveness(self._pool)
+        self._notices = Notices(self._pool, self._liveness, poll_interval=poll_interval)
         self._prunings = Refusals()
         self._transactions = Transactions(self._pool, now=now, tell=self._notices.tell)
-        self._prompts = Batches(self._pool, reading.prompts)
+        self._prompts = GroupCommit(self._pool, reading.prompts)
         self._is_open = False
 
     async def open(self) -> None:
@@ -91,7 +91,7 @@ class PostgresStore:
         await self._transactions.close()
         await self._prompts.close()
         if was_open:
-            await self._presence.leave()
+            await self._liveness.leave()
         await self._notices.close()
         await self._pool.close()
 
@@ -232,11 +232,11 @@ class PostgresStore:
 
     def attend(self, worker: str) -> None:
         """Let the session of `watch` hold a lock for the worker."""
-        self._presence.attend(worker)
+        self._liveness.attend(worker)
 
     async def gone(self, workers: Collection[str]) -> frozenset[str]:
         """Return those of the workers whose sessions have ended, and not for a moment only."""
-        return await self._presence.gone(workers)
+        return await self._liveness.gone(workers)
 
     def watch(self) -> AsyncIterator[str | None]:
         """Yield the chats that other processes have changed; `None` after a reconnection and now and then."""

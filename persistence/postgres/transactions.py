@@ -21,7 +21,7 @@ from turnwise.persistence.audit.record import GENESIS
 from turnwise.persistence.passed_over import Refusals
 from turnwise.persistence.postgres import queries as reading
 from turnwise.persistence.postgres import raw_rows
-from turnwise.persistence.postgres.chat_cache import Memory
+from turnwise.persistence.postgres.chat_cache import ChatCache
 from turnwise.persistence.postgres.commits import LOCK, Commits, Overtaken, Sent, erasing, landed, prepared
 from turnwise.persistence.postgres.group_commit import Unanswered
 from turnwise.persistence.postgres.journal import Journal, contradiction
@@ -63,10 +63,10 @@ class Transactions:
     def __init__(self, pool: Pool, *, now: Callable[[], datetime] | None, tell: Callable[[str], None]) -> None:
         self._pool = pool
         self._clock = DatabaseClock(now)
-        self._memory = Memory()
-        self._commits = Commits(pool, clock=self._clock, memory=self._memory, tell=tell)
+        self._cache = ChatCache()
+        self._commits = Commits(pool, clock=self._clock, cache=self._cache, tell=tell)
         self._refusals = Refusals()
-        self._journal = Journal(pool, clock=self._clock, memory=self._memory, tell=tell)
+        self._journal = Journal(pool, clock=self._clock, cache=self._cache, tell=tell)
 
     async def close(self) -> None:
         """Finish what was accepted."""
@@ -86,7 +86,7 @@ class Transactions:
                 await connection.execute(_BLANK, chat_id, at, GENESIS)
                 return [await self._commits.commit(connection, blank, decisions, (), sent)]
 
-        async with self._memory.turn(chat_id):
+        async with self._cache.turn(chat_id):
             return (await self._commits.answered(chat_id, work))[0]
 
     async def change(self, chat_id: str, plan: Plan, shown: Sequence[PartEvent]) -> Committed:
@@ -110,7 +110,7 @@ class Transactions:
                 await connection.execute(LOCK, chat_id)
                 return await attempt(connection, sent)
 
-        async with self._memory.turn(chat_id):
+        async with self._cache.turn(chat_id):
             sent: Sent = []
             return (
                 await self._believed(chat_id, plan, shown, sent)
@@ -119,7 +119,7 @@ class Transactions:
 
     async def _believed(self, chat_id: str, plan: Plan, shown: Sequence[PartEvent], sent: Sent) -> Committed | None:
         """Change a chat under a lease as if it stood where it is remembered; `None` if it cannot be done like that."""
-        known, at = self._memory.get(chat_id), self._clock.now()
+        known, at = self._cache.get(chat_id), self._clock.now()
         if known is None or known.facts.lease is None or at is None:
             return None
         try:
@@ -153,8 +153,8 @@ class Transactions:
                 await raw_rows.store_repair(connection, repair)
                 return [await self._commits.commit(connection, rest, decisions, (), sent)]
 
-        async with self._memory.turn(chat_id):
-            self._memory.forget(chat_id)
+        async with self._cache.turn(chat_id):
+            self._cache.forget(chat_id)
             return (await self._commits.answered(chat_id, work))[0]
 
     async def claim(self, plan: Plan, limit: int) -> list[Committed]:
@@ -248,7 +248,7 @@ class Transactions:
     def _standing_of(self, row: asyncpg.Record) -> Standing:
         if not is_hash(row["head"]):
             raise ChatUnreadable("chats.head", "the hash of an audit record belongs here", chat_id=row["id"])
-        known = self._memory.get(row["id"])
+        known = self._cache.get(row["id"])
         unchanged = known is not None and _mark_of(known) == (row["head"], row["state"], row["token"], row["facts"])
         facts = known.facts.with_last_seq(row["event_seq"]) if known and unchanged else reading.facts_in(row)
         return Standing(facts, row["head"], self._clock.handed_in or row["at"], row["facts"])

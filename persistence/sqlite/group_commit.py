@@ -51,7 +51,7 @@ class _Job(Generic[_T]):
             self.outcome.set_result(outcome)
 
 
-class Writer:
+class GroupCommit:
     """Runs jobs in transactions on one connection.
 
     Batches form under load, by themselves: no timer runs and no job waits for another to come.

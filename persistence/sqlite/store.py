@@ -22,7 +22,7 @@ from turnwise.persistence.sqlite import pruning, queries, raw_rows
 from turnwise.persistence.sqlite.chat_rows import rows_of_chat
 from turnwise.persistence.sqlite.connection import PATIENCE, Connection, Durability, patiently
 from turnwise.persistence.sqlite.database_file import DatabaseFile, NoFile
-from turnwise.persistence.sqlite.group_commit import Work, Writer
+from turnwise.persistence.sqlite.group_commit import GroupCommit, Work
 from turnwise.persistence.sqlite.migrate import migrate
 from turnwise.persistence.sqlite.transactions import Transactions
 from turnwise.persistence.stored_chat import Flaw, Salvaged, salvage
@@ -72,11 +72,11 @@ class SQLiteStore:
         self._transactions = Transactions(self._now)
         self._connections: list[Connection] = []
         self._file: DatabaseFile | NoFile = NoFile()
-        self._writer: Writer | None = None
+        self._group_commit: GroupCommit | None = None
 
     async def open(self) -> None:
         """Open the database, creating or migrating it."""
-        if self._writer is not None:
+        if self._group_commit is not None:
             return
         folder = Path(self._path).parent
         if self._path != _IN_MEMORY and not await anyio.Path(folder).is_dir():
@@ -90,13 +90,13 @@ class SQLiteStore:
                 raise
             self._file = DatabaseFile(self._path)
             self._file.check_main()
-        self._writer = Writer(self._connections[0], forget=self._transactions.forget, file=self._file)
+        self._group_commit = GroupCommit(self._connections[0], forget=self._transactions.forget, file=self._file)
 
     async def close(self) -> None:
         """Finish what was accepted and close. Closing twice is harmless."""
-        writer, self._writer = self._writer, None
-        if writer is not None:
-            await writer.close()
+        group_commit, self._group_commit = self._group_commit, None
+        if group_commit is not None:
+            await group_commit.close()
         while self._connections:
             await self._connections.pop().close()
 
@@ -220,9 +220,9 @@ class SQLiteStore:
 
     async def scrub(self) -> bool:
         """Write the write-ahead log home and empty it: deleted rows are overwritten with zeros there."""
-        writer = self._opened()[0]
+        group_commit = self._opened()[0]
         for _ in range(_SCRUBS):
-            busy, _, _ = await writer.run(lambda on: on.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone())
+            busy, _, _ = await group_commit.run(lambda on: on.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone())
             if not busy:
                 return True
             await anyio.sleep(_GLANCE)
@@ -268,14 +268,14 @@ class SQLiteStore:
 
     async def _foreign_commits(self) -> int:
         """Return a number that other connections' commits change: seen from the writer, its own do not."""
-        writer = self._opened()[0]
-        (version,) = await writer.run(lambda on: on.execute("PRAGMA data_version").fetchone())
+        group_commit = self._opened()[0]
+        (version,) = await group_commit.run(lambda on: on.execute("PRAGMA data_version").fetchone())
         return int(version)
 
     async def _write(self, work: Work[_T]) -> _T:
         self._opened()
-        assert self._writer is not None  # noqa: S101 - what `_opened` found
-        return await self._writer.submit(work)
+        assert self._group_commit is not None  # noqa: S101 - what `_opened` found
+        return await self._group_commit.submit(work)
 
     async def _read(self, question: Callable[[sqlite3.Connection], _T]) -> _T:
         reader = self._opened()[-1]
@@ -290,6 +290,6 @@ class SQLiteStore:
         return queries.in_one_snapshot(connection, question)
 
     def _opened(self) -> list[Connection]:
-        if self._writer is None:
+        if self._group_commit is None:
             raise StoreError(f"the store {self._path!r} is not open; open it, or enter the engine, first")
         return self._connections

@@ -22,7 +22,7 @@ from turnwise.providers.pydantic_ai.origin import Origin
 from turnwise.providers.pydantic_ai.parameters import offer_of, settings_of
 from turnwise.providers.pydantic_ai.request_writer import RequestWriter
 from turnwise.providers.pydantic_ai.response_reader import ResponseReader
-from turnwise.providers.repair_history import Validity
+from turnwise.providers.repair_history import HistoryRepair
 from turnwise.providers.reply_builder import join
 
 _MOST_PAUSES: Final = 16
@@ -62,9 +62,9 @@ class PydanticAIModel:
         self._settings = settings or ModelSettings()
         self._native_tools = tuple(native_tools)
         self._origin = Origin(self._model.system, self._model.base_url or "")
-        self._validity = Validity()
+        self._history_repair = HistoryRepair()
         anthropic = self._model.system == "anthropic"
-        self._asking = RequestWriter(
+        self._writer = RequestWriter(
             self._origin,
             takes_system=self._model.profile.get("supports_inline_system_prompts", False),
             needs_signature=anthropic,
@@ -90,60 +90,60 @@ class PydanticAIModel:
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelPart]:
         """Yield the parts of the reply as they arrive."""
         history, call = self._ask(request)
-        hearing = ResponseReader(self._origin)
+        reader = ResponseReader(self._origin)
         for _ in range(_MOST_PAUSES):
             with classified():
                 async with (
                     direct.model_request_stream(self._model, history, **call) as stream,
-                    aclosing(_heard(hearing, stream)) as heard,
+                    aclosing(_parts_read(reader, stream)) as heard,
                 ):
                     async for part in heard:
                         yield part
                 response = stream.get()
             if response.state != "suspended":
                 break
-            for part in hearing.rest(response):
+            for part in reader.rest(response):
                 yield part
             history.append(response)
-            hearing = ResponseReader(self._origin, before=hearing.used(response))
-        for part in hearing.finish(response):
+            reader = ResponseReader(self._origin, before=reader.used(response))
+        for part in reader.finish(response):
             yield part
 
     async def generate(self, request: ModelRequest) -> ModelReply:
         """Return the whole reply, asked for without streaming."""
         history, call = self._ask(request)
-        hearing = ResponseReader(self._origin)
+        reader = ResponseReader(self._origin)
         parts: list[ModelPart] = []
         for _ in range(_MOST_PAUSES):
             with classified():
                 response = await direct.model_request(self._model, history, **call)
             for index, part in enumerate(response.parts):
-                parts.extend(hearing.begin(index, part))
+                parts.extend(reader.begin(index, part))
             if response.state != "suspended":
                 break
-            parts.extend(hearing.rest(response))
+            parts.extend(reader.rest(response))
             history.append(response)
-            hearing = ResponseReader(self._origin, before=hearing.used(response))
-        parts.extend(hearing.finish(response))
+            reader = ResponseReader(self._origin, before=reader.used(response))
+        parts.extend(reader.finish(response))
         return join(parts)
 
     def _ask(self, request: ModelRequest) -> tuple[list[theirs.ModelMessage], _Call]:
         with classified():
-            return self._asking.history(self._validity.made_valid(request)), {
+            return self._writer.history(self._history_repair.made_valid(request)), {
                 "model_settings": settings_of(request, self._settings),
                 "model_request_parameters": offer_of(request, self._native_tools),
             }
 
 
-async def _heard(hearing: ResponseReader, stream: StreamedResponse) -> AsyncGenerator[ModelPart]:
+async def _parts_read(reader: ResponseReader, stream: StreamedResponse) -> AsyncGenerator[ModelPart]:
     """Yield what a stream tells, and what was used as soon as that is known: the stream may never come to its end."""
     try:
         async for event in stream:
-            for part in (*hearing.measure(stream), *hearing.hear(event)):
+            for part in (*reader.measure(stream), *reader.hear(event)):
                 yield part
     except Exception:
-        for part in hearing.measure(stream):
+        for part in reader.measure(stream):
             yield part
         raise
-    for part in hearing.measure(stream):
+    for part in reader.measure(stream):
         yield part

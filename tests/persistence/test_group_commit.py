@@ -13,7 +13,7 @@ import anyio
 import pytest
 
 from turnwise.persistence.sqlite.connection import Connection
-from turnwise.persistence.sqlite.group_commit import Writer
+from turnwise.persistence.sqlite.group_commit import GroupCommit
 from turnwise.states.errors import StoreError
 
 Note = Callable[[sqlite3.Connection], None]
@@ -25,7 +25,7 @@ class Bench:
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self.forgotten = 0
-        self.writer = Writer(connection, forget=self._forget)
+        self.group_commit = GroupCommit(connection, forget=self._forget)
         self.reached = threading.Event()
         self.gate = threading.Event()
 
@@ -60,7 +60,7 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
     bench = Bench(await Connection.open(str(tmp_path / "notes.db"), _prepare))
     yield bench
     bench.gate.set()
-    await bench.writer.close()
+    await bench.group_commit.close()
     await bench.connection.close()
 
 
@@ -69,18 +69,18 @@ async def test_jobs_that_come_together_share_a_commit(bench: Bench) -> None:
     await bench.connection.run(lambda on: on.set_trace_callback(commits.append))
     async with anyio.create_task_group() as tasks:
         for number in range(100):
-            tasks.start_soon(bench.writer.submit, note(str(number)))
+            tasks.start_soon(bench.group_commit.submit, note(str(number)))
     assert commits.count("COMMIT") == 1
     assert len(await bench.notes()) == 100
 
 
 async def test_jobs_that_come_during_a_commit_share_the_next(bench: Bench) -> None:
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(bench.writer.submit, bench.hold)
+        tasks.start_soon(bench.group_commit.submit, bench.hold)
         await anyio.to_thread.run_sync(bench.reached.wait)
         commits: list[str] = []
         for number in range(5):
-            tasks.start_soon(bench.writer.submit, note(str(number)))
+            tasks.start_soon(bench.group_commit.submit, note(str(number)))
         await anyio.wait_all_tasks_blocked()
         tasks.start_soon(bench.connection.run, lambda on: on.set_trace_callback(commits.append))
         await anyio.wait_all_tasks_blocked()
@@ -95,9 +95,9 @@ async def test_a_job_that_fails_takes_only_its_own_writes_with_it(bench: Bench) 
         raise LookupError("mine")
 
     answers = await asyncio.gather(
-        bench.writer.submit(note("before")),
-        bench.writer.submit(fail),
-        bench.writer.submit(note("after")),
+        bench.group_commit.submit(note("before")),
+        bench.group_commit.submit(fail),
+        bench.group_commit.submit(note("after")),
         return_exceptions=True,
     )
     assert [repr(answer) for answer in answers] == ["None", "LookupError('mine')", "None"]
@@ -113,7 +113,7 @@ async def test_a_job_that_fails_before_it_has_written_costs_the_others_nothing(b
     commands: list[str] = []
     await bench.connection.run(lambda on: on.set_trace_callback(commands.append))
     answers = await asyncio.gather(
-        bench.writer.submit(note("before")), bench.writer.submit(fail), return_exceptions=True
+        bench.group_commit.submit(note("before")), bench.group_commit.submit(fail), return_exceptions=True
     )
     assert [repr(answer) for answer in answers] == ["None", "LookupError('mine')"]
     assert commands.count("BEGIN IMMEDIATE") == 1
@@ -128,13 +128,13 @@ async def test_a_job_that_raises_stop_iteration_is_answered(bench: Bench) -> Non
         next(connection.execute("SELECT text FROM notes"))
 
     with pytest.raises(RuntimeError, match="StopIteration"):
-        await bench.writer.submit(fail)
+        await bench.group_commit.submit(fail)
 
 
 async def test_a_database_error_of_a_job_becomes_a_store_error_and_is_no_reason_to_trust_memory(bench: Bench) -> None:
-    await bench.writer.submit(note("once"))
+    await bench.group_commit.submit(note("once"))
     with pytest.raises(StoreError, match="UNIQUE") as caught:
-        await bench.writer.submit(note("once"))
+        await bench.group_commit.submit(note("once"))
     assert isinstance(caught.value.__cause__, sqlite3.IntegrityError)
     assert bench.forgotten == 1
 
@@ -144,12 +144,12 @@ async def test_a_commit_that_fails_fails_every_job_of_the_batch(bench: Bench) ->
         connection.execute("INSERT INTO replies VALUES ('to nothing')")
 
     answers = await asyncio.gather(
-        bench.writer.submit(note("innocent")), bench.writer.submit(orphan), return_exceptions=True
+        bench.group_commit.submit(note("innocent")), bench.group_commit.submit(orphan), return_exceptions=True
     )
     assert all(isinstance(answer, StoreError) for answer in answers)
     assert await bench.notes() == []
     assert bench.forgotten > 0
-    await bench.writer.submit(note("next"))
+    await bench.group_commit.submit(note("next"))
     assert await bench.notes() == ["next"]
 
 
@@ -158,7 +158,7 @@ async def test_a_transaction_that_the_database_gave_up_fails_every_job_of_the_ba
         connection.execute("INSERT OR ROLLBACK INTO notes VALUES ('innocent')")
 
     answers = await asyncio.gather(
-        bench.writer.submit(note("innocent")), bench.writer.submit(give_up), return_exceptions=True
+        bench.group_commit.submit(note("innocent")), bench.group_commit.submit(give_up), return_exceptions=True
     )
     assert all(isinstance(answer, StoreError) for answer in answers)
     assert await bench.notes() == []
@@ -166,11 +166,11 @@ async def test_a_transaction_that_the_database_gave_up_fails_every_job_of_the_ba
 
 async def test_a_submitter_cancelled_before_its_job_was_taken_withdraws_it(bench: Bench) -> None:
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(bench.writer.submit, bench.hold)
+        tasks.start_soon(bench.group_commit.submit, bench.hold)
         await anyio.to_thread.run_sync(bench.reached.wait)
         with anyio.CancelScope() as scope:
             async with anyio.create_task_group() as cancelled:
-                cancelled.start_soon(bench.writer.submit, note("withdrawn"))
+                cancelled.start_soon(bench.group_commit.submit, note("withdrawn"))
                 await anyio.wait_all_tasks_blocked()
                 scope.cancel()
         assert scope.cancelled_caught
@@ -181,7 +181,7 @@ async def test_a_submitter_cancelled_before_its_job_was_taken_withdraws_it(bench
 @pytest.mark.parametrize("times", [1, 2, 5])
 async def test_a_submitter_cancelled_later_waits_for_the_outcome(bench: Bench, times: int) -> None:
     """However often it is cancelled: whoever goes on must not find less than what is then committed."""
-    task = asyncio.create_task(bench.writer.submit(bench.hold))
+    task = asyncio.create_task(bench.group_commit.submit(bench.hold))
     await anyio.to_thread.run_sync(bench.reached.wait)
     for _ in range(times):
         task.cancel()
@@ -196,24 +196,24 @@ async def test_a_submitter_cancelled_later_waits_for_the_outcome(bench: Bench, t
 async def test_a_submitter_cancelled_just_before_it_is_answered_does_not_wait_for_ever(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answer = Writer._answer
+    answer = GroupCommit._answer
 
-    def cancel_first(writer: Writer, *args: Any) -> None:
+    def cancel_first(group_commit: GroupCommit, *args: Any) -> None:
         task.cancel()
-        answer(writer, *args)
+        answer(group_commit, *args)
 
-    monkeypatch.setattr(Writer, "_answer", cancel_first)
-    task = asyncio.create_task(bench.writer.submit(note("kept")))
+    monkeypatch.setattr(GroupCommit, "_answer", cancel_first)
+    task = asyncio.create_task(bench.group_commit.submit(note("kept")))
     with pytest.raises(asyncio.CancelledError):
         await task
     assert await bench.notes() == ["kept"]
 
 
 async def test_closing_finishes_what_was_accepted_and_accepts_no_more(bench: Bench) -> None:
-    task = asyncio.create_task(bench.writer.submit(note("accepted")))
+    task = asyncio.create_task(bench.group_commit.submit(note("accepted")))
     await asyncio.sleep(0)
-    await bench.writer.close()
+    await bench.group_commit.close()
     assert task.done()
     assert await bench.notes() == ["accepted"]
     with pytest.raises(StoreError, match="closed"):
-        await bench.writer.submit(note("late"))
+        await bench.group_commit.submit(note("late"))

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from turnwise.providers.protocol import ModelRequest
-from turnwise.providers.repair_history import Validity
+from turnwise.providers.repair_history import HistoryRepair
 from turnwise.states.messages import (
     Message,
     Part,
@@ -71,7 +71,7 @@ VALID = [
 
 def test_a_valid_history_stays_as_it_is_and_nothing_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG):
-        assert Validity().made_valid(request(VALID)) == VALID
+        assert HistoryRepair().made_valid(request(VALID)) == VALID
     assert caplog.records == []
 
 
@@ -152,12 +152,12 @@ def test_a_valid_history_stays_as_it_is_and_nothing_is_logged(caplog: pytest.Log
 def test_what_a_strict_provider_refuses_is_mended_and_logged(
     history: list[Message], expected: list[str], change: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    mended = Validity().made_valid(request(history))
+    mended = HistoryRepair().made_valid(request(history))
     assert told(mended) == expected
     assert [change in record.getMessage() and "chat_id=c1" in record.getMessage() for record in caplog.records] == [
         True
     ]
-    assert Validity().made_valid(request(mended)) == mended
+    assert HistoryRepair().made_valid(request(mended)) == mended
     assert len(caplog.records) == 1
 
 
@@ -168,4 +168,4 @@ def test_what_says_nothing_or_is_for_users_only_is_left_out() -> None:
         said("assistant", SourcePart(url="https://turn.example"), "Hello."),
         said("user", "And?"),
     ]
-    assert told(Validity().made_valid(request(history))) == ["user: Hi.", "assistant: Hello.", "user: And?"]
+    assert told(HistoryRepair().made_valid(request(history))) == ["user: Hi.", "assistant: Hello.", "user: And?"]

@@ -11,8 +11,8 @@ from turnwise.providers.pydantic_ai.response_reader import ResponseReader
 
 
 def heard(*events: theirs.ModelResponseStreamEvent) -> list[ModelPart]:
-    hearing = ResponseReader(Origin("openai", "gpt-5"))
-    return [part for event in events for part in hearing.hear(event)]
+    reader = ResponseReader(Origin("openai", "gpt-5"))
+    return [part for event in events for part in reader.hear(event)]
 
 
 def call(arguments: str | None) -> theirs.ToolCallPart:

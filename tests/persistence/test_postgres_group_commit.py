@@ -13,7 +13,7 @@ import pytest
 from turnwise.persistence.audit.verify import verify_records
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.conformance.checks import part
-from turnwise.persistence.postgres.group_commit import Batches
+from turnwise.persistence.postgres.group_commit import GroupCommit
 from turnwise.persistence.postgres.store import PostgresStore
 from turnwise.persistence.protocol import DuplicateReceipt
 from turnwise.states.errors import BrokenPromise, StaleLease
@@ -172,7 +172,7 @@ async def test_a_batch_goes_on_without_the_caller_that_began_it(times: int) -> N
         stored.append([*items])
         return [item.upper() for item in items]
 
-    batches: Batches[str, str] = Batches(Direct(), perform)  # type: ignore[arg-type]
+    batches: GroupCommit[str, str] = GroupCommit(Direct(), perform)  # type: ignore[arg-type]
     first = asyncio.create_task(batches.add("first"))
     beside = asyncio.create_task(batches.add("beside"))
     await begun.wait()
