@@ -14,12 +14,12 @@ class Migration(NamedTuple):
     """One step of the schema: a file of SQL that never changes once released."""
 
     name: str
-    script: str
+    sql: str
 
     @property
     def checksum(self) -> str:
-        """The SHA-256, hex, of the script."""
-        return hashlib.sha256(self.script.encode()).hexdigest()
+        """The SHA-256, hex, of the SQL."""
+        return hashlib.sha256(self.sql.encode()).hexdigest()
 
 
 def migrations(dialect: Literal["sqlite", "postgres"]) -> tuple[Migration, ...]:

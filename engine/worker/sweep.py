@@ -34,13 +34,13 @@ class Sweeper:
     """Ends leases and deadlines that are over and repairs strays; holds one chat's trouble away from the others.
 
     Args:
-        holds: whether this worker itself runs a chat under a token.
+        runs_here: whether this worker itself runs a chat under a token.
     """
 
-    def __init__(self, runtime: Runtime, act: Act, *, holds: Callable[[str, int], bool]) -> None:
+    def __init__(self, runtime: Runtime, act: Act, *, runs_here: Callable[[str, int], bool]) -> None:
         self._runtime = runtime
         self._act = act
-        self._holds = holds
+        self._runs_here = runs_here
         self._actor = f"worker:{runtime.worker_id}"
         self._last_failures: dict[str, str] = {}
         """What was said in the log of a chat's trouble: it is said once."""
@@ -61,7 +61,7 @@ class Sweeper:
         await self._end_leases_of_the_dead()
         # Those that rest stand in the lists, too, and must not crowd out the others.
         overdue = await self._runtime.store.overdue(limit=SWEEP_LIMIT + len(self._rests))
-        leases = await self._without_doubt([lease for lease in overdue.leases if not self._holds(*lease)])
+        leases = await self._without_doubt([lease for lease in overdue.leases if not self._runs_here(*lease)])
         due = [(chat_id, _expiry(token)) for chat_id, token in leases]
         due += [(chat_id, _deadline_passed) for chat_id in overdue.deadlines]
         due += [(chat_id, _repair) for chat_id in overdue.strays]

@@ -58,7 +58,7 @@ class Worker:
         self._sweep_at = runtime.clock.monotonic()
         self._prune_at = runtime.clock.monotonic() if self._settings.keep_parts is not None else NEVER
         self._pruned_after = ""
-        self._sweeper = Sweeper(runtime, self.act, holds=self._holds)
+        self._sweeper = Sweeper(runtime, self.act, runs_here=self._runs_here)
 
     # What the engine asks of it
 
@@ -215,7 +215,7 @@ class Worker:
             self._adopt(committed)
         self._backlog = self._backlog or len(claimed) == limit
 
-    def _holds(self, chat_id: str, token: int) -> bool:
+    def _runs_here(self, chat_id: str, token: int) -> bool:
         """Return whether this worker itself runs the chat under the token."""
         runner = self._runners.get(chat_id)
         return runner is not None and runner.leased.token == token

@@ -267,7 +267,7 @@ class ReadingConformance:
         assert (second.message_id, second.queued) == ("m2", True)
         assert await store.receipt("other", "c1") is None
 
-    async def test_the_ledger_holds_every_model_call(self, store: ChatStore) -> None:
+    async def test_the_ledger_has_every_model_call(self, store: ChatStore) -> None:
         """In order, with its purpose."""
         await plans.created(store, "chat", *plans.turn("one", "1", tokens=90), plans.compact("summary"))
         ledger = await store.ledger("chat")

@@ -38,7 +38,7 @@ async def migrate(connection: asyncpg.Connection, schema: str, known: tuple[Migr
                 await connection.execute('CREATE SCHEMA "' + schema.replace('"', '""') + '"')
             await connection.execute(_MIGRATIONS_TABLE)
         for migration in missing:
-            await connection.execute(migration.script)
+            await connection.execute(migration.sql)
             sql = "INSERT INTO turnwise_migrations (name, checksum, applied_at) VALUES ($1, $2, now())"
             await connection.execute(sql, migration.name, migration.checksum)
 

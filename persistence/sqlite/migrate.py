@@ -57,16 +57,16 @@ def _missing(connection: sqlite3.Connection, path: str, known: tuple[Migration, 
 def _apply(connection: sqlite3.Connection, migration: Migration) -> None:
     connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     connection.execute(_MIGRATIONS_TABLE)
-    for statement in _statements(migration.script):
+    for statement in _statements(migration.sql):
         connection.execute(statement)
     sql = "INSERT INTO turnwise_migrations (name, checksum, applied_at) VALUES (?, ?, ?)"
     connection.execute(sql, (migration.name, migration.checksum, datetime.now(UTC).isoformat()))
 
 
-def _statements(script: str) -> Iterator[str]:
+def _statements(sql: str) -> Iterator[str]:
     """Yield the statements one by one: `executescript` would commit first."""
     statement = ""
-    for line in script.splitlines(keepends=True):
+    for line in sql.splitlines(keepends=True):
         statement += line
         if sqlite3.complete_statement(statement):
             yield statement

@@ -29,9 +29,9 @@ from turnwise.testing.simulation.actors import (
 from turnwise.testing.simulation.checks import problems_of
 from turnwise.testing.simulation.clients import REFUSALS, Clients
 from turnwise.testing.simulation.disk import Disk, SimulatedStore
+from turnwise.testing.simulation.followers import Follower
 from turnwise.testing.simulation.mischief import Mischief
 from turnwise.testing.simulation.order import in_order
-from turnwise.testing.simulation.subscribers import Subscriber
 
 LEASE = 30.0
 ROUNDS_TO_REST = 150
@@ -103,7 +103,7 @@ class World:
         self._clients = Clients(self.random, self.outside)
         self._victims = Clients(self.mischief.random, Outside())
         """What clients do to the chat whose rows somebody damages: nothing is promised them."""
-        self._subscribers: list[Subscriber] = []
+        self._followers: list[Follower] = []
         self._boots = 0
         self._calm = False
 
@@ -299,8 +299,8 @@ class World:
                 if kept.count(message_id) != 1
             ]
         await self._check_the_list(self._nodes[0].engine)
-        for subscriber in self._subscribers:
-            self.problems += await subscriber.problems(store, pruned=pruned)
+        for follower in self._followers:
+            self.problems += await follower.problems(store, pruned=pruned)
         self.problems += self._clients.problems
         victim = self._victims.chats[0]
         self.problems += [
@@ -340,12 +340,12 @@ class World:
             except TurnwiseError:
                 continue
             self._clients.chats.append(chat.id)
-            subscriber = Subscriber(chat.id, self.random)
-            self._subscribers.append(subscriber)
-            tasks.start_soon(self._subscribe, subscriber)
+            follower = Follower(chat.id, self.random)
+            self._followers.append(follower)
+            tasks.start_soon(self._subscribe, follower)
             return
 
-    async def _subscribe(self, subscriber: Subscriber) -> None:
+    async def _subscribe(self, follower: Follower) -> None:
         """Follow a chat on one process after the other; the end of a process ends the visit."""
         while True:
             if self._nodes:
@@ -353,7 +353,7 @@ class World:
                 with anyio.CancelScope() as visit:
                     node.visits.append(visit)
                     try:
-                        await subscriber.follow(node.engine)
+                        await follower.follow(node.engine)
                     except (StoreError, EngineClosed):
                         self._note(f"a subscriber loses {node.name}")
                 node.visits.remove(visit)

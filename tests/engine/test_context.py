@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from turnwise.engine.prompt.context import View
 from turnwise.engine.prompt.history import length_of, sendable
 from turnwise.providers.protocol import ModelRequest
-from turnwise.providers.repair_history import Validity
+from turnwise.providers.repair_history import HistoryRepair
 from turnwise.states.messages import Message, ReasoningPart, SourcePart, TextPart, ToolCallPart, ToolResultPart
 from turnwise.states.names import Audience, Executor
 from turnwise.states.writes import InsertMessage
@@ -65,7 +65,7 @@ broken_histories = sound_histories().flatmap(
 
 
 def mended(messages: Sequence[Message]) -> list[Message]:
-    return Validity().paired(ModelRequest(purpose="step", chat_id="c", messages=list(messages)))
+    return HistoryRepair().paired(ModelRequest(purpose="step", chat_id="c", messages=list(messages)))
 
 
 @given(sound_histories())

@@ -31,7 +31,7 @@ from turnwise import (
     StaleLease,
     ToolResultMismatch,
 )
-from turnwise.engine.apply import Applier, Chain, Script
+from turnwise.engine.apply import Applier, Chain, Plan
 from turnwise.engine.commands import Commands
 from turnwise.engine.diagnose import Diagnosis, diagnose
 from turnwise.engine.erase import wanted
@@ -150,11 +150,11 @@ class StoreLife(RuleBasedStateMachine):
 
     @initialize()
     def create(self) -> None:
-        script = _firing(T.create, profile=PROFILE)
+        plan = _firing(T.create, profile=PROFILE)
         self.chat_id = "c"
-        self.do(self.processes[0].applier.create("c", script, actor="client"))
+        self.do(self.processes[0].applier.create("c", plan, actor="client"))
         self.neighbours = ["n"]
-        self.do(self.processes[0].applier.create("n", script, actor="client"))
+        self.do(self.processes[0].applier.create("n", plan, actor="client"))
         self.read()
 
     # Clients
@@ -593,8 +593,8 @@ class StoreLife(RuleBasedStateMachine):
         return outcome
 
     def fire(self, process: Process, trigger: Trigger, **arguments: Any) -> Facts:
-        script = _firing(trigger, **({"token": process.token} | arguments))
-        self.facts = self.do(process.applier.change(self.chat_id, script, actor=process.name)).facts
+        plan = _firing(trigger, **({"token": process.token} | arguments))
+        self.facts = self.do(process.applier.change(self.chat_id, plan, actor=process.name)).facts
         return self.facts
 
     def act(self, process: Process, tools: list[str], tokens: int | None) -> None:
@@ -677,11 +677,11 @@ def _fields(call: ToolCall) -> dict[str, Any]:
     return {name: getattr(call, name) for name in call.__dataclass_fields__}
 
 
-def _firing(trigger: Trigger, **arguments: Any) -> Script:
-    def script(chain: Chain) -> None:
+def _firing(trigger: Trigger, **arguments: Any) -> Plan:
+    def plan(chain: Chain) -> None:
         chain.fire(OCCURRENCES[trigger](**own_of(trigger, arguments)))
 
-    return script
+    return plan
 
 
 def asked(store: SQLiteStore, chat_id: str) -> list[Awaitable[Any]]:

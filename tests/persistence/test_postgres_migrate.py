@@ -92,7 +92,7 @@ async def test_a_newer_schema_is_refused(postgres_url: str, monkeypatch: pytest.
 
 async def test_a_schema_with_another_history_is_refused(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     await opened(postgres_url)
-    knowing(monkeypatch, *(migration._replace(script=f"{migration.script} ") for migration in KNOWN))
+    knowing(monkeypatch, *(migration._replace(sql=f"{migration.sql} ") for migration in KNOWN))
     with pytest.raises(StoreError, match="another form"):
         await opened(postgres_url)
 
@@ -110,7 +110,7 @@ async def test_a_migration_that_fails_leaves_nothing(
     postgres_url: str, beside: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither its own first half nor the migrations before it."""
-    knowing(monkeypatch, *KNOWN, NEXT._replace(script="CREATE TABLE half (id text); SELECT nonsense"))
+    knowing(monkeypatch, *KNOWN, NEXT._replace(sql="CREATE TABLE half (id text); SELECT nonsense"))
     with pytest.raises(StoreError, match="nonsense"):
         await opened(postgres_url)
     assert await tables(beside) == set()

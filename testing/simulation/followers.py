@@ -15,7 +15,7 @@ from turnwise.testing.simulation.checks import problems_of_parts
 EVENTS = 1_000_000
 
 
-class Subscriber:
+class Follower:
     """Follows one chat, and keeps everything it was shown."""
 
     def __init__(self, chat_id: str, random: Random) -> None:
