@@ -43,6 +43,27 @@ def rename(title: str) -> plans.Plan:
     return plans.plan(plans.move(Renamed(title=title)))
 
 
+async def test_a_store_that_was_never_opened_can_be_closed(postgres_url: str) -> None:
+    store = PostgresStore(postgres_url)
+    await store.close()
+    await store.close()
+
+
+async def test_an_erasure_is_told_that_old_rows_are_left_to_the_server(open_store: OpenStore) -> None:
+    assert await (await open_store()).scrub() is False
+
+
+async def test_a_renewal_tells_what_time_it_is_there(open_store: OpenStore) -> None:
+    """A worker whose chats only stream hears it nowhere else."""
+    holder, other = await open_store(), await open_store()
+    await plans.created(holder, "chat", plans.send("hello"), plans.claim("worker"))
+    assert other._transactions._clock.now() is None
+    assert await other.renew("worker", 30) == {"chat": 1}
+    told = other._transactions._clock.now()
+    assert told is not None
+    assert abs((told - datetime.now(UTC)).total_seconds()) < 60
+
+
 async def test_many_stores_claim_every_chat_once(open_store: OpenStore) -> None:
     """Two hundred chats, four workers of two processes: no chat twice, none left."""
     stores = [await open_store(), await open_store()]
