@@ -74,7 +74,13 @@ WORLDS: Final = 100
 """How many simulated worlds look for what the tests of single things have missed."""
 
 
-def run(faults: Sequence[Fault], covering: Covering, *, jobs: int, most_seconds: float) -> list[Trial]:
+LIVES: Final = ("tests/life", "tests/edge", "tests/acceptance/test_crash_points.py", "tests/acceptance/test_workers.py")
+"""Tests of whole lives: with `--whole` they look for what all the others have missed, which takes minutes each."""
+
+
+def run(
+    faults: Sequence[Fault], covering: Covering, *, jobs: int, most_seconds: float, lives: Sequence[str] = ()
+) -> list[Trial]:
     """Try every fault, `jobs` at a time, each job in a copy of its own."""
     with ExitStack() as stack:
         copies: SimpleQueue[Path] = SimpleQueue()
@@ -86,7 +92,7 @@ def run(faults: Sequence[Fault], covering: Covering, *, jobs: int, most_seconds:
             try:
                 tests = covering.tests_of(fault.path, fault.line, most_seconds=most_seconds)
                 worlds = WORLDS if wing_of(fault.path) in _LIVED else 0
-                return tried(copy, fault, tests, patience=60 + 4 * most_seconds, worlds=worlds)
+                return tried(copy, fault, tests, patience=60 + 4 * most_seconds, worlds=worlds, lives=lives)
             finally:
                 copies.put(copy)
 
@@ -137,6 +143,7 @@ def main() -> int:
     parser.add_argument("--most-seconds", type=float, default=45, help="of tests for one fault")
     parser.add_argument("--bar", type=float, default=95, help="per cent that must be caught in every folder")
     parser.add_argument("--measure", action="store_true", help="run the suite under coverage again first")
+    parser.add_argument("--whole", action="store_true", help="show survivors to the tests of whole lives, too")
     parser.add_argument("--out", type=Path, default=SCRATCH / "results.json")
     options = parser.parse_args()
     SCRATCH.mkdir(exist_ok=True)
@@ -150,7 +157,9 @@ def main() -> int:
         for entry in tomllib.loads((HERE / "equivalents.toml").read_text(encoding="utf-8")).get("equivalent", [])
     }
     faults = [fault for wing in options.wings.split(",") for fault in chosen_faults(wing, options.count, options.seed)]
-    trials = run(faults, covering, jobs=options.jobs, most_seconds=options.most_seconds)
+    trials = run(
+        faults, covering, jobs=options.jobs, most_seconds=options.most_seconds, lives=LIVES if options.whole else ()
+    )
     table = report(trials, equivalents)
     results = [
         {"fault": trial.fault.name, "line": trial.fault.line, "outcome": trial.outcome, "test": trial.test}

@@ -55,11 +55,13 @@ def copy_of(root: Path) -> Iterator[Path]:
         yield Path(folder)
 
 
-def tried(copy: Path, fault: Fault, tests: Sequence[str], *, patience: float, worlds: int = 0) -> Trial:
+def tried(
+    copy: Path, fault: Fault, tests: Sequence[str], *, patience: float, worlds: int = 0, lives: Sequence[str] = ()
+) -> Trial:
     """Plant the fault, run the tests until one fails, and take the fault out again.
 
-    What they miss is looked for in as many simulated `worlds`. `patience` is how many seconds each of the two may take:
-    a fault that makes them hang is caught, too.
+    What they miss is looked for in as many simulated `worlds`, and then by the tests in `lives`. `patience` is how many
+    seconds the tests and the worlds may take, `lives` ten times as many: a fault that makes them hang is caught, too.
     """
     if not tests:
         return Trial(fault, "not covered")
@@ -74,6 +76,11 @@ def tried(copy: Path, fault: Fault, tests: Sequence[str], *, patience: float, wo
             return Trial(fault, "caught", found.group(1) if found else "the suite could not be imported", len(tests))
         if worlds and _run(copy, *_SIMULATION, str(worlds), patience=patience).returncode:
             return Trial(fault, "caught", "the simulation", len(tests))
+        if lives:
+            done = _run(copy, *_PYTEST, *lives, patience=10 * patience)
+            if done.returncode:
+                found = _FAILED.search(done.stdout.decode(errors="replace"))
+                return Trial(fault, "caught", found.group(1) if found else "whole lives", len(tests))
     except subprocess.TimeoutExpired:
         return Trial(fault, "timed out", tried=len(tests))
     finally:
