@@ -103,7 +103,8 @@ def test_what_is_measured_is_the_same_when_it_is_read_again(tmp_path: Path) -> N
 
 def test_what_the_tests_of_single_things_miss_is_shown_to_those_of_whole_lives(house: Path) -> None:
     (house / "test_life.py").write_text(
-        "import sys; sys.path.insert(0, '.')\nimport doors\ndef test_it():\n    log = []\n    doors.note(log)\n    assert log\n"
+        "import sys; sys.path.insert(0, '.')\nimport doors\ndef test_it():\n"
+        "    log = []\n    doors.note(log)\n    assert log\n"
     )
     fault = next(fault for fault in faults_in(house, "doors.py") if fault.kind == "call forgotten")
     trial = tried(house, fault, ["test_doors.py::test_age"], patience=60, lives=["test_life.py"])
