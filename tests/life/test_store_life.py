@@ -169,6 +169,9 @@ class StoreLife(RuleBasedStateMachine):
             for n in range(racers)
         ]
         receipts = self.do(_all(sends))
+        for refused in receipts:
+            if type(refused) is StoreError:  # no race makes a store refuse
+                raise refused
         if busy and when_busy == "reject":
             assert [receipt for receipt in receipts if type(receipt) is not ChatBusy] == []
         elif busy and when_busy == "queue" and len(facts.queue) >= ENGINE.queue_limit:
@@ -709,9 +712,7 @@ async def _all(works: Sequence[Awaitable[Any]]) -> list[Any]:
     """Do all of it at once; return what came of each, refusals too."""
     outcomes = await asyncio.gather(*works, return_exceptions=True)
     for outcome in outcomes:
-        if isinstance(outcome, BaseException) and (
-            not isinstance(outcome, TurnwiseError) or type(outcome) is StoreError  # no race makes a store refuse
-        ):
+        if isinstance(outcome, BaseException) and not isinstance(outcome, TurnwiseError):
             raise outcome
     return outcomes
 
