@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+import copy
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import aclosing, contextmanager
 from random import Random
 from typing import Any
 
@@ -25,6 +27,7 @@ from turnwise.states.errors import (
 )
 from turnwise.states.names import Trigger
 from turnwise.testing.simulation.actors import Outside
+from turnwise.testing.simulation.readers import Look, Question, Reading, Stream
 
 REFUSALS = (
     ChatArchived,
@@ -49,6 +52,7 @@ class Clients:
 
     def __init__(self, random: Random, outside: Outside) -> None:
         self.chats: list[str] = []
+        self.readings: list[Reading] = []
         self.problems: list[str] = []
         """Answers that no client may get."""
         self._random = random
@@ -76,13 +80,16 @@ class Clients:
                 self.archive,
                 self.erase,
                 self.fork,
+                *[self.stream] * 3,
+                *[self.ask] * 2,
+                *[self.look] * 2,
             ]
         )
 
     async def send(self, engine: Engine, chat_id: str) -> None:
         """Say something, and sometimes the same again."""
-        self._serial += 1
-        client_id, text = f"k{self._serial}", f"message {self._serial}"
+        text = self._next_words()
+        client_id = f"k{self._serial}"
         when_busy = self._random.choice(["queue", "queue", "interrupt", "reject"])
         receipt = await engine.send_message(chat_id, text, when_busy=when_busy, client_id=client_id)  # type: ignore[arg-type]
         self._accepted[chat_id, receipt.message_id] = receipt.chat.version
@@ -90,6 +97,45 @@ class Clients:
             again = await engine.send_message(chat_id, text, client_id=client_id)
             if not again.replayed or again.message_id != receipt.message_id:
                 self.problems.append(f"{chat_id}: {client_id} was accepted twice")
+
+    async def stream(self, engine: Engine, chat_id: str) -> None:
+        """Say something and watch it being answered, now and then not to the end."""
+        when_busy = self._random.choice(["queue", "queue", "interrupt", "reject"])
+        stream = Stream(chat_id, self._next_words())
+        with self._reading(stream):
+            events = engine.stream(chat_id, stream.text, when_busy=when_busy)  # type: ignore[arg-type]
+            async with aclosing(events):
+                async for event in events:
+                    stream.seen.append(event)
+                    if self._random.random() < 0.03:
+                        return
+                stream.ended = True
+
+    async def ask(self, engine: Engine, chat_id: str) -> None:
+        """Say something and wait for the answer."""
+        question = Question(chat_id, self._next_words())
+        with self._reading(question):
+            question.result = await engine.ask(chat_id, question.text)
+
+    async def look(self, engine: Engine, chat_id: str) -> None:
+        """See where the chat stands."""
+        self.readings.append(Look(chat_id, copy.deepcopy(await engine.transcript(chat_id))))
+
+    @contextmanager
+    def _reading(self, reading: Stream | Question) -> Iterator[None]:
+        """Keep what is read inside. What is refused was never told."""
+        self.readings.append(reading)
+        try:
+            yield
+        except REFUSALS:
+            self.readings.remove(reading)
+            raise
+        finally:
+            reading.over = True
+
+    def _next_words(self) -> str:
+        self._serial += 1
+        return f"message {self._serial}"
 
     async def submit(self, engine: Engine, chat_id: str) -> None:
         """Answer what the chat asks, the same again, and then something else, which must not count."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import count
 from random import Random
 from typing import Final
@@ -89,7 +90,7 @@ class Mischief:
         """The one that raises."""
         self.raises = self.random.choice(sorted(RAISED))
         """What it raises."""
-        self._deaf = self.random.choice(["model", "tool", "reminder", None])
+        self._deaf = self.random.choice(["model", "tool", "summary", None])
         self.damages_at = frozenset(self.random.randrange(2, 20) for _ in range(round(3 * often)))
         """The rounds in which somebody damages a chat."""
 
@@ -114,10 +115,8 @@ class Mischief:
 
     async def _listen_to_nobody(self) -> None:
         while not self.end.is_set():
-            try:
+            with suppress(asyncio.CancelledError):
                 await self.end.wait()
-            except asyncio.CancelledError:
-                await asyncio.sleep(0)
 
     # The hooks of an engine
 

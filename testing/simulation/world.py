@@ -16,7 +16,7 @@ from turnwise.engine.engine import Engine
 from turnwise.engine.settings import CompactionPolicy, RetryPolicy, Settings
 from turnwise.engine.tools.declare import Tool
 from turnwise.states.errors import BrokenPromise, EngineClosed, StoreError, TurnwiseError
-from turnwise.states.names import ChatState
+from turnwise.states.names import ChatState, Trigger
 from turnwise.testing.clock import ManualClock
 from turnwise.testing.simulation.actors import (
     CLIENT_TOOLS,
@@ -26,12 +26,13 @@ from turnwise.testing.simulation.actors import (
     simulated_strategy,
     simulated_tools,
 )
-from turnwise.testing.simulation.checks import problems_of
+from turnwise.testing.simulation.checks import EVENTS, problems_of
 from turnwise.testing.simulation.clients import REFUSALS, Clients
 from turnwise.testing.simulation.disk import Disk, SimulatedStore
 from turnwise.testing.simulation.followers import Follower
 from turnwise.testing.simulation.mischief import Mischief
 from turnwise.testing.simulation.order import in_order
+from turnwise.testing.simulation.readers import problems_of_readings
 
 LEASE = 30.0
 ROUNDS_TO_REST = 150
@@ -267,10 +268,20 @@ class World:
             await self._settle(60)
             moving = [chat_id for chat_id in self._clients.chats if not await self._rests(engine, chat_id)]
             if not moving:
+                await self._let_readers_see()
                 return
             self.clock.advance(self.random.choice([1.0, 20.0, LEASE + 1]))
         for chat_id in moving:
             self.problems.append(f"{chat_id} never came to rest: {(await engine.explain(chat_id)).reason}")
+
+    async def _let_readers_see(self) -> None:
+        """Let every process look at what the others have committed, until nobody waits who need not."""
+        for _ in range(ROUNDS_TO_REST):
+            if all(reading.over for reading in self._clients.readings):
+                return
+            for node in self._nodes:
+                node.store.hint.set()
+            await self._settle(60)
 
     async def _rests(self, engine: Engine, chat_id: str) -> bool:
         chat = await engine.get_chat(chat_id)
@@ -290,9 +301,12 @@ class World:
         pruned = keep is not None and elapsed >= timedelta(seconds=keep)
         for chat_id in self._clients.chats:
             self.problems += await problems_of(store, chat_id, pruned=pruned)
+            log, records = await store.events(chat_id, after=0, limit=EVENTS), await store.audit(chat_id)
+            erased = any(record.trigger == Trigger.message_erased for record in records)
+            self.problems += problems_of_readings(self._clients.readings, chat_id, log, pruned=pruned, erased=erased)
             kept = [message.id for message in await store.history(chat_id)]
             kept += [queued.id for queued in (await store.facts(chat_id)).queue]
-            wanted = self._clients.still_wanted(chat_id, await store.audit(chat_id))
+            wanted = self._clients.still_wanted(chat_id, records)
             self.problems += [
                 f"{chat_id}: message {message_id} was accepted and is kept {kept.count(message_id)} times"
                 for message_id in wanted

@@ -1,0 +1,223 @@
+"""The readers of a simulation: they stream the turn of a message, ask, and look at the chat; each keeps what it got."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from turnwise.engine.results import TurnResult
+from turnwise.states.events import (
+    ActionRequiredEvent,
+    ErrorEvent,
+    Event,
+    HistoryResetEvent,
+    MessageEvent,
+    QueueEvent,
+    StatusEvent,
+    TurnFinishedEvent,
+)
+from turnwise.states.names import RESTING, ChatState
+from turnwise.states.transcript import Transcript, fold
+
+
+@dataclass(frozen=True, slots=True)
+class _Moment:
+    """Where a chat stood after an event."""
+
+    event: Event
+    rests: bool
+    queue: frozenset[str]
+    """The ids of the messages that waited."""
+
+
+class Reading(Protocol):
+    """What somebody was told of a chat."""
+
+    chat_id: str
+    over: bool
+    """Whether nobody waits for more."""
+
+    def problems(self, log: Sequence[Event], *, pruned: bool) -> Iterator[str]:
+        """Yield where it is not what the chat's events tell, of which the parts of old replies may be `pruned`."""
+        ...
+
+
+@dataclass
+class Stream:
+    """What `Engine.stream` told of the turn of one message."""
+
+    chat_id: str
+    text: str
+    over: bool = False
+    seen: list[Event] = field(default_factory=list)
+    ended: bool = False
+    """Whether it ended by itself."""
+
+    def problems(self, log: Sequence[Event], *, pruned: bool) -> Iterator[str]:
+        """Yield where it is not the turn of the message, from its beginning, in order, each event once."""
+        message_id = _id_of(self.text, log)
+        turn = _turn_of(message_id, log)
+        left = {event.seq for event in log}
+        seen = [event for event in self.seen if event.seq in left or not (pruned and event.kind == "part")]
+        if seen != [event for event in turn if event.seq <= _last(self.seen)]:
+            told = [event.seq for event in self.seen]
+            yield f"the stream of {self.text!r} told the events {told}; its turn has {[event.seq for event in turn]}"
+        elif self.ended and not (_is_over(seen) or _could_rest(message_id, seen, log)):
+            yield f"the stream of {self.text!r} ended after event {_last(self.seen)}, where the chat did not rest"
+
+
+@dataclass
+class Question:
+    """What `Engine.ask` answered."""
+
+    chat_id: str
+    text: str
+    over: bool = False
+    result: TurnResult | None = None
+
+    def problems(self, log: Sequence[Event], *, pruned: bool) -> Iterator[str]:  # noqa: ARG002 - no part is in it
+        """Yield where the answer is not of the message's own turn, or does not say why there is none."""
+        if self.result is None:
+            return
+        message_id = _id_of(self.text, log)
+        turn = _turn_of(message_id, log)
+        answers = {
+            "taken": self._is_of(turn, log),
+            "queued": not self.result.messages and _could_rest(message_id, [], log),
+            "removed": isinstance(turn[-1], HistoryResetEvent) if turn else _was_removed(message_id, log),
+        }
+        if not answers[self.result.message_state]:
+            ids = [message.id for message in self.result.messages]
+            yield (
+                f"{self.text!r}, message {message_id}, was answered by {self.result.message_state}, {ids}, "
+                f"{self.result.stop_reason}; its turn has {[message.id for message in fold(turn).messages]}"
+            )
+
+    def _is_of(self, turn: Sequence[Event], log: Sequence[Event]) -> bool:
+        result, ids = self.result, [message.id for message in self.result.messages] if self.result is not None else []
+        last = turn[-1] if turn else None
+        if result is None or last is None:
+            return False
+        if result.stop_reason is not None:
+            finished = isinstance(last, TurnFinishedEvent) and last.stop_reason == result.stop_reason
+            return finished and ids == [message.id for message in fold(turn).messages]
+        rests = (moment.event.seq for moment in _moments(log) if moment.rests)
+        return any(ids == [known.id for known in fold(_until(seq, turn)).messages] for seq in rests)
+
+
+@dataclass
+class Look:
+    """What `Engine.transcript` showed."""
+
+    chat_id: str
+    transcript: Transcript
+    over: bool = True
+
+    def problems(self, log: Sequence[Event], *, pruned: bool) -> Iterator[str]:
+        """Yield where it is not what the events up to its number fold to, or where going on from it leads elsewhere."""
+        seen, so_far = copy.deepcopy(self.transcript), fold(_until(self.transcript.seq, log))
+        if pruned:  # it may have shown parts that are gone
+            so_far.live = copy.deepcopy(seen.live)
+        if _plain(seen) != _plain(so_far):
+            yield f"a transcript shows {_plain(seen)} with event {seen.seq}; the log tells {_plain(so_far)}"
+        elif _plain(fold(log, seen)) != _plain(fold(log)):
+            yield f"going on after event {self.transcript.seq} of a transcript does not lead where the log does"
+
+
+def problems_of_readings(
+    readings: Iterable[Reading], chat_id: str, log: Sequence[Event], *, pruned: bool, erased: bool
+) -> Iterator[str]:
+    """Yield what is wrong with what readers of a chat were told; with erased messages, only who still waits."""
+    for reading in readings:
+        if reading.chat_id == chat_id and not reading.over:
+            yield f"{chat_id}: {reading} waits, and the chat rests"
+        elif reading.chat_id == chat_id and not erased:
+            yield from (f"{chat_id}: {problem}" for problem in reading.problems(log, pruned=pruned))
+
+
+def _id_of(text: str, log: Sequence[Event]) -> str | None:
+    """Return the id of the message that was accepted with these words; whoever changed them later came later."""
+    for event in log:
+        match event:
+            case MessageEvent(message=message) if message.text == text:
+                return message.id
+            case QueueEvent(queue=queue):
+                for queued in queue:
+                    if queued.text == text:
+                        return queued.id
+            case _:
+                pass
+    return None
+
+
+def _turn_of(message_id: str | None, log: Sequence[Event]) -> list[Event]:
+    """Return the events of the turn that the message began, up to its end, or to where it was taken back."""
+    turn: list[Event] = []
+    number: int | None = None
+    for event in log:
+        if not turn and isinstance(event, MessageEvent) and event.message.id == message_id:
+            number = event.message.turn
+            turn.append(event)
+        elif turn:
+            turn.append(event)
+            if isinstance(event, HistoryResetEvent) or (isinstance(event, TurnFinishedEvent) and event.turn == number):
+                break
+    return turn
+
+
+def _is_over(turn: Sequence[Event]) -> bool:
+    return bool(turn) and isinstance(turn[-1], TurnFinishedEvent | HistoryResetEvent)
+
+
+def _could_rest(message_id: str | None, seen: Sequence[Event], log: Sequence[Event]) -> bool:
+    """Return whether the chat rested after the events seen; where none were, while the message waited, or for good."""
+    moments = [*_moments(log)]
+    if seen:
+        follows = next((moment.event for moment in moments if moment.event.seq > seen[-1].seq), None)
+        cut = isinstance(follows, ActionRequiredEvent | ErrorEvent)  # they come together with the state
+        return not cut and any(moment.rests and moment.event.seq == seen[-1].seq for moment in moments)
+    return _was_removed(message_id, log) or any(moment.rests and message_id in moment.queue for moment in moments)
+
+
+def _was_removed(message_id: str | None, log: Sequence[Event]) -> bool:
+    """Return whether the message left the queue without entering the history."""
+    waited = any(message_id in moment.queue for moment in _moments(log))
+    still = list(_moments(log))[-1:]
+    return waited and not _turn_of(message_id, log) and not any(message_id in moment.queue for moment in still)
+
+
+def _moments(log: Sequence[Event]) -> Iterator[_Moment]:
+    state: ChatState | None = None
+    queue: frozenset[str] = frozenset()
+    for event in log:
+        match event:
+            case StatusEvent():
+                state = event.state
+            case QueueEvent():
+                queue = frozenset(queued.id for queued in event.queue)
+            case _:
+                pass
+        yield _Moment(event, state is None or state in RESTING, queue)
+
+
+def _last(events: Sequence[Event]) -> int:
+    return events[-1].seq if events else 0
+
+
+def _until(seq: int, events: Sequence[Event]) -> list[Event]:
+    return [event for event in events if event.seq <= seq]
+
+
+def _plain(transcript: Transcript) -> tuple[object, ...]:
+    """Return what a transcript shows, in short."""
+    return (
+        transcript.state,
+        [message.id for message in transcript.messages],
+        transcript.queue,
+        [call.call_id for call in transcript.open_calls],
+        transcript.stop_reason,
+        transcript.error,
+        transcript.live,
+    )

@@ -1,0 +1,139 @@
+"""What `stream`, `ask` and `transcript` promise, broken on purpose: the simulated readers find it."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import AsyncGenerator, Callable, Iterator
+from typing import Any
+
+import pytest
+
+from turnwise.engine import engine
+from turnwise.engine.follow import turns
+from turnwise.engine.follow.turns import TurnReader
+from turnwise.states.events import Event, MessageEvent, ToolResultEvent
+from turnwise.testing.simulation import Mischief, World
+
+Patch = pytest.MonkeyPatch
+WORLDS = 300
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def go_on_with_the_next_turn(patch: Patch) -> None:
+    patch.setattr(TurnReader, "_ends_with", lambda reader, _event: reader.message_state == "removed")
+
+
+def begin_with_any_message(patch: Patch) -> None:
+    def await_turn(reader: TurnReader, event: Event) -> None:
+        if isinstance(event, MessageEvent):
+            reader.turn, reader.message_state = event.message.turn, "taken"
+
+    patch.setattr(TurnReader, "_await_turn", await_turn)
+
+
+def tell_messages_twice(patch: Patch) -> None:
+    once = turns.follow
+
+    async def follow(*given: Any, **how: Any) -> AsyncGenerator[Event, None]:
+        async for event in once(*given, **how):
+            yield event
+            if isinstance(event, MessageEvent):
+                yield event
+
+    patch.setattr(turns, "follow", follow)
+
+
+def leave_out_results(patch: Patch) -> None:
+    whole = turns.follow
+
+    async def follow(*given: Any, **how: Any) -> AsyncGenerator[Event, None]:
+        async for event in whole(*given, **how):
+            if not isinstance(event, ToolResultEvent):
+                yield event
+
+    patch.setattr(turns, "follow", follow)
+
+
+def end_before_the_rest(patch: Patch) -> None:
+    ends_with = TurnReader._ends_with
+    patch.setattr(
+        TurnReader, "_ends_with", lambda self, event: ends_with(self, event) or isinstance(event, ToolResultEvent)
+    )
+
+
+def wait_on_at_rest(patch: Patch) -> None:
+    resting = turns.follow
+    patch.setattr(turns, "follow", lambda *given, **how: resting(*given, **{**how, "until_rest": False}))
+
+
+def answer_whatever_waits(patch: Patch) -> None:
+    result = engine.turn_result
+    patch.setattr(engine, "turn_result", lambda *given: dataclasses.replace(result(*given), message_state="taken"))
+
+
+def answer_without_the_question(patch: Patch) -> None:
+    result = engine.turn_result
+
+    def without(*given: Any) -> Any:
+        whole = result(*given)
+        return dataclasses.replace(whole, messages=whole.messages[1:])
+
+    patch.setattr(engine, "turn_result", without)
+
+
+def change_transcripts(change: Callable[[Any], None]) -> Callable[[Patch], None]:
+    def plant(patch: Patch) -> None:
+        transcript_of = engine.transcript_of
+
+        def changed(snapshot: Any) -> Any:
+            transcript = transcript_of(snapshot)
+            change(transcript)
+            return transcript
+
+        patch.setattr(engine, "transcript_of", changed)
+
+    return plant
+
+
+def number_too_low(transcript: Any) -> None:
+    transcript.last_seq = max(transcript.last_seq - 1, 0)
+
+
+def forget_what_is_live(transcript: Any) -> None:
+    transcript.live.clear()
+
+
+FAULTS: dict[str, tuple[Callable[[Patch], None], str, int]] = {
+    "stream: the next turn, too": (go_on_with_the_next_turn, "told the events", 0),
+    "stream: another message's turn": (begin_with_any_message, "told the events", 10),
+    "stream: an event twice": (tell_messages_twice, "told the events", 0),
+    "stream: an event is missing": (leave_out_results, "told the events", 0),
+    "stream: no more before the rest": (end_before_the_rest, "did not rest", 26),
+    "stream: no end at rest": (wait_on_at_rest, "and the chat rests", 14),
+    "ask: a message that waits has its turn": (answer_whatever_waits, "was answered by taken", 0),
+    "ask: another turn than its own": (begin_with_any_message, "was answered by", 0),
+    "ask: what was asked is missing": (answer_without_the_question, "was answered by", 0),
+    "transcript: the number before": (change_transcripts(number_too_low), "a transcript", 2),
+    "transcript: nothing of the reply under way": (change_transcripts(forget_what_is_live), "a transcript", 61),
+}
+"""How each promise is broken, what then is found, and a seed near which it showed before."""
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_the_readers_find(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant, words, first = FAULTS[fault]
+    plant(monkeypatch)
+    found: list[str] = []
+    for seed in range(first, first + WORLDS):
+        found = await World(seed, mischief=Mischief(seed, often=0)).run()
+        if any(words in problem for problem in found):
+            return
+    pytest.fail(f"{WORLDS} worlds did not find it; the last one found {found}")
