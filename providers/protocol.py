@@ -81,7 +81,7 @@ class ModelPart:
     | `file` | `media_type`, `data` (base64) or `url`, `name` |
     | `heartbeat` | |
     | `usage` | `usage` (all that was reported so far: it counts if the reply never finishes) |
-    | `finish` | `stop_reason`, `usage`, `context_limit` (tokens), `metadata` (`reason`, `response_id`) |
+    | `finish` | `stop_reason`, `usage`, `context_limit`, `metadata` (`reason`, `response_id`, `response_model`) |
     """
 
     type: PartType

@@ -8,6 +8,7 @@ from datetime import timedelta
 from turnwise.engine.jobs.fold_history import summary_of
 from turnwise.engine.jobs.reply import error_info
 from turnwise.engine.jobs.summarise import Spending, in_time, summarise
+from turnwise.engine.prompt.context import View
 from turnwise.engine.prompt.history import transient, unanswered
 from turnwise.engine.settings import SUMMARY_PREFIX, CompactionInput, CompactionStrategy
 from turnwise.engine.user_code import described
@@ -45,7 +46,16 @@ async def _fold(leased: LeasedChat, spending: Spending) -> Summary:
     Raises:
         ModelError: there is nothing better than what it sees now.
     """
-    view = await leased.current_view()
+    view, observers = await leased.current_view(), leased.runtime.observers
+    by_strategy = leased.runtime.settings.compaction.strategy is not None
+    with observers.compaction(leased.facts, by_strategy=by_strategy, messages=len(view.messages)) as run:
+        summary = await _summary(leased, view, spending)
+        if run is not None:
+            run.messages_after = len(summary.messages)
+        return summary
+
+
+async def _summary(leased: LeasedChat, view: View, spending: Spending) -> Summary:
     history, kept = tuple(view.messages), _kept(leased, view.messages)
     strategy = leased.runtime.settings.compaction.strategy
     try:

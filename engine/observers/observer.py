@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from time import perf_counter
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from turnwise.engine.prompt.history import length_of
 from turnwise.engine.user_code import guarded
@@ -18,6 +18,7 @@ from turnwise.providers.protocol import Model, ModelReply, ModelRequest
 from turnwise.states.calls import CallOutcome, ToolCall
 from turnwise.states.decide import Decision
 from turnwise.states.errors import FatalToolError
+from turnwise.states.facts import Facts
 
 
 @dataclass(slots=True, kw_only=True)
@@ -83,6 +84,32 @@ class ToolRun:
         return self.result.status.value if self.result is not None else "cancelled"
 
 
+@dataclass(slots=True, kw_only=True)
+class CompactionRun:
+    """One attempt to fold a history. What has a default is known once it is over."""
+
+    chat_id: str
+    step: int
+    attempt: int
+    strategy: Literal["summary", "custom"]
+    """Who folds: a model that writes a summary, or `CompactionPolicy.strategy`."""
+    messages_before: int
+    """What the model saw."""
+    trace: str | None = None
+    """What `turn_trace` gave for the turn, in whatever process."""
+    messages_after: int | None = None
+    """What it sees from now on."""
+    error: Exception | None = None
+    seconds: float = 0.0
+
+    @property
+    def outcome(self) -> str:
+        """`succeeded`, `cancelled`, or the kind of the error."""
+        if self.error is not None:
+            return str(getattr(self.error, "kind", "internal"))
+        return "succeeded" if self.messages_after is not None else "cancelled"
+
+
 Ended = Callable[[], object]
 
 
@@ -106,12 +133,19 @@ class Observer:
         """Take in that a model call begins; what is returned is called when it is over, in the same context."""
         return None
 
+    def compaction_started(self, run: CompactionRun) -> Ended | None:  # noqa: ARG002 - as above
+        """Take in that a history begins to be folded; what is returned is called when that is over, likewise.
+
+        The model calls of a summary come in between.
+        """
+        return None
+
     def tool_started(self, run: ToolRun) -> Ended | None:  # noqa: ARG002 - as above
         """Take in that a tool begins to run; what is returned is called when it is over, in the same context."""
         return None
 
 
-Watched = TypeVar("Watched", ModelCall, ToolRun)
+Watched = TypeVar("Watched", ModelCall, CompactionRun, ToolRun)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +185,22 @@ class Observers:
         call = ModelCall(provider=model.provider, model=model.name, request=request, trace=trace)
         return self._during(call, lambda observer: observer.model_called(call))
 
+    def compaction(
+        self, facts: Facts, *, by_strategy: bool, messages: int
+    ) -> AbstractContextManager[CompactionRun | None]:
+        """Tell of the folding done inside, which is given to note the result in; `None` if nobody watches."""
+        if not self.every:
+            return nullcontext()
+        run = CompactionRun(
+            chat_id=facts.chat_id,
+            step=facts.step.number,
+            attempt=facts.step.attempt,
+            strategy="custom" if by_strategy else "summary",
+            messages_before=messages,
+            trace=facts.turn.trace,
+        )
+        return self._during(run, lambda observer: observer.compaction_started(run))
+
     def tool_run(
         self, chat_id: str, call: ToolCall, *, known: bool, trace: str | None
     ) -> AbstractContextManager[ToolRun | None]:
@@ -172,7 +222,7 @@ class Observers:
         try:
             yield watched
         except Exception as error:
-            if isinstance(watched, ModelCall):
+            if not isinstance(watched, ToolRun):  # its result tells
                 watched.error = error
             raise
         finally:

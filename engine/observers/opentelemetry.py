@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import orjson
 
-from turnwise.engine.observers.observer import Ended, ModelCall, Observer, ToolRun
+from turnwise.engine.observers.observer import CompactionRun, Ended, ModelCall, Observer, ToolRun
 from turnwise.states.calls import CallOutcome
 from turnwise.states.decide import Decision
 from turnwise.states.errors import SettingsError
@@ -36,6 +36,9 @@ _PROVIDERS: Final = {
 }
 """Providers that the conventions call by another name."""
 
+_COMPACTION: Final = context.create_key("turnwise compaction")
+"""Marks a context in which a compaction's span is the current one."""
+
 _PARAMETERS: Final = {
     "max_output_tokens": "gen_ai.request.max_tokens",
     "temperature": "gen_ai.request.temperature",
@@ -49,8 +52,9 @@ _PARAMETERS: Final = {
 class OpenTelemetryObserver(Observer):
     """Makes a span `invoke_agent` of every turn, and below it `chat MODEL` and `execute_tool NAME` of calls and runs.
 
-    An attempt that is made again is a `chat` of its own, and so is a summary. The turn's span stands below the span
-    that was current where its message was sent. It is made where the turn ends: in another process, too.
+    An attempt that is made again is a `chat` of its own. A span `compact` holds the model calls of a summary. The
+    turn's span stands below the span that was current where its message was sent. It is made where the turn ends: in
+    another process, too.
 
     A span is current while its work runs, so that what an HTTP client or a tool traces becomes its child.
 
@@ -131,6 +135,34 @@ class OpenTelemetryObserver(Observer):
 
         return end
 
+    def compaction_started(self, run: CompactionRun) -> Ended:
+        """Open the span of a compaction, below the turn's; the model calls made meanwhile come below it."""
+        span = self._tracer.start_span("compact", _above(run.trace))
+        _set(
+            span,
+            {
+                "gen_ai.conversation.id": run.chat_id,
+                "turnwise.compaction.strategy": run.strategy,
+                "turnwise.compaction.messages_before": run.messages_before,
+                "turnwise.step": run.step,
+                "turnwise.attempt": run.attempt,
+            },
+        )
+        token = context.attach(context.set_value(_COMPACTION, True, trace.set_span_in_context(span)))  # noqa: FBT003
+
+        def end() -> None:
+            context.detach(token)
+            _set(
+                span,
+                {
+                    "turnwise.compaction.outcome": run.outcome if run.error is None else "failed",
+                    "turnwise.compaction.messages_after": run.messages_after,
+                },
+            )
+            _end(span, run.outcome)
+
+        return end
+
     def tool_started(self, run: ToolRun) -> Ended:
         """Open the span of a tool run, below the turn's."""
         span = self._tracer.start_span(f"execute_tool {run.call.name}", _above(run.trace))
@@ -163,6 +195,8 @@ class OpenTelemetryObserver(Observer):
         if call.reply is None:
             return
         finish, usage = call.reply.finish, call.reply.usage
+        told = {name: value for name, value in (finish.metadata or {}).items() if isinstance(value, str)}
+        _set(span, {"gen_ai.response.model": told.get("response_model"), "gen_ai.response.id": told.get("response_id")})
         if finish.stop_reason is not None:
             _set(span, {"gen_ai.response.finish_reasons": [str(finish.stop_reason)]})
         if usage is not None:
@@ -182,7 +216,9 @@ class OpenTelemetryObserver(Observer):
 
 
 def _above(stored: str | None) -> context.Context | None:
-    """Return the context of the turn's span; the current one for what belongs to no turn."""
+    """Return the context of the turn's span; the current one for what belongs to no turn, or to a compaction."""
+    if context.get_value(_COMPACTION):
+        return None
     known = TurnSpan.stored(stored)
     return None if known is None else known.inside
 

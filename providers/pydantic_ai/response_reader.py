@@ -114,7 +114,11 @@ class ResponseReader:
             "finish",
             stop_reason=_STOP_REASONS.get(response.finish_reason or "stop", StopReason.end_turn),
             usage=self.used(response),
-            metadata={"reason": str(word or response.finish_reason), "response_id": response.provider_response_id},
+            metadata={
+                "reason": str(word or response.finish_reason),
+                "response_id": response.provider_response_id,
+                "response_model": response.model_name,
+            },
         )
 
     def rest(self, response: theirs.ModelResponse) -> Iterator[ModelPart]:

@@ -9,7 +9,7 @@ from importlib.metadata import version as _installed
 from turnwise.engine.engine import Engine
 from turnwise.engine.erase import Erasure
 from turnwise.engine.explain import Explanation
-from turnwise.engine.observers.observer import ModelCall, Observer, ToolRun
+from turnwise.engine.observers.observer import CompactionRun, ModelCall, Observer, ToolRun
 from turnwise.engine.prompt.hooks import LoopState, PastCall, RequestContext, history_was_compacted
 from turnwise.engine.results import Chat, Compaction, Page, SendReceipt, SubmissionReceipt, TurnResult, UsageEntry
 from turnwise.engine.settings import CompactionInput, CompactionPolicy, CompactionResult, RetryPolicy, Settings
@@ -69,6 +69,7 @@ __all__ = [
     "CompactionInput",
     "CompactionPolicy",
     "CompactionResult",
+    "CompactionRun",
     "ConflictingReplay",
     "DeadlineExpired",
     "Engine",

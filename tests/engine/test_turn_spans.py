@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,23 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
 from support.latches import Gate
-from turnwise import ClientTool, CompactionPolicy, Engine, ModelError, RetryPolicy, Settings, ToolResult, Usage, tool
+from turnwise import (
+    ClientTool,
+    CompactionInput,
+    CompactionPolicy,
+    CompactionResult,
+    Engine,
+    Message,
+    ModelError,
+    ModelPart,
+    ModelReply,
+    ModelRequest,
+    RetryPolicy,
+    Settings,
+    ToolResult,
+    Usage,
+    tool,
+)
 from turnwise.engine.observers.opentelemetry import OpenTelemetryObserver
 from turnwise.engine.observers.turn_spans import TurnSpan
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
@@ -92,12 +109,18 @@ async def test_a_turn_is_one_trace_with_its_steps_retries_tools_and_compaction(t
         "chat scripted",
         "chat scripted",
         "execute_tool add",
-        *["chat scripted"] * 2,
+        "chat scripted",
+        "compact",
+        "chat scripted",
     ]
-    assert_below(turn, rest)
+    *before, summary, compaction, after = rest
+    assert_below(turn, [*before, compaction, after])
+    assert_below(compaction, [summary])
     calls = [told(span) for span in rest if span.name == "chat scripted"]
     assert [call["turnwise.purpose"] for call in calls] == ["step", "step", "summary", "step"]
     assert [call.get("error.type") for call in calls] == ["overloaded", None, None, None]
+    assert [call["turnwise.attempt"] for call in calls] == [1, 2, 3, 1]
+    assert {span.kind for span in rest if span.name == "chat scripted"} == {trace.SpanKind.CLIENT}
     assert {(call["gen_ai.provider.name"], call["gen_ai.request.model"]) for call in calls} == {
         ("scripted", "scripted")
     }
@@ -106,6 +129,135 @@ async def test_a_turn_is_one_trace_with_its_steps_retries_tools_and_compaction(t
     assert attributes["gen_ai.conversation.id"] == chat.id
     assert (attributes["turnwise.turn"], attributes["turnwise.steps"]) == (1, 2)
     assert attributes["turnwise.stop_reason"] == "end_turn"
+
+
+FULL = Usage(input_tokens=95, output_tokens=5)
+COMPACTION = "turnwise.compaction."
+
+
+def compaction_of(traces: Traces) -> tuple[ReadableSpan, dict[str, Any], list[ReadableSpan]]:
+    """Return the span of the only compaction, what it tells of it, and the spans below it."""
+    (span,) = [span for span in traces.spans if span.name == "compact"]
+    known = {name.removeprefix(COMPACTION): value for name, value in told(span).items() if name.startswith(COMPACTION)}
+    below = [each for each in traces.spans if each.parent is not None and each.parent.span_id == span.context.span_id]
+    return span, known, below
+
+
+class Summariser(ScriptedModel):
+    """A model whose summaries fail, or never come."""
+
+    def __init__(self, error: ModelError | None = None) -> None:
+        super().__init__([Reply("long", usage=FULL)])
+        self.error = error
+        self.asked = anyio.Event()
+
+    async def generate(self, request: ModelRequest) -> ModelReply:
+        self.asked.set()
+        if self.error is not None:
+            raise self.error
+        await anyio.sleep_forever()
+        raise AssertionError
+
+
+async def test_a_compaction_that_fails_is_a_span_with_its_failed_model_call(traces: Traces) -> None:
+    settings = Settings(compaction=CompactionPolicy(context_limit=100))
+    model = Summariser(ModelError("overloaded"))
+    async with Engine("sqlite://", model=model, settings=settings, observers=[traces.observer]) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, "hi")
+    span, known, below = compaction_of(traces)
+    assert known == {"strategy": "summary", "outcome": "failed", "messages_before": 2}
+    assert (told(span)["error.type"], span.status.status_code) == ("overloaded", trace.StatusCode.ERROR)
+    assert span.kind is trace.SpanKind.INTERNAL
+    assert [(call.name, told(call)["error.type"]) for call in below] == [("chat scripted", "overloaded")]
+    assert_below(traces.turns()[0], [span])
+
+
+@pytest.mark.parametrize("folds", [True, False])
+async def test_a_compaction_by_a_strategy_is_a_span_that_says_what_it_left(traces: Traces, *, folds: bool) -> None:
+    async def strategy(messages: Sequence[Message], _figures: CompactionInput) -> CompactionResult | None:
+        return CompactionResult(messages=messages[-1:]) if folds else None
+
+    settings = Settings(compaction=CompactionPolicy(context_limit=100, strategy=strategy))
+    model = ScriptedModel([Reply("long", usage=FULL), "again"])
+    async with Engine("sqlite://", model=model, settings=settings, observers=[traces.observer]) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, "hi")
+    span, known, below = compaction_of(traces)
+    outcome = {"outcome": "succeeded", "messages_after": 1} if folds else {"outcome": "failed"}
+    assert known == {"strategy": "custom", "messages_before": 2, **outcome}
+    assert told(span).get("error.type") == (None if folds else "bad_request")
+    assert below == []
+
+
+async def test_an_interrupt_of_a_compaction_ends_its_span_and_that_of_its_model_call(traces: Traces) -> None:
+    settings = Settings(compaction=CompactionPolicy(context_limit=100))
+    model = Summariser()
+    async with Engine("sqlite://", model=model, settings=settings, observers=[traces.observer]) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "hi")
+        await model.asked.wait()
+        await engine.interrupt(chat.id)
+        await engine.wait(chat.id)
+    span, known, below = compaction_of(traces)
+    assert known == {"strategy": "summary", "outcome": "cancelled", "messages_before": 2}
+    assert [told(each)["error.type"] for each in (span, *below)] == ["cancelled", "cancelled"]
+    assert told(traces.turns()[0])["turnwise.stop_reason"] == "interrupted"
+
+
+async def test_an_interrupt_between_two_attempts_leaves_the_span_of_the_first(traces: Traces) -> None:
+    settings = Settings(retry=RetryPolicy(first_delay=3600, max_delay=3600))
+    model = ScriptedModel([Reply(error=ModelError("overloaded")), "never"])
+    async with Engine("sqlite://", model=model, settings=settings, observers=[traces.observer]) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "hi")
+        async for event in engine.events(chat.id):
+            if event.kind == "retry":
+                break
+        await engine.interrupt(chat.id)
+        await engine.wait(chat.id)
+    (turn,) = traces.turns()
+    (attempt,) = [span for span in traces.spans if span is not turn]
+    assert (told(attempt)["error.type"], told(attempt)["turnwise.attempt"]) == ("overloaded", 1)
+    assert told(turn)["turnwise.stop_reason"] == "interrupted"
+    assert_below(turn, [attempt])
+
+
+async def test_an_interrupt_of_a_second_attempt_ends_its_span(traces: Traces) -> None:
+    asked = anyio.Event()
+
+    class Stalling(ScriptedModel):
+        async def stream(self, request: ModelRequest) -> AsyncIterator[ModelPart]:
+            if request.attempt > 1:
+                asked.set()
+                await anyio.sleep_forever()
+            async for part in super().stream(request):
+                yield part
+
+    settings = Settings(retry=RetryPolicy(first_delay=0.001))
+    model = Stalling([Reply(error=ModelError("overloaded"))])
+    async with Engine("sqlite://", model=model, settings=settings, observers=[traces.observer]) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "hi")
+        await asked.wait()
+        await engine.interrupt(chat.id)
+        await engine.wait(chat.id)
+    calls = [told(span) for span in traces.spans if span.name == "chat scripted"]
+    assert [(call["turnwise.attempt"], call["error.type"]) for call in calls] == [(1, "overloaded"), (2, "cancelled")]
+
+
+async def test_a_model_call_tells_which_model_answered(traces: Traces) -> None:
+    class Routed(ScriptedModel):
+        async def stream(self, request: ModelRequest) -> AsyncIterator[ModelPart]:
+            async for part in super().stream(request):
+                known = {"response_model": "scripted-2", "response_id": "r7"}
+                yield replace(part, metadata=known) if part.type == "finish" else part
+
+    async with Engine("sqlite://", model=Routed("hi"), observers=[traces.observer]) as engine:
+        await engine.ask((await engine.create_chat()).id, "hi")
+    (call,) = [told(span) for span in traces.spans if span.name == "chat scripted"]
+    assert (call["gen_ai.request.model"], call["gen_ai.response.model"]) == ("scripted", "scripted-2")
+    assert call["gen_ai.response.id"] == "r7"
 
 
 async def test_each_turn_has_a_trace_of_its_own_also_one_that_waited(traces: Traces) -> None:
