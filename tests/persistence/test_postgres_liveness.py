@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import anyio
 import asyncpg
@@ -78,6 +78,25 @@ ALIKE = {
 }
 
 
+@asynccontextmanager
+async def locked_alike(
+    beside: asyncpg.Connection, postgres_server: str, alike: str, worker: str
+) -> AsyncIterator[None]:
+    """Hold a lock that is not the worker's, and differs in one thing from it."""
+    schema = await beside.fetchval("SELECT current_schema()")
+    elsewhere = f"{schema}_copy"
+    await beside.execute(f"CREATE DATABASE {elsewhere}")
+    other = await asyncpg.connect(
+        postgres_server, **({"database": elsewhere} if alike == "of another database" else {})
+    )
+    try:
+        await other.fetchval(ALIKE[alike], schema, worker)
+        yield
+    finally:
+        await other.close()
+        await beside.execute(f"DROP DATABASE {elsewhere} WITH (FORCE)")
+
+
 @pytest.mark.parametrize("alike", ALIKE)
 async def test_a_lock_that_is_not_the_workers_keeps_nobody_alive(
     attend: Attend, beside: asyncpg.Connection, postgres_server: str, passed: list[float], alike: str
@@ -86,20 +105,22 @@ async def test_a_lock_that_is_not_the_workers_keeps_nobody_alive(
     judge, _ = await attend("judge")
     await attend("killed")
     await end_session(beside, "killed")
-    schema = await beside.fetchval("SELECT current_schema()")
-    elsewhere = f"{schema}_copy"
-    await beside.execute(f"CREATE DATABASE {elsewhere}")
-    other = await asyncpg.connect(
-        postgres_server, **({"database": elsewhere} if alike == "of another database" else {})
-    )
-    try:
-        await other.fetchval(ALIKE[alike], schema, "killed")
+    async with locked_alike(beside, postgres_server, alike, "killed"):
         assert await judge.gone(["killed", "judge"]) == frozenset()
         passed[0] += liveness.GRACE
         assert await judge.gone(["killed", "judge"]) == {"killed"}
-    finally:
-        await other.close()
-        await beside.execute(f"DROP DATABASE {elsewhere} WITH (FORCE)")
+
+
+@pytest.mark.parametrize("alike", ALIKE)
+async def test_a_lock_that_is_not_the_workers_keeps_no_name(
+    attend: Attend, beside: asyncpg.Connection, postgres_server: str, alike: str
+) -> None:
+    await attend("first")
+    await beside.execute("INSERT INTO workers VALUES ('long dead', now() - interval '8 days')")
+    async with locked_alike(beside, postgres_server, alike, "long dead"):
+        await attend("second")
+        names = await beside.fetch("SELECT worker FROM workers ORDER BY worker")
+    assert [row["worker"] for row in names] == ["first", "second"]
 
 
 async def test_a_worker_whose_connection_was_cut_comes_back(

@@ -5,7 +5,8 @@ WITH forgotten AS (
       AND NOT EXISTS (SELECT FROM chats WHERE chats.worker = workers.worker)
       AND NOT EXISTS (
         SELECT FROM pg_locks
-        WHERE locktype = 'advisory' AND objsubid = 1
+        WHERE locktype = 'advisory' AND objsubid = 1 AND database = (
+            SELECT oid FROM pg_database WHERE datname = current_database())
           AND classid::bigint << 32 | objid::bigint = hashtextextended(current_schema() || ' ' || worker, 0))
 )
 INSERT INTO workers (worker, since) VALUES (:worker, clock_timestamp()) ON CONFLICT (worker) DO NOTHING
