@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import inspect
 import json
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -13,7 +15,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from support.life import own_of
+from support.life import OVERFLOW, own_of
+from turnwise.persistence.audit import check_transitions, check_writes
 from turnwise.persistence.audit.record import (
     GENESIS,
     AuditRecord,
@@ -210,7 +213,21 @@ def _break_and_repair(life: Life) -> None:
     life.answer("yes")
 
 
+def _overflowed() -> list[AuditRecord]:
+    """Return a log in which a refused prompt is compacted, and refused and compacted once more in the same step."""
+    life = Life()
+    life.say("long")
+    life.claim()
+    life.fire(T.attempt_started)
+    life.fire(T.attempt_discarded, error=OVERFLOW, delay=0.0, retry_at=life.now)
+    refused = life.records[-1]
+    life.fire(T.compacted, summary=_summary("short"))
+    last = life.records[-1]
+    return [*life.records, dataclasses.replace(refused, turn=last.turn, step=last.step, attempt=last.attempt)]
+
+
 LOG = _lived()
+OVERFLOWED = _overflowed()
 TEXT = export("chat-1", LOG)
 VERSIONS = st.integers(1, len(LOG))
 
@@ -714,7 +731,78 @@ FORGERIES: dict[str, tuple[Callable[[], Verdict], int, str]] = {
         _find(T.call_started) + 1,
         "at most once",
     ),
+    "an approval of a call that nobody was asked about": (
+        lambda: _with_write(_find(T.call_started), "call:approved:at_most_once", "c1"),
+        _find(T.call_started),
+        "did not wait for the client",
+    ),
+    "a deadline for a local call": (
+        lambda: _with_write(_find(T.call_started), "deadline", "c1"),
+        _find(T.call_started),
+        "but is not the client's",
+    ),
+    "an erasure of what never waited": (
+        lambda: _forged(_find(T.message_erased), writes=(WriteRecord("erase:queued", "m999", "0" * 64),)),
+        _find(T.message_erased),
+        "never waited",
+    ),
+    "an erasure that erases nothing": (
+        lambda: _forged(_find(T.message_erased), writes=(WriteRecord("facts", "", "0" * 64),)),
+        _find(T.message_erased),
+        "it erases nothing",
+    ),
+    "an erasure that does something else, too": (
+        lambda: _with_write(_find(T.message_erased), "usage", "1"),
+        _find(T.message_erased),
+        "a write usage belongs to another trigger",
+    ),
+    "a queue in a new order that names another message": (
+        lambda: _forged(
+            _find(T.promote_queued),
+            writes=tuple(
+                WriteRecord("enqueue", "m1", write.digest) if write.kind == "enqueue" else write
+                for write in LOG[_find(T.promote_queued)].writes
+            ),
+        ),
+        _find(T.promote_queued),
+        "names not exactly the messages that wait",
+    ),
+    "a trigger that there is not": (
+        lambda: _forged(_find(T.renamed), trigger="sing"),
+        _find(T.renamed),
+        "knows no such trigger",
+    ),
+    "a rest with a message that waits": (
+        lambda: _with_write(_find(T.clear_context), "enqueue", "m500"),
+        _find(T.clear_context),
+        "waiting promises an empty queue",
+    ),
+    "a second compaction of a step": (lambda: verify_records(_rehashed(OVERFLOWED)), 6, "had its compaction"),
 }
+
+
+def test_every_reason_to_refuse_a_log_has_its_forgery() -> None:
+    """The words of each refusal, as the source spells them, must be those of a forgery below, or of a test above."""
+    source = "".join(inspect.getsource(module) for module in (check_transitions, check_writes))
+    wanted = re.findall(r'_refuse\(\s*f?"([^"]*)"', source)
+    problems = [str(forge().problem) for forge, _, _ in FORGERIES.values()]
+    claims = [place for place, record in enumerate(LOG) if record.trigger == T.claimed]
+    stays = {place: {"step": LOG[place - 1].step, "attempt": LOG[place - 1].attempt} for place in claims}
+    problems += [
+        str(_forged(_find(T.attempt_started), source=ChatState.waiting).problem),
+        str(_forged(0, trigger=T.send_message).problem),
+        str(_forged(_find(T.renamed), target=ChatState.pending).problem),
+        str(_forged(_find(T.renamed), trigger=T.step_finished).problem),
+        *(str(_forged(at, target=ChatState.executing_tools, **stays[at]).problem) for at in claims),
+        *(str(_forged(at, target=ChatState.requires_action, writes=(), **stays[at]).problem) for at in claims),
+    ]
+    unseen = [
+        words
+        for words in wanted
+        if not any(all(plain in problem for plain in re.split(r"\{[^}]*\}", words)) for problem in problems)
+    ]
+    assert len(wanted) > 40
+    assert unseen == []
 
 
 @pytest.mark.parametrize("name", FORGERIES)
