@@ -1,0 +1,64 @@
+"""A connection waits for whoever holds the database, as long as it is patient, and for nothing else."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+
+import pytest
+
+from turnwise.persistence.sqlite import connection
+from turnwise.persistence.sqlite.connection import patiently
+
+
+class Attempts:
+    """Fails as often as it is told to, and counts how often it was made."""
+
+    def __init__(self, code: int, failures: float) -> None:
+        self.code = code
+        self.failures = failures
+        self.made = 0
+
+    def __call__(self) -> str:
+        self.made += 1
+        if self.made > self.failures:
+            return "done"
+        error = sqlite3.OperationalError("no")
+        error.sqlite_errorcode = self.code
+        raise error
+
+
+@pytest.fixture(autouse=True)
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The pauses that were made: they pass at once."""
+    made: list[float] = []
+    began = time.monotonic()
+    monkeypatch.setattr(time, "sleep", made.append)
+    monkeypatch.setattr(time, "monotonic", lambda: began + sum(made))
+    return made
+
+
+@pytest.mark.parametrize(
+    "code", [sqlite3.SQLITE_BUSY, sqlite3.SQLITE_BUSY_SNAPSHOT, sqlite3.SQLITE_BUSY_RECOVERY, sqlite3.SQLITE_LOCKED]
+)
+def test_what_another_holds_is_tried_again(code: int, pauses: list[float]) -> None:
+    attempts = Attempts(code, failures=12)
+    assert patiently(attempts) == "done"
+    assert attempts.made == 13
+    assert len(pauses) == 12
+    assert 0 < pauses[0] <= 0.001
+    assert all(0.05 <= pause <= 0.1 for pause in pauses[8:]), "it backs off, and not without end"
+
+
+@pytest.mark.parametrize("code", [sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_READ, sqlite3.SQLITE_CORRUPT])
+def test_what_waiting_does_not_mend_is_told_at_once(code: int, pauses: list[float]) -> None:
+    attempts = Attempts(code, failures=1)
+    with pytest.raises(sqlite3.OperationalError):
+        patiently(attempts)
+    assert (attempts.made, pauses) == (1, [])
+
+
+def test_patience_ends(pauses: list[float]) -> None:
+    with pytest.raises(sqlite3.OperationalError):
+        patiently(Attempts(sqlite3.SQLITE_BUSY, failures=float("inf")))
+    assert connection.PATIENCE <= sum(pauses) < connection.PATIENCE + 1
