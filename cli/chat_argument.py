@@ -12,7 +12,6 @@ from turnwise.engine.settings import Settings
 from turnwise.states.errors import ChatNotFound, SettingsError, TurnwiseError
 
 LAST: Final = "last"
-PAGE: Final = 200
 SHOWN: Final = 5
 """Chats that are named where several begin alike."""
 FILE_SCHEME: Final = "sqlite:///"
@@ -83,7 +82,7 @@ async def every_chat(engine: Engine) -> AsyncIterator[Chat]:
     """Yield all chats, newest first."""
     after: str | None = None
     while True:
-        page = await engine.list_chats(limit=PAGE, after=after)
+        page = await engine.list_chats(after=after)
         for chat in page.items:
             yield chat
         if page.next is None:

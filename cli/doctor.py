@@ -9,15 +9,13 @@ import anyio
 import typer
 
 from turnwise.cli.chat_argument import attached, chosen_id
+from turnwise.cli.operating import OPERATOR
 from turnwise.cli.options import DEFAULT_STORE, JsonOption, StoreOption
 from turnwise.cli.output import write_file
 from turnwise.cli.style import clean, console, print_json
 from turnwise.engine.diagnose import Diagnosis
 from turnwise.engine.results import Chat
 from turnwise.states.errors import SettingsError
-
-OPERATOR = "operator"
-"""Who a repair from the command line is, in the audit log."""
 
 
 def doctor(

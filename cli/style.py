@@ -59,9 +59,8 @@ _SPELLED: Final[dict[int, str]] = {
     ord("\r"): "",
 }
 _IN_JSON: Final = {
-    code: f"\\u{code:04x}" if code < 0x100 else json.dumps(chr(code))[1:-1]  # noqa: PLR2004 - as ASCII would do
-    for code in _INVISIBLE
-    if code >= _DELETE
+    _DELETE: r"\u007f",
+    **{code: json.dumps(chr(code))[1:-1] for code in _INVISIBLE if code > _DELETE},
 }
 
 
@@ -112,9 +111,9 @@ def tokens(usage: Usage) -> str:
     return f"{usage.input_tokens:,} tokens in, {usage.output_tokens:,} out{' at least' if usage.partial else ''}"
 
 
-def plain_table(*columns: str, title: str | None = None) -> Table:
+def plain_table(*columns: str) -> Table:
     """Return a table with a head and no frame."""
-    table = Table(title=title, title_justify="left", title_style="bold", box=None, header_style="dim", pad_edge=False)
+    table = Table(box=None, header_style="dim", pad_edge=False)
     for column in columns:
         table.add_column(column, overflow="fold")
     return table

@@ -74,7 +74,7 @@ async def reads_real_files(play: Play) -> None:
     play.stage.promise(
         "tools run on what is really there",
         f"2 local tools ran; the model read {first} as it is on disk",
-        kept=len(outputs) == 2 and str(outputs[1]).startswith(beginning) and chat.state is ChatState.waiting,  # noqa: PLR2004
+        kept=([str(output)[:200] for output in outputs[1:]], chat.state) == ([beginning], ChatState.waiting),
     )
 
 
@@ -91,7 +91,7 @@ async def asks_the_client(play: Play) -> None:
     play.stage.promise(
         "waiting for a client costs nothing",
         "it rests in requires_action, and no worker holds it",
-        kept=chat.state is ChatState.requires_action and explanation.lease_worker is None,
+        kept=(chat.state, explanation.lease_worker) == (ChatState.requires_action, None),
     )
     results = [ToolResult(call.call_id, "Its own process.") for call in chat.open_calls]
     table = plain_table("POST tool results", "receipt", "replayed")
@@ -104,9 +104,12 @@ async def asks_the_client(play: Play) -> None:
     play.stage.promise(
         "results count once, however often they are posted",
         "the second post was a replay: the same receipt, one stored result",
-        kept=[receipt.replayed for receipt in receipts] == [False, True]
-        and len({receipt.receipt_id for receipt in receipts}) == 1
-        and len(stored) == 1,
+        kept=(
+            [receipt.replayed for receipt in receipts],
+            len({receipt.receipt_id for receipt in receipts}),
+            len(stored),
+        )
+        == ([False, True], 1, 1),
     )
 
 
@@ -126,16 +129,12 @@ async def is_interrupted(play: Play, model: DemoModel) -> None:
     await play.engine.interrupt(play.chat_id, reason="the reader has seen enough")
     chat = await play.rest()
     model.pace = pace
-    shown = "".join(
-        event.part.delta or ""
-        for event in await play.past(after=before)
-        if isinstance(event, PartEvent) and event.part.type == "text"
-    )
+    shown = "".join([added(event, "text") for event in await play.past(after=before)])
     kept = (await play.engine.messages(chat.id))[-1]
     play.stage.promise(
         "an interrupt keeps what was shown",
         f"{len(kept.text.split())} words were shown, and exactly these are kept",
-        kept=chat.state is ChatState.interrupted and kept.partial and kept.text == shown and bool(shown),
+        kept=(chat.state, kept.partial, kept.text, shown != "") == (ChatState.interrupted, True, shown, True),
     )
 
 
@@ -153,12 +152,17 @@ async def compacts(play: Play) -> None:
     play.stage.promise(
         "a chat that outgrows its context goes on",
         f"compacted once: {len(everything)} messages for you, {len(sent)} for the model",
-        kept=compactions == 1 and len(sent) < len(everything) and chat.state is ChatState.waiting,
+        kept=(compactions, len(sent) < len(everything), chat.state) == (1, True, ChatState.waiting),
     )
 
 
 def _compactions(events: list[Event]) -> int:
     return sum(event.kind == "compaction" and event.phase == "finished" for event in events)
+
+
+def added(event: Event, *kinds: str) -> str:
+    """Return what an event adds to parts of some kinds, such as `text`."""
+    return (event.part.delta or "") if isinstance(event, PartEvent) and event.part.type in kinds else ""
 
 
 def succeeded(events: list[Event], tool: str) -> int:

@@ -91,7 +91,7 @@ async def _is_audited(play: Play) -> None:
     stage.promise(
         "the log is sound",
         f"all {len(records)} transitions are the table's, in the store and in the export",
-        kept=verdict.ok and exported.ok,
+        kept=(verdict.ok, exported.ok) == (True, True),
     )
     forged = verify_export(_forged(log))
     stage.note("·", excerpt(verdict_line(forged).plain, 90), "yellow")

@@ -11,10 +11,11 @@ from typing import Final
 import anyio
 from anyio.abc import Process
 
-from turnwise.cli.demo.acts import Play, succeeded
+from turnwise.cli.audit import short_actor
+from turnwise.cli.demo.acts import Play, added, succeeded
 from turnwise.cli.demo.cast import LEASE
 from turnwise.cli.demo.worker_process import command
-from turnwise.states.events import Event, PartEvent
+from turnwise.states.events import Event
 from turnwise.states.names import ChatState
 
 SLOW: Final = 0.12
@@ -46,36 +47,32 @@ async def outlives_its_process(play: Play, pace: float) -> None:
         chat = await play.rest()
         heir.terminate()
         await heir.wait()
-    workers = {record.actor for record in await engine.audit(chat_id) if record.turn == chat.turn} - {"client"}
+    actors = {short_actor(record.actor) for record in await engine.audit(chat_id) if record.turn == chat.turn}
     stage.promise(
         "a turn survives kill -9 of its process",
         f"{victim.pid} was killed, {heir.pid} finished turn {chat.turn}: {chat.stop_reason}",
-        kept=victim.returncode == -signal.SIGKILL
-        and heir.returncode == 0
-        and chat.state is ChatState.waiting
-        and {f":{victim.pid}:" in worker for worker in workers} == {True, False},
+        kept=(victim.returncode, heir.returncode, chat.state, actors)
+        == (-signal.SIGKILL, 0, ChatState.waiting, {"client", f"worker {victim.pid}", f"worker {heir.pid}"}),
     )
     written = [line for line in play.scene.notes.read_text(encoding="utf-8").splitlines() if line.startswith(chat_id)]
     stage.promise(
         "a tool that ran is not run again",
         f"take_note ran once: {len(written)} line in {play.scene.notes.name}",
-        kept=len(written) == 1 and succeeded(await play.past(), "take_note") == 1,
+        kept=(len(written), succeeded(await play.past(), "take_note")) == (1, 1),
     )
 
 
 @asynccontextmanager
 async def _process(play: Play, pace: float) -> AsyncIterator[Process]:
     """Start a process that runs the store's chats; it does not outlive the block."""
-    process = await anyio.open_process(
+    async with await anyio.open_process(
         command(play.scene, pace=pace), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=None
-    )
-    try:
-        yield process
-    finally:
-        if process.returncode is None:
-            process.kill()
-        with anyio.CancelScope(shield=True):
-            await process.aclose()
+    ) as process:
+        try:
+            yield process
+        finally:
+            if process.returncode is None:
+                process.kill()
 
 
 def _speaks_after_tools() -> Callable[[Event], bool]:
@@ -85,8 +82,8 @@ def _speaks_after_tools() -> Callable[[Event], bool]:
     def seen(event: Event) -> bool:
         nonlocal tools_ran, said
         tools_ran = tools_ran or event.kind == "tool_result"
-        if tools_ran and isinstance(event, PartEvent):
-            said += event.part.delta or ""
+        if tools_ran:
+            said += added(event, "text", "reasoning")
         return len(said.split()) >= KILLED_AFTER
 
     return seen

@@ -16,8 +16,6 @@ class DemoFailed(TurnwiseError):
     """The demo saw something else than what turnwise promises."""
 
     def __init__(self, promise: str, seen: str) -> None:
-        self.promise = promise
-        self.seen = seen
         super().__init__(f"the demo failed: promised was that {promise}, but {seen}")
 
 

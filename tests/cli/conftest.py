@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from rich.text import Text
 
+from support.look import colours
 from support.terminal import Finished, Terminal
+
+PAGE = "A line of text that a model may read, as long as it takes.\n" * 120
 
 
 @pytest.fixture
@@ -14,13 +20,39 @@ def terminal(tmp_path: Path) -> Terminal:
     return Terminal(tmp_path)
 
 
+@pytest.fixture
+def coloured() -> Iterator[None]:
+    with colours():
+        yield
+
+
 @pytest.fixture(scope="session")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Terminal:
     """Return a terminal in a folder where the demo is going to be played, or was."""
-    return Terminal(tmp_path_factory.mktemp("demo"), store="sqlite:///demo-out/chats.db")
+    folder = tmp_path_factory.mktemp("demo")
+    for name in ("first.md", "second.md", "third.md"):
+        (folder / name).write_text(PAGE)
+    (folder / "demo-out").mkdir()
+    (folder / "demo-out" / "notes.txt").write_text("what an earlier demo has noted\n")
+    return Terminal(folder, store="sqlite:///demo-out/chats.db")
 
 
 @pytest.fixture(scope="session")
-def played(demo: Terminal) -> Finished:
-    """Play the demo. The folder is empty, so it reads turnwise's engine."""
-    return demo.run_apart("demo", "--fast")
+def screen(demo: Terminal, tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """Play the demo and return what it printed, colours and all; the complaints of its processes are in `err`."""
+    complaints = tmp_path_factory.mktemp("err") / "complaints"
+    before = os.dup(2)
+    with complaints.open("wb") as file, colours():
+        os.dup2(file.fileno(), 2)
+        try:
+            done = demo.run("demo", "--fast")
+        finally:
+            os.dup2(before, 2)
+            os.close(before)
+    return done._replace(err=done.err + complaints.read_text())
+
+
+@pytest.fixture(scope="session")
+def played(screen: Finished) -> Finished:
+    """Return what the demo told, in plain letters."""
+    return screen._replace(out="".join(f"{Text.from_ansi(line).plain}\n" for line in screen.out.splitlines()))
