@@ -99,7 +99,7 @@ def _read(file: Path) -> list[ToolResult]:
     content = sys.stdin.read() if str(file) == "-" else read_file("--results", file)
     try:
         return _RESULTS.validate_json(content)
-    except (ValidationError, ValueError) as error:
-        problem = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
+    except ValidationError as error:
+        problem = error.errors()[0]["msg"]
         example = '[{"call_id": "c1", "output": "yes"}]'
         raise SettingsError("--results", f"must hold JSON such as {example}: {problem}") from error

@@ -1,0 +1,390 @@
+"""What commands print for people, to the word and to the colour."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from support.look import WIDTH, colours, look, marked
+from support.terminal import Terminal
+from turnwise import ClientTool, Engine, ModelError, Settings
+from turnwise.cli import style
+from turnwise.cli.audit import short_actor, timeline
+from turnwise.cli.chat_argument import AmbiguousChat, attached, every_chat
+from turnwise.cli.diagram import _form
+from turnwise.cli.erase import _erased, _left
+from turnwise.cli.explain import explanation_table
+from turnwise.cli.list_chats import _table
+from turnwise.cli.verify import verdict_line
+from turnwise.engine.erase import Erasure
+from turnwise.engine.explain import Explanation
+from turnwise.engine.results import Chat
+from turnwise.persistence.audit.record import AuditRecord
+from turnwise.persistence.audit.verify import Verdict
+from turnwise.persistence.stored_chat import Flaw
+from turnwise.providers.scripted import Call, Reply, ScriptedModel
+from turnwise.states.calls import ToolCall
+from turnwise.states.errors import SettingsError
+from turnwise.states.events import ErrorInfo
+from turnwise.states.names import ChatState, Executor, StopReason, Trigger
+from turnwise.states.usage import Usage
+
+AT = datetime(2026, 1, 2, 3, 4, 5, 67_000, tzinfo=UTC)
+CHAT = Chat(
+    id="c1",
+    state=ChatState.waiting,
+    version=3,
+    history_version=2,
+    last_seq=9,
+    turn=1,
+    step=2,
+    attempt=1,
+    owner=None,
+    title="A title",
+    metadata={},
+    archived=False,
+    last_error=None,
+    stop_reason=StopReason.end_turn,
+    usage=Usage(input_tokens=1, output_tokens=2),
+    open_calls=[],
+    queued=0,
+    settled=True,
+    parent=None,
+    created_at=AT,
+    updated_at=AT,
+)
+
+
+def url(terminal: Terminal) -> str:
+    return f"sqlite:///{terminal.folder}/turnwise.db"
+
+
+def begun(terminal: Terminal, *replies: Any, **settings: Any) -> str:
+    """Begin a chat in the terminal's store, and return its id."""
+
+    async def begin() -> str:
+        model = ScriptedModel(list(replies))
+        async with Engine(url(terminal), model=model, settings=Settings(**settings)) as engine:
+            chat = await engine.create_chat(client_tools=[ClientTool("ask", "Ask.", {"type": "object"})])
+            for _ in replies:
+                await engine.ask(chat.id, "the-question")
+            return chat.id
+
+    return anyio.run(begin)
+
+
+# Tables
+
+
+def record(version: int, trigger: str, *, target: str, step: int = 0, actor: str = "client") -> AuditRecord:
+    return AuditRecord(
+        chat_id="c",
+        version=version,
+        trigger=trigger,
+        source="waiting",
+        target=target,
+        actor=actor,
+        reason=None,
+        turn=1,
+        step=step,
+        attempt=2,
+        writes=(),
+        at=AT,
+        prev="",
+        hash="",
+    )
+
+
+RECORDS = [
+    record(9, "renamed", target="waiting", actor="jane"),
+    record(10, "claimed", target="streaming", step=7, actor="worker:vm/1:42:x"),
+]
+
+
+def test_a_timeline_tells_where_a_state_is_entered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(style.console, "width", 100)
+    assert look(timeline(RECORDS)) == [
+        "[dim] #  time (UTC)               trigger  state        step  by       [/]",
+        " 9  [dim]2026-01-02 03:04:05.067[/]  renamed  [dim]·          [/]        [dim]jane     [/]",
+        "10  [dim]2026-01-02 03:04:05.067[/]  [bold]claimed[/]  [dim]→ [/][cyan]streaming[/]  7.2   [dim]worker 42[/]",
+    ]
+    monkeypatch.setattr(style.console, "width", 40)
+    assert look(timeline(RECORDS)) == [
+        "[dim] #  trigger  state      [/]",
+        " 9  renamed  [dim]·          [/]",
+        "10  [bold]claimed[/]  [dim]→ [/][cyan]streaming[/]",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("actor", "told"),
+    [
+        ("worker:vm/1:42:7:x", "worker 42"),
+        ("worker:vm", "worker:vm"),
+        ("worker", "worker"),
+        ("ops:team:jane", "ops:team:jane"),
+        ("jane", "jane"),
+    ],
+)
+def test_of_a_worker_its_process_is_told(actor: str, told: str) -> None:
+    assert short_actor(actor) == told
+
+
+def test_chats_are_listed_with_what_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    chats = [CHAT, CHAT.model_copy(update={"id": "c" * 26, "archived": True, "title": None, "turn": 12})]
+    monkeypatch.setattr(style.console, "width", 100)
+    assert look(_table(chats)) == [
+        "[dim]chat                        state             turns  changed (UTC)     title  [/]",
+        "c1                          [green]waiting         [/]  1      2026-01-02 03:04  A title",
+        f"{'c' * 26}  [green]waiting[/][dim green] archived[/]  12     2026-01-02 03:04~~~~~~~~~",
+    ]
+    monkeypatch.setattr(style.console, "width", 30)
+    assert look(_table(chats), width=30) == [
+        "[dim]chat          state           [/]",
+        "c1            [green]waiting         [/]",
+        "ccccccccccc…  [green]waiting[/][dim green] archived[/]",
+    ]
+    monkeypatch.setattr(style.console, "width", 8)
+    assert look(_table(chats), width=18)[1].startswith("…  ")
+    long = CHAT.model_copy(update={"title": "t" * 61})
+    monkeypatch.setattr(style.console, "width", 100)
+    assert look(_table([long]), width=150)[1].endswith(f" {'t' * 59}…")
+
+
+EXPLAINED = Explanation(
+    chat_id="c1",
+    state=ChatState.requires_action,
+    since=AT,
+    lease_worker="w\x1b",
+    lease_expires=AT,
+    next_timer=AT,
+    open_calls=(ToolCall(call_id="c1", name="ask", arguments={}, executor=Executor.client, index=0, step=1),),
+    queued=2,
+    last_error=ErrorInfo(kind="quota", message="too\nmuch", step=1),
+    legal_triggers=(Trigger.interrupt, Trigger.resume),
+    broken_promises=("one", "two"),
+    unreadable=(Flaw("messages.body", "no JSON"), Flaw("chats.state", "odd")),
+    reason="Because.",
+)
+
+
+def test_all_that_is_known_is_explained_and_nothing_else() -> None:
+    assert [line.rstrip("~") for line in look(explanation_table(EXPLAINED))] == [
+        "[dim]state       [/] [bold yellow]requires_action                         [/]",
+        "[dim]why         [/] Because.",
+        "[dim]since       [/] 2026-01-02 03:04:05.067",
+        r"[dim]lease of    [/] w\x1b",
+        "[dim]lease until [/] 2026-01-02 03:04:05.067",
+        "[dim]next timer  [/] 2026-01-02 03:04:05.067",
+        "[dim]open calls  [/] ask (c1, planned)",
+        "[dim]queue       [/] 2",
+        "[dim]last error  [/] too much",
+        "[dim]may come    [/] interrupt, resume",
+        "[dim]unreadable  [/] messages.body: no JSON; chats.state: odd",
+        "[dim]broken      [/] one, two",
+    ]
+    narrow = look(explanation_table(EXPLAINED), width=20)
+    assert [line[:18] for line in narrow if line.startswith("[dim]lease until")] == ["[dim]lease until [/"[:18]]
+    bare = replace(
+        EXPLAINED,
+        lease_worker=None,
+        lease_expires=None,
+        next_timer=None,
+        open_calls=(),
+        queued=0,
+        last_error=None,
+        broken_promises=(),
+        unreadable=(),
+    )
+    assert [line.split("[/]")[0].split("]")[1].strip() for line in look(explanation_table(bare))] == [
+        "state",
+        "why",
+        "since",
+        "may come",
+    ]
+
+
+def test_a_verdict_is_a_sentence() -> None:
+    assert look(verdict_line(Verdict(ok=True))) == [
+        "[green]✓ sound: the chain is unbroken and every transition is one of the table's[/]"
+    ]
+    odd = Verdict(ok=False, problem="odd\x1b", position=3)
+    assert look(verdict_line(odd)) == [r"[red]✗ not sound at version 3: odd\x1b[/]"]
+    assert look(verdict_line(Verdict(ok=False, position=3))) == ["[red]✗ not sound at version 3: [/]"]
+
+
+ERASED = Erasure(
+    chat=CHAT,
+    messages=("m1", "m2"),
+    queued=("m7", "m8"),
+    labels=("system", "title"),
+    quarantined=2,
+    may_quote=("m4", "m5"),
+    forks=("c8", "c9"),
+    overwritten=False,
+    outside=("Here.", "There."),
+)
+
+
+def test_what_was_erased_and_what_is_left_is_told_where_there_is_any() -> None:
+    assert [*_erased(ERASED), *_left(ERASED)] == [
+        ("messages", "m1, m2"),
+        ("of the queue", "m7, m8"),
+        ("labels", "system, title"),
+        ("put aside", "2 row(s) of repairs"),
+        ("may quote it", "m4, m5: summaries, to be erased like any message"),
+        ("copied it", "c8, c9: forks, under the same message ids"),
+        ("files", "may hold it still: the database has not overwritten them"),
+        ("elsewhere", "Here."),
+        ("", "There."),
+    ]
+    bare = replace(
+        ERASED, messages=(), queued=(), labels=(), quarantined=0, may_quote=(), forks=(), overwritten=True, outside=()
+    )
+    assert [*_erased(bare), *_left(bare)] == [("messages", "none")]
+
+
+# Commands
+
+
+def test_an_erasure_is_told_line_by_line(terminal: Terminal) -> None:
+    chat_id = begun(terminal, "hello")
+    with colours():
+        first, *lines = marked(terminal.run("erase", chat_id, "m1", "--yes").out)
+    assert first == f"[green]✓ [/]erased in {chat_id}"
+    assert lines[0] == "[dim]  messages[/]  m1"
+    assert lines[1].startswith("[dim]  elsewhere[/]  Backups") or lines[1].startswith("[dim]  files")
+
+
+def test_what_operators_do_is_told_with_where_the_chat_stands_and_why(terminal: Terminal) -> None:
+    chat_id = begun(terminal, "hello")
+    with colours():
+        sent = marked(terminal.run("send", chat_id, "hi", "--client-id", "one").out)
+        again = marked(terminal.run("send", chat_id, "hi", "--client-id", "one").out)
+        stopped = marked(terminal.run("interrupt", chat_id).out)
+    stands = f"[bold]{chat_id} [/][yellow]pending[/][dim] · version "
+    assert sent[0] == "[green]✓ [/]message m3 is accepted"
+    assert again[0] == "[green]✓ [/]message m3 was accepted before"
+    assert sent[1].startswith(stands)
+    assert sent[2] == "[dim]There is work to do and no worker has claimed the chat: is a worker running?[/]"
+    assert stopped[0].startswith(f"[bold]{chat_id} [/][bold magenta]interrupted[/][dim]")
+    assert stopped[1:] == ["[dim]The user said stop; resume it or send a message to go on.[/]"]
+
+
+def test_a_submission_is_told_with_its_receipt(terminal: Terminal) -> None:
+    chat_id = begun(terminal, Reply(calls=[Call("ask", {}, id="c1")]))
+    wrong = terminal.run("submit", chat_id, "yes", "--results", "x")
+    assert (wrong.code, "or --results FILE" in wrong.words) == (2, True)
+    failed = terminal.run("submit", chat_id, "c1=no", "--error")
+    assert "the answer is given: receipt" in failed.out
+    assert "✗ ask → no" in terminal.run("show", chat_id).out
+    again = terminal.run("submit", chat_id, "c1=no", "--error")
+    assert "the answer was given before: receipt" in again.out
+    nameless = terminal.run("submit", chat_id, "no")
+    assert (nameless.code, "'no' names no call; open are: none;" in nameless.words) == (2, True)
+    for content, words in (
+        ("{}", "valid array"),
+        ("[", "EOF"),
+        ("\udc80", "unicode"),
+    ):
+        given = terminal.run("submit", chat_id, "--results", "-", typed=content)
+        assert (given.code, words in given.words) == (2, True), given
+
+
+def test_a_written_file_is_named_as_it_is_typed(terminal: Terminal) -> None:
+    chat_id = begun(terminal, "hello")
+    name = f"[red]{'long' * 30}.jsonl"
+    (terminal.folder / "key").write_text("a very secret key")
+    with colours():
+        wrote = terminal.run("audit", chat_id, "--export", name).out
+        signed = terminal.run("audit", chat_id, "--export", name, "--key", "key").out
+        drawn = terminal.run("diagram", "--out", name.replace("jsonl", "svg")).out
+        both = terminal.run("audit", chat_id, "--export", name, "--json").out
+    records = len(json.loads(terminal.run("audit", chat_id, "--json").out))
+    assert wrote == f"wrote {records} records to {name}\n"
+    assert signed == f"wrote {records} records to {name}, signed\n"
+    assert drawn == f"wrote {name.replace('jsonl', 'svg')}\n"
+    assert both.startswith("[\n")
+
+
+def test_a_store_is_told_with_its_chats(terminal: Terminal) -> None:
+    with colours():
+        empty = marked(terminal.run("migrate").out)
+        begun(terminal, Reply(error=ModelError("quota")))
+        for _ in range(2):
+            begun(terminal)
+        full = marked(terminal.run("migrate").out)
+    ready = "[green]✓ [/]sqlite:///turnwise.db has the schema of this version"
+    assert empty == [ready, "  no chats yet"]
+    assert full == [ready, "       2 [green]waiting[/]", "       1 [bold red]error[/]"]
+    long = f"sqlite:///{'x' * 120}.db"
+    with colours():
+        assert f"{long} has the schema" in terminal.run("migrate", "--store", long).out
+    told = json.loads(terminal.run("migrate", "--json").out)
+    assert told == {"store": "sqlite:///turnwise.db", "chats": {"waiting": 2, "error": 1}}
+
+
+def test_every_chat_of_a_store_is_counted_page_by_page(terminal: Terminal) -> None:
+    async def count() -> int:
+        async with Engine("sqlite://", model="demo", settings=Settings(run_worker=False)) as engine:
+            for _ in range(51):
+                await engine.create_chat()
+            return len({chat.id async for chat in every_chat(engine)})
+
+    assert anyio.run(count) == 51
+
+
+@pytest.mark.parametrize(
+    ("count", "told"), [(5, "5 chats: a, b, c, d, e;"), (6, "more than 5 chats: a, b, c, d, e, …;")]
+)
+def test_of_many_chats_that_begin_alike_five_are_named(count: int, told: str) -> None:
+    error = AmbiguousChat("c", [*"abcdefgh"][:count])
+    assert str(error) == f"'c' begins the ids of {told} type more"
+    assert (error.prefix, error.chat_ids) == ("c", [*"abcdefgh"][:count])
+
+
+def test_looking_runs_no_chat(terminal: Terminal) -> None:
+    (terminal.folder / "there.db").touch()
+    for store in (f"sqlite:///{terminal.folder}/there.db", "sqlite://"):
+        assert not attached(store).settings.run_worker
+    with pytest.raises(SettingsError, match="names no file"):
+        attached("sqlite:///")
+    with pytest.raises(SettingsError, match="there is no file"):
+        attached("sqlite:///missing.db")
+
+
+@pytest.mark.parametrize(
+    ("form", "out", "expected"),
+    [
+        (None, None, "mermaid"),
+        ("svg", None, "svg"),
+        (None, "a.SVG", "svg"),
+        (None, "a.mermaid", "mermaid"),
+        (None, "a", "mermaid"),
+        ("png", "a", "png"),
+        ("png", "a.png", "png"),
+        ("png", "a.jpg", "png"),
+        ("svg", "a.png", None),
+        (None, "a.jpg", None),
+    ],
+)
+def test_the_form_of_a_drawing_is_what_was_asked_or_what_its_name_says(
+    form: Any, out: str | None, expected: str | None
+) -> None:
+    path = None if out is None else Path(out)
+    if expected is None:
+        with pytest.raises(SettingsError):
+            _form(form, path)
+    else:
+        assert _form(form, path) == expected
+
+
+def test_a_screen_is_as_wide_as_the_tests_say() -> None:
+    with colours():
+        assert style.console.width == WIDTH
