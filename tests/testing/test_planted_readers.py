@@ -121,7 +121,7 @@ FAULTS: dict[str, tuple[Callable[[Patch], None], str, int]] = {
     "ask: another turn than its own": (begin_with_any_message, "was answered by", 0),
     "ask: what was asked is missing": (answer_without_the_question, "was answered by", 0),
     "transcript: the number before": (change_transcripts(number_too_low), "a transcript", 2),
-    "transcript: nothing of the reply under way": (change_transcripts(forget_what_is_live), "a transcript", 61),
+    "transcript: nothing of the reply under way": (change_transcripts(forget_what_is_live), "a transcript", 92),
 }
 """How each promise is broken, what then is found, and a seed near which it showed before."""
 
