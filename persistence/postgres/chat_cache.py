@@ -1,4 +1,4 @@
-"""Where chats stood when this process last read or changed them."""
+"""The chat cache: where chats stood when this process last read or changed them."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ _CHATS: Final = 1024
 
 
 class ChatCache:
-    """The latest standing of each chat, up to a number of them. It may be out of date: every statement checks it."""
+    """Keeps the latest standing of a limited number of chats. It may be out of date: every statement checks it."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[str, Standing] = OrderedDict()
         self._turns: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
 
     def turn(self, chat_id: str) -> AbstractAsyncContextManager[None]:
-        """Let the changes of one chat follow one another in this process, and race only with those of others."""
+        """Return a lock on a chat: its changes in this process wait for each other, and race only with others."""
         return self._turns.setdefault(chat_id, anyio.Lock())
 
     def get(self, chat_id: str) -> Standing | None:
-        """Return where a chat stood."""
+        """Return the chat's last known standing; `None` without one."""
         return self._known.get(chat_id)
 
     def put(self, standing: Standing) -> None:
@@ -38,7 +38,7 @@ class ChatCache:
             self._known.popitem(last=False)
 
     def move(self, chat_id: str, event_seq: int) -> None:
-        """Remember the number of a chat's last event."""
+        """Update the number of a chat's last event."""
         known = self._known.get(chat_id)
         if known is not None:
             self._known[chat_id] = replace(known, facts=known.facts.with_last_seq(event_seq))

@@ -50,7 +50,7 @@ async def rows_of_chat(connection: asyncpg.Connection, chat_id: str) -> ChatRows
 
 
 async def wipe_all(connection: asyncpg.Connection, chat_id: str, decisions: Sequence[Decision]) -> list[WriteRecord]:
-    """Change the rows that tell what the decisions erase, in a transaction; return what is bound anew."""
+    """Blank the rows that hold what the decisions erase, inside a transaction; return the digests stated anew."""
     restated: list[WriteRecord] = []
     for decision in decisions:
         if not erases(decision.writes):

@@ -1,4 +1,4 @@
-"""Commits on PostgreSQL: sent one by one or together, and found again where the answer of the server was lost."""
+"""Commits to PostgreSQL: sent alone or in batches, and looked up again when the server's answer was lost."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _COMMIT: Final = statement("commit", PARAMETERS)
 LOCK: Final = "SELECT FROM chats WHERE id = $1 FOR UPDATE"
 
 Sent = list[tuple[Commit, Committed]]
-"""What a caller has sent to the server and has had no answer to."""
+"""The commits that were sent to the server and not answered yet: each may have been stored, or not."""
 Work = Callable[[asyncpg.Connection, Sent], Awaitable[list[Committed]]]
 
 
 class Commits:
-    """Stores what was decided and remembers where chats stand then. `tell` is told of every chat that was changed."""
+    """Stores decisions and caches where the chats stand after them. Calls `tell` with the id of every changed chat."""
 
     def __init__(self, pool: Pool, *, clock: DatabaseClock, cache: ChatCache, tell: Callable[[str], None]) -> None:
         self._pool = pool
@@ -43,11 +43,11 @@ class Commits:
         self._batches = GroupCommit(pool, self.store)
 
     async def close(self) -> None:
-        """Finish what was accepted."""
+        """Wait until everything that was accepted is stored."""
         await self._batches.close()
 
     async def add(self, commit: Commit) -> bool:
-        """Store a commit together with those of other chats; return whether the chat was found as it must be.
+        """Store a commit together with those of other chats; return whether the chat still stood where it must.
 
         Raises:
             Unanswered: it is not known whether it was stored.
@@ -55,7 +55,11 @@ class Commits:
         return await self._batches.add(commit)
 
     async def answered(self, chat_id: str, work: Work, sent: Sent | None = None) -> list[Committed]:
-        """Return what `work` committed, also where the answer of the server was lost on the way."""
+        """Return what `work` committed, even if the connection was lost before the server answered.
+
+        After a lost connection the pool calls again. The new call first looks whether the commits in `sent` were
+        stored, so that nothing is stored twice.
+        """
         sent = [] if sent is None else sent
 
         async def attempt(connection: asyncpg.Connection) -> list[Committed]:
@@ -79,7 +83,7 @@ class Commits:
         return answered
 
     def note(self, commit: Commit, committed: Committed) -> None:
-        """Remember where a chat stands after a commit, and tell of it; forget one of which something was erased."""
+        """Cache where a chat stands after a commit, or forget it after an erasure; tell of the change."""
         if erasing(committed.decisions):
             self._cache.forget(commit.chat_id)
         else:
@@ -87,7 +91,7 @@ class Commits:
         self._tell(commit.chat_id)
 
     async def store(self, connection: asyncpg.Connection, commits: Sequence[Commit]) -> list[bool]:
-        """Store commits of different chats; return which of the chats were found as they must be."""
+        """Store commits of different chats; return for each whether its chat still stood where it must."""
         asked = time.monotonic()
         rows = await connection.fetch(_COMMIT, *parameters_of(commits))
         for row in rows:
@@ -103,10 +107,10 @@ class Commits:
         shown: Sequence[PartEvent],
         sent: Sent,
     ) -> Committed:
-        """Store what was decided on a chat as it was read, and put it down as sent.
+        """Store decisions on a chat as it was read, and add the commit to `sent`.
 
         Raises:
-            Overtaken: the chat was not found like that; nothing was written.
+            Overtaken: the chat has changed since it was read; nothing was written.
         """
         async with AsyncExitStack() as together:
             restated: list[WriteRecord] = []
@@ -115,6 +119,7 @@ class Commits:
                 await connection.execute(LOCK, standing.facts.chat_id)
                 restated = await wipe_all(connection, standing.facts.chat_id, decisions)
             commit, committed = prepared(standing, decisions, shown, restated)
+            # Before it is sent: if the connection is lost from here on, nobody knows whether it was stored.
             sent.append((commit, committed))
             (stored,) = await self.store(connection, [commit])
             if not stored:
@@ -124,7 +129,7 @@ class Commits:
 
 
 class Overtaken(Exception):
-    """The chat is not any more as it was read."""
+    """The chat has changed since it was read."""
 
 
 def erasing(decisions: Sequence[Decision]) -> bool:
@@ -138,16 +143,17 @@ def prepared(
     shown: Sequence[PartEvent],
     restated: Sequence[WriteRecord] = (),
 ) -> tuple[Commit, Committed]:
-    """Return what stores decisions on a chat, and what is told of them once it is stored."""
+    """Return the rows that store decisions on a chat, and what the caller learns once they are stored."""
     commit, events = commit_of(standing, decisions, shown, restated=restated)
     facts = decisions[-1].facts.with_last_seq(commit.event_seq)
     return commit, Committed(standing.facts, facts, decisions, events, standing.at)
 
 
 async def landed(connection: asyncpg.Connection, sent: Sent) -> list[Committed]:
-    """Return what of the unanswered was committed, having waited for what is still under way."""
+    """Return those of the unanswered commits that were stored."""
     found: list[Committed] = []
     for commit, committed in sent:
+        # The lost session may still be running its statement, and holds the row's lock until that has ended.
         await connection.execute(LOCK, commit.chat_id)
         sql = "SELECT body FROM audit WHERE chat_id = $1 AND version = $2"
         body = await connection.fetchval(sql, commit.chat_id, committed.facts.version)
@@ -164,7 +170,7 @@ def _hash_in(chat_id: str, body: str) -> str:
 
 
 def _refusal(error: asyncpg.UniqueViolationError, chat_id: str, sent: Sent) -> StoreError:
-    """Return what it means that a key is taken."""
+    """Return the error that tells the caller which key was taken already."""
     if error.table_name == "chats":
         return StoreError(f"there is a chat {chat_id!r} in this store already; nothing was written")
     if error.table_name == "receipts":

@@ -1,4 +1,4 @@
-"""Batches: whoever writes, or asks, while a batch is under way shares the next one."""
+"""Group commit: items that arrive while a batch is being stored go together into the next batch."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _BATCH: Final = 64
 
 
 class Unanswered(Exception):
-    """A batch failed, or its answer was lost: each of its items must find out for itself what became of it."""
+    """A batch failed, or its answer was lost: each caller must find out whether its item was stored."""
 
 
 class GroupCommit(Generic[_Item, _Answer]):
-    """Stores items, or answers questions, together: each batch by one statement.
+    """Stores items, or answers questions, in batches: one statement each.
 
-    Batches form under load, by themselves: no timer runs, and a lone item waits for no other to come.
+    No timer runs. A lone item is sent at once; under load, items gather while the batch before them is stored.
     """
 
     def __init__(
@@ -38,10 +38,10 @@ class GroupCommit(Generic[_Item, _Answer]):
         self._performing: asyncio.Task[None] | None = None
 
     async def add(self, item: _Item) -> _Answer:
-        """Return what the database answers to the item, in a scope that cannot be cancelled.
+        """Return the database's answer to the item. Waiting for it cannot be cancelled.
 
         Raises:
-            Unanswered: it is not known what became of the item.
+            Unanswered: it is not known whether the item was stored.
             StoreError: the server could not be reached; nothing was stored.
         """
         loop = asyncio.get_running_loop()
@@ -54,7 +54,7 @@ class GroupCommit(Generic[_Item, _Answer]):
         return answered  # noqa: RET504 - inside the block mypy sees no return: a scope may swallow exceptions
 
     async def close(self) -> None:
-        """Finish what was accepted."""
+        """Wait until everything that was accepted is stored."""
         if self._performing is not None:
             with anyio.CancelScope(shield=True):
                 await self._performing
@@ -70,7 +70,7 @@ class GroupCommit(Generic[_Item, _Answer]):
                     waits.set_exception(answer)
                 else:
                     waits.set_result(answer)
-            await asyncio.sleep(0)  # who was answered runs first, so that its next item joins the batch
+            await asyncio.sleep(0)  # let the callers run on: their next items join the batch
 
     async def _answers(self, items: Sequence[_Item]) -> Sequence[_Answer | Exception]:
         sent = False
@@ -78,12 +78,13 @@ class GroupCommit(Generic[_Item, _Answer]):
         async def once(connection: asyncpg.Connection) -> Sequence[_Answer]:
             nonlocal sent
             if sent:
+                # The pool tries again on a new connection, but the first statement may have been committed.
                 raise Unanswered
             sent = True
             return await self._perform(connection, items)
 
         try:
             return await self._pool.run(once)
-        except Exception as error:  # noqa: BLE001 - whatever it is, those who wait must be told
-            known = isinstance(error, StoreError) and not sent
-            return [error if known else Unanswered() for _ in items]
+        except Exception as error:  # noqa: BLE001 - whatever it is, every caller must get an answer
+            nothing_stored = isinstance(error, StoreError) and not sent
+            return [error if nothing_stored else Unanswered() for _ in items]

@@ -1,4 +1,4 @@
-"""The journal of running jobs in PostgreSQL: what is shown of them is stored together with that of other chats."""
+"""The journal of running jobs in PostgreSQL: stores their events, those of many chats in one statement."""
 
 from __future__ import annotations
 
@@ -38,21 +38,21 @@ class _Entry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Shown:
-    """What a running job has shown."""
+    """Events that a running job wants to show."""
 
     chat_id: str
     token: int
     state: ChatState
     events: Sequence[Event]
     sent: list[int] = field(default_factory=list)
-    """After which numbers they were sent to the server without an answer."""
+    """For each try that got no answer: the number of the chat's last event before it."""
 
     def stored(self, after: int, at: datetime) -> tuple[Event, ...]:
-        """Return the events as they are stored after a number, at a time."""
+        """Return the events with chat, time, and numbers from `after` + 1 on."""
         return numbered(self.events, chat_id=self.chat_id, after=after, at=at)
 
     def entry(self, after: int, at: datetime) -> tuple[_Entry, tuple[Event, ...]]:
-        """Return what stores the events after a number, and the events as they are stored."""
+        """Return the rows that store the events after the number `after`, and the events as they are stored."""
         events = self.stored(after, at)
         job = {"chat_id": self.chat_id, "state": self.state.value, "token": self.token, "found_event_seq": after}
         job |= {"event_seq": after + len(events), "at": at.isoformat()}
@@ -60,13 +60,13 @@ class _Shown:
 
 
 def contradiction(chat_id: str, error: asyncpg.UniqueViolationError) -> ChatUnreadable:
-    """Return what it means that a chat's next row is there already: what is stored of the chat contradicts itself."""
+    """Return the error for a chat whose next row exists already: the stored rows contradict each other."""
     problem = f"what is stored contradicts the next row ({str(error).splitlines()[0]})"
     return ChatUnreadable(f"{error.table_name}.{error.constraint_name}", problem, chat_id=chat_id)
 
 
 class Journal:
-    """Stores events without a transition. `tell` is told of every chat that got some."""
+    """Stores events without a transition. Calls `tell` with the id of every chat that got some."""
 
     def __init__(self, pool: Pool, *, clock: DatabaseClock, cache: ChatCache, tell: Callable[[str], None]) -> None:
         self._pool = pool
@@ -76,7 +76,7 @@ class Journal:
         self._entries = GroupCommit(pool, self._store)
 
     async def close(self) -> None:
-        """Finish what was accepted."""
+        """Wait until everything that was accepted is stored."""
         await self._entries.close()
 
     async def add(self, chat_id: str, token: int, state: ChatState, events: Sequence[Event]) -> tuple[Event, ...]:
@@ -95,21 +95,22 @@ class Journal:
         return stored
 
     async def _together(self, shown: _Shown) -> tuple[Event, ...] | None:
-        """Store events after the number that is remembered; `None` if it cannot be done, or was perhaps done."""
-        known, at = self._cache.get(shown.chat_id), self._clock.now()
-        if known is None or at is None:
+        """Store events in a batch, after the cached number; `None` if that failed, or nobody knows whether it did."""
+        cached, at = self._cache.get(shown.chat_id), self._clock.now()
+        if cached is None or at is None:
             return None
-        entry, stored = shown.entry(known.facts.last_seq, at)
+        entry, stored = shown.entry(cached.facts.last_seq, at)
         try:
             return stored if await self._entries.add(entry) else None
         except Unanswered:
-            shown.sent.append(known.facts.last_seq)
+            shown.sent.append(cached.facts.last_seq)
             return None
 
     async def _alone(self, shown: _Shown, connection: asyncpg.Connection) -> tuple[Event, ...]:
-        """Store events after the number that is read, having waited for what is still under way."""
+        """Store events in a transaction of their own, unless one of the unanswered tries has stored them."""
         async with connection.transaction():
             if shown.sent:
+                # The lost session may still be running its statement, and holds the row's lock until that has ended.
                 await connection.execute(_LOCK, shown.chat_id)
             for after in shown.sent:
                 at = await reading.time_of_event(connection, shown.chat_id, after + 1, shown.events[0])
@@ -125,7 +126,7 @@ class Journal:
             return stored
 
     async def _store(self, connection: asyncpg.Connection, entries: Sequence[_Entry]) -> list[bool]:
-        """Store entries of different chats; return which of the chats were found as they must be."""
+        """Store entries of different chats; return for each whether its chat still stood where it must."""
         asked = time.monotonic()
         events = json.dumps([row for entry in entries for row in entry.events])
         partial = json.dumps([row for entry in entries for row in entry.partial_events])
@@ -137,7 +138,12 @@ class Journal:
 
 
 async def _held(connection: asyncpg.Connection, shown: _Shown, question: str) -> asyncpg.Record:
-    """Return where a chat stands that is held as it must be."""
+    """Return the chat's row if the job still holds the chat.
+
+    Raises:
+        ChatNotFound: there is no such chat.
+        StaleLease: the chat is in another state, or held under another token.
+    """
     row = await connection.fetchrow(question, shown.chat_id)
     if row is None:
         raise ChatNotFound(shown.chat_id)

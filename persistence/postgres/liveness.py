@@ -1,4 +1,4 @@
-"""Who lives: a worker's session holds an advisory lock, which the server takes back the moment its process dies."""
+"""Which workers live: a worker's session holds an advisory lock, which the server drops when the process dies."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from turnwise.persistence.postgres.write_rows import statement
 from turnwise.states.errors import StoreError
 
 GRACE: Final = 1.0
-"""Seconds for which a session must be gone: a connection that was cut is made again within that time."""
+"""Seconds without a session after which a worker counts as dead: a cut connection is made again sooner than that."""
 SETTLED: Final = 5.0
-"""Seconds after a start of the server, or a loss of this process's own session, in which nobody is judged."""
+"""Seconds in which no worker is taken for dead, after the server started or this process lost its own session."""
 
 _LOCK: Final = "SELECT pg_advisory_lock_shared(hashtextextended(current_schema() || ' ' || $1, 0))"
 _ATTEND: Final = statement("attend", ("worker",))
@@ -26,42 +26,42 @@ _GONE: Final = statement("gone", ("workers", "settled"))
 
 
 class Liveness:
-    """Lets others see that the workers of this process live, and sees who of theirs has died."""
+    """Shows other processes that the workers of this one live, and tells which of theirs have died."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
         self._workers: list[str] = []
         self._missed: dict[str, float] = {}
-        """Workers without a session, and since when."""
+        """Workers without a session: when each was first missed, by the monotonic clock."""
         self._judges_from = 0.0
 
     def attend(self, worker: str) -> None:
-        """Let sessions that begin from now on be the worker's."""
+        """Count sessions that begin from now on as the worker's, too."""
         self._workers.append(worker)
 
     async def began(self, connection: asyncpg.Connection) -> None:
-        """Take in that a session has begun: for as long as it lasts, others see that the workers of this process live.
+        """Take the locks of this process's workers in a session that has begun: others see them as long as it lasts.
 
-        The lock is shared, or a session that the server has not yet seen the end of would keep out the next one.
+        The locks are shared: an exclusive one would wait for a lost session that the server has not noticed yet.
         """
         for worker in self._workers:
             await connection.fetchval(_LOCK, worker)
             await connection.execute(_ATTEND, worker)
 
     def ended(self) -> None:
-        """Take in that this process's own session was lost: those of others may have been, too."""
+        """Judge no worker for a while: this process lost its own session, and the others may have lost theirs."""
         self._judges_from = monotonic() + SETTLED
         self._missed.clear()
 
     async def leave(self) -> None:
-        """Take the names of the workers away: they have not died, they have stopped."""
+        """Remove the workers' names: they have stopped, and must not be taken for dead."""
         workers, self._workers = self._workers, []
         if workers:
             with anyio.move_on_after(GRACE), contextlib.suppress(StoreError):
                 await self._pool.run(lambda on: on.execute("DELETE FROM workers WHERE worker = ANY ($1)", workers))
 
     async def gone(self, workers: Collection[str]) -> frozenset[str]:
-        """Return those of the workers that had a session and have been without one for a while."""
+        """Return those of the workers that had a session once and have had none for `GRACE` seconds."""
         now = monotonic()
         if not workers or now < self._judges_from:
             return frozenset()

@@ -1,4 +1,4 @@
-"""Bringing a schema of a PostgreSQL database up to this version, beside workers that run and may be older."""
+"""Migrates a schema of a PostgreSQL database to this version, while workers run, some of them older."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from turnwise.persistence.migrations import Migration, unapplied
 from turnwise.states.errors import StoreError
 
 _LOCK: Final = 0x7475726E77697365
-"""`turnwise` in ASCII: the advisory lock of whoever migrates."""
+"""`turnwise` in ASCII: the advisory lock that a migrating process holds."""
 _TABLES: Final = "SELECT relname FROM pg_class WHERE relkind = 'r' AND relnamespace = to_regnamespace(quote_ident($1))"
 _MIGRATIONS_TABLE: Final = """
 CREATE TABLE turnwise_migrations (name text PRIMARY KEY, checksum text NOT NULL, applied_at timestamptz NOT NULL)
@@ -18,10 +18,10 @@ CREATE TABLE turnwise_migrations (name text PRIMARY KEY, checksum text NOT NULL,
 
 
 async def migrate(connection: asyncpg.Connection, schema: str, known: tuple[Migration, ...]) -> None:
-    """Apply the migrations that are missing, all in one transaction; of several processes one does, the others wait.
+    """Apply the missing migrations in one transaction. Of several processes one migrates; the others wait for it.
 
-    A migration adds and never takes away or renames, so that workers of the version before run on beside it. It waits
-    for a table's lock no longer than `lock_timeout`, so that nobody queues behind it for long.
+    A migration only adds, and never removes or renames, so that workers of the version before can run on. It waits for
+    a table's lock no longer than `lock_timeout`, so that other statements never queue behind it for long.
 
     Raises:
         StoreError: the schema is another program's, of a newer version, or its history differs. Nothing was written.

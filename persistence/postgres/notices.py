@@ -1,4 +1,4 @@
-"""Notices between the processes that share a PostgreSQL database: hints, sent after the commit, that may be lost."""
+"""Notices between processes that share a PostgreSQL database: hints, sent after the commit, that may be lost."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from turnwise.states.errors import StoreError
 
 _SEND: Final = "SELECT pg_notify(current_schema(), payload) FROM unnest($1::text[]) AS payload"
 _GATHER: Final = 0.01
-"""Seconds for which a hint waits for others to go with."""
+"""Seconds for which a hint waits, so that several go in one notice."""
 _PAYLOAD: Final = 7_900
-"""Bytes of ids that a notice carries, of the 7,999 that it may."""
+"""Bytes of ids in one notice; PostgreSQL allows 7,999."""
 _ANSWER_WITHIN: Final = 5.0
 _FIRST_PAUSE: Final = 0.1
 _LONGEST_PAUSE: Final = 1.0
 _REMEMBERED: Final = 1000
-"""Hints that a slow reader may be behind before they become one: "some chat"."""
+"""Unread hints that are kept for a slow reader; with more than that it gets a single "some chat"."""
 
 
 class Notices:
-    """Tells other processes which chats this one has changed, and hears it from them.
+    """Tells other processes which chats this one has changed, and listens for theirs.
 
-    The session that hears is the one by which they see that this process lives.
+    The session that listens also holds the locks by which they see that this process lives.
 
-    They are not sent inside the transactions: a transaction that notifies makes every other that does wait for its
-    commit. Those of a moment go together: every process hears every notice.
+    Notices are not sent inside the transactions: all transactions that notify commit one after another. They are sent
+    in groups, because every process receives every notice.
     """
 
     def __init__(self, pool: Pool, liveness: Liveness, *, poll_interval: float) -> None:
@@ -101,7 +101,7 @@ class Notices:
                 connection.terminate()
 
     async def _arrived(self, pending: _PendingNotices, connection: asyncpg.Connection) -> bool:
-        """Wait for hints, or for as long as one may be missed; return whether the connection still stands."""
+        """Wait for hints, at most until the next poll is due; return whether the connection still stands."""
         with anyio.move_on_after(self._poll_interval) as waiting:
             await pending.arrival.wait()
         if connection.is_closed():
@@ -128,7 +128,7 @@ async def _send(payloads: list[str], connection: asyncpg.Connection) -> None:
 
 
 class _PendingNotices:
-    """What was heard and not yet yielded."""
+    """The notices that have arrived and were not yielded yet."""
 
     def __init__(self, origin: str) -> None:
         self._origin = origin
@@ -136,7 +136,7 @@ class _PendingNotices:
         self.arrival = anyio.Event()
 
     async def attach(self, connection: asyncpg.Connection) -> None:
-        """Hear what comes over a connection, and when it ends."""
+        """Collect the notices of a connection, and note when it ends."""
         channel = await connection.fetchval("SELECT current_schema()")
         await connection.add_listener(channel, lambda _on, _pid, _channel, payload: self._put(payload))
         connection.add_termination_listener(lambda _on: self.arrival.set())
@@ -151,7 +151,7 @@ class _PendingNotices:
         self.arrival.set()
 
     def taken(self) -> list[str | None]:
-        """Return what was heard, and forget it."""
+        """Return and clear the collected notices."""
         hints = [*self._hints]
         self._hints.clear()
         self.arrival = anyio.Event()

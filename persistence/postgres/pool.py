@@ -1,4 +1,4 @@
-"""Connections to PostgreSQL: a bounded pool, patience with a server that goes away, and what its errors mean."""
+"""Connections to PostgreSQL: a bounded pool that waits for a server that is away, and explains its errors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _OLDEST_SERVER: Final = 15
 _BY_INDEX: Final = dict.fromkeys(
     ("enable_seqscan", "enable_bitmapscan", "enable_hashjoin", "enable_mergejoin", "jit"), "off"
 )
-"""Every question looks few rows up by an index. Plans are kept, and must not be those that suit an empty table."""
+"""Every query finds a few rows by an index. Plans are kept, so one made for an empty table must not stay a scan."""
 
 _KEPT_ALIVE: Final = {"tcp_keepalives_idle": "5", "tcp_keepalives_interval": "2", "tcp_keepalives_count": "3"}
 
@@ -37,7 +37,7 @@ _GONE: Final = (
     asyncpg.TooManyConnectionsError,
 )
 BROKEN: Final = (*_GONE, asyncpg.PostgresError, ValueError)
-"""Whatever asyncpg raises when a server cannot be reached or refuses."""
+"""All that asyncpg raises when a server cannot be reached or refuses."""
 _STARTING: Final = (
     ConnectionRefusedError,
     ConnectionResetError,
@@ -46,7 +46,7 @@ _STARTING: Final = (
     asyncpg.ConnectionDoesNotExistError,
     asyncpg.TooManyConnectionsError,
 )
-"""What a server that will soon be there says, or its machine in its place."""
+"""What connecting raises while a server, or its machine, is still starting."""
 _PASSING: Final = (
     asyncpg.IdleInTransactionSessionTimeoutError,
     asyncpg.SerializationError,
@@ -67,7 +67,7 @@ _MALFORMED: Final = "its URL has an option, a host or a port that cannot be"
 
 
 class Unreachable(StoreError):
-    """The server could not be reached, or went away again and again. `problem` says no more than that."""
+    """The server could not be reached, or went away again and again. `problem` says only that."""
 
     def __init__(self, problem: str) -> None:
         self.problem = problem
@@ -75,7 +75,7 @@ class Unreachable(StoreError):
 
 
 class Pool:
-    """Up to `size` connections; whoever wants one more waits."""
+    """Up to `size` connections; a caller who needs one more waits."""
 
     def __init__(self, url: str, *, size: int, schema: str, statement_timeout: float) -> None:
         self.name = repr(without_password(url))
@@ -98,17 +98,17 @@ class Pool:
         self._pool: asyncpg.Pool | None = None
 
     async def open(self) -> None:
-        """Connect once, to see that it can be done; wait a while for a server that starts, restarts or recovers.
+        """Connect once, as a test; wait up to `PATIENCE` seconds for a server that starts, restarts or recovers.
 
         Raises:
-            StoreError: it cannot, or the server is too old.
+            StoreError: no connection could be made, or the server is too old.
         """
         pauses = pauses_of(PATIENCE)
         while True:
             try:
                 major = await self._connect()
                 break
-            except ValueError:  # its text, and what it was raised from, may hold a part of the password
+            except ValueError:  # its text and its cause may hold a part of the password
                 await self.close()
                 raise StoreError(f"the store {self.name}: {_MALFORMED}; nothing was written") from None
             except BROKEN as error:
@@ -137,19 +137,19 @@ class Pool:
                 await pool.close()
 
     async def connect(self) -> asyncpg.Connection:
-        """Return a connection of its own, outside the pool. The server notices soon if this machine is gone."""
+        """Return a connection outside the pool. The server notices soon if this machine is gone."""
         self._opened()
         settings = self._options["server_settings"] | _KEPT_ALIVE
         return await asyncpg.connect(self._url, **self._options | {"server_settings": settings})
 
     async def run(self, work: Callable[[Any], Awaitable[_T]]) -> _T:
-        """Return what `work` returns, given a connection, in a scope that cannot be cancelled.
+        """Call `work` with a connection, in a scope that cannot be cancelled, and return its result.
 
-        It is called again, on another connection, if the one it had was lost, or if the server gave it up in favour
-        of another transaction: it must find out for itself what it did before.
+        `work` is called again, on another connection, if its connection was lost or the server rolled it back in
+        favour of another transaction. It must then find out for itself whether its last call was committed.
 
         Raises:
-            Unreachable: the server could not be reached for as long as there is patience.
+            Unreachable: the server could not be reached within `PATIENCE` seconds.
             StoreError: the server refused.
         """
         pauses = pauses_of(PATIENCE)
@@ -176,7 +176,7 @@ class Pool:
             await anyio.sleep(pause)
 
     def meaning_of(self, error: Exception) -> StoreError:
-        """Return what an error of the database means to whoever runs turnwise."""
+        """Return a database error in words for the people who run turnwise."""
         return StoreError(f"{self._problem_of(error)}; nothing was written")
 
     def _problem_of(self, error: Exception) -> str:
@@ -192,14 +192,14 @@ class Pool:
 
 
 def _drop(connection: asyncpg.Connection | None) -> None:
-    """Keep what may be broken from going back to the pool; what is known to be broken has left it."""
+    """Close a connection that may be broken, so that the pool does not use it again."""
     if connection is not None:
         with contextlib.suppress(asyncpg.InterfaceError):
             connection.terminate()
 
 
 def pauses_of(patience: float) -> Iterator[float]:
-    """Yield how long to wait before one attempt after the other, ever longer, until the patience has run out."""
+    """Yield the seconds to wait before each further attempt, growing, until `patience` seconds have passed."""
     give_up, pause = time.monotonic() + patience, _FIRST_PAUSE
     while time.monotonic() < give_up:
         yield pause
@@ -207,7 +207,7 @@ def pauses_of(patience: float) -> Iterator[float]:
 
 
 def _may_pass(error: Exception) -> bool:
-    """Return whether to try again: not after a timeout of the server's, nor a value that no column can hold."""
+    """Return whether to try again: not after a server's timeout, nor after a value that no column can hold."""
     return not isinstance(error, asyncpg.QueryCanceledError | ValueError)
 
 

@@ -1,4 +1,4 @@
-"""Pruning PostgreSQL: the parts of replies that are over are deleted, a few at a time, once nobody needs them."""
+"""Pruning in PostgreSQL: deletes the parts of replies that are over, a few at a time, once nobody needs them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def prune(
 ) -> Pruned:
     """Delete parts of replies that are over, shown at least `keep` seconds before `now`, or the database's time.
 
-    Each chat is a transaction of its own. What another worker prunes at the same moment is left to it.
+    Each chat is a transaction of its own. A chat that another worker is pruning is left to that worker.
     """
     deleted = 0
     chats = await connection.fetch(FIRST_PARTS, after, now, keep, limit)

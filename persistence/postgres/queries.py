@@ -1,4 +1,4 @@
-"""Reading chats from PostgreSQL: each function is one question, answered from one snapshot of the database."""
+"""Reads chats from PostgreSQL: each function answers one question from one snapshot of the database."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ STRAYS: Final = f"SELECT id FROM chats WHERE state NOT IN ({_KNOWN_STATES}) ORDE
 
 
 def one_moment(connection: asyncpg.Connection) -> Transaction:
-    """Return the transaction in which every question is answered from the same snapshot of the database."""
+    """Return a transaction in which every query sees the same snapshot of the database."""
     return connection.transaction(isolation="repeatable_read")
 
 
@@ -66,7 +66,7 @@ async def rows_of(connection: asyncpg.Connection, chat_ids: Sequence[str]) -> li
 
 
 def stored_in(row: asyncpg.Record) -> Stored:
-    """Return what a row tells of where a chat stands, as it is stored."""
+    """Return the stored values that say where a chat stands, as the row holds them."""
     return Stored(
         id=row["id"],
         state=row["state"],
@@ -102,7 +102,7 @@ async def rest(connection: asyncpg.Connection, chat_id: str) -> Salvaged:
 
 
 async def stored(connection: asyncpg.Connection, chat_id: str) -> Stored:
-    """Return what is stored of where a chat stands."""
+    """Return the stored values that say where a chat stands."""
     rows = await rows_of(connection, [chat_id])
     if not rows:
         raise ChatNotFound(chat_id)
@@ -127,7 +127,7 @@ async def chats(
 
 
 async def ids(connection: asyncpg.Connection, prefix: str, limit: int) -> list[str]:
-    """Return ids that begin with a prefix, those first whose state changed last."""
+    """Return ids that begin with a prefix, the most recent change of state first."""
     rows = await connection.fetch(_IDS, prefix, limit)
     return [row["id"] for row in rows]
 
@@ -146,7 +146,7 @@ async def history(connection: asyncpg.Connection, chat_id: str, *, at_version: i
 
 
 async def snapshot(connection: asyncpg.Connection, chat_id: str) -> Snapshot:
-    """Return a chat, its history and what is shown of the attempt under way, all of one moment."""
+    """Return a chat, its history and the shown parts of the attempt under way, all of one moment."""
     async with one_moment(connection):
         found = await facts(connection, chat_id)
         said = await history(connection, chat_id, at_version=None, after=0)
@@ -190,7 +190,7 @@ def _history_version(chat_id: str, facts_body: Any) -> int:
 
 
 async def calls(connection: asyncpg.Connection, chat_id: str, call_ids: Sequence[str]) -> dict[str, ToolCall]:
-    """Return those of the calls that the chat has ever had, by step and index."""
+    """Return the calls of these ids that the chat has ever had, by step and index."""
     sql = "SELECT body FROM calls WHERE chat_id = $1 AND call_id = ANY ($2) ORDER BY step, idx"
     found = [CALLS.load(row["body"], chat_id) for row in await connection.fetch(sql, chat_id, call_ids)]
     return {call.call_id: call for call in found}
@@ -231,7 +231,7 @@ def event_in(row: asyncpg.Record) -> Event:
 
 
 async def time_of_event(connection: asyncpg.Connection, chat_id: str, seq: int, event: Event) -> datetime | None:
-    """Return when an event of just this content was stored under the number, if it was."""
+    """Return when an event with exactly this content was stored under the number; `None` if none was."""
     at: datetime | None = await connection.fetchval(_SAME_EVENT, chat_id, seq, body_of(event))
     return at
 
@@ -253,7 +253,7 @@ async def holders(connection: asyncpg.Connection) -> frozenset[str]:
 
 
 async def overdue(connection: asyncpg.Connection, *, now: datetime | None, limit: int) -> Overdue:
-    """Return what has run out at `now`, or by the database's clock."""
+    """Return what has run out at `now`; without it, by the database's clock."""
     leases = await connection.fetch(_LEASES, now, limit)
     deadlines = await connection.fetch(_DEADLINES, now, limit, sorted(OPEN_STATUSES))
     strays = await connection.fetch(STRAYS, limit)

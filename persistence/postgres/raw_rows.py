@@ -1,4 +1,4 @@
-"""Rows of PostgreSQL as they are stored: to look at, to export, and to put aside in a repair."""
+"""Reads the rows of PostgreSQL as they are stored, to inspect, export or repair a chat."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ async def read_or_blamed(
     """Return the answer to a question about a chat.
 
     Raises:
-        ChatUnreadable: something stored of the chat is in the way.
+        ChatUnreadable: a stored value of the chat cannot be read.
     """
     try:
         return await question(connection)
@@ -85,7 +85,7 @@ async def chat_ids(connection: asyncpg.Connection, *, after: int, limit: int) ->
 
 
 async def orphans(connection: asyncpg.Connection) -> list[Flaw]:
-    """Return where there are rows that belong to no chat."""
+    """Return a flaw for each table and id whose rows belong to no chat."""
     found: list[Flaw] = []
     for table in await tables_of(connection):
         sql = (
@@ -99,7 +99,7 @@ async def orphans(connection: asyncpg.Connection) -> list[Flaw]:
 
 
 async def store_repair(connection: asyncpg.Connection, repair: Repair) -> None:
-    """Put aside what cannot be read and what takes its place where it stood; let the chat stand as the rest says."""
+    """Move unreadable rows to `quarantine`, insert their replacements, and update the chat's own row."""
     facts, chat_id, version = repair.facts, repair.facts.chat_id, repair.facts.version + 1
     for put in repair.aside:
         sql = "INSERT INTO quarantine (chat_id, version, origin, problem, row) VALUES ($1, $2, $3, $4, $5)"

@@ -145,7 +145,7 @@ class PostgresStore:
         return await self._read(lambda on: raw_rows.chat_ids(on, after=after, limit=limit))
 
     async def orphans(self) -> list[Flaw]:
-        """Return where there are rows that belong to no chat."""
+        """Return a flaw for each table and id whose rows belong to no chat."""
         return await self._read(raw_rows.orphans)
 
     async def lease_expiry(self, chat_id: str) -> datetime | None:
@@ -167,7 +167,7 @@ class PostgresStore:
         return await self._read_of(chat_id, lambda on: reading.history(on, chat_id, at_version=at_version, after=after))
 
     async def snapshot(self, chat_id: str) -> Snapshot:
-        """Return a chat, its history and what is shown of the attempt under way, all of one moment."""
+        """Return a chat, its history and the shown parts of the attempt under way, all of one moment."""
         return await self._read_of(chat_id, lambda on: reading.snapshot(on, chat_id))
 
     async def prompt(self, chat_id: str) -> list[Message]:
@@ -208,7 +208,7 @@ class PostgresStore:
         return forks_among(chat_id, [(row["chat_id"], row["body"]) for row in found])
 
     async def scrub(self) -> bool:
-        """Do nothing: VACUUM takes overwritten rows away, and the write-ahead log is recycled, in the server's time."""
+        """Do nothing and return false: the server removes old rows by VACUUM and recycles its log when it sees fit."""
         return False
 
     async def rows(self, chat_id: str) -> ChatRows:
@@ -235,7 +235,7 @@ class PostgresStore:
         self._liveness.attend(worker)
 
     async def gone(self, workers: Collection[str]) -> frozenset[str]:
-        """Return those of the workers whose sessions have ended, and not for a moment only."""
+        """Return those of the workers whose sessions have been gone for a while."""
         return await self._liveness.gone(workers)
 
     def watch(self) -> AsyncIterator[str | None]:
@@ -246,7 +246,7 @@ class PostgresStore:
         return await self._pool.run(question)
 
     async def _read_of(self, chat_id: str, question: Callable[[Any], Awaitable[_T]]) -> _T:
-        """Ask about one chat: whatever is wrong with what is stored of it, the answer says so."""
+        """Return the answer to a question about one chat; raise `ChatUnreadable` if a stored value is in the way."""
         return await self._read(lambda on: raw_rows.read_or_blamed(on, chat_id, question))
 
 

@@ -1,10 +1,11 @@
-"""What changes chats in PostgreSQL.
+"""The transactions that change chats in PostgreSQL.
 
-A change reads the chat, decides, and writes in one statement that finds the chat as it was read or does nothing: no
-lock is held while Python thinks. Whoever loses that race too often, and whoever claims, locks rows first.
+A change reads the chat, lets the plan decide, and writes with one statement. The statement compares the chat with what
+was read and does nothing if it differs, so no lock is held while Python runs. A change that loses this race too often
+locks the row first; so does every claim.
 
-What is remembered of a chat under a lease is believed: the statement finds the chat so or does nothing. Such commits,
-and the events of running jobs, share statements with those of other chats.
+A chat under a lease is not even read: the plan decides on the cached standing, and the statement makes the same
+comparison. These commits, and the events of running jobs, share statements with those of other chats.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ ORDER BY since, number LIMIT $3 FOR UPDATE SKIP LOCKED
 """
 _LONG_AGO: Final = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
 _RACES: Final = 3
-"""How often a change is tried without a lock."""
+"""How often a change is tried without a lock before it takes one."""
 _RENEW: Final = """
 UPDATE chats SET expires = coalesce($1, clock_timestamp()) + make_interval(secs => $2) WHERE worker = $3
 RETURNING id, token, clock_timestamp() AS at
@@ -58,7 +59,7 @@ _StoreClaims = Callable[[asyncpg.Connection, Sent], Awaitable[Sent]]
 
 
 class Transactions:
-    """Changes chats and remembers where they stand. `tell` is told of every chat that was changed."""
+    """Changes chats and caches where they stand. Calls `tell` with the id of every chat that it changed."""
 
     def __init__(self, pool: Pool, *, now: Callable[[], datetime] | None, tell: Callable[[str], None]) -> None:
         self._pool = pool
@@ -69,12 +70,12 @@ class Transactions:
         self._journal = Journal(pool, clock=self._clock, cache=self._cache, tell=tell)
 
     async def close(self) -> None:
-        """Finish what was accepted."""
+        """Wait until everything that was accepted is stored."""
         await self._commits.close()
         await self._journal.close()
 
     async def create(self, chat_id: str, plan: Plan) -> Committed:
-        """Create a chat."""
+        """Create a chat, as `ChatStore.create` promises."""
 
         async def work(connection: asyncpg.Connection, sent: Sent) -> list[Committed]:
             at = self._clock.handed_in or await connection.fetchval("SELECT clock_timestamp()")
@@ -90,7 +91,7 @@ class Transactions:
             return (await self._commits.answered(chat_id, work))[0]
 
     async def change(self, chat_id: str, plan: Plan, shown: Sequence[PartEvent]) -> Committed:
-        """Change a chat."""
+        """Change a chat, as `ChatStore.change` promises."""
 
         async def attempt(connection: asyncpg.Connection, sent: Sent) -> list[Committed]:
             standing = await self._standing(connection, chat_id)
@@ -113,33 +114,36 @@ class Transactions:
         async with self._cache.turn(chat_id):
             sent: Sent = []
             return (
-                await self._believed(chat_id, plan, shown, sent)
+                await self._change_cached(chat_id, plan, shown, sent)
                 or (await self._commits.answered(chat_id, work, sent))[0]
             )
 
-    async def _believed(self, chat_id: str, plan: Plan, shown: Sequence[PartEvent], sent: Sent) -> Committed | None:
-        """Change a chat under a lease as if it stood where it is remembered; `None` if it cannot be done like that."""
-        known, at = self._cache.get(chat_id), self._clock.now()
-        if known is None or known.facts.lease is None or at is None:
+    async def _change_cached(
+        self, chat_id: str, plan: Plan, shown: Sequence[PartEvent], sent: Sent
+    ) -> Committed | None:
+        """Change a chat under a lease without reading it; return `None` if it has to be read after all."""
+        cached, at = self._cache.get(chat_id), self._clock.now()
+        if cached is None or cached.facts.lease is None or at is None:
             return None
         try:
-            decisions = tuple(plan(known.facts, at))
-        except Exception:  # noqa: BLE001 - it may be true no more: who is refused is refused on what is read
+            decisions = tuple(plan(cached.facts, at))
+        except Exception:  # noqa: BLE001 - the cache may be out of date: only facts that were read may refuse a caller
             return None
         if not decisions or erasing(decisions):
             return None
-        commit, committed = prepared(dataclasses.replace(known, at=at), decisions, shown)
+        commit, committed = prepared(dataclasses.replace(cached, at=at), decisions, shown)
         try:
             if not await self._commits.add(commit):
                 return None
         except Unanswered:
+            # The caller reads the chat next, and looks first whether this commit was stored.
             sent.append((commit, committed))
             return None
         self._commits.note(commit, committed)
         return committed
 
     async def repair(self, chat_id: str, plan: Plan) -> Committed:
-        """Put aside what cannot be read of a chat, and change the rest."""
+        """Repair a chat, as `ChatStore.repair` promises."""
 
         async def work(connection: asyncpg.Connection, sent: Sent) -> list[Committed]:
             async with connection.transaction():
@@ -158,12 +162,13 @@ class Transactions:
             return (await self._commits.answered(chat_id, work))[0]
 
     async def claim(self, plan: Plan, limit: int) -> list[Committed]:
-        """Apply a plan to chats that want a worker."""
+        """Claim chats, as `ChatStore.claim` promises."""
 
         async def work(connection: asyncpg.Connection, sent: Sent) -> list[Committed]:
             try:
                 return await self._claim_pages(connection, plan, limit, sent, self._store_together)
-            except asyncpg.UniqueViolationError:  # of one of the chats: it must not keep the others from being claimed
+            except asyncpg.UniqueViolationError:
+                # One chat broke the statement that they share: store each alone, so that the others are claimed.
                 sent.clear()
                 return await self._claim_pages(connection, plan, limit, sent, self._store_apart)
 
@@ -187,7 +192,7 @@ class Transactions:
         return claimed
 
     async def _claims(self, connection: asyncpg.Connection, locked: Sequence[str], plan: Plan) -> Sent:
-        """Return what a plan decides on chats that are locked."""
+        """Return the commits that a plan decides on for chats whose rows are locked."""
         made: Sent = []
         rows = {row["id"]: row for row in await self._rows(connection, locked)} if locked else {}
         for chat_id in locked:
@@ -196,7 +201,7 @@ class Transactions:
                 decisions = tuple(plan(standing.facts, standing.at))
                 if decisions:
                     made.append(prepared(standing, decisions, ()))
-            except Exception as error:  # noqa: BLE001 - whatever is wrong with one chat is no other's business
+            except Exception as error:  # noqa: BLE001 - a fault of one chat must not reach the others
                 self._refusals.note("claim_refused", chat_id, error)
             else:
                 self._refusals.forget(chat_id)
@@ -208,7 +213,7 @@ class Transactions:
         return made
 
     async def _store_apart(self, connection: asyncpg.Connection, made: Sent) -> Sent:
-        """Store each claim for itself; return those that could be stored."""
+        """Store each claim alone; return those that could be stored."""
         stored: Sent = []
         for commit, committed in made:
             try:
@@ -221,11 +226,11 @@ class Transactions:
         return stored
 
     async def journal(self, chat_id: str, token: int, state: ChatState, shown: Sequence[Event]) -> tuple[Event, ...]:
-        """Store events of a running job."""
+        """Store events of a running job, as `ChatStore.journal` promises."""
         return await self._journal.add(chat_id, token, state, shown)
 
     async def renew(self, worker: str, seconds: float) -> Mapping[str, int]:
-        """Prolong the leases of a worker."""
+        """Prolong a worker's leases, as `ChatStore.renew` promises."""
         asked = time.monotonic()
         rows = await self._pool.run(lambda on: on.fetch(_RENEW, self._clock.handed_in, seconds, worker))
         for row in rows:
@@ -248,12 +253,13 @@ class Transactions:
     def _standing_of(self, row: asyncpg.Record) -> Standing:
         if not is_hash(row["head"]):
             raise ChatUnreadable("chats.head", "the hash of an audit record belongs here", chat_id=row["id"])
-        known = self._cache.get(row["id"])
-        unchanged = known is not None and _mark_of(known) == (row["head"], row["state"], row["token"], row["facts"])
-        facts = known.facts.with_last_seq(row["event_seq"]) if known and unchanged else reading.facts_in(row)
+        cached = self._cache.get(row["id"])
+        unchanged = cached is not None and _mark_of(cached) == (row["head"], row["state"], row["token"], row["facts"])
+        facts = cached.facts.with_last_seq(row["event_seq"]) if cached and unchanged else reading.facts_in(row)
         return Standing(facts, row["head"], self._clock.handed_in or row["at"], row["facts"])
 
 
-def _mark_of(known: Standing) -> tuple[str, str, int | None, str]:
-    facts = known.facts
-    return known.head, facts.stored_state or facts.state, facts.lease.token if facts.lease else None, known.body
+def _mark_of(standing: Standing) -> tuple[str, str, int | None, str]:
+    """Return the columns that tell, without parsing any facts, whether a chat still stands there."""
+    facts, token = standing.facts, standing.facts.lease.token if standing.facts.lease else None
+    return standing.head, facts.stored_state or facts.state, token, standing.body

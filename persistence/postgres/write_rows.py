@@ -1,4 +1,4 @@
-"""One commit as rows for PostgreSQL: what its decisions, one after another, leave behind in each table."""
+"""One commit as rows for PostgreSQL: what its decisions together put into each table."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ class Commit:
     """What one chat's commit puts into each table."""
 
     chat: _Row
-    """Where the chat goes, and as what it must be found."""
+    """The chat's new row, and the values that its old one must have."""
     tables: Mapping[str, Sequence[_Row]]
     """The rows for the other tables, by the parameter of `commit.sql` that takes them."""
 
     @property
     def chat_id(self) -> str:
-        """The chat."""
+        """The id of the chat."""
         return str(self.chat["chat_id"])
 
     @property
@@ -122,9 +122,9 @@ def commit_of(
     *,
     restated: Sequence[WriteRecord] = (),
 ) -> tuple[Commit, tuple[Event, ...]]:
-    """Return what must be stored to commit the decisions, and the events as they are stored.
+    """Return the rows that commit the decisions, and the events as they are stored.
 
-    `restated` is what an erasure among them has bound anew.
+    `restated` holds the digests that an erasure among them states anew.
     """
     chat_id, head, at = found.facts.chat_id, found.head, found.at
     tables, unnumbered = Tables(chat_id), list[Event](shown)
@@ -202,7 +202,7 @@ _IN_COLUMNS: Final = {"chat_id", "seq", "at"}
 
 
 class Moment(NamedTuple):
-    """Where a write stands: the version its decision makes, its number in the decision, the time."""
+    """The place of a write: the version its decision makes, its number in the decision, the time."""
 
     version: int
     number: int
@@ -210,7 +210,7 @@ class Moment(NamedTuple):
 
 
 class Tables:
-    """What the writes so far leave behind."""
+    """Collects the rows of the writes so far."""
 
     def __init__(self, chat_id: str) -> None:
         self._chat_id = chat_id
@@ -312,7 +312,7 @@ def _record_receipt(tables: Tables, write: RecordReceipt, moment: Moment) -> Non
 
 
 def _elsewhere(tables: Tables, write: Write, moment: Moment) -> None:
-    """Put nothing: other rows have the lease, the deadline and the reason, and wiping finds what is erased."""
+    """Put nothing: lease, deadline and reason stand in other rows, and `erasure` blanks what is erased."""
 
 
 _PUT: Final[Mapping[type[Write], Callable[[Tables, Any, Moment], None]]] = {
