@@ -1,0 +1,306 @@
+"""A sweep: each chat that is due is tried, whatever is wrong with another, and whoever lives keeps the lease."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import structlog
+
+from support.stores import Delegate, stored_at
+from turnwise import ChatNotFound, ChatUnreadable, IllegalTransition, Settings, StoreError
+from turnwise.engine.apply import Applier, Chain, Plan
+from turnwise.engine.follow.broadcast import Broadcaster
+from turnwise.engine.prompt.hooks import Hooks
+from turnwise.engine.tasks import Tasks
+from turnwise.engine.tools.toolbox import Toolbox
+from turnwise.engine.worker.identity import worker_name
+from turnwise.engine.worker.leased_chat import Runtime
+from turnwise.engine.worker.sweep import Sweeper
+from turnwise.persistence.protocol import Committed, Overdue
+from turnwise.providers.scripted import ScriptedModel
+from turnwise.states.facts import Profile
+from turnwise.states.messages import TextPart
+from turnwise.states.triggers import Claimed, Create, SendMessage
+from turnwise.testing.clock import ManualClock
+
+LEASE: Final = Settings(lease=30, renew_every=10)
+DEAD: Final = f"{worker_name().rpartition(':')[0][:-1]}:x"
+"""A worker of this machine that no process is: another one has its number."""
+
+
+class ToldStore(Delegate):
+    """A store that is told what is overdue, and who has died."""
+
+    def __init__(self, store: Any) -> None:
+        super().__init__(store)
+        self.due = Overdue()
+        self.dead: set[str] = set()
+        self.asked_of: list[set[str]] = []
+        self.ended: list[tuple[str, float]] = []
+
+    async def overdue(self, *, limit: int) -> Overdue:
+        return Overdue(self.due.leases[:limit], self.due.deadlines[:limit], self.due.strays[:limit])
+
+    async def gone(self, workers: Collection[str]) -> frozenset[str]:
+        self.asked_of.append(set(workers))
+        return frozenset(self.dead & set(workers))
+
+    async def renew(self, worker: str, seconds: float) -> Any:
+        self.ended.append((worker, seconds))
+        return await self._store.renew(worker, seconds)
+
+
+class Swept:
+    """A sweeper, and the chats that it tries to change; what it would do to them is not done."""
+
+    def __init__(self, runtime: Runtime, store: ToldStore, clock: ManualClock) -> None:
+        self.runtime, self.store, self.clock = runtime, store, clock
+        self.tried: list[str] = []
+        self.faults: dict[str, Exception] = {}
+        self.own: set[tuple[str, int]] = set()
+        self.sweeper = self.begin_anew()
+
+    def begin_anew(self) -> Sweeper:
+        """Take a sweeper that has not seen anything yet."""
+        self.sweeper = Sweeper(self.runtime, self._act, runs_here=lambda *lease: lease in self.own)
+        return self.sweeper
+
+    async def _act(self, chat_id: str, _plan: Plan, *, actor: str) -> Committed:
+        assert actor == "worker:sweeper"
+        self.tried.append(chat_id)
+        if chat_id in self.faults:
+            raise self.faults[chat_id]
+        return await self.runtime.applier.change(chat_id, lambda _: None, actor=actor)
+
+    async def sweep(self) -> list[str]:
+        """Sweep; return what was tried."""
+        self.tried.clear()
+        await self.sweeper.sweep()
+        return [*self.tried]
+
+    async def held(self, chat_id: str, worker: str) -> None:
+        """Let a chat be held by a worker."""
+
+        def planned(chain: Chain) -> None:
+            chain.fire(Create(profile=Profile(created_at=chain.now)))
+            chain.fire(SendMessage(parts=(TextPart(text="hi"),)))
+            chain.fire(Claimed(worker=worker))
+
+        await self.runtime.applier.create(chat_id, planned, actor="client")
+
+    async def idle(self, *chats: str) -> None:
+        """Let there be chats of which nothing is wanted."""
+        for chat_id in chats:
+            await self.runtime.applier.create(
+                chat_id, lambda chain: chain.fire(Create(profile=Profile(created_at=chain.now))), actor="client"
+            )
+
+
+@asynccontextmanager
+async def sweeping(database: Path, options: Settings = LEASE) -> AsyncIterator[Swept]:
+    """Open a sweeper on a file."""
+    clock = ManualClock()
+    store = ToldStore(stored_at(database, clock))
+    applier = Applier(store, Broadcaster(), options.limits(None))
+    runtime = Runtime(
+        applier=applier,
+        model=ScriptedModel([]),
+        toolbox=Toolbox((), options),
+        settings=options,
+        clock=clock,
+        worker_id="sweeper",
+        tasks=Tasks(),
+        hooks=Hooks(),
+    )
+    await store.open()
+    try:
+        yield Swept(runtime, store, clock)
+    finally:
+        await store.close()
+
+
+FAULTS: Final[dict[str, Exception]] = {
+    "the store": StoreError("out of reach"),
+    "unreadable": ChatUnreadable("chats.facts", "no JSON"),
+    "odd": RuntimeError("nobody has thought of this"),
+    "moved": IllegalTransition("waiting", "deadline_passed", ()),
+}
+
+
+async def test_only_a_store_that_refuses_two_chats_in_a_row_ends_a_sweep(database: Path) -> None:
+    """One that it refuses may be that chat's trouble, and is told if nothing after it shows that the store answers."""
+    async with sweeping(database) as swept:
+        chats = ("a", "b", "c", "d")
+        await swept.idle(*chats)
+        swept.store.due = Overdue(strays=chats)
+        for outcomes in itertools.product(("fine", "the store", "odd"), repeat=len(chats)):
+            swept.begin_anew()
+            swept.faults = {chat: FAULTS[each] for chat, each in zip(chats, outcomes, strict=True) if each != "fine"}
+            ends = [place for place, pair in enumerate(itertools.pairwise(outcomes)) if set(pair) == {"the store"}]
+            expected = chats[: ends[0] + 2] if ends else chats
+            if outcomes[len(expected) - 1] == "the store":
+                with pytest.raises(StoreError):
+                    await swept.sweep()
+            else:
+                await swept.sweep()
+            assert swept.tried == [*expected], outcomes
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_a_chat_that_cannot_be_changed_is_tried_ever_more_seldom_but_always_again(
+    database: Path, fault: str
+) -> None:
+    async with sweeping(database) as swept:
+        await swept.idle("bad", "good")
+        swept.store.due = Overdue(strays=("bad", "good"))
+        swept.faults = {"bad": FAULTS[fault]}
+        rounds = [await swept.sweep() for _ in range(210)]
+        tried = [place for place, chats in enumerate(rounds) if "bad" in chats]
+        assert [later - earlier - 1 for earlier, later in itertools.pairwise(tried)] == [0, 1, 2, 4, 8, 16, 32, 64, 64]
+        assert all("good" in chats for chats in rounds), "nothing is wrong with it"
+        swept.faults.clear()
+        while "bad" not in await swept.sweep():
+            pass
+        swept.faults = {"bad": FAULTS[fault]}
+        rounds = [await swept.sweep() for _ in range(4)]
+        assert ["bad" in chats for chats in rounds] == [True, True, False, True], "it was well: all begins anew"
+
+
+async def test_a_chat_that_was_not_due_meanwhile_rests_no_more(database: Path) -> None:
+    async with sweeping(database) as swept:
+        await swept.idle("bad")
+        swept.faults = {"bad": FAULTS["odd"]}
+        swept.store.due = Overdue(strays=("bad",))
+        while await swept.sweep():
+            pass
+        swept.store.due = Overdue()
+        assert await swept.sweep() == []
+        swept.store.due = Overdue(strays=("bad",))
+        assert await swept.sweep() == ["bad"]
+
+
+async def test_chats_that_rest_crowd_out_no_other(database: Path) -> None:
+    """A store lists no more than it is asked for, and those that cannot be changed stand first for ever."""
+    async with sweeping(database) as swept:
+        bad = [f"bad{number}" for number in range(250)]
+        await swept.idle("good")
+        swept.store.due = Overdue(strays=(*bad, "good"))
+        swept.faults = dict.fromkeys(bad, FAULTS["odd"])
+        rounds = [await swept.sweep() for _ in range(3)]
+        assert "good" in rounds[-1]
+
+
+async def test_trouble_with_a_chat_is_told_once_until_it_is_another_one(database: Path) -> None:
+    structlog.reset_defaults()
+    with structlog.testing.capture_logs() as logs:
+        async with sweeping(database) as swept:
+            await swept.idle("a", "b", "c")
+
+            async def told(chat_id: str, fault: Exception | None) -> list[Any]:
+                logs.clear()
+                swept.faults = {} if fault is None else {chat_id: fault}
+                changed = await swept.sweeper.change(chat_id, lambda _: None)
+                assert changed == (fault is None)
+                return [(log["event"], log["chat_id"], log["log_level"]) for log in logs]
+
+            for chat_id in ("a", "b"):
+                assert await told(chat_id, FAULTS["odd"]) == [("sweep_failed", chat_id, "error")]
+                assert await told(chat_id, FAULTS["odd"]) == []
+            assert await told("a", FAULTS["unreadable"]) == [("chat_unreadable", "a", "warning")]
+            assert (logs[0]["column"], logs[0]["problem"]) == ("chats.facts", "no JSON")
+            assert await told("a", FAULTS["unreadable"]) == []
+            assert await told("b", FAULTS["odd"]) == []
+            assert await told("b", None) == []
+            assert await told("b", FAULTS["odd"]) == [("sweep_failed", "b", "error")]
+            assert await told("c", FAULTS["moved"]) == [("swept_by_another", "c", "debug")]
+            assert logs[0]["state"] == "waiting"
+            assert await told("gone", FAULTS["moved"]) == [("chat_is_gone", "gone", "debug")]
+    structlog.reset_defaults()
+
+
+async def test_where_a_chat_stands_is_known_none_or_the_stores_trouble(database: Path) -> None:
+    class Failing(ToldStore):
+        fault: Exception | None = None
+
+        async def facts(self, chat_id: str) -> Any:
+            if self.fault is not None:
+                raise self.fault
+            return await self._store.facts(chat_id)
+
+    async with sweeping(database) as swept:
+        await swept.idle("a")
+        store = Failing(swept.store)
+        object.__setattr__(swept.runtime.applier, "store", store)
+        found = await swept.sweeper.facts("a")
+        assert found is not None
+        assert found.chat_id == "a"
+        for fault in (ChatUnreadable("chats.facts", "no JSON"), ChatNotFound("a")):
+            store.fault = fault
+            assert await swept.sweeper.facts("a") is None
+        store.fault = StoreError("out of reach")
+        with pytest.raises(StoreError):
+            await swept.sweeper.facts("a")
+
+
+@pytest.mark.parametrize(
+    ("step", "doubted"), [(0, False), (10, False), (10.5, True), (3600, True), (-10.5, False), (-3600, False)]
+)
+async def test_a_time_that_is_set_forward_ends_no_lease_of_who_lives(
+    database: Path, step: float, caplog: pytest.LogCaptureFixture, *, doubted: bool
+) -> None:
+    """Until a lease has passed since; time that does pass, however much, is no such step."""
+    structlog.reset_defaults()
+    async with sweeping(database) as swept:
+        await swept.held("c", "elsewhere")
+        await swept.held("d", "is-gone")
+        clock, due = swept.clock, Overdue(leases=(("c", 1), ("d", 1)))
+        assert await swept.sweep() == []
+        clock.advance(1000)
+        swept.store.due = due
+        assert await swept.sweep() == ["c", "d"]
+        clock.step(step)
+        clock.advance(3)
+        with caplog.at_level(logging.WARNING):
+            assert await swept.sweep() == ([] if doubted else ["c", "d"])
+        told = [record.getMessage() for record in caplog.records]
+        assert len(told) == doubted
+        assert all("clock_stepped" in line and f"seconds={round(step)}" in line for line in told)
+        swept.store.dead = {"is-gone"}
+        assert await swept.sweep() == (["d"] if doubted else ["c", "d"])
+        clock.advance(29.5)
+        assert await swept.sweep() == (["d"] if doubted else ["c", "d"])
+        clock.advance(0.5)
+        assert await swept.sweep() == ["c", "d"], "whoever lives has renewed by now"
+
+
+async def test_what_runs_here_is_not_ended_from_here(database: Path) -> None:
+    async with sweeping(database) as swept:
+        swept.own = {("c", 2)}
+        await swept.idle("c", "d")
+        swept.store.due = Overdue(leases=(("c", 2), ("d", 2)))
+        assert await swept.sweep() == ["d"]
+        swept.store.due = Overdue(leases=(("c", 1),))
+        assert await swept.sweep() == ["c"], "an older lease of the same chat"
+
+
+async def test_the_leases_of_each_worker_that_died_are_ended_once(database: Path) -> None:
+    async with sweeping(database) as swept:
+        holders = ("sweeper", "elsewhere", "is-gone", DEAD)
+        for place, worker in enumerate(holders):
+            await swept.held(f"c{place}", worker)
+        swept.store.dead = {"is-gone", "sweeper"}
+        for _ in range(3):
+            await swept.sweep()
+        assert sorted(swept.store.ended) == sorted([("is-gone", 0), (DEAD, 0)])
+        assert all(asked == {"elsewhere", "is-gone"} for asked in swept.store.asked_of), "of the others all is known"
+        swept.store.dead = set()
+        await swept.sweep()
+        swept.store.dead = {"is-gone"}
+        await swept.sweep()
+        assert [worker for worker, _ in swept.store.ended].count("is-gone") == 2, "it had come back meanwhile"
