@@ -30,7 +30,7 @@ from turnwise.states.events import (
     TurnFinishedEvent,
 )
 from turnwise.states.messages import Message, ToolCallPart
-from turnwise.states.names import ChatState, Executor, StopReason
+from turnwise.states.names import ChatState, Executor
 
 THOUGHT: Final = "dim italic"
 NOTE: Final = "dim"
@@ -148,7 +148,7 @@ async def show_until_rest(engine: Engine, chat_id: str, view: EventView) -> Chat
             raise group.exceptions[0] from None
         async for event in engine.events(chat_id, after=view.after, follow=False):
             view.show(event)
-    if chat.stop_reason is StopReason.interrupted and chat.state is ChatState.interrupted:
+    if chat.state is ChatState.interrupted:
         view.scroll.line(Text("■ stopped; what was said is kept", style="yellow"))
     return chat
 

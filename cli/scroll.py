@@ -53,7 +53,6 @@ class Scroll:
         self.end_line()
         if self._live is not None:
             self._live.stop()
-            self._live = None
 
     @property
     def width(self) -> int:

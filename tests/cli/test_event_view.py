@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from support.look import lines_of, screen_of
 from turnwise import Engine
 from turnwise.cli.event_view import EventView, show_until_rest
 from turnwise.cli.scroll import Scroll
 from turnwise.providers.scripted import Reply, ScriptedModel
 from turnwise.states.calls import ToolCall
+from turnwise.states.errors import ChatNotFound
 from turnwise.states.events import Event, event_adapter
 from turnwise.states.names import CallStatus, ChatState, Executor, StopReason
 
@@ -166,3 +168,41 @@ def test_whole_lines_keep_the_style_of_what_they_are() -> None:
     assert len(thought) > 2
     assert all("\x1b[2;3m" in line for line in thought)
     assert "\x1b[" not in answer
+
+
+def test_every_line_has_the_colour_of_what_it_is() -> None:
+    screen = screen_of()
+    view = EventView(Scroll(screen))
+    for one in (
+        event("tool_progress", step=1, call_id="c1", progress=1),
+        event("tool_result", **RESULT, output="seen", is_error=False),
+        event("tool_result", **RESULT, output="gone", is_error=True),
+        event("action_required", calls=[CALL]),
+        event("message", message=message("assistant", LOOK)),
+        event("error", error=ERROR),
+        event("queue", queue=[WAITING]),
+    ):
+        view.show(one)
+    assert lines_of(screen) == [
+        "  [dim]… c1: 1[/]",
+        "  [green]✓ look → seen[/]",
+        "  [red]✗ look → gone[/]",
+        r"  [yellow]? ask[/](what='now\x1b[31m')",
+        "  [cyan]▸ look[/](at='it')",
+        "  [red]✗ too many at once[/]",
+        "  [dim]≡ 1 in the queue[/]",
+    ]
+
+
+def test_a_part_without_words_shows_nothing() -> None:
+    view = EventView(Scroll(screen_of()))
+    for kind in ("text", "reasoning", "tool_call"):
+        delta = {"delta": "{"} if kind == "tool_call" else {}
+        view.show(event("part", 1, step=1, attempt=1, index=0, part={"type": kind, **delta}))
+    assert (view.live_text, view.scroll.tail) == ("", "")
+
+
+async def test_a_chat_that_is_not_there_is_told_as_it_is() -> None:
+    async with Engine("sqlite://", model="demo") as engine:
+        with pytest.raises(ChatNotFound):
+            await show_until_rest(engine, "cffff", EventView(Scroll(screen_of())))

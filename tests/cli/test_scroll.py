@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import io
+import re
 
+import pyte
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
+from rich.text import Text
 
+from support.look import lines_of, look, screen_of
 from turnwise.cli.scroll import Scroll, wrapped
 from turnwise.cli.style import clean, excerpt
 
@@ -61,3 +65,76 @@ def _printed(deltas: list[str], *, terminal: bool) -> str:
         for delta in deltas:
             scroll.write(delta)
     return out.getvalue()
+
+
+def test_a_space_at_the_beginning_of_a_line_breaks_no_word() -> None:
+    assert wrapped(" aaaa", 3) == ([" aa"], "aa")
+    assert wrapped("one two", 3) == (["one"], "two")
+    assert wrapped("one two", 7) == ([], "one two")
+
+
+def test_what_is_printed_stands_within_the_margin() -> None:
+    screen = screen_of(30)
+    scroll = Scroll(screen)
+    scroll.write("an answer")
+    scroll.said("a question that is longer than the line")
+    scroll.line(Text("a line that is longer than the screen", style="red"))
+    scroll.line(Text("x" * 27))
+    scroll.write("half", style="dim")
+    scroll.trail(["waiting", "pending", "streaming", "executing_tools"])
+    assert lines_of(screen) == [
+        "  an answer",
+        "[bold green]» [/][bold]a question that is longer[/]",
+        "  [bold]than the line[/]",
+        "  [red]a line that is longer than…[/]",
+        f"  {'x' * 27}",
+        "  [dim]half[/]",
+        *lines_of(screen)[6:],
+    ]
+    assert all(len(Text.from_markup(line.replace("[/]", "[/]")).plain) <= 27 for line in lines_of(screen)[6:])
+
+
+def test_on_a_screen_that_is_too_narrow_the_terminal_breaks_the_lines() -> None:
+    screen = screen_of(10)
+    scroll = Scroll(screen)
+    scroll.line(Text("123456789012345"))
+    scroll.said("123456789012345")
+    assert lines_of(screen) == ["  123456789012345", "[bold green]» [/][bold]123456789012345[/]"]
+
+
+def test_below_stands_the_line_under_way_and_what_goes_on() -> None:
+    scroll = Scroll(screen_of())
+    assert look(scroll._below()) == []
+    scroll.write("so far", style="dim")
+    assert look(scroll._below()) == ["[dim]  so far[/]"]
+    scroll.status(Text("streaming", style="green"))
+    told = look(scroll._below())
+    assert told[0] == "[dim]  so far[/]"
+    assert re.fullmatch(r"\[cyan\].\[/\] \[green\]streaming\[/\]", told[1])
+    scroll.end_line()
+    assert len(look(scroll._below())) == 1
+
+
+def test_at_a_terminal_the_line_under_way_is_redrawn_and_goes_away() -> None:
+    """Its last state is printed for good, once."""
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=True, width=40, height=10, color_system=None, _environ={})
+    screen = pyte.Screen(40, 10)
+    stream = pyte.Stream(screen)
+
+    def seen() -> list[str]:
+        stream.feed(out.getvalue().replace("\n", "\r\n"))
+        out.seek(0)
+        out.truncate()
+        return [line.rstrip() for line in screen.display if line.strip()]
+
+    for number in range(2):
+        with (scroll := Scroll(console)):
+            scroll.status(Text("streaming"))
+            scroll.write(f"line {number}")
+            assert scroll._live is not None
+            scroll._live.refresh()
+            during = seen()
+        assert during[number] == f"  line {number}"
+        assert during[number + 1].endswith("streaming")
+        assert seen() == [f"  line {done}" for done in range(number + 1)]

@@ -1,0 +1,315 @@
+"""The command line as a whole: its commands and options, what ends it, and how it asks and answers."""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import struct
+import subprocess
+import sys
+import zlib
+from collections.abc import AsyncIterator
+from concurrent.futures import Future
+from datetime import UTC, datetime
+from typing import Any
+
+import anyio
+import pytest
+import typer
+from prompt_toolkit.application import create_app_session
+from prompt_toolkit.input import DummyInput
+from prompt_toolkit.output import DummyOutput
+
+from support.look import colours, marked
+from support.terminal import PROGRAM, Keyboard, Terminal
+from turnwise.cli import chat, failures, worker
+from turnwise.cli.app import app
+from turnwise.cli.diagram import png
+from turnwise.cli.failures import DEBUG, PROBLEM, exit_code_of
+from turnwise.cli.terminal import TerminalTalk
+from turnwise.states.calls import ToolCall, ToolResult
+from turnwise.states.events import StatusEvent
+from turnwise.states.names import ChatState, Executor
+
+COMMANDS = (
+    "demo chat list show audit verify explain send submit interrupt resume archive unarchive erase "
+    "doctor diagram worker migrate"
+)
+SHARED = {
+    "store": ("URL", "TURNWISE_STORE", "sqlite:///turnwise.db"),
+    "as_json": (None, None, False),
+    "chat": ("CHAT", None, None),
+    "actor": ("NAME", "TURNWISE_ACTOR", "operator"),
+    "model": ("NAME", None, "demo"),
+    "key": ("FILE", None, None),
+}
+
+
+def test_every_command_and_every_option_says_what_it_is_for() -> None:
+    command: Any = typer.main.get_command(app)
+    assert (command.name, [*command.commands]) == ("turnwise", COMMANDS.split())
+    for one in command.commands.values():
+        assert one.help
+        for parameter in one.params:
+            assert parameter.help, (one.name, parameter.name)
+            if parameter.name in SHARED and (one.name, parameter.name) != ("diagram", "chat"):
+                seen = (parameter.metavar, parameter.envvar, parameter.default)
+                assert seen == SHARED[parameter.name], (one.name, parameter.name)
+                assert parameter.show_default is (parameter.name != "chat")
+
+
+def test_nothing_typed_is_a_call_for_help(terminal: Terminal) -> None:
+    asked = terminal.run()
+    assert "Usage: turnwise [OPTIONS] COMMAND" in asked.words
+    assert "Run the life of LLM chats as a declared, durable state machine." in asked.words
+    assert terminal.run("--version").out.startswith("turnwise 0.")
+    assert app.pretty_exceptions_enable is False
+
+
+def test_a_terminal_that_knows_few_letters_still_works(terminal: Terminal) -> None:
+    done = subprocess.run(
+        [*PROGRAM, "migrate"],
+        cwd=terminal.folder,
+        env={**terminal.environment, "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.startswith("? sqlite:///turnwise.db has the schema")
+
+
+# What ends a command
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"), [("odd", "odd."), ("odd.", "odd."), ("odd?", "odd?"), ("odd!", "odd!"), ("o\x1b", r"o\x1b.")]
+)
+def test_what_went_wrong_is_a_sentence(capsys: pytest.CaptureFixture[str], text: str, sentence: str) -> None:
+    with colours():
+        failures._say(text)
+    assert marked(capsys.readouterr().err) == [f"[bold red]turnwise: [/][red]{sentence}[/]"]
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (OSError(errno.ENOSPC, "No space left"), "No space left."),
+        (OSError(errno.EPIPE, "Broken pipe", "fifo"), "'fifo': Broken pipe."),
+        (OSError("odd"), "odd."),
+        (OSError(errno.EPIPE, "Broken pipe"), ""),
+        (ValueError("odd"), f"this should not have happened: ValueError: odd. With {DEBUG}=1 it tells where."),
+    ],
+)
+def test_errors_of_the_machine_are_told_with_their_file(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception, told: str
+) -> None:
+    monkeypatch.delenv(DEBUG, raising=False)
+    assert exit_code_of(error) == PROBLEM
+    assert capsys.readouterr().err == (f"turnwise: {told}\n" if told else "")
+
+
+# Drawings
+
+
+def test_a_picture_is_white_and_half_as_large_again() -> None:
+    drawing = png('<svg xmlns="http://www.w3.org/2000/svg" width="40" height="20"></svg>')
+    assert struct.unpack(">II", drawing[16:24]) == (60, 30)
+    start = drawing.index(b"IDAT") + 4
+    pixels = zlib.decompressobj().decompress(drawing[start:])
+    assert pixels[1:4] == b"\xff\xff\xff"
+
+
+# Workers
+
+
+def test_a_worker_runs_as_many_chats_and_tells_as_much_as_it_is_told(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run: list[Any] = []
+    logs: list[dict[str, Any]] = []
+    monkeypatch.setattr(logging, "basicConfig", lambda **how: logs.append(how))
+    monkeypatch.setattr(worker.anyio, "run", lambda _, engine: run.append(engine))
+    for words in ((), ("--quiet", "--concurrency", "7")):
+        monkeypatch.setattr(logging, "raiseExceptions", True)
+        assert terminal.run("worker", *words).code == 0
+        assert not logging.raiseExceptions
+    assert [engine.settings.max_running for engine in run] == [100, 7]
+    assert [how.pop("level") for how in logs] == [logging.INFO, logging.WARNING]
+    assert logs == [{"format": "%(asctime)s %(message)s", "datefmt": "%H:%M:%S"}] * 2
+    assert terminal.run("worker", "--concurrency", "0").code == 2
+
+
+# The conversation
+
+
+def test_what_is_typed_into_a_pipe_stands_there_once(terminal: Terminal) -> None:
+    assert terminal.run("chat", typed="marco\n").out.count("» marco") == 1
+    assert terminal.run("chat", typed="\n  \n").out.count("» ") == 3
+
+
+def test_what_the_model_is_told_first_is_part_of_a_new_chat(terminal: Terminal) -> None:
+    terminal.run("chat", "--system", "You are a lighthouse.", typed="hello\n")
+    assert b"You are a lighthouse." in b"".join(file.read_bytes() for file in terminal.folder.iterdir())
+
+
+def test_who_says_nothing_leaves_no_chat(terminal: Terminal) -> None:
+    terminal.run("migrate")
+    terminal.run("chat", typed="\n\n")
+    assert json.loads(terminal.run("list", "--json").out) == []
+
+
+def test_ctrl_c_at_a_question_stops_the_turn_and_asks_nothing_more(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    lines = iter(["Ask the user “Which way?”", KeyboardInterrupt(), "/state", "/quit"])
+
+    def typed(prompt: str) -> str:
+        asked.append(prompt)
+        line = next(lines)
+        if isinstance(line, KeyboardInterrupt):
+            raise line
+        return line
+
+    monkeypatch.setattr(chat, "typed", typed)
+    told = terminal.run("chat")
+    assert asked == ["» ", "  ask_user: ", "» ", "» "]
+    assert "interrupted" in told.out
+
+
+class Engaged:
+    """What a conversation at a terminal talks through: it notes what it is asked for."""
+
+    def __init__(self, asked: list[ToolCall]) -> None:
+        self.chat_id: str | None = "c"
+        self.done: list[Any] = []
+        self.portal = self
+        self.view = self
+        self.scroll = self
+        self.tail = "so far"
+        self.after = 3
+        self.engine = self
+        self._asked = asked
+
+    def do(self, line: str) -> None:
+        self.done.append(line)
+
+    def submit(self, results: list[ToolResult]) -> None:
+        self.done.append(results)
+
+    def stop(self) -> None:
+        self.done.append("stop")
+
+    def show(self, event: StatusEvent) -> None:
+        self.done.append(event.seq)
+
+    def tell_states(self) -> None:
+        self.done.append("told")
+
+    def exit(self, *, exception: type[BaseException]) -> None:
+        self.done.append(exception)
+
+    def start_task_soon(self, *task: Any) -> Future[None]:
+        self.done.append(task[1:])
+        return Future()
+
+    async def get_chat(self, chat_id: str) -> Any:
+        self.state = ChatState.requires_action if self._asked else ChatState.waiting
+        self.open_calls = self._asked
+        return self
+
+
+def call(number: int, name: str, approval: Any = None) -> ToolCall:
+    return ToolCall(
+        call_id=f"c{number}",
+        name=name,
+        arguments={},
+        executor=Executor.client,
+        index=number,
+        step=1,
+        **({"approval": approval} if approval else {}),
+    )
+
+
+def test_a_terminal_asks_one_question_after_the_other_and_stops_what_runs() -> None:
+    talk = Engaged([call(1, "pay\x1b", "asked"), call(2, "say\x1b")])
+    event: Any = type("Press", (), {"app": talk})
+    with create_app_session(input=DummyInput(), output=DummyOutput()):
+        terminal = TerminalTalk(talk, "» ")  # type: ignore[arg-type]
+        assert terminal._message() == "» "
+        terminal._stop(event)
+        anyio.run(terminal._rested, "c")
+        assert terminal._message() == r"  allow pay\x1b? (y/n) "
+        terminal._stop(event)
+        terminal._take("/state")
+        terminal._take("Y")
+        assert terminal._message() == r"  say\x1b: "
+        assert [*talk.done] == [EOFError, "stop", "/state", ("c",)]
+        terminal._take("to the left")
+        assert talk.done[4:] == [[ToolResult("c1", True), ToolResult("c2", "to the left")]]  # noqa: FBT003
+        assert terminal._message() == "» "
+        terminal._take("next")
+        assert talk.done[5:] == ["next"]  # it follows already
+        terminal._state = ChatState.streaming
+        terminal._stop(event)
+        talk.chat_id = None
+        terminal._stop(event)
+        assert talk.done[6:] == ["stop", EOFError]
+
+
+def test_what_happens_is_followed_and_every_rest_is_looked_at() -> None:
+    talk = Engaged([call(1, "pay", "asked"), call(2, "say")])
+    with create_app_session(input=DummyInput(), output=DummyOutput()):
+        terminal = TerminalTalk(talk, "» ")  # type: ignore[arg-type]
+
+        async def events(chat_id: str, *, after: int) -> AsyncIterator[Any]:
+            assert (chat_id, after) == ("c", 3)
+            assert terminal._state is ChatState.requires_action
+            assert [asked.name for asked in terminal._asked] == ["pay", "say"]
+            yield status(4, ChatState.streaming)
+            terminal._answer("y")
+            assert terminal._state is ChatState.streaming
+            assert terminal._toolbar() == " streaming  so far"
+            yield status(5, ChatState.requires_action)
+            assert terminal._answers == []
+            assert [asked.name for asked in terminal._asked] == ["pay", "say"]
+            talk._asked = []
+            yield status(6, ChatState.waiting)
+            assert terminal._asked == []
+
+        talk.events = events  # type: ignore[attr-defined]
+        anyio.run(terminal._show, "c")
+    assert talk.done == [4, 5, "told", 6, "told"]
+
+
+def status(seq: int, state: ChatState) -> StatusEvent:
+    return StatusEvent(chat_id="c", seq=seq, at=datetime(2026, 1, 1, tzinfo=UTC), state=state, previous=None)
+
+
+def test_nothing_is_followed_before_there_is_a_chat() -> None:
+    talk = Engaged([])
+    talk.chat_id = None
+    with create_app_session(input=DummyInput(), output=DummyOutput()):
+        terminal = TerminalTalk(talk, "» ")  # type: ignore[arg-type]
+        terminal._follow()
+        assert talk.done == []
+        talk.chat_id = "c"
+        terminal._take("hello")
+        assert talk.done == ["hello", ("c",)]
+
+
+ASKING = """
+import signal
+from turnwise.cli.keyboard import typed
+before = signal.getsignal(signal.SIGALRM)
+print([typed("» ")], signal.getitimer(signal.ITIMER_REAL), signal.getsignal(signal.SIGALRM) == before)
+"""
+
+
+def test_after_a_line_was_typed_no_alarm_is_left(terminal: Terminal) -> None:
+    with Keyboard(terminal, ("-c", ASKING), program=[sys.executable]) as keyboard:
+        keyboard.see("» ")
+        keyboard.type(" a line \r")
+        keyboard.see("['a line'] (0.0, 0.0) True")
+        assert keyboard.process.wait() == 0
