@@ -61,9 +61,12 @@ class _Job(Generic[_T]):
             self._error = error
 
     def result(self) -> _T:
-        if self._error is not None:
-            raise self._error
-        return self._result
+        try:
+            if self._error is not None:
+                raise self._error
+            return self._result
+        finally:
+            self._error = None  # its traceback holds this job
 
 
 class EagerConnection(sqlite3.Connection):
@@ -130,7 +133,9 @@ class Connection:
         self.path = path
         self._jobs: deque[_Job[Any]] = deque()
         factory = partial(_JobConnection, self._jobs)
-        self._connection = aiosqlite.connect(path, isolation_level=None, timeout=PATIENCE, factory=factory)
+        # SQLite would wait for other processes with the connection's mutex held. Whoever frees a cursor of it needs the
+        # mutex: the event loop, if it happens to collect garbage, or the very thread that is waited for.
+        self._connection = aiosqlite.connect(path, isolation_level=None, timeout=0, factory=factory)
         self._closed = False
 
     @classmethod
@@ -170,13 +175,13 @@ class Connection:
         return job.result()
 
     async def run(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
-        """Return what `work` returns.
+        """Return what `work` returns. It is done again while other processes hold the database.
 
         Raises:
             StoreError: the database refused, or the connection is closed.
         """
         try:
-            return await self.do(work)
+            return await self.do(lambda on: patiently(lambda: work(on)))
         except REFUSED as error:
             raise meaning_of(error, self.path) from error
 
@@ -219,10 +224,7 @@ def _stop_all() -> None:
 
 
 def patiently(attempt: Callable[[], _T]) -> _T:
-    """Return what `attempt` returns, trying again while other processes hold the database. It blocks the thread.
-
-    SQLite waits by itself, but not everywhere: where it fears a deadlock or recovers a log it gives up at once.
-    """
+    """Return what `attempt` returns, trying again while other processes hold the database. It blocks the thread."""
     deadline = time.monotonic() + PATIENCE
     pause = 0.001
     while True:

@@ -89,6 +89,8 @@ class GroupCommit:
         except asyncio.CancelledError:
             await self._give_up(job)
             raise
+        finally:
+            del job  # it holds the error, whose traceback holds this frame: what nothing refers to is freed at once
 
     async def close(self) -> None:
         """Finish what was accepted; accept nothing more."""
@@ -134,7 +136,7 @@ class GroupCommit:
             except _LeftSomethingBehind:
                 self._undo(connection)
                 outcomes = self._do(jobs, connection, self._attempt_apart)
-            connection.execute("COMMIT")
+            patiently(lambda: connection.execute("COMMIT"))
             self._file.check()  # or what was written to a file that nobody will find again would be acknowledged
         except BaseException as error:
             self._undo(connection)

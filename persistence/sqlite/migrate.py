@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from turnwise.persistence.migrations import Migration, unapplied
+from turnwise.persistence.sqlite.connection import patiently
 from turnwise.states.errors import StoreError
 
 APPLICATION_ID: Final = 0x7475726E
@@ -33,10 +34,10 @@ def migrate(connection: sqlite3.Connection, path: str, known: tuple[Migration, .
     try:
         for migration in _missing(connection, path, known):
             _apply(connection, migration)
+        patiently(lambda: connection.execute("COMMIT"))
     except BaseException:
         connection.execute("ROLLBACK")
         raise
-    connection.execute("COMMIT")
 
 
 def _missing(connection: sqlite3.Connection, path: str, known: tuple[Migration, ...]) -> tuple[Migration, ...]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
 
 from turnwise.persistence.repair.examine import blamed
 from turnwise.persistence.repair.raw_chat import KEYS, Rows
@@ -15,8 +16,6 @@ from turnwise.persistence.sqlite.write_rows import Place, perform
 from turnwise.persistence.stored_chat import Flaw
 from turnwise.states.errors import ChatNotFound
 from turnwise.states.writes import InsertMessage
-
-_T = TypeVar("_T")
 
 _TABLES: Final = """
 SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite%'
@@ -44,14 +43,15 @@ def rows_of(connection: sqlite3.Connection, chat_id: str) -> Rows:
     return rows
 
 
-def read_or_blamed(connection: sqlite3.Connection, chat_id: str, question: Callable[[sqlite3.Connection], _T]) -> _T:
-    """Return the answer to a question about a chat.
+@contextmanager
+def blaming(connection: sqlite3.Connection, chat_id: str) -> Iterator[None]:
+    """Say which value is in the way where a chat is read.
 
     Raises:
-        ChatUnreadable: something stored of the chat is in the way.
+        ChatUnreadable: something stored of the chat cannot be read.
     """
     try:
-        return question(connection)
+        yield
     except REFUSED:
         raise
     except GARBLED as error:

@@ -20,7 +20,7 @@ from turnwise.persistence.repair.raw_chat import Rows
 from turnwise.persistence.rows import micros_of
 from turnwise.persistence.sqlite import pruning, queries, raw_rows
 from turnwise.persistence.sqlite.chat_rows import rows_of_chat
-from turnwise.persistence.sqlite.connection import PATIENCE, Connection, Durability, patiently
+from turnwise.persistence.sqlite.connection import Connection, Durability
 from turnwise.persistence.sqlite.database_file import DatabaseFile, NoFile
 from turnwise.persistence.sqlite.group_commit import GroupCommit, Work
 from turnwise.persistence.sqlite.migrate import migrate
@@ -39,7 +39,7 @@ _T = TypeVar("_T")
 _IN_MEMORY: Final = ":memory:"
 _CHECKPOINT_PAGES: Final = 4000
 """Pages (of 4 KiB) that gather in the write-ahead log before they are written home: each time costs two syncs."""
-_SCRUBS: Final = 50
+_SCRUBS: Final = 500
 """How often an erasure tries to empty the write-ahead log while others read."""
 _NAMING: Final = "SELECT chat_id, body FROM profiles WHERE instr(body, ?) > 0"
 _GLANCE: Final = 0.02
@@ -102,9 +102,8 @@ class SQLiteStore:
 
     def prepare(self, connection: sqlite3.Connection) -> None:
         """Make a fresh connection one of this store's: migrated, and set up for concurrent use."""
-        connection.execute(f"PRAGMA busy_timeout = {PATIENCE * 1000:.0f}")
-        patiently(lambda: migrate(connection, self._path, migrations("sqlite")))
-        patiently(lambda: connection.execute("PRAGMA journal_mode = WAL"))
+        migrate(connection, self._path, migrations("sqlite"))
+        connection.execute("PRAGMA journal_mode = WAL")
         connection.execute(f"PRAGMA synchronous = {self._durability.upper()}")
         connection.execute("PRAGMA foreign_keys = ON")
         connection.execute("PRAGMA secure_delete = ON")
@@ -220,9 +219,9 @@ class SQLiteStore:
 
     async def scrub(self) -> bool:
         """Write the write-ahead log home and empty it: deleted rows are overwritten with zeros there."""
-        group_commit = self._opened()[0]
+        writer = self._opened()[0]
         for _ in range(_SCRUBS):
-            busy, _, _ = await group_commit.run(lambda on: on.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone())
+            busy, _, _ = await writer.run(lambda on: on.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone())
             if not busy:
                 return True
             await anyio.sleep(_GLANCE)
@@ -268,8 +267,8 @@ class SQLiteStore:
 
     async def _foreign_commits(self) -> int:
         """Return a number that other connections' commits change: seen from the writer, its own do not."""
-        group_commit = self._opened()[0]
-        (version,) = await group_commit.run(lambda on: on.execute("PRAGMA data_version").fetchone())
+        writer = self._opened()[0]
+        (version,) = await writer.run(lambda on: on.execute("PRAGMA data_version").fetchone())
         return int(version)
 
     async def _write(self, work: Work[_T]) -> _T:
@@ -279,11 +278,16 @@ class SQLiteStore:
 
     async def _read(self, question: Callable[[sqlite3.Connection], _T]) -> _T:
         reader = self._opened()[-1]
-        return await reader.run(lambda on: patiently(lambda: self._answer(on, question)))
+        return await reader.run(lambda on: self._answer(on, question))
 
     async def _read_of(self, chat_id: str, question: Callable[[sqlite3.Connection], _T]) -> _T:
         """Ask about one chat: whatever is wrong with what is stored of it, the answer says so."""
-        return await self._read(lambda on: raw_rows.read_or_blamed(on, chat_id, question))
+
+        def answer(connection: sqlite3.Connection) -> _T:
+            with raw_rows.blaming(connection, chat_id):
+                return question(connection)
+
+        return await self._read(answer)
 
     def _answer(self, connection: sqlite3.Connection, question: Callable[[sqlite3.Connection], _T]) -> _T:
         self._file.check_main()

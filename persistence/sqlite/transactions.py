@@ -88,9 +88,8 @@ class Transactions:
         at = self._now()
         decisions = tuple(plan(standing.facts, at))
         try:
-            return raw_rows.read_or_blamed(
-                connection, chat_id, lambda on: self._store(on, standing, decisions, shown, at)
-            )
+            with raw_rows.blaming(connection, chat_id):
+                return self._store(connection, standing, decisions, shown, at)
         except sqlite3.IntegrityError as error:
             raise contradiction(chat_id, error) from error
 

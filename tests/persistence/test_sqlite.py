@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import sys
+import threading
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from pathlib import Path
@@ -301,3 +303,27 @@ def test_what_is_asked_often_is_answered_from_an_index(question: str) -> None:
     assert all("USING" in step for step in steps if step.startswith(("SCAN", "SEARCH"))), steps
     assert not any(step.startswith("SCAN") and "chats_stray" not in step for step in steps), steps
     assert not any("TEMP B-TREE" in step for step in steps), steps
+
+
+async def test_a_cursor_is_freed_while_its_connection_waits_for_whoever_frees_it(path: Path) -> None:
+    """A collection of garbage frees what other connections left, in whatever thread it happens."""
+    begun, left = threading.Event(), []
+
+    def leave(connection: sqlite3.Connection) -> None:
+        cursor = sqlite3.Cursor(connection)
+        left.append(cursor.execute("SELECT 1 UNION SELECT 2"))
+
+    def free(_: sqlite3.Connection) -> None:
+        begun.wait()
+        time.sleep(0.1)  # meanwhile the other one has begun to wait
+        left.clear()
+
+    async with opened(path) as holder, opened(path) as waiting, anyio.create_task_group() as tasks:
+        await plans.created(holder, "chat", plans.send("hello"))
+        await waiting._connections[0].do(leave)
+        assert holder._group_commit is not None
+        tasks.start_soon(holder._group_commit.submit, free)
+        await anyio.sleep(0.05)
+        begun.set()
+        committed = await waiting.change("chat", rename("other"))
+        assert committed.facts.profile.title == "other"
