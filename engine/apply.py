@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import partial
 from typing import Final, TypeVar
 
 import anyio
@@ -15,7 +16,6 @@ from turnwise.engine.follow.broadcast import Broadcaster
 from turnwise.engine.observers.observer import Observers
 from turnwise.logger import about, logger
 from turnwise.persistence.protocol import ChatStore, Committed
-from turnwise.persistence.protocol import Plan as StoredPlan
 from turnwise.states.decide import Decision, decide
 from turnwise.states.events import AttemptDiscardedEvent, CompactionEvent, ErrorEvent, PartEvent, RetryEvent
 from turnwise.states.facts import Facts, Limits
@@ -38,12 +38,13 @@ _TROUBLE: Final = frozenset(
 class Chain:
     """Decisions made one on another, to be committed together: each keeps its own audit record and version."""
 
-    __slots__ = ("_at", "decisions", "facts")
+    __slots__ = ("_at", "decisions", "facts", "stopped")
 
     def __init__(self, facts: Facts, at: Circumstances) -> None:
         self.facts = facts
         """The facts after the last decision."""
         self.decisions: list[Decision] = []
+        self.stopped = False
         self._at = at
 
     @property
@@ -70,14 +71,35 @@ class Chain:
         self.facts = decision.facts
         return decision.facts
 
+    def stop(self) -> None:
+        """Let none of the plans run that would follow."""
+        self.stopped = True
+
 
 Plan = Callable[[Chain], object]
 """Fires triggers on a chain. It is pure: a store may run it in another thread, and again after a conflict."""
 
 
 @dataclass(frozen=True, slots=True)
+class _Deciding:
+    """What a store is given: plans, and what they decide about the facts that it finds."""
+
+    plans: Sequence[Plan]
+    limits: Limits
+    actor: str
+    salt: str = field(default_factory=partial(secrets.token_hex, 16))
+
+    def __call__(self, facts: Facts, now: datetime) -> Sequence[Decision]:
+        chain = Chain(facts, Circumstances(now=now, limits=self.limits, salt=self.salt, actor=self.actor))
+        for plan in self.plans:
+            if not chain.stopped:
+                plan(chain)
+        return chain.decisions
+
+
+@dataclass(frozen=True, slots=True)
 class Applier:
-    """Carries plans out on chats.
+    """Carries plans out on chats: one after another, in one transaction.
 
     A caller that is cancelled meanwhile learns of it afterwards: what is committed is always told.
     """
@@ -87,33 +109,25 @@ class Applier:
     limits: Limits
     observers: Observers = field(default_factory=Observers)
 
-    async def change(self, chat_id: str, plan: Plan, *, actor: str, shown: Sequence[PartEvent] = ()) -> Committed:
-        """Run `plan` on a chat in one transaction, then tell whoever listens."""
-        return self._announced(await _shielded(self.store.change(chat_id, self._for_store(plan, actor), shown=shown)))
+    async def change(self, chat_id: str, *plans: Plan, actor: str, shown: Sequence[PartEvent] = ()) -> Committed:
+        """Run plans on a chat, then tell whoever listens."""
+        deciding = _Deciding(plans, self.limits, actor)
+        return self._announced(await _shielded(self.store.change(chat_id, deciding, shown=shown)))
 
     async def create(self, chat_id: str, plan: Plan, *, actor: str) -> Committed:
-        """Run `plan` on a chat that does not exist yet."""
-        return self._announced(await _shielded(self.store.create(chat_id, self._for_store(plan, actor))))
+        """Run a plan on a chat that does not exist yet."""
+        deciding = _Deciding((plan,), self.limits, actor)
+        return self._announced(await _shielded(self.store.create(chat_id, deciding)))
 
     async def repair(self, chat_id: str, plan: Plan, *, actor: str) -> Committed:
-        """Run `plan` on what can be read of a chat."""
-        return self._announced(await _shielded(self.store.repair(chat_id, self._for_store(plan, actor))))
+        """Run a plan on what can be read of a chat."""
+        deciding = _Deciding((plan,), self.limits, actor)
+        return self._announced(await _shielded(self.store.repair(chat_id, deciding)))
 
-    async def claim(self, plan: Plan, *, actor: str, limit: int) -> list[Committed]:
-        """Run `plan` on chats that want a worker."""
-        committed = await _shielded(self.store.claim(self._for_store(plan, actor), limit=limit))
+    async def claim(self, *plans: Plan, actor: str, limit: int) -> list[Committed]:
+        """Run plans on chats that want a worker."""
+        committed = await _shielded(self.store.claim(_Deciding(plans, self.limits, actor), limit=limit))
         return [self._announced(claimed) for claimed in committed]
-
-    def _for_store(self, plan: Plan, actor: str) -> StoredPlan:
-        """Return the plan as a store wants it: what it decides, with a salt of its own."""
-        salt = secrets.token_hex(16)
-
-        def decided(facts: Facts, now: datetime) -> Sequence[Decision]:
-            chain = Chain(facts, Circumstances(now=now, limits=self.limits, salt=salt, actor=actor))
-            plan(chain)
-            return chain.decisions
-
-        return decided
 
     def _announced(self, committed: Committed) -> Committed:
         _log_all(committed)

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any, Final, get_args
 
 from turnwise.engine.apply import Chain, Plan
@@ -313,27 +314,18 @@ class Commands:
         """Fire one trigger in one transaction and return the chat."""
         return chat_of((await self._act(chat_id, lambda chain: chain.fire(occurrence))).facts)
 
-    async def _act(self, chat_id: str, plan: Plan) -> Committed:
+    async def _act(self, chat_id: str, *plans: Plan) -> Committed:
         if self.worker is not None:
-            return await self.worker.act(chat_id, plan, actor=self.actor)
-        return await finish(self.runtime.applier.change(chat_id, plan, actor=self.actor))
+            return await self.worker.act(chat_id, *plans, actor=self.actor)
+        return await finish(self.runtime.applier.change(chat_id, *plans, actor=self.actor))
 
     async def _disturb(self, chat_id: str, plan: Plan) -> Committed:
         """Run a plan that may interrupt. Where nobody holds the chat it is settled in the same transaction."""
         while True:
             facts = await self._store.facts(chat_id)
-            partial = await shown_reply(self._store, facts, self.runtime.toolbox) if facts.lease is None else None
-
-            def whole(chain: Chain, partial: Partial | None = partial) -> None:
-                if _has_shown_more(chain.facts, partial):
-                    return
-                plan(chain)
-                after = chain.facts
-                if chain.decisions and not after.settled and after.lease is None:
-                    chain.fire(Settled(token=None, partial=partial))
-
-            committed = await self._act(chat_id, whole)
-            if not _has_shown_more(committed.before, partial):
+            reply = await shown_reply(self._store, facts, self.runtime.toolbox) if facts.lease is None else None
+            committed = await self._act(chat_id, partial(_stop_if_outrun, reply), plan, partial(_settle, reply))
+            if not _has_shown_more(committed.before, reply):
                 return committed
 
     async def _replayed_message(self, chat_id: str, client_id: str, content_digest: str) -> SendReceipt | None:
@@ -399,11 +391,21 @@ def check_client_tools(tools: Sequence[ClientTool], local: Mapping[str, Any]) ->
     return tuple(tools)
 
 
-def _has_shown_more(facts: Facts, partial: Partial | None) -> bool:
-    """Return whether nobody holds the chat, and it has shown of an attempt what is not in `partial`."""
+def _has_shown_more(facts: Facts, reply: Partial | None) -> bool:
+    """Return whether nobody holds the chat, and an attempt has shown what is not in `reply`."""
     if facts.lease is not None or not facts.step.attempt_open:
         return False
-    return partial is None or (partial.step, partial.attempt) != (facts.step.number, facts.step.attempt)
+    return reply is None or (reply.step, reply.attempt) != (facts.step.number, facts.step.attempt)
+
+
+def _stop_if_outrun(reply: Partial | None, chain: Chain) -> None:
+    if _has_shown_more(chain.facts, reply):
+        chain.stop()
+
+
+def _settle(reply: Partial | None, chain: Chain) -> None:
+    if chain.decisions and not chain.facts.settled and chain.facts.lease is None:
+        chain.fire(Settled(token=None, partial=reply))
 
 
 def _late(results: Sequence[ToolResult], facts: Facts, now: datetime) -> list[str]:

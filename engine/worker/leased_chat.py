@@ -213,15 +213,9 @@ class LeasedChat:
         """
         known = self.facts
         self._asked = self.runtime.clock.monotonic()
-
-        def whole(chain: Chain) -> None:
-            if job_of(chain.facts) is self.job:
-                plan(chain)
-                self.runtime.begin(chain, claims=True)
-                self.decided = chain.facts
-
+        plans = (self._stop_if_moved, plan, self._begin_next)
         try:
-            committed = await self.runtime.applier.change(self.chat_id, whole, actor=self.runtime.actor, shown=shown)
+            committed = await self.runtime.applier.change(self.chat_id, *plans, actor=self.runtime.actor, shown=shown)
         except (StaleLease, IllegalTransition) as error:
             await anyio.lowlevel.checkpoint_if_cancelled()
             self.facts = await self.runtime.store.facts(self.chat_id)
@@ -236,6 +230,14 @@ class LeasedChat:
         self.take(committed)
         await anyio.lowlevel.checkpoint_if_cancelled()
         return self.facts
+
+    def _stop_if_moved(self, chain: Chain) -> None:
+        if job_of(chain.facts) is not self.job:
+            chain.stop()
+
+    def _begin_next(self, chain: Chain) -> None:
+        self.runtime.begin(chain, claims=True)
+        self.decided = chain.facts
 
     async def assert_tools_may_start(self) -> None:
         """Make sure that the chat still executes tools here: looked up, unless the last commit was a moment ago.

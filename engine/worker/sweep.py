@@ -25,7 +25,7 @@ LONGEST_REST = 64
 class Act(Protocol):
     """Runs a plan on a chat in one transaction."""
 
-    def __call__(self, chat_id: str, plan: Plan, *, actor: str) -> Awaitable[Committed]:
+    def __call__(self, chat_id: str, plan: Plan, /, *, actor: str) -> Awaitable[Committed]:
         """Return what was committed."""
         ...
 

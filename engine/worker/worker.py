@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import anyio
 import anyio.lowlevel
@@ -62,23 +63,19 @@ class Worker:
 
     # What the engine asks of it
 
-    async def act(self, chat_id: str, plan: Plan, *, actor: str) -> Committed:
-        """Run `plan` on a chat in one transaction, and run the chat here if it then wants a worker.
+    async def act(self, chat_id: str, *plans: Plan, actor: str) -> Committed:
+        """Run plans on a chat in one transaction, and run the chat here if it then wants a worker.
 
         Who is cancelled meanwhile learns of it afterwards: what is committed is told, and the chat is run.
         """
-        return await finish(self._act(chat_id, plan, actor))
+        return await finish(self._act(chat_id, plans, actor))
 
-    async def _act(self, chat_id: str, plan: Plan, actor: str) -> Committed:
+    async def _act(self, chat_id: str, plans: Sequence[Plan], actor: str) -> Committed:
         reserved = self._room() > 0
         self._reserved += reserved
-
-        def whole(chain: Chain) -> None:
-            plan(chain)
-            self._runtime.begin(chain, claims=reserved)
-
+        begin = partial(self._runtime.begin, claims=reserved)
         try:
-            committed = await self._runtime.applier.change(chat_id, whole, actor=actor)
+            committed = await self._runtime.applier.change(chat_id, *plans, begin, actor=actor)
         finally:
             self._reserved -= reserved
         self._adopt(committed)
@@ -202,18 +199,17 @@ class Worker:
             return
         self._reserved += limit
         self._backlog = False
-
-        def claiming(chain: Chain) -> None:
-            chain.fire(Claimed(worker=self._runtime.worker_id))
-            self._runtime.begin(chain, claims=True)
-
+        begin = partial(self._runtime.begin, claims=True)
         try:
-            claimed = await self._runtime.applier.claim(claiming, actor=self._actor, limit=limit)
+            claimed = await self._runtime.applier.claim(self._take, begin, actor=self._actor, limit=limit)
         finally:
             self._reserved -= limit
         for committed in claimed:
             self._adopt(committed)
         self._backlog = self._backlog or len(claimed) == limit
+
+    def _take(self, chain: Chain) -> None:
+        chain.fire(Claimed(worker=self._runtime.worker_id))
 
     def _runs_here(self, chat_id: str, token: int) -> bool:
         """Return whether this worker itself runs the chat under the token."""
