@@ -60,7 +60,7 @@ class SystemClock:
 
     def call_later(self, seconds: float, callback: Callable[[], object]) -> Timer:
         """Call `callback` from the event loop after that many seconds."""
-        return asyncio.get_running_loop().call_later(max(seconds, 0), callback)
+        return asyncio.get_running_loop().call_later(seconds, callback)
 
 
 class GuardedClock:

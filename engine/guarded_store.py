@@ -23,7 +23,7 @@ class _GuardedStore:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._store, name)
-        if name.startswith("_") or not callable(found):
+        if not callable(found):
             return found
         if name == "watch":
             return functools.partial(_watch, found)

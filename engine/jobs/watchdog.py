@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import anyio
 
 from turnwise.engine.clock import ROUNDING, SteadyClock, Timer
@@ -29,15 +31,14 @@ class Watchdog:
         self._clock = clock
         self._scope = scope
         self._idle = idle
-        self._startup = startup
         self._opened = clock.monotonic()
         self._first: float | None = None
-        self._last: float | None = None
+        self._last = self._opened
         self._timer: Timer | None = None
         self.bite: ModelError | None = None
         """Why the attempt was ended, if the watchdog did it."""
         if startup is not None:
-            self._timer = clock.call_later(startup, self._startup_is_over)
+            self._timer = clock.call_later(startup, partial(self._startup_is_over, startup))
 
     @property
     def first_part_after(self) -> float | None:
@@ -51,28 +52,24 @@ class Watchdog:
             self._first = self._last
             self.stop()
             if self._idle is not None:
-                self._timer = self._clock.call_later(self._idle, self._look)
+                self._timer = self._clock.call_later(self._idle, partial(self._look, self._idle))
 
     def stop(self) -> None:
         """Stop watching."""
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
 
-    def _startup_is_over(self) -> None:
-        self._bite("startup_timeout", f"no part within {self._startup:g} s of opening the stream")
+    def _startup_is_over(self, startup: float) -> None:
+        self._bite("startup_timeout", f"no part within {startup:g} s of opening the stream")
 
-    def _look(self) -> None:
-        if self._idle is None or self._last is None:
-            return
+    def _look(self, idle: float) -> None:
         silent = self._clock.monotonic() - self._last
-        if silent >= self._idle - ROUNDING:
-            self._bite("network", f"the stream stalled: no part for {self._idle:g} s")
+        if silent >= idle - ROUNDING:
+            self._bite("network", f"the stream stalled: no part for {idle:g} s")
         else:
-            self._timer = self._clock.call_later(self._idle - silent, self._look)
+            self._timer = self._clock.call_later(idle - silent, partial(self._look, idle))
 
     def _bite(self, kind: str, message: str) -> None:
-        self._timer = None
         self.bite = ModelError(kind, message=message)
         self._scope.cancel()
 

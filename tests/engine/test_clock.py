@@ -1,11 +1,17 @@
-"""Waiting, by a clock that only moves when it is told to."""
+"""Time: waiting for it by a clock that only moves when it is told to, and clocks of others that break."""
 
 from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import anyio
 import pytest
 
-from turnwise.engine.clock import sleep, wait_until
+from turnwise.engine.clock import GuardedClock, SystemClock, Timer, sleep, wait_until
 from turnwise.testing import ManualClock
 
 
@@ -37,3 +43,140 @@ async def test_a_moment_that_has_passed_is_not_waited_for() -> None:
     clock = ManualClock()
     with anyio.fail_after(120):
         await wait_until(anyio.Event(), clock, clock.monotonic())
+
+
+@pytest.mark.parametrize(("left", "waits"), [(-5, False), (0, False), (1e-7, False), (1e-3, True), (5, True)])
+async def test_what_is_due_within_the_rounding_is_due(left: float, *, waits: bool) -> None:
+    """Differences of seconds are not exact: who waits for a moment that is as good as here would wait in circles."""
+    clock, woke = ManualClock(), anyio.Event()
+    clock.advance(1000)
+
+    async def waiter() -> None:
+        await wait_until(anyio.Event(), clock, clock.monotonic() + left)
+        woke.set()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(waiter)
+        await anyio.wait_all_tasks_blocked()
+        assert woke.is_set() is not waits
+        assert (clock.next_timer is not None) is waits
+        await clock.advance(max(left, 0))
+        assert woke.is_set()
+        assert clock.next_timer is None
+
+
+@pytest.mark.parametrize("how", ["rung", "cancelled"])
+async def test_who_waits_no_more_leaves_no_timer_behind(how: str) -> None:
+    """A clock that is moved far calls nobody back who has gone."""
+    clock, bell = ManualClock(), anyio.Event()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(wait_until, bell, clock, clock.monotonic() + 10)
+        tasks.start_soon(sleep, clock, 5)
+        await anyio.wait_all_tasks_blocked()
+        assert clock.next_timer == clock.now() + timedelta(seconds=5)
+        if how == "rung":
+            bell.set()
+            await anyio.wait_all_tasks_blocked()
+            await clock.advance(5)
+        else:
+            tasks.cancel_scope.cancel()
+    assert clock.next_timer is None
+
+
+@pytest.mark.parametrize("seconds", [-1, 0, 0.001])
+async def test_the_machines_clock_tells_the_time_in_utc_and_calls_back(seconds: float) -> None:
+    clock, called = SystemClock(), anyio.Event()
+    assert clock.now().tzinfo is UTC
+    assert abs(clock.now().timestamp() - time.time()) < 60
+    assert abs(clock.monotonic() - time.monotonic()) < 60
+    clock.call_later(seconds, called.set)
+    with anyio.fail_after(60):
+        await called.wait()
+
+
+async def test_a_timer_of_the_machines_clock_can_be_cancelled() -> None:
+    clock, called = SystemClock(), list[str]()
+    timer = clock.call_later(0, lambda: called.append("cancelled"))
+    timer.cancel()
+    clock.call_later(0, lambda: called.append("kept"))
+    await asyncio.sleep(0.001)
+    assert called == ["kept"]
+
+
+class OtherTime:
+    """A clock of others: it runs from another time on, and may fail."""
+
+    def __init__(self, fault: Exception | None = None) -> None:
+        self.fault = fault
+        self.timers: list[tuple[float, Callable[[], object]]] = []
+        self.cancelled = 0
+
+    def now(self) -> datetime:
+        self._fail()
+        return datetime(2000, 1, 1, tzinfo=UTC)
+
+    def call_later(self, seconds: float, callback: Callable[[], object]) -> Timer:
+        self._fail()
+        self.timers.append((seconds, callback))
+        return self
+
+    def cancel(self) -> None:
+        self._fail()
+        self.cancelled += 1
+
+    def _fail(self) -> None:
+        if self.fault is not None:
+            raise self.fault
+
+
+class OtherSeconds(OtherTime):
+    """One that measures intervals, too."""
+
+    def monotonic(self) -> float:
+        self._fail()
+        return 7.0
+
+
+async def test_a_clock_of_others_is_believed(caplog: pytest.LogCaptureFixture) -> None:
+    other = OtherSeconds()
+    clock, called = GuardedClock(other), list[str]()
+    assert (clock.now(), clock.monotonic()) == (other.now(), 7.0)
+    assert GuardedClock(OtherTime()).monotonic() == other.now().timestamp(), "it has no other seconds than its time's"
+    timer = clock.call_later(5, lambda: called.append("rung"))
+    ((seconds, callback),) = other.timers
+    callback()
+    timer.cancel()
+    assert (seconds, called, other.cancelled) == (5, ["rung"], 1)
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize("kind", [OtherTime, OtherSeconds])
+@pytest.mark.parametrize("fails", ["now", "monotonic", "call_later", "cancel"])
+async def test_the_machines_clock_stands_in_where_one_of_others_fails_and_that_is_told_once(
+    kind: type[OtherTime], fails: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    other, called = kind(), anyio.Event()
+    clock = GuardedClock(other)
+    timer = clock.call_later(5, called.set)
+    other.fault = RuntimeError("planted")
+    uses: dict[str, Callable[[], Any]] = {
+        "now": clock.now,
+        "monotonic": clock.monotonic,
+        "call_later": lambda: clock.call_later(0, called.set),
+        "cancel": timer.cancel,
+    }
+    got = uses[fails]()
+    (record,) = caplog.records
+    assert record.getMessage().startswith(f"clock_failed clock={kind.__name__}")
+    assert record.exc_info is not None
+    if fails == "now":
+        assert abs((got - datetime.now(UTC)).total_seconds()) < 60
+    elif fails == "monotonic":
+        measured = time.monotonic() if kind is OtherSeconds else time.time()
+        assert abs(got - measured) < 60
+    elif fails == "call_later":
+        with anyio.fail_after(60):
+            await called.wait()
+    for use in uses.values():
+        use()
+    assert len(caplog.records) == 1

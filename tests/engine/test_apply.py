@@ -1,0 +1,298 @@
+"""What is decided together is committed together, logged line by line and told, whoever is cancelled meanwhile."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import anyio
+import pytest
+import structlog
+
+from support.life import ERROR, OVERFLOW
+from support.stores import Delegate, stored_at
+from turnwise.engine.apply import Applier, Chain, Plan
+from turnwise.engine.follow.broadcast import Broadcaster
+from turnwise.engine.observers.observer import Observer, Observers
+from turnwise.persistence.protocol import Committed
+from turnwise.states.decide import Decision
+from turnwise.states.events import ErrorInfo
+from turnwise.states.facts import Limits, Profile
+from turnwise.states.messages import TextPart
+from turnwise.states.names import Trigger
+from turnwise.states.triggers import (
+    AttemptDiscarded,
+    AttemptStarted,
+    Claimed,
+    Create,
+    Failed,
+    Interrupt,
+    LeaseExpired,
+    Released,
+    Renamed,
+    Repaired,
+    SendMessage,
+)
+
+REPAIRED: Final = ErrorInfo(kind="repaired", message="found in state 'dreaming'")
+
+
+class Watcher(Observer):
+    """An observer that remembers every transition."""
+
+    def __init__(self) -> None:
+        self.seen: list[Trigger] = []
+
+    def transitioned(self, decision: Decision) -> None:
+        self.seen.append(decision.trigger)
+
+
+@asynccontextmanager
+async def applying(store: Any) -> AsyncIterator[tuple[Applier, Watcher, list[int]]]:
+    """Open an applier; tell what its observer sees, and the versions that were told to who listens."""
+    watcher, told = Watcher(), list[int]()
+    broadcaster = Broadcaster()
+    broadcaster.observe(lambda facts: told.append(facts.version))
+    await store.open()
+    try:
+        yield Applier(store, broadcaster, Limits(), Observers((watcher,))), watcher, told
+    finally:
+        await store.close()
+
+
+def begun(chain: Chain) -> None:
+    """Bring a new chat to where a worker holds it."""
+    chain.fire(Create(profile=Profile(created_at=chain.now)))
+    chain.fire(SendMessage(parts=(TextPart(text="hi"),)))
+    chain.fire(Claimed(worker="w"), actor="worker:w")
+    chain.fire(AttemptStarted(token=1), actor="worker:w")
+
+
+def discarded(chain: Chain) -> None:
+    chain.fire(AttemptDiscarded(token=1, error=ERROR, delay=1, retry_at=chain.now))
+
+
+def discarded_for_room(chain: Chain) -> None:
+    chain.fire(AttemptDiscarded(token=1, error=OVERFLOW))
+
+
+def failed(chain: Chain) -> None:
+    chain.fire(Failed(token=1, error=ERROR))
+
+
+def expired(chain: Chain) -> None:
+    chain.fire(LeaseExpired(token=1))
+
+
+def repaired(chain: Chain) -> None:
+    chain.fire(Repaired(error=REPAIRED))
+
+
+def damage(database: Path) -> None:
+    """Write a state that nobody knows, as a hand would: such a chat can be repaired."""
+    with closing(sqlite3.connect(database)) as on, on:
+        assert on.execute("UPDATE chats SET state = 'dreaming' WHERE id = 'c'").rowcount == 1
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """What goes wrong with a chat that a worker holds, and what the log says of it."""
+
+    plan: Plan
+    actor: str
+    said: dict[str, Any]
+
+
+OVERLOADED: Final = {"kind": ERROR.kind, "error": ERROR.message}
+TROUBLES: Final = {
+    "a failure": Trouble(failed, "worker:w", {**OVERLOADED, "worker": "w"}),
+    "a failure that somebody else tells": Trouble(failed, "clock", {**OVERLOADED, "worker": None}),
+    "an attempt": Trouble(discarded, "worker:w", {**OVERLOADED, "worker": "w"}),
+    "an attempt, told by another": Trouble(discarded, "worker:other", {**OVERLOADED, "worker": "w"}),
+    "a lease": Trouble(
+        expired,
+        "worker:other",
+        {"kind": "lease_expired", "error": "the worker that held the chat did not renew its lease", "worker": None},
+    ),
+    "a repair": Trouble(repaired, "worker:other", {"kind": "repaired", "error": REPAIRED.message, "worker": "other"}),
+    "a repair by hand": Trouble(repaired, "ann", {"kind": "repaired", "error": REPAIRED.message, "worker": None}),
+}
+
+
+@contextmanager
+def logged() -> Iterator[list[Any]]:
+    structlog.reset_defaults()
+    with structlog.testing.capture_logs() as logs:
+        yield logs
+    structlog.reset_defaults()
+
+
+@pytest.mark.parametrize("trouble", TROUBLES)
+async def test_the_log_says_what_went_wrong_and_whom_it_happened_to(database: Path, trouble: str) -> None:
+    given = TROUBLES[trouble]
+    with logged() as logs:
+        async with applying(stored_at(database)) as (applier, _, _):
+            await applier.create("c", begun, actor="ann")
+            begin = [*logs]
+            if "repair" in trouble:
+                damage(database)
+            await (applier.repair if "repair" in trouble else applier.change)("c", given.plan, actor=given.actor)
+    assert [(log["event"], log["log_level"]) for log in begin] == [
+        ("create", "info"),
+        ("send_message", "info"),
+        ("claimed", "info"),
+        ("attempt_started", "info"),
+    ]
+    assert [(log["source"], log["state"], log["actor"]) for log in begin] == [
+        (None, "waiting", "ann"),
+        ("waiting", "pending", "ann"),
+        ("pending", "streaming", "worker:w"),
+        ("streaming", "streaming", "worker:w"),
+    ]
+    assert all("kind" not in log and "error" not in log for log in begin)
+    last = logs[-1]
+    assert last["log_level"] == "warning"
+    assert {name: last.get(name) for name in given.said} == given.said
+    assert (last["chat_id"], last["version"], last["actor"]) == ("c", 5, given.actor)
+
+
+async def test_where_nothing_is_configured_only_trouble_is_heard(
+    database: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    structlog.reset_defaults()
+    with caplog.at_level(logging.WARNING):
+        async with applying(stored_at(database)) as (applier, _, _):
+            await applier.create("c", begun, actor="ann")
+            await applier.change("c", expired, actor="worker:other")
+    (line,) = (record.getMessage() for record in caplog.records)
+    assert "lease_expired" in line
+
+
+async def test_each_decision_of_a_chain_says_who_made_it_and_why(database: Path) -> None:
+    """Who runs the chain, where nobody else is named; and a reason is no other decision's."""
+
+    def planned(chain: Chain) -> None:
+        chain.fire(Create(profile=Profile(created_at=chain.now)))
+        chain.fire(Renamed(title="a"), actor="bob")
+        chain.fire(Renamed(title="b"), reason="it is better")
+        chain.fire(Renamed(title="c"), actor="bob", reason="it is best")
+        assert chain.fire(Renamed(title="d")).profile.title == chain.facts.profile.title == "d"
+
+    async with applying(stored_at(database)) as (applier, _, _):
+        await applier.create("c", planned, actor="ann")
+        assert [(record.actor, record.reason) for record in await applier.store.audit("c")] == [
+            ("ann", None),
+            ("bob", None),
+            ("ann", "it is better"),
+            ("bob", "it is best"),
+            ("ann", None),
+        ]
+
+
+async def test_what_is_committed_is_told_once_and_what_changes_nothing_is_not(database: Path) -> None:
+    async with applying(stored_at(database)) as (applier, watcher, told):
+        await applier.create("c", begun, actor="ann")
+        assert watcher.seen == ["create", "send_message", "claimed", "attempt_started"]
+        assert told == [4]
+        nothing = await applier.change("c", lambda _: None, actor="ann")
+        assert (nothing.decisions, len(watcher.seen), told) == ((), 4, [4])
+        await applier.change("c", lambda chain: chain.fire(Released(token=1)), actor="worker:w")
+        (claimed,) = await applier.claim(lambda chain: chain.fire(Claimed(worker="v")), actor="worker:v", limit=5)
+        assert claimed.facts.lease is not None
+        assert (watcher.seen[4:], told) == (["released", "claimed"], [4, 5, 6])
+        damage(database)
+        await applier.repair("c", repaired, actor="ann")
+        assert (watcher.seen[6:], told) == (["repaired"], [4, 5, 6, 7])
+
+
+async def test_a_chain_has_entered_a_state_only_if_it_came_from_another(database: Path) -> None:
+    entered: list[bool] = []
+
+    def noting(plan: Plan) -> Plan:
+        def planned(chain: Chain) -> None:
+            plan(chain)
+            entered.append(chain.entered)
+
+        return planned
+
+    async with applying(stored_at(database)) as (applier, _, _):
+        await applier.create("c", noting(begun), actor="ann")
+        for plan in (
+            lambda _: None,
+            lambda chain: chain.fire(Renamed(title="a")),
+            discarded,
+            lambda chain: [chain.fire(Renamed(title="b")), chain.fire(Interrupt()), chain.fire(Renamed(title="c"))],
+        ):
+            await applier.change("c", noting(plan), actor="ann")
+    assert entered == [True, False, False, False, True]
+
+
+async def test_every_commit_salts_what_can_be_erased_anew(database: Path) -> None:
+    """Two chats that say the same do not look the same in their records."""
+    decisions: list[Decision] = []
+    async with applying(stored_at(database)) as (applier, _, _):
+        for chat_id in ("c", "d"):
+            decisions += (await applier.create(chat_id, begun, actor="ann")).decisions
+    salts = [decision.salt for decision in decisions]
+    assert len(set(salts)) == 2
+    assert len(set(salts[:4])) == 1
+    assert all(len(bytes.fromhex(salt)) == 16 for salt in salts)
+
+
+class Slow(Delegate):
+    """A store that has committed before it answers."""
+
+    def __init__(self, store: Any) -> None:
+        super().__init__(store)
+        self.committed, self.answer = anyio.Event(), anyio.Event()
+
+    async def _slowly(self, outcome: Any) -> Any:
+        self.committed.set()
+        await self.answer.wait()
+        return outcome
+
+    async def create(self, *given: Any) -> Committed:
+        return await self._slowly(await self._store.create(*given))  # type: ignore[no-any-return]
+
+    async def change(self, *given: Any, **options: Any) -> Committed:
+        return await self._slowly(await self._store.change(*given, **options))  # type: ignore[no-any-return]
+
+    async def repair(self, *given: Any) -> Committed:
+        return await self._slowly(await self._store.repair(*given))  # type: ignore[no-any-return]
+
+    async def claim(self, *given: Any, **options: Any) -> Any:
+        return await self._slowly(await self._store.claim(*given, **options))
+
+
+WAYS: Final[dict[str, Callable[[Applier], Any]]] = {
+    "create": lambda applier: applier.create("new", begun, actor="ann"),
+    "change": lambda applier: applier.change("c", expired, actor="ann"),
+    "repair": lambda applier: applier.repair("c", repaired, actor="ann"),
+    "claim": lambda applier: applier.claim(lambda chain: chain.fire(Claimed(worker="v")), actor="ann", limit=1),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_who_is_cancelled_meanwhile_hides_nothing_that_was_committed(database: Path, way: str) -> None:
+    store = Slow(stored_at(database))
+    async with applying(store) as (applier, watcher, told):
+        store.answer.set()
+        await applier.create("c", begun, actor="ann")
+        if way == "claim":
+            await applier.change("c", lambda chain: chain.fire(Released(token=1)), actor="worker:w")
+        if way == "repair":
+            damage(database)
+        seen = len(watcher.seen)
+        store.committed, store.answer = anyio.Event(), anyio.Event()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(WAYS[way], applier)
+            await store.committed.wait()
+            tasks.cancel_scope.cancel()
+            store.answer.set()
+        assert len(watcher.seen) > seen
+        assert len(told) == (3 if way == "claim" else 2)

@@ -1,0 +1,105 @@
+"""The watchdog: what is too late to begin or silent for too long is ended, and nothing else is."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+import pytest
+
+from turnwise.engine.jobs.watchdog import LONGEST_STARTUP, Watchdog, startup_limit
+from turnwise.testing import ManualClock
+
+
+def watching(*, startup: float | None = 10, idle: float | None = 4) -> tuple[ManualClock, anyio.CancelScope, Watchdog]:
+    clock, scope = ManualClock(), anyio.CancelScope()
+    clock.advance(100)
+    return clock, scope, Watchdog(clock, scope, startup=startup, idle=idle)
+
+
+@pytest.mark.parametrize("idle", [4, None])
+async def test_a_reply_that_does_not_begin_is_ended_by_the_limit_of_its_beginning(idle: float | None) -> None:
+    clock, scope, dog = watching(idle=idle)
+    clock.advance(9.9)
+    assert (scope.cancel_called, dog.bite) == (False, None)
+    clock.advance(0.1)
+    assert scope.cancel_called
+    assert dog.bite is not None
+    assert (dog.bite.kind, dog.bite.retryable) == ("startup_timeout", True)
+    assert "no part within 10 s" in dog.bite.message
+    assert dog.first_part_after is None
+    assert clock.next_timer is None
+
+
+@pytest.mark.parametrize("startup", [10, None])
+@pytest.mark.parametrize("pauses", [[0], [9], [3, 3, 3, 3], [1, 3.5, 0.5, 3.9], [9, 3.9, 3.9]])
+async def test_a_reply_is_ended_once_it_has_been_silent_for_its_limit_since_its_last_part(
+    pauses: list[float], startup: float | None
+) -> None:
+    clock, scope, dog = watching(startup=startup)
+    for pause in pauses:
+        clock.advance(pause)
+        dog.heard()
+        assert not scope.cancel_called
+    clock.advance(3.9)
+    assert (scope.cancel_called, dog.bite) == (False, None)
+    clock.advance(0.1)
+    assert scope.cancel_called
+    assert dog.bite is not None
+    assert (dog.bite.kind, dog.bite.retryable) == ("network", True)
+    assert "no part for 4 s" in dog.bite.message
+    assert dog.first_part_after == pytest.approx(pauses[0])
+    assert clock.next_timer is None
+
+
+@pytest.mark.parametrize(("startup", "idle"), [(None, None), (None, 4), (10, None)])
+async def test_without_a_limit_nothing_is_ended(startup: float | None, idle: float | None) -> None:
+    clock, scope, dog = watching(startup=startup, idle=idle)
+    if startup is not None:
+        dog.heard()
+    clock.advance(100_000)
+    if idle is None:
+        dog.heard()
+        clock.advance(100_000)
+    assert (scope.cancel_called, dog.bite, clock.next_timer) == (False, None, None)
+
+
+@pytest.mark.parametrize("heard", [0, 1, 2])
+async def test_a_watchdog_that_was_stopped_ends_nothing_and_leaves_no_timer(heard: int) -> None:
+    clock, scope, dog = watching()
+    for _ in range(heard):
+        clock.advance(3)
+        dog.heard()
+    dog.stop()
+    dog.stop()
+    assert clock.next_timer is None
+    clock.advance(1000)
+    assert (scope.cancel_called, dog.bite) == (False, None)
+
+
+class Early(ManualClock):
+    """A clock whose timers ring a hair before their time, as those of an event loop may."""
+
+    def call_later(self, seconds: float, callback: Callable[[], object]) -> Any:
+        return super().call_later(seconds - 1e-6 / 2, callback)
+
+
+async def test_a_timer_that_rings_a_hair_too_early_is_not_set_again() -> None:
+    clock, scope = Early(), anyio.CancelScope()
+    Watchdog(clock, scope, startup=None, idle=0.5).heard()
+    clock.advance(0.5 - 1e-6 / 2)
+    assert scope.cancel_called
+
+
+def test_the_limit_of_the_beginning_doubles_up_to_ten_minutes_and_never_shrinks() -> None:
+    limits = [startup_limit(20, failures) or 0 for failures in range(40)]
+    assert limits[:6] == [20, 40, 80, 160, 320, LONGEST_STARTUP]
+    assert LONGEST_STARTUP == 600
+    assert set(limits[5:]) == {LONGEST_STARTUP}
+    assert [startup_limit(900, failures) for failures in (0, 1, 50)] == [900] * 3, "it was asked for"
+    assert [startup_limit(None, failures) for failures in (0, 1, 50)] == [None] * 3
+    tiny = [startup_limit(0.001, failures) or 0 for failures in range(100)]
+    assert all(earlier <= later for earlier, later in itertools.pairwise(tiny))
+    assert tiny[10] == pytest.approx(1.024)
