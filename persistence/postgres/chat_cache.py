@@ -19,7 +19,7 @@ class ChatCache:
     """Keeps the latest standing of a limited number of chats. It may be out of date: every statement checks it."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[str, Standing] = OrderedDict()
+        self._standings: OrderedDict[str, Standing] = OrderedDict()
         self._turns: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
 
     def turn(self, chat_id: str) -> AbstractAsyncContextManager[None]:
@@ -27,22 +27,22 @@ class ChatCache:
         return self._turns.setdefault(chat_id, anyio.Lock())
 
     def get(self, chat_id: str) -> Standing | None:
-        """Return the chat's last known standing; `None` without one."""
-        return self._known.get(chat_id)
+        """Return the chat's last standing standing; `None` without one."""
+        return self._standings.get(chat_id)
 
     def put(self, standing: Standing) -> None:
         """Remember where a chat stands."""
-        self._known[standing.facts.chat_id] = standing
-        self._known.move_to_end(standing.facts.chat_id)
-        if len(self._known) > _CHATS:
-            self._known.popitem(last=False)
+        self._standings[standing.facts.chat_id] = standing
+        self._standings.move_to_end(standing.facts.chat_id)
+        if len(self._standings) > _CHATS:
+            self._standings.popitem(last=False)
 
     def move(self, chat_id: str, event_seq: int) -> None:
         """Update the number of a chat's last event."""
-        known = self._known.get(chat_id)
-        if known is not None:
-            self._known[chat_id] = replace(known, facts=known.facts.with_last_seq(event_seq))
+        standing = self._standings.get(chat_id)
+        if standing is not None:
+            self._standings[chat_id] = replace(standing, facts=standing.facts.with_last_seq(event_seq))
 
     def forget(self, chat_id: str) -> None:
         """Forget a chat."""
-        self._known.pop(chat_id, None)
+        self._standings.pop(chat_id, None)

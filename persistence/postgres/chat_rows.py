@@ -1,4 +1,4 @@
-"""Reading the rows of a chat from PostgreSQL as they are, for a check."""
+"""Reads the rows of a chat from PostgreSQL as they are stored, for a check."""
 
 from __future__ import annotations
 

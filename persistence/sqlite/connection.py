@@ -27,7 +27,7 @@ PATIENCE: Final = 30.0
 """Seconds to wait for other processes that hold the database."""
 
 REFUSED: Final = (sqlite3.Error, UnicodeEncodeError)
-"""What SQLite and its driver raise: the latter for text that is no well-formed Unicode."""
+"""What SQLite raises, and its driver for text that is not well-formed Unicode."""
 
 _CONTENTION: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 _MEANING: Final = {
@@ -43,11 +43,11 @@ _MEANING: Final = {
 
 
 _AS_IT_IS: Final = partial(str, encoding="utf-8", errors="surrogateescape")
-"""Reads text that is no UTF-8, too: what cannot be read is found row by row, and not by a statement over many chats."""
+"""Reads text that is not UTF-8, too, so that one such row fails alone and not every statement over many chats."""
 
 
 class _Job(Generic[_T]):
-    """A function for the thread of a connection, and what came of it."""
+    """A function for the connection's thread, and its outcome."""
 
     def __init__(self, work: Callable[[sqlite3.Connection], _T]) -> None:
         self._work = work
@@ -57,7 +57,7 @@ class _Job(Generic[_T]):
     def run(self, connection: sqlite3.Connection) -> None:
         try:
             self._result = self._work(connection)
-        except BaseException as error:  # noqa: BLE001 - whoever waits is told
+        except BaseException as error:  # noqa: BLE001 - the caller that waits gets it
             self._error = error
 
     def result(self) -> _T:
@@ -70,10 +70,10 @@ class _Job(Generic[_T]):
 
 
 class EagerConnection(sqlite3.Connection):
-    """Hands out no row that it has not read already.
+    """Reads all rows of a statement at once.
 
-    A statement that was not read to its end holds the snapshot it reads, even past a ROLLBACK, for as long as anything
-    refers to its cursor, a traceback for instance.
+    A statement that is not read to its end keeps its snapshot, even past a ROLLBACK, while anything refers to its
+    cursor: a traceback is enough. Later reads would then see old data.
     """
 
     def cursor(self, factory: Any = None) -> Any:
@@ -112,9 +112,9 @@ class _EagerCursor(sqlite3.Cursor):
 
 
 class _JobConnection(EagerConnection):
-    """A connection whose `commit` does the job that waits longest, whatever that does, transactions too.
+    """A connection whose `commit` does the job that waits longest instead of committing.
 
-    To await aiosqlite's `commit` is then its public way to do one function on the connection's thread.
+    Awaiting aiosqlite's `commit` is thus a way to run any function on the connection's thread by its public interface.
     """
 
     def __init__(self, jobs: deque[_Job[Any]], *args: Any, **options: Any) -> None:
@@ -159,9 +159,9 @@ class Connection:
         return opened
 
     async def do(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
-        """Return what `work` returns, done as one function on the thread.
+        """Run `work` on the connection's thread and return its result.
 
-        Whoever stops waiting leaves the work running: what must not be left half done belongs in one function.
+        If the caller is cancelled the work runs on: put what must not be left half done into one function.
 
         Raises:
             StoreError: the connection is closed.
@@ -175,7 +175,7 @@ class Connection:
         return job.result()
 
     async def run(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
-        """Return what `work` returns. It is done again while other processes hold the database.
+        """Run `work` on the connection's thread; do it again while other processes hold the database.
 
         Raises:
             StoreError: the database refused, or the connection is closed.
@@ -186,7 +186,7 @@ class Connection:
             raise meaning_of(error, self.path) from error
 
     async def close(self) -> None:
-        """Finish what was begun and close, even in a cancelled scope."""
+        """Finish the running work and close, even in a cancelled scope."""
         if self._closed:
             return
         self._closed = True
@@ -199,7 +199,7 @@ _open: Final[set[aiosqlite.Connection]] = set()
 
 
 def _stop_when_lost(owner: Connection, connection: aiosqlite.Connection) -> None:
-    """End a connection that nobody closes with its owner, or with the main thread: else the process would live on."""
+    """Stop a connection's thread when its owner or the main thread ends, or it would keep the process alive."""
     _open.add(connection)
     lost = weakref.finalize(owner, _stop, connection)
     lost.atexit = False
@@ -224,7 +224,7 @@ def _stop_all() -> None:
 
 
 def patiently(attempt: Callable[[], _T]) -> _T:
-    """Return what `attempt` returns, trying again while other processes hold the database. It blocks the thread."""
+    """Return what `attempt` returns; try again while other processes hold the database. It blocks the thread."""
     deadline = time.monotonic() + PATIENCE
     pause = 0.001
     while True:
@@ -238,7 +238,7 @@ def patiently(attempt: Callable[[], _T]) -> _T:
 
 
 def meaning_of(error: sqlite3.Error | UnicodeEncodeError, path: str) -> StoreError:
-    """Return what a database error means to whoever runs turnwise."""
+    """Return a database error in words for the people who run turnwise."""
     if isinstance(error, UnicodeEncodeError):
         return StoreError(f"the store {path!r}: an id holds half a character and can be no one's; nothing was written")
     meaning = _MEANING.get(_code_of(error), "the database refused")

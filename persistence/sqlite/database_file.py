@@ -1,4 +1,4 @@
-"""The file a store writes to: whether it is still the one that was opened."""
+"""Checks whether a store's file is still the one that was opened."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _PARTS: Final = ("", "-wal", "-shm")
 
 
 class DatabaseFile:
-    """Notices that a database was deleted or replaced while it was open: what is written to it is then lost."""
+    """Notices when an open database was deleted or replaced: everything written to it after that would be lost."""
 
     def __init__(self, path: str) -> None:
         self._path = Path(path).absolute()
@@ -23,7 +23,7 @@ class DatabaseFile:
         """Compare the files with those that were there first.
 
         Raises:
-            StoreError: one of them is gone or is another.
+            StoreError: one of them is gone, or was replaced.
         """
         for part in parts:
             try:
@@ -31,7 +31,7 @@ class DatabaseFile:
             except FileNotFoundError:
                 found = None
             except OSError:
-                continue  # it cannot be looked at: whether it can be written SQLite will tell
+                continue  # it cannot be inspected now; SQLite itself reports whether it can be written
             else:
                 found = (status.st_dev, status.st_ino)
             before = self._opened.setdefault(part, found) if found is not None else self._opened.get(part)
@@ -47,13 +47,13 @@ class DatabaseFile:
         """Compare the database itself only: enough before reading.
 
         Raises:
-            StoreError: it is gone or is another.
+            StoreError: it is gone, or was replaced.
         """
         self.check(_PARTS[:1])
 
 
 class NoFile:
-    """A database in memory: nobody else can take it away."""
+    """Stands in for a database in memory, which nobody can delete."""
 
     def check(self) -> None:
         """Find nothing."""

@@ -1,4 +1,4 @@
-"""Group commit: whoever writes while a commit is under way shares the next one."""
+"""Group commit: jobs that arrive while a transaction commits go together into the next one."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _T = TypeVar("_T")
 _BATCH: Final = 128
 
 Work = Callable[[sqlite3.Connection], _T]
-"""Reads and writes inside a transaction that it neither begins nor ends. What it raises undoes what it wrote.
+"""Reads and writes inside a transaction that it neither begins nor ends. If it raises, its writes are undone.
 
-It may be called again, after a rollback of its first call.
+It may be called a second time, after its first call was rolled back.
 """
 _Attempt = Callable[[Work[Any], sqlite3.Connection], Any]
 
@@ -30,19 +30,19 @@ _Attempt = Callable[[Work[Any], sqlite3.Connection], Any]
 class _Job(Generic[_T]):
     """A piece of work and the future on which its submitter waits."""
 
-    __slots__ = ("known", "outcome", "over", "work")
+    __slots__ = ("ended", "outcome", "over", "work")
 
     def __init__(self, work: Work[_T]) -> None:
         self.work = work
         self.outcome: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
-        self.known: asyncio.Future[None] | None = None
-        """Takes the outcome's place for a submitter that was cancelled: it is told when, and not what."""
+        self.ended: asyncio.Future[None] | None = None
+        """Tells a submitter that was cancelled when the job has ended, without its outcome."""
         self.over = False
 
     def answer(self, outcome: _T | BaseException) -> None:
         self.over = True
-        if self.known is not None:
-            self.known.set_result(None)
+        if self.ended is not None:
+            self.ended.set_result(None)
         elif self.outcome.cancelled():
             return
         elif isinstance(outcome, BaseException):
@@ -54,7 +54,7 @@ class _Job(Generic[_T]):
 class GroupCommit:
     """Runs jobs in transactions on one connection.
 
-    Batches form under load, by themselves: no timer runs and no job waits for another to come.
+    No timer runs. A lone job is done at once; under load, jobs gather while the transaction before them commits.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class GroupCommit:
     async def submit(self, work: Work[_T]) -> _T:
         """Return what `work` returned, once it is committed.
 
-        Cancelled before the work was begun, it never happens; cancelled later, its end is awaited first.
+        If the caller is cancelled before the work begins, it is never done; if later, the call waits until it is over.
 
         Raises:
             StoreError: the database refused; nothing of the work was written.
@@ -93,7 +93,7 @@ class GroupCommit:
             del job  # it holds the error, whose traceback holds this frame: what nothing refers to is freed at once
 
     async def close(self) -> None:
-        """Finish what was accepted; accept nothing more."""
+        """Accept no more jobs, and wait until those that were accepted are done."""
         self._closing = True
         with anyio.CancelScope(shield=True):
             await self._idle.wait()
@@ -102,22 +102,22 @@ class GroupCommit:
         if job in self._waiting:
             self._waiting.remove(job)
         elif not job.over:
-            job.known = asyncio.get_running_loop().create_future()
-            while not job.known.done():
+            job.ended = asyncio.get_running_loop().create_future()
+            while not job.ended.done():
                 with contextlib.suppress(asyncio.CancelledError), anyio.CancelScope(shield=True):
-                    await asyncio.shield(job.known)  # cancelled again, it is awaited still
+                    await asyncio.shield(job.ended)  # even if cancelled again
         elif not job.outcome.cancelled():
-            job.outcome.exception()  # looked at, or asyncio would report it as lost
+            job.outcome.exception()  # or asyncio would log an exception that nobody retrieved
 
     async def _commit_waiting(self) -> None:
         while self._waiting:
             jobs = [self._waiting.popleft() for _ in range(min(_BATCH, len(self._waiting)))]
             try:
                 outcomes = await self._connection.do(partial(self._transact, jobs))
-            except BaseException as failure:  # noqa: BLE001 - whoever waits is told
+            except BaseException as failure:  # noqa: BLE001 - every submitter must get an answer
                 outcomes = [failure] * len(jobs)
             self._answer(jobs, outcomes)
-            await asyncio.sleep(0)  # who was answered runs first, so that its next job joins the batch
+            await asyncio.sleep(0)  # let the submitters run on: their next jobs join the batch
         self._idle.set()
 
     def _answer(self, jobs: Sequence[_Job[Any]], outcomes: Sequence[Any]) -> None:
@@ -125,9 +125,10 @@ class GroupCommit:
             job.answer(outcome)
 
     def _transact(self, jobs: Sequence[_Job[Any]], connection: sqlite3.Connection) -> list[Any]:
-        """Do the jobs in one transaction, as one function on the connection's thread.
+        """Do the jobs in one transaction, on the connection's thread, and return their outcomes.
 
-        Savepoints cost an eighth of a small job, so they are set only when a job has left something to undo.
+        A savepoint costs an eighth of a small job. So the jobs are first done without; if one fails after it has
+        written, the transaction is rolled back and all are done again with a savepoint each.
         """
         try:
             self._file.check()
@@ -137,7 +138,7 @@ class GroupCommit:
                 self._undo(connection)
                 outcomes = self._do(jobs, connection, self._attempt_apart)
             patiently(lambda: connection.execute("COMMIT"))
-            self._file.check()  # or what was written to a file that nobody will find again would be acknowledged
+            self._file.check()  # again: a commit to a file that was deleted meanwhile must not be acknowledged
         except BaseException as error:
             self._undo(connection)
             raise self._error_for_caller(error) from error
@@ -158,7 +159,7 @@ class GroupCommit:
             return work(connection)
         except Exception as error:
             if not connection.in_transaction:
-                raise  # the database itself has undone the whole batch
+                raise  # SQLite has rolled back the whole batch
             if connection.total_changes != written:
                 raise _LeftSomethingBehind from error
             return self._error_for_caller(error)

@@ -1,4 +1,4 @@
-"""Bringing a SQLite database to the schema of this version, and refusing every database that is not turnwise's."""
+"""Migrates a SQLite database to the schema of this version; refuses a database that is not turnwise's."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CREATE TABLE IF NOT EXISTS turnwise_migrations (
 
 
 def migrate(connection: sqlite3.Connection, path: str, known: tuple[Migration, ...]) -> None:
-    """Apply the migrations that are missing, all in one transaction.
+    """Apply the missing migrations in one transaction.
 
     Raises:
         StoreError: the database is another program's, of a newer version, or its schema's history differs.

@@ -1,4 +1,4 @@
-"""Pruning SQLite: the parts of replies that are over are deleted, a few at a time, once nobody needs them."""
+"""Pruning in SQLite: deletes the parts of replies that are over, a few at a time, once nobody needs them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from turnwise.persistence.sqlite import queries
 from turnwise.states.errors import ChatNotFound, StoreError
 
 _SHOWN: Final = "CASE WHEN typeof(at) = 'integer' THEN at ELSE 0 END"
-"""When a part was shown, in microseconds. What has no time, as in rows of the first schema, was shown long ago."""
+"""When a part was shown, in microseconds. A part without a time (a row of the first schema) counts as very old."""
 _NEXT: Final = f"""
 SELECT chat_id, {_SHOWN} FROM events
 WHERE kind = 'part' AND chat_id > ? ORDER BY chat_id, step, attempt LIMIT 1
@@ -28,7 +28,7 @@ WHERE kind = 'part' AND chat_id = ? AND (step, attempt) < (?, ?) ORDER BY step, 
 def prune(connection: sqlite3.Connection, refusals: Refusals, *, until: datetime, after: str, limit: int) -> Pruned:
     """Delete parts of replies that are over, shown at `until` or before.
 
-    The index of parts holds nothing but what is left of them: each chat costs one look, each part one deletion.
+    The index holds only the parts that are left, so a chat costs one lookup and a part one deletion.
     """
     deleted, latest = 0, micros_of(until)
     for _ in range(limit):

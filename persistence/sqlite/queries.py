@@ -1,4 +1,4 @@
-"""Reading chats from SQLite: each function is one question, asked inside one snapshot of the database."""
+"""Reads chats from SQLite: each function answers one question from one snapshot of the database."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def facts(connection: sqlite3.Connection, chat_id: str) -> Facts:
 
 
 def stored(connection: sqlite3.Connection, chat_id: str) -> Stored:
-    """Return what is stored of where a chat stands."""
+    """Return the stored values that say where a chat stands."""
     row = connection.execute(f"{_FACTS} WHERE id = ?", (chat_id,)).fetchone()
     if row is None:
         raise ChatNotFound(chat_id)
@@ -62,7 +62,7 @@ def chats(
 
 
 def ids(connection: sqlite3.Connection, prefix: str, limit: int) -> list[str]:
-    """Return ids that begin with a prefix, those first whose state changed last."""
+    """Return ids that begin with a prefix, the most recent change of state first."""
     found = connection.execute(_IDS, (prefix, prefix + "\U0010ffff", limit)).fetchall()
     return [chat_id for (chat_id,) in found]
 
@@ -71,7 +71,7 @@ def _stored(connection: sqlite3.Connection, row: Sequence[Any]) -> Stored:
     chat_id, call_ids = row[0], row[5]
     known: list[Any] = []
     if call_ids != "[]":
-        with contextlib.suppress(ValueError):  # whoever makes facts of it finds it out again
+        with contextlib.suppress(ValueError):  # building the facts raises it again
             known = _bodies(connection, _CALLS, chat_id, json.dumps(ids_of(call_ids)))
     queue = _bodies(connection, "SELECT body FROM queue WHERE chat_id = ? ORDER BY rank", chat_id)
     profile, worker, token, last_seq = row[7:]
@@ -100,7 +100,7 @@ def history(connection: sqlite3.Connection, chat_id: str, *, at_version: int | N
 
 
 def snapshot(connection: sqlite3.Connection, chat_id: str) -> Snapshot:
-    """Return a chat, its history and what is shown of the attempt under way."""
+    """Return a chat, its history and the shown parts of the attempt under way."""
     found = facts(connection, chat_id)
     said = history(connection, chat_id, at_version=None, after=0)
     step = found.step
@@ -112,7 +112,7 @@ def snapshot(connection: sqlite3.Connection, chat_id: str) -> Snapshot:
 
 
 def prompt(connection: sqlite3.Connection, chat_id: str) -> list[Message]:
-    """Return what the model sees: of a newest boundary its summary, what it carries, and what came after."""
+    """Return what the model sees: the newest boundary's summary and carried messages, and what came after it."""
     position, carried = _newest_boundary(connection, chat_id)
     seen = _messages(
         connection,
@@ -171,7 +171,7 @@ def _newest_boundary(connection: sqlite3.Connection, chat_id: str, *, before: in
 
 
 def calls(connection: sqlite3.Connection, chat_id: str, call_ids: Sequence[str]) -> dict[str, ToolCall]:
-    """Return those of the calls that the chat has ever had, by step and index."""
+    """Return the calls of these ids that the chat has ever had, by step and index."""
     rows = connection.execute(_CALLS, (chat_id, json.dumps(list(call_ids))))
     return {call.call_id: call for call in _each(CALLS, rows, chat_id)}
 
@@ -220,7 +220,7 @@ def holders(connection: sqlite3.Connection) -> frozenset[str]:
 def overdue(connection: sqlite3.Connection, *, now: int, limit: int) -> Overdue:
     """Return what has run out at `now`, in microseconds."""
     leases = connection.execute(
-        # What is no time comes after all times: a lease that could never run out has run out.
+        # SQLite sorts text after every number: a lease whose expiry is not a number counts as run out.
         "SELECT chat_id, token FROM leases WHERE expires <= ? OR expires >= '' ORDER BY expires LIMIT ?",
         (now, limit),
     )
@@ -261,7 +261,7 @@ def _each(kind: Body[_T], rows: Iterable[tuple[str]], chat_id: str) -> list[_T]:
 
 
 def in_one_snapshot(connection: sqlite3.Connection, question: Callable[[sqlite3.Connection], _T]) -> _T:
-    """Return the answer to a question whose statements all see the database at one moment."""
+    """Return the answer to a question whose statements all see the same moment of the database."""
     if connection.in_transaction:  # a ROLLBACK failed
         connection.execute("ROLLBACK")
     connection.execute("BEGIN")

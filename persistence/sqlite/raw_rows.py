@@ -1,4 +1,4 @@
-"""Rows of SQLite as they are stored: to look at, to export, and to put aside in a repair."""
+"""Reads the rows of SQLite as they are stored, to inspect, export or repair a chat."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ def rows_of(connection: sqlite3.Connection, chat_id: str) -> Rows:
 
 @contextmanager
 def blaming(connection: sqlite3.Connection, chat_id: str) -> Iterator[None]:
-    """Say which value is in the way where a chat is read.
+    """Name the value that is wrong if reading a chat fails inside.
 
     Raises:
-        ChatUnreadable: something stored of the chat cannot be read.
+        ChatUnreadable: a stored value of the chat cannot be read.
     """
     try:
         yield
@@ -65,7 +65,7 @@ def chat_ids(connection: sqlite3.Connection, *, after: int, limit: int) -> list[
 
 
 def orphans(connection: sqlite3.Connection) -> list[Flaw]:
-    """Return where there are rows that belong to no chat."""
+    """Return a flaw for each table and id whose rows belong to no chat."""
     found: list[Flaw] = []
     for table in tables_of(connection):
         sql = f"SELECT chat_id, count(*) FROM {table} WHERE chat_id NOT IN (SELECT id FROM chats) GROUP BY 1"  # noqa: S608
@@ -77,7 +77,7 @@ def orphans(connection: sqlite3.Connection) -> list[Flaw]:
 
 
 def store_repair(connection: sqlite3.Connection, repair: Repair, at: Any) -> None:
-    """Put aside what cannot be read, and what takes its place where it stood."""
+    """Move unreadable rows to `quarantine` and insert their replacements."""
     chat_id, version = repair.facts.chat_id, repair.facts.version + 1
     for put in repair.aside:
         connection.execute(

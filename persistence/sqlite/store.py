@@ -38,12 +38,12 @@ from turnwise.states.writes import RecordReceipt, RecordUsage
 _T = TypeVar("_T")
 _IN_MEMORY: Final = ":memory:"
 _CHECKPOINT_PAGES: Final = 4000
-"""Pages (of 4 KiB) that gather in the write-ahead log before they are written home: each time costs two syncs."""
+"""Pages (of 4 KiB) in the write-ahead log before a checkpoint moves them to the database: it costs two syncs."""
 _SCRUBS: Final = 500
 """How often an erasure tries to empty the write-ahead log while others read."""
 _NAMING: Final = "SELECT chat_id, body FROM profiles WHERE instr(body, ?) > 0"
 _GLANCE: Final = 0.02
-"""Seconds between two looks for what other processes have committed."""
+"""Seconds between two checks whether other processes have committed."""
 
 
 def _utc_now() -> datetime:
@@ -54,7 +54,7 @@ class SQLiteStore:
     """Keeps chats in a SQLite database that several processes of one machine may share.
 
     `path` is a file, created if it is missing, or `None` for a database in memory that ends with the store.
-    `now` is the clock by which leases and deadlines count, without it the machine's. It returns UTC. The store needs
+    `now` is the clock for leases and deadlines and returns UTC; by default it is the machine's. The store needs
     asyncio.
     """
 
@@ -101,7 +101,7 @@ class SQLiteStore:
             await self._connections.pop().close()
 
     def prepare(self, connection: sqlite3.Connection) -> None:
-        """Make a fresh connection one of this store's: migrated, and set up for concurrent use."""
+        """Migrate the database and set a new connection up for concurrent use."""
         migrate(connection, self._path, migrations("sqlite"))
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute(f"PRAGMA synchronous = {self._durability.upper()}")
@@ -159,7 +159,7 @@ class SQLiteStore:
         return await self._read(lambda on: raw_rows.chat_ids(on, after=after, limit=limit))
 
     async def orphans(self) -> list[Flaw]:
-        """Return where there are rows that belong to no chat."""
+        """Return a flaw for each table and id whose rows belong to no chat."""
         return await self._read(raw_rows.orphans)
 
     async def lease_expiry(self, chat_id: str) -> datetime | None:
@@ -181,7 +181,7 @@ class SQLiteStore:
         return await self._read_of(chat_id, lambda on: queries.history(on, chat_id, at_version=at_version, after=after))
 
     async def snapshot(self, chat_id: str) -> Snapshot:
-        """Return a chat, its history and what is shown of the attempt under way, all of one moment."""
+        """Return a chat, its history and the shown parts of the attempt under way, all of one moment."""
         return await self._read_of(chat_id, lambda on: queries.snapshot(on, chat_id))
 
     async def prompt(self, chat_id: str) -> list[Message]:
@@ -218,7 +218,7 @@ class SQLiteStore:
         return forks_among(chat_id, found)
 
     async def scrub(self) -> bool:
-        """Write the write-ahead log home and empty it: deleted rows are overwritten with zeros there."""
+        """Checkpoint and empty the write-ahead log; the database itself overwrites deleted rows with zeros."""
         writer = self._opened()[0]
         for _ in range(_SCRUBS):
             busy, _, _ = await writer.run(lambda on: on.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone())
@@ -247,14 +247,14 @@ class SQLiteStore:
     # Noticing
 
     def attend(self, worker: str) -> None:
-        """Do nothing: the operating system tells who lives, for all are on its machine."""
+        """Do nothing: the workers share a machine, whose operating system tells which of them live."""
 
     async def gone(self, workers: Collection[str]) -> frozenset[str]:  # noqa: ARG002 - as every store is asked
         """Return nobody: a file cannot tell."""
         return frozenset()
 
     async def watch(self) -> AsyncIterator[str | None]:
-        """Yield `None` whenever another process has committed; for ever silent where no other can."""
+        """Yield `None` whenever another process has committed; a database in memory never yields."""
         if self._path == _IN_MEMORY:
             await anyio.sleep_forever()
         seen = await self._foreign_commits()
@@ -266,7 +266,7 @@ class SQLiteStore:
                 yield None
 
     async def _foreign_commits(self) -> int:
-        """Return a number that other connections' commits change: seen from the writer, its own do not."""
+        """Return a number that changes with every commit of another connection, but not with the writer's own."""
         writer = self._opened()[0]
         (version,) = await writer.run(lambda on: on.execute("PRAGMA data_version").fetchone())
         return int(version)
@@ -281,7 +281,7 @@ class SQLiteStore:
         return await reader.run(lambda on: self._answer(on, question))
 
     async def _read_of(self, chat_id: str, question: Callable[[sqlite3.Connection], _T]) -> _T:
-        """Ask about one chat: whatever is wrong with what is stored of it, the answer says so."""
+        """Return the answer to a question about one chat; raise `ChatUnreadable` if a stored value is in the way."""
 
         def answer(connection: sqlite3.Connection) -> _T:
             with raw_rows.blaming(connection, chat_id):

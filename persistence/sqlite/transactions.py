@@ -1,4 +1,4 @@
-"""What is done to chats inside a SQLite transaction that someone else begins and commits."""
+"""Changes to chats in SQLite, each inside a transaction that the group commit begins and commits."""
 
 from __future__ import annotations
 
@@ -46,35 +46,35 @@ _CACHED_CHATS: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class _Standing:
-    """A chat as a transaction finds it."""
+    """A chat as a transaction read it."""
 
     facts: Facts
     head: str
     """The hash of its last audit record."""
 
 
-class _Known(NamedTuple):
+class _Cached(NamedTuple):
     """A chat as this process left it."""
 
     facts: Facts
     mark: tuple[int, str, int | None, str]
-    """As what the chat must be found for that to be true still: its version, state, token, and the facts' body."""
+    """The columns that tell whether the chat still stands there: version, state, token, and the facts' body."""
 
 
 class Transactions:
-    """Changes chats and remembers where they stand. Used by one thread only: the one that owns the connection."""
+    """Changes chats and caches where they stand. Only the connection's own thread may use it."""
 
     def __init__(self, now: Callable[[], datetime]) -> None:
         self._now = now
-        self._known: OrderedDict[str, _Known] = OrderedDict()
+        self._cache: OrderedDict[str, _Cached] = OrderedDict()
         self._refusals = Refusals()
 
     def forget(self) -> None:
-        """Forget every chat: what was remembered may not have been committed."""
-        self._known.clear()
+        """Empty the cache, after a rollback: what it holds may never have been committed."""
+        self._cache.clear()
 
     def create(self, connection: sqlite3.Connection, chat_id: str, plan: Plan) -> Committed:
-        """Create a chat."""
+        """Create a chat, as `ChatStore.create` promises."""
         at = self._now()
         standing = _Standing(blank_facts(chat_id, at), GENESIS)
         decisions = tuple(plan(standing.facts, at))
@@ -83,7 +83,7 @@ class Transactions:
         return self._store(connection, standing, decisions, (), at)
 
     def change(self, connection: sqlite3.Connection, chat_id: str, plan: Plan, shown: Sequence[PartEvent]) -> Committed:
-        """Change a chat."""
+        """Change a chat, as `ChatStore.change` promises."""
         standing = self._standing(connection, chat_id)
         at = self._now()
         decisions = tuple(plan(standing.facts, at))
@@ -94,7 +94,7 @@ class Transactions:
             raise contradiction(chat_id, error) from error
 
     def repair(self, connection: sqlite3.Connection, chat_id: str, plan: Plan) -> Committed:
-        """Put aside what cannot be read of a chat, and change the rest."""
+        """Repair a chat, as `ChatStore.repair` promises."""
         at = self._now()
         repair = repair_of(chat_id, raw_rows.rows_of(connection, chat_id), at)
         decisions = tuple(plan(repair.facts, at))
@@ -103,7 +103,7 @@ class Transactions:
         return self._store(connection, _Standing(repair.facts, repair.head), decisions, (), at)
 
     def claim(self, connection: sqlite3.Connection, plan: Plan, limit: int) -> list[Committed]:
-        """Apply a plan to chats that want a worker."""
+        """Claim chats, as `ChatStore.claim` promises."""
         claimed: list[Committed] = []
         since, number = -1, -1
         while len(claimed) < limit:
@@ -123,7 +123,7 @@ class Transactions:
         try:
             committed = self.change(connection, chat_id, plan, ())
         except Exception as error:
-            if not connection.in_transaction:
+            if not connection.in_transaction:  # SQLite has rolled back the whole transaction, other claims included
                 raise
             connection.execute("ROLLBACK TO claim")
             self._refusals.note("claim_refused", chat_id, error)
@@ -136,7 +136,7 @@ class Transactions:
     def journal(
         self, connection: sqlite3.Connection, chat_id: str, token: int, state: ChatState, shown: Sequence[Event]
     ) -> tuple[Event, ...]:
-        """Store events of a running job."""
+        """Store events of a running job, as `ChatStore.journal` promises."""
         row = connection.execute(_STANDING, (chat_id,)).fetchone()
         if row is None:
             raise ChatNotFound(chat_id)
@@ -156,7 +156,7 @@ class Transactions:
         return events
 
     def renew(self, connection: sqlite3.Connection, worker: str, seconds: float) -> Mapping[str, int]:
-        """Prolong the leases of a worker, and shorten what a clock that was set back has made longer than it was."""
+        """Prolong a worker's leases; cut short every lease that became too long because the clock was set back."""
         now, lasts = micros_of(self._now()), micros_in(timedelta(seconds=seconds))
         connection.execute("UPDATE leases SET expires = ?1 + lasts WHERE expires > ?1 + lasts", (now,))
         sql = "UPDATE leases SET expires = ?, lasts = ? WHERE worker = ? RETURNING chat_id, token"
@@ -171,10 +171,10 @@ class Transactions:
             raise _no_count("chats.event_seq", chat_id)
         if not is_hash(head):
             raise ChatUnreadable("chats.head", "the hash of an audit record belongs here", chat_id=chat_id)
-        known = self._known.get(chat_id)
-        if known is None or (version, state, token, body) != known.mark:
+        cached = self._cache.get(chat_id)
+        if cached is None or (version, state, token, body) != cached.mark:
             return _Standing(queries.facts(connection, chat_id), head)
-        return _Standing(known.facts.with_last_seq(event_seq), head)
+        return _Standing(cached.facts.with_last_seq(event_seq), head)
 
     def _store(
         self,
@@ -210,7 +210,7 @@ class Transactions:
             connection.execute(sql, (chat_id, entry.version, bytes.fromhex(head), entry.body, entry.aside))
         connection.execute(_UPDATE_CHAT, (*row[1:], head, since, salt_of_facts(last), chat_id))
         if any(erases(decision.writes) for decision in decisions):
-            self._known.pop(chat_id, None)
+            self._cache.pop(chat_id, None)
         else:
             self._remember(facts, row.facts)
         return Committed(standing.facts, facts, decisions, events, at)
@@ -218,14 +218,14 @@ class Transactions:
     def _remember(self, facts: Facts, body: str) -> None:
         token = facts.lease.token if facts.lease else None
         mark = (facts.version, facts.stored_state or facts.state, token, body)
-        self._known[facts.chat_id] = _Known(facts, mark)
-        self._known.move_to_end(facts.chat_id)
-        if len(self._known) > _CACHED_CHATS:
-            self._known.popitem(last=False)
+        self._cache[facts.chat_id] = _Cached(facts, mark)
+        self._cache.move_to_end(facts.chat_id)
+        if len(self._cache) > _CACHED_CHATS:
+            self._cache.popitem(last=False)
 
 
 def contradiction(chat_id: str, error: sqlite3.IntegrityError) -> ChatUnreadable:
-    """Return what it means that a chat's next row is there already: what is stored of the chat contradicts itself."""
+    """Return the error for a chat whose next row exists already: the stored rows contradict each other."""
     text = str(error)
     column = text.rpartition(": ")[2].rpartition(", ")[2] if "." in text else "chats"
     return ChatUnreadable(column, f"what is stored contradicts the next row ({text})", chat_id=chat_id)
@@ -248,7 +248,7 @@ def _insert_chat(connection: sqlite3.Connection, blank: _Standing, at: datetime)
 
 
 def _wipe(connection: sqlite3.Connection, chat_id: str, decisions: Sequence[Decision]) -> list[WriteRecord]:
-    """Change the rows that tell what the decisions erase; return what is bound anew."""
+    """Blank the rows that hold what the decisions erase; return the digests stated anew."""
     restated: list[WriteRecord] = []
     for decision in decisions:
         if not erases(decision.writes):

@@ -1,4 +1,4 @@
-"""Performing a decision's writes in SQLite: one function for each kind of write, inside a transaction."""
+"""Performs a decision's writes in SQLite: one function for each kind of write, inside a transaction."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def _record_receipt(place: Place, write: RecordReceipt) -> None:
 
 
 def _elsewhere(place: Place, write: Write) -> None:
-    """Store nothing here: other rows have the deadline and the reason, and wiping finds what is erased."""
+    """Store nothing: deadline and reason stand in other rows, and `erasure` blanks what is erased."""
 
 
 _PERFORM: Final[dict[type[Write], Callable[[Place, Any], None]]] = {
