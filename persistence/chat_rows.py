@@ -1,4 +1,4 @@
-"""What is stored of a chat, row by row and as it is: the material of a check."""
+"""The stored rows of a chat, as they are, for a check."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class ChatRows:
-    """The rows of one chat, all seen at one moment. Their columns are called as SQLite's are."""
+    """The rows of one chat, all of one moment. The columns have the names that SQLite's store gives them."""
 
     chat: Row
     lease: Row | None
@@ -23,7 +23,7 @@ class ChatRows:
     audit: Sequence[Entry]
     """By version."""
     names: Mapping[str, str] = field(default_factory=dict)
-    """What this store calls a column: `table.column` by SQLite's `table.column`."""
+    """This store's own names of columns: `table.column` by SQLite's `table.column`."""
     parts: str = "events"
     """The table in which this store keeps the parts of replies under way."""
     quarantined: int = 0
@@ -32,20 +32,20 @@ class ChatRows:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where something stored is not what the audit log says."""
+    """The place of a stored value that is not what the audit log says."""
 
     table: str
     row: str = ""
-    """What identifies the row in the chat: an id, a version, a number; empty where there is one only."""
+    """Identifies the row in the chat: an id, a version or a number; empty where there is only one row."""
     columns: tuple[str, ...] = ()
-    """The columns of which one is wrong; empty where a row is missing, or one too many."""
+    """Columns of which at least one is wrong; empty for a row that is missing or too many."""
 
     def renamed(self, names: Mapping[str, str]) -> Place:
-        """Return the place in the words of a store that calls some columns otherwise."""
+        """Return the place with a store's own names of columns."""
         columns = tuple(names.get(f"{self.table}.{column}", column) for column in self.columns)
         return replace(self, columns=columns)
 
     def __str__(self) -> str:
-        """Return the place in words."""
+        """Return the place as `table[row].column`."""
         where = f"{self.table}[{self.row}]" if self.row else self.table
         return f"{where}.{'|'.join(self.columns)}" if self.columns else where

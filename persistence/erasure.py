@@ -1,6 +1,6 @@
-"""Wiping: what of a chat's rows an erasure changes, so that nothing tells any more what was erased.
+"""Works out which rows an erasure changes, so that none of them holds what was erased.
 
-The audit records stay as they are. What binds a changed row is stated anew, in the record of the erasure.
+The audit records stay as they are. The record of the erasure states the digests of the changed rows anew.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from turnwise.states.writes import ERASED, EraseEdits, EraseMessage, EraseText, 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A row that is changed or, without values, deleted."""
+    """A row to change or, without values, to delete."""
 
     table: str
     key: Mapping[str, Any]
@@ -37,19 +37,19 @@ class Change:
 
 @dataclass(slots=True)
 class Wipe:
-    """What an erasure does to the rows of a chat, and what its record says of them."""
+    """The changes that an erasure makes to a chat's rows, and the digests that its record states."""
 
     changes: list[Change] = field(default_factory=list)
     bonds: list[WriteRecord] = field(default_factory=list)
 
 
 def erases(writes: Sequence[Write]) -> bool:
-    """Whether some of the writes erase something."""
+    """Whether one of the writes erases something."""
     return any(isinstance(write, EraseMessage | EraseEdits | EraseText) for write in writes)
 
 
 def wipe(found: ChatRows, decision: Decision) -> Wipe:
-    """Return what a decision that erases something does to the rows that were found.
+    """Return the changes that a decision's erasures make to a chat's rows.
 
     Raises:
         StoreError: the chat has no such message.
@@ -85,7 +85,7 @@ class _Wiping:
         self._wipe_events()
         if ("reasons", "") in self._texts:
             self._wipe_reasons()
-        self._change("quarantine", {})  # nobody can read there what is to go and what may stay
+        self._change("quarantine", {})  # delete all of it: nobody can tell in there what is to be erased
         return self._wipe
 
     @property
@@ -109,7 +109,7 @@ class _Wiping:
             self._change("messages", {"id": name}, erased=True, salt=salt, format=FORMAT, body=write.body)
 
     def _take_in(self, said: Message) -> None:
-        """Note which calls and which step told what the message said."""
+        """Note the calls and the step that repeat the content of a message to erase."""
         if said.role == "assistant":
             self._steps.add(said.step)
             self._asked.update(call.call_id for call in said.calls)
@@ -117,7 +117,7 @@ class _Wiping:
             self._answered.add(said.result.call_id)
 
     def _take_in_what_was_lost(self) -> None:
-        """Note whose words a repair has put aside: no message tells them any more, but calls, parts and events do."""
+        """Note what belonged to messages that a repair put aside: calls, parts and events may still repeat them."""
         rows = [self._message_in(row) for row in self._found.tables["messages"]]
         left = [said for said in rows if not is_mark(said)]
         self._lost = self._ever_said() - {said.id for said in left} - {row["id"] for row in self._found.tables["queue"]}
@@ -134,7 +134,7 @@ class _Wiping:
         self._steps |= over - {said.step for said in left if said.role == "assistant"}
 
     def _ever_said(self) -> set[str]:
-        """Return the ids of messages that the log or an event tells of, but for those deleted from the queue."""
+        """Return the ids of all messages in the log or an event, except those deleted from the queue."""
         events = [json.loads(row["body"]) for row in self._found.tables["events"] if row["kind"] == "message"]
         names = {event["message"]["id"] for event in events if "message" in event}
         deleted = set()
@@ -180,7 +180,7 @@ class _Wiping:
             self._bind_anew(changed)
 
     def _blank(self, kind: str, event: dict[str, Any]) -> bool:
-        """Take out of an event what is erased; return whether there was anything."""
+        """Remove from an event what is to be erased; return whether there was anything."""
         before = json.dumps(event)
         match kind:
             case "message" if event.get("message", {}).get("id") in self._blanks:
@@ -230,7 +230,7 @@ class _Wiping:
 
 
 def _spans(found: ChatRows) -> Iterator[tuple[int, int, int]]:
-    """Yield the version, the first and the last number of each commit's events, as they were first told."""
+    """Yield the version, first number and last number of each commit's events, as its own record states them."""
     seen = set()
     for entry in found.audit:
         for write in writes_in(entry):
@@ -241,7 +241,7 @@ def _spans(found: ChatRows) -> Iterator[tuple[int, int, int]]:
 
 
 def writes_in(entry: Entry) -> Sequence[WriteRecord]:
-    """Return what a record tells of; nothing of one that cannot be read: a check finds it, and nothing mends it."""
+    """Return the writes of a record; none if it cannot be read: a check reports that, and nothing can repair it."""
     try:
         return [WriteRecord(**write) for write in object_of(entry.body)["writes"]]
     except GARBLED:
@@ -249,7 +249,7 @@ def writes_in(entry: Entry) -> Sequence[WriteRecord]:
 
 
 def aside_in(entry: Entry) -> Aside:
-    """Return what is kept beside a record; of what cannot be read, something that is no aside and can be erased."""
+    """Return a record's aside; in place of one that cannot be read, one that an erasure can overwrite."""
     try:
         return Aside.load(entry.aside)
     except GARBLED:

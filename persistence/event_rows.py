@@ -1,7 +1,7 @@
-"""How events are spelled in the rows of SQLite, and back.
+"""Converts events to rows of SQLite and back.
 
-A body holds what the columns do not. What a message says is kept where the message is stored: the event of a message,
-or of a tool's result, tells the position only.
+A body holds what the columns do not. Content is stored once, with its message: the event of a message or of a tool
+result holds only the message's position.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SELECT_EVENTS: Final = """
 SELECT events.chat_id, seq, kind, at, events.body, format, messages.body
 FROM events LEFT JOIN messages ON messages.chat_id = events.chat_id AND messages.position = events.position
 """
-"""Asks for what `event_of` takes."""
+"""Selects the arguments of `event_of`."""
 
 _IN_COLUMNS: Final = {"chat_id", "seq", "kind", "at"}
 
@@ -52,7 +52,7 @@ def at_of(event: Event) -> int:
 
 
 def body_of(event: Event, *, without: str = "") -> str:
-    """Return the body of an event's row, without one field of the event and without nulls, but for those of a tool."""
+    """Return the body of an event's row: without the field `without`, and without nulls except those of a tool."""
     spelled = event.__pydantic_serializer__.to_json(
         event, exclude=_IN_COLUMNS | {without}, exclude_none=not isinstance(event, ToolResultEvent | ToolProgressEvent)
     )
@@ -65,7 +65,7 @@ def event_of(  # noqa: PLR0913, PLR0917 - the columns of a row
     """Return the event that a row and the message it points at hold.
 
     Raises:
-        ChatUnreadable: they hold something else.
+        ChatUnreadable: they do not hold a valid event.
     """
     try:
         return _event_of(chat_id, seq, kind, at, body, form, message)
@@ -105,7 +105,7 @@ def _row_of(event: Event, messages: Iterable[Message]) -> EventRow:
 
 
 def _position_of(event: ToolResultEvent, messages: Iterable[Message]) -> int | None:
-    """Return the position of the message that says what the event tells."""
+    """Return the position of the message that holds the event's result."""
     for message in messages:
         result = message.result
         if result is not None and result.call_id == event.call_id and result.output == event.output:

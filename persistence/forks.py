@@ -1,4 +1,4 @@
-"""Forks: which chats began with another's history, as their profiles say."""
+"""Finds the forks of a chat by the parent that their profiles name."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from turnwise.states.errors import ChatUnreadable
 
 
 def naming(parent: str) -> str:
-    """Return the text that stands in the body of every profile that names a chat as its parent, and in few others."""
+    """Return a text that is in the body of every profile with this parent, and in few others."""
     return f'"parent":{json.dumps(parent, ensure_ascii=False)}'
 
 
 def forks_among(parent: str, profiles: Iterable[tuple[str, str]]) -> list[str]:
-    """Return the chats, each with the body of its profile, that are forks of one; or may be, as far as can be read."""
+    """Return the chats that are forks of `parent`, and those whose profile cannot be read: they may be forks, too."""
     return [chat_id for chat_id, body in profiles if _is_fork(parent, chat_id, body)]
 
 

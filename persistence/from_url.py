@@ -1,4 +1,4 @@
-"""From a store's URL to the store."""
+"""Finds the store that a URL names."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _RIGHT: Final = (
 
 
 def store_from_url(url: str, *, durability: Durability, now: Callable[[], datetime] | None) -> ChatStore:
-    """Return the store that a URL names, not opened yet. Without `now` it counts by its own clock.
+    """Return the store that a URL names, not opened yet. Without `now` it uses its own clock.
 
     Raises:
         SettingsError: there is no such store.

@@ -30,10 +30,10 @@ def migrations(dialect: Literal["sqlite", "postgres"]) -> tuple[Migration, ...]:
 
 
 def unapplied(applied: Mapping[str, str], known: tuple[Migration, ...], where: str) -> tuple[Migration, ...]:
-    """Return the migrations that are missing, given the checksums of those applied `where`.
+    """Return the migrations that are missing, given the checksums of those applied.
 
     Raises:
-        StoreError: one was applied that this version does not know, or in another form.
+        StoreError: `where` has a migration that this version does not know, or one with another checksum.
     """
     unknown = sorted(applied.keys() - {migration.name for migration in known})
     if unknown:

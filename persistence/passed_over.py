@@ -1,4 +1,4 @@
-"""Chats that are passed over for what is wrong with them: each is told of once, and tried again ever more seldom."""
+"""Remembers chats that could not be handled: each is logged once and tried again less and less often."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class _Refused(NamedTuple):
 
 
 class Refusals:
-    """Remembers, in one process, which chats were passed over and why."""
+    """Remembers, for one process, which chats were passed over and why."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
@@ -34,9 +34,9 @@ class Refusals:
         return refused is not None and self._now() < refused.until
 
     def note(self, event: str, chat_id: str, error: Exception) -> None:
-        """Take in that a chat was passed over; say so in the log unless that was said before.
+        """Note that a chat was passed over, and log it unless the same was logged before.
 
-        A chat that cannot be read is then left alone for a while: nothing that happens by itself makes it readable.
+        A chat that cannot be read is then left alone for a while: it does not become readable by itself.
         """
         before, problem = self._refused.get(chat_id), str(error)
         if before is None or before.problem != problem:
@@ -53,5 +53,5 @@ class Refusals:
             self._refused.popitem(last=False)
 
     def forget(self, chat_id: str) -> None:
-        """Take in that a chat is as it should be."""
+        """Note that a chat was handled: its next failure is logged again."""
         self._refused.pop(chat_id, None)

@@ -1,4 +1,4 @@
-"""What a store promises, in the words of the domain. Every store keeps all of it; `conformance` proves it."""
+"""What a store promises, in the words of the domain. Every store keeps all of it; `conformance` tests it."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from turnwise.states.writes import RecordReceipt, RecordUsage
 Plan = Callable[[Facts, datetime], Sequence[Decision]]
 """Decides, inside a transaction, what happens to a chat: given its facts and the database's time (UTC).
 
-The decisions follow one another, each made on the facts the one before left. None means: nothing to do.
-A plan is pure: a store may call it in another thread, and again after a conflict. What it raises ends the
+The decisions follow one another, each made on the facts that the one before left. None means: nothing to do.
+A plan is pure: a store may call it in another thread, and again after a conflict. An error that it raises ends the
 transaction, writes nothing, and reaches the caller.
 """
 
@@ -35,22 +35,22 @@ class Committed:
     """What a transaction did to one chat."""
 
     before: Facts
-    """The facts as found: what the first decision was made on."""
+    """The facts before: those that the first decision was made on."""
     facts: Facts
-    """The facts afterwards; as found, where nothing was decided."""
+    """The facts afterwards; the same, if nothing was decided."""
     decisions: tuple[Decision, ...]
     events: tuple[Event, ...]
     """The events as stored: with chat, sequence number and time."""
     at: datetime
-    """The time that was decided by."""
+    """The time that the plan was given."""
 
 
 @dataclass(frozen=True, slots=True)
 class Overdue:
-    """What the clock has brought about, for a worker's sweep. Each list is bounded by the limit asked for."""
+    """Leases and deadlines that have run out, and strays, for a worker's sweep. Each list keeps to the limit."""
 
     leases: tuple[tuple[str, int], ...] = ()
-    """Chats, with the token, whose lease ran out."""
+    """Chats whose lease has run out, each with its token."""
     deadlines: tuple[str, ...] = ()
     """Chats in `requires_action`, not archived, with an open call whose deadline has passed."""
     strays: tuple[str, ...] = ()
@@ -65,19 +65,19 @@ class Snapshot:
     history: tuple[Message, ...]
     """The messages that are not cut, by position, of every audience."""
     shown: tuple[PartEvent, ...]
-    """What subscribers were shown of the attempt under way, in order."""
+    """The parts of the attempt under way that followers were shown, in order."""
     stop_reason: StopReason | None
-    """Why the last turn that ended did so, as its `turn_finished` told."""
+    """Why the last finished turn ended, as its `turn_finished` event says."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """What a call of `prune` did."""
+    """The result of one call of `prune`."""
 
     parts: int
     """How many parts it deleted."""
     after: str | None
-    """The chat to go on after; `None` if there is none left to look at."""
+    """Where the next call goes on: after this chat; `None` after the last chat."""
 
 
 class DuplicateReceipt(StoreError):
@@ -94,10 +94,10 @@ class DuplicateReceipt(StoreError):
 class ChatStore(Protocol):
     """Keeps chats. One `change` is one transaction: all of it is durable when the call returns, or none of it is.
 
-    Whatever a method raises that is not a `TurnwiseError` of the caller's own plan is a `StoreError`.
+    Methods raise what the caller's own plan raises, and otherwise only `StoreError`s.
 
-    A chat is one failure domain. Whatever is asked of a chat of which something stored cannot be read raises
-    `ChatUnreadable`; what is asked of many chats goes on with the others.
+    A chat is one failure domain. A method about one chat raises `ChatUnreadable` if a stored value of that chat cannot
+    be read; a method about many chats goes on with the others.
 
     Every method is safe to call from many tasks at once. A cancelled `change`, `create`, `claim` or `journal`
     either never happened or is complete; it is never left half done.
@@ -112,7 +112,7 @@ class ChatStore(Protocol):
         ...
 
     async def close(self) -> None:
-        """Finish what was accepted and close. Closing twice is harmless."""
+        """Finish all accepted work and close. Closing twice is harmless."""
         ...
 
     # Changing
@@ -128,9 +128,9 @@ class ChatStore(Protocol):
     async def change(self, chat_id: str, plan: Plan, *, shown: Sequence[PartEvent] = ()) -> Committed:
         """Change a chat in one transaction, as `plan` decides on its facts.
 
-        Every decision's writes are done, one audit record is appended and the version raised by one for each, the
-        events are stored. `shown` are part events that precede the decisions' own; they are stored only if there is
-        a decision.
+        For each decision its writes are done, one audit record is appended and the version rises by one; then the
+        events are stored. `shown` are part events that come before the decisions' own; they are stored only if there
+        is a decision.
 
         Raises:
             ChatNotFound: there is no such chat.
@@ -141,10 +141,9 @@ class ChatStore(Protocol):
     async def repair(self, chat_id: str, plan: Plan) -> Committed:
         """Put aside what cannot be read of a chat, and change what is left, in one transaction.
 
-        `plan` gets the rest: facts in which defaults stand for what cannot be read, and which stand in an unknown
-        state; of a sound chat, its facts. If it decides something, every row that cannot be read is kept in
-        `quarantine` as it was stored, readable rows or marks take its place, and the decisions are done as in `change`.
-        The audit log is left as it is.
+        `plan` gets what is left: facts with defaults for what cannot be read, in an unknown state; of a sound chat, its
+        facts. If it decides something, every unreadable row is kept in `quarantine` as it was stored, readable rows or
+        marks take its place, and the decisions are done as in `change`. The audit log is left as it is.
 
         Raises:
             ChatNotFound: there is no such chat.
@@ -154,38 +153,38 @@ class ChatStore(Protocol):
     async def claim(self, plan: Plan, *, limit: int) -> list[Committed]:
         """Apply `plan` to up to `limit` chats that want a worker, longest waiting first.
 
-        Those are the chats in `pending`, and in `interrupted` unsettled, without a lease, not archived. A plan
-        that raises for one chat leaves that chat alone and does not keep the others from being claimed.
-        Two callers never claim the same chat.
+        These are the chats in `pending`, or in `interrupted` and not settled, without a lease and not archived. If the
+        plan raises for a chat, that chat is left alone and the others are still claimed. Two callers never claim the
+        same chat.
         """
         ...
 
     async def journal(self, chat_id: str, token: int, state: ChatState, shown: Sequence[Event]) -> tuple[Event, ...]:
         """Store events of a running job, without a transition, and return them as stored.
 
-        With nothing to show it writes nothing and reads but a row: it tells whether the job may go on.
+        With no events it writes nothing and reads one row: a way to ask whether the job may go on.
 
         Raises:
-            StaleLease: the chat is not in `state` any more, or not held under `token`. Nothing is stored.
+            StaleLease: the chat is no longer in `state`, or no longer held under `token`. Nothing is stored.
         """
         ...
 
     async def renew(self, worker: str, seconds: float) -> Mapping[str, int]:
         """Let every lease of `worker` last `seconds` from now, and return the tokens it holds, by chat.
 
-        0 ends them: for a worker that is known to be dead.
+        0 seconds end them: for a worker that is dead.
 
-        A lease that ran out and that nobody has taken is renewed too: the token, not the time, is the fence.
+        A lease that has run out is renewed, too, if nobody has taken the chat: the token, not the time, is the fence.
         """
         ...
 
     async def prune(self, *, keep: float, after: str, limit: int) -> Pruned:
         """Delete the parts of replies that are over, shown at least `keep` seconds ago; their numbers are then skipped.
 
-        A reply is over as `StepFacts.over_before` says; what is shown of any other is kept, however old it is.
+        `StepFacts.over_before` says which replies are over; the parts of any other are kept, however old they are.
 
-        It looks at up to `limit` chats, those whose id comes after `after`, and deletes up to `limit` parts, so that
-        nobody waits for it for long.
+        One call looks at up to `limit` chats, those whose id comes after `after`, and deletes up to `limit` parts, so
+        that other work never waits for it for long.
         """
         ...
 
@@ -200,7 +199,7 @@ class ChatStore(Protocol):
         ...
 
     async def raw_rows(self, chat_id: str) -> Rows:
-        """Return all rows that belong to a chat, by table, as they are stored: see `examination`.
+        """Return all rows that belong to a chat, by table, as they are stored.
 
         Raises:
             ChatNotFound: there is no such chat.
@@ -215,7 +214,7 @@ class ChatStore(Protocol):
         ...
 
     async def orphans(self) -> list[Flaw]:
-        """Return where there are rows that belong to no chat."""
+        """Return a flaw for each table and id whose rows belong to no chat."""
         ...
 
     async def lease_expiry(self, chat_id: str) -> datetime | None:
@@ -223,7 +222,7 @@ class ChatStore(Protocol):
         ...
 
     async def rest(self, chat_id: str) -> Salvaged:
-        """Return what can be read of where a chat stands, and every flaw of it that was found: none of a sound chat.
+        """Return what can be read of where a chat stands, and every flaw that was found; a sound chat has none.
 
         Raises:
             ChatNotFound: there is no such chat.
@@ -235,26 +234,26 @@ class ChatStore(Protocol):
     ) -> list[Facts | Salvaged]:
         """Return up to `limit` chats, newest first, that were created before the chat `after`.
 
-        Of a chat that cannot be read it is the rest.
+        A chat that cannot be read is returned as what is left of it.
         """
         ...
 
     async def ids(self, *, prefix: str, limit: int) -> list[str]:
-        """Return up to `limit` ids that begin with `prefix`: those first whose state changed last.
+        """Return up to `limit` ids that begin with `prefix`, the most recent change of state first.
 
-        It reads no more of a chat than that: one that cannot be read is among them, too.
+        Chats that cannot be read are included.
         """
         ...
 
     async def history(self, chat_id: str, *, at_version: int | None = None, after: int = 0) -> list[Message]:
-        """Return the messages that are not cut, by position: of every audience, now or as of a version.
+        """Return the messages that are not cut, by position, of every audience: now, or as of a version.
 
         Only those whose position is above `after`.
         """
         ...
 
     async def snapshot(self, chat_id: str) -> Snapshot:
-        """Return where a chat stands, its history and what is shown of the attempt under way, all of one moment.
+        """Return where a chat stands, its history and the shown parts of the attempt under way, all of one moment.
 
         Raises:
             ChatNotFound: there is no such chat.
@@ -262,18 +261,18 @@ class ChatStore(Protocol):
         ...
 
     async def prompt(self, chat_id: str) -> list[Message]:
-        """Return what the model sees: without boundary all of it, else summary, carried messages, what came after.
+        """Return what the model sees: all messages, or after a boundary the summary, carried and later messages.
 
         Results stand in the order of their calls. Messages for the user only are left out.
         """
         ...
 
     async def cut_at(self, chat_id: str, message_id: str) -> tuple[Message, Cut] | None:
-        """Return a message that is in the history, and what an edit of it would cut; `None` if it is not there."""
+        """Return a message of the history and what an edit of it would cut; `None` if it is not in the history."""
         ...
 
     async def calls(self, chat_id: str, call_ids: Sequence[str]) -> dict[str, ToolCall]:
-        """Return those of the calls that the chat has ever had, by id."""
+        """Return the calls of these ids that the chat has ever had, by id."""
         ...
 
     async def receipt(self, chat_id: str, client_id: str) -> RecordReceipt | None:
@@ -285,7 +284,7 @@ class ChatStore(Protocol):
         ...
 
     async def shown(self, chat_id: str, step: int, attempt: int) -> list[PartEvent]:
-        """Return the parts that subscribers were shown of an attempt, in order."""
+        """Return the parts of an attempt that followers were shown, in order."""
         ...
 
     async def audit(self, chat_id: str) -> list[AuditRecord]:
@@ -297,9 +296,9 @@ class ChatStore(Protocol):
         ...
 
     async def scrub(self) -> bool:
-        """Take what was erased out of the database's files; return whether they hold it no more.
+        """Remove erased text from the database's files; return whether they are free of it.
 
-        It is not an error if they do: who reads an older moment may be in the way, or the database keeps such things.
+        It is no error if they are not: a reader of an older snapshot may block it, or the database keeps old rows.
         """
         ...
 
@@ -328,21 +327,21 @@ class ChatStore(Protocol):
     def attend(self, worker: str) -> None:
         """Let other processes see, from the next `watch` on and for as long as it lasts, that `worker` lives.
 
-        Not every store can; closing the store takes the name away.
+        Not every store can do this; closing the store removes the name.
         """
         ...
 
     async def gone(self, workers: Collection[str]) -> frozenset[str]:
         """Return those of the workers that attended and whose processes have died, as far as the store can tell.
 
-        A worker that never attended is not among them, nor one whose connection was merely cut and made again. Whoever
-        acts on an error in this is stopped by the token: a worker that is thought dead and lives can write nothing.
+        A worker that never attended is not included, nor one whose connection was cut and made again. A mistake does no
+        harm: a worker that is wrongly thought dead loses its leases, and its tokens let it write nothing.
         """
         ...
 
     def watch(self) -> AsyncIterator[str | None]:
         """Yield a hint whenever another connection may have changed a chat: its id, or `None` for "some chat".
 
-        A hint may be lost or come for nothing: who is hinted at reads the database.
+        A hint may be lost or mean nothing: the receiver reads the database to find out.
         """
         ...

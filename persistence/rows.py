@@ -1,4 +1,4 @@
-"""How chats are spelled in rows: facts, messages, calls and events as columns and JSON, and back."""
+"""Converts facts, messages, calls and events to columns and JSON, and back."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _T = TypeVar("_T")
 
 
 GARBLED: Final = (ValueError, TypeError, ArithmeticError, LookupError, AttributeError, RecursionError)
-"""What reading something raises that is not what turnwise stored."""
+"""The errors that reading raises when a value is not what turnwise stored."""
 _MOST_CHARACTERS: Final = 300
 
 
@@ -28,12 +28,12 @@ class Body(Generic[_T]):
 
     def __init__(self, column: str, adapter: TypeAdapter[_T], *, nulls: bool = True) -> None:
         self.column = column
-        """As `table.column`."""
+        """The place of the JSON, as `table.column`."""
         self._adapter = adapter
         self._nulls = nulls
 
     def dump(self, value: _T) -> str:
-        """Return the value as JSON: without the fields that are `None`, if this kind spells out no `nulls`."""
+        """Return the value as JSON; a kind without `nulls` leaves out fields that are `None`."""
         return self._adapter.serializer.to_json(value, exclude_none=not self._nulls).decode()
 
     def load(self, body: str, chat_id: str) -> _T:
@@ -48,10 +48,10 @@ class Body(Generic[_T]):
             raise unreadable(chat_id, self.column, error) from None
 
     def of(self, fields: Any) -> _T:
-        """Return the value of these fields.
+        """Return the value that has these fields.
 
         Raises:
-            ValidationError: they are not those of the kind.
+            ValidationError: they are not the fields of this kind.
         """
         return self._adapter.validate_python(fields)
 
@@ -74,7 +74,7 @@ class FactsRow(NamedTuple):
     archived: bool
     version: int
     calls: str
-    """The ids of the calls that the facts remember, as a JSON array: not every call of the step is one of them."""
+    """The ids of the calls in the facts, as a JSON array: not every call of the step is among them."""
     facts: str
     last_seq: int
 
@@ -83,7 +83,7 @@ _facts: Final = TypeAdapter(Facts)
 _IN_COLUMNS: Final = {"chat_id", "state", "stored_state", "settled", "archived", "version", "last_seq"}
 _IN_TABLES: Final = {"profile", "calls", "queue", "lease"}
 ELSEWHERE: Final = _IN_COLUMNS | _IN_TABLES
-"""The fields of facts that their body leaves out."""
+"""The fields of facts that are stored outside their body."""
 
 
 def row_of(facts: Facts) -> FactsRow:
@@ -106,7 +106,7 @@ def blank_facts(chat_id: str, at: datetime) -> Facts:
 
 
 def message_of(form: int, body: str, chat_id: str) -> Message:
-    """Return the message of a chat that a body of the format `form` holds.
+    """Return the message of a chat that a body in the format `form` holds.
 
     Raises:
         ChatUnreadable: it holds something else, or is of a format that this version does not know.
@@ -145,12 +145,12 @@ def time_of(micros: int) -> datetime:
 
 
 def unreadable(chat_id: str, column: str, error: Exception) -> ChatUnreadable:
-    """Return the error that says that something stored of a chat is not what turnwise stored."""
+    """Return the error for a stored value of a chat that is not what turnwise stored."""
     return ChatUnreadable(column, described(error), chat_id=chat_id)
 
 
 def described(error: Exception) -> str:
-    """Return what is wrong, without repeating what was stored: it may be what somebody said."""
+    """Return the problem without the stored value: that may be what somebody said."""
     if isinstance(error, ChatUnreadable):
         return error.problem
     if not isinstance(error, ValidationError):

@@ -1,4 +1,4 @@
-"""A store's URL as it may be shown: to people, in errors, in logs."""
+"""Hides the password in a store's URL, for errors, logs and people."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _SECRET_OPTIONS: Final = re.compile(r"(?i)((?:password|passwd|pwd|secret|token|k
 
 
 def without_password(url: str) -> str:
-    """Return a store's URL with its password masked; rather too much is masked than too little.
+    """Return a store's URL with its password masked; in doubt it masks too much.
 
-    A password that should have been percent-encoded is masked too: all up to the last `@` is taken for it.
+    Everything up to the last `@` counts as the password, so one that was not percent-encoded is masked, too.
     """
     if url.startswith("sqlite:"):
         return url
@@ -30,10 +30,10 @@ def without_password(url: str) -> str:
 
 
 def check_password(url: str) -> None:
-    """Refuse a URL whose password, not being percent-encoded, would be taken for a host, a port or a database.
+    """Refuse a URL in which part of an unencoded password would be read as host, port or database.
 
     Raises:
-        SettingsError: it is such a URL; the text does not show the password.
+        SettingsError: the password must be percent-encoded; the text does not show it.
     """
     try:
         parts = urlsplit(url)

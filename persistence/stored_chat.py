@@ -1,4 +1,4 @@
-"""Where a chat stands, from what is stored of it: read strictly, or as much of it as can be read."""
+"""Reads where a chat stands: strictly, or as much of it as can be read."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from turnwise.states.step_calls import StepCalls
 _T = TypeVar("_T")
 
 UNREADABLE: Final = "unreadable"
-"""The stored state, as the table sees it, of a chat that cannot be read: from there only `repaired` leads on."""
+"""Stands for the stored state of a chat that cannot be read: only `repaired` leaves it."""
 MISSING: Final = "the row is missing"
 
 _facts: Final = TypeAdapter(Facts)
@@ -34,7 +34,7 @@ _UNKNOWN_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Flaw(NamedTuple):
-    """One place where something stored is not what turnwise stored."""
+    """One place whose value is not what turnwise stored, and the problem."""
 
     column: str
     """`table.column`."""
@@ -42,7 +42,7 @@ class Flaw(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """What is stored of where a chat stands, as it came from the database."""
+    """The stored values that say where a chat stands, as the database returned them."""
 
     id: str
     state: Any
@@ -50,40 +50,40 @@ class Stored(NamedTuple):
     archived: Any
     version: Any
     call_ids: Any
-    """The ids of the calls that the facts remember: a JSON array, or a sequence."""
+    """The ids of the calls in the facts: a JSON array, or a sequence."""
     facts: Any
     profile: Any
     calls: Sequence[Any]
     queue: Sequence[Any]
     worker: Any
     token: Any
-    """Of the lease; both are `None` without one."""
+    """The token of the lease; worker and token are `None` without one."""
     last_seq: Any
-    """Of the events."""
+    """The number of the last event."""
     facts_column: str
     lease_table: str
 
 
 @dataclass(frozen=True, slots=True)
 class Salvaged:
-    """What could be read of a chat, and what could not."""
+    """The part of a chat that can be read, and the flaws of the rest."""
 
     facts: Facts
-    """Defaults stand for what could not be read. Where there is a flaw, `stored_state` is `UNREADABLE`."""
+    """The facts, with defaults for what cannot be read. If there is a flaw, `stored_state` is `UNREADABLE`."""
     flaws: tuple[Flaw, ...]
 
     @property
     def error(self) -> ChatUnreadable:
-        """The error that says what is wrong first."""
+        """The error that names the first flaw."""
         flaw = self.flaws[0]
         return ChatUnreadable(flaw.column, flaw.problem, chat_id=self.facts.chat_id)
 
 
 def facts_of(stored: Stored) -> Facts:
-    """Return the facts that are stored.
+    """Return the stored facts.
 
     Raises:
-        ChatUnreadable: something of them is not what turnwise stored.
+        ChatUnreadable: a value is not what turnwise stored.
     """
     try:
         return _facts_of(stored)
@@ -95,7 +95,7 @@ def facts_of(stored: Stored) -> Facts:
 
 
 def facts_or_rest(stored: Stored) -> Facts | Salvaged:
-    """Return the facts that are stored, or, if something of them cannot be read, the rest."""
+    """Return the stored facts, or as much of them as can be read."""
     try:
         return facts_of(stored)
     except ChatUnreadable as error:
@@ -104,12 +104,12 @@ def facts_or_rest(stored: Stored) -> Facts | Salvaged:
 
 
 def salvage(stored: Stored) -> Salvaged:
-    """Return as much of the facts as can be read, and every flaw that was found."""
+    """Return as much of the facts as can be read, with every flaw that was found."""
     return _Salvage(stored).done()
 
 
 def flawed(facts: Facts, flaws: Sequence[Flaw]) -> Salvaged:
-    """Return the rest of a chat that has flaws."""
+    """Return what is left of a chat with flaws."""
     return Salvaged(dataclasses.replace(facts, stored_state=UNREADABLE), tuple(flaws))
 
 
@@ -167,14 +167,14 @@ def is_hash(value: object) -> bool:
 
 
 class _Salvage:
-    """Reads piece by piece what `_facts_of` reads at once, and goes on where a piece cannot be read."""
+    """Reads the facts value by value, where `_facts_of` reads them at once, and skips values that cannot be read."""
 
     def __init__(self, stored: Stored) -> None:
         self._stored = stored
         self._flaws: list[Flaw] = []
 
     def done(self) -> Salvaged:
-        """Return what was found."""
+        """Return the readable facts and the flaws."""
         stored = self._stored
         state = self._checked("chats.state", stored.state, isinstance(stored.state, str), "a text")
         known = state in _STATES
@@ -205,7 +205,7 @@ class _Salvage:
         return default if found is None else found
 
     def _fields(self) -> dict[str, Any]:
-        """Return those of the facts' own fields that can be read."""
+        """Return the fields of the facts' body that can be read."""
         found = self._object(self._stored.facts_column, self._stored.facts)
         found = {name: value for name, value in found.items() if name in _OWN_FIELDS}
         blank = {"chat_id": self._stored.id, "profile": Profile(created_at=_UNKNOWN_TIME)}
@@ -232,7 +232,7 @@ class _Salvage:
         return self._checked(column, found, isinstance(found, dict), "a JSON object") or {}
 
     def _whole(self, column: str, found: dict[str, Any], read: Callable[[dict[str, Any]], _T]) -> _T | None:
-        """Return what can be read of the fields, which are taken out of `found` as they turn out to be wrong."""
+        """Return the value that the readable fields make; unreadable ones are removed from `found`."""
         while True:
             try:
                 return read(found)
@@ -277,11 +277,11 @@ class _Salvage:
 
 
 def _named(value: object) -> str:
-    """Return what a value is, without repeating it: it may be what somebody said."""
+    """Return the kind of a value, without the value: that may be what somebody said."""
     return "nothing" if value is None else f"{type(value).__name__} of other content"
 
 
 def unread(flaws: Sequence[Flaw]) -> ErrorInfo:
-    """Return flaws as a chat's `last_error` tells them."""
+    """Return flaws as a chat's `last_error`."""
     problems = "; ".join(dict.fromkeys(f"{flaw.column}: {flaw.problem}" for flaw in flaws))
     return ErrorInfo(kind="unreadable", message=problems)

@@ -1,4 +1,4 @@
-"""Asides: what is kept beside an audit record and is no part of it, because it can be erased."""
+"""Asides: what is stored beside an audit record and not in it, because it can be erased."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from turnwise.states.writes import NoteReason
 
 
 class Aside(NamedTuple):
-    """What is kept beside a record, and is no part of it: what its digests need, and what it must not hold."""
+    """What is stored beside a record: the salts of its digests, and the reason, which can be erased."""
 
     events: str = ""
-    """The salt of the digest of the events that the commit told."""
+    """The salt of the digest of the commit's events."""
     reason: str | None = None
-    """Why somebody said stop, in their words."""
+    """Why somebody interrupted, in their words."""
     salt: str = ""
     """The salt of the reason's digest."""
 
     def dump(self) -> str:
-        """Return it as JSON."""
+        """Return the aside as JSON."""
         return json.dumps(self._asdict())
 
     @classmethod
     def load(cls, text: str | None) -> Aside:
-        """Return what JSON holds; of a record that was written before there was such a thing, nothing.
+        """Return the aside that JSON holds; an empty one for an old record without an aside.
 
         Raises:
-            ValueError: it holds something else.
+            ValueError: the JSON is not an aside.
         """
         if text is None:
             return cls()
@@ -45,7 +45,7 @@ class Aside(NamedTuple):
 
 
 def aside_of(decision: Decision) -> Aside:
-    """Return what is kept beside the record of a decision."""
+    """Return the aside of a decision's record."""
     noted = next((write for write in decision.writes if isinstance(write, NoteReason)), None)
     reason = (None, "") if noted is None else (noted.reason, noted.salt)
     return Aside(derived(decision.salt, decision.facts.version, "events"), *reason)

@@ -1,4 +1,4 @@
-"""Evidence: what is stored of a chat, held against what its audit log says must be stored."""
+"""Evidence: compares the stored rows of a chat with what its audit log says."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ from turnwise.states.writes import ERASED, digest_of_call, digest_of_time
 
 
 class Finding(NamedTuple):
-    """Something stored that the log does not bear out."""
+    """A stored value that differs from what the log says."""
 
     version: int
-    """The version that wrote what was changed."""
+    """The version that wrote the value."""
     place: Place
     problem: str
 
 
 _Fault = tuple[tuple[str, ...], str]
-"""The columns of which one is wrong, and what is wrong."""
+"""Columns of which at least one is wrong, and the problem."""
 _UNTOLD: Final = "no record tells of the row"
 _REASON_MISSING: Final = "the reason is missing, and was not erased"
 
 
 class Evidence:
-    """The rows of a chat before its log."""
+    """Compares the rows of a chat with its log."""
 
     def __init__(self, log: Testimony, found: ChatRows) -> None:
         self._log = log
         self._found = found
 
     def findings(self) -> Iterator[Finding]:
-        """Yield what is stored otherwise than the log says, in no order. Whatever is stored, nothing is raised."""
+        """Yield every difference between rows and log, in no order. Never raises, whatever is stored."""
         log = self._log
         yield from self._misfits()
         yield from self._guarded("audit", self._asides())
@@ -57,7 +57,7 @@ class Evidence:
         yield from self._guarded("chats", self._chat())
 
     def lasting(self) -> Iterator[Finding]:
-        """Yield those of the findings that no later record explains: for a log of which only the beginning is sound."""
+        """Yield the findings that no later record could explain, for a log of which only the beginning is sound."""
         yield from filter(self._lasts, self.findings())
 
     def _lasts(self, finding: Finding) -> bool:
@@ -80,7 +80,7 @@ class Evidence:
         return blank or any(row["erased"] for row in rows["messages"])
 
     def _misfits(self) -> Iterator[Finding]:
-        """Yield the columns that hold another kind of value than turnwise stores there."""
+        """Yield the columns whose value is not of the kind that turnwise stores there."""
         log, found = self._log, self._found
         said: Mapping[str, Mapping[str, Said]] = {
             "messages": log.messages,
@@ -99,7 +99,7 @@ class Evidence:
                 yield Finding(version, Place(table, name, (column,)), problem)
 
     def _guarded(self, table: str, findings: Iterator[Finding]) -> Iterator[Finding]:
-        """Yield what was found in a table; where that cannot even be looked for, that."""
+        """Yield the findings of a table; if the comparison itself fails, yield that as a finding."""
         try:
             yield from findings
         except (*GARBLED, TurnwiseError) as error:
@@ -107,7 +107,7 @@ class Evidence:
             yield Finding(self._log.last, Place(table), problem)
 
     def _rows(self, table: str, known: Mapping[str, Said]) -> Iterator[Finding]:
-        """Hold rows of their own against what was said of them: each of them, and no other, is there."""
+        """Yield the rows that are missing, too many, or not what the log says of them."""
         found = {_name_of(table, row): row for row in self._found.tables[table]}
         for name, said in known.items():
             if name not in found:
@@ -211,7 +211,7 @@ class Evidence:
         try:
             salt = Aside.load(self._found.audit[said.version - 1].aside).events
         except GARBLED:
-            return  # found at its record
+            return  # reported with its record
         bonds = bond_of_events(first, last, map(fields_bound, rows), salt=salt)
         if [bond.digest for bond in bonds] != [said.digest]:
             problem = f"what was told is something else, or `audit.aside` of version {said.version} was changed"

@@ -1,7 +1,7 @@
-"""Replaying a log: what its records say about a chat, and the first of them that cannot be true.
+"""Replays a log: follows where the chat stands, and finds the first record that cannot be true.
 
-Only kinds and ids of writes are known, never content. That is enough to follow the lease, the calls, the queue, the
-ids of the messages and the compactions, and to hold them against the table and the invariants.
+Records hold kinds, ids and digests of writes, never content. That is enough to follow the lease, the calls, the queue,
+the ids of messages and the compactions, and to check them against the table and the promises of the states.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from turnwise.states.triggers import OCCURRENCES
 
 
 class Replay:
-    """Where a chat stands according to its log. Takes the records in order."""
+    """Follows where a chat stands according to its log. Takes the records in order."""
 
     def __init__(self) -> None:
         self._write_checker = WriteChecker()
@@ -28,13 +28,13 @@ class Replay:
         self._archived = False
         self._numbers = (0, 0, 0)
         self._refused_step = 0
-        """The last step whose prompt the provider refused as too long: it goes on once there is room."""
+        """The last step whose prompt the provider refused as too long; a compaction lets it go on."""
 
     def follow(self, record: AuditRecord) -> None:
-        """Take the next record in.
+        """Take the next record.
 
         Raises:
-            Violation: it cannot be, after what came before. The replay is of no use any more.
+            Violation: the record cannot follow those before it. The replay must not be used any more.
         """
         self._record = record
         self._check_row()
@@ -92,9 +92,9 @@ class Replay:
             self._refuse(f"turn, step and attempt are {found} after {self._numbers}, but {wanted} follows")
 
     def _begins_step(self) -> bool:
-        """Whether a step begins here.
+        """Whether this record begins a step.
 
-        A claim may also go on with one that the model has still to answer, a compaction with one that it made room for.
+        A claim may instead continue a step that has no reply yet, and a compaction the step that it made room for.
         """
         record = self._record
         if record.trigger == Trigger.claimed and record.step == self._numbers[1]:
@@ -109,7 +109,7 @@ class Replay:
         return taken or (record.trigger, record.source, record.target) in _BEGIN_TURNS
 
     def _check_own_write(self) -> None:
-        """Some writes are made by one trigger, exactly once, and by no other; only a fork takes over a boundary."""
+        """Check the writes that only one trigger may make, exactly once. Only a fork takes over a boundary."""
         kinds = [write.kind for write in self._record.writes]
         own = _OWN_WRITE.get(Trigger(self._record.trigger))
         if own is not None and kinds.count(own) != 1:
@@ -123,7 +123,7 @@ class Replay:
                 self._refuse(f"a write {kind} belongs to another trigger")
 
     def _check_erasure(self, kinds: Sequence[str]) -> None:
-        """An erasure erases something, and does nothing else."""
+        """Check that an erasure erases something and does nothing else."""
         if not any(kind.startswith("erase") or kind == "profile" for kind in kinds):
             self._refuse("it erases nothing")
         for kind in kinds:
@@ -179,7 +179,7 @@ class Replay:
             self._refuse(f"the client call {client[0]!a:.40} has no result, but {state} demands one")
 
     def _is_handed_back(self) -> bool:
-        """Whether the chat waits for the next holder in the midst of a step."""
+        """Whether the chat waits for another worker in the middle of a step."""
         record = self._record
         left = record.source == ChatState.pending and record.trigger != Trigger.claimed
         return record.target == ChatState.pending and (left or record.trigger in _GIVE_UP)

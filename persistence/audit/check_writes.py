@@ -1,4 +1,4 @@
-"""What the writes of a log leave behind: leases, calls, the queue, message ids and compactions, without content."""
+"""Follows the writes of a log: leases, calls, the queue, message ids and compactions, without content."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from turnwise.states.names import OPEN_STATUSES, CallStatus, ChatState, Trigger
 
 
 class Violation(ValueError):
-    """A record that the table or an invariant forbids. Its text says which, what was found and what is demanded."""
+    """A record that the table or a promise forbids. Its text names the record, what it says and what is required."""
 
     def __init__(self, record: AuditRecord, problem: str) -> None:
         self.record = record
@@ -20,12 +20,12 @@ class Violation(ValueError):
 
 @dataclass(slots=True)
 class OpenCall:
-    """A call that lacks its result."""
+    """A call without a result."""
 
     runner: str
-    """`client`, or for a local call what a crash of it means."""
+    """`client`, or the crash policy of a local call."""
     digest: str | None
-    """`None` after an erasure, which may have blanked the arguments: the log does not say whose call it was."""
+    """`None` after an erasure, which may have blanked the call's arguments: the log does not say which call's."""
     started: bool = False
 
     def is_known_as(self, digest: str) -> bool:
@@ -34,20 +34,20 @@ class OpenCall:
 
 
 class WriteChecker:
-    """Follows the writes of one chat's records, in order: a method for each kind of write.
+    """Follows the writes of one chat's records, in order, with a method for each kind of write.
 
-    Every method raises `Violation` for a write that cannot be, after those before it.
+    Every method raises `Violation` for a write that cannot follow those before it.
     """
 
     def __init__(self) -> None:
         self.token: int | None = None
-        """The live lease's."""
+        """The token of the current lease."""
         self.queue: list[str] = []
         self.open_calls: dict[str, OpenCall] = {}
         self.acting_step = 0
         """The last step that planned a local call."""
         self.compacted: set[int] = set()
-        """The steps whose compaction is over, well or badly."""
+        """The steps whose compaction has ended, committed or failed."""
         self._fence = 0
         self._ids: set[str] = set()
         self._history: list[str] = []
@@ -58,7 +58,7 @@ class WriteChecker:
         self._repaired = False
 
     def follow(self, record: AuditRecord, *, step: int) -> None:
-        """Take in the writes of a record that found the chat at `step`."""
+        """Check the writes of a record; the chat stood at `step` before it."""
         self._record, self._step = record, step
         self._reorder_queue()
         for write in record.writes:
@@ -92,24 +92,24 @@ class WriteChecker:
         del self._history[self._history.index(write.id) :]
 
     def erase_message(self, write: WriteRecord) -> None:
-        """A message that was said is blanked, or a result loses what tells of an erased call."""
+        """A message of the history is blanked, or a tool result loses what repeats an erased call."""
         if (write.id not in self._ids and not self._repaired) or write.id in self.queue:
             self._refuse(f"it erases {write.id!a:.40}, which was never in the history")
         for call in self.open_calls.values():
             call.digest = None
 
     def erase_queued(self, write: WriteRecord) -> None:
-        """A message that waited and waits no more is blanked where it was told."""
+        """A message that has left the queue is blanked in the events that told it."""
         if write.id not in self._ids or write.id in self.queue:
             self._refuse(f"it erases {write.id!a:.40}, which never waited, or waits still")
 
     def blank_call(self, write: WriteRecord) -> None:
-        """A call loses its arguments, or what its answer could be known by."""
+        """A call loses its arguments, or the digest of its answer."""
         if write.id in self.open_calls:
             self.open_calls[write.id].digest = write.digest
 
     def enqueue(self, write: WriteRecord) -> None:
-        """A message waits, or one that waits is replaced."""
+        """A message enters the queue, or replaces one that waits."""
         if write.id in self.queue:
             return
         if write.id in self._ids:
@@ -118,7 +118,7 @@ class WriteChecker:
         self.queue.append(write.id)
 
     def _reorder_queue(self) -> None:
-        """A record that puts several messages states the whole queue in its new order."""
+        """Check that a record with several `enqueue` writes states the whole queue, in its new order."""
         put = [write.id for write in self._record.writes if write.kind == "enqueue"]
         if len(put) < 2:  # noqa: PLR2004 - one put adds or replaces
             return
@@ -129,7 +129,7 @@ class WriteChecker:
         self.queue = put
 
     def take_queued(self, write: WriteRecord) -> None:
-        """The head of the queue leaves for the history."""
+        """The first message of the queue moves into the history."""
         if self.queue[:1] != [write.id]:
             self._refuse(f"it takes {write.id!a:.40}, which is not the head of the queue")
         self._taken = self.queue.pop(0)
@@ -149,7 +149,7 @@ class WriteChecker:
     # Calls
 
     def plan_call(self, write: WriteRecord) -> None:
-        """A call is planned, once; a client's is stated again when it gets its deadline."""
+        """A call is planned, once; a client call is recorded again when it gets its deadline."""
         runner = write.kind.rpartition(":")[2]
         known = self.open_calls.get(write.id)
         asked = self._record.target == ChatState.requires_action
@@ -162,7 +162,7 @@ class WriteChecker:
             self.acting_step = self._record.step
 
     def approve_call(self, write: WriteRecord) -> None:
-        """A call that asked the client for its approval has it, and is turnwise's to run."""
+        """A call that waited for the client's approval has it, and turnwise may run it."""
         call = self._find_open(write)
         if call.runner != "client":
             self._refuse(f"call {write.id!a:.40} is approved, but did not wait for the client")
@@ -170,12 +170,12 @@ class WriteChecker:
         self.acting_step = self._record.step
 
     def set_deadline(self, write: WriteRecord) -> None:
-        """The client is told by when it has to answer."""
+        """A client call gets its deadline."""
         if self._find_open(write).runner != "client":
             self._refuse(f"call {write.id!a:.40} gets a deadline, but is not the client's")
 
     def start_call(self, write: WriteRecord) -> None:
-        """A planned local call starts: again only if it may run at least once."""
+        """A planned local call starts; it may start again only if its policy is at least once."""
         call = self._find_open(write)
         if call.runner == "client":
             self._refuse(f"call {write.id!a:.40} is the client's, and turnwise starts only local calls")
@@ -211,7 +211,7 @@ class WriteChecker:
     # The lease and the context
 
     def grant_lease(self, write: WriteRecord) -> None:
-        """A worker takes the chat that nobody holds, under a token above all before."""
+        """A worker takes a chat without a lease, under a token above all earlier ones."""
         token = int(write.id) if write.id.isascii() and write.id.isdecimal() and len(write.id) < 20 else 0  # noqa: PLR2004
         if self.token is not None:
             self._refuse(f"token {self.token} still holds the chat, and a chat has at most one live lease")
@@ -220,22 +220,22 @@ class WriteChecker:
         self.token = self._fence = token
 
     def drop_lease(self, write: WriteRecord) -> None:
-        """The live lease ends."""
+        """The current lease ends."""
         if self._record.trigger != Trigger.repaired and write.id != str(self.token):
             self._refuse(f"it drops token {write.id!a:.40}, but the live one is {self.token}")
         self.token = None
 
     def set_boundary(self, write: WriteRecord) -> None:
-        """The context starts anew, at the step where the chat stands; a fork takes over where its parent stood."""
+        """The context starts anew at the chat's step; a fork takes over its parent's boundary."""
         step = self._record.step if self._record.trigger == Trigger.create else self._step
         if write.id != str(step):
             self._refuse(f"its boundary names step {write.id!a:.40}, but the chat stands at step {step}")
 
     def note_only(self, write: WriteRecord) -> None:
-        """Usage, labels, and what binds rows and reasons, bind nothing that comes after."""
+        """Accept a write that restricts no later one: usage, labels, digests of rows and reasons."""
 
     def _forget(self) -> None:
-        """A repair closes what it finds, and what was stored, or is from now on, may not be what the log says."""
+        """Follow a repair: it ends the lease and closes the open calls; from then on rows may differ from the log."""
         self._repaired = True
         self.token = None
         self._closed.update(self.open_calls)

@@ -1,4 +1,4 @@
-"""Testimony: what the records of a chat say about each row that must be stored now."""
+"""Testimony: which rows must be stored now, according to a chat's records."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from turnwise.persistence.audit.record import AuditRecord
 
 @dataclass(slots=True)
 class Said:
-    """What the log says of one row."""
+    """What the log says about one row."""
 
     version: int
     """The version that wrote it."""
@@ -22,28 +22,28 @@ class Said:
     id: str
     digest: str
     cut: int | None = None
-    """The version that took it out of the history."""
+    """The version that cut it out of the history."""
     erased: str | None = None
-    """The digest of what stands in its place since an erasure."""
+    """The digest of the text that replaced it in an erasure."""
     deadline: str | None = None
-    """The digest of the time by which a client has to answer."""
+    """The digest of a client call's deadline."""
 
 
 class Testimony:
-    """What a chat's records say must be stored. They are sound: replaying them found nothing."""
+    """Collects what a chat's records say must be stored. The records have been replayed and found sound."""
 
     def __init__(self, records: Sequence[AuditRecord]) -> None:
         self.records = records
         self.last = records[-1].version
         self.bound_since = _first_bound(records)
-        """The version from which on records bind every row; those before were written when they bound less."""
+        """The first version whose records cover every row; older versions of turnwise covered fewer."""
         self.messages: dict[str, Said] = {}
         self.cuts: list[Said] = []
         self.boundaries: list[Said] = []
         self.calls: dict[str, Said] = {}
         self.queue: dict[str, Said] = {}
         self.order: list[str] = []
-        """The ids of the messages that wait, in order."""
+        """The ids of the queued messages, in order."""
         self.receipts: dict[str, Said] = {}
         self.usage: dict[str, Said] = {}
         self.spans: dict[str, Said] = {}
@@ -78,7 +78,7 @@ class Testimony:
                 self.messages[name].cut = said.version
 
     def hear_erasure(self, said: Said) -> None:
-        """Something else stands in the place of what was said."""
+        """Something that was said was replaced by an erasure."""
         messages = {"erase": self.messages, "erase:edits": self.messages}
         subjects = {**messages, "erase:call": self.calls, "erase:receipt": self.receipts}.get(said.kind, {})
         if said.kind == "erase:reasons":
@@ -91,7 +91,7 @@ class Testimony:
         self.boundaries.append(said)
 
     def hear_call(self, said: Said) -> None:
-        """A call was planned, or came further."""
+        """A call was planned, or changed its status."""
         if said.id in self.calls:
             said.deadline = self.calls[said.id].deadline
         self.calls[said.id] = said
@@ -101,13 +101,13 @@ class Testimony:
         self.calls[said.id].deadline = said.digest
 
     def hear_queued(self, said: Said) -> None:
-        """A message waits, or was replaced."""
+        """A message was queued or replaced."""
         if said.id not in self.order:
             self.order.append(said.id)
         self.queue[said.id] = said
 
     def hear_dequeued(self, said: Said) -> None:
-        """A message waits no more."""
+        """A message left the queue."""
         self.queue.pop(said.id, None)
         self.order.remove(said.id)
 
@@ -116,11 +116,11 @@ class Testimony:
         self.receipts[said.id] = said
 
     def hear_usage(self, said: Said) -> None:
-        """A model call was booked."""
+        """The usage of a model call was recorded."""
         self.usage[f"{said.version}/{said.number}"] = said
 
     def hear_events(self, said: Said) -> None:
-        """Events were told; or, in a later record, changed by an erasure."""
+        """Events were stored, or, in a later record, changed by an erasure."""
         first = self.spans.setdefault(said.id, said)
         first.digest = said.digest
 
@@ -129,11 +129,11 @@ class Testimony:
         self.profile = said
 
     def hear_lease(self, said: Said) -> None:
-        """A lease was given, or ended."""
+        """A lease began or ended."""
         self.lease = said if said.kind == "lease" else None
 
     def hear_reason(self, said: Said) -> None:
-        """Somebody said stop, and why."""
+        """Somebody gave a reason for an interrupt."""
         self.reasons[said.version] = said
 
     def hear_facts(self, said: Said) -> None:
@@ -142,7 +142,7 @@ class Testimony:
 
 
 def _first_bound(records: Sequence[AuditRecord]) -> int:
-    """Return the version from which on records bind every row: the first of the first commit that binds the chat's."""
+    """Return the first version whose records cover every row: where the first commit that covers `chats` begins."""
     bound = {record.at for record in records if any(write.kind == "facts" for write in record.writes)}
     return min((record.version for record in records if record.at in bound), default=sys.maxsize)
 
@@ -164,4 +164,4 @@ _HEAR: Final[dict[str, Callable[[Testimony, Said], None]]] = {
     "reason": Testimony.hear_reason,
     "facts": Testimony.hear_facts,
 }
-"""By kind, or by what stands before its first colon."""
+"""By the kind of write, or by the part before its first colon."""

@@ -1,4 +1,4 @@
-"""The audit log: one record for every transition, chained by their hashes, and the export that carries them out."""
+"""The audit log: one record for every transition, chained by hashes, and its export."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from turnwise.states.decide import Decision
 from turnwise.states.digests import canonical
 
 GENESIS: Final = "0" * 64
-"""What the first record of a chat names as the hash before it."""
+"""The `prev` of a chat's first record."""
 
 FORMAT: Final = "turnwise-audit/1"
 """The format that the header of an export names."""
 
 
 class WriteRecord(NamedTuple):
-    """What one write did, by kind, id and digest."""
+    """One write as the log keeps it: its kind, id and digest."""
 
     kind: str
     id: str
@@ -40,12 +40,12 @@ class AuditRecord:
     version: int
     trigger: str
     source: str | None
-    """The state it started from: `None` for `create`, the stray word for a state the table does not know."""
+    """The state before; `None` for `create`, the stored word for a state that the table does not know."""
     target: str
     actor: str
     reason: str | None
-    """Why, in turnwise's words. What a client gave as a reason stands here as long as it is not erased, but `hash` and
-    an export leave it out: the write `reason` has its salted digest.
+    """Why, in turnwise's words. A client's reason stands here, too, until it is erased; `hash` and an export leave it
+    out, and the write `reason` holds its salted digest.
     """
     turn: int
     step: int
@@ -57,14 +57,14 @@ class AuditRecord:
 
 
 class Entry(NamedTuple):
-    """A record as a store keeps it. The body leaves out what the chat, its version and the entry before it say."""
+    """A record as a store keeps it. The body leaves out the chat's id, the version and the hash before it."""
 
     version: int
     hash: str
-    """Empty where the body was read, and is the whole record."""
+    """Empty in an entry that was read and whose body is the whole record."""
     body: str
     aside: str | None = None
-    """What is kept beside it: an `Aside` as JSON."""
+    """An `Aside` as JSON."""
 
 
 def entry_of(
@@ -72,7 +72,7 @@ def entry_of(
 ) -> Entry:
     """Return the record of a decision that commits at `at` after the record whose hash is `prev`.
 
-    Its body is the `whole` record if so wished. `bonds` are listed after the decision's writes.
+    With `whole` its body is the whole record. `bonds` are listed after the decision's writes.
     """
     after = decision.facts
     writes = [WriteRecord(write.kind, write.id, write.digest) for write in decision.writes]
@@ -98,7 +98,7 @@ def log_of(chat_id: str, entries: Iterable[Entry]) -> list[AuditRecord]:
     """Return the records that a chat's entries hold, from the first on.
 
     Raises:
-        ValueError: a body is not that of a record; says what was found instead.
+        ValueError: a body is not that of a record; the text says what it is.
     """
     records: list[AuditRecord] = []
     for entry in entries:
@@ -110,7 +110,7 @@ def record_in(entry: Entry, chat_id: str, *, prev: str) -> AuditRecord:
     """Return the record that an entry holds, after the one whose hash is `prev`.
 
     Raises:
-        ValueError: the body is not that of a record; says what was found instead.
+        ValueError: the body is not that of a record; the text says what it is.
     """
     known = {"chat_id": chat_id, "version": entry.version, "prev": prev, "hash": entry.hash} if entry.hash else {}
     record = _record_of({**known, **object_of(entry.body)})
@@ -119,14 +119,14 @@ def record_in(entry: Entry, chat_id: str, *, prev: str) -> AuditRecord:
 
 
 def hash_of(record: AuditRecord) -> str:
-    """Return the hash that the record must carry, whatever it carries now."""
+    """Return the hash that the record must have, computed from its other fields."""
     fields = _spelled(record)
     del fields["hash"]
     return _chained(record.prev, _line(fields))
 
 
 def to_json(record: AuditRecord) -> str:
-    """Return the record as one line of JSON. It is ASCII, so that no reader can split or recode it."""
+    """Return the record as one line of JSON. It is ASCII, so that no reader splits or re-encodes it."""
     fields = _spelled(record)
     text = _line(fields).decode()
     return text if text.isascii() else json.dumps(fields, sort_keys=True, separators=(",", ":"))
@@ -135,10 +135,10 @@ def to_json(record: AuditRecord) -> str:
 def from_json(text: str) -> AuditRecord:
     """Return the record that a line of JSON holds: exactly the fields of a record, each of its type.
 
-    Whether the hash fits is for `verification` to say.
+    The hash is not checked: `verify` does that.
 
     Raises:
-        ValueError: the text is not JSON, or not a record; says what was found instead.
+        ValueError: the text is not JSON, or not a record; the error says what it is.
     """
     return _record_of(object_of(text))
 
@@ -171,8 +171,8 @@ def object_of(text: str) -> dict[str, Any]:
 def export(chat_id: str, records: Sequence[AuditRecord], *, key: bytes | None = None) -> str:
     """Return a chat's log as JSON Lines: a header, the records in order, and a checkpoint.
 
-    The checkpoint names how many records there are and the last one's hash. With a `key` it is signed, so that
-    whoever holds the key can tell that nobody without it cut or rewrote the log.
+    The checkpoint states the number of records and the last hash. With a `key` it is signed: someone with the key can
+    then tell that nobody without it has cut or rewritten the log.
     """
     head = records[-1].hash if records else GENESIS
     checkpoint: dict[str, Any] = {"count": len(records), "head": head}
@@ -184,7 +184,7 @@ def export(chat_id: str, records: Sequence[AuditRecord], *, key: bytes | None = 
 
 
 def signature_of(chat_id: str, count: int, head: str, *, key: bytes) -> str:
-    """Return the HMAC-SHA256, hex, that a checkpoint made with `key` carries."""
+    """Return the signature (HMAC-SHA256, hex) of a checkpoint made with `key`."""
     signed = {"format": FORMAT, "chat_id": chat_id, "count": count, "head": head}
     return hmac.new(key, canonical(signed), hashlib.sha256).hexdigest()
 
@@ -221,7 +221,7 @@ def _chained(prev: str, line: bytes) -> str:
 
 
 def _line(fields: dict[str, Any]) -> bytes:
-    """Return the canonical JSON of a record's fields: they hold text and whole numbers only."""
+    """Return the canonical JSON of a record's fields, which hold only text and whole numbers."""
     try:
         return orjson.dumps(fields, option=orjson.OPT_SORT_KEYS)
     except TypeError:

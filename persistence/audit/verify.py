@@ -1,6 +1,6 @@
-"""Verifying an audit log: form, chain, every transition against the table, the invariants it can show.
+"""Verifies an audit log: its form, its chain, and every transition against the table and the states' promises.
 
-In the store also that what is stored is what the log says.
+In a store it also checks that the stored rows are what the log says.
 """
 
 from __future__ import annotations
@@ -33,26 +33,26 @@ from turnwise.states.shapes import RAW
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a check found. It stops at the first problem."""
+    """The result of a check. The check stops at the first problem."""
 
     ok: bool
     problem: str | None = None
-    """What was found and what was demanded, as a sentence; `None` if the log is sound."""
+    """What was found and what should be there, as a sentence; `None` if the log is sound."""
     position: int | None = None
-    """The version at which the log stops being sound: that of the first bad record, or of the first missing one.
+    """The version of the first record that is bad or missing.
 
     0 for a bad header; one past the last record for a bad checkpoint. `None` if the log is sound.
     """
     place: str | None = field(default=None, repr=False)
-    """Where something stored is not what the log says: `table[row].column`. `None` where the log itself is wrong."""
+    """The stored value that is not what the log says: `table[row].column`. `None` if the log itself is wrong."""
 
 
 @checked
 def verify_export(text: Annotated[str, RAW], *, key: bytes | None = None) -> Verdict:
-    """Check an exported log, whatever the text holds; nothing is raised.
+    """Check an exported log. Never raises, whatever the text holds.
 
-    With a `key` the log must be signed with it. Without one a signature is not looked at: then nobody can tell a cut
-    log whose checkpoint was rewritten from a whole one.
+    With a `key` the log must be signed with it. Without one the signature is ignored, and a log that was cut and given
+    a new checkpoint passes for a whole one.
     """
     header, *lines = [line for line in text.split("\n") if line.strip()] or [""]
     try:
@@ -69,17 +69,14 @@ def verify_export(text: Annotated[str, RAW], *, key: bytes | None = None) -> Ver
 
 
 def verify_records(records: Iterable[AuditRecord]) -> Verdict:
-    """Check the records of one chat, from its first on. That the last ones are there, only a checkpoint can tell."""
+    """Check the records of one chat, from its first on. Only a checkpoint can show that the last ones are missing."""
     known = list(records)
     walk = _Walk(known[0].chat_id if known else "")
     return walk.along(known)
 
 
 def verify_stored(chat_id: str, stored: ChatRows) -> Verdict:
-    """Check a chat's log in the store, then that every row is what the log says.
-
-    Whatever is stored, nothing is raised.
-    """
+    """Check a chat's log in the store, then every row against the log. Never raises, whatever is stored."""
     walk, records = _Walk(chat_id), list[AuditRecord]()
 
     def read() -> Iterator[AuditRecord]:
@@ -109,7 +106,7 @@ def _first_of(found: Sequence[Finding], stored: ChatRows) -> Verdict:
 
 
 class _Walk:
-    """Goes along the records of a chat and remembers where the chain stands."""
+    """Checks the records of a chat one after another, and keeps the last hash of the chain."""
 
     def __init__(self, chat_id: str) -> None:
         self.chat_id = chat_id
@@ -118,7 +115,7 @@ class _Walk:
         self._replay = Replay()
 
     def along(self, records: Iterable[AuditRecord]) -> Verdict:
-        """Take the records in, up to the first that is wrong."""
+        """Check the records, up to the first that is wrong."""
         try:
             for record in records:
                 self._take(record)
@@ -131,7 +128,7 @@ class _Walk:
         return Verdict(ok=True)
 
     def stopped(self, problem: str) -> Verdict:
-        """Return the verdict that what belongs after the records so far is wrong or missing."""
+        """Return the verdict that the next record is wrong or missing."""
         return Verdict(ok=False, problem=f"{problem}.", position=self.count + 1)
 
     def _take(self, record: AuditRecord) -> None:

@@ -1,4 +1,4 @@
-"""The conformance suite: what every store must prove, to be run by pytest over each of them.
+"""The conformance suite: pytest runs it over every store, and every store must pass it.
 
 Subclass `StoreConformance` and give pytest a fixture `store` that yields an open, empty store:
 
@@ -12,8 +12,8 @@ Subclass `StoreConformance` and give pytest a fixture `store` that yields an ope
     class TestSQLite(StoreConformance):
         pass
 
-The tests are coroutines: anyio's pytest plugin runs them. Leases of no length and deadlines of no time stand in for
-a clock that is moved, so the suite needs nothing of a store but its protocol.
+The tests are coroutines: anyio's pytest plugin runs them. Leases and deadlines of zero seconds take the place of a
+clock that can be moved, so the suite needs only a store's protocol.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a store promises about leases: who may work on a chat, and what the clock brings about."""
+"""What a store promises about leases: who may work on a chat, and when leases and deadlines run out."""
 # ruff: noqa: S101 - asserting is what a suite does
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class HoldingConformance:
         assert sorted((await store.overdue(limit=10)).leases) == [("a", 1), ("b", 1)]
 
     async def test_a_worker_is_not_gone_unless_it_is_known_to_have_been_there(self, store: ChatStore) -> None:
-        """Neither one that lives, nor one of which nobody has heard: both may be at work."""
+        """Neither a worker that lives nor one that never attended counts as gone: both may be at work."""
         store.attend("alive")
         watch = aiter(store.watch())
         async with anyio.create_task_group() as tasks:

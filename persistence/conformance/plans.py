@@ -1,4 +1,4 @@
-"""Plans to rehearse a chat's life with: each move is one trigger, decided by the table."""
+"""Plans for the suite, made of moves: each move is one trigger, decided by the table."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def created(store: ChatStore, chat_id: str, *moves: Move, owner: str | Non
 
 
 def move(occurrence: Occurrence, *, limits: Limits = LIMITS, reason: str | None = None) -> Move:
-    """Return the move of a trigger: of one that needs a token, under the lease that the chat is then held by."""
+    """Return the move of a trigger; one that needs a token gets that of the chat's lease at that moment."""
 
     def made(facts: Facts, now: datetime) -> Decision:
         token = facts.lease.token if facts.lease else None

@@ -1,4 +1,4 @@
-"""What a store promises about pruning: what nobody needs any more goes, and nothing else."""
+"""What a store promises about pruning: it deletes parts that nobody needs any more, and nothing else."""
 # ruff: noqa: S101 - asserting is what a suite does
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ async def _kept(store: ChatStore, chat_id: str) -> list[str | None]:
 
 
 class PruningConformance:
-    """Parts go once messages, or their being taken back, stand for them."""
+    """Parts are pruned once a message repeats them, or once their attempt was discarded."""
 
     async def test_parts_of_a_finished_reply_are_pruned_and_their_numbers_skipped(self, store: ChatStore) -> None:
-        """All else stays as it was, and whoever left after any event comes back to the same transcript."""
+        """All else stays, and a follower that resumes after any event still arrives at the same transcript."""
         await _answered(store, "chat", "h", "i")
         events, facts = await _events(store, "chat"), await store.facts("chat")
         assert await _pruned(store) == 2  # noqa: PLR2004 - as shown
@@ -87,7 +87,7 @@ class PruningConformance:
         assert await _pruned(store) == 2  # noqa: PLR2004 - as shown
 
     async def test_an_attempt_that_was_taken_back_is_pruned_before_its_step_is_over(self, store: ChatStore) -> None:
-        """As soon as the next attempt has begun; that one's parts are kept."""
+        """It is pruned as soon as the next attempt has begun, whose parts are kept."""
         await plans.created(store, "chat", *_ASKED)
         await _shows(store, "chat", "no")
         await store.change("chat", plans.plan(_discarded, plans.start()))

@@ -201,7 +201,7 @@ class ReadingConformance:
         assert await store.cut_at("chat", "m99") is None
 
     async def test_events_are_read_as_they_were_told(self, store: ChatStore) -> None:
-        """Of every kind, to the last field: whoever reads them later sees what those who listened saw."""
+        """Every kind, to the last field: later readers see exactly what live followers saw."""
         events = [*(await store.create("chat", plans.plan(plans.create()))).events]
         asked = (plans.send("look"), plans.claim(), plans.start(), plans.send("later"))
         answered = (plans.reply("I look.", local=["a", "b"], client=["c"]), plans.finish("b"), plans.finish("a"))
@@ -310,7 +310,7 @@ class ReadingConformance:
         assert await listed(None, None, 2, "c") == "ba"
 
     async def test_ids_are_found_by_how_they_begin(self, store: ChatStore) -> None:
-        """Those first whose state changed last; letters that mean something to a database mean nothing here."""
+        """The most recent change of state first; wildcards of SQL have no special meaning in a prefix."""
         for chat_id in ("ab", "a%", "a_", "b\U0010fffe", "ba"):
             await plans.created(store, chat_id)
         await store.change("ab", plans.plan(plans.send("hello")))

@@ -27,7 +27,7 @@ class ChatCache:
         return self._turns.setdefault(chat_id, anyio.Lock())
 
     def get(self, chat_id: str) -> Standing | None:
-        """Return the chat's last standing standing; `None` without one."""
+        """Return the chat's last known standing; `None` without one."""
         return self._standings.get(chat_id)
 
     def put(self, standing: Standing) -> None:

@@ -1,4 +1,4 @@
-"""Columns: what turnwise keeps in each, by table, whatever the rest of the row says."""
+"""The kinds of values that turnwise stores in each column, whatever the rest of the row holds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from turnwise.states.events import Event
 
 
 def misfits(table: str, row: Row) -> Iterator[tuple[str, str]]:
-    """Yield the columns of a row that hold a value of another kind than belongs there, and what belongs there."""
+    """Yield the columns of a row whose value is of the wrong kind, and what belongs there."""
     for column, wanted in COLUMNS.get(table, {}).items():
         if column in row and not wanted.fits(row[column]):
             yield column, f"{wanted.belongs} belongs here"
@@ -134,4 +134,4 @@ COLUMNS: Final[Mapping[str, Mapping[str, _Wanted]]] = {
     },
     "partial_events": {"kind": _KIND, "seq": _COUNT, "at": _TIME},
 }
-"""What belongs into a column, by table and column. Only these are told by one value alone."""
+"""What belongs in a column, by table and column: those that can be judged by one value alone."""

@@ -1,4 +1,4 @@
-"""Examining a chat: every row of it, column by column, against what turnwise stores there."""
+"""Examines a chat: checks every row, column by column, against what turnwise stores there."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from turnwise.states.promises import broken_promises
 
 
 class Finding(NamedTuple):
-    """One thing that is wrong with one row."""
+    """One problem of one row."""
 
     table: str
     row: Row
@@ -37,13 +37,13 @@ class Finding(NamedTuple):
 
     @property
     def flaw(self) -> Flaw:
-        """The place and the problem, with what names the row."""
+        """The flaw: the place and the problem, with the key of the row."""
         names = ", ".join(f"{key} {self.row.get(key)!a:.40}" for key in KEYS.get(self.table, ()))
         return Flaw(f"{self.table}.{self.column}", f"{names}: {self.problem}" if names else self.problem)
 
 
 def examine(chat_id: str, rows: Rows) -> list[Finding]:
-    """Return all that is wrong with a chat's rows, each alone and together."""
+    """Return all problems of a chat's rows, one by one and taken together."""
     found: list[Finding] = []
     for table in COLUMNS:
         for row in rows.get(table, ()):
@@ -61,7 +61,7 @@ def examine(chat_id: str, rows: Rows) -> list[Finding]:
 
 
 def blamed(chat_id: str, rows: Rows, error: Exception) -> ChatUnreadable:
-    """Return what it means that reading a chat's rows raised an error: the first thing that is wrong with them."""
+    """Return the error for a chat whose rows could not be read: it names their first problem."""
     try:
         flaws = [finding.flaw for finding in examine(chat_id, rows)]
     except GARBLED:
@@ -162,7 +162,7 @@ def _event_problems(chat_id: str, row: Row, messages: Mapping[Any, Row]) -> Iter
         table, _, column = error.column.partition(".")
         if table == "events":
             yield column, error.problem
-        return  # the message itself is found apart
+        return  # the message itself is reported separately
     except GARBLED as error:
         yield "body", described(error)
         return
@@ -181,7 +181,7 @@ def _standing_problems(chat_id: str, rows: Rows) -> Iterator[Finding]:
     for flaw in rest.flaws:
         table, _, column = flaw.column.partition(".")
         if table in ("calls", "queue") and flaw.problem != MISSING and column == "body":
-            continue  # found at its row
+            continue  # reported with its row
         own = table in ("facts", "profiles", "leases")
         yield Finding(table, next(iter(rows.get(table, ())), chat) if own else chat, column, flaw.problem)
     if rest.flaws:

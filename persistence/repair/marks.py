@@ -1,4 +1,4 @@
-"""Marks: the messages that stand where a repair has put one aside, or found none."""
+"""Marks: messages that a repair inserts where it put a message aside, or found none."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def is_mark(said: Message) -> bool:
 
 
 def mark_for(row: Mapping[str, Any], at: datetime) -> Message | None:
-    """Return what stands where a message stood; nothing for a result, which is no result without what it says."""
+    """Return the mark for a message that was put aside; `None` for a tool result, which needs its content."""
     role, audience = row["role"], row["audience"]
     if not is_count(row["position"]) or role == "tool":
         return None
@@ -38,7 +38,7 @@ def mark_for(row: Mapping[str, Any], at: datetime) -> Message | None:
 
 
 def mark_at(position: int, at: datetime) -> Message:
-    """Return what stands where nothing is known: for the user to see, and not for the model."""
+    """Return the mark for a missing message: the user sees it, the model does not."""
     return Message(
         id=f"unreadable-{position}",
         role="system",

@@ -1,4 +1,4 @@
-"""All rows of one chat as they are stored, readable or not: to look at, to write down, and to salvage."""
+"""All rows of one chat as they are stored, readable or not: to examine, export or salvage them."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     "leases": (),
     "profiles": (),
 }
-"""What names a row of a chat, by table."""
+"""The columns that identify a row of a chat, by table."""
 _CREATED: Final = 1
 """The version in which a chat is created; only a fork has messages then."""
 PLAUSIBLE: Final = 1000
-"""Messages that may be missing; a history that is said to be longer than that is a mistake of what is stored."""
+"""How many messages may be missing; a stored length that exceeds the messages by more is taken for wrong."""
 
 
 def stored_in(chat_id: str, rows: Rows) -> Stored:
-    """Return what the rows tell of where the chat stands."""
+    """Return the stored values in the rows that say where the chat stands."""
     chat = rows["chats"][0]
     lease = next(iter(rows.get("leases", ())), chat)
     facts = chat["facts"] if "facts" in chat else next((row["body"] for row in rows.get("facts", ())), None)
@@ -83,9 +83,9 @@ def lines_of(rows: Rows) -> Iterator[str]:
 
 
 def missing_messages(rows: Rows, length: int) -> list[int]:
-    """Return the positions up to `length`, or the last message, at which no message stands.
+    """Return the positions up to `length`, or up to the last message, without a message.
 
-    Not those among messages that a fork took over: what an edit had cut out of them stayed behind.
+    Gaps among the messages that a fork took over do not count: a fork leaves out what an edit had cut.
     """
     stored = [row for row in rows.get("messages", ()) if is_count(row["position"])]
     positions = {row["position"] for row in stored}

@@ -1,6 +1,6 @@
-"""What a repair makes of a chat that cannot be read: the rest of it, and what has to be put aside.
+"""Works out the repair of a chat that cannot be read: what is left of it, and which rows to put aside.
 
-The audit log is never touched: it is evidence. What is put aside is kept, row by row, in the table `quarantine`.
+The audit log is never changed: it is evidence. Rows that are put aside are kept in the table `quarantine`.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from turnwise.states.step_calls import StepCalls
 from turnwise.states.usage import NO_USAGE
 
 _REPLACED: Final = frozenset({"chats", "facts", "profiles"})
-"""Tables whose row the repair writes anew from the rest."""
+"""Tables whose row the repair writes anew from what is left."""
 _EVIDENCE: Final = frozenset({"audit"})
 _SERIAL: Final = re.compile(r"[a-z](\d{1,15})")
 
 
 class PutAside(NamedTuple):
-    """A row that is kept in `quarantine`."""
+    """A row to keep in `quarantine`."""
 
     table: str
     row: Row
@@ -47,16 +47,16 @@ class PutAside(NamedTuple):
 
     @property
     def deleted(self) -> bool:
-        """Whether the row leaves its table, nothing taking its place."""
+        """Whether the row leaves its table without a replacement."""
         return self.table not in _REPLACED
 
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """What is to be stored before the chat is brought to `error`."""
+    """What a repair stores before it brings the chat to `error`."""
 
     facts: Facts
-    """The rest: what could be read. Its state is one from which only `repaired` leads on."""
+    """The facts that are left. Their state is one that only `repaired` leaves."""
     head: str
     aside: tuple[PutAside, ...]
     marks: tuple[Message, ...]
@@ -65,7 +65,7 @@ class Repair:
 
 
 def repair_of(chat_id: str, rows: Rows, at: datetime) -> Repair:
-    """Return what a repair stores; without any flaw it puts nothing aside and leaves the facts as they are."""
+    """Return the repair of a chat; without a flaw it puts nothing aside and keeps the facts."""
     findings = examine(chat_id, rows)
     flaws = tuple(finding.flaw for finding in findings)
     facts = salvage(stored_in(chat_id, rows)).facts
@@ -93,7 +93,7 @@ def _aside(findings: Iterable[Finding]) -> Iterable[PutAside]:
     rows: dict[int, PutAside] = {}
     for finding in findings:
         if finding.table not in _EVIDENCE and finding.row:
-            table = "chats" if "event_seq" in finding.row else finding.table  # what is missing has no row of its own
+            table = "chats" if "event_seq" in finding.row else finding.table  # a missing row is a flaw of `chats`
             rows.setdefault(id(finding.row), PutAside(table, finding.row, f"{finding.column}: {finding.problem}"))
     return rows.values()
 
@@ -108,7 +108,7 @@ def _is_blank(findings: Iterable[Finding]) -> bool:
 
 
 def _head(rows: Rows) -> str:
-    """Return the hash of the last record, from the log itself if it can be read."""
+    """Return the hash of the last record: from the log, if it can be read."""
     log = [row for row in rows.get("audit", ()) if is_count(row["version"])]
     last = max(log, key=lambda row: int(row["version"]), default=None)
     stored = rows["chats"][0]["head"]
@@ -122,7 +122,7 @@ def _head(rows: Rows) -> str:
 
 
 def _rebuilt(chat_id: str, facts: Facts, rows: Rows, marks: Sequence[Message], *, whole: bool) -> Facts:
-    """Return the facts with what the other tables know better: no number may be given twice."""
+    """Return the facts corrected by the other tables, so that no number is given twice."""
     messages = [*_messages(chat_id, rows), *marks]
     uncut = sorted((said for said, cut in _with_cuts(rows, messages) if cut is None), key=lambda said: said.position)
     logged = _logged(rows)
@@ -192,13 +192,13 @@ def _ledger(chat_id: str, rows: Rows) -> list[Any]:
 
 
 class _Logged(NamedTuple):
-    """The numbers that the log tells of: none may be given again."""
+    """The numbers in the log: none may be given again."""
 
     steps: list[int]
     tokens: list[int]
-    """Of leases, the fences."""
+    """The tokens of leases."""
     ids: list[str]
-    """Of messages that entered the history or the queue."""
+    """The numbers in the ids of messages that entered the history or the queue."""
 
 
 def _logged(rows: Rows) -> _Logged:
@@ -218,7 +218,7 @@ def _logged(rows: Rows) -> _Logged:
 
 
 def _is_plausible(number: object) -> bool:
-    """Return whether a count may go on from the number for long."""
+    """Return whether a value is a number from which a count can go on for long."""
     return is_count(number) and int(number) < BIGGEST // 2  # type: ignore[call-overload]
 
 
