@@ -109,3 +109,8 @@ def test_what_the_tests_of_single_things_miss_is_shown_to_those_of_whole_lives(h
     fault = next(fault for fault in faults_in(house, "doors.py") if fault.kind == "call forgotten")
     trial = tried(house, fault, ["test_doors.py::test_age"], patience=60, lives=["test_life.py"])
     assert (trial.outcome, trial.test) == ("caught", "test_life.py::test_it")
+
+
+def test_a_test_that_is_gone_catches_nothing(house: Path) -> None:
+    with pytest.raises(LookupError, match="measure again"):
+        tried(house, faults_in(house, "doors.py")[0], ["test_doors.py::test_gone"], patience=60)

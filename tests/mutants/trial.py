@@ -62,6 +62,9 @@ def tried(
 
     What they miss is looked for in as many simulated `worlds`, and then by the tests in `lives`. `patience` is how many
     seconds the tests and the worlds may take, `lives` ten times as many: a fault that makes them hang is caught, too.
+
+    Raises:
+        LookupError: one of the tests is not there any more.
     """
     if not tests:
         return Trial(fault, "not covered")
@@ -71,6 +74,8 @@ def tried(
     try:
         file.write_bytes(fault.planted_in(sound))
         done = _run(copy, *_PYTEST, f"@{chosen}", patience=patience)
+        if b"ERROR: not found" in done.stderr:
+            raise LookupError(f"there are other tests than when it was measured; measure again: {done.stderr.decode()}")
         if done.returncode not in (0, _FOUND_NOTHING):
             found = _FAILED.search(done.stdout.decode(errors="replace"))
             return Trial(fault, "caught", found.group(1) if found else "the suite could not be imported", len(tests))
