@@ -10,7 +10,7 @@ import pytest
 
 from support.life import NOW, Life, asking, local, pending, queued, streaming
 from support.table_cases import cases, standing, stray
-from turnwise import states
+from turnwise import Settings, states
 from turnwise.states import ChatState, Trigger, decide
 from turnwise.states import actions as a
 from turnwise.states.decide import job_of, legal_triggers, place_of
@@ -132,3 +132,7 @@ def test_facts_cannot_be_changed_in_place() -> None:
         pending().facts.version = 9  # type: ignore[misc]
 
     assert Limits() == Limits()
+
+
+def test_the_limits_of_an_engine_that_sets_none_are_the_limits_of_the_table() -> None:
+    assert Settings().limits(None) == Limits()
