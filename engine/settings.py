@@ -87,7 +87,7 @@ class RetryPolicy:
     @classmethod
     def persistent(cls) -> Self:
         """Return the schedule of a service that never gives a turn up: without end, a minute apart at most."""
-        return cls(attempts=None, max_delay=60)
+        return cls(attempts=None)
 
     @classmethod
     def interactive(cls) -> Self:

@@ -214,10 +214,10 @@ def _read(text: str, types: frozenset[str]) -> Any:
         if kind in types:
             try:
                 number = convert(said)
+                if math.isfinite(number):
+                    return number
             except (ValueError, OverflowError):
                 continue
-            if math.isfinite(number):
-                return number
     if {"object", "array"} & types:
         try:
             parsed = json.loads(said)

@@ -1,0 +1,222 @@
+"""JSON schemas of arguments: which make sense, what does not fit them, and what they take values to mean."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from turnwise import SettingsError
+from turnwise.engine.tools.schemas import check_name, check_schema, meant, place, problems_with
+
+
+def of(schema: Any, **more: Any) -> dict[str, Any]:
+    """Return the schema of an object whose `x` the schema is of."""
+    return {"type": "object", "properties": {"x": schema}, **more}
+
+
+INTEGER = {"type": "integer"}
+
+MEANT = [
+    # numbers
+    ("30", INTEGER, 30),
+    (" 30 ", INTEGER, 30),
+    ("3.5", INTEGER, "3.5"),
+    ("3.5", {"type": "number"}, 3.5),
+    ("3", {"type": ["integer", "number"]}, 3),
+    ("1e3", {"type": ["integer", "number"]}, 1000.0),
+    ("three", INTEGER, "three"),
+    ("nan", {"type": "number"}, "nan"),
+    ("inf", {"type": "number"}, "inf"),
+    ("9" * 400, {"type": "integer"}, "9" * 400),
+    ("1e999", {"type": ["number", "null"]}, "1e999"),
+    # what is no text is left alone
+    (30, {"type": "string"}, 30),
+    (None, INTEGER, None),
+    # text is text where it may be
+    ("30", {"type": "string"}, "30"),
+    ("30", {"type": ["string", "integer"]}, "30"),
+    ("30", {}, "30"),
+    ("30", True, "30"),
+    # truths
+    ("true", {"type": "boolean"}, True),
+    (" FALSE", {"type": "boolean"}, False),
+    ("yes", {"type": "boolean"}, "yes"),
+    ("true", INTEGER, "true"),
+    # nothing
+    ("null", {"type": ["integer", "null"]}, None),
+    ("None", {"type": ["integer", "null"]}, None),
+    ("", {"type": ["integer", "null"]}, None),
+    ("nil", {"type": ["integer", "null"]}, "nil"),
+    ("null", INTEGER, "null"),
+    # objects and lists in text
+    ('{"a": 1}', {"type": "object"}, {"a": 1}),
+    ("[1, 2]", {"type": "array"}, [1, 2]),
+    ("3", {"type": "array"}, "3"),
+    ("[1", {"type": "array"}, "[1"),
+    ("[" * 100_000, {"type": "array"}, "[" * 100_000),
+    ("[1]", INTEGER, "[1]"),
+    ('{"a": "1"}', {"type": "object", "properties": {"a": INTEGER}}, {"a": 1}),
+    # inside of objects
+    ({"a": "1", "b": "2"}, {"properties": {"a": INTEGER}}, {"a": 1, "b": "2"}),
+    ({"a": "1", "b": "2"}, {"additionalProperties": INTEGER}, {"a": 1, "b": 2}),
+    ({"a": "1", "b": "2"}, {"properties": {"a": {}}, "additionalProperties": INTEGER}, {"a": "1", "b": 2}),
+    ({"a": "1"}, {"properties": 3}, {"a": "1"}),
+    ({"a": "1"}, {"additionalProperties": False}, {"a": "1"}),
+    # inside of lists
+    (["1", "2"], {"items": INTEGER}, [1, 2]),
+    (["1", "2", "3"], {"prefixItems": [{}, INTEGER]}, ["1", 2, "3"]),
+    (["1", "2", "3"], {"prefixItems": [{}], "items": INTEGER}, ["1", 2, 3]),
+    # one of several
+    ("3", {"anyOf": [INTEGER, {"type": "null"}]}, 3),
+    ("3", {"oneOf": [INTEGER, {"type": "null"}]}, 3),
+    ("null", {"anyOf": [INTEGER, {"type": "null"}]}, None),
+    ("3", {"anyOf": [INTEGER, {"type": "string"}]}, "3"),
+    ("3", {"anyOf": [INTEGER, {"enum": ["3"]}]}, "3"),
+    ("3", {"anyOf": [INTEGER, True]}, "3"),
+    ("3", {"anyOf": [{"$ref": "#/$defs/Whole"}, {"type": "null"}]}, 3),
+    ("3", {"anyOf": [{"anyOf": [INTEGER]}, {"type": "null"}]}, 3),
+    ({"a": "1"}, {"anyOf": [{"properties": {"a": {"type": "null"}}}, {"properties": {"a": INTEGER}}]}, {"a": 1}),
+    ({"a": "1"}, {"oneOf": [{"required": ["b"]}, {"properties": {"a": INTEGER}}]}, {"a": 1}),
+    ({"a": "q"}, {"anyOf": [{"properties": {"a": INTEGER}}]}, {"a": "q"}),
+    (["1"], {"anyOf": [{"items": {"$ref": "#/$defs/Whole"}}]}, [1]),
+    (["1"], {"anyOf": [{"items": {"$ref": "#/definitions/Whole"}}]}, [1]),
+    # all of several
+    ("3", {"allOf": [{}, INTEGER]}, 3),
+    (
+        {"a": "1", "b": "2"},
+        {"allOf": [{"properties": {"a": INTEGER}}, {"properties": {"b": INTEGER}}]},
+        {"a": 1, "b": 2},
+    ),
+    # references
+    ("3", {"$ref": "#/$defs/Whole"}, 3),
+    ("3", {"$ref": "#/$defs/Other"}, 3),
+    ("3", {"$ref": "#/$defs/a~1b"}, 3),
+    ("3", {"$ref": "#/$defs/a~0b"}, 3),
+    ("3", {"$ref": "#/$defs/Several/anyOf/1"}, 3),
+    ("3", {"$ref": "#/$defs/Several/anyOf/2"}, "3"),
+    ("3", {"$ref": "#/$defs/Several/anyOf/x"}, "3"),
+    ("3", {"$ref": "#/$defs/Whole/type"}, "3"),
+    ("3", {"$ref": "#/$defs/Missing"}, "3"),
+    ("3", {"$ref": "#whole"}, 3),
+    ("3", {"$ref": "#other"}, 3),
+    ("3", {"$ref": "urn:whole"}, 3),
+    ("3", {"$ref": "#nobody"}, "3"),
+    ("3", {"$ref": "#/$defs/Loop"}, "3"),
+    ({"x": {"x": "3"}}, {"$ref": "#"}, {"x": {"x": "3"}}),
+]
+DEFINED = {
+    "$defs": {
+        "Whole": INTEGER,
+        "Other": {"$ref": "#/$defs/Whole"},
+        "a/b": INTEGER,
+        "a~b": INTEGER,
+        "Several": {"anyOf": [{"type": "null"}, INTEGER]},
+        "Anchored": {"$anchor": "whole", **INTEGER},
+        "Moving": {"$dynamicAnchor": "other", **INTEGER},
+        "Named": {"$id": "urn:whole", **INTEGER},
+        "Loop": {"$ref": "#/$defs/Loop"},
+    },
+    "definitions": {"Whole": INTEGER},
+}
+
+
+@pytest.mark.parametrize(("value", "schema", "understood"), MEANT)
+def test_values_are_what_the_schema_takes_them_to_mean(value: Any, schema: Any, understood: Any) -> None:
+    found = meant({"x": value}, of(schema, **DEFINED))["x"]
+    assert (found, type(found)) == (understood, type(understood))
+
+
+def test_a_schema_that_is_its_own_part_is_followed_down() -> None:
+    tree = of(INTEGER, **{"$defs": {}}) | {"properties": {"n": INTEGER, "next": {"$ref": "#"}}}
+    assert meant({"n": "1", "next": {"n": "2", "next": {"n": "3"}}}, tree) == {
+        "n": 1,
+        "next": {"n": 2, "next": {"n": 3}},
+    }
+
+
+def test_choices_without_an_end_come_to_one() -> None:
+    loop = of({"$ref": "#/$defs/L"}, **{"$defs": {"L": {"anyOf": [{"$ref": "#/$defs/L"}]}}})
+    assert meant({"x": "3"}, loop) == {"x": "3"}
+
+
+@pytest.mark.parametrize(
+    ("schema", "problem"),
+    [
+        (None, 'of type "object"'),
+        ([], 'of type "object"'),
+        ({"properties": {}}, 'of type "object"'),
+        ({"type": "array"}, 'of type "object"'),
+        ({"type": "object", "required": "x"}, "not valid at required"),
+        ({"type": "object", "$defs": 3}, "not valid at"),
+        ({"type": "object", "default": object()}, "JSON can spell"),
+        (of({"$ref": "#/$defs/X"}), "refers to '#/\\$defs/X'"),
+        (of({"anyOf": [{}, {"$ref": "#/$defs/X"}]}), "refers to"),
+        (of({"$ref": "#/properties/x/enum/0", "enum": [3]}), "refers to"),
+        (of({"$ref": "urn:x"}), "refers to 'urn:x'"),
+    ],
+)
+def test_a_schema_that_makes_no_sense_is_refused(schema: Any, problem: str) -> None:
+    with pytest.raises(SettingsError, match=rf"(?s)^mine: .*{problem}"):
+        check_schema("mine", schema)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "object"},
+        of({"$ref": "#"}),
+        of({"$ref": "#/$defs/Whole"}, **DEFINED),
+        of(
+            {
+                "enum": [{"$ref": "#/nowhere"}],
+                "const": {"$ref": "x"},
+                "default": {"$ref": "x"},
+                "examples": [{"$ref": "x"}],
+            }
+        ),
+        of({}, properties={"$ref": {"type": "string"}}),
+    ],
+)
+def test_a_schema_that_holds_what_it_refers_to_is_taken(schema: Any) -> None:
+    check_schema("mine", schema)
+
+
+@pytest.mark.parametrize("name", ["a", "A-z_9", "a" * 64])
+def test_a_name_that_every_provider_takes_is_taken(name: str) -> None:
+    check_name("mine", name)
+
+
+@pytest.mark.parametrize("name", [None, 3, "", "a" * 65, "a b", "a\n", "é"])
+def test_a_name_that_not_every_provider_takes_is_refused(name: Any) -> None:
+    with pytest.raises(SettingsError, match="needs a name of 1 to 64"):
+        check_name("mine", name)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "schema", "problems"),
+    [
+        ({"x": 3}, of(INTEGER), []),
+        ({"x": "secret"}, of(INTEGER), ['x: must satisfy type: "integer"']),
+        ({}, of(INTEGER, required=["x"]), ["arguments: missing x"]),
+        ({"y": 1}, of(INTEGER, required=["x", "y", "z"]), ["arguments: missing x, z", "arguments: missing x, z"]),
+        ({"x": [1, "secret"]}, of({"items": INTEGER}), ['x.1: must satisfy type: "integer"']),
+        ({"x": 1}, of({"enum": ["e" * 300]}), ['x: must satisfy enum: ["' + "e" * 198]),
+        ({"x": "a"}, of({"pattern": "("}), ["arguments: they cannot be checked against the schema (error)"]),
+    ],
+)
+def test_what_does_not_fit_is_named_without_its_value(arguments: Any, schema: Any, problems: list[str]) -> None:
+    found = problems_with(arguments, schema)
+    assert found == problems
+    assert "secret" not in str(found)
+
+
+def test_a_schema_is_read_as_the_draft_it_names() -> None:
+    """Where none is named the newest counts, in which `prefixItems` says what stands first."""
+    assert problems_with({"x": ["a"]}, of({"prefixItems": [INTEGER]})) == ['x.0: must satisfy type: "integer"']
+    old = of({"items": [INTEGER]}, **{"$schema": "http://json-schema.org/draft-07/schema#"})
+    assert problems_with({"x": ["a"]}, old) == ['x.0: must satisfy type: "integer"']
+
+
+def test_a_place_reads_as_a_path() -> None:
+    assert [place(path) for path in ((), ("a",), ("a", 0, "b"))] == ["arguments", "a", "a.0.b"]

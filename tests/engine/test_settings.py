@@ -1,0 +1,179 @@
+"""Settings: what each constant does where nobody gives another, and how the policies reckon."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from turnwise import CompactionPolicy, RetryPolicy, Settings, SettingsError
+from turnwise.providers.scripted import ScriptedModel
+
+
+def test_what_nobody_sets_is_what_the_documentation_promises() -> None:
+    settings = Settings()
+    given = {name: getattr(settings, name) for name in settings.__slots__}
+    del given["describe_error"], given["retry"], given["compaction"]
+    assert given == {
+        "run_worker": True,
+        "max_running": 100,
+        "poll_interval": 1,
+        "lease": 30,
+        "renew_every": 10,
+        "shutdown_grace": 5,
+        "durability": "full",
+        "max_steps": 50,
+        "turn_tokens": None,
+        "turn_seconds": None,
+        "tools_parallel": "safe",
+        "parallel_cap": 10,
+        "tool_timeout": 120,
+        "output_limit_bytes": 65536,
+        "message_limit_bytes": 32 * 1024 * 1024,
+        "attachment_limit_bytes": 10 * 1024 * 1024,
+        "startup_timeout": 60,
+        "idle_timeout": 90,
+        "queue_limit": 20,
+        "promote_after_interrupt": False,
+        "action_deadline": None,
+        "coalesce": 0.03,
+        "keep_parts": 24 * 60 * 60,
+        "continue_prompt": "Continue.",
+        "parameters": {},
+        "active_tools": None,
+    }
+    retry, compaction = settings.retry, settings.compaction
+    assert (retry.first_delay, retry.max_delay, retry.attempts, retry.after_output) == (1, 60, 25, "reset")
+    assert (retry.openings, retry.reconnects) == (None, None)
+    assert (compaction.threshold_percent, compaction.timeout, compaction.max_reentries) == (80, 90, 3)
+
+
+def test_thinkers_have_ten_minutes_and_whoever_says_otherwise_is_heard() -> None:
+    patient = Settings.for_reasoning(max_steps=3)
+    assert (patient.startup_timeout, patient.idle_timeout, patient.max_steps) == (600, 600, 3)
+    assert Settings.for_reasoning(idle_timeout=None).idle_timeout is None
+
+
+@pytest.mark.parametrize("name", ["lease", "tool_timeout", "keep_parts", "startup_timeout"])
+def test_a_time_may_last_thirty_years_and_no_longer(name: str) -> None:
+    longest = 946_684_800.0
+    assert getattr(Settings(**{name: longest}), name) == longest
+    with pytest.raises(SettingsError, match=rf"{name}: must be 946684800 s"):
+        Settings(**{name: math.nextafter(longest, math.inf)})
+
+
+def test_a_window_is_renewed_before_it_is_over() -> None:
+    assert Settings(lease=10, renew_every=math.nextafter(10, 0)).lease == 10
+    with pytest.raises(SettingsError, match="renew_every"):
+        Settings(lease=10, renew_every=11)
+
+
+@pytest.mark.parametrize(
+    ("policy", "problem"),
+    [
+        ({"threshold_percent": 0}, "threshold_percent"),
+        ({"threshold_percent": 100.5}, "threshold_percent"),
+        ({"context_limit": -1}, "context_limit"),
+        ({"prompt": " \n"}, "prompt"),
+        ({"timeout": 0}, "timeout"),
+        ({"max_reentries": -1}, "max_reentries"),
+    ],
+)
+def test_a_compaction_policy_that_makes_no_sense_is_refused(policy: Any, problem: str) -> None:
+    with pytest.raises(SettingsError, match=rf"compaction\.{problem}: must"):
+        CompactionPolicy(**policy)
+
+
+@pytest.mark.parametrize("percent", [0.1, 100])
+def test_a_threshold_may_be_any_share(percent: float) -> None:
+    assert CompactionPolicy(threshold_percent=percent).threshold_percent == percent
+
+
+@pytest.mark.parametrize("name", ["attempts", "openings", "reconnects"])
+def test_a_retry_policy_that_allows_nothing_is_refused(name: str) -> None:
+    with pytest.raises(SettingsError, match=rf"retry\.{name}: must be a whole number of at least 1"):
+        RetryPolicy(**{name: 0})
+
+
+@pytest.mark.parametrize("name", ["first_delay", "max_delay"])
+def test_a_retry_policy_that_does_not_wait_is_refused(name: str) -> None:
+    with pytest.raises(SettingsError, match=rf"retry\.{name}: must be a number of seconds above 0"):
+        RetryPolicy(**{name: 0})
+
+
+@pytest.mark.parametrize(
+    ("policy", "allowed"),
+    [
+        # of (failures in a row, broken once open): those after which there is another attempt
+        (RetryPolicy(attempts=3), {(0, 0), (1, 0), (1, 1), (2, 0), (2, 1), (2, 2)}),
+        (RetryPolicy(attempts=None, openings=2), {(0, 0), (1, 0), (1, 1), (2, 1), (2, 2), (3, 2), (3, 3)}),
+        (RetryPolicy(attempts=None, reconnects=1), {(0, 0), (1, 0), (1, 1), (2, 0), (2, 1), (3, 0), (3, 1)}),
+        (RetryPolicy(attempts=3, openings=1, reconnects=1), {(0, 0), (1, 1)}),
+    ],
+)
+def test_attempts_openings_and_reconnects_are_counted_apart(policy: RetryPolicy, allowed: set[tuple[int, int]]) -> None:
+    cases = {(failures, broken) for failures in range(4) for broken in range(failures + 1)}
+    assert {case for case in cases if policy.allows(*case)} == allowed
+
+
+def test_waits_double_up_to_the_longest_and_a_provider_may_ask_for_more() -> None:
+    policy = RetryPolicy(first_delay=3, max_delay=20)
+    assert [policy.delay(failures) for failures in (1, 2, 3, 4, 5, 10_000)] == [3, 6, 12, 20, 20, 20]
+    assert [policy.delay(2, asked) for asked in (0, 5, 7, 100)] == [6, 6, 7, 100]
+    assert [RetryPolicy(first_delay=0.25).delay(failures) for failures in (1, 2)] == [0.25, 0.5]
+    assert RetryPolicy(max_delay=946_684_800.0).delay(10_000) == 946_684_800.0
+    assert RetryPolicy(first_delay=1e-9, max_delay=946_684_800.0).delay(60) == pytest.approx(1e-9 * 2**59)
+
+
+def test_schedules_say_how_long_they_wait_and_how_often() -> None:
+    persistent, interactive = RetryPolicy.persistent(), RetryPolicy.interactive()
+    assert (persistent.attempts, persistent.delay(100), persistent.allows(10_000, 9)) == (None, 60, True)
+    assert (interactive.attempts, interactive.delay(100), interactive.after_output) == (None, 16, "never")
+    assert [interactive.allows(failures, 0) for failures in (3, 4)] == [True, False]
+    assert [interactive.allows(broken, broken) for broken in (5, 6)] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("own", "limit", "strictest"),
+    [(None, None, None), (None, 7, 7), (5, None, 5), (5, 7, 5), (9, 7, 7), (5, 0, 0)],
+)
+def test_the_smaller_of_two_known_windows_counts(own: int | None, limit: int | None, strictest: int | None) -> None:
+    model = ScriptedModel([], context_limit=own) if own is not None else None
+    policy = CompactionPolicy(model=model)
+    assert policy.strictest(limit) == strictest
+
+
+def test_limits_are_the_settings() -> None:
+    settings = Settings(
+        max_steps=3,
+        turn_tokens=4,
+        turn_seconds=5,
+        queue_limit=6,
+        promote_after_interrupt=True,
+        action_deadline=7,
+        output_limit_bytes=8,
+        lease=31,
+        compaction=CompactionPolicy(threshold_percent=9, after_final_step="rest", max_reentries=2),
+    )
+    limits = settings.limits(1000)
+    given = {name: getattr(limits, name) for name in limits.__slots__}
+    assert given == {
+        "max_steps": 3,
+        "turn_tokens": 4,
+        "turn_seconds": 5,
+        "queue_limit": 6,
+        "promote_after_interrupt": True,
+        "action_deadline": 7,
+        "threshold_percent": 9,
+        "context_limit": 1000,
+        "after_final_step": "rest",
+        "max_reentries": 2,
+        "output_limit_bytes": 8,
+        "lease": 31,
+    }
+
+
+@pytest.mark.parametrize(("configured", "limit"), [(None, 1000), (500, 500), (2000, 2000), (0, 0)])
+def test_a_window_that_is_set_counts_before_the_models(configured: int | None, limit: int) -> None:
+    assert Settings(compaction=CompactionPolicy(context_limit=configured)).limits(1000).context_limit == limit
