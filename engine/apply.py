@@ -1,4 +1,4 @@
-"""Applying: the only place where a decision becomes fact. Decide, write and audit in one transaction, then notify."""
+"""Carries out plans: decides, writes and audits in one transaction, then tells followers. All changes come this way."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _TROUBLE: Final = frozenset(
 
 
 class Chain:
-    """Decisions made one on another, to be committed together: each keeps its own audit record and version."""
+    """Decisions to be committed together, each made on the facts before it, with its own audit record and version."""
 
     __slots__ = ("_at", "decisions", "facts", "stopped")
 
@@ -58,10 +58,10 @@ class Chain:
         return any(decision.source != decision.target for decision in self.decisions)
 
     def fire(self, occurrence: Occurrence, *, actor: str | None = None, reason: str | None = None) -> Facts:
-        """Decide the next trigger and return the facts after it. Where `actor` is nobody, it is whoever runs the chain.
+        """Decide the next trigger and return the facts after it. Without `actor` it is the chain's own.
 
         Raises:
-            TurnwiseError: the trigger is refused; the whole chain is then given up.
+            TurnwiseError: the trigger is refused; nothing of the chain is committed.
         """
         at = self._at
         if actor is not None or reason is not None:
@@ -72,7 +72,7 @@ class Chain:
         return decision.facts
 
     def stop(self) -> None:
-        """Let none of the plans run that would follow."""
+        """Skip the plans that follow."""
         self.stopped = True
 
 
@@ -82,7 +82,7 @@ Plan = Callable[[Chain], object]
 
 @dataclass(frozen=True, slots=True)
 class _Deciding:
-    """What a store is given: plans, and what they decide about the facts that it finds."""
+    """The plans in the form that a store calls, with a salt for the digests of their decisions."""
 
     plans: Sequence[Plan]
     limits: Limits
@@ -101,7 +101,7 @@ class _Deciding:
 class Applier:
     """Carries plans out on chats: one after another, in one transaction.
 
-    A caller that is cancelled meanwhile learns of it afterwards: what is committed is always told.
+    A caller's cancellation takes effect only afterwards, so that followers are always told of a commit.
     """
 
     store: ChatStore
@@ -110,7 +110,7 @@ class Applier:
     observers: Observers = field(default_factory=Observers)
 
     async def change(self, chat_id: str, *plans: Plan, actor: str, shown: Sequence[PartEvent] = ()) -> Committed:
-        """Run plans on a chat, then tell whoever listens."""
+        """Run plans on a chat, then tell its followers."""
         deciding = _Deciding(plans, self.limits, actor)
         return self._announced(await _shielded(self.store.change(chat_id, deciding, shown=shown)))
 
@@ -138,7 +138,7 @@ class Applier:
 
 
 def _log_all(committed: Committed) -> None:
-    """Log each transition: one that tells of trouble as a warning, which is heard where nothing is configured."""
+    """Log each transition; one that reports trouble as a warning, which shows even without any logging set up."""
     for decision in committed.decisions:
         troubled = decision.trigger in _TROUBLE
         level = logging.WARNING if troubled else logging.INFO
@@ -148,7 +148,7 @@ def _log_all(committed: Committed) -> None:
 
 
 def _trouble(decision: Decision) -> dict[str, str]:
-    """Return kind and text of what went wrong, and the worker that it happened to."""
+    """Return the kind and text of the error, and the worker that had it."""
     if decision.trigger is Trigger.lease_expired:
         return {"kind": "lease_expired", "error": "the worker that held the chat did not renew its lease"}
     kind, _, worker = decision.actor.partition(":")

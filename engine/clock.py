@@ -1,4 +1,4 @@
-"""Time, as the engine sees it: one clock for every timer, so that a test can move it by hand."""
+"""Clocks: the engine takes all its time from one, so that a test can move it by hand."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from turnwise.engine.user_code import guarded
 from turnwise.logger import logger
 
 ROUNDING: Final = 1e-6
-"""Seconds by which differences of seconds may be off: what is due within them is due."""
+"""Seconds of tolerance for rounding: what is due within them is due now."""
 
 
 class Timer(Protocol):
     """A callback that waits for its time."""
 
     def cancel(self) -> None:
-        """Forget the callback. Cancelling twice, or too late, is harmless."""
+        """Do not call back. Cancelling twice, or too late, is harmless."""
         ...
 
 
 class Clock(Protocol):
-    """Tells the time and calls back. One that has `monotonic`, too, measures intervals by it, else by the time."""
+    """Tells the time and calls back. Intervals are measured by its `monotonic` if it has one, else by the time."""
 
     def now(self) -> datetime:
         """Return the time, in UTC. Safe to call from any thread."""
@@ -40,10 +40,10 @@ class Clock(Protocol):
 
 
 class SteadyClock(Clock, Protocol):
-    """A clock whose time may step, forward and back, and whose seconds do not."""
+    """A clock whose time may be set, forward or back, and whose `monotonic` is not affected by that."""
 
     def monotonic(self) -> float:
-        """Return seconds that pass evenly, whatever is done to the time. Only differences mean anything."""
+        """Return seconds that pass evenly, even if the time is set. Only differences mean anything."""
         ...
 
 
@@ -64,7 +64,7 @@ class SystemClock:
 
 
 class GuardedClock:
-    """A clock that others wrote. Where it fails, the machine's stands in, and that is told once."""
+    """Wraps a clock that others wrote. Where it fails the machine's clock is used, and that is logged once."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -81,7 +81,7 @@ class GuardedClock:
             return self._machine.now()
 
     def monotonic(self) -> float:
-        """Return seconds that pass evenly; those of the time, if the clock has no others."""
+        """Return the clock's monotonic seconds, or its time in seconds if it has none."""
         measure: Callable[[], float] | None = getattr(self._clock, "monotonic", None)
         if measure is None:
             return self.now().timestamp()
@@ -116,12 +116,12 @@ class _GuardedTimer:
         try:
             with guarded():
                 self.timer.cancel()
-        except Exception:  # noqa: BLE001 - the callback may come, which is harmless: whoever waited is gone
+        except Exception:  # noqa: BLE001 - the callback may still come, which is harmless: nobody waits for it
             self.tell()
 
 
 async def sleep(clock: SteadyClock, seconds: float) -> None:
-    """Wait that many seconds of `clock`'s time; a time that has passed is not waited for."""
+    """Wait that many seconds of `clock`'s time; not at all if they are not positive."""
     if seconds <= 0:
         await checkpoint()
         return

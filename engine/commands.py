@@ -1,4 +1,4 @@
-"""Commands: every change that a client may ask for, each one transaction on one chat."""
+"""Commands: the changes that a client may ask for, each one transaction on one chat."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ from turnwise.states.triggers import (
 )
 
 CLIENT: Final = "client"
-"""Who acts, for the audit log, where the caller names nobody."""
+"""The actor in the audit log if the caller names none."""
 WORKER: Final = "worker:"
-"""How the audit log names a worker: this, and its id."""
+"""The prefix of a worker's id in the audit log."""
 LONGEST_NAME: Final = 1024
-"""Bytes that the name of whoever acts may have: every record of the log holds it."""
+"""Bytes that an actor's name may have: every record of the log holds it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +72,10 @@ class Commands:
     actor: str = CLIENT
 
     def acting(self, actor: str) -> Commands:
-        """Return these commands on behalf of someone.
+        """Return these commands on behalf of another actor.
 
         Raises:
-            SettingsError: `actor` names nobody.
+            SettingsError: the name is empty, too long, or like that of a worker.
         """
         if not isinstance(actor, str) or not actor:
             raise SettingsError("actor", f"must say who acts, as a string that is not empty; it was {actor!r}")
@@ -92,7 +92,7 @@ class Commands:
         return self.runtime.store
 
     def parts_of(self, content: Content) -> tuple[Part, ...]:
-        """Return what a client says, as parts.
+        """Return a client's content as parts.
 
         Raises:
             InvalidContent: it says nothing, cannot be stored, or is larger than a message may be.
@@ -173,7 +173,7 @@ class Commands:
 
         def plan(chain: Chain) -> None:
             if _late(given, chain.facts, chain.now) and not chain.facts.archived:
-                chain.fire(DeadlinePassed())  # nobody has swept it yet
+                chain.fire(DeadlinePassed())  # no sweep has come by yet, so this commit expires the calls
             else:
                 chain.fire(SubmitToolResults(results=given, edited=self._edited(chain.facts, given)))
 
@@ -190,10 +190,10 @@ class Commands:
         return SubmissionReceipt(chat_of(committed.facts), receipt_id, replayed=False)
 
     def _edited(self, facts: Facts, results: Sequence[ToolResult]) -> dict[str, dict[str, Any]]:
-        """Return the arguments that approvals give their calls, as the tools' schemas mean them.
+        """Return the arguments that approvals replace, by call, coerced to the tools' schemas.
 
         Raises:
-            InvalidContent: they don't fit.
+            InvalidContent: they don't fit the schema.
         """
         edited: dict[str, dict[str, Any]] = {}
         asked = {call.call_id: call for call in facts.open_calls if call.approval == "asked"}
@@ -201,7 +201,7 @@ class Commands:
             call, edits = asked.get(result.call_id), result.edits
             tool = None if call is None else self.runtime.toolbox.tools.get(call.name)
             if tool is None or not isinstance(edits, dict) or result.approval_problem is not None:
-                continue  # the transition says what is wrong
+                continue  # the transition refuses it, and says why
             try:
                 edited[result.call_id] = coerced(tool, edits)
                 check(tool, edited[result.call_id])
@@ -210,7 +210,7 @@ class Commands:
         return edited
 
     async def interrupt(self, chat_id: str, reason: str | None) -> Chat:
-        """Say stop. Saying it again changes nothing."""
+        """Interrupt a chat. Interrupting it again changes nothing."""
 
         def plan(chain: Chain) -> None:
             if chain.facts.state is not ChatState.interrupted:
@@ -243,6 +243,8 @@ class Commands:
                 raise MessageNotFound(chat_id, message_id, expected="user message in its history")
             cut = found[1]
 
+            # The cut was read outside the transaction: if the history has changed since, nothing fires and it is read
+            # again.
             def plan(chain: Chain, cut: Any = cut) -> None:
                 if chain.facts.history_version == cut.history_version:
                     chain.fire(
@@ -265,9 +267,9 @@ class Commands:
         return chat_of(committed.facts)
 
     async def erase(self, chat_id: str, wish: Wanted) -> Erasure:
-        """Erase what was said, and return what is told about it.
+        """Erase what the wish names, and return what was erased and where copies may remain.
 
-        What cannot be read is nothing that can be blanked: where everything is to go, a repair puts it aside first.
+        Values that cannot be read cannot be blanked. If everything is to be erased, a repair puts them aside first.
         """
         if wish.everything and is_repairable(await flaws_of(self._store, chat_id)):
             await self.repair(chat_id)
@@ -276,6 +278,7 @@ class Commands:
             erasing = wish.of(found, facts)
             version = facts.version
 
+            # As in `_edit`: what to erase was worked out for one version, and again if the chat has moved on.
             def plan(chain: Chain, version: int = version, erasing: Erasing = erasing) -> None:
                 if chain.facts.version == version:
                     chain.fire(MessageErased(erasing=erasing))
@@ -296,7 +299,7 @@ class Commands:
         )
 
     async def _forks(self, chat_id: str) -> tuple[str, ...]:
-        """Return the chats that began with this one's history, and those that began with theirs."""
+        """Return the forks of a chat, and the forks of those."""
         found: list[str] = []
         parents = [chat_id]
         while parents:
@@ -306,7 +309,7 @@ class Commands:
         return tuple(found)
 
     async def repair(self, chat_id: str) -> Chat:
-        """Bring what can be read of a chat to `error`, and put the rest aside."""
+        """Bring a chat to `error` with all of it that can be read, and put the rest aside."""
         flaws = await flaws_of(self._store, chat_id)
         return chat_of((await self.runtime.applier.repair(chat_id, repairing(flaws), actor=self.actor)).facts)
 
@@ -320,7 +323,11 @@ class Commands:
         return await finish(self.runtime.applier.change(chat_id, *plans, actor=self.actor))
 
     async def _disturb(self, chat_id: str, plan: Plan) -> Committed:
-        """Run a plan that may interrupt. Where nobody holds the chat it is settled in the same transaction."""
+        """Run a plan that may interrupt. If no worker holds the chat, settle it in the same transaction.
+
+        Settling keeps what was shown of the attempt, which is read before the transaction. If more was shown in
+        between, the plan does nothing, and all of it is tried again.
+        """
         while True:
             facts = await self._store.facts(chat_id)
             reply = await shown_reply(self._store, facts, self.runtime.toolbox) if facts.lease is None else None
@@ -340,7 +347,11 @@ class Commands:
     async def _replayed_submission(
         self, chat_id: str, results: Sequence[ToolResult], refusal: TurnwiseError
     ) -> SubmissionReceipt:
-        """Return the first receipt if exactly this was accepted before; else say what is wrong."""
+        """Return the first receipt if exactly these results were accepted before.
+
+        Raises:
+            TurnwiseError: they were not; `refusal`, or what exactly is wrong.
+        """
         calls = await self._store.calls(chat_id, [result.call_id for result in results])
         known = [(result, calls[result.call_id]) for result in results if result.call_id in calls]
         if not known or len({result.call_id for result in results}) != len(results) or len(known) != len(results):
@@ -360,7 +371,7 @@ class Commands:
 
 
 def new_chat_id() -> str:
-    """Return an id that no chat has. Ids rise with time, so that chats of one hour lie together on the disk."""
+    """Return an id that no chat has. Ids rise with time, so that chats of one hour are near each other on disk."""
     return f"c{time.time_ns() // 1_000_000:011x}{secrets.token_hex(7)}"
 
 
@@ -370,11 +381,11 @@ def digest_of_parts(parts: Sequence[Part]) -> str:
 
 
 def check_client_tools(tools: Sequence[ClientTool], local: Mapping[str, Any]) -> tuple[ClientTool, ...]:
-    """Check what a client declares.
+    """Check the tools that a client declares.
 
     Raises:
-        SettingsError: a name is taken, given twice or one that providers refuse, a schema is no valid object schema, a
-            deadline is not positive.
+        SettingsError: a name is taken, used twice or refused by providers, a schema is not a valid object schema, or a
+            deadline is not positive or too long.
     """
     seen: set[str] = set()
     for tool in tools:
@@ -392,7 +403,7 @@ def check_client_tools(tools: Sequence[ClientTool], local: Mapping[str, Any]) ->
 
 
 def _has_shown_more(facts: Facts, reply: Partial | None) -> bool:
-    """Return whether nobody holds the chat, and an attempt has shown what is not in `reply`."""
+    """Return whether no worker holds the chat and its open attempt is not the one of `reply`."""
     if facts.lease is not None or not facts.step.attempt_open:
         return False
     return reply is None or (reply.step, reply.attempt) != (facts.step.number, facts.step.attempt)
@@ -409,6 +420,6 @@ def _settle(reply: Partial | None, chain: Chain) -> None:
 
 
 def _late(results: Sequence[ToolResult], facts: Facts, now: datetime) -> list[str]:
-    """Return the calls that are answered after their deadline."""
+    """Return the ids of calls whose deadline has passed."""
     due = {call.call_id for call in facts.calls if call.is_due(now)}
     return [result.call_id for result in results if result.call_id in due]

@@ -1,4 +1,4 @@
-"""Diagnosing a store: every chat that cannot be read or breaks a promise, and what can be done about it."""
+"""Diagnoses a store: finds chats that cannot be read or break a promise, and advises what to do."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _NOBODYS: Final = "no chat reads these rows: look at them by SQL, and delete the
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """What is wrong with one chat, or with rows that belong to none."""
+    """The flaws of one chat, or of rows that belong to no chat."""
 
     chat_id: str | None
     """`None` for rows that belong to no chat."""
@@ -40,7 +40,7 @@ class Diagnosis:
 
 
 async def diagnose(store: ChatStore) -> AsyncIterator[Diagnosis]:
-    """Yield all that is wrong in a store, looking at one chat after another."""
+    """Yield a diagnosis of each flawed chat in a store, one chat after another."""
     after = 0
     while page := await store.chat_ids(after=after, limit=CHATS_PER_READ):
         for number, chat_id in page:
@@ -57,12 +57,12 @@ async def diagnose(store: ChatStore) -> AsyncIterator[Diagnosis]:
 
 
 async def flaws_of(store: ChatStore, chat_id: str) -> tuple[Flaw, ...]:
-    """Return all that is wrong with a chat."""
+    """Return all flaws of a chat."""
     return tuple(finding.flaw for finding in examine(chat_id, await store.raw_rows(chat_id)))
 
 
 def is_repairable(flaws: Sequence[Flaw]) -> bool:
-    """Return whether a repair would mend some of the flaws: it leaves those of the audit log as they are."""
+    """Return whether a repair would mend some of the flaws; it does not mend the audit log."""
     return any(not flaw.column.startswith("audit.") for flaw in flaws)
 
 

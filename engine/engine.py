@@ -1,4 +1,4 @@
-"""The engine: what a service holds."""
+"""The engine: the object through which a service uses turnwise."""
 
 from __future__ import annotations
 
@@ -80,25 +80,25 @@ RELEASED: Final = "the engine has let its followers go; open one elsewhere and g
 
 @checked
 class Engine:
-    """Runs the life of chats on a store. Every change is one durable transaction; every answer is what is stored.
+    """Runs chats on a store. Every change is one durable transaction; every method returns what is stored.
 
     Use it as an async context manager: entering opens the store and, unless `Settings(run_worker=False)`, starts a
-    worker in this process; leaving gives running chats their grace and then back to the store.
+    worker in this process. Leaving lets running jobs finish for `shutdown_grace` seconds, then releases their chats.
 
-    Every command takes `actor`: who acts, as the audit log shall name them.
+    Every command takes `actor`: the name under which the audit log records who acted.
 
     Args:
         store: `sqlite:///path`, `sqlite://` (in memory), `postgresql://...`, or a `ChatStore`.
-        model: a `Model`, or the name of one; the engine closes the connections of one that it made from a name.
-        tools: functions made tools by `tool`; bare functions are declared with the defaults.
+        model: a `Model`, or the name of one. The engine closes the connections of a model that it made from a name.
+        tools: functions declared by `tool`; bare functions are declared with the defaults.
         settings: every constant of the engine.
         reminders: producers of system messages for single requests.
-        prepare_messages: replaces the messages of single requests; the stored history is never touched.
+        prepare_messages: replaces the messages of single requests; the stored history is never changed.
         observers: watch what the engine does, for metrics and traces.
         clock: for tests, a clock that is moved by hand.
 
     Raises:
-        SettingsError: something of it makes no sense.
+        SettingsError: an argument is invalid; the text says which and why.
     """
 
     _patience = LAST_PATIENCE
@@ -137,7 +137,7 @@ class Engine:
         """Open the store and start the worker.
 
         Raises:
-            EngineInUse: it is open already.
+            EngineInUse: the engine is open already.
             SettingsError: the event loop is not asyncio's.
             StoreError: the store cannot be opened.
         """
@@ -147,12 +147,12 @@ class Engine:
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Stop the worker, then close the store and what the engine made itself. Any task of the loop may do it."""
+        """Stop the worker, then close the store and everything the engine opened. Any task of the loop may do it."""
         await self._lifetime.end()
 
     @asynccontextmanager
     async def _life(self) -> AsyncIterator[None]:
-        """Be open inside: the store and what runs on it belong to the task that enters this."""
+        """Keep the engine open inside; the store and the worker belong to the task that enters this."""
         async with AsyncExitStack() as opened:
             await opened.enter_async_context(self._models_lifetime)
             await self._store.open()
@@ -190,10 +190,10 @@ class Engine:
                 self._broadcaster.close(LEFT)
 
     def release_followers(self) -> None:
-        """End what waits: every `events`, `wait`, `ask` and `stream`, under way or yet to come, by `EngineClosed`.
+        """End every `events`, `wait`, `ask` and `stream`, running or still to come, with `EngineClosed`.
 
-        For a server that is told to stop and waits for its connections before it leaves the engine. What was told until
-        then is still yielded; the chats run on until the engine is left.
+        For a server that has to stop and waits for its connections before it leaves the engine. Events up to then are
+        still yielded; the chats run on until the engine is left.
         """
         self._broadcaster.close(RELEASED)
 
@@ -213,7 +213,7 @@ class Engine:
         """Create a chat, in `waiting`.
 
         Raises:
-            SettingsError: a client tool makes no sense.
+            SettingsError: a client tool is invalid.
             ChatNotFound: there is no chat `parent`.
         """
         declared = check_client_tools(client_tools, self._toolbox.tools)
@@ -250,7 +250,7 @@ class Engine:
     ) -> Page[Chat]:
         """Return chats, newest first, a page at a time.
 
-        A chat that cannot be read is there, too: `unreadable` says why, and it holds what could be read of it.
+        A chat that cannot be read is included: `unreadable` says why, and the rest is what could be read.
         """
         wanted = None if state is None else _state(state)
         found = await self._chats().chats(owner=owner, state=wanted, limit=limit + 1, after=after)
@@ -258,7 +258,7 @@ class Engine:
         return Page(chats, chats[-1].id if len(found) > limit else None)
 
     async def chat_ids(self, prefix: str = "", *, limit: PageSize = 50) -> list[str]:
-        """Return the ids that begin with `prefix`: those first whose state changed last, unreadable chats included."""
+        """Return the ids that begin with `prefix`, the most recent change of state first, unreadable chats included."""
         return await self._chats().ids(prefix=prefix, limit=limit)
 
     async def rename(self, chat_id: str, title: Label | None, *, actor: str = CLIENT) -> Chat:
@@ -278,9 +278,9 @@ class Engine:
         return await self._commands(actor).change(chat_id, Unarchived())
 
     async def fork(self, chat_id: str, *, at_version: Ordinal, actor: str = CLIENT) -> Chat:
-        """Create a chat that begins with another's history as of a version; the other is only read.
+        """Create a chat that begins with another's history as of a version; the other chat is not changed.
 
-        Calls that were open then are closed. The new chat's audit log names parent, version and head hash.
+        Calls that were open then are closed. The new chat's audit log names the parent, the version and its hash.
 
         Raises:
             SettingsError: the chat has no such version.
@@ -306,7 +306,7 @@ class Engine:
             ChatBusy: the chat works and `when_busy` is "reject".
             QueueFull: the queue holds as many messages as it may.
             ConflictingReplay: the `client_id` was used for other content.
-            InvalidContent: the message says nothing.
+            InvalidContent: the message is empty, cannot be stored, or is too large.
         """
         return await self._commands(actor).send(chat_id, content, when_busy=when_busy, client_id=client_id)
 
@@ -318,14 +318,14 @@ class Engine:
         timeout: Seconds | None = None,  # noqa: ASYNC109 - the contract's word
         actor: str = CLIENT,
     ) -> TurnResult:
-        """Send a message and wait for the end of the turn that answers it, or until the chat rests before.
+        """Send a message and wait until the turn that answers it ends, or the chat rests before that.
 
-        A message to a chat whose turn waits for the client, or that was interrupted meanwhile, stays in the queue; the
-        result's `message_state` says so.
+        If the chat waits for its client, or is interrupted, the message may stay in the queue; the result's
+        `message_state` says so.
 
         Raises:
             TimeoutError: it took longer than `timeout` seconds; the turn goes on.
-            EngineClosed: the engine was closed, or let its followers go, before.
+            EngineClosed: the engine was closed, or released its followers, before that.
         """
         receipt = await self.send_message(chat_id, content, actor=actor)
         reader = TurnReader(self._chats(), self._broadcaster, receipt)
@@ -344,11 +344,11 @@ class Engine:
     ) -> AsyncGenerator[Event, None]:
         """Send a message and yield the events of the turn that answers it, from the message on, until the chat rests.
 
-        Of a message that waits in the queue nothing is told until its turn begins: nothing at all if the chat rests
-        before, or the message is deleted. The same `client_id` again yields the same turn again.
+        While the message waits in the queue nothing is yielded; nothing at all if the chat rests before its turn
+        begins, or the message is deleted. The same `client_id` again yields the same turn again.
 
         Raises:
-            EngineClosed: the engine was closed, or let its followers go; what was told until then is yielded.
+            EngineClosed: the engine was closed, or released its followers; events up to then are yielded.
             TurnwiseError: the message is refused, see `send_message`.
         """
         receipt = await self.send_message(chat_id, content, when_busy=when_busy, client_id=client_id, actor=actor)
@@ -364,25 +364,25 @@ class Engine:
         Raises:
             ToolResultMismatch: the results do not name exactly the open client calls.
             ConflictingReplay: a call was answered before, with other content or by an interrupt.
-            DeadlineExpired: a call was answered by its deadline.
-            IllegalTransition: the chat does not ask for results.
+            DeadlineExpired: the deadline of a call has passed; turnwise has closed the call.
+            IllegalTransition: the chat does not wait for results.
         """
         return await self._commands(actor).submit(chat_id, results)
 
     async def interrupt(self, chat_id: str, *, reason: Label | None = None, actor: str = CLIENT) -> Chat:
-        """Stop the chat. What was shown is kept, open calls are closed, the queue waits."""
+        """Stop the chat. The part of the reply that was shown is kept, open calls are closed, the queue waits."""
         return await self._commands(actor).interrupt(chat_id, reason)
 
     async def resume(self, chat_id: str, *, actor: str = CLIENT) -> Chat:
-        """Go on after an interrupt or an error: with the queue, or with the unfinished answer."""
+        """Continue after an interrupt or an error: with the queue, or with the unfinished answer."""
         return await self._commands(actor).resume(chat_id)
 
     async def edit_message(
         self, chat_id: str, message_id: str, content: Content, *, client_id: Key | None = None, actor: str = CLIENT
     ) -> Chat:
-        """Replace a user message; what followed it, and the queue, is gone.
+        """Replace a user message; the messages after it and the queue are removed.
 
-        The same edit with the same `client_id` again changes nothing, and returns the chat as it stands.
+        The same edit with the same `client_id` again changes nothing and returns the chat as it stands.
 
         Raises:
             MessageNotFound: the history has no such user message.
@@ -391,21 +391,21 @@ class Engine:
         return await self._commands(actor).edit(chat_id, message_id, content, client_id=client_id)
 
     async def request_compaction(self, chat_id: str, *, actor: str = CLIENT) -> Chat:
-        """Have a resting chat summarised now, whatever its size.
+        """Compact a resting chat now, whatever its size.
 
         Raises:
-            NothingToCompact: no message is there to fold.
+            NothingToCompact: there is no message to fold.
         """
         return await self._commands(actor).change(chat_id, RequestCompaction())
 
     async def clear_context(self, chat_id: str, *, actor: str = CLIENT) -> Chat:
-        """Let a resting chat start anew for the model; the transcript stays."""
+        """Clear the context of a resting chat: the model sees nothing that was said before; the transcript stays."""
         return await self._commands(actor).change(chat_id, ClearContext())
 
     # The queue
 
     async def queued(self, chat_id: str) -> list[QueuedMessage]:
-        """Return the messages that wait, head first."""
+        """Return the queued messages, next one first."""
         return list((await self._chats().facts(chat_id)).queue)
 
     async def edit_queued(self, chat_id: str, queued_id: str, content: Content, *, actor: str = CLIENT) -> Chat:
@@ -419,15 +419,15 @@ class Engine:
         return await self._commands(actor).change(chat_id, DeleteQueued(queued_id=queued_id))
 
     async def promote_queued(self, chat_id: str, queued_id: str, *, actor: str = CLIENT) -> Chat:
-        """Make a queued message the next turn at once; what is under way is interrupted, its partial answer kept."""
+        """Make a queued message the next turn at once; the current turn is interrupted and its partial answer kept."""
         return await self._commands(actor).promote(chat_id, queued_id)
 
     # Reading
 
     async def messages(self, chat_id: str, *, view: View = "user") -> list[Message]:
-        """Return the history: as the user sees it, as the model's next request holds it, or without synthetic rows.
+        """Return the history: as the user sees it, as the model's next request holds it, or without synthetic messages.
 
-        What `prepare_messages` and reminders make of the request is theirs alone and not shown.
+        Changes that `prepare_messages` and reminders make to a request are not included.
         """
         match view:
             case "user":
@@ -443,9 +443,9 @@ class Engine:
         raise SettingsError("view", f"must be one of user, model, raw; it was {view!r}")
 
     async def transcript(self, chat_id: str) -> Transcript:
-        """Return what a person would see of the chat now, the reply under way included, without reading its events.
+        """Return what a person sees of the chat now, including the reply under way, without reading its events.
 
-        All of it is of one moment: `events(after=transcript.seq)` tells what comes, no more and no less.
+        All of it is of one moment: `events(after=transcript.seq)` yields exactly what comes after it.
 
         Raises:
             ChatNotFound: there is no such chat.
@@ -453,17 +453,17 @@ class Engine:
         return transcript_of(await self._chats().snapshot(chat_id))
 
     async def compactions(self, chat_id: str) -> list[Compaction]:
-        """Return the compactions of a chat, oldest first: what each put in the place of what was said before.
+        """Return the compactions of a chat, oldest first, with the summary that each put in place of older messages.
 
-        Summaries are for the model: no event and no view of the user's shows them, so hand them to whom they concern.
+        Summaries are for the model: no event and no user's view shows them, so take care who gets to see them.
         """
         await self._chats().facts(chat_id)
         return compactions_of(await self._chats().history(chat_id), await self._chats().ledger(chat_id))
 
     async def usage(self, chat_id: str) -> list[UsageEntry]:
-        """Return what each model call of a chat has used, in order: per attempt of a step, and per compaction.
+        """Return the usage of each model call of a chat, in order: one entry per attempt of a step and per compaction.
 
-        A compaction that called no model has an entry without figures.
+        The entry of a compaction that called no model has no figures.
         """
         await self._chats().facts(chat_id)
         return [
@@ -472,10 +472,10 @@ class Engine:
         ]
 
     async def erase_message(self, chat_id: str, message_id: str, *, actor: str = CLIENT) -> Chat:
-        """Blank what a message says, for good, wherever it is told. The audit log still verifies.
+        """Blank a message for good, wherever it is stored. The audit log still verifies.
 
-        Any message that was ever said can go: one that an edit has cut out, a summary, one that waits or was deleted
-        from the queue; of an archived chat, too. `erase` does the same, and returns what is told about it.
+        Any message can be erased: also one that an edit has cut, a summary, one that is queued or was deleted from the
+        queue, and any message of an archived chat. `erase` does the same, and returns what was erased.
 
         Raises:
             MessageNotFound: the chat never had such a message.
@@ -490,19 +490,19 @@ class Engine:
         what: Collection[Erasable] = (),
         actor: str = CLIENT,
     ) -> Erasure:
-        """Erase messages by their ids, or what is named as a whole, and return what was erased and what is left where.
+        """Erase messages by id, or whole kinds of content, and return what was erased and where copies may remain.
 
-        Of a chat that cannot be read `everything` can be erased: a repair brings it to `error` first.
+        Of a chat that cannot be read only `everything` can be erased: a repair brings it to `error` first.
 
         Raises:
             MessageNotFound: the chat never had one of the messages.
             InvalidArgument: neither `messages` nor `what` names anything.
-            ChatUnreadable: something of the chat cannot be read, and not everything is to go; nothing was erased.
+            ChatUnreadable: a stored value cannot be read, and `everything` was not asked for; nothing was erased.
         """
         return await self._commands(actor).erase(chat_id, wanted(messages, what))
 
     def events(self, chat_id: str, *, after: Ordinal = 0, follow: bool = True) -> AsyncGenerator[Event, None]:
-        """Yield the chat's events after number `after`, all that are kept; `follow=False` ends at the present."""
+        """Yield the chat's stored events after number `after`, then new ones as they come, unless `follow` is false."""
         return _follow(self._chats(), self._broadcaster, chat_id, after=after, live=follow)
 
     async def wait(
@@ -524,7 +524,7 @@ class Engine:
     async def explain(self, chat_id: str) -> Explanation:
         """Return where the chat stands, and in one sentence why it is not moving.
 
-        Of a chat that cannot be read: which table and column is wrong, and what can be done.
+        For a chat that cannot be read it says which table and column is wrong, and what can be done.
         """
         store = self._chats()
         rest, flaws = await store.rest(chat_id), await flaws_of(store, chat_id)
@@ -537,14 +537,14 @@ class Engine:
     # Chats that cannot be read
 
     def diagnose(self) -> AsyncIterator[Diagnosis]:
-        """Yield all that is wrong in the store, chat by chat: what cannot be read, and promises that are broken."""
+        """Yield the flaws in the store, chat by chat: values that cannot be read, and promises that are broken."""
         return diagnose(self._chats())
 
     async def repair(self, chat_id: str, *, actor: str = CLIENT) -> Chat:
         """Bring a chat that cannot be read, or breaks a promise, to `error`, with all of it that can be read.
 
-        What cannot be read is kept, row by row, in the table `quarantine`. The audit log tells of the repair and is
-        otherwise left as it is.
+        Rows that cannot be read are kept in the table `quarantine`. The audit log records the repair and is otherwise
+        left as it is.
 
         Raises:
             IllegalTransition: nothing is wrong with the chat.
@@ -563,11 +563,11 @@ class Engine:
         return await self._chats().audit(chat_id)
 
     async def export_audit(self, chat_id: str, *, key: bytes | None = None) -> str:
-        """Return the log as JSON Lines, to be checked anywhere with `verify_export`; signed if a key is given."""
+        """Return the log as JSON Lines, signed if a key is given. `verify_export` checks it without a store."""
         return export(chat_id, await self.audit(chat_id), key=key)
 
     async def verify(self, chat_id: str) -> Verdict:
-        """Check the chain, every transition and invariant against the declared table, and every row against the log."""
+        """Check the log's chain, every transition and promise against the table, and every row against the log."""
         return verify_stored(chat_id, await self._chats().rows(chat_id))
 
     def _commands(self, actor: str) -> Commands:
@@ -577,7 +577,7 @@ class Engine:
         return self._commands_or_none.acting(actor)
 
     def _chats(self) -> ChatStore:
-        """The store, of an engine that is open."""
+        """The store, while the engine is open."""
         if self._closed is not None:
             raise EngineClosed(self._closed)
         return self._store
@@ -609,5 +609,5 @@ def _rests_in(states: Collection[ChatState]) -> Any:
 
 
 def _is_continued(facts: Facts) -> bool:
-    """Whether the model is asked next with the history as it stands: no result and no queued message comes before."""
+    """Whether the next request holds the history as it stands, without a result or queued message before it."""
     return facts.history.unfinished and not facts.open_calls and not (facts.resting and facts.queue)

@@ -1,4 +1,4 @@
-"""Erasing: what of a chat is to go, and what is told about it afterwards."""
+"""Erasing: what to erase of a chat, and what the caller learns about it afterwards."""
 
 from __future__ import annotations
 
@@ -35,30 +35,30 @@ _LABELS: Final = frozenset(_WORDS[3:])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Erasure:
-    """What was erased, and where it may still be."""
+    """What was erased, and where copies may remain."""
 
     chat: Chat
     messages: tuple[str, ...]
-    """The ids of the messages that are blank now, in the history, cut out of it or meant for the model alone."""
+    """The ids of the messages that are blank now: in the history, cut out of it, or meant for the model alone."""
     queued: tuple[str, ...]
     """The ids of messages that waited in the queue and never became part of the history: they are gone."""
     labels: tuple[str, ...]
-    """Of `title`, `metadata`, `system`, `errors` and `reasons`, those that were erased."""
+    """Which of `title`, `metadata`, `system`, `errors` and `reasons` were erased."""
     quarantined: int
-    """How many rows went that repairs had put aside: nobody can tell whose words they hold, all go."""
+    """How many rows in `quarantine` were deleted: all of them, because nobody can tell whose words they hold."""
     may_quote: tuple[str, ...]
     """Summaries made after what was erased: they may quote it, and can be erased like any message."""
     forks: tuple[str, ...]
     """Chats that began with this one's history: they hold copies of their own, under the same message ids."""
     overwritten: bool
-    """Whether the database's files hold it no more. `False` on PostgreSQL, and where readers were in the way."""
+    """Whether the database's files are free of it. `False` on PostgreSQL, and where readers blocked the cleaning."""
     outside: tuple[str, ...] = OUTSIDE
-    """Where turnwise cannot reach."""
+    """Places outside the store that turnwise cannot reach."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What somebody wants to be erased."""
+    """What a caller wants to erase."""
 
     messages: tuple[str, ...]
     labels: frozenset[str]
@@ -67,11 +67,11 @@ class Wanted:
     everything: bool = False
 
     def of(self, found: ChatRows, facts: Facts) -> Erasing:
-        """Return what that is in a chat.
+        """Return what exactly that is in a chat.
 
         Raises:
             MessageNotFound: the chat never had one of the messages.
-            ChatUnreadable: what was ever said in it cannot be told.
+            ChatUnreadable: an event or message of the chat cannot be read.
         """
         try:
             return self._of(found, facts)
@@ -106,10 +106,10 @@ class Wanted:
 
 
 def wanted(messages: Sequence[str], what: Collection[str]) -> Wanted:
-    """Return what is wanted.
+    """Return what the arguments of `erase` ask for.
 
     Raises:
-        InvalidArgument: nothing is, or a word is not known.
+        InvalidArgument: they name nothing, or an unknown word.
     """
     unknown = sorted(set(what) - set(_WORDS))
     if unknown:
@@ -148,7 +148,7 @@ def _messages_in(found: ChatRows) -> Iterator[tuple[Message, bool]]:
 
 
 def _queued_in(found: ChatRows) -> set[str]:
-    """Return the ids of all messages that ever waited."""
+    """Return the ids of all messages that were ever queued."""
     logged = {write.id for entry in found.audit for write in writes_in(entry) if write.kind == "enqueue"}
     events = [json.loads(row["body"]) for row in found.tables["events"] if row["kind"] == "queue"]
     return logged | {queued["id"] for event in events for queued in event["queue"]}

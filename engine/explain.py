@@ -1,4 +1,4 @@
-"""Explaining: where a chat stands, what will move it next, and why it is not moving."""
+"""Explains where a chat stands, what will move it next, and why it is not moving."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ class Explanation:
     lease_worker: str | None
     lease_expires: datetime | None
     next_timer: datetime | None
-    """When the clock will next do something to the chat: a retry, a deadline, the end of a lease."""
+    """When the next timer of the chat runs out: a retry, a deadline, or its lease."""
     open_calls: tuple[ToolCall, ...]
     queued: int
     last_error: ErrorInfo | None
     legal_triggers: tuple[Trigger, ...]
     broken_promises: tuple[str, ...]
     unreadable: tuple[Flaw, ...] = ()
-    """What is stored of the chat and cannot be read: where, as `table.column`, and what is wrong there."""
+    """The stored values that cannot be read: each place, as `table.column`, with the problem."""
     reason: str
     """One sentence: why the chat is not moving, or what it is doing."""
 
@@ -43,7 +43,7 @@ class Explanation:
 def explanation(
     facts: Facts, *, lease_expires: datetime | None, now: datetime, flaws: Sequence[Flaw] = ()
 ) -> Explanation:
-    """Return the explanation of a chat at `now`; of one that has flaws, of what could be read of it."""
+    """Return the explanation of a chat at `now`; if it has flaws, of what could be read."""
     timers = [
         *(call.deadline for call in facts.open_calls if call.deadline is not None),
         *([facts.step.retry_at] if facts.step.retry_at is not None and facts.state in LEASED else []),

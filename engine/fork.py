@@ -1,4 +1,4 @@
-"""Forking: what a new chat takes over from another, as it stood at a version."""
+"""Works out what a fork takes over from its parent, as it stood at a version."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FORKED_TEXT = "Not run here: the chat was forked before a result was there."
 
 
 def inheritance_of(facts: Facts, history: Sequence[Message], now: datetime) -> Inheritance:
-    """Return what a fork begins with. Calls that were open are answered by rule, so that the pairs stay whole."""
+    """Return what a fork begins with. Open calls get a synthetic result, so that every call has one."""
     messages = [*history, *_missing_results(history, now)]
     marker = next((message for message in reversed(history) if _marker(message) is not None), None)
     boundary = _marker(marker) if marker is not None else None
@@ -80,7 +80,7 @@ def _tail(seen: Sequence[Message]) -> Tail:
         return Tail.empty
     last = seen[-1]
     if last.role == "user" and last.audience is Audience.model and last.step:
-        return Tail.answered  # a summary with nothing after it: what awaited an answer would have been carried
+        return Tail.answered  # only a summary is left: a message without an answer would have been carried past it
     if last.role != "assistant":
         return Tail.awaits_answer
     return Tail.partial if last.partial else Tail.answered

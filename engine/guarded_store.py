@@ -1,4 +1,4 @@
-"""The store as the engine uses it: whatever one that others wrote raises is a `StoreError`."""
+"""Wraps a store that others wrote, so that whatever it raises reaches the engine as a `StoreError`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from turnwise.states.errors import StoreError, TurnwiseError
 
 
 def guarded_store(store: ChatStore) -> ChatStore:
-    """Return the store, with the promise kept for it that it raises nothing but `TurnwiseError`s."""
+    """Return the store, wrapped so that it raises only `TurnwiseError`s."""
     return cast("ChatStore", _GuardedStore(store))
 
 
@@ -61,7 +61,7 @@ async def _watch(method: Callable[[], AsyncIterator[str | None]]) -> AsyncIterat
 
 
 def _raise_store_error(name: str, error: BaseException) -> None:
-    """Raise what stands for an error that no store may raise; do nothing about others."""
+    """Raise a `StoreError` in place of an error that no store may raise; return for any other."""
     its_own = not isinstance(error, Exception) and not was_cancelled() and not is_the_programs(error)
     if its_own or (isinstance(error, Exception) and not isinstance(error, TurnwiseError)):
         text = described(UserCodeError(error))

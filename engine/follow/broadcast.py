@@ -1,6 +1,6 @@
-"""The broadcaster: tells those who wait in this process what was committed. It may lose nothing but time.
+"""The broadcaster: passes what was committed to the followers in this process.
 
-Whoever listens can always read the database instead: the broadcaster only spares the reading.
+It only saves them reading the database: a follower that it did not reach reads there instead, and loses nothing.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from turnwise.states.events import Event
 from turnwise.states.facts import Facts
 
 MAX_BUFFERED = 1000
-"""Events a listener may fall behind before it has to read the database."""
+"""Events that are buffered for a listener; one that falls further behind reads the database."""
 
 
 class Listener:
-    """One reader's place at the broadcaster: a bounded buffer of events, and a bell."""
+    """A follower's place at the broadcaster: a bounded buffer of events, and a bell that wakes it."""
 
     def __init__(self) -> None:
         self._bell = anyio.Event()
@@ -29,9 +29,9 @@ class Listener:
         self._failure: Exception | None = None
         self._end: str | None = None
         self.behind = True
-        """Whether the store may hold events that the broadcaster did not bring; who has read them all says so."""
+        """Whether the store may hold events that the broadcaster did not bring; the reader resets it."""
         self.facts: Facts | None = None
-        """Where the chat is, if the last bell said so; else read it from the store."""
+        """Where the chat stands, if the last bell brought it; else the reader asks the store."""
 
     def take(self, after: int) -> list[Event]:
         """Return the buffered events that follow number `after` without a gap; the buffer is empty then."""
@@ -48,8 +48,8 @@ class Listener:
         """Wait until something may have happened since the last wait.
 
         Raises:
-            EngineClosed: nothing will be told here any more, and all that was told has been seen.
-            Exception: what made this chat impossible to go on with in this process.
+            EngineClosed: the broadcaster is closed, and the reader has seen everything before that.
+            Exception: the error because of which this process cannot go on with the chat.
         """
         if self._end is not None and not self._bell.is_set():
             raise EngineClosed(self._end)
@@ -60,7 +60,7 @@ class Listener:
             raise failure
 
     def ring(self, events: Sequence[Event] = (), facts: Facts | None = None) -> None:
-        """Wake the reader. What was committed first may be told last: the newest facts count."""
+        """Wake the reader. Commits may be told out of order; the newest facts count."""
         if facts is None or self.facts is None or facts.version > self.facts.version:
             self.facts = facts
         self._buffer.extend(events)
@@ -80,19 +80,19 @@ class Listener:
         self._bell.set()
 
     def end(self, why: str) -> None:
-        """Let the reader go, once it has seen what it was told."""
+        """End the reader's wait with `EngineClosed`, once it has seen all events before."""
         self._end = why
         self._bell.set()
 
 
 class Broadcaster:
-    """Connects what is committed with who waits for it."""
+    """Passes commits to the listeners of their chats."""
 
     def __init__(self) -> None:
         self._listeners: dict[str, dict[Listener, None]] = {}
         self._observers: list[Callable[[Facts], None]] = []
         self.closed: str | None = None
-        """Why nobody is told anything any more."""
+        """Why the broadcaster was closed; `None` while it is open."""
 
     def observe(self, observer: Callable[[Facts], None]) -> None:
         """Call `observer` with the facts of every chat that this process changes."""
@@ -114,14 +114,14 @@ class Broadcaster:
                 del self._listeners[chat_id]
 
     def deliver(self, committed: Committed) -> None:
-        """Tell of a transaction."""
+        """Pass on what a transaction committed."""
         for observer in self._observers:
             observer(committed.facts)
         for listener in self._listeners.get(committed.facts.chat_id, ()):
             listener.ring(committed.events, committed.facts)
 
     def tell(self, facts: Facts) -> None:
-        """Tell of what was read of a chat that another process has changed."""
+        """Pass on facts that were read after another process had changed the chat."""
         for observer in self._observers:
             observer(facts)
 
@@ -142,7 +142,7 @@ class Broadcaster:
             listener.fail(failure)
 
     def close(self, why: str) -> None:
-        """Let all listeners go, those that come later too. The first reason stands."""
+        """End all listeners, and those that come later. The first reason stands."""
         if self.closed is not None:
             return
         self.closed = why

@@ -1,4 +1,4 @@
-"""Following a chat: its events as they come, and its coming to rest."""
+"""Follows a chat: yields its events as they come, and waits for a state."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ EVENTS_PER_READ = 500
 async def follow(
     store: ChatStore, broadcaster: Broadcaster, chat_id: str, *, after: int, live: bool, until_rest: bool = False
 ) -> AsyncGenerator[Event, None]:
-    """Yield the chat's events after number `after`, in order, all that are kept; go on with what comes if `live`.
+    """Yield the chat's stored events after number `after`, in order; if `live`, go on with new ones.
 
-    With `until_rest` it ends as soon as all is told of a chat that rests.
+    With `until_rest` it ends once the chat rests and all its events are yielded.
 
-    A reader may be as slow as it likes: it then reads from the store what the broadcaster did not keep.
+    A reader may be as slow as it likes: what the broadcaster did not keep for it is read from the store.
 
     Raises:
         ChatNotFound: there is no such chat.
-        EngineClosed: the engine was closed, or let its followers go, and all that it told until then was yielded.
+        EngineClosed: the engine was closed, or released its followers; all events before that were yielded.
     """
     cursor, looked_again = after, 0
     with _ended_by(broadcaster), broadcaster.listen(chat_id) as listener:
@@ -56,11 +56,11 @@ async def follow(
 
 
 async def wait_for(store: ChatStore, broadcaster: Broadcaster, chat_id: str, arrived: Callable[[Facts], bool]) -> Facts:
-    """Return the facts of the chat as soon as they are as wanted.
+    """Return the facts of the chat as soon as `arrived` is true of them.
 
     Raises:
         ChatNotFound: there is no such chat.
-        EngineClosed: the engine was closed, or let its followers go, before.
+        EngineClosed: the engine was closed, or released its followers, before that.
     """
     with _ended_by(broadcaster), broadcaster.listen(chat_id) as listener:
         facts = await store.facts(chat_id)
@@ -72,7 +72,7 @@ async def wait_for(store: ChatStore, broadcaster: Broadcaster, chat_id: str, arr
 
 @contextmanager
 def _ended_by(broadcaster: Broadcaster) -> Iterator[None]:
-    """Say of a store that was closed under a reader what closed it."""
+    """Replace the `StoreError` of a store that was closed under a reader by the reason why it was closed."""
     try:
         yield
     except StoreError as error:

@@ -1,4 +1,4 @@
-"""One message's turn: the events from the moment it enters the history until the turn ends or the chat rests."""
+"""Reads one message's turn: its events from the message on, until the turn ends or the chat rests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from turnwise.states.usage import NO_USAGE
 
 
 class TurnReader:
-    """Reads the turn that answers one message, and knows what became of the message."""
+    """Reads the turn that answers one message, and notes what became of the message."""
 
     def __init__(self, store: ChatStore, broadcaster: Broadcaster, receipt: SendReceipt) -> None:
         self._store = store
@@ -27,15 +27,15 @@ class TurnReader:
         """The number of the turn, once it has begun."""
         self.message_state: MessageState = "queued"
         self.finished: TurnFinishedEvent | None = None
-        """How the turn ended, if it did."""
+        """The event that ended the turn; `None` before."""
 
     async def events(self) -> AsyncGenerator[Event, None]:
-        """Yield the turn's events until it ends or the chat rests. A message that is taken back has no more of them.
+        """Yield the turn's events until it ends, the chat rests, or the message is deleted or cut.
 
-        It may end before the turn has begun: the message waits in the queue of a chat that rests, or was taken back.
+        It may end before the turn has begun, if the chat rests while the message is queued, or the message is deleted.
 
         Raises:
-            EngineClosed: the engine was closed, or let its followers go, before.
+            EngineClosed: the engine was closed, or released its followers, before that.
         """
         receipt = self._receipt
         following = follow(
@@ -63,14 +63,14 @@ class TurnReader:
 
     def _ends_with(self, event: Event) -> bool:
         if self.turn is not None and isinstance(event, HistoryResetEvent):
-            self.message_state = "removed"  # an edit cuts the newest turn, whichever message it is of
+            self.message_state = "removed"  # an edit cuts the newest turn, whichever of its messages is edited
         if isinstance(event, TurnFinishedEvent) and event.turn == self.turn:
             self.finished = event
         return self.finished is not None or self.message_state == "removed"
 
 
 def turn_result(reader: TurnReader, transcript: Transcript, facts: Facts) -> TurnResult:
-    """Return what came of a message, from the transcript of its turn and where the chat stands after it."""
+    """Return the result of a message's turn, from the turn's transcript and the chat's facts after it."""
     answers = [message.text for message in transcript.messages if message.role == "assistant" and message.text]
     so_far = facts.turn.usage if facts.turn.number == reader.turn else NO_USAGE
     return TurnResult(

@@ -1,4 +1,4 @@
-"""Watching the store: other processes' changes are passed on, whatever becomes of a look for them."""
+"""Watches the store for changes by other processes and passes them on, through all failures of the store."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ _LONGEST_PAUSE: Final = 5.0
 
 
 Hear = Callable[[str | None], Awaitable[None]]
-"""Takes in a hint: the id of a chat that may have changed, or `None` for "some chat"."""
+"""Takes a hint: the id of a chat that may have changed, or `None` for "some chat"."""
 
 
 async def watch(store: ChatStore, broadcaster: Broadcaster, hear: Hear) -> None:
-    """Pass on for ever what the store hints at, to whoever listens and to the worker.
+    """Pass the store's hints on for ever, to the listeners and to the worker.
 
-    A hint spares waiting and proves nothing, so a look that fails is repeated, ever more seldom, and told of once.
+    Hints only save time, so a failure is logged once, and the watch begins anew after a growing pause.
     """
 
     async def pass_on(chat_id: str | None) -> None:
         broadcaster.hint(chat_id)
         try:
             await hear(chat_id)
-        except Exception as error:  # noqa: BLE001 - nobody's chat may end for the sake of a hint
+        except Exception as error:  # noqa: BLE001 - a failed hint must not end the engine
             logger.debug("hint_failed", chat_id=chat_id, problem=str(error))
 
     pause, failing = _FIRST_PAUSE, False
@@ -44,4 +44,4 @@ async def watch(store: ChatStore, broadcaster: Broadcaster, hear: Hear) -> None:
             failing = True
         await anyio.sleep(pause)
         pause = min(pause * 2, _LONGEST_PAUSE)
-        await pass_on(None)  # what happened meanwhile was not heard
+        await pass_on(None)  # hints of the time in between are lost

@@ -1,4 +1,4 @@
-"""Names of calls: ids that a chat has never seen, whatever ids a provider gives."""
+"""Gives calls ids that are new in the chat, whatever ids a provider gives."""
 
 from __future__ import annotations
 

@@ -21,10 +21,10 @@ from turnwise.states.triggers import AttemptDiscarded, AttemptStarted, Compacted
 
 
 async def compact(leased: LeasedChat) -> None:
-    """Summarise what the model sees; a failure is reported and changes nothing.
+    """Summarise what the model sees and commit it; a failure is reported and leaves the history as it is.
 
-    Nothing is stored before all of it is folded: a worker that takes over begins anew. Where the step waits for room, a
-    failure that may pass is tried again, on the schedule of every model call.
+    Nothing is stored until everything is folded, so a worker that takes over starts from the beginning. If the step
+    waits for room, a failure that may pass is tried again, on the schedule of all model calls.
     """
     while True:
         await leased.wait_for_retry()
@@ -41,10 +41,10 @@ async def compact(leased: LeasedChat) -> None:
 
 
 async def _fold(leased: LeasedChat, spending: Spending) -> Summary:
-    """Return what the model is to see from now on.
+    """Return what the model will see from now on.
 
     Raises:
-        ModelError: there is nothing better than what it sees now.
+        ModelError: the history could not be folded.
     """
     view, observers = await leased.current_view(), leased.runtime.observers
     by_strategy = leased.runtime.settings.compaction.strategy is not None
@@ -110,13 +110,13 @@ async def _fail(leased: LeasedChat, failure: ModelError, spending: Spending) -> 
 
 
 async def can_fold(leased: LeasedChat) -> bool:
-    """Whether the model sees anything but what has to stay."""
+    """Whether the model sees anything that may be folded."""
     history = (await leased.current_view()).messages
     return len(_kept(leased, history)) < len(history)
 
 
 def _kept(leased: LeasedChat, history: Sequence[Message]) -> set[int]:
-    """Return the positions of what is not folded: user messages without an answer, a step with open calls."""
+    """Return the positions that must not be folded: user messages without an answer, and a step with open calls."""
     return {*unanswered(history), *_open_step(leased, history)}
 
 
@@ -128,10 +128,10 @@ def _open_step(leased: LeasedChat, history: Sequence[Message]) -> set[int]:
 def _to_summarise(
     leased: LeasedChat, history: Sequence[Message], sendable: Sequence[Message], kept: set[int]
 ) -> Sequence[Message]:
-    """Return what is shown to who writes the summary: the prompt as it was, up to the last message that is folded.
+    """Return the messages to summarise: the prompt as it was, up to the last message that is folded.
 
-    What is kept is among it where it stands before: the summary is about it. Calls without a result are not; where
-    nothing else has been said since the user's words, the summary is of these alone.
+    Kept messages before that are included: the summary is about them. Calls without a result are left out; if nothing
+    else follows the user's message, that alone is summarised.
     """
     still_open = _open_step(leased, history)
     folded = [place for place, message in enumerate(sendable) if message.position not in kept]

@@ -1,4 +1,4 @@
-"""Folding: what a model sees after a compaction, made of what a strategy gave back."""
+"""Folds a history: works out what the model sees after a compaction from the messages that a strategy returned."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class _Entry:
 
 
 def summary_of(history: Sequence[Message], given: Iterable[Message], kept: set[int]) -> Summary:
-    """Return what is to be seen instead of `history`: the messages `given`, in their order, and those to be `kept`.
+    """Return what the model sees instead of `history`: the messages `given`, in their order, and those to be `kept`.
 
-    A given message that is one of the history stays; a changed one is used as it is now; one without a position is
-    new. No call is parted from its result: what is missing of a pair is carried, and of what a change would part, the
-    original.
+    A given message that equals one of the history stays; a changed one is used as it is now; one without a position is
+    new. No call is separated from its result: the missing half of a pair is carried, and if a change would separate
+    them, the original message is used.
 
     Raises:
-        ModelError: of kind `bad_request`: nothing was left, or nothing was folded.
+        ModelError: of kind `bad_request`: no message is left, or none is folded.
     """
     originals = {message.position: message for message in history}
     entries = _complete(history, _entries(originals, given, kept), kept)
@@ -47,7 +47,7 @@ def summary_of(history: Sequence[Message], given: Iterable[Message], kept: set[i
 
 
 def _entries(originals: dict[int, Message], given: Iterable[Message], kept: set[int]) -> list[_Entry]:
-    """Return what was given, each message of the history once; who repeats what is kept word for word has kept it."""
+    """Return the given messages, each of the history once; a new one equal to a kept one counts as that one."""
     entries: list[_Entry] = []
     unused = dict(originals)
     for message in given:
@@ -67,7 +67,7 @@ def _says_the_same(one: Message, other: Message) -> bool:
 
 
 def _complete(history: Sequence[Message], entries: list[_Entry], kept: set[int]) -> list[_Entry]:
-    """Return the entries with what must not be missing, each in its place among those of the history."""
+    """Return the entries with the messages that must not be missing, each at its place in the history."""
     places = {message.position: place for place, message in enumerate(history)}
     partners = _partners(history)
     while True:

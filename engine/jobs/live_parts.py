@@ -1,4 +1,4 @@
-"""The live side of a step: shown parts are stored first, in small batches, without holding the stream up."""
+"""Stores and shows the parts of a reply while it streams, in small batches, without holding the stream up."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from turnwise.states.names import ChatState
 
 
 class LiveParts:
-    """Brings the parts of one attempt to subscribers: stored before they are shown, neighbours joined.
+    """Stores the parts of one attempt, then shows them to followers, with adjacent deltas joined.
 
-    A first delta starts the window (`Settings.coalesce`); what has gathered when it closes is stored together.
+    The first delta opens a window of `Settings.coalesce` seconds; all deltas that come in it are stored together.
     """
 
     def __init__(self, leased: LeasedChat, builder: ReplyBuilder, scope: anyio.CancelScope) -> None:
@@ -26,15 +26,15 @@ class LiveParts:
         self._attempt = leased.facts.step.attempt
         self._window: asyncio.TimerHandle | None = None
         self._stored: anyio.Event | None = None
-        """Rings when what is being stored is stored."""
+        """Set once the batch that is being stored is stored; `None` while none is."""
         self._closed = False
         self.failure: Exception | None = None
-        """What kept parts from being stored; the attempt's scope is cancelled then."""
+        """Why parts could not be stored; the attempt's scope was then cancelled."""
 
     def changed(self) -> None:
         """Note that the builder has something to show."""
         if self._window is None and self._stored is None and not self._closed:
-            # The window is not a promise: it is always real time.
+            # Real time even where a test moves the clock by hand: nothing promises when parts are shown.
             window = self._leased.runtime.settings.coalesce
             self._window = asyncio.get_running_loop().call_later(window, self._window_is_over)
 
@@ -45,13 +45,16 @@ class LiveParts:
             self._window.cancel()
 
     async def end(self) -> None:
-        """Stop showing, and wait for what is being stored: what is kept of the attempt is read after it."""
+        """Show nothing more, and wait for the batch that is being stored: the partial reply is read after it."""
         self.stop()
         if self._stored is not None:
             await self._stored.wait()
 
     async def close(self) -> list[PartEvent]:
-        """Stop showing, wait for what is being stored, and return what was not shown."""
+        """Show nothing more, wait for the batch that is being stored, and return the events that were not shown.
+
+        The caller stores them with the commit that ends the attempt. Raises what kept parts from being stored.
+        """
         await self.end()
         if self.failure is not None:
             raise self.failure
@@ -61,7 +64,7 @@ class LiveParts:
         self._leased.runtime.tasks.start_soon(self._store)
 
     async def _store(self) -> None:
-        """Store what has gathered, then show it."""
+        """Store the gathered parts, then show them."""
         self._window = None
         if self._closed:
             return

@@ -1,4 +1,4 @@
-"""Replies, as the machine takes them: whose calls are whose, and what is kept of a reply that was cut short."""
+"""Turns replies into what the machine stores: parts, planned calls, and the kept part of a reply that was cut short."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from turnwise.states.usage import Usage
 
 
 def planned(parts: Sequence[Part], facts: Facts, toolbox: Toolbox) -> tuple[tuple[Part, ...], tuple[ToolCall, ...]]:
-    """Return the parts that say something, and the local and client calls among them as they are recorded at first.
+    """Return the parts without the blank ones, and records of the local and client calls among them, not started yet.
 
-    Each call of a client tool says in its part that the client runs it, unless it is refused.
+    The part of a client call names the client as its executor, unless the call is refused.
     """
     planned_parts: list[Part] = []
     calls: list[ToolCall] = []
@@ -45,14 +45,14 @@ def planned(parts: Sequence[Part], facts: Facts, toolbox: Toolbox) -> tuple[tupl
 
 
 def _is_blank(part: Part) -> bool:
-    """Whether a part is white space and nothing else: it is neither stored nor sent, whatever was shown of it."""
+    """Whether a part is only white space: it may have been shown, but is neither stored nor sent."""
     if isinstance(part, TextPart):
         return not part.text.strip()
     return isinstance(part, ReasoningPart) and part.signature is None and not part.text.strip()
 
 
 def origin_of(model: Model, request: ModelRequest) -> Origin:
-    """Return which model is asked, and with what."""
+    """Return which model is asked, with digests of the parameters and tools."""
     offered = [[tool.name, tool.description, dict(tool.schema)] for tool in request.tools]
     return Origin(
         model=well_formed(str(model.name)),
@@ -65,7 +65,7 @@ def origin_of(model: Model, request: ModelRequest) -> Origin:
 def _digest_if_any(value: Any) -> str | None:
     try:
         return digest(to_jsonable_python(value, inf_nan_mode="null")) if value else None
-    except ValueError:  # what has no JSON has no digest either
+    except ValueError:  # a value that has no JSON gets no digest
         return None
 
 
@@ -77,7 +77,7 @@ def partial_reply(
     usage: Usage | None = None,
     origin: Origin | None = None,
 ) -> Partial:
-    """Return what is kept of the current attempt's reply; a provider's call without its result is not."""
+    """Return what to keep of the current attempt's reply: all parts but provider calls without a result."""
     answered = {part.call_id for part in parts if isinstance(part, ToolResultPart)}
     kept = [
         part
@@ -103,9 +103,10 @@ async def shown_reply(
     *,
     origin: Origin | None = None,
 ) -> Partial | None:
-    """Return what subscribers were shown of the current attempt; `None` if no attempt is open.
+    """Return what followers were shown of the current attempt; `None` if no attempt is open.
 
-    Who `heard` the attempt also knows what it used, what is not shown of its parts, and the `origin` of it.
+    The holder that ran the attempt passes the builder that `heard` it, for its usage and for fields of its parts that
+    are not shown, and its `origin`.
     """
     step = facts.step
     if not step.attempt_open:
@@ -116,7 +117,7 @@ async def shown_reply(
 
 
 def error_info(error: BaseException, step: StepFacts) -> ErrorInfo:
-    """Return an error in the words of events and `last_error`."""
+    """Return an error as events and `last_error` hold it."""
     if isinstance(error, ModelError):
         return ErrorInfo(
             kind=error.kind,

@@ -1,4 +1,4 @@
-"""Requests: one model call, made of the history in hand and what the embedding service adds."""
+"""Builds the request of a model call from the history and what the embedding service adds."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _FORCING: Final = frozenset(
         "stop_sequences",
     }
 )
-"""Parameters that make a model call a tool, answer in a form, or stop early: a summary is free text, and whole."""
+"""Parameters that force a tool call, a form of answer or an early stop; a summary needs free and complete text."""
 
 
 async def build_request(leased: LeasedChat) -> ModelRequest:
@@ -53,7 +53,7 @@ async def build_request(leased: LeasedChat) -> ModelRequest:
 
 
 async def prepared_for(leased: LeasedChat, purpose: Purpose, messages: list[Message]) -> list[Message]:
-    """Return the messages of a request as the service's `prepare_messages` wants them."""
+    """Return the messages of a request after the service's `prepare_messages`."""
     profile = leased.facts.profile
     context = RequestContext(
         chat_id=leased.chat_id,
@@ -80,8 +80,8 @@ def request_of(
 ) -> ModelRequest:
     """Return a request with the chat's own system prompt and tools, and a history that any model takes.
 
-    Whatever the history, the hooks or a strategy made of it: each call is followed by its one result. Messages that are
-    `paired` are known to be in order.
+    Each call is followed by exactly one result, whatever hooks or a strategy made of the history. With `paired` the
+    caller vouches that this holds already.
     """
     profile, step = leased.facts.profile, leased.facts.step
     request = ModelRequest(
@@ -100,7 +100,7 @@ def request_of(
 def parameters_for_summaries(leased: LeasedChat) -> dict[str, Any]:
     """Return the chat's parameters without what forces tools or a form of the answer.
 
-    A provider's own options are not for another model that writes the summaries.
+    The provider's own options are left out if another model writes the summaries.
     """
     given = _freed(leased.runtime.settings.parameters)
     options = given.pop("provider_options", None)

@@ -1,4 +1,4 @@
-"""The job of `executing_tools`: run the step's local calls, each recorded before it starts and as it ends."""
+"""The job of `executing_tools`: run the step's local calls, and record each before it starts and when it ends."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def run_tools(leased: LeasedChat) -> None:
 
 @dataclass(slots=True)
 class Running:
-    """The calls that run now, each in a task of its own: one that ignores its cancellation holds nobody up."""
+    """The calls that run now, each in its own task, so that one that ignores its cancellation blocks no other."""
 
     calls: dict[str, Run] = field(default_factory=dict)
     _finished: deque[tuple[ToolCall, CallOutcome | FatalToolError]] = field(default_factory=deque)
@@ -65,16 +65,16 @@ class Running:
 
     @property
     def has_more(self) -> bool:
-        """Whether a call still runs, or has ended and was not asked for."""
+        """Whether a call still runs, or has ended and was not taken yet."""
         return bool(self.calls or self._finished)
 
     @property
     def has_results(self) -> bool:
-        """Whether a call has ended and was not asked for."""
+        """Whether a call has ended and was not taken yet."""
         return bool(self._finished)
 
     def finish(self, call: ToolCall, outcome: CallOutcome | FatalToolError) -> None:
-        """Take the outcome of a call; that of an abandoned one is dropped."""
+        """Record the outcome of a call; that of an abandoned call is dropped."""
         run = self.calls.pop(call.call_id, None)
         if run is not None:
             run.result = outcome
@@ -82,15 +82,15 @@ class Running:
             self._bell.set()
 
     def break_off(self, reason: Exception) -> None:
-        """Note why a call could not begin: the job cannot go on."""
+        """Record why a call could not begin; `next_finished` raises it."""
         self._broken_off = reason
         self._bell.set()
 
     async def next_finished(self) -> tuple[ToolCall, CallOutcome | FatalToolError]:
-        """Wait for the next call that ends.
+        """Wait until a call ends, and return it with its outcome.
 
         Raises:
-            Exception: a call could not begin; what `break_off` was told.
+            Exception: a call could not begin; the reason that `break_off` recorded.
         """
         while not self._finished:
             if self._broken_off is not None:
@@ -122,7 +122,7 @@ class Run:
 
 
 async def _start(leased: LeasedChat, call: ToolCall, running: Running) -> None:
-    """Start a call that the job begins with, recording it first unless entering the state did."""
+    """Start one of the job's first calls; record it first, unless the transition into the state did so."""
     if call.call_id not in leased.begun_calls:
         if call.status is CallStatus.started:
             context = _context(leased, call)
@@ -136,7 +136,7 @@ async def _start(leased: LeasedChat, call: ToolCall, running: Running) -> None:
 
 
 async def _asked_after_crash(leased: LeasedChat, call: ToolCall, context: ToolContext) -> CallOutcome | None:
-    """Return what became of a call that a crash cut off, asked for no longer than the call itself may take."""
+    """Ask the tool what became of a call that a crash cut off, within the call's own time limit."""
     toolbox = leased.runtime.toolbox
     asked = leased.runtime.tasks.user_calls.start(
         lambda: toolbox.after_crash(call, context), f"reconcile of {call.name}", **_where(leased, call)
@@ -168,7 +168,7 @@ def _run(leased: LeasedChat, call: ToolCall, running: Running) -> None:
 async def _run_watched(leased: LeasedChat, call: ToolCall, run: Run, running: Running) -> None:
     try:
         await leased.assert_tools_may_start()
-    except Exception as reason:  # noqa: BLE001 - the job must not wait for a call that never begins
+    except Exception as reason:  # noqa: BLE001 - or the job would wait for a call that never begins
         running.break_off(reason)
         return
     known = call.name in leased.runtime.toolbox.tools

@@ -1,4 +1,4 @@
-"""The job of `interrupted` while unsettled: keep what was shown, close what is open, come to rest."""
+"""The job of `interrupted` while unsettled: keep the shown part of the reply, close open calls, come to rest."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from turnwise.states.triggers import Settled
 
 
 async def settle(leased: LeasedChat) -> None:
-    """Commit the partial answer as subscribers saw it, and a result for every open call."""
+    """Commit the partial answer as followers saw it, and a result for every open call."""
     partial = await shown_reply(
         leased.runtime.store, leased.facts, leased.runtime.toolbox, leased.heard, origin=leased.origin
     )

@@ -1,4 +1,4 @@
-"""The job of `streaming`: ask the model for one step, show what comes, commit the reply."""
+"""The job of `streaming`: ask the model for one step, show the reply as it comes, commit it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from turnwise.states.turn_limits import may_make_room
 from turnwise.states.unicode import well_formed
 
 MOST_LOST = 25
-"""Attempts of one step that may be lost with their workers."""
+"""How many attempts of one step may be lost with their workers."""
 _OF_CALLS = frozenset({"tool_call_start", "tool_call_delta", "tool_call", "provider_result"})
 _STOP_REASONS = {
     "length": StopReason.max_tokens,
@@ -42,7 +42,7 @@ _STOP_REASONS = {
 
 
 async def stream_step(leased: LeasedChat) -> None:
-    """Stream one model step and commit it by firing `step_finished`; a failure that may pass is tried again."""
+    """Stream one model step and fire `step_finished`; try again after a failure that may pass."""
     while True:
         await leased.wait_for_retry()
         if not leased.attempt_is_begun or not leased.facts.step.attempt_open:
@@ -59,10 +59,10 @@ async def stream_step(leased: LeasedChat) -> None:
 
 
 def _refuse_endless_attempts(leased: LeasedChat) -> None:
-    """Raise if attempt after attempt was lost with its worker: it may be the reply that ends whoever hears it.
+    """Raise if attempt after attempt was lost with its worker: the reply itself may be what kills the workers.
 
     Raises:
-        ModelError: it was tried often enough.
+        ModelError: `MOST_LOST` attempts were lost.
     """
     step = leased.facts.step
     lost = step.attempt - 1 - step.failures
@@ -91,7 +91,7 @@ class Attempt:
 
         Raises:
             ModelError: the attempt failed.
-            ChatMoved: the chat is somewhere else.
+            ChatMoved: the chat is no longer in this attempt.
         """
         leased = self._leased
         request = await build_request(leased)
@@ -101,7 +101,7 @@ class Attempt:
         except Exception:
             await self._live.end()
             raise
-        except BaseException:
+        except BaseException:  # a cancelled job must not wait for the store
             self._live.stop()
             raise
         rest = await self._live.close()
@@ -110,7 +110,7 @@ class Attempt:
         await leased.fire(lambda chain: chain.fire(StepFinished(token=leased.token, reply=reply)), shown=rest)
 
     async def fail(self, error: ModelError) -> bool:
-        """Commit that the attempt failed; return whether another one is due."""
+        """Commit the failure of the attempt; return whether another attempt is due."""
         leased = self._leased
         rest = await self._live.close()
         step, policy = leased.facts.step, leased.runtime.settings.retry
@@ -185,7 +185,7 @@ class Attempt:
             raise ModelError("network", message="the stream ended without saying why the reply ended")
 
     async def _listen(self, call: UserCall[None], request: ModelRequest, watchdog: Watchdog) -> None:
-        """Take in what the model says, until it has finished or nobody waits for it any more."""
+        """Feed the model's parts to the builder, until the reply is finished or the call was abandoned."""
         builder = self._builder
         names = CallNames(self._leased.knows_call, self._leased.facts.step.number)
         async with aclosing(self._leased.runtime.model.stream(request)) as stream:  # type: ignore[type-var]
@@ -198,17 +198,17 @@ class Attempt:
                 if part.type == "heartbeat":
                     continue
                 watchdog.heard()
-                known = await names.renamed(part) if part.type in _OF_CALLS else part
-                if builder.add(known):
+                named = await names.renamed(part) if part.type in _OF_CALLS else part
+                if builder.add(named):
                     self._live.changed()
                 if builder.finished:
-                    call.give(None)  # it may take its time to close
+                    call.give(None)  # the reply is complete; nobody waits until the stream has closed
                     return
 
     def _read_arguments(self, name: str, given: str | Mapping[str, Any]) -> dict[str, Any]:
-        known = arguments.parse(given) if isinstance(given, str) else dict(given)
+        parsed = arguments.parse(given) if isinstance(given, str) else dict(given)
         tool = self._leased.runtime.toolbox.tool_for(name, self._leased.facts.profile.client_tools)
-        return arguments.coerced(tool, known)
+        return arguments.coerced(tool, parsed)
 
     def _reply(self, request: ModelRequest) -> Reply:
         leased, reply = self._leased, self._builder.reply()
@@ -230,7 +230,7 @@ class Attempt:
         )
 
     def _estimated_tokens(self, request: ModelRequest) -> int:
-        """Return a rough count of the prompt's tokens: four characters make one."""
+        """Return a rough count of the prompt's tokens: a quarter of its characters."""
         view = self._leased.view
         characters = view.characters if view is not None else 0
         return (characters + len(request.system or "")) // 4

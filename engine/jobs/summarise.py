@@ -1,4 +1,4 @@
-"""Summaries: what the model is asked when a history is folded, in one request or, if that is too long, in pieces."""
+"""Asks the model for a summary of messages: in one request or, if that is too long, in pieces."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from turnwise.states.messages import FilePart, Message, Part, ReasoningPart, Tex
 from turnwise.states.usage import Usage, reported
 
 MOST_REQUESTS: Final = 32
-"""How many requests one compaction may take."""
+"""How many model calls one compaction may make."""
 _SMALLEST: Final = 200
-"""Characters; a piece that is shorter is not cut any more."""
+"""Characters; a shorter piece is not cut any more."""
 
 Outcome = TypeVar("Outcome")
 
 
 @dataclass(slots=True)
 class Spending:
-    """What the model calls of one compaction used."""
+    """The usage of one compaction's model calls."""
 
     usage: Usage | None = None
     """`None` while no model was called."""
@@ -40,7 +40,7 @@ class Spending:
 
 
 async def in_time(leased: LeasedChat, work: Callable[[], Awaitable[Outcome]]) -> Outcome:
-    """Return what comes of the work.
+    """Return the result of the work.
 
     Raises:
         ModelError: of kind `network`: it took longer than `CompactionPolicy.timeout`.
@@ -56,13 +56,13 @@ async def in_time(leased: LeasedChat, work: Callable[[], Awaitable[Outcome]]) ->
 
 
 async def summarise(leased: LeasedChat, messages: Sequence[Message], spending: Spending) -> str:
-    """Return a summary of the messages: of all at once, or, if the provider refuses that as too long, piece by piece.
+    """Return a summary of the messages: of all at once or, if the provider refuses that as too long, piece by piece.
 
-    Each piece is summarised together with the summary of those before it. A piece that was refused is halved, and so
-    are those that follow; a single message that is too long for a request of its own is shortened for the summary.
+    Each piece is summarised together with the summary of those before it. A refused piece is halved, and so are those
+    after it. A single message that is too long for one request is shortened.
 
     Raises:
-        ModelError: a request failed, or nothing fits, or the model said nothing.
+        ModelError: a request failed, nothing fits, or the model returned no text.
     """
     waiting = deque(_whole_pieces(messages))
     if not waiting:
@@ -115,7 +115,7 @@ async def _generate(
 
 
 def _whole_pieces(messages: Sequence[Message]) -> list[list[Message]]:
-    """Return the messages in pieces that can be parted: each call stays with its results."""
+    """Return the messages in pieces that may be separated: each call stays with its results."""
     pieces: list[list[Message]] = []
     for message in messages:
         if message.role == "tool" and pieces:
@@ -126,7 +126,7 @@ def _whole_pieces(messages: Sequence[Message]) -> list[list[Message]]:
 
 
 def _next_piece(waiting: deque[list[Message]], room: int | None) -> list[Message]:
-    """Take as many whole pieces as have room, at least one; one that is too long by itself is shortened."""
+    """Take as many whole pieces as there is room for, at least one; one that is too long alone is shortened."""
     piece = waiting.popleft()
     if room is not None and _length(piece) > room:
         return [_shortened(message, max(room // len(piece), 1)) for message in piece]
@@ -140,7 +140,7 @@ def _length(messages: Sequence[Message]) -> int:
 
 
 def _shortened(message: Message, most: int) -> Message:
-    """Return a message of about `most` characters; what the model thought, and files, are left out of it."""
+    """Return a message of about `most` characters, without reasoning and files."""
     parts = [part for part in message.parts if not isinstance(part, ReasoningPart)]
     each = max(most // max(len(parts), 1), 1)
     return message.model_copy(update={"parts": tuple(_short(part, each) for part in parts)})

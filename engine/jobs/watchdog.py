@@ -1,4 +1,4 @@
-"""The watchdog of an attempt: cancels it when the model takes too long to begin, or falls silent."""
+"""The watchdog of an attempt: cancels it if the model takes too long to begin or falls silent."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from turnwise.engine.clock import ROUNDING, SteadyClock, Timer
 from turnwise.states.errors import ModelError
 
 LONGEST_STARTUP = 600.0
-"""Seconds up to which the start-up limit doubles."""
+"""Seconds: the start-up limit doubles no further than this."""
 
 
 class Watchdog:
-    """Watches one attempt: start-up (opening plus first part) and silence between parts have limits of their own.
+    """Watches one attempt. Start-up (opening plus first part) and silence between parts have separate limits.
 
-    One timer serves all parts: it looks when it rings, and is set again for what is left.
+    One timer serves all parts. It is not reset by each part; when it fires, it is set again for the time that is left.
 
     Args:
         clock: tells the time.
@@ -36,17 +36,17 @@ class Watchdog:
         self._last = self._opened
         self._timer: Timer | None = None
         self.bite: ModelError | None = None
-        """Why the attempt was ended, if the watchdog did it."""
+        """The error with which the watchdog ended the attempt; `None` if it did not."""
         if startup is not None:
             self._timer = clock.call_later(startup, partial(self._startup_is_over, startup))
 
     @property
     def first_part_after(self) -> float | None:
-        """Seconds until the first part; measured once per attempt."""
+        """Seconds from opening to the first part; `None` before it came."""
         return None if self._first is None else self._first - self._opened
 
     def heard(self) -> None:
-        """Note that a part came. A provider's heartbeats are none."""
+        """Note that a part came. Heartbeats of a provider do not count."""
         self._last = self._clock.monotonic()
         if self._first is None:
             self._first = self._last
