@@ -114,6 +114,7 @@ TROUBLES: Final = {
     "a failure that somebody else tells": Trouble(failed, "clock", {**OVERLOADED, "worker": None}),
     "an attempt": Trouble(discarded, "worker:w", {**OVERLOADED, "worker": "w"}),
     "an attempt, told by another": Trouble(discarded, "worker:other", {**OVERLOADED, "worker": "w"}),
+    "a prompt that is too long": Trouble(discarded_for_room, "worker:w", {"kind": OVERFLOW.kind, "worker": "w"}),
     "a lease": Trouble(
         expired,
         "worker:other",

@@ -22,6 +22,26 @@ async def test_a_time_that_has_passed_is_not_waited_for(seconds: float) -> None:
         await sleep(ManualClock(), seconds)
 
 
+@pytest.mark.parametrize("seconds", [0.001, 0.9, 1])
+async def test_a_short_time_is_waited_for_too(seconds: float) -> None:
+    clock = ManualClock()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(sleep, clock, seconds)
+        await anyio.wait_all_tasks_blocked()
+        assert clock.next_timer == clock.now() + timedelta(seconds=seconds)
+        await clock.advance(seconds)
+
+
+@pytest.mark.parametrize("waits", ["sleeps", "waits until"])
+async def test_who_does_not_have_to_wait_hears_all_the_same_that_it_is_cancelled(waits: str) -> None:
+    """Or whoever never has to wait could not be ended, nor let anyone else have a turn."""
+    clock = ManualClock()
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        await (sleep(clock, 0) if waits == "sleeps" else wait_until(anyio.Event(), clock, clock.monotonic()))
+    assert scope.cancelled_caught
+
+
 async def test_sleep_lasts_until_the_clock_is_moved_that_far() -> None:
     clock, woke = ManualClock(), anyio.Event()
 

@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 from contextlib import AsyncExitStack
-from typing import Any
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import pytest
 
 from support.latches import Latch
+from support.life import BLANK, NOW, client, local
 from turnwise import ClientTool, ModelError, Settings, tool
+from turnwise.engine.explain import explanation
+from turnwise.engine.worker.identity import worker_name
 from turnwise.providers.scripted import Call, Reply
+from turnwise.states.events import ErrorInfo
+from turnwise.states.facts import Facts, Lease
+from turnwise.states.messages import QueuedMessage, TextPart
+from turnwise.states.names import CallStatus, ChatState
+from turnwise.states.step_calls import StepCalls
 from turnwise.testing import ManualClock
 
 ASK = ClientTool("ask_user", "Ask the user.", {"type": "object"}, deadline=60)
@@ -129,3 +141,120 @@ async def test_an_archived_chat_says_so(open_engine: Any, strict_model: Any) -> 
         explained = await engine.explain(chat.id)
         assert "archived" in explained.reason
         assert explained.legal_triggers == ("unarchived", "message_erased")
+
+
+def later(seconds: float) -> datetime:
+    return NOW + timedelta(seconds=seconds)
+
+
+def standing(state: ChatState, **more: Any) -> Facts:
+    """Return a chat in a state, held by a worker elsewhere unless `lease` says otherwise."""
+    step = replace(BLANK.step, number=3, attempt=2, failures=1, **more.pop("step", {}))
+    return replace(BLANK, **{"state": state, "step": step, "lease": Lease("w", 1), "since": later(-60), **more})
+
+
+S: Final = ChatState
+ASKED: Final = StepCalls(
+    (
+        client("a", 0, status=CallStatus.started, deadline=later(60)),
+        client("b", 1, status=CallStatus.started, deadline=later(30)),
+        client("c", 2, status=CallStatus.started),
+    )
+)
+MIXED: Final = StepCalls((local("l", 0), client("a", 1, status=CallStatus.started)))
+QUEUED: Final = tuple(QueuedMessage(id=f"m{n}", parts=(TextPart(text="x"),), accepted_at=NOW) for n in range(2))
+NO_WORKER: Final = "There is work to do and no worker has claimed the chat: is a worker running?"
+GONE: Final = f"{worker_name().rpartition(':')[0][:-1]}:x"
+"""A worker of this machine that no process is: another one has its number."""
+REASONS: Final[list[tuple[Facts, float | None, str]]] = [
+    (standing(S.waiting, archived=True), None, "The chat is archived; unarchive it to go on."),
+    (standing(S.waiting, lease=None), None, "Nothing to do: the chat waits for the next message."),
+    (standing(S.pending, lease=None), None, NO_WORKER),
+    (standing(S.interrupted, lease=None, settled=False), None, NO_WORKER),
+    (
+        standing(S.interrupted, lease=None, settled=True),
+        None,
+        "The user said stop; resume it or send a message to go on.",
+    ),
+    (
+        standing(S.interrupted, lease=None, settled=True, queue=QUEUED),
+        None,
+        "The user said stop; 2 queued message(s) wait; resume it or send a message to go on.",
+    ),
+    (standing(S.error, lease=None), None, "The chat cannot go on without the user: an unknown error"),
+    (
+        standing(S.error, lease=None, last_error=ErrorInfo(kind="quota", message="no money")),
+        None,
+        "The chat cannot go on without the user: no money",
+    ),
+    (
+        standing(S.requires_action, lease=None, calls=ASKED),
+        None,
+        "Waiting for the client's results of ask (a), ask (b), ask (c), until 2026-11-01 12:00:30 UTC.",
+    ),
+    (
+        standing(S.requires_action, lease=None, calls=StepCalls(ASKED[2:])),
+        None,
+        "Waiting for the client's results of ask (c).",
+    ),
+    (
+        standing(S.streaming, lease=Lease(GONE, 1)),
+        -5,
+        f"Worker {GONE} holds the chat, but its process is dead: any worker of this machine takes over.",
+    ),
+    (
+        standing(S.streaming, step={"retry_at": later(9)}),
+        -5,
+        "The lease of worker w ran out 5 s ago: it is dead or cut off; any worker may take over.",
+    ),
+    (
+        standing(S.streaming),
+        0,
+        "The lease of worker w ran out 0 s ago: it is dead or cut off; any worker may take over.",
+    ),
+    (
+        standing(S.streaming, step={"retry_at": later(9)}),
+        20,
+        "In back-off: the model call failed 1 time(s) in a row; next attempt in 9 s, at 12:00:09 UTC.",
+    ),
+    (
+        standing(S.streaming, step={"retry_at": NOW}),
+        20,
+        "The model is answering step 3, attempt 2; worker w holds the chat.",
+    ),
+    (standing(S.streaming), None, "The model is answering step 3, attempt 2; worker w holds the chat."),
+    (standing(S.executing_tools, calls=MIXED), 20, "Tools are running: search; worker w holds the chat."),
+    (standing(S.compacting), 20, "The history is being summarised; worker w holds the chat."),
+    (standing(S.interrupted, settled=False), 20, "The interrupt is being settled; worker w holds the chat."),
+    (standing(S.waiting), 20, "The chat is held; worker w holds the chat."),
+]
+
+
+@pytest.mark.parametrize(("facts", "expires", "reason"), REASONS)
+def test_wherever_a_chat_stands_the_reason_says_so(facts: Facts, expires: float | None, reason: str) -> None:
+    until = None if expires is None else later(expires)
+    explained = explanation(facts, lease_expires=until, now=NOW)
+    assert explained.reason == reason
+    assert explained.lease_expires == until
+    assert explained.lease_worker == (facts.lease.worker if facts.lease else None)
+    assert (explained.chat_id, explained.state, explained.since) == (facts.chat_id, facts.state, facts.since)
+    assert (explained.queued, explained.last_error) == (len(facts.queue), facts.last_error)
+    assert [call.call_id for call in explained.open_calls] == [call.call_id for call in facts.open_calls]
+
+
+@pytest.mark.parametrize(
+    ("facts", "expires", "due"),
+    [
+        (standing(S.waiting, lease=None), None, None),
+        (standing(S.requires_action, lease=None, calls=ASKED), None, 30),
+        (standing(S.streaming), 20, 20),
+        (standing(S.streaming, step={"retry_at": later(9)}), 20, 9),
+        (standing(S.compacting, step={"retry_at": later(9)}), 5, 5),
+        (standing(S.error, lease=None, step={"retry_at": later(9)}), None, None),
+    ],
+)
+def test_the_next_timer_is_the_first_thing_that_the_clock_will_do(
+    facts: Facts, expires: float | None, due: float | None
+) -> None:
+    explained = explanation(facts, lease_expires=None if expires is None else later(expires), now=NOW)
+    assert explained.next_timer == (None if due is None else later(due))
