@@ -55,7 +55,7 @@ def arrows(picture: Picture) -> tuple[Arrow, ...]:
     left = {(edge.source, edge.target, line): None for edge in picture.edges for line in edge.lines}
     found: list[Arrow] = []
     for name, members in GROUPS.items():
-        for target in (*members, *(node.id for node in picture.states if node.id not in members), SAME):
+        for target in dict.fromkeys((*members, *(node.id for node in picture.states), SAME)):
             lines = _shared(left, members, target)
             if lines:
                 found.append(Arrow(name, members, target, lines))

@@ -38,6 +38,8 @@ def test_a_planted_change_is_named_and_shown(copy: Path, capsys: pytest.CaptureF
     assert f"{name} is not current" in said
     assert "sent_massage" in said
     assert len(said.splitlines()) < 20
+    shown = said.split("declared\n")[1].splitlines()[:-1]
+    assert all(line.startswith(("@@", "-", "+")) for line in shown), "the lines that differ, and no others"
 
 
 def test_a_missing_drawing_is_named(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -86,3 +88,25 @@ def test_an_unknown_state_is_a_misuse_that_names_the_states(capsys: pytest.Captu
         main(["--state", "dreaming"])
     assert ended.value.code == 2
     assert "the states are waiting, pending" in capsys.readouterr().err
+
+
+def test_each_file_that_is_written_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = tmp_path / "not" / "there"
+    assert main(["--out", str(root)]) == 0
+    assert capsys.readouterr().out.splitlines() == [f"wrote {path}" for path in drawings(root)]
+
+
+def test_every_option_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--help"])
+    assert ended.value.code == 0
+    said = " ".join(capsys.readouterr().out.split())
+    for option, explained in {
+        "--check": "write nothing; exit 1 and name the files that are stale",
+        "--out DIR": "the root to write or check below, not the checkout",
+        "--state NAME": "print one drawing with this state lit",
+        "--format {mermaid,svg}": "print one drawing (svg unless told)",
+    }.items():
+        assert f"{option} {explained}" in said
+    assert "usage: python -m turnwise.diagrams" in said
+    assert "Draw the declared machine." in said
