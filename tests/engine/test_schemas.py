@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ def of(schema: Any, **more: Any) -> dict[str, Any]:
 
 
 INTEGER = {"type": "integer"}
+DRAFT_4 = "http://json-schema.org/draft-04/schema#"
 
 MEANT = [
     # numbers
@@ -149,6 +151,7 @@ def test_choices_without_an_end_come_to_one() -> None:
         ({"type": "array"}, 'of type "object"'),
         ({"type": "object", "required": "x"}, "not valid at required"),
         ({"type": "object", "$defs": 3}, "not valid at"),
+        ({"type": "object", "$schema": DRAFT_4, "exclusiveMaximum": True}, "not valid at the top"),
         ({"type": "object", "default": object()}, "JSON can spell"),
         (of({"$ref": "#/$defs/X"}), "refers to '#/\\$defs/X'"),
         (of({"anyOf": [{}, {"$ref": "#/$defs/X"}]}), "refers to"),
@@ -216,6 +219,14 @@ def test_a_schema_is_read_as_the_draft_it_names() -> None:
     assert problems_with({"x": ["a"]}, of({"prefixItems": [INTEGER]})) == ['x.0: must satisfy type: "integer"']
     old = of({"items": [INTEGER]}, **{"$schema": "http://json-schema.org/draft-07/schema#"})
     assert problems_with({"x": ["a"]}, old) == ['x.0: must satisfy type: "integer"']
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_nothing_outside_a_schema_is_read_to_check_by_it(tmp_path: Path) -> None:
+    outside = tmp_path / "outside.json"
+    outside.write_text('{"type": "integer"}', encoding="utf-8")
+    (problem,) = problems_with({"x": "a"}, of({"$ref": outside.as_uri()}))
+    assert problem.startswith("arguments: they cannot be checked")
 
 
 def test_a_place_reads_as_a_path() -> None:

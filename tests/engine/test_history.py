@@ -1,0 +1,169 @@
+"""The history as a strict provider takes it: what is sent of it, what goes on, and what nobody has answered."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from turnwise.engine.prompt.history import (
+    EDITED,
+    continued,
+    is_made,
+    is_said,
+    length_of,
+    sendable,
+    transient,
+    unanswered,
+    with_results,
+)
+from turnwise.states.messages import (
+    FilePart,
+    Message,
+    ReasoningPart,
+    SourcePart,
+    TextPart,
+    ToolCallPart,
+    ToolResultPart,
+)
+from turnwise.states.names import Audience, Executor
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+PICTURE = FilePart(media_type="image/png", data="x" * 160)
+SOURCE = SourcePart(url="https://example.org")
+SIGNED = ReasoningPart(text="hm", signature="s")
+
+
+def call(call_id: str, executor: Executor = Executor.local) -> ToolCallPart:
+    return ToolCallPart(call_id=call_id, name="look", arguments={}, executor=executor)
+
+
+def searched(call_id: str) -> ToolCallPart:
+    return call(call_id, Executor.provider)
+
+
+def result(call_id: str, output: Any = "found", **more: Any) -> ToolResultPart:
+    return ToolResultPart(call_id=call_id, name="look", output=output, **more)
+
+
+def said(role: Any, *parts: Any, **more: Any) -> Message:
+    texts = [TextPart(text=part) if isinstance(part, str) else part for part in parts]
+    return Message(id="m", role=role, parts=tuple(texts), turn=1, created_at=NOW, **{"step": 0, **more})
+
+
+def texts(message: Message) -> list[str]:
+    return [part.text if isinstance(part, TextPart | ReasoningPart) else part.type for part in message.parts]
+
+
+@pytest.mark.parametrize(
+    ("parts", "partial", "sent"),
+    [
+        (("a",), False, ["a"]),
+        (("a", " \n", ""), False, ["a"]),
+        (("a", SOURCE, PICTURE), False, ["a", "file"]),
+        ((SIGNED, "a"), True, ["hm", "a"]),
+        ((ReasoningPart(signature="s"), "a"), False, ["", "a"]),
+        ((ReasoningPart(text="hm"), "a"), False, ["hm", "a"]),
+        ((ReasoningPart(text="hm"), "a"), True, ["a"]),
+        ((ReasoningPart(text=" "), "a"), False, ["a"]),
+        ((" ", SOURCE), False, None),
+        ((), False, None),
+    ],
+)
+def test_nothing_empty_unsigned_or_cited_is_sent(parts: Any, *, partial: bool, sent: list[str] | None) -> None:
+    message = said("assistant", *parts, partial=partial)
+    assert [texts(found) for found in sendable([message])] == ([sent] if sent is not None else [])
+
+
+@pytest.mark.parametrize(
+    ("parts", "kept"),
+    [
+        ((searched("a"), result("a")), [0, 1]),
+        ((searched("a"), "so"), [1]),
+        ((result("a"), "so"), [1]),
+        ((searched("a"), result("b"), "so"), [2]),
+        ((searched("a"), result("a"), searched("b"), result("c")), [0, 1]),
+        ((call("a"), "so"), [0, 1]),
+        ((call("a"), searched("b"), "so"), [0, 2]),
+    ],
+)
+def test_a_providers_call_and_its_result_are_sent_together_or_not_at_all(parts: Any, kept: list[int]) -> None:
+    message = said("assistant", *parts)
+    assert with_results(message.parts) == tuple(message.parts[at] for at in kept)
+    assert [found.parts for found in sendable([message])] == [tuple(message.parts[at] for at in kept)]
+
+
+def test_a_result_says_with_what_an_edited_call_ran_and_keeps_its_own_form() -> None:
+    edited = {"edited_arguments": {"at": 3}}
+    history = [said("tool", result("a", output, **edited)) for output in ("found", {"n": 1}, ["x"])]
+    note = f'{EDITED} {{"at":3}}'
+    found = [message.result for message in sendable([*history, said("tool", result("b"))])]
+    assert [one.output for one in found if one is not None] == [
+        f"[{note}]\nfound",
+        {"note": note, "output": {"n": 1}},
+        {"note": note, "output": ["x"]},
+        "found",
+    ]
+    assert all(one is not None and one.edited_arguments is None for one in found)
+    assert history[0].result == result("a", **edited), "the history itself is as it was"
+
+
+def test_results_of_a_step_are_sent_in_the_order_of_their_calls() -> None:
+    history = [said("tool", result(name), step=2, call_index=at) for name, at in (("b", 1), ("a", 0))]
+    assert [message.call_index for message in sendable(history)] == [0, 1]
+
+
+def test_an_answer_at_the_end_is_followed_by_a_request_to_go_on() -> None:
+    question, answer = said("user", "hi"), said("assistant", "well", partial=True, step=4)
+    assert continued([], "Go on.") == []
+    assert continued([question], "Go on.") == [question]
+    *before, last = continued([question, answer], "Go on.")
+    assert before == [question, answer]
+    assert (last.role, texts(last), last.turn, last.step, last.position) == ("user", ["Go on."], 1, 4, 0)
+
+
+def test_what_is_for_one_request_only_is_nobodys_message() -> None:
+    like = said("assistant", "a", step=4)
+    for role in ("user", "system"):
+        made = transient(role, "text", like)
+        assert (made.role, made.synthetic, made.audience, made.position) == (role, True, Audience.model, 0)
+        assert (made.turn, made.step, made.created_at) == (like.turn, like.step, like.created_at)
+
+
+@pytest.mark.parametrize(
+    ("after", "answered"),
+    [
+        (said("assistant", "yes"), True),
+        (said("assistant", PICTURE), True),
+        (said("assistant", searched("a"), result("a"), "yes"), True),
+        (said("assistant", "yes", partial=True), False),
+        (said("assistant", "I look", call("a")), False),
+        (said("assistant", " "), False),
+        (said("assistant", SIGNED), False),
+        (said("tool", result("a")), False),
+        (said("system", "yes"), False),
+    ],
+)
+def test_a_whole_reply_that_asks_for_no_result_is_an_answer(after: Message, *, answered: bool) -> None:
+    asked = [said("user", "one", position=3), said("user", "two", position=4)]
+    assert unanswered([*asked, after]) == (() if answered else (3, 4))
+    assert unanswered([asked[0], after, asked[1]]) == ((4,) if answered else (3, 4))
+
+
+def test_what_turnwise_put_into_a_users_mouth_waits_for_no_answer() -> None:
+    own, made = said("user", "mine", position=1), said("user", "made", position=2, step=1)
+    assert [is_made(message) for message in (own, made)] == [False, True]
+    assert unanswered([own, made]) == (1,)
+
+
+def test_sources_and_blank_text_say_nothing() -> None:
+    parts = [TextPart(text="a"), TextPart(text=" \n"), SOURCE, PICTURE, ReasoningPart(), call("a")]
+    assert [is_said(part) for part in parts] == [True, False, False, True, True, True]
+
+
+def test_a_part_is_as_long_as_what_it_puts_into_a_prompt() -> None:
+    link = FilePart(media_type="image/png", url="https://example.org/" + "a" * 140)
+    assert [length_of(part) for part in (TextPart(text="abc"), SIGNED, PICTURE, link)] == [3, 2, 10, 10]
+    short, long = (length_of(result("a", "x" * size)) for size in (0, 100))
+    assert long - short == 100

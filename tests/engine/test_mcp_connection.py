@@ -1,0 +1,82 @@
+"""A connection to an MCP server in this process: what it offers, and what it does once it is over."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import mcp
+import pytest
+from mcp.types import ListToolsResult, PaginatedRequestParams, Tool
+
+from support import mcp_server
+from turnwise.engine.mcp import MCPTools, MCPUnreachable
+from turnwise.engine.mcp.connection import Connection
+
+
+async def report(*_: Any) -> None:
+    """Take no notice of progress."""
+
+
+@asynccontextmanager
+async def connected() -> AsyncIterator[Connection]:
+    connection = Connection("numbers", mcp.Client(mcp_server.server))
+    async with anyio.create_task_group() as tasks:
+        offered = await tasks.start(connection.keep)
+        assert "add" in {tool.name for tool in offered}
+        yield connection
+        connection.close()
+
+
+async def test_no_call_is_made_once_it_is_over() -> None:
+    """Not even while the client under it is still there: its answer would come to nobody."""
+    async with connected() as connection:
+        answer = await connection.call("add", {"first": 1, "second": 2}, report)
+        assert (answer.is_error, connection.is_over) == (False, False)
+        connection.close()
+        assert connection.is_over
+        with pytest.raises(
+            MCPUnreachable, match="'numbers' is out of reach: ConnectionError: the connection is closed"
+        ):
+            await connection.call("add", {"first": 1, "second": 2}, report)
+
+
+async def test_whoever_waits_for_an_answer_as_it_closes_gets_none() -> None:
+    began = anyio.Event()
+
+    async def begun(*_: Any) -> None:
+        began.set()
+
+    async def close(connection: Connection) -> None:
+        await began.wait()
+        connection.close()
+
+    async with connected() as connection, anyio.create_task_group() as tasks:
+        tasks.start_soon(close, connection)
+        with pytest.raises(MCPUnreachable):
+            await connection.call("wait_for_ever", {}, begun)
+
+
+async def test_nothing_is_called_before_it_is_connected() -> None:
+    connection = Connection("numbers", mcp.Client(mcp_server.server))
+    with pytest.raises(MCPUnreachable):
+        await connection.call("add", {"first": 1, "second": 2}, report)
+
+
+async def test_tools_are_taken_from_every_page_and_keep_names_of_their_own() -> None:
+    names = ["a b", "n" * 64, "n" * 65, "n" * 64 + "m", "last"]
+
+    async def pages(_: Any, params: PaginatedRequestParams | None) -> ListToolsResult:
+        at = int(params.cursor) if params is not None and params.cursor is not None else 0
+        tool = Tool(name=names[at], title=f"Tool {at}", input_schema={"type": "object"})
+        return ListToolsResult(tools=[tool], next_cursor=str(at + 1) if at + 1 < len(names) else None)
+
+    server: Any = mcp.server.Server("pages", on_list_tools=pages)
+    async with MCPTools(lambda: mcp.Client(server), name="pages") as tools:
+        found = [tool.name for tool in tools.tools]
+        assert [tool.description for tool in tools.tools] == [f"Tool {at}" for at in range(len(names))]
+    assert [found[0], found[1], found[4]] == ["a_b", "n" * 64, "last"]
+    assert len(set(found)) == len(names)
+    assert all(len(name) == 64 for name in found[1:4])
