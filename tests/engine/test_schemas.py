@@ -157,6 +157,8 @@ def test_choices_without_an_end_come_to_one() -> None:
         (of({"anyOf": [{}, {"$ref": "#/$defs/X"}]}), "refers to"),
         (of({"$ref": "#/properties/x/enum/0", "enum": [3]}), "refers to"),
         (of({"$ref": "urn:x"}), "refers to 'urn:x'"),
+        (of({"$ref": "#/type/o"}), "refers to '#/type/o'"),
+        (of({"$ref": "#/maxProperties/0"}, maxProperties=3), "refers to '#/maxProperties/0'"),
     ],
 )
 def test_a_schema_that_makes_no_sense_is_refused(schema: Any, problem: str) -> None:
