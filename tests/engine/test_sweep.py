@@ -219,7 +219,7 @@ async def test_trouble_with_a_chat_is_told_once_until_it_is_another_one(database
             assert await told("b", None) == []
             assert await told("b", FAULTS["odd"]) == [("sweep_failed", "b", "error")]
             assert await told("c", FAULTS["moved"]) == [("swept_by_another", "c", "debug")]
-            assert logs[0]["state"] == "waiting"
+            assert (logs[0]["state"], logs[0]["problem"]) == ("waiting", str(FAULTS["moved"]))
             assert await told("gone", FAULTS["moved"]) == [("chat_is_gone", "gone", "debug")]
     structlog.reset_defaults()
 

@@ -200,6 +200,7 @@ async def test_a_stored_state_that_nobody_knows_is_told_as_such_before_any_repai
         assert explained.broken_promises == ("state_is_declared",)
         assert explained.legal_triggers == (Trigger.repaired,)
         assert "chats.state" in explained.reason
+        assert [flaw.column for flaw in explained.unreadable] == ["chats.state"]
         assert "'dreaming' is no state of the table's" in explained.reason
         assert (await engine.list_chats(state="error")).items == []
         with pytest.raises(IllegalTransition) as refused:
