@@ -59,7 +59,7 @@ def held(database: Path, **more: Any) -> tuple[LeasedChat, ManualClock, Asked]:
     facts = replace(BLANK, **{"version": 5, "lease": Lease("w", 1), "state": ChatState.executing_tools, **more})
     store = Asked(stored_at(database, clock), facts)
     runtime = Runtime(
-        applier=Applier(store, Broadcaster(), options.limits(None)),  # type: ignore[arg-type]
+        applier=Applier(store, Broadcaster(), options.limits(None)),
         model=ScriptedModel([]),
         toolbox=Toolbox({}, options),
         settings=options,
