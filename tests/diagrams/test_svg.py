@@ -9,7 +9,7 @@ import pytest
 from turnwise.diagrams import layout, svg
 from turnwise.diagrams.extract import machine
 from turnwise.diagrams.grouping import SAME, arrows
-from turnwise.diagrams.markup import rounded
+from turnwise.diagrams.markup import Pen, rounded
 from turnwise.diagrams.rows import COLUMNS
 from turnwise.states.names import NEW, UNKNOWN, ChatState
 from turnwise.states.table import TABLE
@@ -172,3 +172,31 @@ def test_a_row_that_takes_what_the_others_leave_is_called_otherwise() -> None:
             break
     else:
         pytest.fail("executing_tools never goes back to streaming")
+
+
+def lines_of(row: ET.Element) -> list[tuple[float, float, str]]:
+    """Where each line of a row of the list stands, and what it says."""
+    return [(float(line.attrib["x"]), float(line.attrib["y"]), line.text or "") for line in row.iter(f"{SVG}text")]
+
+
+def test_the_lines_of_a_cell_stand_below_each_other_and_the_rows_too() -> None:
+    below = 0.0
+    for row in groups(parsed(), "row"):
+        lines = lines_of(row)
+        for x in {x for x, _, _ in lines}:
+            column = [y for at, y, _ in lines if at == x]
+            assert column == sorted(set(column)), "no line upon another, and the first one on top"
+            assert all(9 <= lower - upper <= 20 for upper, lower in itertools.pairwise(column))
+        assert min(y for _, y, _ in lines) > below
+        assert len({min(y for at, y, _ in lines if at == x) for x in {x for x, _, _ in lines}}) == 1, "on one line"
+        below = max(y for _, y, _ in lines)
+
+
+def test_a_word_of_the_list_is_never_broken() -> None:
+    known = {word for row in groups(parsed(), "row") for _, _, words in lines_of(row) for word in words.split()}
+    for row in TABLE:
+        assert row.trigger.value in known
+
+
+def test_a_word_wider_than_its_column_stays_whole() -> None:
+    assert Pen(10, "black").lines("a_trigger_of_a_very_long_name on", 30) == ["a_trigger_of_a_very_long_name", "on"]
