@@ -1,8 +1,7 @@
 """The ground floor: what may happen to a chat, declared once, as data.
 
-`TABLE` holds every transition; `decide` says what a trigger does to a chat of which the facts are known. The
-floor is pure: it does no I/O, reads no clock and throws no dice, and it imports nothing of the floors above.
-Everything it hands out is immutable.
+`TABLE` holds every transition; `decide` returns what a trigger does to a chat with given facts. The floor is pure: it
+does no I/O, reads no clock, uses no random numbers, and imports nothing of the floors above. Its values are immutable.
 
 Start with `names` (the words), `facts` (what is known about a chat) and `table` (what may happen to it).
 """

@@ -1,4 +1,4 @@
-"""What triggers bring along: the larger of their arguments."""
+"""The larger arguments of triggers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from turnwise.states.usage import Usage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """Which model was asked for a reply, and with what."""
+    """The model that was asked for a reply, with digests of its parameters and tools."""
 
     agent: str = "default"
     model: str
@@ -43,7 +43,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partial:
-    """What a dead attempt had shown, to be kept as a partial message."""
+    """The shown part of an attempt that has ended, to be kept as a partial message."""
 
     step: int
     attempt: int
@@ -57,13 +57,13 @@ class Partial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """What a compaction made of the history: all that the model sees from then on, in its order."""
+    """The result of a compaction: everything that the model sees from then on, in order."""
 
     messages: tuple[int | Message, ...]
     """The positions of messages that stay as they are, and new messages. One that has a position stands for the
     message there, whose turn and step it keeps."""
     folded: int
-    """How many messages are not in view any more."""
+    """How many messages the model no longer sees."""
 
     @property
     def carried(self) -> tuple[int, ...]:
@@ -104,19 +104,19 @@ class Inheritance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Erasing:
-    """What is to be erased of a chat."""
+    """The content of a chat that an erasure blanks."""
 
     messages: tuple[Message, ...] = ()
-    """As they stand afterwards."""
+    """The messages as they are afterwards."""
     results: tuple[Message, ...] = ()
-    """Results that stay without the arguments that a client gave one of their calls, as they stand afterwards."""
+    """Results that stay, as they are afterwards: without the arguments that a client gave their call."""
     cut: frozenset[str] = frozenset()
-    """Those of both that are in the history no more."""
+    """Which of both are cut out of the history."""
     queued: frozenset[str] = frozenset()
-    """Messages that wait, or that waited and were never taken."""
+    """Queued messages, and those that left the queue without entering the history."""
     profile: Profile | None = None
-    """As it stands afterwards."""
+    """The profile as it is afterwards."""
     errors: bool = False
     reasons: bool = False
     quarantine: bool = False
-    """What repairs have put aside: nobody can tell whose words it holds."""
+    """Whether to delete the rows in `quarantine`: nobody can tell whose words they hold."""

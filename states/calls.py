@@ -1,4 +1,4 @@
-"""Tool calls: what a client declares, what the model asked for, and what came of it."""
+"""Tool calls: a client's tools, the model's calls, and their results."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class ToolResult:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The proof of how a call was answered: kept for ever, so that a replay finds the first receipt."""
+    """Proof of how a call was answered; kept for ever, so that a replay finds the first receipt."""
 
     digest: str
     """The salted digest of the answer; empty once the answer is erased."""
@@ -112,11 +112,11 @@ class ToolCall:
     crash: Crash = "at_most_once"
     stop_after: bool = False
     approval: Approval = "not_needed"
-    """While it is "asked" the call is the client's; once it is "granted" the call is local."""
+    """While "asked", the client has to answer the call; once "granted", the call is local."""
     asked_arguments: dict[str, Any] | None = None
-    """What the model asked for, where the client allowed the call with other `arguments`."""
+    """The model's arguments, if the client allowed the call with other `arguments`."""
     refusal: str | None = None
-    """Why the call is answered without being run: the model asked for what was not offered, or in a wrong way."""
+    """Why the call is answered without being run: the tool was not offered, or the arguments do not fit."""
     reconciles: bool = False
     """Whether the tool is asked, after a crash, what became of the call."""
     within: float | None = None
@@ -125,11 +125,11 @@ class ToolCall:
     """When an open client call will be answered `timed_out`."""
     answer: Answer | None = None
     salt: str = ""
-    """Of the call's digests in the log; erased with the arguments, and shown to no client."""
+    """The salt of the call's digests in the log; erased with the arguments, and shown to no client."""
 
     @property
     def open(self) -> bool:
-        """Whether the call still lacks its result."""
+        """Whether the call has no result yet."""
         return self.status in OPEN_STATUSES
 
     @property
@@ -164,10 +164,10 @@ class ToolCall:
         return dataclasses.replace(self, salt="") if self.salt else self
 
     def blanked(self, *, arguments: bool, answer: bool) -> ToolCall:
-        """Return the call without its arguments, or without what its answer could be known by.
+        """Return the call without its arguments, or without the digest of its answer.
 
-        Where the client allowed it with other arguments it loses both: they came with the answer. A call that
-        turnwise has still to run is answered instead: without its arguments it is another one.
+        If the client allowed it with other arguments it loses both, since they came with the answer. A call that
+        turnwise has still to run is answered instead of run: without its arguments it would be another call.
         """
         arguments, answer = (True, True) if self.asked_arguments is not None else (arguments, answer)
         kept = self.answer
@@ -201,7 +201,7 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallOutcome:
-    """What became of a call, with the result that the model will see."""
+    """How a call ended, with the result that the model will see."""
 
     call_id: str
     status: CallStatus
@@ -210,5 +210,5 @@ class CallOutcome:
     synthetic: bool = False
     attachments: tuple[Any, ...] = ()
     error: BaseException | None = field(default=None, compare=False, repr=False)
-    """What the tool raised, for those who watch; it is not stored."""
+    """The exception of the tool, for observers; it is not stored."""
     answer: Answer | None = None

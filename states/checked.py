@@ -1,4 +1,4 @@
-"""Checked calls: a public function looks at what it is given, by its own type hints, before it does anything."""
+"""Checks the arguments of public functions by their type hints, before they do anything."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _VARIABLE: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYW
 
 
 def checked(target: _T) -> _T:
-    """Have a function's arguments checked at every call, or those of a class at every call of its public methods.
+    """Check a function's arguments at every call, or those of a class at every call of its public methods.
 
-    Of a dataclass, only the making of one is checked. What is read from a store is not: it was checked when it came.
+    A dataclass is checked only when one is made, and not when it is read from a store: it was checked before.
 
     Raises:
         InvalidArgument: an argument is not what its type hint says. Nothing was done.
-        InvalidContent: it is of that type, and cannot be stored.
-        WrongCall: an argument is missing, or there is none of that name.
+        InvalidContent: it is of that type, but cannot be stored.
+        WrongCall: an argument is missing, or the function has none of that name.
     """
     return checked_within("")(target)
 
@@ -47,11 +47,11 @@ def _checked(within: str, target: _T) -> _T:
 
 
 def fit(argument: str, shape: Shape | None, value: Any) -> Any:
-    """Return an argument as it is to be used.
+    """Return an argument in the form in which it is used.
 
     Raises:
         InvalidArgument: it does not have the shape.
-        InvalidContent: it has, and cannot be stored.
+        InvalidContent: it has the shape, but cannot be stored.
     """
     if shape is None:
         return value
@@ -88,19 +88,19 @@ def _checked_function(function: Any, within: str) -> Any:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class _Form:
-    """What a call must look like. What is by count is by the number of arguments given by place."""
+    """The calls that a function accepts. `missing` and `names` go by the number of positional arguments."""
 
     places: tuple[tuple[str, Shape | None], ...]
     shapes: Mapping[str, Shape | None]
     missing: tuple[frozenset[str], ...]
-    """By count: the arguments that must be given by name."""
+    """By number of positional arguments: the names that must be given."""
     names: tuple[frozenset[str], ...]
-    """By count: the arguments that may be given by name."""
+    """By number of positional arguments: the names that may be given."""
     others: bool
     """Whether any name may be given."""
 
     def matches(self, count: int, names: Mapping[str, Any]) -> bool:
-        """Return whether so many arguments by place, and these by name, make a call."""
+        """Return whether `count` positional arguments and these named ones make a valid call."""
         return (
             count < len(self.names)
             and self.missing[count] <= names.keys()
@@ -109,14 +109,14 @@ class _Form:
 
 
 class _Parameters:
-    """What a function may be called with. Found out at the first call: by then every name in its hints is known."""
+    """The parameters of a function. Resolved at the first call, when every name in the type hints exists."""
 
     def __init__(self, function: Callable[..., Any], within: str) -> None:
         self._function = function
         self._within = within
 
     def fit(self, args: tuple[Any, ...], options: dict[str, Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
-        """Return the arguments as they are to be used."""
+        """Return the arguments in the form in which they are used."""
         form = self._form
         if not form.matches(len(args), options):
             raise self._wrong_call(len(args), options)

@@ -27,7 +27,7 @@ _TRIGGER: Final = shape_of(Trigger)
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What a trigger does to a chat: performed whole, in one transaction, or not at all."""
+    """What a trigger does to a chat. A store performs all of it in one transaction, or nothing."""
 
     trigger: Trigger
     source: str | None
@@ -38,13 +38,13 @@ class Decision:
     writes: tuple[Write, ...]
     """What a store does, in order."""
     events: tuple[Event, ...]
-    """What subscribers see, in order."""
+    """The events for followers, in order."""
     actor: str
     reason: str | None
     salt: str = ""
-    """Of this commit; empty where nothing is salted."""
+    """The salt of this commit; empty if nothing is salted."""
     ended: TurnFacts | None = None
-    """The turn that ended, if one did: another may have begun since."""
+    """The turn that ended, if one did; the facts may already have the next one."""
 
 
 @overload
@@ -56,18 +56,18 @@ def decide(facts: Facts, trigger: Trigger, *, now: datetime, limits: Limits, **a
 
 
 def decide(facts: Facts, trigger: Occurrence | Trigger, at: Circumstances | None = None, **arguments: Any) -> Decision:
-    """Return what a trigger does to a chat of which `facts` hold.
+    """Return what a trigger does to a chat with these facts.
 
-    It comes as an occurrence and its circumstances, or by its name with the arguments of both, as in
+    Give the trigger as an occurrence and its circumstances, or by name with the arguments of both, as in
     `decide(facts, Trigger.claimed, worker="w", now=now, limits=limits)`. Nothing is read, written or awaited: the same
     facts and arguments always give the same decision.
 
     Raises:
         IllegalTransition: the table has no matching row. It names what is possible instead.
         TurnwiseError: a refusal of bad input, see `refusals`.
-        BrokenPromise: the facts afterwards would break an invariant.
-        InvalidArgument: those are no facts, or there is no such trigger.
-        WrongCall: an argument that the trigger needs is missing, or it has none of that name.
+        BrokenPromise: the facts afterwards would break a promise.
+        InvalidArgument: `facts` are not facts, or there is no such trigger.
+        WrongCall: an argument of the trigger is missing, or the trigger has none of that name.
     """
     if type(facts) is not Facts:
         raise InvalidArgument("facts", f"must be Facts; it was {shown(facts)}")
@@ -98,7 +98,7 @@ def _brought(
 
 
 def legal_triggers(facts: Facts) -> tuple[Trigger, ...]:
-    """Return the triggers that are possible as the chat stands: some arguments would be accepted."""
+    """Return the triggers that would be accepted now with the right arguments."""
     return possible_triggers(place_of(facts), facts)
 
 
@@ -146,4 +146,4 @@ def _status_events(source: str, target: ChatState) -> tuple[StatusEvent, ...]:
 
 
 _STATUS: Final = {(row.source, row.target): _status_events(row.source, row.target) for row in TABLE}
-"""The change of state that subscribers are told of, by where a row starts and ends."""
+"""The `status` event of a row, by its source and target."""

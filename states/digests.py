@@ -17,7 +17,7 @@ def canonical(value: Any) -> bytes:
     """Return the one JSON spelling of `value`: sorted keys, no spaces, UTF-8.
 
     Raises:
-        InvalidContent: it has none.
+        InvalidContent: it cannot be written as JSON.
     """
     try:
         spelled = orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
@@ -40,7 +40,7 @@ _STRICT: Final = json.JSONEncoder(allow_nan=False, check_circular=False).encode
 
 
 def _canonical_of_any(value: Any) -> bytes:
-    """Return the spelling of what orjson does not take, such as integers above 64 bits."""
+    """Return the spelling of a value that orjson does not take, such as integers above 64 bits."""
     try:
         return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
     except (TypeError, ValueError, RecursionError) as error:
@@ -52,7 +52,7 @@ def _has_none(why: Exception) -> InvalidContent:
 
 
 def as_json(value: Any) -> JsonValue:
-    """Return `value` as it will be after it was stored: plain JSON, with nothing in the place of what is no number.
+    """Return `value` as it will be read back from a store: plain JSON, with null in place of NaN and the infinities.
 
     Raises:
         InvalidContent: it cannot be stored.
@@ -73,19 +73,19 @@ def digest(value: Any) -> str:
 def salted(salt: str, spelled: str | bytes) -> str:
     """Return the SHA-256, hex, of `salt`, a newline and `spelled`.
 
-    Who has the digest can guess what is short only as long as the salt is there.
+    Someone who has the digest can guess a short text only as long as the salt exists.
     """
     content = spelled.encode() if isinstance(spelled, str) else spelled
     return hashlib.sha256(salt.encode() + b"\n" + content).hexdigest()
 
 
 def guarded(salt: str, digest: str) -> str:
-    """Return a digest as it is kept, so that nobody who has it can guess what it is of: as it is, without a salt."""
+    """Return a digest in its stored form: salted, so that its content cannot be guessed; without a salt, unchanged."""
     return salted(salt, digest) if salt else digest
 
 
 def derived(salt: str, *names: str | int) -> str:
-    """Return the salt of one thing, made of the salt of a transition: it betrays no other. Empty if that is empty."""
+    """Return the salt of one thing, derived from a commit's salt; it reveals no other. Empty if that is empty."""
     return hashlib.sha256("\n".join([salt, *map(str, names)]).encode()).hexdigest()[:32] if salt else ""
 
 

@@ -20,7 +20,7 @@ _Kind_co = TypeVar("_Kind_co", bound=Occurrence, covariant=True)
 
 
 class Draft(Generic[_Kind_co]):
-    """Collects what the writes of one row change. Groups of facts are replaced, the whole only once, at the end."""
+    """Collects the changes of one row's actions. Groups of facts are replaced as they change, the whole at the end."""
 
     __slots__ = (
         "archived",
@@ -58,7 +58,7 @@ class Draft(Generic[_Kind_co]):
         self.before = facts
         """The facts as they were when the trigger came."""
         self.occurrence = occurrence
-        """The trigger, with what it brings along."""
+        """The trigger, with its arguments."""
         self.at = at
         self.now = at.now
         """The database's time."""
@@ -79,7 +79,7 @@ class Draft(Generic[_Kind_co]):
         self.calls = facts.calls
         self.queue = facts.queue
         self.traces = facts.traces
-        """The traces of turns to come; those of messages that have left the queue are dropped with the next change."""
+        """The traces of future turns; those of messages that left the queue are dropped with the next change."""
         self.history = facts.history
         self.compaction = facts.compaction
         self.usage = facts.usage
@@ -116,9 +116,9 @@ class Draft(Generic[_Kind_co]):
         instead_of: Message | None = None,
         reply: Reply | Partial | None = None,
     ) -> Message:
-        """Append a message to the history, which ends in `tail` now, and show it to whoever may see it.
+        """Append a message to the history, which then ends in `tail`, and show it to those who may see it.
 
-        One that stands `instead_of` another keeps its turn and step.
+        A message that stands `instead_of` another keeps that one's turn and step.
         """
         history = self.history
         message = Message(
@@ -156,13 +156,13 @@ class Draft(Generic[_Kind_co]):
         self.history_version = self.version
 
     def put_calls(self, *calls: ToolCall) -> None:
-        """Insert calls of the current step, or replace what is known of them."""
+        """Insert or update calls of the current step."""
         put = [self._salted(call) for call in calls]
         self.calls = self.calls.put(*put)
         self.writes.extend(map(PutCall, put))
 
     def _salted(self, call: ToolCall) -> ToolCall:
-        """Return a new call with a salt; a known one has its own, or lost it with what was erased."""
+        """Return a new call with a salt; an existing one keeps its salt, or has lost it in an erasure."""
         if call.salt or not self.at.salt or self.before.calls.get(call.call_id) is not None:
             return call
         return dataclasses.replace(call, salt=self.salt_of("call", call.call_id))
@@ -182,7 +182,7 @@ class Draft(Generic[_Kind_co]):
         return head
 
     def book(self, usage: Usage | None, *, lost: bool = False) -> None:
-        """Add a model call to the ledger, the turn and the chat: as partial if it was silent about usage, or lost."""
+        """Add a model call to the ledger, the turn and the chat; marked partial if it was lost or reported no usage."""
         spent = reported(usage)
         if lost:
             spent = spent.marked_partial()
@@ -193,14 +193,14 @@ class Draft(Generic[_Kind_co]):
         self._enter(spent)
 
     def book_nothing(self) -> None:
-        """Add an attempt that called no model to the ledger: it has used nothing, and nothing is unknown of it."""
+        """Add an attempt that called no model to the ledger: its usage is nothing, not unknown."""
         self._enter(NO_USAGE)
 
     def _enter(self, spent: Usage) -> None:
         self.writes.append(RecordUsage(self.step.purpose, self.turn.number, self.step.number, self.step.attempt, spent))
 
     def tell_closing(self) -> None:
-        """Tell the end of a turn now, because another turn begins in the same decision."""
+        """Emit the end of a turn now, because another turn begins in the same decision."""
         self.events.extend(self.closing)
         self.closing.clear()
 
@@ -211,7 +211,7 @@ class Draft(Generic[_Kind_co]):
             self.lease = None
 
     def finish(self, target: ChatState, *, moved: bool, event_count: int) -> Facts:
-        """Return the facts as they stand after the decision, which tells so many events.
+        """Return the facts after the decision, which emits `event_count` events.
 
         Entering a state without a job drops the lease.
         """
@@ -249,7 +249,7 @@ class Draft(Generic[_Kind_co]):
 
 
 def _origin_of(reply: Reply | Partial | None) -> dict[str, Any]:
-    """Return what a model's message says of where it comes from."""
+    """Return the fields of a model's message that name its origin."""
     if reply is None or reply.origin is None:
         return {}
     known = {field.name: getattr(reply.origin, field.name) for field in dataclasses.fields(reply.origin)}

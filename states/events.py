@@ -1,6 +1,6 @@
-"""Events: what a subscriber of a chat sees, in one sequence.
+"""Events: what a follower of a chat sees, in one sequence.
 
-They are numbered without gaps as they are stored. The parts of replies that are over may be pruned later, those of an
+They are numbered without gaps when they are stored. The parts of replies that are over may be pruned later, those of an
 erased message at once; their numbers are then skipped.
 """
 
@@ -18,7 +18,7 @@ from turnwise.states.usage import Usage
 
 
 class ErrorInfo(BaseModel):
-    """What went wrong, in words for users and fields for programs."""
+    """An error, as text for users and fields for programs."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -45,7 +45,7 @@ class PartDelta(BaseModel):
     name: str | None = None
     executor: Executor | None = None
     complete: dict[str, Any] | None = None
-    """The finished part, as it will stand in the message."""
+    """The finished part, as it will be in the message."""
 
 
 class _Event(BaseModel):
@@ -106,14 +106,14 @@ class ToolProgressEvent(_Event):
 
 
 class QueueEvent(_Event):
-    """The queue changed; this is the whole of it, head first."""
+    """The queue changed; this is all of it, first message first."""
 
     kind: Literal["queue"] = "queue"
     queue: tuple[QueuedMessage, ...]
 
 
 class ActionRequiredEvent(_Event):
-    """It is the client's turn: these calls are open."""
+    """The client has to answer these open calls."""
 
     kind: Literal["action_required"] = "action_required"
     calls: tuple[ToolCall, ...]
@@ -161,7 +161,7 @@ class CompactionEvent(_Event):
 
 
 class HistoryResetEvent(_Event):
-    """The history was cut: the message `first_removed` and all that followed are gone."""
+    """The history was cut: the message `first_removed` and all after it are gone."""
 
     kind: Literal["history_reset"] = "history_reset"
     first_removed: str
@@ -178,7 +178,7 @@ class TurnFinishedEvent(_Event):
 
 
 class ErrorEvent(_Event):
-    """The chat cannot go on without the user."""
+    """The chat cannot continue without the user."""
 
     kind: Literal["error"] = "error"
     error: ErrorInfo

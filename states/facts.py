@@ -1,4 +1,4 @@
-"""The facts about a chat: all that guards may ask and writes may change, as one immutable value."""
+"""The facts about a chat: all that guards may ask and actions may change, as one immutable value."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Lease:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """What was said about a chat at its creation, and its labels."""
+    """The declarations of a chat's creation, and its labels."""
 
     created_at: datetime
     system: str | None = None
@@ -61,10 +61,10 @@ class TurnFacts:
     """Set once the model, a stop-after tool or a budget has ended the turn; it may still have to compact or settle."""
     provider_reason: str | None = None
     open: bool = False
-    """Whether the turn's end has still to be told."""
+    """Whether the turn's end was not told yet."""
     usage: Usage = NO_USAGE
     trace: str | None = None
-    """What an observer gave for this turn, for whoever observes the turn in another process to go on with."""
+    """An observer's text for this turn, with which observers in other processes continue its trace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,25 +75,25 @@ class StepFacts:
     stage: Stage = Stage.done
     attempt: int = 0
     attempt_open: bool = False
-    """An attempt was started and neither finished, discarded nor settled: what it has shown is still shown."""
+    """An attempt was started and not finished, discarded or settled: the parts it has shown still count."""
     failures: int = 0
     """Attempts of this step that failed in a row."""
     broken: int = 0
-    """Of these, attempts whose stream was open when it failed: something had come of it."""
+    """How many of these failed after their stream was open."""
     startup_timeouts: int = 0
     """Attempts of this step that timed out in a row before their first part."""
     retry_at: datetime | None = None
     retry_delay: float = 0.0
-    """Seconds that were left until `retry_at` when it was set: nobody waits longer, wherever the clock was set back."""
+    """Seconds until `retry_at` when it was set: the most that is waited, even if the clock is set back."""
 
     @property
     def purpose(self) -> Purpose:
-        """What an attempt is for: the model's answer, or, once the answer is committed, a summary."""
+        """The purpose of an attempt: the model's answer or, once the answer is committed, a summary."""
         return "step" if self.stage is Stage.asking else "summary"
 
     @property
     def over_before(self) -> tuple[int, int]:
-        """The step and attempt before which all that was shown is over: messages stand for it, or it is taken back."""
+        """The step and attempt before which all replies are over: stored as messages, or discarded."""
         return (self.number, self.attempt) if self.stage is Stage.asking else (self.number + 1, 0)
 
 
@@ -139,14 +139,14 @@ class Facts:
     profile: Profile
     state: ChatState = ChatState.waiting
     stored_state: str | None = None
-    """The stored word, when it is none of the table's: only `repaired` leads on from there."""
+    """The stored word, if the table does not know it: only `repaired` leaves such a state."""
     version: int = 0
     """Transitions committed so far; 0 for a chat that does not exist yet."""
     history_version: int = 0
     settled: bool = True
     """False only in `interrupted`, while partial work is not committed."""
     promote: bool = False
-    """Whether the head of the queue becomes a turn as soon as the interrupt is settled."""
+    """Whether the first queued message becomes a turn as soon as the interrupt is settled."""
     interrupt_reason: str | None = None
     archived: bool = False
     lease: Lease | None = None
@@ -162,7 +162,7 @@ class Facts:
     """The calls of the current step, local and client, in call order."""
     queue: tuple[QueuedMessage, ...] = ()
     traces: Mapping[str, str] = field(default_factory=dict)
-    """The traces of turns to come, by the queued message that begins them."""
+    """The traces of future turns, by the queued message that begins them."""
     history: HistoryFacts = HistoryFacts()
     compaction: CompactionFacts = CompactionFacts()
     usage: Usage = NO_USAGE
@@ -182,7 +182,7 @@ class Facts:
         return tuple(call for call in self.calls if call.open)
 
     def with_last_seq(self, last_seq: int) -> Facts:
-        """Return the facts as they are once more events are stored, up to that number."""
+        """Return the facts after events up to that number were stored."""
         return self if self.last_seq == last_seq else dataclasses.replace(self, last_seq=last_seq)
 
     @property
@@ -193,7 +193,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """The settings that guards and writes look at."""
+    """The settings that guards and actions may ask."""
 
     max_steps: int | None = 50
     turn_tokens: int | None = None

@@ -1,4 +1,4 @@
-"""Files: what makes one sound, so that a provider can be given it."""
+"""Checks files, so that every stored file can be sent to a provider."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class OnDisk(Protocol):
 
 
 def file_at(path: Any) -> tuple[str, str | None, bytes]:
-    """Return the name of a file, its media type as far as its name tells, and what is in it.
+    """Return a file's name, its media type as guessed from the name, and its content.
 
-    It is all the reading that this floor does, and only when it is asked for.
+    This floor reads nothing else, and this only for `FilePart.from_path`.
 
     Raises:
         InvalidContent: there is no such file, or it cannot be read.
@@ -50,7 +50,7 @@ def _text_of(path: Any) -> str:
 
 
 def fault_of_file(media_type: str, data: str | None, url: str | None) -> str | None:
-    """Return what is wrong with a file, and what would be right; `None` if nothing is."""
+    """Return what is wrong with a file and what would be right; `None` for a valid file."""
     if not _MEDIA_TYPE.fullmatch(media_type):
         return f"a file needs a media type such as 'image/png'; it was {media_type[:80]!r}"
     if (data is None) == (url is None):

@@ -1,4 +1,4 @@
-"""Guards: named questions about the facts and what a trigger brings. Pure, total, without side effects."""
+"""Guards: named questions about the facts and a trigger's arguments. Pure, total, without side effects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Limits: the arguments of public functions that have one beyond their type."""
+"""Limits on arguments of public functions, beyond their types."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def between(least: int, most: int) -> Shape:
 
 
 def number_at_least(least: float) -> Shape:
-    """Return the shape of numbers that are not smaller."""
+    """Return the shape of numbers of at least `least`."""
 
     def fits(value: float) -> float:
         if not value >= least:
@@ -57,14 +57,14 @@ def number_at_least(least: float) -> Shape:
 
 
 def said(value: str) -> str:
-    """Refuse text in which nothing is said."""
+    """Refuse blank text."""
     if not value.strip():
         raise Misfit("must say something; it was empty")
     return value
 
 
 Key = Annotated[str, at_most(1024)]
-"""Text by which something is found again, such as an owner: an index of a database has no room for more."""
+"""Text by which something is found, such as an owner; longer text does not fit into a database's index."""
 Name = Annotated[Key, said]
 """A key that is not empty."""
 Label = Annotated[str, at_most(16_384)]
@@ -72,13 +72,13 @@ Label = Annotated[str, at_most(16_384)]
 Description = Annotated[str, said, at_most(65_536)]
 """Text that the model reads with every request."""
 JsonObject = Annotated[Mapping[str, Any], json_at_most(262_144)]
-"""JSON that is read with every chat, such as its metadata."""
+"""JSON that is loaded with every chat, such as its metadata."""
 PageSize = Annotated[int, between(1, 10_000)]
-"""How many to give at once."""
+"""How many items a page has."""
 Ordinal = Annotated[int, between(0, 2**53)]
-"""The number of an event or a version; 0 stands before the first."""
+"""The number of an event or a version; 0 is before the first."""
 Seconds = Annotated[float, number_at_least(0)]
-"""A time to wait; 0 looks once."""
+"""A time to wait; 0 checks once."""
 Count = Annotated[int, between(0, 2**53)]
 """How many there are, perhaps none."""
 Positive = Annotated[int, between(1, 2**53)]

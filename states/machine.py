@@ -1,7 +1,7 @@
-"""The judge of legality: one process-wide synchronous `transitions.Machine`, built from the table.
+"""Judges which transitions are legal: one process-wide synchronous `transitions.Machine`, built from the table.
 
-Rows are its transitions, guards their conditions. It is asked which transition matches and never fired: what moves a
-chat is the commit of a store.
+Rows are its transitions, guards their conditions. It is asked which transition matches, and never fired: only a store's
+commit moves a chat.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _built() -> Machine:
 
 
 def _prepared(machine: Machine) -> dict[tuple[str, str], list[_RowTransition]]:
-    """Return the machine's transitions by trigger and source: looking them up anew takes longer than asking them."""
+    """Return the machine's transitions by trigger and source: looking them up takes longer than evaluating them."""
     return {
         (trigger, source): cast("list[_RowTransition]", machine.get_transitions(trigger, source))
         for trigger, event in machine.events.items()
@@ -67,5 +67,5 @@ def _prepared(machine: Machine) -> dict[tuple[str, str], list[_RowTransition]]:
 
 
 MACHINE: Final = _built()
-"""Every row of the table as a transition of the library: to look at, never to fire."""
+"""Every row of the table as a transition of the library: to inspect, never to fire."""
 _TRANSITIONS: Final = _prepared(MACHINE)

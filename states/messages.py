@@ -1,4 +1,4 @@
-"""Messages and their parts: turnwise's own, versioned form of what users, models and tools said."""
+"""Messages and their parts: turnwise's own, versioned form of what users, models and tools say."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _AnyPart = TypeVar("_AnyPart", bound=_Part)
 
 
 class _Given(_Part):
-    """A part that a client may make; what cannot be one is refused with an error of turnwise."""
+    """A part that a client may make; invalid fields raise an error of turnwise."""
 
     def __init__(self, **fields: Any) -> None:
         try:
@@ -45,14 +45,14 @@ class _Given(_Part):
 
 
 class TextPart(_Given):
-    """What was said."""
+    """A piece of text."""
 
     type: Literal["text"] = "text"
     text: str
 
 
 class ReasoningPart(_Part):
-    """What the model thought. `signature` goes back to the provider byte-identical."""
+    """The model's reasoning. `signature` goes back to the provider byte by byte."""
 
     type: Literal["reasoning"] = "reasoning"
     text: str = ""
@@ -70,7 +70,7 @@ class ToolCallPart(_Part):
 
 
 class FilePart(_Given):
-    """A file: inline (`data`, base64) or by address (`url`), one of them."""
+    """A file: either inline (`data`, base64) or by address (`url`)."""
 
     type: Literal["file"] = "file"
     media_type: str
@@ -85,7 +85,7 @@ class FilePart(_Given):
 
         Raises:
             InvalidArgument: an argument is of the wrong type.
-            InvalidContent: the file is empty, or that is no media type.
+            InvalidContent: the file is empty, or `media_type` is not one.
         """
         part = cls(media_type=media_type, data=b64encode(data).decode(), name=name)
         return cast("FilePart", _sound(part))
@@ -95,7 +95,7 @@ class FilePart(_Given):
     def from_path(
         cls, path: Annotated[str | OnDisk, LATER], *, media_type: str | None = None, name: str | None = None
     ) -> FilePart:
-        """Return a file of the disk, read now and sent inline. It blocks while it reads.
+        """Return a file of the disk, read now and sent inline. Reading blocks.
 
         Args:
             path: where the file is.
@@ -104,7 +104,7 @@ class FilePart(_Given):
 
         Raises:
             InvalidArgument: an argument is of the wrong type.
-            InvalidContent: the file cannot be read, is empty, or its name does not tell what it is.
+            InvalidContent: the file cannot be read, is empty, or its name does not tell its media type.
         """
         own_name, guessed, data = file_at(path)
         if media_type is None and guessed is None:
@@ -123,7 +123,7 @@ class ToolResultPart(_Part):
     outcome: CallStatus = CallStatus.succeeded
     attachments: tuple[FilePart, ...] = ()
     edited_arguments: dict[str, Any] | None = Field(default=None, exclude_if=lambda value: value is None)
-    """What the call ran with, where the client allowed it with other arguments than the model's."""
+    """The arguments that the call ran with, if the client allowed it with others than the model's."""
 
 
 class SourcePart(_Part):
@@ -174,12 +174,12 @@ class Message(BaseModel):
     call_index: int | None = None
     """For a tool message, the place of its call among the calls of the step."""
     partial: bool = False
-    """True for the part of a reply that was there when the user said stop."""
+    """True for the part of a reply that had been shown when it was cut short."""
     synthetic: bool = False
     """True when turnwise wrote the message: a result for an interrupted call, a summary, a marker."""
     erased: bool = False
     agent: str | None = None
-    """The rest is known of a model's messages only: in whose name it answered."""
+    """In whose name the model answered. This and the following fields are set only in a model's messages."""
     model: str | None = None
     provider: str | None = None
     response_id: str | None = None
@@ -187,7 +187,7 @@ class Message(BaseModel):
     finish_reason: str | None = None
     """Why the reply ended, in the provider's word."""
     usage: Usage | None = None
-    """What the provider reported of this reply."""
+    """The usage that the provider reported for this reply."""
     parameters_digest: str | None = None
     """The SHA-256 of the canonical JSON of the parameters that the model was asked with."""
     tools_digest: str | None = None
@@ -230,8 +230,8 @@ def parts_of(content: Content) -> tuple[TextPart | FilePart, ...]:
     """Return `content` as parts, without empty text.
 
     Raises:
-        InvalidContent: nothing is left to say, a part is neither text nor a file, a file is not sound, or something
-            cannot be stored.
+        InvalidContent: nothing is left, a part is neither text nor a file, a file is invalid, or something cannot be
+            stored.
     """
     try:
         given = [TextPart(text=text(cast("str", content)))] if of_kind(content, str) else _given_parts(content)
@@ -263,7 +263,7 @@ def size_of(parts: Iterable[Part]) -> int:
 
 
 def _sound(part: TextPart | FilePart) -> TextPart | FilePart:
-    """Return a part made of what can be stored; a model of pydantic may have been made past its own checks."""
+    """Return a part whose values can be stored: pydantic lets a part be made without its checks."""
     fields = {name: plain(value) for name, value in vars(part).items() if name in type(part).model_fields}
     if isinstance(part, TextPart):
         return TextPart(**fields)
@@ -280,7 +280,7 @@ def _first_fault(part: str, error: ValidationError) -> str:
 
 
 def without_metadata(message: Message) -> Message:
-    """Return the message as a client may see it: the provider's metadata taken out of every part."""
+    """Return the message as a client may see it: without the provider's metadata in its parts."""
     if all(part.metadata is None for part in message.parts):
         return message
     return message.model_copy(update={"parts": tuple(shown(part) for part in message.parts)})
@@ -292,9 +292,9 @@ def shown(part: _AnyPart) -> _AnyPart:
 
 
 def in_prompt_order(messages: Sequence[Message], boundary: int, carried: Sequence[int]) -> list[Message]:
-    """Return what the model sees, in its order: what the boundary lists, as it lists it, then what came after.
+    """Return what the model sees: the messages that the boundary lists, in its order, then those after it.
 
-    A boundary of an earlier version does not list its summary, which comes first.
+    A boundary of an older version does not list its summary, which comes first.
     """
     places = {position: place for place, position in enumerate(carried)}
 
@@ -308,7 +308,7 @@ def in_prompt_order(messages: Sequence[Message], boundary: int, carried: Sequenc
 
 
 def in_call_order(messages: Sequence[Message]) -> list[Message]:
-    """Return the messages as they stand, but neighbouring results of one step by call index.
+    """Return the messages in their order, but adjacent results of one step in the order of their calls.
 
     Results are stored as they finish; every view and every request shows them in the order of their calls.
     """

@@ -28,9 +28,9 @@ class ChatState(StrEnum):
 
 
 class Trigger(StrEnum):
-    """What can happen to a chat. Requests are verbs, things that came to pass are past tense.
+    """What can happen to a chat. Requests are verbs, events that have happened are in the past tense.
 
-    `triggers` says of each what it brings along and who may fire it.
+    `triggers` has the arguments of each, and who may fire it.
     """
 
     create = "create"
@@ -79,10 +79,10 @@ class Job(StrEnum):
 
 
 class Stage(StrEnum):
-    """What is left to do of a chat's current step."""
+    """How far the chat's current step is."""
 
     asking = "asking"
-    """The step has begun and the model's reply is not committed."""
+    """The step has begun, and the model's reply is not committed yet."""
     refused = "refused"
     """The step has begun, and the provider refused its prompt as too long: it is asked again once there is room."""
     acting = "acting"

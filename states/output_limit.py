@@ -1,4 +1,4 @@
-"""The output limit: what is kept of a value that is too long to be stored, shown and sent with every request."""
+"""The output limit: cuts values that are too long to be stored, shown and sent with every request."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pydantic_core import to_json
 
 
 def within(output: JsonValue, limit: int) -> JsonValue:
-    """Return the output if its UTF-8 has at most `limit` bytes; else that much of it as text, and how much was cut.
+    """Return the output if its UTF-8 has at most `limit` bytes; else its beginning as text, with a note on the cut.
 
-    A value other than text is measured, and cut, as JSON.
+    A value other than text is measured and cut as JSON.
     """
     if isinstance(output, bool | int | float) or output is None:
         return output

@@ -1,4 +1,4 @@
-"""Plain values: JSON as it is stored, and strings that can be. Looks at a stranger's value without trusting it."""
+"""Checks and copies untrusted values: JSON and strings that can be stored."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _WORD: Final = 120
 class Misfit(Exception):
     """A value is not what it must be.
 
-    `place` is where inside the argument. `type_only`: it is of another type altogether. `unstorable`: it is of the
-    right type, and no store can hold it.
+    `place` is the place inside the argument. `type_only`: the value is of another type altogether. `unstorable`: it is
+    of the right type, but no store can hold it.
     """
 
     def __init__(self, problem: str, *, type_only: bool = False, unstorable: bool = False) -> None:
@@ -30,12 +30,12 @@ class Misfit(Exception):
 
 
 def of_kind(value: object, *kinds: type) -> bool:
-    """Return whether a value's true type is one of `kinds`; what the value says of itself is not asked."""
+    """Return whether a value's real type is one of `kinds`; its `__class__` is not trusted."""
     return issubclass(type(value), kinds)
 
 
 def shown(value: Any) -> str:
-    """Return a value as an error shows it: short, and without calling anything of a stranger's."""
+    """Return a value as an error shows it: short, and without calling any foreign code."""
     kind = type(value)
     if kind is int and abs(value) >= BIGGEST:
         return f"a whole number of {value.bit_length()} bits"
@@ -67,10 +67,10 @@ def text(value: str) -> str:
 
 
 def listed(value: Collection[Any]) -> Collection[Any]:
-    """Return what is in a collection.
+    """Return the items of a collection.
 
     Raises:
-        Misfit: it gives more than it says that it has; it may never end.
+        Misfit: it yields more items than its length says; it may never end.
     """
     if type(value) in (list, tuple, dict, set, frozenset):
         return value
@@ -87,7 +87,7 @@ def plain(value: Any, depth: int = 0) -> Any:
     """Return a JSON value as Python's own objects, a copy.
 
     Raises:
-        Misfit: it is none, a number has more than 64 bits, or it is nested deeper than `DEEPEST`.
+        Misfit: it is not JSON, a number has more than 64 bits, or it is nested deeper than `DEEPEST`.
     """
     kind = type(value)
     if value is None or kind is bool:

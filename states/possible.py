@@ -1,4 +1,4 @@
-"""What may happen to a chat as it stands: the triggers for which some arguments would be accepted."""
+"""Finds the triggers that a chat would accept now, with the right arguments."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def possible_triggers(place: str, facts: Facts) -> tuple[Trigger, ...]:
 
 
 def is_shut_to(trigger: Trigger, facts: Facts) -> bool:
-    """Return whether the chat is archived, and an archived chat does not accept the trigger."""
+    """Return whether the chat is archived and therefore refuses the trigger."""
     return facts.archived and not OCCURRENCES[trigger].while_archived
 
 
@@ -55,9 +55,9 @@ _COULD_AGREE: Final[Mapping[Guard[Any], Callable[[Facts], bool]]] = {
     g.call_lacks_result: _call_to_answer,
     g.call_is_due: _call_with_a_deadline,
 }
-"""For the guards that look at what the trigger brings along, or at the time: whether they hold of some of it.
+"""For guards that ask about the trigger's arguments or the time: whether some arguments would satisfy them.
 
-For some they do not, too. Every other guard asks about the facts alone.
+Other arguments would not. Every other guard asks only about the facts.
 """
 _NOTHING: Final[Any] = None
 

@@ -1,4 +1,4 @@
-"""Refusals: bad input and lost leases, recognised before the table is asked and answered with a typed error."""
+"""Refusals: bad input and lost leases, recognised before the table is asked, each with its own error."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def refuse_dead_token(facts: Facts, occurrence: Held, at: Circumstances) -> None
 
 
 def refuse_when_busy(facts: Facts, occurrence: SendMessage, at: Circumstances) -> None:
-    """Refuse a message that must not wait, and one for which the queue has no room."""
+    """Refuse a message that must not wait, or for which the queue has no room."""
     if facts.resting and facts.state is not ChatState.requires_action:
         return
     when_busy, limit = occurrence.when_busy, at.limits.queue_limit
@@ -71,7 +71,7 @@ def refuse_mismatch(facts: Facts, occurrence: SubmitToolResults, at: Circumstanc
 
 
 def refuse_late_results(facts: Facts, occurrence: SubmitToolResults, at: Circumstances) -> None:
-    """Refuse an answer to a call whose deadline has passed, whether or not a worker has noticed it."""
+    """Refuse an answer to a call whose deadline has passed, even if no worker has noticed that yet."""
     given = {result.call_id for result in occurrence.results}
     late = [call.call_id for call in facts.calls if call.call_id in given and call.is_due(at.now)]
     if late:
@@ -79,7 +79,7 @@ def refuse_late_results(facts: Facts, occurrence: SubmitToolResults, at: Circums
 
 
 def refuse_unclear_approval(facts: Facts, occurrence: SubmitToolResults, at: Circumstances) -> None:
-    """Refuse an answer to a call for approval that neither allows nor denies it, or edits what nobody checked."""
+    """Refuse an answer that neither allows nor denies a call for approval, or has unchecked edited arguments."""
     asked = {call.call_id: call.name for call in facts.open_calls if call.approval == "asked"}
     for result in occurrence.results:
         if result.call_id not in asked:
@@ -106,17 +106,17 @@ def refuse_empty_compaction(facts: Facts, occurrence: Occurrence, at: Circumstan
 
 
 def refuse_unstorable_profile(facts: Facts, occurrence: Create, at: Circumstances) -> None:
-    """Refuse what is said about a chat at its creation if it has no spelling as JSON."""
+    """Refuse a profile that cannot be written as JSON."""
     _ = PutProfile(occurrence.profile).digest
 
 
 def refuse_unstorable_title(facts: Facts, occurrence: Renamed, at: Circumstances) -> None:
-    """Refuse a title that has no spelling as JSON."""
+    """Refuse a title that cannot be written as JSON."""
     canonical(occurrence.title)
 
 
 def refuse_unstorable_metadata(facts: Facts, occurrence: MetadataChanged, at: Circumstances) -> None:
-    """Refuse metadata that has no spelling as JSON."""
+    """Refuse metadata that cannot be written as JSON."""
     canonical(occurrence.metadata)
 
 
@@ -140,4 +140,4 @@ REFUSALS: Final[dict[Trigger, tuple[Refusal[Any], ...]]] = {
         )
     ),
 }
-"""What each trigger refuses by a typed error of its own. All of it leaves the chat as it was."""
+"""The refusals of each trigger. All of them leave the chat as it was."""

@@ -1,4 +1,4 @@
-"""Shapes: what a value must be to be taken, made from a type hint. A shape says what was wrong, and what would do."""
+"""Shapes: checks of values, made from type hints. A failed check says what was wrong and what would be right."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from pydantic import JsonValue
 from turnwise.states.plain import BIGGEST, Misfit, listed, of_kind, plain, shown, text
 
 Shape = Callable[[Any], Any]
-"""Returns the value as it is to be used, or raises `Misfit`."""
+"""Returns the value in the form in which it is used, or raises `Misfit`."""
 
 
 class _Looks:
-    """In `Annotated`: who looks at an argument."""
+    """In `Annotated`: who checks an argument."""
 
 
 LATER: Final = _Looks()
-"""In `Annotated`: the function looks at the argument itself, before it does anything."""
+"""In `Annotated`: the function checks the argument itself, before it does anything."""
 RAW: Final = _Looks()
-"""In `Annotated`: the argument must be of the type, and may hold what no store can."""
+"""In `Annotated`: the argument must be of the type, but need not be storable."""
 
 
 def shape_of(hint: Any) -> Shape | None:  # noqa: PLR0911 - one return per kind of hint
-    """Return the shape that a type hint asks for; `None` where anything will do."""
+    """Return the shape that a type hint asks for; `None` if it allows anything."""
     if hint is JsonValue:
         return plain
     if hint is None or hint is types.NoneType:
@@ -130,7 +130,7 @@ def _collection(origin: Any, shape: Shape | None) -> Shape:
 
 
 def _iterable(shape: Shape | None) -> Shape:
-    """Return the shape of what can be iterated over: what can be read twice is looked at now, the rest is not read."""
+    """Return the shape of iterables: one that can be read twice is checked now, any other is not read."""
     listed_now = _collection(Collection, shape)
 
     def fits(value: Any) -> Any:

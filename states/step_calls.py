@@ -1,4 +1,4 @@
-"""The calls of a step, counted as they change: what is asked of them costs the same however many they are."""
+"""The calls of a step, counted as they change, so that questions about them cost the same for any number."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from turnwise.states.calls import ToolCall
 
 
 class _Ids:
-    """Ids of calls in call order. Shared by all calls that have just these, so that they are spelled once."""
+    """Ids of calls in call order, shared by all `StepCalls` with exactly these ids, so that their JSON is made once."""
 
     __slots__ = ("places", "spelled")
 
@@ -26,9 +26,9 @@ class StepCalls(tuple[ToolCall, ...]):  # noqa: SLOT001 - slots of a tuple would
     local: int
     """How many are local."""
     open_local: int
-    """How many are local and lack their result."""
+    """How many are local and have no result."""
     open_client: int
-    """How many are the client's and lack their result."""
+    """How many are the client's and have no result."""
     step: int | None
     """The step to which all of them belong; `None` if there is none, or they belong to several."""
 
@@ -57,7 +57,7 @@ class StepCalls(tuple[ToolCall, ...]):  # noqa: SLOT001 - slots of a tuple would
         return self._ids.spelled
 
     def are_those_of(self, others: StepCalls) -> bool:
-        """Return whether these came of the others without another id; it may be so and not be known."""
+        """Return whether these were derived from the others with the same ids; false also if that is not known."""
         return self._ids is others._ids
 
     def get(self, call_id: str) -> ToolCall | None:

@@ -1,8 +1,8 @@
 """The machine: ONE table of rows. Everything else about what a chat may do is derived from it.
 
-A row reads aloud: on this trigger, in this state, when all of `when` hold and none of `unless`, the chat goes
-to that state and these actions are taken. No two rows of a (trigger, source) can match the same facts: of any two,
-one demands (`when`) what the other excludes (`unless`). That is checked when this module is imported.
+A row reads aloud: on this trigger, in this state, when all of `when` hold and none of `unless`, the chat goes to that
+state and these actions are taken. No two rows of a (trigger, source) can match the same facts: of any two, one requires
+(`when`) what the other excludes (`unless`). That is checked when this module is imported.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ class Row:
 S = ChatState
 
 BUSY: Final = (S.pending, S.streaming, S.executing_tools, S.compacting, S.requires_action)
-"""Where a message finds the chat at work (`interrupted` is too, while unsettled)."""
+"""The states in which a chat works (`interrupted`, too, while unsettled)."""
 
 _QUEUED: Final = (*BUSY, S.interrupted, S.error)
-"""Where a queue may stand."""
+"""The states in which messages may be queued."""
 
 _REST: Final = (S.waiting, S.requires_action, S.error)
-"""Where a chat rests whatever its facts (`interrupted` is a rest too, once settled)."""
+"""The states in which a chat always rests (`interrupted` only once settled)."""
 
 
 def _on(
@@ -62,7 +62,7 @@ def _on(
     unless: tuple[Guard[_Kind], ...] = (),
     actions: tuple[Action[_Kind], ...] = (),
 ) -> Row:
-    """Return a row whose guards and actions know what its trigger brings along."""
+    """Return a row whose guards and actions accept its trigger's class."""
     return Row(kind.trigger, source, target, when, unless, actions)
 
 

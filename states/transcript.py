@@ -1,4 +1,4 @@
-"""The reference reader: folds a chat's events into what a person would see."""
+"""The reference reader: folds a chat's events into what a person sees."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class LivePart:
 
 @dataclass(slots=True)
 class Transcript:
-    """Where a chat stands, as its events tell it."""
+    """Where a chat stands according to its events."""
 
     state: ChatState | None = None
     messages: list[Message] = field(default_factory=list)
@@ -50,7 +50,7 @@ class Transcript:
     queue: tuple[QueuedMessage, ...] = ()
     open_calls: tuple[ToolCall, ...] = ()
     stop_reason: StopReason | None = None
-    """Why the last turn that ended did so."""
+    """Why the last finished turn ended."""
     error: ErrorInfo | None = None
     last_seq: int = 0
 
@@ -70,9 +70,9 @@ _EVENTS: Final = get_args(get_args(Event)[0])
 
 @checked
 def fold(events: Iterable[Event], transcript: Transcript | None = None) -> Transcript:
-    """Return the transcript that `events` tell, going on from `transcript` where one is given.
+    """Return the transcript that `events` make, continuing from `transcript` if one is given.
 
-    Folding a log in two halves gives the same as folding it whole, so a reader may leave and come back.
+    Folding events in two halves gives the same as folding all at once, so a reader may leave and come back.
     """
     transcript = transcript if transcript is not None else Transcript()
     for event in events:

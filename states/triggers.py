@@ -1,4 +1,4 @@
-"""What can happen to a chat, typed: a class for each trigger, with what it brings along and who may fire it."""
+"""What can happen to a chat, typed: a class for each trigger, with its arguments and who may fire it."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ _Value = TypeVar("_Value")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Circumstances:
-    """What comes along with every trigger."""
+    """The arguments that every trigger has."""
 
     now: datetime
     """The database's time."""
     limits: Limits
     """The settings in force."""
     salt: str = ""
-    """Random, and another for every commit: salts the digests of what can be erased. Without it they have no salt."""
+    """Random, new for every commit: salts the digests of erasable content. Empty: they have no salt."""
     actor: str = "system"
     reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Occurrence:
-    """One trigger as it fires, with what it brings along."""
+    """One trigger as it fires, with its arguments."""
 
     trigger: ClassVar[Trigger]
     party: ClassVar[Party]
@@ -48,10 +48,10 @@ class Occurrence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held(Occurrence):
-    """What only the holder of the lease may fire, or who ends the lease."""
+    """A trigger that only the lease holder may fire, or whoever ends the lease."""
 
     token: int | None
-    """The lease's fencing token; `None` where nobody holds the chat."""
+    """The lease's fencing token; `None` if no worker holds the chat."""
 
 
 OCCURRENCES: Final[dict[Trigger, type[Occurrence]]] = {}
@@ -72,7 +72,7 @@ def _declared(kind: type[_Kind]) -> type[_Kind]:
 
 @_declared
 class Create(Occurrence):
-    """A chat begins; a fork with what it takes over from its parent."""
+    """A chat is created; a fork with what it takes over from its parent."""
 
     trigger, party = Trigger.create, "client"
     profile: Profile
@@ -81,16 +81,16 @@ class Create(Occurrence):
 
 @_declared
 class SendMessage(Occurrence):
-    """The user says something."""
+    """The user sends a message."""
 
     trigger, party = Trigger.send_message, "client"
     parts: tuple[Part, ...]
     when_busy: WhenBusy = "queue"
     client_id: str | None = None
     content_digest: str | None = None
-    """Needed with a `client_id`: what a message that is sent again must be like."""
+    """Needed with a `client_id`: a repeated message must have the same digest."""
     trace: str | None = None
-    """Where observers note what the turn does; see `TurnFacts.trace`."""
+    """The observers' trace of the turn; see `TurnFacts.trace`."""
 
 
 @_declared
@@ -100,19 +100,19 @@ class SubmitToolResults(Occurrence):
     trigger, party = Trigger.submit_tool_results, "client"
     results: tuple[ToolResult, ...]
     edited: Mapping[str, dict[str, Any]] = field(default_factory=dict)
-    """By call, the arguments that the client gives it instead of the model's, checked."""
+    """By call, the checked arguments that the client gives it instead of the model's."""
 
 
 @_declared
 class Interrupt(Occurrence):
-    """The user says stop."""
+    """The user interrupts the chat."""
 
     trigger, party = Trigger.interrupt, "client"
 
 
 @_declared
 class Resume(Occurrence):
-    """The user lets a chat go on that was stopped or failed."""
+    """The user lets a chat continue that was interrupted or failed."""
 
     trigger, party = Trigger.resume, "client"
     trace: str | None = None
@@ -120,7 +120,7 @@ class Resume(Occurrence):
 
 @_declared
 class EditMessage(Occurrence):
-    """The user says something else instead, and what followed is cut."""
+    """The user replaces a message, and everything after it is cut."""
 
     trigger, party = Trigger.edit_message, "client"
     cut: Cut
@@ -139,14 +139,14 @@ class RequestCompaction(Occurrence):
 
 @_declared
 class ClearContext(Occurrence):
-    """The user lets the model forget."""
+    """The user clears the model's context."""
 
     trigger, party = Trigger.clear_context, "client"
 
 
 @_declared
 class EditQueued(Occurrence):
-    """The user changes a message that waits."""
+    """The user changes a queued message."""
 
     trigger, party = Trigger.edit_queued, "client"
     queued_id: str
@@ -155,7 +155,7 @@ class EditQueued(Occurrence):
 
 @_declared
 class DeleteQueued(Occurrence):
-    """The user takes a message back that waits."""
+    """The user deletes a queued message."""
 
     trigger, party = Trigger.delete_queued, "client"
     queued_id: str
@@ -163,7 +163,7 @@ class DeleteQueued(Occurrence):
 
 @_declared
 class PromoteQueued(Occurrence):
-    """The user wants a message that waits to be the next turn at once."""
+    """The user makes a queued message the next turn at once."""
 
     trigger, party = Trigger.promote_queued, "client"
     queued_id: str
@@ -189,15 +189,15 @@ class AttemptStarted(Held):
 
 @_declared
 class AttemptDiscarded(Held):
-    """A model call failed: it is made again, or once there is room for the prompt that was too long."""
+    """A model call failed: another is made, or a compaction makes room for a prompt that was too long."""
 
     trigger, party = Trigger.attempt_discarded, "lease holder"
     error: ErrorInfo
     delay: float | None = None
-    """Seconds until the next attempt may start. It and `retry_at` are needed unless the step waits for room."""
+    """Seconds until the next attempt may start. This and `retry_at` are needed unless the step waits for room."""
     retry_at: datetime | None = None
     opened: bool = False
-    """Whether the stream of the attempt was open: something had come of it."""
+    """Whether the stream of the attempt was open."""
     usage: Usage | None = None
 
 
@@ -254,7 +254,7 @@ class CompactionFailed(Held):
 
 @_declared
 class Settled(Held):
-    """What was under way at an interrupt is over."""
+    """The work that an interrupt stopped has ended."""
 
     trigger, party = Trigger.settled, "lease holder"
     partial: Partial | None = None
@@ -295,7 +295,7 @@ class DeadlinePassed(Occurrence):
 
 @_declared
 class Repaired(Occurrence):
-    """What was stored is not what turnwise stored."""
+    """The chat broke a promise or could not be read, and is brought to `error`."""
 
     trigger, party, while_archived = Trigger.repaired, "clock", True
     error: ErrorInfo
@@ -336,7 +336,7 @@ class MetadataChanged(Occurrence):
 
 @_declared
 class MessageErased(Occurrence):
-    """Something that was said is blanked."""
+    """Content of the chat is erased."""
 
     trigger, party, while_archived = Trigger.message_erased, "administrator", True
     erasing: Erasing
@@ -346,7 +346,7 @@ def occurrence_of(trigger: Trigger, arguments: Mapping[str, Any]) -> tuple[Occur
     """Return a trigger and its circumstances, made from arguments by name.
 
     Raises:
-        WrongCall: one is missing, or the trigger has none of that name.
+        WrongCall: an argument is missing, or the trigger has none of that name.
     """
     own = {name: value for name, value in arguments.items() if name not in _AROUND}
     around = {name: value for name, value in arguments.items() if name in _AROUND}

@@ -1,4 +1,4 @@
-"""What a turn and its context may spend, and how to tell that it is spent."""
+"""The budgets of a turn and its context, and whether they are spent."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def over_threshold(tokens: int | None, limit: int | None, limits: Limits) -> boo
 
 
 def wants_compaction(reply: Reply, limits: Limits) -> bool:
-    """Return whether the context is to be folded after this reply: by the service's own rule, or else the threshold."""
+    """Return whether a compaction is due after this reply, by the service's own rule or else the threshold."""
     if reply.should_compact is not None:
         return reply.should_compact
     return over_threshold(reply.context_tokens, reply.context_limit, limits)
 
 
 def may_compact(facts: Facts) -> bool:
-    """Return whether the step may still be compacted: it was not, and no compaction of the turn was in vain."""
+    """Return whether the step may be compacted: it was not yet, and no compaction of the turn was unproductive."""
     known = facts.compaction
     return not (facts.turn.compacts_no_more or known.unproven or known.step == facts.step.number)
 
@@ -49,7 +49,7 @@ def may_make_room(facts: Facts, limits: Limits) -> bool:
 
 
 def why_spent(turn: TurnFacts, limits: Limits, now: datetime) -> StopReason | None:
-    """Return the budget that keeps the turn from another step, if one is spent."""
+    """Return the spent budget that keeps the turn from another step; `None` if there is none."""
     if limits.max_steps is not None and turn.steps >= limits.max_steps:
         return StopReason.max_steps
     if limits.turn_tokens is not None:
@@ -64,5 +64,5 @@ def why_spent(turn: TurnFacts, limits: Limits, now: datetime) -> StopReason | No
 
 
 def stop_after_succeeded(calls: Iterable[ToolCall]) -> bool:
-    """Return whether a tool that ends the turn has done what it was asked."""
+    """Return whether a stop-after tool has succeeded."""
     return any(call.stop_after and call.status is CallStatus.succeeded for call in calls)

@@ -1,4 +1,4 @@
-"""Unicode: text that a model, a tool or an exception brings may hold half characters, which nothing can store."""
+"""Mends half characters (lone surrogates) in text of models, tools and exceptions: no store can hold them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def well_formed(text: str) -> str:
-    """Return the text with the halves of a surrogate pair joined, and a half without its other replaced."""
+    """Return the text with the halves of a surrogate pair joined, and single halves replaced."""
     try:
         text.encode()
     except UnicodeEncodeError:

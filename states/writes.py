@@ -24,7 +24,7 @@ from turnwise.states.names import BoundaryReason, CallStatus, Purpose
 from turnwise.states.usage import Usage
 
 ERASED: Final = "[erased]"
-"""What stands in the place of erased text."""
+"""The text that replaces erased text."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class InsertMessage:
     kind: ClassVar[str] = "message"
     message: Message
     salt: str = ""
-    """Goes where the message goes, and is erased with it."""
+    """The salt of the digest: stored with the message, and erased with it."""
 
     @property
     def id(self) -> str:
@@ -54,7 +54,7 @@ class InsertMessage:
 
 @dataclass(frozen=True, slots=True)
 class CutHistory:
-    """Take every message from `position` on out of the history. The rows stay, for the audit."""
+    """Cut every message from `position` on out of the history. The rows stay, for the audit."""
 
     kind: ClassVar[str] = "cut"
     position: int
@@ -73,7 +73,7 @@ class CutHistory:
 
 @dataclass(frozen=True)
 class EraseMessage:
-    """Blank a message's payload; its digest stays, its salt goes."""
+    """Blank a message; its digest stays, its salt is deleted."""
 
     kind: ClassVar[str] = "erase"
     message: Message
@@ -103,7 +103,7 @@ class EraseEdits:
     message: Message
     """The message as it stands afterwards."""
     salt: str = ""
-    """Another than before: that one would let the arguments be guessed."""
+    """A new salt: with the old one the arguments could be guessed."""
 
     @property
     def id(self) -> str:
@@ -123,7 +123,7 @@ class EraseEdits:
 
 @dataclass(frozen=True, slots=True)
 class EraseText:
-    """Take out of every row and event what stands in no message: what waited, errors, reasons, what was put aside."""
+    """Erase content outside of messages from all rows and events: queued text, errors, reasons, `quarantine`."""
 
     what: Literal["queued", "errors", "reasons", "quarantine"]
     name: str = ""
@@ -147,7 +147,7 @@ class EraseText:
 
 @dataclass(frozen=True, slots=True)
 class PutCall:
-    """Insert a call, or replace what is known of it."""
+    """Insert or update a call."""
 
     call: ToolCall
 
@@ -176,13 +176,13 @@ class PutCall:
 
     @property
     def digest(self) -> str:
-        """The digest of all that is known of the call and does not change while it is open, its salt included."""
+        """The digest of all fields of the call that do not change while it is open, its salt included."""
         return digest_of_call(self.call)
 
 
 @dataclass(frozen=True, slots=True)
 class NoteDeadline:
-    """Note by when the client has to answer a call."""
+    """Store the deadline of a client call."""
 
     kind: ClassVar[str] = "deadline"
     call_id: str
@@ -227,7 +227,7 @@ class PutQueued:
 
 @dataclass(frozen=True, slots=True)
 class DropQueued:
-    """Take a message out of the queue: into the history, or away."""
+    """Remove a message from the queue: it enters the history, or is deleted."""
 
     queued_id: str
     why: Literal["taken", "deleted"]
@@ -250,7 +250,7 @@ class DropQueued:
 
 @dataclass(frozen=True, slots=True)
 class NoteReason:
-    """Keep why somebody said stop, in their words: beside the audit record, for it can be erased."""
+    """Keep the client's reason for an interrupt beside the audit record, where it can be erased."""
 
     kind: ClassVar[str] = "reason"
     reason: str
@@ -361,7 +361,7 @@ class RecordUsage:
 
 @dataclass(frozen=True)
 class PutProfile:
-    """Store what is said about the chat."""
+    """Store the chat's profile."""
 
     kind: ClassVar[str] = "profile"
     profile: Profile
@@ -369,7 +369,7 @@ class PutProfile:
 
     @property
     def id(self) -> str:
-        """Nothing: a chat has one profile, and who owns it is told by no log."""
+        """Empty: a chat has one profile, and the log must not tell who owns it."""
         return ""
 
     @cached_property
@@ -441,7 +441,7 @@ Write = (
 
 
 def digest_of_call(call: ToolCall) -> str:
-    """Return the digest of all that is known of a call but how far it has come, with its salt."""
+    """Return the digest of all fields of a call but its status and deadline, with its salt."""
     return digest(_CALL.dump_python(call, mode="json", exclude=_CHANGING, exclude_defaults=True))
 
 

@@ -1,4 +1,4 @@
-"""The actions that rows name: each changes a draft, and so the facts, the store and what subscribers see."""
+"""The actions that rows name: each changes a draft, and thereby the facts, the store and the events."""
 
 from turnwise.states.actions.calls import (
     ask_client,

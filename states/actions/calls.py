@@ -1,4 +1,4 @@
-"""Actions on tool calls: from plan to result, by whomever and however they end."""
+"""Actions on tool calls: from plan to result, however they end."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def ask_client(draft: Draft[Occurrence]) -> None:
 
 
 def record_results(draft: Draft[SubmitToolResults]) -> None:
-    """Append the client's results, and keep what proves them; a call that is approved waits for a worker."""
+    """Append the client's results, with the proof of each; an approved call waits for a worker."""
     receipt_id = f"{draft.before.chat_id}-r{draft.version}"
     for result in draft.occurrence.results:
         salt = draft.salt_of("answer", result.call_id)
@@ -88,7 +88,7 @@ def time_out_due_calls(draft: Draft[Occurrence]) -> None:
 def give_up_started_calls(draft: Draft[Occurrence]) -> None:
     """Answer each started at-most-once call with `unknown`: it may have happened and must not run again.
 
-    Not one whose tool can be asked: the next holder does that first.
+    A call whose tool can be asked (`reconcile`) is left: the next holder asks first.
     """
     for call in draft.calls:
         if call.status is CallStatus.started and call.crash == "at_most_once" and not call.reconciles:
@@ -105,7 +105,7 @@ def close_open_calls(draft: Draft[Occurrence]) -> None:
 
 
 def cancel_open_calls(draft: Draft[Occurrence]) -> None:
-    """Close the calls that were cut away with their messages: they need no result any more."""
+    """Close the calls whose messages an edit has cut: they need no result any more."""
     draft.put_calls(*(call.with_status(CallStatus.cancelled) for call in draft.calls if call.open))
 
 

@@ -23,7 +23,7 @@ CLEARED_TEXT: Final = "The context was cleared here."
 
 
 def measure_context(draft: Draft[StepFinished]) -> None:
-    """Note how full the context is, and whether the step owes a compaction for it."""
+    """Note how full the context is, and whether a compaction is due."""
     reply, known = draft.occurrence.reply, draft.compaction
     limit = reply.context_limit if reply.context_limit is not None else draft.limits.context_limit
     over = wants_compaction(reply, draft.limits)
@@ -43,7 +43,7 @@ def measure_context(draft: Draft[StepFinished]) -> None:
 
 
 def commit_boundary(draft: Draft[Compacted]) -> None:
-    """Set the boundary: a marker for the user, what is new for the model, and what is carried past it."""
+    """Set the boundary: a marker for the user, new messages for the model, and those that are carried past it."""
     summary = draft.occurrence.summary
     folded, carried = summary.folded, len(summary.carried)
     tell_compaction(draft, "summarised", folded=folded)
@@ -75,7 +75,7 @@ def note_compaction_failure(draft: Draft[CompactionFailed]) -> None:
 
 
 def order_room(draft: Draft[AttemptDiscarded]) -> None:
-    """Give up the attempt whose prompt was refused as too long, and owe a compaction before the step is asked again."""
+    """Discard the attempt whose prompt was refused as too long; a compaction must come before the next one."""
     draft.book(draft.occurrence.usage, lost=True)
     draft.step = dataclasses.replace(
         draft.step, stage=Stage.refused, attempt_open=False, failures=0, broken=0, startup_timeouts=0, retry_at=None
@@ -107,7 +107,7 @@ def tell_compaction(
     carried: int | None = None,
     error: ErrorInfo | None = None,
 ) -> None:
-    """Tell how far a compaction has come, and the figures it goes by."""
+    """Emit an event with the phase of a compaction and its figures."""
     known = draft.compaction
     percent = None
     if known.context_tokens is not None and known.context_limit:
@@ -128,7 +128,7 @@ def tell_compaction(
 
 
 def _book(draft: Draft[Compacted | CompactionFailed]) -> None:
-    """Book what the model calls of a compaction used; one that called no model brings no usage, not even an unknown."""
+    """Book the usage of a compaction's model calls; one that called no model books nothing, not even an unknown."""
     if draft.occurrence.usage is None:
         draft.book_nothing()
     else:

@@ -1,4 +1,4 @@
-"""Actions on errors: how a chat falls into one, and how it is forgotten."""
+"""Actions on errors: how a chat gets into `error`, and how the error is cleared."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from turnwise.states.triggers import CompactionFailed, Failed, Occurrence, Repai
 
 
 def set_error(draft: Draft[Failed | Repaired]) -> None:
-    """Say what went wrong, and that the turn ended by it."""
+    """Set the error, and end the turn by it."""
     error = draft.occurrence.error
     draft.last_error = error
     draft.settled = True
@@ -22,7 +22,7 @@ def set_error(draft: Draft[Failed | Repaired]) -> None:
 
 
 def set_overflow(draft: Draft[CompactionFailed]) -> None:
-    """Say that the prompt is too long for the model and that no room could be made, and that the turn ended by it."""
+    """Set the error that the prompt is too long and no room could be made, and end the turn by it."""
     why = draft.occurrence.error
     error = ErrorInfo(
         kind=CONTEXT_OVERFLOW,
@@ -39,11 +39,11 @@ def set_overflow(draft: Draft[CompactionFailed]) -> None:
 
 
 def clear_error(draft: Draft[Occurrence]) -> None:
-    """Forget what went wrong."""
+    """Clear the error."""
     draft.last_error = None
 
 
 def restore_promises(draft: Draft[Occurrence]) -> None:
-    """Forget what no state promises: a state the table does not know, calls of another step."""
+    """Drop what no state allows: a state that the table does not know, calls of another step."""
     draft.calls = NO_CALLS
     draft.stored_state = None

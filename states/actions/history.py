@@ -17,13 +17,13 @@ from turnwise.states.writes import ERASED, CutHistory, DropQueued, EraseEdits, E
 
 
 def append_user_message(draft: Draft[SendMessage | EditMessage]) -> None:
-    """Append what the user said to the history."""
+    """Append the user's message to the history."""
     message = draft.append("user", draft.occurrence.parts, tail=Tail.awaits_answer)
     record_receipt(draft, message.id, queued=False)
 
 
 def cut_history(draft: Draft[EditMessage]) -> None:
-    """Take the edited message and all that followed out of the history, and with them an attempt under way."""
+    """Cut the edited message and everything after it, and end an attempt under way."""
     cut = draft.occurrence.cut
     lose_attempt(draft, "the history was edited")
     draft.writes.append(CutHistory(cut.position, cut.first_removed))
@@ -34,7 +34,7 @@ def cut_history(draft: Draft[EditMessage]) -> None:
 
 
 def erase_content(draft: Draft[MessageErased]) -> None:
-    """Take what was said out of messages, queue, labels, errors and reasons; digests without salt stay in the log."""
+    """Erase content from messages, queue, labels, errors and reasons; the log keeps digests without salts."""
     erasing = draft.occurrence.erasing
     for message in erasing.messages:
         _blank_message(draft, message)

@@ -15,7 +15,7 @@ def enqueue_last(draft: Draft[SendMessage]) -> None:
     """Put the message at the end of the queue."""
     queued = _accept(draft)
     draft.queue = (*draft.queue, queued)
-    # The serial is above every rank in use: each waiting message has taken one number of its own.
+    # The serial is above every rank in use: each queued message has taken its own number.
     draft.writes.append(PutQueued(queued, draft.serial, draft.salt_of("queue", queued.id)))
     draft.queue_changed()
 

@@ -1,4 +1,4 @@
-"""Receipts: by what a client's message is known when it comes again."""
+"""Receipts: how a client's message is recognised when it is sent again."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from turnwise.states.writes import RecordReceipt
 
 
 def record_receipt(draft: Draft[SendMessage | EditMessage], message_id: str, *, queued: bool) -> None:
-    """Remember under which `client_id` the message was accepted, if it came with one."""
+    """Record the `client_id` under which the message was accepted, if it has one."""
     said = draft.occurrence
     if said.client_id is None:
         return

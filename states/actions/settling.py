@@ -1,4 +1,4 @@
-"""Actions on interrupts: what is noted when the user says stop, and what is kept once work has stopped."""
+"""Actions on interrupts: what is noted when the user interrupts, and what is kept once work has stopped."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from turnwise.states.writes import NoteReason
 
 
 def note_interrupt(draft: Draft[Occurrence]) -> None:
-    """Note why the user said stop; partial work is settled next."""
+    """Note the reason of the interrupt; the chat is unsettled until partial work is committed."""
     reason = draft.at.reason
     if reason is not None:
         draft.writes.append(NoteReason(reason, draft.salt_of("reason")))
@@ -21,12 +21,12 @@ def note_interrupt(draft: Draft[Occurrence]) -> None:
 
 
 def promote_when_settled(draft: Draft[Occurrence]) -> None:
-    """Let the head of the queue become a turn as soon as the interrupt is settled."""
+    """Let the first queued message become a turn as soon as the interrupt is settled."""
     draft.promote = True
 
 
 def commit_partial(draft: Draft[Settled | Failed | Repaired]) -> None:
-    """Keep what an attempt under way had shown, as a partial message, and book what it used as far as known."""
+    """Keep the shown part of an open attempt as a partial message, and book its usage as far as it is known."""
     if not draft.step.attempt_open:
         return
     partial = None if isinstance(draft.occurrence, Repaired) else draft.occurrence.partial
@@ -46,7 +46,7 @@ def mark_settled(draft: Draft[Occurrence]) -> None:
 
 
 def end_step(draft: Draft[Occurrence], reason: StopReason) -> None:
-    """Leave the step as it is: nothing of it will be done any more, and the turn ended by `reason`."""
+    """End the step: nothing more of it will be done, and `reason` ended the turn."""
     draft.step = dataclasses.replace(
         draft.step, stage=Stage.done, failures=0, broken=0, startup_timeouts=0, retry_at=None
     )

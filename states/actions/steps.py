@@ -28,7 +28,7 @@ def drop_lease(draft: Draft[Occurrence]) -> None:
 
 
 def begin_step(draft: Draft[Occurrence]) -> None:
-    """Begin a new step, unless the last one has still to be answered by the model."""
+    """Begin a new step, unless the model still has to answer the last one."""
     if draft.step.stage is Stage.refused:
         draft.step = dataclasses.replace(draft.step, stage=Stage.asking)
     elif draft.step.stage is not Stage.asking:
@@ -38,7 +38,7 @@ def begin_step(draft: Draft[Occurrence]) -> None:
 
 
 def start_attempt(draft: Draft[Occurrence]) -> None:
-    """Number a new attempt; take back what an attempt that died had shown."""
+    """Number a new attempt; take back the shown parts of one that died."""
     lose_attempt(draft, "the worker that ran it is gone")
     draft.step = dataclasses.replace(draft.step, attempt=draft.step.attempt + 1, attempt_open=True, retry_at=None)
     if draft.before.state is ChatState.compacting:
@@ -46,12 +46,12 @@ def start_attempt(draft: Draft[Occurrence]) -> None:
 
 
 def take_back_attempt(draft: Draft[AttemptDiscarded]) -> None:
-    """Take back what the attempt had shown."""
+    """Take back the parts that the attempt has shown."""
     _take_back(draft, draft.occurrence.error.kind)
 
 
 def discard_attempt(draft: Draft[AttemptDiscarded]) -> None:
-    """Take back what the attempt had shown, book its usage, and note when the next one may start."""
+    """Take back the attempt's shown parts, book its usage, and note when the next attempt may start."""
     failed, step = draft.occurrence, draft.step
     if failed.delay is None or failed.retry_at is None:
         missing = "delay" if failed.delay is None else "retry_at"
@@ -79,7 +79,7 @@ def discard_attempt(draft: Draft[AttemptDiscarded]) -> None:
 
 
 def lose_attempt(draft: Draft[Occurrence], reason: str) -> None:
-    """End an attempt that nobody will finish: what it had shown is taken back, what it used is unknown."""
+    """End an attempt that nobody will finish: its shown parts are taken back, its usage is unknown."""
     if draft.step.attempt_open:
         _take_back(draft, reason)
         draft.book(None, lost=True)

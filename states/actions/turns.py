@@ -19,7 +19,7 @@ def start_turn(draft: Draft[SendMessage | EditMessage]) -> None:
 
 
 def begin_turn(draft: Draft[Occurrence], trace: str | None) -> None:
-    """Begin a new turn, of which observers have noted `trace`."""
+    """Begin a new turn with the observers' `trace`."""
     if draft.turn.open:
         draft.ended = draft.ended or draft.turn
     draft.turn = TurnFacts(
@@ -48,7 +48,7 @@ def reopen_turn(draft: Draft[Resume]) -> None:
 
 
 def finish_turn(draft: Draft[Occurrence]) -> None:
-    """Tell why the turn ended and what it used, after the change of status. A turn's end is told once."""
+    """Emit `turn_finished`, once per turn and after the change of status: why the turn ended, and its usage."""
     turn = draft.turn
     if not turn.open:
         return
@@ -67,7 +67,7 @@ def finish_turn(draft: Draft[Occurrence]) -> None:
 
 
 def name_spent_budget(draft: Draft[Occurrence]) -> None:
-    """Note which stop-after tool or budget ended the turn, unless the model itself did."""
+    """Note whether a stop-after tool or a budget ended the turn, unless the model did."""
     if draft.turn.ended_by is None:
         stopped = stop_after_succeeded(draft.calls)
         reason = StopReason.stop_after_tool if stopped else why_spent(draft.turn, draft.limits, draft.now)
