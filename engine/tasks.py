@@ -20,22 +20,22 @@ T = TypeVar("T")
 
 
 class Tasks:
-    """Runs what belongs to an engine until it is left. One task that fails is logged; the others go on.
+    """Runs an engine's tasks until it is left. A task that fails is logged; the others go on.
 
     Args:
-        patience: the seconds that calls of what others wrote get to end then.
+        patience: the seconds that calls of user code then get to end.
     """
 
     def __init__(self, patience: float = LAST_PATIENCE) -> None:
         self.user_calls = UserCalls(patience)
-        """Calls of what others wrote: they run beside the engine's own tasks, and cannot hold them up."""
+        """Calls of user code: they run beside the engine's own tasks and cannot block them."""
         self._group: TaskGroup | None = None
         self._wanted: deque[Callable[[], Coroutine[Any, Any, None]]] = deque()
         self._bell = anyio.Event()
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Run what is started inside; on leaving, end what still runs."""
+        """Run the tasks that are started inside; on leaving, cancel those that still run."""
         try:
             async with anyio.create_task_group() as self._group:
                 self._group.start_soon(self._start_wanted)
@@ -47,7 +47,7 @@ class Tasks:
                 await self.user_calls.close()
 
     def start_soon(self, function: Callable[..., Coroutine[Any, Any, object]], *arguments: Any) -> None:
-        """Start a task, from a task or from a callback of the event loop. Nothing it raises reaches another."""
+        """Start a task, from a task or a callback of the event loop. Its errors reach no other task."""
         work = partial(self._run, partial(function, *arguments))
         if asyncio.current_task() is not None and self._group is not None:
             self._group.start_soon(work)
@@ -73,7 +73,7 @@ class Tasks:
 
 
 class Lifetime:
-    """The time during which an engine is open. It is opened and closed by one task, whoever asks for it."""
+    """The time during which an engine is open. One task opens and closes it, whichever task asks."""
 
     def __init__(self) -> None:
         self._owner: asyncio.Task[None] | None = None
@@ -106,7 +106,7 @@ class Lifetime:
             owner.result()
 
     async def end(self) -> None:
-        """Leave, however often whoever asks for it is cancelled meanwhile. Ending twice is harmless.
+        """End the life and wait for it, even if the caller is cancelled meanwhile. Ending twice is harmless.
 
         Raises:
             SettingsError: another event loop is running than the one in which it began.
@@ -134,19 +134,19 @@ class Lifetime:
 
 
 async def finish(work: Coroutine[Any, Any, T]) -> T:
-    """Return what `work` returns. Who is cancelled meanwhile, in whatever way, learns of it once the work is done."""
+    """Return what `work` returns. A cancellation of the caller, of any kind, takes effect once the work is done."""
     task = asyncio.create_task(work)
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
         await over(task)
         if not task.cancelled():
-            task.exception()  # looked at, or asyncio would report it as lost
+            task.exception()  # or asyncio would log an exception that nobody retrieved
         raise
 
 
 async def over(task: asyncio.Task[Any]) -> None:
-    """Wait for the end of a task, even if whoever waits was cancelled, or is again and again."""
+    """Wait for the end of a task, even if the caller is cancelled, any number of times."""
     while not task.done():
         try:
             with anyio.CancelScope(shield=True):

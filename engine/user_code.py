@@ -1,8 +1,8 @@
 """User code: what others wrote and turnwise calls. Models, tools, hooks, strategies, observers, stores, clocks.
 
-It may raise anything, and it may not end when it is told to. Both stay its own affair: what it raises is the failure
-of that one call, and a call that does not end is left behind, by name. Everything in the engine that calls user code
-does it through this module.
+It may raise anything, and it may ignore its cancellation. Neither affects anything else: an exception is the failure of
+that one call, and a call that does not end is left behind and named in the log. The engine calls user code only through
+this module.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ T = TypeVar("T")
 DEAF_AFTER: Final = 5.0
 """Seconds after which a call that was cancelled and still runs is named in the log."""
 DEAF_EVERY: Final = 1.0
-"""Seconds between two times that such a call is told to end."""
+"""Seconds between two cancellations of such a call."""
 LAST_PATIENCE: Final = 1.0
 """Seconds that calls get to end when their engine is left."""
 
@@ -53,10 +53,10 @@ def described(error: BaseException) -> str:
 
 
 class guarded:  # noqa: N801 - reads like `contextlib.suppress`
-    """Let nothing but ordinary exceptions out of user code: anything else becomes a `UserCodeError`.
+    """Let only ordinary exceptions out of user code: any other becomes a `UserCodeError`.
 
-    Around synchronous code, or inside a task of `UserCalls`: nowhere else would a `CancelledError` be user code's own.
-    What ends the program, Ctrl-C above all, passes.
+    Use it around synchronous code, or inside a task of `UserCalls`: only there is a `CancelledError` user code's own.
+    Exceptions that end the program, such as Ctrl-C, pass.
     """
 
     def __enter__(self) -> None:
@@ -91,9 +91,9 @@ def is_the_programs(error: BaseException) -> bool:
 
 
 def was_cancelled() -> bool:
-    """Return whether the task that asks was told to end: by a scope around it, or by its owner.
+    """Return whether the current task was cancelled, by a scope around it or by its owner.
 
-    If not, a `CancelledError` is somebody else's: an inner task's, or made up.
+    If not, a `CancelledError` comes from an inner task, or was raised by hand.
     """
     task = asyncio.current_task()
     return anyio.current_effective_deadline() == -float("inf") or (task is not None and task.cancelling() > 0)
@@ -109,23 +109,23 @@ class UserCall(Generic[T]):
         self._given: asyncio.Future[tuple[T | None, Exception | None]] = asyncio.get_running_loop().create_future()
         self._scope = anyio.CancelScope()
         self._ear = anyio.CancelScope()
-        """Inside `_scope`; shielded, the code hears no cancellation."""
+        """A scope inside `_scope`; while it is shielded, no cancellation reaches the code."""
         self.task = asyncio.create_task(self._run(code), name=f"turnwise {name}")
 
     async def outcome(self) -> T:
-        """Wait for what the code returns or raises; who is cancelled meanwhile goes at once."""
+        """Wait for what the code returns or raises; a cancelled caller does not wait for the code to end."""
         value, error = await self._given
         if error is not None:
             raise error
         return cast("T", value)
 
     def give(self, value: T) -> None:
-        """Answer before the code has ended: what it still does is of no interest."""
+        """Give the caller its answer before the code has ended."""
         if not self._given.done():
             self._given.set_result((value, None))
 
     def abandon(self) -> None:
-        """Tell the code to end, and wait no longer. Whatever it still returns or raises is dropped."""
+        """Cancel the code, and wait no longer. Whatever it still returns or raises is dropped."""
         if self.abandoned:
             return
         self.abandoned = True
@@ -139,10 +139,10 @@ class UserCall(Generic[T]):
         logger.warning(event, code=self.name, **self.about)
 
     def leave_behind(self) -> None:
-        """Go without code that does not end."""
+        """Leave running code behind that does not end."""
         self.tell("user_code_left_behind")
         self._ear.shield = True
-        # Or `asyncio.run` would wait for it for ever, and the program could not end.
+        # Otherwise `asyncio.run` would wait for it for ever, and the program could not end.
         asyncio._unregister_task(self.task)  # noqa: SLF001 - documented for those who own tasks
 
     def _is_deaf(self) -> None:
@@ -163,7 +163,7 @@ class UserCall(Generic[T]):
         try:
             with self._scope, self._ear, guarded():
                 answer = await code(), None
-        except Exception as error:  # noqa: BLE001 - whoever asked is told
+        except Exception as error:  # noqa: BLE001 - the caller gets it
             answer = None, error
         if not self._given.done():
             self._given.set_result(answer)
@@ -190,7 +190,7 @@ class UserCalls:
         return call
 
     async def run(self, code: Callable[[], Awaitable[T]], name: str, **about: Any) -> T:
-        """Return what user code returns. Who is cancelled meanwhile leaves the code behind, told to end.
+        """Return what user code returns. If the caller is cancelled, so is the code, and it is left behind.
 
         Raises:
             UserCodeError: it raised what is no ordinary exception.
@@ -203,7 +203,7 @@ class UserCalls:
             call.abandon()
 
     async def close(self) -> None:
-        """Tell every call to end, and wait a moment. Those that do not are named in the log and left behind."""
+        """Cancel every call and wait a moment. Calls that do not end are named in the log and left behind."""
         calls = [*self._calls]
         if not calls:
             return
@@ -216,7 +216,7 @@ class UserCalls:
 
 
 async def in_thread(code: Callable[[], T]) -> T:
-    """Return what blocking user code returns, run in a thread. Who is cancelled meanwhile leaves the thread running.
+    """Run blocking user code in a thread and return its result. If the caller is cancelled the thread runs on.
 
     Raises:
         UserCodeError: it raised what is no ordinary exception.

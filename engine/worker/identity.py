@@ -1,4 +1,4 @@
-"""Who a worker is: a name from which others on the same machine can tell that its process is dead."""
+"""Names of workers, from which others on the same machine can tell that a worker's process is dead."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def worker_name() -> str:
-    """Return a name for a worker of this process: machine, process, when it started, and a word of its own."""
+    """Return a name for a worker of this process: machine, process, start time, and a random word."""
     pid = os.getpid()
     return f"{_machine()}:{pid}:{_started(pid) or 0}:{secrets.token_hex(4)}"
 
 
 def is_dead(worker: str) -> bool:
-    """Return whether the process of a worker is known to be gone; `False` where that cannot be told from here."""
+    """Return whether the process of a worker is certainly gone; `False` if this machine cannot tell."""
     machine, _, rest = worker.partition(":")
     pid, _, rest = rest.partition(":")
     started = rest.partition(":")[0]

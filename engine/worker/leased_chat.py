@@ -1,7 +1,4 @@
-"""A leased chat: what a worker has in hand while the lease is its own.
-
-Loaded once per lease, kept current by the holder.
-"""
+"""A leased chat: what a worker keeps of a chat while it holds the lease. Loaded once, kept current by the holder."""
 
 from __future__ import annotations
 
@@ -34,11 +31,11 @@ from turnwise.states.triggers import AttemptStarted, CallStarted, Claimed
 from turnwise.states.writes import PutCall
 
 A_MOMENT = 0.02
-"""Seconds for which what a commit found is believed when a tool is to start."""
+"""Seconds for which a tool may start on the result of the last commit without another look at the store."""
 
 
 class ChatMoved(Exception):
-    """Someone else moved the chat: what the job wanted to do is not what the chat needs any more."""
+    """Someone else moved the chat, so that it no longer needs what the job was about to do."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -52,12 +49,12 @@ class Runtime:
     clock: SteadyClock
     worker_id: str
     tasks: Tasks
-    """Where work runs that must not hold a job up: the storing of parts, whatever others wrote."""
+    """Run work that must not hold up a job: storing parts, and user code."""
     hooks: Hooks
     warned_of: set[tuple[str, str]] = field(default_factory=set)
-    """Providers and models of which was told that nobody knows their context window."""
+    """Providers and models whose unknown context window was logged."""
     stopping: bool = False
-    """Whether the worker is about to stop, and takes on nothing more."""
+    """Whether the worker is stopping and takes on nothing more."""
 
     @property
     def store(self) -> ChatStore:
@@ -75,9 +72,9 @@ class Runtime:
         return self.applier.observers
 
     def begin(self, chain: Chain, *, claims: bool) -> None:
-        """Fire what is known to come next, so that it shares the commit.
+        """Fire the triggers that are known to come next, so that they share the commit.
 
-        A chat that waits for a worker is claimed if `claims`; the first trigger of the job is fired.
+        With `claims` a chat that waits for a worker is claimed; then the first trigger of its job is fired.
         """
         while claims and not self.stopping and chain.facts.state is ChatState.pending:
             chain.fire(Claimed(worker=self.worker_id), actor=self.actor)
@@ -93,7 +90,7 @@ class Runtime:
 
 
 class _Folded(NamedTuple):
-    """What of the turn stands before a view's boundary, read once for a view."""
+    """The turn's messages before a view's boundary, read once per view."""
 
     view: View
     messages: list[Message]
@@ -107,26 +104,26 @@ class LeasedChat:
     facts: Facts
     token: int
     job: Job | None = None
-    """The job that runs. It changes the chat only while the chat is where this job belongs."""
+    """The running job. It changes the chat only while the chat is in the job's state."""
     begun_attempt: tuple[int, int] | None = None
     """Step and attempt that this holder started."""
     heard: ReplyBuilder | None = None
-    """What came of the attempt that this holder started last."""
+    """The reply, so far, of the attempt that this holder started last."""
     origin: Origin | None = None
-    """Which model was asked for that attempt, and with what."""
+    """The model of that attempt, with digests of its parameters and tools."""
     begun_calls: set[str] = field(default_factory=set)
     """Calls that this holder started."""
     view: View | None = None
-    """What the model sees, if it is in hand."""
+    """What the model sees; `None` if it has to be read."""
     decided: Facts | None = None
-    """Where this holder itself has last decided to bring the chat."""
+    """The facts after this holder's last decision."""
     _inherited: frozenset[str] | None = None
     _asked: float = 0.0
-    """When the last commit was asked for, by the machine's monotonic clock."""
+    """When the last commit was begun, by the monotonic clock."""
     _committed_at: datetime | None = None
     """The database's time of the last commit."""
     _committed_after: float = 0.0
-    """When it was, by the monotonic clock."""
+    """The same moment by the monotonic clock."""
     _folded: _Folded | None = None
 
     @property
@@ -140,10 +137,10 @@ class LeasedChat:
         return self.facts.lease is None or self.facts.lease.token != self.token
 
     async def current_view(self) -> View:
-        """Return what the model sees, read from the store only when it is not in hand.
+        """Return what the model sees; read it from the store only if necessary.
 
         Raises:
-            ChatMoved: the chat is not any more what this holder knows of it.
+            ChatMoved: the chat has changed since this holder last saw it.
         """
         if self.view is None or self.view.history_version != self.facts.history_version:
             version = self.facts.history_version
@@ -153,10 +150,10 @@ class LeasedChat:
         return self.view
 
     async def _check_lease(self, history_version: int) -> None:
-        """Make sure that what was read is of the step in hand: a worker that was frozen may have lost the chat.
+        """Make sure that the messages just read belong to the current step: a frozen worker may have lost the chat.
 
         Raises:
-            ChatMoved: the chat is somebody else's, or its messages have changed.
+            ChatMoved: another worker holds the chat, or its messages have changed.
         """
         facts = await self.runtime.store.facts(self.chat_id)
         if facts.lease is None or facts.lease.token != self.token or facts.history_version != history_version:
@@ -164,7 +161,7 @@ class LeasedChat:
             raise ChatMoved
 
     async def messages_of_turn(self) -> list[Message]:
-        """Return what was said in the turn under way, and is not cut, a part that was folded too."""
+        """Return the messages of the current turn that are not cut, folded ones included."""
         turn, boundary, view = self.facts.turn, self.facts.history.boundary, await self.current_view()
         if self._folded is None or self._folded.view is not view:
             reaches_back = boundary > turn.after
@@ -181,7 +178,7 @@ class LeasedChat:
         """Wait until the next attempt may start."""
         step = self.facts.step
         if step.retry_at is not None and self._committed_at is not None:
-            # Both by the database's clock, which may step meanwhile, or have stepped before this worker took over.
+            # Both times are the database's, whose clock may have been set: `retry_delay` bounds the wait.
             left = min((step.retry_at - self._committed_at).total_seconds(), step.retry_delay)
             await sleep(self.runtime.clock, left - (self.runtime.clock.monotonic() - self._committed_after))
 
@@ -196,7 +193,7 @@ class LeasedChat:
         return call_id in await self._inherited_calls() or bool(await self.runtime.store.calls(self.chat_id, [call_id]))
 
     async def _inherited_calls(self) -> frozenset[str]:
-        """Return the ids of the calls that a fork has taken over: they are in its history, and were never its own."""
+        """Return the ids of calls that a fork took over: they are in its history, but not in its `calls`."""
         if self._inherited is None:
             is_fork = self.facts.profile.forked_from is not None
             history = await self.runtime.store.history(self.chat_id) if is_fork else []
@@ -204,12 +201,12 @@ class LeasedChat:
         return self._inherited
 
     async def fire(self, plan: Plan, *, shown: Sequence[PartEvent] = ()) -> Facts:
-        """Run `plan`, and what is known to follow, in one transaction under this lease.
+        """Run `plan`, and the triggers that are known to follow, in one transaction under this lease.
 
-        What others committed meanwhile has cancelled the job: it then goes no further than this.
+        If a commit of others has cancelled the job meanwhile, the cancellation is raised here.
 
         Raises:
-            ChatMoved: the chat is not any more where the job believed it to be. Nothing was written.
+            ChatMoved: the chat has left the job's state. Nothing was written.
         """
         known = self.facts
         self._asked = self.runtime.clock.monotonic()
@@ -226,7 +223,7 @@ class LeasedChat:
             self.observe(committed.before)
             raise ChatMoved
         if self.view is not None and self.view.history_version != committed.before.history_version:
-            self.view = None  # someone else has changed messages meanwhile
+            self.view = None  # others have changed messages in between
         self.take(committed)
         await anyio.lowlevel.checkpoint_if_cancelled()
         return self.facts
@@ -240,12 +237,12 @@ class LeasedChat:
         self.decided = chain.facts
 
     async def assert_tools_may_start(self) -> None:
-        """Make sure that the chat still executes tools here: looked up, unless the last commit was a moment ago.
+        """Make sure that the chat still executes tools here: ask the store, unless the last commit is very recent.
 
-        An interrupt that another process commits after this look is not seen: that is the moment that remains.
+        An interrupt that another process commits after this check is not seen; this gap remains.
 
         Raises:
-            ChatMoved: it does not.
+            ChatMoved: the chat is in another state, or another worker holds it.
         """
         if self.runtime.clock.monotonic() - self._asked >= A_MOMENT:
             try:
@@ -272,7 +269,7 @@ class LeasedChat:
         self.runtime.applier.broadcaster.show(self.chat_id, stored)
 
     def take(self, committed: Committed) -> None:
-        """Take in what this holder committed."""
+        """Update everything after a commit of this holder."""
         self.observe(committed.facts)
         self._committed_at, self._committed_after = committed.at, self.runtime.clock.monotonic()
         for decision in committed.decisions:
@@ -289,7 +286,7 @@ class LeasedChat:
                     self.view = self.view.after(write, after.history_version)
 
     def observe(self, facts: Facts) -> None:
-        """Take in what someone committed."""
+        """Update the facts after anybody's commit."""
         if facts.version >= self.facts.version:
             self.facts = facts
 

@@ -34,8 +34,8 @@ JOBS: Final[dict[Job, Callable[[LeasedChat], Awaitable[None]]]] = {
 class Runner:
     """Runs the jobs of a chat while this worker holds it.
 
-    A job that is cancelled does not know why: the facts do. They say `interrupted`, and its job settles; they say
-    that the lease is lost, and nothing more is written; or the worker was asked to let go, and `released` is fired.
+    A cancelled job does not know why; the facts tell. If they say `interrupted`, the next job settles; if the lease is
+    lost, nothing more is written; if the worker was asked to let go, `released` is fired.
     """
 
     def __init__(self, leased: LeasedChat) -> None:
@@ -45,7 +45,7 @@ class Runner:
         self._let_go = False
 
     async def run(self) -> None:
-        """Run job after job until the chat needs none, or is somebody else's."""
+        """Run job after job until the chat needs none, or another worker holds it."""
         try:
             with concerning(lambda: self.leased.facts):
                 await self._run_jobs()
@@ -64,16 +64,16 @@ class Runner:
                 return
 
     def observe(self, facts: Facts) -> None:
-        """Take in where the chat is now; cancel the job if others have made the chat need another one.
+        """Take note of where the chat stands; cancel the job if others have moved the chat out of its state.
 
-        What the job itself has committed it knows: it ends by itself.
+        After its own commits a job is not cancelled: it ends by itself.
         """
         self.leased.observe(facts)
         if facts is not self.leased.decided and self._next_job() is not self.leased.job:
             self._scope.cancel()
 
     def let_go(self) -> None:
-        """Cancel the job and give the chat back for another worker to go on with."""
+        """Cancel the job and release the chat for another worker."""
         self._let_go = True
         self._scope.cancel()
 
@@ -93,7 +93,7 @@ class Runner:
             await self._fail(error)
 
     async def _fail(self, error: BaseException) -> None:
-        """End the chat in `error`: with what was shown, or without it where that cannot be stored either."""
+        """End the chat in `error`: with the shown part of the reply, or without it if that cannot be stored either."""
         leased = self.leased
         info = error_info(error, leased.facts.step)
         try:
@@ -104,12 +104,12 @@ class Runner:
                 await leased.fire(lambda chain: chain.fire(Failed(token=leased.token, error=info, partial=partial)))
             except (ChatMoved, StaleLease):
                 raise
-            except Exception:  # noqa: BLE001 - it may be what the model said that no store takes
+            except Exception:  # noqa: BLE001 - the reply itself may be what no store takes
                 logger.exception("partial_reply_not_stored")
                 await leased.fire(lambda chain: _fail_without_reply(chain, leased.token, info))
         except ChatMoved:
             logger.debug("chat_moved")
-        except Exception as again:  # noqa: BLE001 - the store is out of reach: whoever waits must not wait for ever
+        except Exception as again:  # noqa: BLE001 - the store is out of reach: followers must not wait for ever
             logger.exception("failure_not_stored")
             failure = (
                 again if isinstance(again, TurnwiseError) else StoreError(f"{info.message}; it could not be stored")
@@ -130,7 +130,7 @@ class Runner:
 
 
 def _fail_without_reply(chain: Chain, token: int, error: ErrorInfo) -> None:
-    """Fail, taking back what was shown of the attempt. What it used is counted as unknown."""
+    """Fail and take back the attempt's shown parts; its usage counts as unknown."""
     if chain.facts.state is ChatState.streaming and chain.facts.step.attempt_open:
         chain.fire(AttemptDiscarded(token=token, error=error, delay=0, retry_at=chain.now))
     chain.fire(Failed(token=token, error=error))

@@ -1,4 +1,4 @@
-"""Sweeping: what the clock has brought about, chat by chat. What is wrong with one chat is no other's business."""
+"""Expires leases and deadlines and repairs strays, chat by chat. A fault of one chat does not stop the others."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from turnwise.states.triggers import DeadlinePassed, LeaseExpired, Repaired
 
 SWEEP_LIMIT = 100
 LONGEST_REST = 64
-"""Sweeps for which a chat is left alone, at most, that could not be changed again and again."""
+"""The most sweeps for which a chat is skipped that could not be changed several times in a row."""
 
 
 class Act(Protocol):
@@ -31,7 +31,7 @@ class Act(Protocol):
 
 
 class Sweeper:
-    """Ends leases and deadlines that are over and repairs strays; holds one chat's trouble away from the others.
+    """Expires leases and deadlines and repairs strays; a fault of one chat does not stop the others.
 
     Args:
         runs_here: whether this worker itself runs a chat under a token.
@@ -43,23 +43,23 @@ class Sweeper:
         self._runs_here = runs_here
         self._actor = f"worker:{runtime.worker_id}"
         self._last_failures: dict[str, str] = {}
-        """What was said in the log of a chat's trouble: it is said once."""
+        """The last failure of each chat that was logged: the same one is logged once."""
         self._rests: dict[str, tuple[int, int]] = {}
-        """Chats that could not be changed: how many sweeps they are left alone, and how many of them are to come."""
+        """Chats that could not be changed: for how many sweeps each is skipped, and how many of these are left."""
         self._now, self._passed = runtime.clock.now(), runtime.clock.monotonic()
         self._doubts_until = self._passed
-        """Until when, by the monotonic clock, a lease that seems over may be that of a worker who lives."""
+        """Until then, by the monotonic clock, a lease that seems to have run out may belong to a live worker."""
         self._ended: frozenset[str] = frozenset()
-        """Dead workers whose leases were ended: they get no new ones."""
+        """Dead workers whose leases were ended."""
 
     async def sweep(self) -> None:
-        """Do what is due.
+        """Expire what has run out, and repair strays.
 
         Raises:
             StoreError: the store is out of reach.
         """
         await self._end_leases_of_the_dead()
-        # Those that rest stand in the lists, too, and must not crowd out the others.
+        # The lists include the chats to skip, which must not crowd out the others.
         overdue = await self._runtime.store.overdue(limit=SWEEP_LIMIT + len(self._rests))
         leases = await self._without_doubt([lease for lease in overdue.leases if not self._runs_here(*lease)])
         due = [(chat_id, _expiry(token)) for chat_id, token in leases]
@@ -69,9 +69,9 @@ class Sweeper:
         await self._change_each(due)
 
     async def _without_doubt(self, leases: Sequence[tuple[str, int]]) -> Sequence[tuple[str, int]]:
-        """Return the leases that have run out, and do not merely seem to because the time was set forward.
+        """Return the leases that have really run out, and not only because the time was set forward.
 
-        Whoever lives renews within a lease after that: until then only the leases of the dead are over.
+        After such a step every live worker renews within one lease; until then only leases of dead workers count.
         """
         runtime, settings = self._runtime, self._runtime.settings
         now, passed = runtime.clock.now(), runtime.clock.monotonic()
@@ -87,10 +87,10 @@ class Sweeper:
         return [(chat_id, token) for chat_id, token in leases if holders.get(chat_id) in self._ended]
 
     async def change(self, chat_id: str, plan: Plan) -> bool:
-        """Run a plan on a chat unless something is wrong with it; return whether it was run.
+        """Run a plan on a chat; return whether it was run. A fault of the chat is logged.
 
         Raises:
-            StoreError: the store is out of reach, or it refuses this chat: the next one will tell.
+            StoreError: the store is out of reach, or refuses this chat; the next chat shows which.
         """
         try:
             await self._act(chat_id, plan, actor=self._actor)
@@ -102,7 +102,7 @@ class Sweeper:
             facts = await self.facts(chat_id) if logger.listens(logging.DEBUG) else None
             if facts is not None:
                 logger.debug("swept_by_another", problem=str(error), **about(facts))
-        except Exception as error:  # noqa: BLE001 - whatever is wrong with one chat is no other's business
+        except Exception as error:  # noqa: BLE001 - a fault of one chat must not stop the others
             self._tell(chat_id, error)
         else:
             self._last_failures.pop(chat_id, None)
@@ -135,7 +135,7 @@ class Sweeper:
             except StoreError as error:
                 self._rest(chat_id)
                 if refused is not None:
-                    raise  # two in a row: it is not the chat
+                    raise  # two chats in a row: the store is the cause
                 refused = error
                 continue
             refused = None
@@ -153,7 +153,7 @@ class Sweeper:
         return left > 0
 
     def _rest(self, chat_id: str) -> None:
-        """Leave a chat alone for a while: not at the first time, then for ever longer."""
+        """Skip a chat in the next sweeps: none after its first failure, then more each time."""
         rounds = self._rests.get(chat_id, (-1, 0))[0]
         longer = 0 if rounds < 0 else min(max(1, rounds * 2), LONGEST_REST)
         self._rests[chat_id] = (longer, longer)

@@ -1,4 +1,4 @@
-"""The worker: claims chats, keeps their leases, sweeps what the clock has brought about, prunes what is old."""
+"""The worker: claims chats, renews their leases, expires leases and deadlines, and prunes old parts."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from turnwise.states.triggers import Claimed, Released
 
 CLAIMS_PER_TICK = 10
 PRUNE_LIMIT = 200
-"""Parts that are deleted in one transaction, and chats that are looked at for them."""
+"""The most parts to delete in one transaction, and chats to check for them."""
 PRUNE_PAUSE = 0.1
 """Seconds between two such transactions while there is more to delete."""
 PRUNE_ROUNDS = 24
-"""How often all chats are looked at in the time for which parts are kept."""
+"""How often all chats are checked within the time for which parts are kept."""
 VIEWS_KEPT = 200
 """Chats at rest whose history a worker keeps in memory, the latest ones."""
 
@@ -52,9 +52,9 @@ class Worker:
         self._wake = anyio.Event()
         self._backlog = True
         self._doing = ""
-        """The part of a tick that is under way."""
+        """The part of the tick that is running."""
         self._troubles: dict[str, str] = {}
-        """What is wrong with a part of the ticks that failed the last time."""
+        """The problem of each part of a tick that failed the last time."""
         self._renew_at = runtime.clock.monotonic()
         self._sweep_at = runtime.clock.monotonic()
         self._prune_at = runtime.clock.monotonic() if self._settings.keep_parts is not None else NEVER
@@ -66,7 +66,7 @@ class Worker:
     async def act(self, chat_id: str, *plans: Plan, actor: str) -> Committed:
         """Run plans on a chat in one transaction, and run the chat here if it then wants a worker.
 
-        Who is cancelled meanwhile learns of it afterwards: what is committed is told, and the chat is run.
+        A caller's cancellation takes effect only afterwards: followers are told, and the chat is run.
         """
         return await finish(self._act(chat_id, plans, actor))
 
@@ -82,7 +82,7 @@ class Worker:
         return committed
 
     def observe(self, facts: Facts) -> None:
-        """Take in what this process committed."""
+        """Take note of what this process committed."""
         runner = self._runners.get(facts.chat_id)
         if runner is not None:
             runner.observe(facts)
@@ -91,12 +91,12 @@ class Worker:
             self.wake()
 
     def wake(self) -> None:
-        """Look for chats that want a worker now, and not only at the next poll."""
+        """Look for chats that want a worker now, without waiting for the next poll."""
         self._backlog = True
         self._wake.set()
 
     async def hint(self, chat_id: str | None) -> None:
-        """Take in that another process may have changed a chat, or some."""
+        """Take a hint that another process may have changed this chat, or some chat."""
         for known in [*self._runners] if chat_id is None else [chat_id]:
             runner = self._runners.get(known)
             if runner is not None:
@@ -106,12 +106,12 @@ class Worker:
     # Its life
 
     async def run(self) -> None:
-        """Tick for ever: renew, sweep, claim, prune, then wait for a notice or the next time of one of them."""
+        """Tick for ever: renew, sweep, claim and prune when due, then wait for a notice or the next due time."""
         while True:
             self._wake = anyio.Event()
             try:
                 await self._tick()
-            except Exception as error:  # noqa: BLE001 - a worker that ends leaves every chat of it behind
+            except Exception as error:  # noqa: BLE001 - if the worker ended, so would all its chats
                 self._tell(error)
                 self._backlog = self._backlog and isinstance(error, StoreError)
             if not (self._backlog and self._room() > 0):
@@ -125,7 +125,7 @@ class Worker:
         await self._all_done(let_go=True)
 
     async def _all_done(self, *, let_go: bool) -> None:
-        """Wait for what runs, and for what is being claimed: a chat may still come with a commit under way."""
+        """Wait for the runners, and for commits under way: they may still bring a claimed chat."""
         while self._runners or self._reserved:
             running = [*self._runners.values()]
             if let_go:
@@ -166,7 +166,7 @@ class Worker:
         self._troubles.pop(part, None)
 
     def _tell(self, error: Exception) -> None:
-        """Log that a part of a tick failed: once, until it succeeds or fails of something else."""
+        """Log that a part of a tick failed: once, until it succeeds or fails differently."""
         problem = described(error)
         known = problem in self._troubles.values()  # a store that is out of reach fails them all
         self._troubles[self._doing] = problem
@@ -183,11 +183,11 @@ class Worker:
                 seen = await self._look(chat_id, runner)
                 if not seen and chat_id not in held:
                     runner.observe(replace(runner.leased.facts, lease=None))
-        for chat_id, token in orphans.items():  # given up while the store was out of reach
+        for chat_id, token in orphans.items():  # their runners gave up while the store was out of reach
             await self._sweeper.change(chat_id, _release(token))
 
     async def _look(self, chat_id: str, runner: Runner) -> bool:
-        """Let a runner see where its chat is; return whether that can be read."""
+        """Show a runner where its chat stands; return whether that could be read."""
         facts = await self._sweeper.facts(chat_id)
         if facts is not None:
             runner.observe(facts)
@@ -217,7 +217,7 @@ class Worker:
         return runner is not None and runner.leased.token == token
 
     async def _prune(self, now: float) -> None:
-        """Delete a few old parts; a look at all chats is a round, taken bit by bit."""
+        """Delete a few old parts; a round over all chats is done bit by bit."""
         keep = self._settings.keep_parts or 0
         self._prune_at = now + PRUNE_PAUSE
         pruned = await self._runtime.store.prune(keep=keep, after=self._pruned_after, limit=PRUNE_LIMIT)
@@ -231,7 +231,7 @@ class Worker:
         if facts.lease is None or facts.lease.worker != self._runtime.worker_id or job_of(facts) is None:
             return
         if facts.lease == before.lease:
-            return  # whoever was given the lease runs the chat
+            return  # another worker holds the lease and runs the chat
         leased = LeasedChat(self._runtime, before, facts.lease.token, view=self._view_of(before))
         leased.take(committed)
         runner = Runner(leased)
@@ -246,7 +246,7 @@ class Worker:
         return view if view is not None and view.history_version == facts.history_version else None
 
     def _keep_view(self, leased: LeasedChat) -> None:
-        """Keep what the model sees of a chat at rest: its next turn is likely to run here, too."""
+        """Keep the view of a chat at rest: its next turn is likely to run here, too."""
         if leased.view is not None:
             self._views[leased.chat_id] = leased.view
             if len(self._views) > VIEWS_KEPT:
