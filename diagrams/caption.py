@@ -1,4 +1,4 @@
-"""What is written beside an arrow: each trigger once, with no more of its guards than a reader needs there."""
+"""Captions of arrows: each trigger once, with only those guards that a reader needs there."""
 
 from __future__ import annotations
 

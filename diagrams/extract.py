@@ -1,4 +1,4 @@
-"""From the declared table to its picture. Pure: the same table gives the same picture."""
+"""Makes the picture of the declared table. Pure: the same table gives the same picture."""
 
 from __future__ import annotations
 

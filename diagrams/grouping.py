@@ -1,4 +1,4 @@
-"""What several states share is said once: edges gathered into arrows from groups, rows into entries of a list."""
+"""Groups what several states share: edges into arrows from groups, rows into entries of a list."""
 
 from __future__ import annotations
 

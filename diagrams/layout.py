@@ -1,4 +1,4 @@
-"""Where everything stands: the one hand-made part of the picture. Names are those of states and groups.
+"""The layout, the one hand-made part of the picture. Names are those of states and groups.
 
 The happy path runs from left to right at one height; the leased states stand in a column; what stops a chat lies
 below. A route leads from a border, through corners, to a border; routes to one target may share their last part.

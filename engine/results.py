@@ -34,7 +34,7 @@ class Chat(BaseModel):
     history_version: int
     """The version that last changed messages."""
     last_seq: int
-    """The number of the last event: `events(after=last_seq)` tells what comes."""
+    """The number of the last event: `events(after=last_seq)` yields what comes after it."""
     turn: int
     step: int
     attempt: int
@@ -54,7 +54,7 @@ class Chat(BaseModel):
     created_at: datetime
     updated_at: datetime
     unreadable: str | None = None
-    """Why the chat cannot be read, and where in the store; `None` for a sound chat. The rest of it is what could be."""
+    """Why the chat cannot be read, and where in the store; `None` for a sound chat. The rest is what could be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,28 +67,28 @@ class SendReceipt:
     """Whether it waits in the queue instead of being answered next."""
     replayed: bool
     seq: int
-    """The number of the last event before it was accepted: `events(after=seq)` tells all that comes of it."""
+    """The number of the last event before it was accepted: `events(after=seq)` yields everything after it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compaction:
-    """What a compaction put in the place of what was said before."""
+    """A compaction: what the model sees in place of older messages."""
 
     step: int
     at: datetime
     summary: str
-    """The text of what is new for the model, its messages joined."""
+    """The text of the new messages, joined."""
     messages: list[Message]
-    """What is new for the model: by default one message of the user's role, with the summary."""
+    """The new messages for the model: by default one with the user's role that holds the summary."""
     carried: int
-    """How many messages it went on to see as they were."""
+    """How many messages the model goes on to see unchanged."""
     usage: Usage | None
     """What the summary cost; `None` if no model was called for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class UsageEntry:
-    """What one model call has used."""
+    """The usage of one model call."""
 
     purpose: Purpose
     """`"step"` for an answer, `"summary"` for a compaction."""
@@ -109,14 +109,14 @@ class SubmissionReceipt:
 
 @dataclass(frozen=True, slots=True)
 class TurnResult:
-    """What came of a message: of its own turn only, whatever else was asked of the chat."""
+    """The result of a message: of its own turn only, whatever else happened in the chat."""
 
     chat: Chat
-    """The chat as it stands then: it may work on the next message already."""
+    """The chat after the turn; it may already work on the next message."""
     text: str
     """The text of the last answer; empty if there is none."""
     stop_reason: StopReason | None
-    """Why the turn ended; `None` if it did not: see `message_state` and `open_calls`."""
+    """Why the turn ended; `None` if it did not end: see `message_state` and `open_calls`."""
     usage: Usage
     """What the turn used."""
     messages: list[Message]
@@ -124,7 +124,7 @@ class TurnResult:
     open_calls: list[ToolCall]
     """The turn waits for the client to answer these."""
     message_state: MessageState = "taken"
-    """"queued": it waits, and so does the chat: behind the client calls `chat.open_calls`, an interrupt or an error."""
+    """"queued": the message waits because the chat does: for `chat.open_calls`, or after an interrupt or an error."""
 
 
 @dataclass(frozen=True, slots=True)

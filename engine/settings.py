@@ -29,7 +29,7 @@ SUMMARY_PREFIX: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionInput:
-    """What a compaction strategy has to work with."""
+    """The figures that a compaction strategy gets beside the messages."""
 
     context_tokens: int | None
     context_limit: int | None
@@ -40,11 +40,11 @@ class CompactionInput:
 @checked
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionResult:
-    """What a compaction strategy made of a history.
+    """The result of a compaction strategy.
 
-    The model sees these messages, in this order, with the roles they have. One that is given back as it was is carried
-    on; a changed one is used as it is now; one without a position (0) is new. Whatever they leave out is folded, but
-    for user messages that no answer follows and calls that are open: those stay.
+    The model sees these messages, in this order and with these roles. An unchanged message is carried; a changed one is
+    used as it is now; one without a position (0) is new. Messages that are left out are folded, except user messages
+    without an answer and open calls, which stay.
     """
 
     messages: Sequence[Message]
@@ -53,7 +53,7 @@ class CompactionResult:
 
 
 ShouldCompact = Callable[[Sequence[Message], CompactionInput], bool | Awaitable[bool]]
-"""Decides after a step, from what the model saw and the figures of it, whether the history is to be folded now."""
+"""Decides after a step whether to compact, from the messages that the model saw and the figures."""
 
 CompactionStrategy = Callable[[Sequence[Message], CompactionInput], Awaitable[CompactionResult | None]]
 """Folds a history; `None` means that nothing was folded."""
@@ -65,14 +65,14 @@ LONGEST: Final = 946_684_800.0
 @checked_within("retry.")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """How a failed model call is tried again: after 1, 2, 4 ... seconds, without dice."""
+    """How a failed model call is tried again: after 1, 2, 4 ... seconds, without jitter."""
 
     first_delay: float = 1
     max_delay: float = 60
     attempts: int | None = 25
     """How many attempts a step gets in all; `None` sets no limit."""
     openings: int | None = None
-    """How many attempts may fail before anything came of them; `None` leaves it to `attempts`."""
+    """How many attempts may fail before their stream is open; `None` leaves it to `attempts`."""
     reconnects: int | None = None
     """How often a stream that broke once it was open is opened again; `None` leaves it to `attempts`."""
     after_output: Literal["reset", "never"] = "reset"
@@ -86,12 +86,12 @@ class RetryPolicy:
 
     @classmethod
     def persistent(cls) -> Self:
-        """Return the schedule of a service that never gives a turn up: without end, a minute apart at most."""
+        """Return a schedule for a service that never gives a turn up: no limit, at most a minute between attempts."""
         return cls(attempts=None)
 
     @classmethod
     def interactive(cls) -> Self:
-        """Return the schedule of someone who waits: 4 openings, 6 streams, 16 s apart at most, none after output."""
+        """Return a schedule for a waiting user: 4 openings, 6 streams, at most 16 s apart, none after output."""
         return cls(attempts=None, openings=4, reconnects=5, max_delay=16, after_output="never")
 
     def allows(self, failures: int, broken: int) -> bool:
@@ -112,7 +112,7 @@ class RetryPolicy:
 @checked_within("compaction.")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionPolicy:
-    """When and how a history that outgrows the context window is summarised."""
+    """When and how a history is summarised before it outgrows the context window."""
 
     threshold_percent: float = 80
     """Share of the context limit at which a compaction is due; 100 turns compaction off."""
@@ -173,11 +173,11 @@ class Settings:
     parallel_cap: int = 10
     tool_timeout: float | None = 120
     output_limit_bytes: int = 65536
-    """What is kept of the output of a call, of an error's text, of a progress report; the rest is cut, with a note."""
+    """The limit for a call's output, an error's text and a progress report; the rest is cut, with a note."""
     message_limit_bytes: int = 33_554_432
     """The largest message of a user, inline files in base64 included, and the largest system prompt."""
     attachment_limit_bytes: int = 10 * 1024 * 1024
-    """What the files that a tool returns may hold, all together; a file above it is left out, with a note."""
+    """The limit for all files of one tool call together; a file above it is left out, with a note."""
     describe_error: Callable[[BaseException], str] = describe_error
     """Says what the model and the clients see of an error that a tool raised; by default its type and message, cut."""
     startup_timeout: float | None = 60
@@ -228,7 +228,7 @@ class Settings:
         return cls(**{"startup_timeout": 600, "idle_timeout": 600, **settings})
 
     def limits(self, context_limit: int | None) -> Limits:
-        """Return what guards and writes look at, for a model with that context window."""
+        """Return the limits for guards and actions, for a model with that context window."""
         configured = self.compaction.context_limit
         return Limits(
             max_steps=self.max_steps,

@@ -1,1 +1,1 @@
-"""Model providers: what turnwise asks of a model, and the models it brings along."""
+"""Model providers: the protocol of models, and the models that are shipped."""

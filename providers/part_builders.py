@@ -1,4 +1,4 @@
-"""Slots: the parts of a reply under way, each at its place, with what of it was not shown yet."""
+"""Part builders: the parts of a reply under way, each with the pieces that were not shown yet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Remembering: what was worked out of a message, so that a request costs no more than what is new in it."""
+"""Caches a value per message, so that a request costs only as much as its new messages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Worked = TypeVar("Worked")
 class PerMessage(Generic[Worked]):
     """Works something out once for each message, and forgets it together with the message.
 
-    A message is known by itself, not by its id: an edited or erased one is read anew, and is another message.
+    The key is the message object, not its id: an edited or erased message is read anew and is another object.
 
     Args:
         work: what to work out. Its value must not hold the message, which would then live for ever.

@@ -47,12 +47,12 @@ PARAMETERS: Final = (
     "parallel_tool_calls",
     "provider_options",
 )
-"""What a model call may be asked with; what only one provider knows belongs into `provider_options`."""
+"""The parameters of a model call; those that only one provider knows belong in `provider_options`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRequest:
-    """One model call. It is built from copies: nothing an adapter does to it reaches the stored history."""
+    """One model call. It is built from copies: an adapter's changes never reach the stored history."""
 
     purpose: Purpose
     chat_id: str

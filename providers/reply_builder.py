@@ -1,4 +1,4 @@
-"""Joining: the parts of a streamed reply become the parts of a message, and the pieces that are shown meanwhile."""
+"""Joins a streamed reply into the parts of a message, and into the pieces that are shown meanwhile."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class ReplyBuilder:
 
     @property
     def visible(self) -> bool:
-        """Whether something came that subscribers are shown: text, reasoning, or a call, be it but begun."""
+        """Whether something came that followers are shown: text, reasoning, or at least the start of a call."""
         return any(not isinstance(builder, WordsBuilder) or builder.pieces for builder in self._builders)
 
     @property
@@ -105,13 +105,13 @@ class ReplyBuilder:
         return self.has_news
 
     def take_shown(self) -> list[tuple[int, PartDelta]]:
-        """Return what was not taken before, as (index of the part, piece); neighbours are joined."""
+        """Return the pieces that were not taken before, as (index of the part, piece); adjacent ones are joined."""
         shown = [(builder.index, piece) for builder in self._news.values() for piece in builder.take()]
         self._news.clear()
         return shown
 
     def partial_parts(self) -> tuple[Part, ...]:
-        """Return what is there so far; calls that are not complete are left out."""
+        """Return the parts so far, without incomplete calls."""
         return _with_results_in_place(part for builder in self._builders if (part := builder.part()) is not None)
 
     def reply(self) -> ModelReply:
@@ -119,7 +119,7 @@ class ReplyBuilder:
         return ModelReply(self.partial_parts(), self.finish or ModelPart("finish", usage=self._usage))
 
     def with_unshown(self, shown: Mapping[int, Part]) -> dict[int, Part]:
-        """Return the shown parts by index, with what subscribers are not shown of them: signatures and metadata.
+        """Return the shown parts by index, with the fields that followers are not shown: signatures and metadata.
 
         A part of which not everything was shown stays as it was shown. Reasoning without text stands before what was
         shown after it.
@@ -248,10 +248,10 @@ def join(parts: Iterable[ModelPart]) -> ModelReply:
 
 
 def parts_from_shown(events: Iterable[PartEvent], heard: ReplyBuilder | None = None) -> tuple[Part, ...]:
-    """Return the parts that the stored part events of ONE attempt tell.
+    """Return the parts that the stored part events of ONE attempt make.
 
-    Text comes out exactly as it was shown; calls that were not complete are left out. Signatures and metadata are
-    known only to who `heard` the attempt.
+    Text is exactly as it was shown; incomplete calls are left out. Only the builder that `heard` the attempt has
+    signatures and metadata.
     """
     words: dict[int, WordsBuilder] = {}
     whole: dict[int, Part] = {}

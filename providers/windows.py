@@ -1,4 +1,4 @@
-"""Context windows: what is known of a model's, where neither the provider nor the settings say."""
+"""Context windows of models, where neither the provider nor the settings state them."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What turnwise's own tests stand on, for services that want to prove their tools and policies the same way.
+"""The tools that turnwise's own tests use, for services that test their tools and settings the same way.
 
-`ScriptedModel` answers from a script, `StrictModel` also notes what a strict provider would refuse, `ManualClock` lets
-time pass by hand. `World` lives whole worlds of chats, engines, crashes and clients from one seed, with your own tools
-and settings in them. `StoreConformance` is the suite that every store has to pass, your own one too.
+`ScriptedModel` answers from a script, `StrictModel` also notes what a strict provider would refuse, `ManualClock` moves
+time by hand. `World` simulates chats, engines, crashes and clients from one seed, with your own tools and settings.
+`StoreConformance` is the suite that every store has to pass, also one of your own.
 """
 
 from turnwise.persistence.conformance import StoreConformance

@@ -1,6 +1,6 @@
-"""Observation: whoever watches an engine, for metrics, traces or a log of their own.
+"""Observers: they watch an engine, for metrics, traces or a log of their own.
 
-An observer is told; it has no say. One that raises is logged, and the chat goes on as if it had not.
+An observer cannot change anything. If one raises, that is logged, and the chat goes on.
 """
 
 from __future__ import annotations
@@ -114,34 +114,34 @@ Ended = Callable[[], object]
 
 
 class Observer:
-    """Watches an engine: override what is of interest. Called from the event loop, so be quick."""
+    """Watches an engine: override the methods you need. They are called from the event loop, so be quick."""
 
     def turn_trace(self, chat_id: str) -> str | None:  # noqa: ARG002 - for those who override it
-        """Return what to store with a turn that is about to be asked for, so that any process can go on with its trace.
+        """Return a text to store with a turn that is about to begin, so that any process can continue its trace.
 
         It comes back with every model call and tool run of the turn, and in `decision.ended` when the turn ends.
         """
         return None
 
     def transitioned(self, decision: Decision) -> None:
-        """Take in a transition that is committed; those of a chat come in order."""
+        """Learn of a committed transition; those of a chat come in order."""
 
     def running(self, chats: int) -> None:
-        """Take in how many chats run here now."""
+        """Learn how many chats run here now."""
 
     def model_called(self, call: ModelCall) -> Ended | None:  # noqa: ARG002 - for those who override it
-        """Take in that a model call begins; what is returned is called when it is over, in the same context."""
+        """Learn that a model call begins; return a function to call when it is over, in the same context."""
         return None
 
     def compaction_started(self, run: CompactionRun) -> Ended | None:  # noqa: ARG002 - as above
-        """Take in that a history begins to be folded; what is returned is called when that is over, likewise.
+        """Learn that an attempt to compact begins; return a function to call when it is over, likewise.
 
         The model calls of a summary come in between.
         """
         return None
 
     def tool_started(self, run: ToolRun) -> Ended | None:  # noqa: ARG002 - as above
-        """Take in that a tool begins to run; what is returned is called when it is over, in the same context."""
+        """Learn that a tool begins to run; return a function to call when it is over, in the same context."""
         return None
 
 
@@ -150,7 +150,7 @@ Watched = TypeVar("Watched", ModelCall, CompactionRun, ToolRun)
 
 @dataclass(frozen=True, slots=True)
 class Observers:
-    """The observers of an engine. Without any, nothing is made or measured for them."""
+    """The observers of an engine. Without any, nothing is created or measured."""
 
     every: tuple[Observer, ...] = ()
 
@@ -237,5 +237,5 @@ def _harmless(observer: Observer) -> Iterator[None]:
     try:
         with guarded():
             yield
-    except Exception:  # noqa: BLE001 - whatever an observer raises is its own affair
+    except Exception:  # noqa: BLE001 - an observer's error must not reach the chat
         logger.exception("observer_failed", observer=type(observer).__name__)

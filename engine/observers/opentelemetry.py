@@ -60,7 +60,7 @@ class OpenTelemetryObserver(Observer):
 
     Args:
         tracer_provider: OpenTelemetry's global one by default.
-        record_content: whether spans hold what was said: messages, system prompt, arguments and results.
+        record_content: whether spans hold content: messages, system prompt, arguments and results.
     """
 
     def __init__(self, tracer_provider: trace.TracerProvider | None = None, *, record_content: bool = False) -> None:

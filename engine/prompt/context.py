@@ -1,7 +1,6 @@
 """The view of a chat: what the model sees of it, kept current write by write.
 
-It is made so that a step costs the same at any length of the chat: what a request needs is worked out once per
-message, when the message comes.
+A step costs the same at any length of the chat: what a request needs of a message is worked out once, when it comes.
 """
 
 from __future__ import annotations
@@ -65,13 +64,13 @@ class View:
 
     @property
     def is_paired(self) -> bool:
-        """Whether each local and client call is followed by its one result: nothing has to be mended in a request."""
+        """Whether each local and client call is followed by its one result, so that a request needs no repair."""
         return not self._unanswered and not self._astray
 
     def to_send(self) -> list[Message]:
         """Return the messages for a request, as a strict provider takes them.
 
-        They are copies, made once and mended where an adapter has changed one: nothing it does leaks back.
+        They are copies, made once, and restored if an adapter has changed one: its changes never reach the history.
         """
         for place, (mine, theirs, original, copy) in enumerate(self._fragile):
             if mine != theirs:

@@ -1,4 +1,4 @@
-"""The context window: how large it is, and whether it is time to fold what is in it."""
+"""The context window: how large it is, and whether a compaction is due."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from turnwise.states.turn_limits import compaction_is_on
 
 
 async def with_own_rule(leased: LeasedChat, reply: Reply) -> Reply:
-    """Return the reply with what the service's `should_compact` says, if there is one.
+    """Return the reply with the answer of the service's `should_compact`, if there is one.
 
-    A rule that fails is logged and asks for no compaction: the reply is there, and counts.
+    A rule that fails is logged and counts as "no": the reply must not be lost.
     """
     policy, limit = leased.runtime.settings.compaction, reply.context_limit
     rule = policy.should_compact
@@ -46,7 +46,7 @@ async def _asked(rule: ShouldCompact, history: Sequence[Message], budget: Compac
 
 
 def _warn_of_unknown_window(leased: LeasedChat, limit: int | None) -> None:
-    """Say once for each model that nobody knows its window: no compaction is due before the provider refuses."""
+    """Warn once per model whose window is unknown: nothing is folded before the provider refuses a prompt."""
     runtime, limits = leased.runtime, leased.runtime.applier.limits
     model = (runtime.model.provider, runtime.model.name)
     unknown = limit is None and limits.context_limit is None and compaction_is_on(limits)

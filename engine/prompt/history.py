@@ -1,4 +1,4 @@
-"""Prompts: what a model is asked, built from copies of the history."""
+"""Builds prompts from copies of the history."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ EDITED: Final = "The user allowed this call with other arguments:"
 def sendable(messages: Sequence[Message]) -> list[Message]:
     """Return the history as a strict provider takes it.
 
-    Sources are not sent. Reasoning that an interrupt left without its signature is not, nor is anything empty, nor a
-    provider's call without its result. The result of a call that the user edited says with what it ran.
+    It leaves out sources, reasoning that an interrupt left without its signature, empty parts, and a provider's call
+    without its result. The result of a call that the user edited states the arguments that it ran with.
     """
     sent: list[Message] = []
     for message in messages:
@@ -45,7 +45,7 @@ def sendable(messages: Sequence[Message]) -> list[Message]:
 
 
 def with_results(parts: tuple[Part, ...]) -> tuple[Part, ...]:
-    """Return an assistant's parts without those calls of a provider, and results, that lack the other."""
+    """Return an assistant's parts without provider calls that have no result, and results that have no call."""
     ran = {part.call_id for part in parts if isinstance(part, ToolCallPart) and part.executor is Executor.provider}
     answered = {part.call_id for part in parts if isinstance(part, ToolResultPart)}
     if ran == answered:
@@ -69,7 +69,7 @@ def _with_edits(result: ToolResultPart) -> ToolResultPart:
 def continued(messages: list[Message], continue_prompt: str) -> list[Message]:
     """Return the messages, with a transient request to go on if they end in an answer.
 
-    It is a partial one, or one that a strategy kept and after which a compaction lets the turn go on.
+    Such an answer is partial, or a strategy kept it and the turn goes on after the compaction.
     """
     if not messages or messages[-1].role != "assistant":
         return messages
@@ -91,10 +91,10 @@ def transient(role: str, text: str, like: Message) -> Message:
 
 
 def unanswered(messages: Sequence[Message]) -> tuple[int, ...]:
-    """Return the positions of the user's own messages that no answer follows.
+    """Return the positions of the user's own messages without an answer.
 
-    An answer is a whole reply that says something and asks for no result: neither one that was cut short nor words
-    beside a tool call.
+    An answer is a complete reply that has text and asks for no tool result: not one that was cut short, nor text beside
+    a tool call.
     """
     positions: list[int] = []
     for message in reversed(messages):

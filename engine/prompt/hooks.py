@@ -1,4 +1,4 @@
-"""Hooks: what an embedding service may add to each request. The stored history is never touched by them."""
+"""Hooks: functions with which a service changes single requests. They never change the stored history."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class LoopState:
     usage: Usage = NO_USAGE
     """What the turn has used so far."""
     context_tokens: int | None = None
-    """How full the context was at the last step; `None` if nobody knows, as right after a compaction."""
+    """How full the context was at the last step; `None` if unknown, as right after a compaction."""
     context_limit: int | None = None
 
 
@@ -78,7 +78,7 @@ PrepareMessages = (
 
 @dataclass(frozen=True, slots=True)
 class Hooks:
-    """What was handed to the engine."""
+    """The hooks that the engine was given."""
 
     reminders: tuple[Reminder, ...] = ()
     prepare_messages: PrepareMessages | None = None
@@ -105,7 +105,7 @@ async def prepared(hook: PrepareMessages | None, messages: list[Message], contex
 
 
 def _wants_context(hook: Callable[..., Any]) -> bool:
-    """Whether the hook has a second parameter that nobody has given a value."""
+    """Whether the hook has a second parameter without a value."""
     try:
         parameters = list(inspect.signature(hook).parameters.values())
     except (TypeError, ValueError):

@@ -35,12 +35,12 @@ def user_view(messages: Sequence[Message]) -> list[Message]:
 
 
 def raw_view(messages: Sequence[Message]) -> list[Message]:
-    """Return what users, models and tools really said: no row that turnwise wrote."""
+    """Return the messages of users, models and tools, without those that turnwise wrote."""
     return in_call_order([without_metadata(message) for message in messages if not message.synthetic])
 
 
 def transcript_of(snapshot: Snapshot) -> Transcript:
-    """Return what the events up to a snapshot of the chat fold to."""
+    """Return the transcript that the events up to a snapshot would fold to."""
     facts = snapshot.facts
     transcript = fold(snapshot.shown)
     transcript.state = facts.state
@@ -55,7 +55,7 @@ def transcript_of(snapshot: Snapshot) -> Transcript:
 
 
 def compactions_of(history: Sequence[Message], ledger: Sequence[RecordUsage]) -> list[Compaction]:
-    """Return what the compactions in a history made, oldest first."""
+    """Return the compactions in a history, oldest first."""
     costs: dict[int, Usage] = {}
     for entry in ledger:
         if entry.purpose == "summary" and entry.usage != NO_USAGE:
@@ -83,13 +83,13 @@ def compactions_of(history: Sequence[Message], ledger: Sequence[RecordUsage]) ->
 
 
 def erased(message: Message) -> Message:
-    """Return the message with its payload blanked; calls and results keep their pairing."""
+    """Return the message with its content blanked; calls and results stay paired."""
     parts = tuple(blank for part in message.parts if (blank := _blank(part)) is not None)
     return message.model_copy(update={"parts": parts or (TextPart(text=ERASED),), "erased": True})
 
 
 def without_edits(message: Message) -> Message:
-    """Return the message without the arguments that a client gave calls in the place of the model's."""
+    """Return the message without the arguments with which a client replaced the model's."""
     parts = tuple(
         part.model_copy(update={"edited_arguments": None}) if isinstance(part, ToolResultPart) else part
         for part in message.parts

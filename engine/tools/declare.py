@@ -23,7 +23,7 @@ from turnwise.states.shapes import LATER
 @checked
 @dataclass(frozen=True, slots=True)
 class ToolOutput:
-    """What a tool returns when it has more to give than a value."""
+    """What a tool returns to attach files to its output."""
 
     output: Annotated[JsonValue, LATER]
     attachments: tuple[FilePart, ...] = ()
@@ -40,13 +40,13 @@ class ToolContext:
     idempotency_key: str
     """The same for every run of this call, before and after a crash."""
     report: Callable[[JsonValue], None]
-    """Shows progress to subscribers."""
+    """Shows progress to followers."""
     cancelled: bool = False
     """Turns true when the call is interrupted: for tools that run in a thread and have to look."""
 
 
 Reconcile = Callable[[ToolContext], Awaitable[JsonValue | ToolOutput | None]]
-"""Asked after a crash what became of a call, before its crash policy is; `None` means that it cannot tell."""
+"""Says after a crash what became of a call; if it returns `None` it cannot tell, and the crash policy decides."""
 
 
 @checked

@@ -1,4 +1,4 @@
-"""Errors of tools: what the model and the clients are told of what a tool raised."""
+"""Puts errors of tools into words for the model and the clients."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def message_of(error: BaseException) -> str:
 
 
 def text_for_model(error: BaseException, describe: Callable[[BaseException], str]) -> str:
-    """Return what is told of an error that a tool raised.
+    """Return the text that model and clients see of an error.
 
-    `ToolFailed` says it itself; any other is put into words by `describe`. Where that fails, only the error's type is
-    told: who describes errors may do so because they hold secrets.
+    `ToolFailed` has its own text; `describe` words any other error. If that fails only the error's type is shown: a
+    service may describe errors because they hold secrets.
     """
     if isinstance(error, ToolFailed):
         return message_of(error)

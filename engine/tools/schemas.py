@@ -1,4 +1,4 @@
-"""JSON schemas of arguments: whether one makes sense, what does not fit it, and what it takes values to mean."""
+"""JSON schemas of arguments: checks schemas, checks arguments against them, and coerces arguments to them."""
 
 from __future__ import annotations
 
@@ -74,9 +74,9 @@ def problems_with(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> li
 
 
 def meant(value: Any, schema: Mapping[str, Any]) -> Any:
-    """Return a value as the schema means it, at every depth: "30" is 30 where a number is wanted.
+    """Return a value coerced to the schema, at every depth: "30" is 30 where a number is wanted.
 
-    What cannot be understood comes back as it is.
+    A value that cannot be coerced comes back as it is.
     """
     return _meant(value, schema, schema, _DEEPEST)
 

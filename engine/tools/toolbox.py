@@ -58,7 +58,7 @@ class Toolbox:
     def offered(self, client_tools: Sequence[ClientTool]) -> tuple[ToolSpec, ...]:
         """Return the tools to offer to the model: local ones, then the client's; each as a copy.
 
-        Where both have a name, the chat's own declaration counts: the client declared it first, and expects the call.
+        If both have a tool of one name, the chat's own declaration counts: its client expects the call.
         """
         declared = {tool.name: tool for tool in client_tools if self._is_active(tool)}
         specs = [tool.spec for tool in self.tools.values() if self._is_active(tool) and tool.name not in declared]
@@ -74,8 +74,8 @@ class Toolbox:
     def planned(self, part: ToolCallPart, facts: Facts, index: int) -> ToolCall:
         """Return the record of a local or client call, as it is stored before the call starts.
 
-        What nobody may run is decided here, once, whoever goes on: the call of a tool that is not offered is refused,
-        and so is a call that the client would be asked for with arguments that do not fit.
+        Refusals are decided here, once, for every worker that may continue: of a call of a tool that is not offered,
+        and of a client call with arguments that do not fit.
         """
         client_tools = facts.profile.client_tools
         tool = self.tool_for(part.name, client_tools)
@@ -123,7 +123,7 @@ class Toolbox:
     def first_calls(self, facts: Facts) -> tuple[ToolCall, ...]:
         """Return the calls to start as soon as the chat executes tools: one, or a batch that may run in parallel.
 
-        A call that a crash cut off is none of them: its tool is asked first what became of it.
+        A call that a crash cut off is not among them: its tool is asked first what became of it.
         """
         if facts.step.stage is not Stage.acting:
             return ()
@@ -143,7 +143,7 @@ class Toolbox:
         return tool.timeout if tool is not None and tool.timeout is not None else self.settings.tool_timeout
 
     async def run(self, call: ToolCall, context: ToolContext) -> CallOutcome:
-        """Run a call and return what the model will see: whatever goes wrong is a result, too.
+        """Run a call and return what the model will see: a failure is a result, too.
 
         Raises:
             FatalToolError: the tool wants the chat to end in `error`.
@@ -181,13 +181,13 @@ class Toolbox:
     async def after_crash(self, call: ToolCall, context: ToolContext) -> CallOutcome | None:
         """Return what became of a started call whose process is gone; `None` if it has to run again.
 
-        The tool is asked first. Where it cannot tell, or fails at that, what a crash of the call means decides.
+        The tool is asked first. If it cannot tell, or fails, the call's crash policy decides.
         """
         found = await self._reconciled(call, context)
         return self.undecided(call) if found is None else found
 
     def undecided(self, call: ToolCall) -> CallOutcome | None:
-        """Return what a crash of the call means where nobody can tell what became of it; `None` if it runs again."""
+        """Return the outcome that the crash policy gives a call of unknown fate; `None` if it runs again."""
         return None if call.crash == "at_least_once" else failed(call, UNKNOWN_TEXT, CallStatus.unknown)
 
     async def _reconciled(self, call: ToolCall, context: ToolContext) -> CallOutcome | None:

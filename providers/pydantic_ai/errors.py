@@ -1,4 +1,4 @@
-"""Errors: what a provider's failure is, in the kinds that the engine decides by."""
+"""Classifies a provider's failures into the kinds by which the engine decides."""
 
 from __future__ import annotations
 

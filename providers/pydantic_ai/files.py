@@ -1,4 +1,4 @@
-"""Files: which of them a provider takes. What it does not is told to the model in words, so that a chat goes on."""
+"""Sends files that a provider takes; replaces any other by a note to the model, so that the chat can go on."""
 
 from __future__ import annotations
 

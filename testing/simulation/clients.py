@@ -172,21 +172,21 @@ class Clients:
         await engine.submit_tool_results(chat_id, [ToolResult(self._random.choice(["same", "nobody"]), "other")])
 
     async def interrupt(self, engine: Engine, chat_id: str) -> None:
-        """Say stop."""
+        """Interrupt the chat."""
         await engine.interrupt(chat_id, reason="the seed said so")
 
     async def resume(self, engine: Engine, chat_id: str) -> None:
-        """Say go on."""
+        """Resume the chat."""
         await engine.resume(chat_id)
 
     async def edit(self, engine: Engine, chat_id: str) -> None:
-        """Say it differently."""
+        """Edit a message."""
         said = [message for message in await engine.messages(chat_id) if message.role == "user"]
         if said:
             await engine.edit_message(chat_id, self._random.choice(said).id, "edited")
 
     async def erase(self, engine: Engine, chat_id: str) -> None:
-        """Have said nothing."""
+        """Erase a message."""
         messages = await engine.messages(chat_id)
         if messages:
             chosen = self._random.choice(messages)
@@ -195,7 +195,7 @@ class Clients:
             await engine.erase_message(chat_id, chosen.id)
 
     async def change_queue(self, engine: Engine, chat_id: str) -> None:
-        """Change, drop or prefer a message that waits."""
+        """Edit, delete or promote a queued message."""
         waiting = await engine.queued(chat_id)
         if not waiting:
             return
@@ -223,7 +223,7 @@ class Clients:
         await (engine.unarchive(chat_id) if archived else engine.archive(chat_id))
 
     async def fork(self, engine: Engine, chat_id: str) -> None:
-        """Begin another chat with what the chat was."""
+        """Fork the chat."""
         if self._forks < MAX_FORKS:
             self._forks += 1
             version = self._random.randint(1, (await engine.get_chat(chat_id)).version)

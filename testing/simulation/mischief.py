@@ -1,4 +1,4 @@
-"""Mischief: what goes wrong in a world and is nobody's doing. It may cost the chat it happens to; never another one.
+"""Mischief: the faults in a world that no client causes. One may harm the chat it happens to, but never another.
 
 Each world has one component of the embedding service that raises things no component should raise, code that does not
 listen when it is cancelled, reads that fail in the middle, and one chat whose rows somebody has damaged.

@@ -13,7 +13,7 @@ from typing import Any
 def in_order() -> Iterator[None]:
     """Give every task that is started inside a hash of its own, by its turn.
 
-    A cancel scope keeps its tasks in a set. Sets are walked by hashes, and a task's is else where it lies in memory.
+    A cancel scope keeps its tasks in a set, which is iterated by hash, and a task's hash is otherwise its address.
     """
     serial = count()
 
