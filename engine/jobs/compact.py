@@ -89,7 +89,7 @@ async def _by_strategy(
 async def _fail(leased: LeasedChat, failure: ModelError, spending: Spending) -> bool:
     """Commit that the attempt failed; return whether another one is due."""
     step, retry = leased.facts.step, leased.runtime.settings.retry
-    error = error_info(failure, step)
+    error = error_info(failure, step, limit=leased.runtime.settings.output_limit_bytes)
     if step.stage is Stage.refused and failure.retryable and retry.allows(step.failures + 1, step.broken):
         delay = retry.delay(step.failures + 1, failure.retry_after)
         await leased.fire(

@@ -20,6 +20,7 @@ from turnwise.states.events import ErrorInfo
 from turnwise.states.facts import Facts, StepFacts
 from turnwise.states.messages import Part, ReasoningPart, TextPart, ToolCallPart, ToolResultPart
 from turnwise.states.names import Executor
+from turnwise.states.output_limit import text_within
 from turnwise.states.unicode import well_formed
 from turnwise.states.usage import Usage
 
@@ -116,12 +117,12 @@ async def shown_reply(
     return partial_reply(parts_from_shown(shown, heard), facts, toolbox, usage=usage, origin=origin)
 
 
-def error_info(error: BaseException, step: StepFacts) -> ErrorInfo:
-    """Return an error as events and `last_error` hold it."""
+def error_info(error: BaseException, step: StepFacts, *, limit: int) -> ErrorInfo:
+    """Return an error as events and `last_error` hold it, its text cut at `limit` bytes."""
     if isinstance(error, ModelError):
         return ErrorInfo(
             kind=error.kind,
-            message=well_formed(error.message),
+            message=text_within(well_formed(error.message), limit),
             step=step.number,
             attempt=step.attempt,
             retryable=error.retryable,
@@ -129,7 +130,7 @@ def error_info(error: BaseException, step: StepFacts) -> ErrorInfo:
         )
     return ErrorInfo(
         kind="internal",
-        message=well_formed(f"step {step.number}: {described(error)}"),
+        message=text_within(well_formed(f"step {step.number}: {described(error)}"), limit),
         step=step.number,
         attempt=step.attempt,
     )

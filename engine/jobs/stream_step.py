@@ -114,7 +114,7 @@ class Attempt:
         leased = self._leased
         rest = await self._live.close()
         step, policy = leased.facts.step, leased.runtime.settings.retry
-        info = error_info(error, step)
+        info = error_info(error, step, limit=leased.runtime.settings.output_limit_bytes)
         stays = policy.after_output == "never" and self._builder.visible
         opened = self._builder.begun
         if error.retryable and not stays and policy.allows(step.failures + 1, step.broken + opened):

@@ -288,6 +288,34 @@ async def test_an_error_of_the_model_object_itself_is_named_and_not_tried_again(
         assert (await engine.wait(chat.id, until=[ChatState.waiting])).last_error is None
 
 
+@pytest.mark.parametrize("where", ["model", "provider", "prepare_messages", "summary"])
+async def test_the_text_of_an_error_is_cut_at_the_limit_before_facts_hold_it(
+    open_engine: OpenEngine, strict_model: MakeModel, where: str
+) -> None:
+    """A provider may answer with a whole page; facts are written with every transition that follows."""
+    long = "é" * 100_000
+    error = ModelError("bad_request", message=long) if where in {"provider", "summary"} else ValueError(long)
+
+    def prepare(messages: object) -> None:
+        raise error
+
+    failing = Reply(error=error)
+    model = strict_model(["hello" if where == "summary" else failing], summary=failing)
+    hooks = {"prepare_messages": prepare} if where == "prepare_messages" else {}
+    async with open_engine(model, settings=retrying(output_limit_bytes=1000), **hooks) as engine:
+        chat = await engine.create_chat()
+        failed = (await engine.ask(chat.id, "hi")).chat
+        if where == "summary":
+            await engine.request_compaction(chat.id)
+            await engine.wait(chat.id)
+        told = [error for event in await events_of(engine, chat.id) if (error := getattr(event, "error", None))]
+        assert len(told) == 1
+        assert where == "summary" or failed.last_error == told[0]
+        kept, note = told[0].message.split("\n")
+        assert 900 < len(kept.encode()) <= 1000
+        assert note.startswith("[cut: ")
+
+
 async def _stalled(clock: ManualClock, model: object, seconds: float) -> None:
     """Let so much time pass once the model has been asked."""
     while not model.requests:  # type: ignore[attr-defined]
