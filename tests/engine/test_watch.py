@@ -7,9 +7,12 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from turnwise import Engine, Settings, StoreError
+from turnwise.engine.follow.broadcast import Broadcaster
+from turnwise.engine.follow.watch import watch
 from turnwise.persistence.sqlite.store import SQLiteStore
 from turnwise.providers.scripted import Reply, ScriptedModel
 
@@ -51,3 +54,25 @@ async def test_a_look_that_fails_is_repeated_and_told_of_once(database: Path, ca
     told = [record.getMessage() for record in caplog.records if "watch_failed" in record.getMessage()]
     assert len(told) == 1
     assert "the disk failed to read" in told[0]
+
+
+async def test_looks_that_fail_come_ever_more_seldom_and_each_is_followed_by_a_hint_at_everything(
+    database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was committed between two looks was not heard of."""
+    told: list[float | str | None] = []
+    pauses = [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
+
+    async def sleep(seconds: float) -> None:
+        told.append(seconds)
+        await anyio.lowlevel.checkpoint()
+
+    async def hear(chat_id: str | None) -> None:
+        told.append(chat_id)
+        if len(told) == 2 * len(pauses):
+            tasks.cancel_scope.cancel()
+
+    monkeypatch.setattr(anyio, "sleep", sleep)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(watch, Deaf(database, failures=99), Broadcaster(), hear)
+    assert told[: 2 * len(pauses)] == [word for pause in pauses for word in (pause, None)]

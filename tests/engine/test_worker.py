@@ -13,7 +13,7 @@ from support.chats import said
 from support.events import events_of, seen
 from support.latches import Gate, Latch
 from support.stores import Delegate, stored_at
-from turnwise import RetryPolicy, Settings, StoreError, ToolContext, tool
+from turnwise import ModelError, RetryPolicy, Settings, StoreError, ToolContext, tool
 from turnwise.engine.apply import Chain
 from turnwise.engine.clock import sleep
 from turnwise.engine.worker.runner import JOBS
@@ -170,6 +170,26 @@ async def test_a_wall_clock_that_steps_neither_stalls_a_reply_nor_delays_a_retry
         await clock.advance(5)
         with anyio.fail_after(5):
             assert (await engine.wait(chat.id)).state == "waiting"
+
+
+async def test_a_retry_waits_no_longer_than_its_delay_where_the_clock_stepped_before_another_worker_took_over(
+    open_engine: Any, strict_model: Any
+) -> None:
+    """When it is due was stored by the clock of before, which has been set back by an hour since."""
+    clock, model = ManualClock(), strict_model([Reply(error=ModelError("overloaded")), "done"])
+    settings = Settings(coalesce=0, shutdown_grace=0, retry=RetryPolicy(first_delay=5))
+    async with open_engine(model, clock=clock, settings=settings) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "hi")
+        await seen(engine, chat.id, "retry")
+    clock.step(-3600)
+    async with open_engine(model, clock=clock, settings=settings) as engine:
+        await engine.wait(chat.id, until=["streaming"])
+        with anyio.fail_after(10):
+            while (await engine.get_chat(chat.id)).state != "waiting":
+                await clock.advance(1)
+                assert clock.monotonic() < 60
+        assert (await engine.messages(chat.id))[-1].text == "done"
 
 
 @pytest.mark.parametrize("others", [0, 3])

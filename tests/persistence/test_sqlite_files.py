@@ -1,4 +1,4 @@
-"""What SQLite is asked to do with its files: how safely it writes, what it reads, and whether they are still there."""
+"""What SQLite is asked to do with its files: how safely it writes and deletes, what it reads, and if they are there."""
 
 from __future__ import annotations
 
@@ -19,6 +19,14 @@ from turnwise.states.triggers import Renamed
 pytestmark = pytest.mark.anyio
 
 SPELLED = {1: "normal", 2: "full"}
+
+
+def test_what_is_deleted_is_overwritten_however_sqlite_was_built(tmp_path: Path) -> None:
+    """Some builds of SQLite do so of themselves, others leave what was erased in the file."""
+    with closing(sqlite3.connect(tmp_path / "chats.db", isolation_level=None)) as connection:
+        connection.execute("PRAGMA secure_delete = OFF")
+        SQLiteStore(tmp_path / "chats.db").prepare(connection)
+        assert connection.execute("PRAGMA secure_delete").fetchone() == (1,)
 
 
 @pytest.mark.parametrize("durability", ["full", "normal"])
