@@ -12,7 +12,7 @@
     |-- ChatArchived            an archived chat accepts nothing but `unarchived`
     |-- NothingToCompact        no message to fold
     |-- StaleLease              the lease was lost: another holder, or none
-    |-- BrokenPromise           a decision would break an invariant: a defect in turnwise
+    |-- BrokenPromise           a decision would break a promise: a defect in turnwise
     |-- SettingsError           settings, tools or a URL that make no sense
     |   `-- InvalidArgument     a public function was given something it cannot take
     |       |-- InvalidContent  a message or a result that says nothing, or is no JSON

@@ -205,7 +205,7 @@ class SQLiteStore:
         return await self._read_of(chat_id, lambda on: queries.events(on, chat_id, after=after, limit=limit))
 
     async def shown(self, chat_id: str, step: int, attempt: int) -> list[PartEvent]:
-        """Return the parts that subscribers were shown of an attempt."""
+        """Return the parts of an attempt that followers were shown."""
         return await self._read_of(chat_id, lambda on: queries.shown(on, chat_id, step, attempt))
 
     async def audit(self, chat_id: str) -> list[AuditRecord]:

@@ -1,4 +1,4 @@
-"""What must hold of every chat, whatever happened: the invariants of the machine, read off a real store."""
+"""What must hold of every chat, whatever happened: the promises of the machine, checked on a real store."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EVENTS = 1_000_000
 
 
 async def problems_of(store: ChatStore, chat_id: str, *, pruned: bool = False) -> list[str]:
-    """Return every invariant that a chat breaks, in words; nothing for a sound chat.
+    """Return every promise that a chat breaks, in words; nothing for a sound chat.
 
     Events may be missing where parts may have been `pruned`, or a message erased.
     """

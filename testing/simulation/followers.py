@@ -1,4 +1,4 @@
-"""The subscribers of a simulation: they follow a chat on any process, lose it, and come back with their cursor."""
+"""The followers of a simulation: they follow a chat on any process, are cut off, and continue from their cursor."""
 
 from __future__ import annotations
 

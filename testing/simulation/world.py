@@ -58,7 +58,7 @@ class Node:
     store: SimulatedStore
     scope: anyio.CancelScope
     visits: list[anyio.CancelScope] = field(default_factory=list)
-    """Those of the subscribers that follow a chat here."""
+    """The followers that follow a chat here."""
     up: anyio.Event = field(default_factory=anyio.Event)
     down: anyio.Event = field(default_factory=anyio.Event)
 
