@@ -63,12 +63,14 @@ class Commits:
         sent = [] if sent is None else sent
 
         async def attempt(connection: asyncpg.Connection) -> list[Committed]:
-            if found := await landed(connection, sent):
-                return found
-            sent.clear()
             try:
-                return await work(connection, sent)
+                if not sent:
+                    return await work(connection, sent)
+                async with connection.transaction():
+                    return await landed(connection, sent) or await work(connection, sent)
             except asyncpg.UniqueViolationError as error:
+                if found := await landed(connection, sent):
+                    return found
                 raise _refusal(error, chat_id, sent) from error
 
         try:
@@ -150,10 +152,13 @@ def prepared(
 
 
 async def landed(connection: asyncpg.Connection, sent: Sent) -> list[Committed]:
-    """Return those of the unanswered commits that were stored."""
+    """Return those of the unanswered commits that were stored.
+
+    The lost session may still be running its statement: it holds the row's lock until that has ended. If the server has
+    not begun with it, it finds the row locked until the transaction of `connection` ends, and the chat changed after.
+    """
     found: list[Committed] = []
-    for commit, committed in sent:
-        # The lost session may still be running its statement, and holds the row's lock until that has ended.
+    for commit, committed in sorted(sent, key=lambda one: one[0].chat_id):
         await connection.execute(LOCK, commit.chat_id)
         sql = "SELECT body FROM audit WHERE chat_id = $1 AND version = $2"
         body = await connection.fetchval(sql, commit.chat_id, committed.facts.version)

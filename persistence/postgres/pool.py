@@ -70,8 +70,8 @@ class Unreachable(StoreError):
     """The server could not be reached, or went away again and again. `problem` says only that."""
 
     def __init__(self, problem: str) -> None:
-        self.problem = problem
         super().__init__(f"{problem}; nothing was written")
+        self.problem = problem
 
 
 class Pool:

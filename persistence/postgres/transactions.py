@@ -165,11 +165,12 @@ class Transactions:
         """Claim chats, as `ChatStore.claim` promises."""
 
         async def work(connection: asyncpg.Connection, sent: Sent) -> list[Committed]:
+            unanswered = len(sent)
             try:
                 return await self._claim_pages(connection, plan, limit, sent, self._store_together)
             except asyncpg.UniqueViolationError:
                 # One chat broke the statement that they share: store each alone, so that the others are claimed.
-                sent.clear()
+                del sent[unanswered:]
                 return await self._claim_pages(connection, plan, limit, sent, self._store_apart)
 
         return await self._commits.answered("", work)
