@@ -202,6 +202,12 @@ class Commands:
             tool = None if call is None else self.runtime.toolbox.tools.get(call.name)
             if tool is None or not isinstance(edits, dict) or result.approval_problem is not None:
                 continue  # the transition refuses it, and says why
+            limit, size = self.runtime.settings.message_limit_bytes, len(canonical(edits))
+            if size > limit:
+                raise InvalidContent(
+                    f"the edited arguments of call {result.call_id!r} hold at most {limit:,} bytes "
+                    f"(Settings.message_limit_bytes); these have {size:,}"
+                )
             try:
                 edited[result.call_id] = coerced(tool, edits)
                 check(tool, edited[result.call_id])

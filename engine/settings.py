@@ -175,7 +175,7 @@ class Settings:
     output_limit_bytes: int = 65536
     """The limit for a call's output, an error's text and a progress report; the rest is cut, with a note."""
     message_limit_bytes: int = 33_554_432
-    """The largest message of a user, inline files in base64 included, and the largest system prompt."""
+    """The largest message of a user, with its inline files in base64, system prompt, and edited arguments of a call."""
     attachment_limit_bytes: int = 10 * 1024 * 1024
     """The limit for all files of one tool call together; a file above it is left out, with a note."""
     describe_error: Callable[[BaseException], str] = describe_error

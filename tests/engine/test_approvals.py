@@ -204,3 +204,25 @@ async def test_edits_that_nobody_here_can_check_are_refused(tmp_path: Path) -> N
                 chat.id, [ToolResult("p", {"approved": True, "arguments": {"amount": 5}})]
             )
         assert await elsewhere.get_chat(chat.id) == before
+
+
+async def test_edits_larger_than_a_message_may_be_are_refused() -> None:
+    """They are kept whole, in the call and its result: the tool runs with them."""
+
+    @tool(name="pay", policy="ask")
+    async def noted(amount: int, note: str = "") -> str:
+        """Pay."""
+        return f"paid {amount} {len(note)}"
+
+    settings = Settings(message_limit_bytes=1000)
+    large, fitting = (
+        ToolResult("p", {"approved": True, "arguments": {"amount": 5, "note": "x" * size}}) for size in (1000, 900)
+    )
+    async with Engine("sqlite://", model=asking(), tools=[noted, look], settings=settings) as engine:
+        chat = await engine.create_chat()
+        before = (await engine.ask(chat.id, "pay")).chat
+        with pytest.raises(InvalidContent, match=r"at most 1,000 bytes \(Settings.message_limit_bytes\)"):
+            await engine.submit_tool_results(chat.id, [large])
+        assert await engine.get_chat(chat.id) == before
+        await engine.submit_tool_results(chat.id, [fitting])
+        assert (await engine.wait(chat.id)).state == "waiting"
