@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
+from typing import Any
 
+import anyio
 import pytest
 
 from support.chats import said
@@ -12,6 +15,7 @@ from support.clock import pass_time
 from support.engines import MakeModel, OpenEngine
 from support.events import assert_told_right, events_of, seen, shown
 from support.latches import Gate
+from support.stores import Delegate, stored_at
 from turnwise import ChatState, ModelError, ModelPart, ModelRequest, RetryPolicy, Settings
 from turnwise.engine.clock import sleep
 from turnwise.providers.scripted import Call, Reply
@@ -314,6 +318,38 @@ async def test_the_text_of_an_error_is_cut_at_the_limit_before_facts_hold_it(
         kept, note = told[0].message.split("\n")
         assert 900 < len(kept.encode()) <= 1000
         assert note.startswith("[cut: ")
+
+
+async def test_what_is_being_stored_as_an_attempt_fails_is_shown_before_it_is_taken_back(
+    open_engine: OpenEngine, strict_model: MakeModel, database: Path
+) -> None:
+    """Whoever follows would else keep words of an attempt that is over."""
+    storing, go_on = anyio.Event(), anyio.Event()
+
+    class Slow(Delegate):
+        async def journal(self, *given: Any) -> Any:
+            storing.set()
+            await go_on.wait()
+            return await self._store.journal(*given)
+
+    async def until_it_is_stored(_seconds: float) -> None:
+        await storing.wait()
+
+    clock = ManualClock()
+    failing = Reply("Hello", chunks=["Hel", "lo"], delay=1, error=ModelError("overloaded"), error_after=2)
+    model = strict_model([failing, "fine"], sleep=until_it_is_stored)
+    async with open_engine(model, store=Slow(stored_at(database, clock)), clock=clock, settings=retrying()) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "hi")
+        await storing.wait()
+        await anyio.wait_all_tasks_blocked()
+        go_on.set()
+        await seen(engine, chat.id, "retry")
+        await pass_time(clock, 1)
+        await engine.wait(chat.id)
+        told = [(event.kind, getattr(event, "attempt", None)) for event in await events_of(engine, chat.id)]
+        assert told.index(("part", 1)) < told.index(("attempt_discarded", 1))
+        await assert_told_right(engine, chat.id)
 
 
 async def _stalled(clock: ManualClock, model: object, seconds: float) -> None:

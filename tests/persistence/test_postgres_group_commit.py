@@ -187,3 +187,32 @@ async def test_a_batch_goes_on_without_the_caller_that_began_it(times: int) -> N
         await first
     await batches.close()
     assert stored == [["first", "beside"], ["later"]]
+
+
+async def test_who_is_told_to_end_still_learns_what_became_of_an_item_and_closing_waits_for_it() -> None:
+    """What is stored has to be told to those who follow, although its author is leaving."""
+    begun, go_on = anyio.Event(), anyio.Event()
+    answered: list[str] = []
+
+    async def perform(_connection: Any, items: Sequence[str]) -> Sequence[str]:
+        begun.set()
+        await go_on.wait()
+        return [item.upper() for item in items]
+
+    batches: GroupCommit[str, str] = GroupCommit(Direct(), perform)  # type: ignore[arg-type]
+
+    async def add() -> None:
+        answered.append(await batches.add("item"))
+
+    async def close() -> None:
+        await batches.close()
+        answered.append("closed")
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(add)
+        await begun.wait()
+        tasks.start_soon(close)
+        await anyio.wait_all_tasks_blocked()
+        tasks.cancel_scope.cancel()
+        asyncio.get_running_loop().call_later(0.01, go_on.set)
+    assert sorted(answered) == ["ITEM", "closed"]
