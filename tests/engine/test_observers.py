@@ -400,6 +400,17 @@ async def test_spans_speak_the_words_of_the_conventions(open_engine: Any, strict
     }
 
 
+async def test_a_span_tells_how_many_reminders_stood_in_its_prompt(
+    open_engine: Any, strict_model: Any, traces: Traces
+) -> None:
+    model, observer = strict_model(["fine"]), OpenTelemetryObserver(traces.provider)
+    reminders = [lambda _: ["be brief", "be kind"]]
+    async with open_engine(model, observers=[observer], reminders=reminders) as engine:
+        await engine.ask((await engine.create_chat()).id, "hi")
+    (span,) = traces.named(f"chat {model.name}")
+    assert (attributes(span)["turnwise.prompt.reminders"], attributes(span)["turnwise.prompt.messages"]) == (2, 3)
+
+
 async def test_what_a_tool_traces_is_a_child_of_its_span(open_engine: Any, strict_model: Any, traces: Traces) -> None:
     @tool
     async def look() -> str:
