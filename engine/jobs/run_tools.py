@@ -46,7 +46,7 @@ async def run_tools(leased: LeasedChat) -> None:
                 await _fail(leased, call, outcome)
                 return
             new = waiting and waiting[0].status is CallStatus.planned
-            following = waiting.popleft() if new and len(running.calls) < width else None
+            following = waiting.popleft() if new else None  # in the place of the one that ended
             await _finish(leased, outcome, following)
             if following is not None:
                 _run(leased, following, running)
