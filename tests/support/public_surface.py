@@ -22,6 +22,7 @@ GIVEN_BACK: Final = frozenset(
         "CompactionInput",
         "Chat",
         "Compaction",
+        "CompactionRun",
         "PastCall",
         "RequestContext",
         "UsageEntry",
