@@ -77,8 +77,7 @@ QUICK = {
 
 
 @pytest.mark.parametrize("command", QUICK)
-@pytest.mark.parametrize("how", ["nobody reads", "full disk"])
-@pytest.mark.parametrize("unbuffered", ["", "1"], ids=["buffered", "unbuffered"])
+@pytest.mark.parametrize(("how", "unbuffered"), [("nobody reads", ""), ("full disk", ""), ("full disk", "1")])
 def test_output_that_goes_nowhere_ends_a_command_in_silence(
     terminal: Terminal, chat_id: str, command: str, how: str, unbuffered: str
 ) -> None:
