@@ -68,6 +68,12 @@ def test_tests_that_run_the_line_come_first_and_quick_ones_before_slow_ones() ->
     assert known.tests_of("a.py", 1, most_seconds=1) == ["quick", "slow"]
 
 
+def test_tests_that_are_named_after_the_module_come_first() -> None:
+    slow, quick = "tests/engine/test_context.py::test_it", "tests/engine/test_loop.py::test_all"
+    known = Covering({"engine/prompt/context.py": {1: [slow, quick]}}, {slow: 5.0, quick: 0.1})
+    assert known.tests_of("engine/prompt/context.py", 1, most_seconds=60) == [slow, quick]
+
+
 def test_a_line_that_runs_in_another_process_falls_to_the_tests_of_its_name() -> None:
     seconds = {
         "tests/test_demo.py::test_all": 1.0,

@@ -43,6 +43,8 @@ class Covering:
         neighbours = {test for test in self.seconds if test.startswith(folder)} - set(nearest) - others
         chosen: list[str] = []
         spent = 0.0
+        named = self._of_namesakes(path)
+        nearest.sort(key=lambda test: test not in named)  # they look at the module, the others only run it
         for test in [*nearest, *self._quickest(others), *self._quickest(neighbours)]:
             spent += self.seconds.get(test, 0.1)
             if spent > most_seconds and len(chosen) >= min(len(nearest), 3):
