@@ -26,7 +26,6 @@ class FileFailed(TurnwiseError):
     """The machine failed at a file, although its name was right. What was written of it is not whole."""
 
     def __init__(self, path: Path, error: OSError) -> None:
-        self.path = path
         super().__init__(f"{str(path)!r}: {error.strerror or error}; the file is not whole")
 
 

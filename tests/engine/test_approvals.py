@@ -226,3 +226,25 @@ async def test_edits_larger_than_a_message_may_be_are_refused() -> None:
         assert await engine.get_chat(chat.id) == before
         await engine.submit_tool_results(chat.id, [fitting])
         assert (await engine.wait(chat.id)).state == "waiting"
+
+
+async def test_edits_that_break_the_tools_schema_are_refused() -> None:
+    """Also where the tool is declared by a schema that no Python type says."""
+    schema = {"type": "object", "properties": {"amount": {"type": "integer", "maximum": 10}}, "required": ["amount"]}
+
+    @tool(name="pay", policy="ask", schema=schema)
+    async def capped(amount: int) -> str:
+        """Pay."""
+        return f"paid {amount}"
+
+    model = asking()
+    async with Engine("sqlite://", model=model, tools=[capped, look]) as engine:
+        chat = await engine.create_chat()
+        before = (await engine.ask(chat.id, "pay")).chat
+        for edits in ({"amount": 11}, {"amount": "a lot"}, {}):
+            with pytest.raises(InvalidContent, match="the edited arguments of call 'p'"):
+                await engine.submit_tool_results(chat.id, [ToolResult("p", {"approved": True, "arguments": edits})])
+        assert await engine.get_chat(chat.id) == before
+        await engine.submit_tool_results(chat.id, [ToolResult("p", {"approved": True, "arguments": {"amount": "10"}})])
+        await engine.wait(chat.id)
+        assert any(call_id == "p" and str(output).endswith("paid 10") for call_id, output, _ in results(model))

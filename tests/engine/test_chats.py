@@ -26,8 +26,10 @@ from turnwise import (
     tool,
     verify_export,
 )
+from turnwise.persistence.sqlite.store import SQLiteStore
 from turnwise.providers.scripted import Call, Reply
 from turnwise.states.writes import ERASED
+from turnwise.testing.clock import ManualClock
 
 ASK = ClientTool("ask_user", "Ask the user.", {"type": "object"})
 
@@ -257,3 +259,15 @@ async def test_no_chat_is_found_where_there_is_none(open_engine: Any, strict_mod
     async with open_engine(strict_model([])) as engine:
         with pytest.raises(ChatNotFound, match="no chat 'c404' in this store; nothing was written"):
             await engine.get_chat("c404")
+
+
+async def test_a_chat_was_updated_when_it_last_changed(open_engine: Any, strict_model: Any) -> None:
+    clock = ManualClock()
+    store = SQLiteStore(None, now=clock.now)
+    async with open_engine(strict_model(["hello"]), store=store) as engine:
+        chat = await engine.create_chat()
+        assert chat.updated_at == chat.created_at == clock.now()
+        await clock.advance(60)
+        renamed = await engine.rename(chat.id, "later")
+        assert (renamed.created_at, renamed.updated_at) == (chat.created_at, clock.now())
+        assert (await engine.get_chat(chat.id)).updated_at == clock.now()

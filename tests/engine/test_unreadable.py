@@ -14,7 +14,19 @@ import pytest
 
 from support.engines import MakeModel, OpenEngine
 from support.latches import Latch
-from turnwise import Chat, ChatUnreadable, ClientTool, Engine, IllegalTransition, ModelRequest, Settings, Trigger, tool
+from support.stores import stored_at
+from turnwise import (
+    Chat,
+    ChatUnreadable,
+    ClientTool,
+    CompactionPolicy,
+    Engine,
+    IllegalTransition,
+    ModelRequest,
+    Settings,
+    Trigger,
+    tool,
+)
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.testing.clock import ManualClock
 
@@ -223,3 +235,24 @@ async def test_a_stored_state_that_nobody_knows_is_told_as_such_before_any_repai
 async def _turn(engine: Engine, chat_id: str, client_id: str) -> list[Any]:
     """Return what is told of a turn until the chat rests: of a message that was sent before."""
     return [event async for event in engine.stream(chat_id, "go", client_id=client_id)]
+
+
+async def test_a_repair_knows_which_compactions_an_edit_has_cut(open_engine: OpenEngine, database: Path) -> None:
+    model = ScriptedModel([Reply("long", usage=(90, 1)), Reply("after", usage=(9, 1)), "edited"])
+    settings = Settings(compaction=CompactionPolicy(context_limit=100))
+    store = stored_at(database)
+    async with open_engine(model, settings=settings, store=store) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, "hi")
+        assert len(await engine.compactions(chat.id)) == 1
+        first = (await engine.messages(chat.id))[0]
+        await engine.edit_message(chat.id, first.id, "hello")
+        await engine.wait(chat.id)
+        seen = await engine.messages(chat.id, view="model")
+        assert [message.text for message in seen] == ["hello", "edited"]
+        before = (await store.facts(chat.id)).history
+        poison(database, DAMAGES["facts"], chat.id)
+        assert (await engine.repair(chat.id)).state == "error"
+        assert await engine.messages(chat.id, view="model") == seen
+        after = (await store.facts(chat.id)).history
+        assert (after.boundary, after.foldable, after.tail) == (before.boundary, before.foldable, before.tail)
