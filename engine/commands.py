@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -17,15 +17,13 @@ from turnwise.engine.erase import Erasure, Wanted, summaries_after
 from turnwise.engine.fork import inheritance_of
 from turnwise.engine.jobs.reply import shown_reply
 from turnwise.engine.results import Chat, SendReceipt, SubmissionReceipt, chat_of
-from turnwise.engine.settings import LONGEST
 from turnwise.engine.tasks import finish
 from turnwise.engine.tools.arguments import BadArguments, check, coerced
-from turnwise.engine.tools.schemas import check_name, check_schema
 from turnwise.engine.worker.leased_chat import Runtime
 from turnwise.engine.worker.worker import Worker
 from turnwise.persistence.protocol import ChatStore, Committed
 from turnwise.states.arguments import Erasing, Partial
-from turnwise.states.calls import ClientTool, ToolResult
+from turnwise.states.calls import ToolResult
 from turnwise.states.digests import canonical, digest, digest_of_answer
 from turnwise.states.errors import (
     ChatArchived,
@@ -384,28 +382,6 @@ def new_chat_id() -> str:
 def digest_of_parts(parts: Sequence[Part]) -> str:
     """Return the digest by which a repeated message is recognised."""
     return digest([part.model_dump(mode="json") for part in parts])
-
-
-def check_client_tools(tools: Sequence[ClientTool], local: Mapping[str, Any]) -> tuple[ClientTool, ...]:
-    """Check the tools that a client declares.
-
-    Raises:
-        SettingsError: a name is taken, used twice or refused by providers, a schema is not a valid object schema, or a
-            deadline is not positive or too long.
-    """
-    seen: set[str] = set()
-    for tool in tools:
-        check_name(f"client tool {tool.name!r}", tool.name)
-        if tool.name in local or tool.name in seen:
-            raise SettingsError(f"client tool {tool.name!r}", "needs a name of its own; another tool has this one")
-        check_schema(f"client tool {tool.name!r}", tool.input_schema)
-        if tool.deadline is not None and not 0 < tool.deadline <= LONGEST:
-            raise SettingsError(
-                f"client tool {tool.name!r}",
-                f"deadline must be above 0 s, and {LONGEST:.0f} s (30 years) at most; it was {tool.deadline}",
-            )
-        seen.add(tool.name)
-    return tuple(tools)
 
 
 def _has_shown_more(facts: Facts, reply: Partial | None) -> bool:

@@ -11,7 +11,7 @@ import anyio
 
 from turnwise.engine.apply import Applier
 from turnwise.engine.clock import Clock, GuardedClock, SteadyClock, SystemClock
-from turnwise.engine.commands import CLIENT, Commands, check_client_tools
+from turnwise.engine.commands import CLIENT, Commands
 from turnwise.engine.diagnose import Diagnosis, diagnose, flaws_of
 from turnwise.engine.erase import Erasable, Erasure, wanted
 from turnwise.engine.explain import Explanation, explanation
@@ -38,6 +38,7 @@ from turnwise.engine.results import (
 )
 from turnwise.engine.settings import Settings
 from turnwise.engine.tasks import Lifetime, Tasks
+from turnwise.engine.tools.client_tools import check_client_tools
 from turnwise.engine.tools.declare import Tool, ToolFunction, tools_by_name
 from turnwise.engine.tools.toolbox import Toolbox
 from turnwise.engine.user_code import LAST_PATIENCE

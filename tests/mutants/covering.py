@@ -29,7 +29,9 @@ class Covering:
     """How long each test took."""
 
     def tests_of(self, path: str, line: int, *, most_seconds: float) -> list[str]:
-        """Return the tests to try, quickest first: those that run the line, then those of the file, then of its folder.
+        """Return the tests to try: those that run the line, then those of the file, then of its folder.
+
+        Of each kind the quickest come first; of those that run the line, the ones named after the module.
 
         A line that is run when its module is imported belongs to no test: all tests of the file may depend on it.
         Tests that start processes of their own are only known to stand in the folder's tests.

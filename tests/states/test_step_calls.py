@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import sys
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from support.counting import functions_called
 from support.life import Life, executing, local
 from turnwise.states.calls import ToolCall
 from turnwise.states.names import CallStatus, Executor
@@ -71,22 +69,6 @@ def _cost_of_a_call(count: int, move: str) -> int:
     life = executing(*(local(f"c{number}", number) for number in range(count)))
     middle = life.facts.calls[count // 2]
     if move == "start":
-        return _functions_called(lambda: life.start(middle.call_id))
+        return functions_called(lambda: life.start(middle.call_id))
     life.start(middle.call_id)
-    return _functions_called(lambda: life.finish(middle.call_id))
-
-
-def _functions_called(act: Callable[[], object]) -> int:
-    counted = 0
-
-    def count(_frame: Any, event: str, _argument: Any) -> None:
-        nonlocal counted
-        counted += event in ("call", "c_call")
-
-    before = sys.getprofile()
-    sys.setprofile(count)
-    try:
-        act()
-    finally:
-        sys.setprofile(before)
-    return counted
+    return functions_called(lambda: life.finish(middle.call_id))

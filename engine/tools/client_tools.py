@@ -1,0 +1,32 @@
+"""Tools that only the client can run: what is checked when a chat declares them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from turnwise.engine.settings import LONGEST
+from turnwise.engine.tools.schemas import check_name, check_schema
+from turnwise.states.calls import ClientTool
+from turnwise.states.errors import SettingsError
+
+
+def check_client_tools(tools: Sequence[ClientTool], local: Collection[str]) -> tuple[ClientTool, ...]:
+    """Return the tools that a client declares, checked; `local` names those that turnwise runs.
+
+    Raises:
+        SettingsError: a name is taken, used twice or refused by providers, a schema is not a valid object schema, or a
+            deadline is not positive or too long.
+    """
+    seen: set[str] = set()
+    for tool in tools:
+        check_name(f"client tool {tool.name!r}", tool.name)
+        if tool.name in local or tool.name in seen:
+            raise SettingsError(f"client tool {tool.name!r}", "needs a name of its own; another tool has this one")
+        check_schema(f"client tool {tool.name!r}", tool.input_schema)
+        if tool.deadline is not None and not 0 < tool.deadline <= LONGEST:
+            raise SettingsError(
+                f"client tool {tool.name!r}",
+                f"deadline must be above 0 s, and {LONGEST:.0f} s (30 years) at most; it was {tool.deadline}",
+            )
+        seen.add(tool.name)
+    return tuple(tools)
