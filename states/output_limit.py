@@ -11,8 +11,6 @@ def within(output: JsonValue, limit: int) -> JsonValue:
 
     A value other than text is measured and cut as JSON.
     """
-    if isinstance(output, bool | int | float) or output is None:
-        return output
     text = output if isinstance(output, str) else to_json(output).decode()
     if len(text) * 4 <= limit:
         return output

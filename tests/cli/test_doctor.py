@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from turnwise import Engine, Settings
 from turnwise.cli.app import app
 from turnwise.providers.scripted import ScriptedModel
+from turnwise.states.errors import SettingsError
 
 
 async def _two_chats(store: str) -> tuple[str, str]:
@@ -70,3 +71,24 @@ def test_a_broken_chat_is_named_exported_and_repaired(store: str, tmp_path: Path
     assert ("messages", "no JSON") in [(origin, json.loads(row)["body"]) for origin, row in aside]
     assert "repaired" in reasons[0]
     assert "messages.body" in reasons[0]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--export", "last"),
+        ("rows.jsonl",),
+        ("rows.jsonl", "--repair", "last"),
+        ("rows.jsonl", "--export", "last", "--repair", "last"),
+    ],
+    ids=" ".join,
+)
+def test_one_thing_is_done_at_a_time(
+    store: str, words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, broken = anyio.run(_two_chats, store)
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, ["doctor", "--store", store, *(word.replace("last", broken) for word in words)])
+    assert isinstance(result.exception, SettingsError)
+    assert "takes either --repair CHAT, or --export CHAT FILE, or neither" in str(result.exception)
+    assert not (tmp_path / "rows.jsonl").exists()

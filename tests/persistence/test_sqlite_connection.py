@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sqlite3
 import time
+from pathlib import Path
 
 import pytest
 
 from turnwise.persistence.sqlite import connection
-from turnwise.persistence.sqlite.connection import patiently
+from turnwise.persistence.sqlite.connection import Connection, patiently
+from turnwise.states.errors import StoreError
 
 
 class Attempts:
@@ -62,3 +64,15 @@ def test_patience_ends(pauses: list[float]) -> None:
     with pytest.raises(sqlite3.OperationalError):
         patiently(Attempts(sqlite3.SQLITE_BUSY, failures=float("inf")))
     assert connection.PATIENCE <= sum(pauses) < connection.PATIENCE + 1
+
+
+@pytest.mark.anyio
+async def test_a_closed_connection_does_nothing_and_says_so(tmp_path: Path) -> None:
+    done: list[sqlite3.Connection] = []
+    opened = await Connection.open(str(tmp_path / "chats.db"), done.append)
+    await opened.close()
+    await opened.close()
+    for work in (opened.do, opened.run):
+        with pytest.raises(StoreError, match=r"chats\.db' is closed; nothing was written"):
+            await work(done.append)
+    assert len(done) == 1
