@@ -1,23 +1,21 @@
-"""Makes the picture of the declared table. Pure: the same table gives the same picture."""
+"""Makes the picture of the declared table."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
-from dataclasses import replace
+from collections.abc import Callable
 from typing import Any
 
 from turnwise.diagrams.model import Edge, Kind, Line, Node, Picture, Term
 from turnwise.states.names import JOBS, LEASED, NEW, RESTING, UNKNOWN, ChatState, Party, Trigger
 from turnwise.states.promises import PROMISES
-from turnwise.states.table import TABLE, Row
+from turnwise.states.table import TABLE, Row, rows_of
 from turnwise.states.triggers import OCCURRENCES
 
 
-def machine(rows: Iterable[Row] = TABLE) -> Picture:
-    """Return the picture of a table: a node for every place it names, an edge for every pair of places it joins."""
-    rows = tuple(rows)
-    return Picture(nodes=_nodes(), edges=_edges(rows))
+def machine() -> Picture:
+    """Return the picture of the table: a node for every state, an edge for every pair of nodes that its rows join."""
+    return Picture(nodes=_nodes(), edges=_edges())
 
 
 def parties() -> dict[Trigger, Party]:
@@ -39,23 +37,18 @@ def _kind(state: ChatState) -> Kind:
     return "resting" if state in RESTING else "claimable"
 
 
-def _edges(rows: tuple[Row, ...]) -> tuple[Edge, ...]:
-    edges: dict[tuple[str, str], Edge] = {}
-    fired_by = parties()
-    for row in rows:
-        joined = (str(row.source), row.target.value)
-        edge = edges.get(joined, Edge(*joined, lines=()))
-        edges[joined] = replace(edge, lines=(*edge.lines, _line(row, fired_by[row.trigger], rows)))
-    return tuple(edges.values())
+def _edges() -> tuple[Edge, ...]:
+    lines: dict[tuple[str, str], list[Line]] = {}
+    for row in TABLE:
+        lines.setdefault((str(row.source), row.target.value), []).append(_line(row))
+    return tuple(Edge(*joined, tuple(joining)) for joined, joining in lines.items())
 
 
-def _line(row: Row, party: Party, rows: tuple[Row, ...]) -> Line:
-    asked = {
-        guard for other in rows if (other.trigger, other.source) == (row.trigger, row.source) for guard in other.when
-    }
+def _line(row: Row) -> Line:
+    asked = {guard for other in rows_of(row.trigger, row.source) for guard in other.when}
     return Line(
         trigger=row.trigger.value,
-        party=party,
+        party=OCCURRENCES[row.trigger].party,
         when=tuple(_term(guard) for guard in row.when),
         unless=tuple(_term(guard) for guard in row.unless),
         actions=tuple(_term(action) for action in row.actions),

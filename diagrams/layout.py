@@ -7,6 +7,7 @@ below. A route leads from a border, through corners, to a border; routes to one 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Literal
 
 from turnwise.diagrams.grouping import SAME
@@ -102,51 +103,33 @@ _TO_ACTION: Final = ((_CLIENT, 515.0), _ACTION.left(90))
 _TO_PENDING_ABOVE: Final = ((_BACK, 462.0), _PENDING.right(37))
 _TO_PENDING_BELOW: Final = ((_BACK, 530.0), _PENDING.right(105))
 
+_stacked: Final = partial(Route, stacked=True)
+
 ROUTES: Final = {
     ("new", "waiting"): Route((_START.bottom(10), _WAITING.top(45)), (93, 392), "beside"),
-    ("waiting", "pending"): Route((_WAITING.right(45), _PENDING.left(45)), (268, 464), stacked=True),
-    ("pending", "waiting"): Route((_PENDING.left(95), _WAITING.right(95)), (268, 526), "below", stacked=True),
+    ("waiting", "pending"): _stacked((_WAITING.right(45), _PENDING.left(45)), (268, 464)),
+    ("pending", "waiting"): _stacked((_PENDING.left(95), _WAITING.right(95)), (268, 526), "below"),
     # Into the leased states and between them.
-    ("pending", "executing_tools"): Route(
-        (_PENDING.top(195), (645, 265), _EXECUTING.left(30)), (737, 259), stacked=True
-    ),
-    ("pending", "streaming"): Route((_PENDING.right(65), _STREAMING.left(60)), (737, 484), stacked=True),
-    ("pending", "compacting"): Route(
-        (_PENDING.bottom(190), (640, 712), _COMPACTING.left(92)), (737, 706), stacked=True
-    ),
-    ("streaming", "executing_tools"): Route(
-        (_STREAMING.top(20), _EXECUTING.bottom(20)), (917, 395), "beside", stacked=True
-    ),
-    ("executing_tools", "streaming"): Route(
-        (_EXECUTING.bottom(140), _STREAMING.top(140)), (1037, 395), "beside", stacked=True
-    ),
-    ("streaming", "compacting"): Route(
-        (_STREAMING.bottom(20), _COMPACTING.top(20)), (917, 585), "beside", stacked=True
-    ),
-    ("compacting", "streaming"): Route(
-        (_COMPACTING.top(140), _STREAMING.bottom(140)), (1037, 585), "beside", stacked=True
-    ),
-    ("executing_tools", "compacting"): Route(
-        (_EXECUTING.right(105), (1165, 340), (1165, 632), _COMPACTING.right(12)), (1173, 397), "beside", stacked=True
+    ("pending", "executing_tools"): _stacked((_PENDING.top(195), (645, 265), _EXECUTING.left(30)), (737, 259)),
+    ("pending", "streaming"): _stacked((_PENDING.right(65), _STREAMING.left(60)), (737, 484)),
+    ("pending", "compacting"): _stacked((_PENDING.bottom(190), (640, 712), _COMPACTING.left(92)), (737, 706)),
+    ("streaming", "executing_tools"): _stacked((_STREAMING.top(20), _EXECUTING.bottom(20)), (917, 395), "beside"),
+    ("executing_tools", "streaming"): _stacked((_EXECUTING.bottom(140), _STREAMING.top(140)), (1037, 395), "beside"),
+    ("streaming", "compacting"): _stacked((_STREAMING.bottom(20), _COMPACTING.top(20)), (917, 585), "beside"),
+    ("compacting", "streaming"): _stacked((_COMPACTING.top(140), _STREAMING.bottom(140)), (1037, 585), "beside"),
+    ("executing_tools", "compacting"): _stacked(
+        (_EXECUTING.right(105), (1165, 340), (1165, 632), _COMPACTING.right(12)), (1173, 397), "beside"
     ),
     # Back to pending.
-    ("executing_tools", "pending"): Route(
-        (_EXECUTING.left(85), (_BACK, 320), *_TO_PENDING_ABOVE), (737, 314), stacked=True
-    ),
-    ("leased", "pending"): Route((_LEASED.left(205), (_BACK, 395), *_TO_PENDING_ABOVE), (737, 389), stacked=True),
-    ("streaming", "pending"): Route((_STREAMING.left(100), _PENDING.right(105)), (737, 524), stacked=True),
-    ("compacting", "pending"): Route(
-        (_COMPACTING.left(35), (_BACK, 655), *_TO_PENDING_BELOW), (737, 649), stacked=True
-    ),
+    ("executing_tools", "pending"): _stacked((_EXECUTING.left(85), (_BACK, 320), *_TO_PENDING_ABOVE), (737, 314)),
+    ("leased", "pending"): _stacked((_LEASED.left(205), (_BACK, 395), *_TO_PENDING_ABOVE), (737, 389)),
+    ("streaming", "pending"): _stacked((_STREAMING.left(100), _PENDING.right(105)), (737, 524)),
+    ("compacting", "pending"): _stacked((_COMPACTING.left(35), (_BACK, 655), *_TO_PENDING_BELOW), (737, 649)),
     ("busy", "pending"): Route((_BUSY.top(120), _PENDING.top(75)), (533, 300), "beside"),
     # To the client's turn and back.
-    ("executing_tools", "requires_action"): Route(
-        (_EXECUTING.right(75), (_CLIENT, 310), *_TO_ACTION), (1173, 304), stacked=True
-    ),
-    ("streaming", "requires_action"): Route((_STREAMING.right(85), _ACTION.left(90)), (1173, 509), stacked=True),
-    ("compacting", "requires_action"): Route(
-        (_COMPACTING.right(105), (_CLIENT, 725), *_TO_ACTION), (1173, 719), stacked=True
-    ),
+    ("executing_tools", "requires_action"): _stacked((_EXECUTING.right(75), (_CLIENT, 310), *_TO_ACTION), (1173, 304)),
+    ("streaming", "requires_action"): _stacked((_STREAMING.right(85), _ACTION.left(90)), (1173, 509)),
+    ("compacting", "requires_action"): _stacked((_COMPACTING.right(105), (_CLIENT, 725), *_TO_ACTION), (1173, 719)),
     ("pending", "requires_action"): Route(
         (_PENDING.bottom(135), (585, 820), (1470, 820), _ACTION.bottom(80)), (660, 814)
     ),
@@ -154,22 +137,18 @@ ROUTES: Final = {
         (_ACTION.bottom(140), (1530, 855), (545, 855), _PENDING.bottom(95)), (660, 849)
     ),
     # To rest.
-    ("executing_tools", "waiting"): Route(
-        (_EXECUTING.right(25), (_REST, 260), *_TO_WAITING), (1173, 254), stacked=True
-    ),
-    ("streaming", "waiting"): Route((_STREAMING.right(35), (_REST, 465), *_TO_WAITING), (1173, 459), stacked=True),
-    ("compacting", "waiting"): Route((_COMPACTING.right(38), (_REST, 658), *_TO_WAITING), (1173, 652), stacked=True),
+    ("executing_tools", "waiting"): _stacked((_EXECUTING.right(25), (_REST, 260), *_TO_WAITING), (1173, 254)),
+    ("streaming", "waiting"): _stacked((_STREAMING.right(35), (_REST, 465), *_TO_WAITING), (1173, 459)),
+    ("compacting", "waiting"): _stacked((_COMPACTING.right(38), (_REST, 658), *_TO_WAITING), (1173, 652)),
     # To a stop, and on from there.
     ("busy", "interrupted"): Route((_BUSY.bottom(155), _INTERRUPTED.top(130)), (570, 982), "beside"),
     ("interrupted", "pending"): Route((_INTERRUPTED.top(45), _PENDING.bottom(25)), (465, 982), "beside", "end"),
-    ("interrupted", "waiting"): Route(
-        (_INTERRUPTED.left(80), (110, 1115), _WAITING.bottom(70)), (125, 1109), stacked=False
-    ),
+    ("interrupted", "waiting"): Route((_INTERRUPTED.left(80), (110, 1115), _WAITING.bottom(70)), (125, 1109)),
     ("interrupted", "error"): Route((_INTERRUPTED.right(80), _ERROR.left(80)), (700, 1109)),
     ("pending", "error"): Route((_PENDING.bottom(165), (615, 788), (1115, 788), _ERROR.top(90)), (660, 782)),
     ("leased", "error"): Route((_LEASED.bottom(255), _ERROR.top(90)), (1125, 982), "beside"),
-    ("compacting", "error"): Route(
-        (_COMPACTING.bottom(235), (1125, 778), (1180, 778), _ERROR.top(155)), (1190, 960), "beside", stacked=True
+    ("compacting", "error"): _stacked(
+        (_COMPACTING.bottom(235), (1125, 778), (1180, 778), _ERROR.top(155)), (1190, 960), "beside"
     ),
     ("error", "pending"): Route(
         (_ERROR.top(35), (1060, 900), (510, 900), _PENDING.bottom(60)), (1051, 982), "beside", "end"

@@ -31,6 +31,11 @@ class Pen:
     anchor: str = "start"
     family: str | None = None
 
+    @property
+    def attributes(self) -> dict[str, str | float | None]:
+        """The attributes of a text in this pen, except where it stands."""
+        return {"font_size": self.size, "fill": self.fill, "font_weight": self.weight, "font_family": self.family}
+
     def lines(self, words: str, width: float) -> list[str]:
         """Break words into lines that should fit a width."""
         return textwrap.wrap(words, int(width / (self.size * GLYPH_WIDTH)), break_long_words=False)
@@ -49,27 +54,16 @@ def tag(name: str, *children: str, **attributes: str | float | None) -> str:
     return f"<{name}{text}>{separator}{separator.join(children)}{separator}</{name}>"
 
 
-def text(at: Point, words: str, pen: Pen, **attributes: str | float | None) -> str:
+def text(at: Point, words: str, pen: Pen) -> str:
     """Return one line of text whose baseline starts or ends at a point."""
-    return _line(
-        at,
-        [escape(words)],
-        pen.anchor,
-        font_size=pen.size,
-        fill=pen.fill,
-        font_weight=pen.weight,
-        font_family=pen.family,
-        **attributes,
-    )
+    return _line(at, [escape(words)], pen.anchor, **pen.attributes)
 
 
-def spans(
-    at: Point, pieces: Sequence[tuple[str, Pen]], *, anchor: str = "start", **attributes: str | float | None
-) -> str:
+def spans(at: Point, pieces: Sequence[tuple[str, Pen]], *, anchor: str, **attributes: str | float | None) -> str:
     """Return one line of text in several pens."""
     children = [
-        tag("tspan", escape(words), font_size=one.size, fill=one.fill, font_weight=one.weight, dx=4 if place else None)
-        for place, (words, one) in enumerate(pieces)
+        tag("tspan", escape(words), **pen.attributes, dx=4 if place else None)
+        for place, (words, pen) in enumerate(pieces)
     ]
     return _line(at, children, anchor, **attributes)
 
@@ -81,7 +75,7 @@ def title(words: str) -> str:
 
 def rounded(points: Sequence[Point], radius: float = 16) -> str:
     """Return the path through points, its corners rounded."""
-    moves = [f"M{_plain(points[0][0])},{_plain(points[0][1])}"]
+    moves = [f"M{_pair(points[0])}"]
     for before, corner, after in zip(points, points[1:], points[2:], strict=False):
         start, end = _towards(corner, before, radius), _towards(corner, after, radius)
         moves.append(f"L{_pair(start)} Q{_pair(corner)} {_pair(end)}")

@@ -7,7 +7,7 @@ from itertools import chain, groupby
 
 from turnwise.diagrams.extract import machine, parties
 from turnwise.diagrams.grouping import SAME, entries
-from turnwise.diagrams.model import Edge, Picture, Term
+from turnwise.diagrams.model import Picture, Term
 from turnwise.states.names import Party
 
 REFUSED = "-"
@@ -28,11 +28,7 @@ trigger is refused and nothing is written. Which target is taken is told by the 
 
 def matrix() -> str:
     """Return the page as Markdown."""
-    return render(machine())
-
-
-def render(picture: Picture) -> str:
-    """Return the page of any picture as Markdown."""
+    picture = machine()
     sections = [
         _HEAD,
         "## What each state promises\n",
@@ -54,64 +50,37 @@ def render(picture: Picture) -> str:
 
 
 def _promises(picture: Picture) -> str:
-    return _table(
-        ("state", "kind", "job", "promise"),
-        (
-            (
-                f"`{node.id}`",
-                node.kind,
-                f"`{node.job}`" if node.job else "",
-                " ".join(one.meaning for one in node.promise),
-            )
-            for node in picture.states
-        ),
+    rows = (
+        (f"`{node.id}`", node.kind, f"`{node.job}`" if node.job else "", " ".join(one.meaning for one in node.promise))
+        for node in picture.states
     )
+    return _table(("state", "kind", "job", "promise"), rows)
 
 
 def _cells(picture: Picture, party: Party, triggers: Sequence[str]) -> str:
     rows = [(edge, line.trigger) for edge in picture.edges for line in edge.lines if line.party == party]
     used = {edge.source for edge, _ in rows}
     columns = [node.id for node in picture.nodes if node in picture.states or node.id in used]
-    return _table(
-        ("trigger", *columns),
-        (
-            (
-                f"`{trigger}`",
-                *(
-                    _cell(edge for edge, fired in rows if (fired, edge.source) == (trigger, column))
-                    for column in columns
-                ),
-            )
-            for trigger in triggers
-        ),
-    )
 
+    def cell(trigger: str, source: str) -> str:
+        edges = (edge for edge, fired in rows if (fired, edge.source) == (trigger, source))
+        return ", ".join(dict.fromkeys(SAME if edge.stays else edge.target for edge in edges)) or REFUSED
 
-def _cell(edges: Iterable[Edge]) -> str:
-    targets = dict.fromkeys(SAME if edge.stays else edge.target for edge in edges)
-    return ", ".join(targets) or REFUSED
+    cells = ((f"`{trigger}`", *(cell(trigger, column) for column in columns)) for trigger in triggers)
+    return _table(("trigger", *columns), cells)
 
 
 def _rows(picture: Picture) -> str:
-    return _table(
-        ("trigger", "from", "to", "when", "actions"),
-        (
-            (
-                f"`{entry.line.trigger}`",
-                ", ".join(entry.sources),
-                entry.target,
-                entry.line.condition,
-                entry.line.actions_in_words,
-            )
-            for entry in entries(picture)
-        ),
+    rows = (
+        (f"`{one.line.trigger}`", ", ".join(one.sources), one.target, one.line.condition, one.line.actions_in_words)
+        for one in entries(picture)
     )
+    return _table(("trigger", "from", "to", "when", "actions"), rows)
 
 
 def _glossary(terms: Iterable[Term]) -> str:
-    return _table(
-        ("name", "meaning"), ((term.words, term.meaning) for term in sorted(set(terms), key=lambda term: term.name))
-    )
+    by_name = sorted(set(terms), key=lambda term: term.name)
+    return _table(("name", "meaning"), ((term.words, term.meaning) for term in by_name))
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -23,11 +23,7 @@ def mermaid(state: str | None = None) -> str:
     Raises:
         NoSuchState: `state` is no state of the machine.
     """
-    return render(machine(), state)
-
-
-def render(picture: Picture, state: str | None = None) -> str:
-    """Return any picture as Mermaid text, with `state` lit."""
+    picture = machine()
     current = picture.current(state)
     everywhere = _everywhere(picture)
     places = [node for node in picture.nodes if node.kind != "start"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import asdict
 from typing import Final
 
 from turnwise.diagrams import layout
@@ -12,7 +13,7 @@ from turnwise.diagrams.grouping import GROUPS, SAME, Arrow, arrows
 from turnwise.diagrams.layout import Box, Route
 from turnwise.diagrams.legend import arrow, arrowhead, heading
 from turnwise.diagrams.markup import MONO, SANS, Pen, Point, rounded, spans, tag, text, title
-from turnwise.diagrams.model import Node, Picture
+from turnwise.diagrams.model import Node
 from turnwise.diagrams.palette import FRAME, INK, KIND_TINT, LIT, MUTED, PAPER, PARTY_INK
 from turnwise.diagrams.rows import drawn_rows
 from turnwise.states.checked import checked
@@ -22,6 +23,7 @@ _GROUP_NAME: Final = Pen(13, MUTED, "bold", family=MONO)
 _BODY: Final = Pen(11.5, INK)
 _SMALL: Final = Pen(10.5, MUTED)
 _RIGHT: Final = Pen(10.5, MUTED, anchor="end")
+_HALO: Final = {"stroke": PAPER, "stroke_width": "4", "stroke_linejoin": "round", "paint_order": "stroke"}
 _LEADING: Final = 14.0
 _MARGIN: Final = 13.0
 
@@ -36,11 +38,7 @@ def svg(state: str | None = None, *, rows: bool = True) -> str:
     Raises:
         NoSuchState: `state` is no state of the machine.
     """
-    return render(machine(), state, rows=rows)
-
-
-def render(picture: Picture, state: str | None = None, *, rows: bool = True) -> str:
-    """Return any picture of the built-in states as an SVG document, with `state` lit."""
+    picture = machine()
     current = picture.current(state)
     gathered = arrows(picture)
     ways = [(one, way) for one in gathered if (way := layout.route(one.origin, one.target))]
@@ -76,17 +74,10 @@ def _stays(origin: str, gathered: Iterable[Arrow]) -> tuple[str, ...]:
 def _frame(name: str, stays: tuple[str, ...]) -> str:
     box = layout.FRAMES[name]
     (x, y), width = layout.FRAME_TEXT[name]
+    fill, stroke = FRAME
     return tag(
         "g",
-        tag(
-            "rect",
-            **_area(box),
-            rx=16,
-            fill=FRAME.fill,
-            fill_opacity=0.035,
-            stroke=FRAME.stroke,
-            stroke_dasharray="5 4",
-        ),
+        tag("rect", **asdict(box), rx=16, fill=fill, fill_opacity=0.035, stroke=stroke, stroke_dasharray="5 4"),
         text((x, y), name, _GROUP_NAME),
         *_stay_text((x, y + 20), stays, width),
         class_="frame",
@@ -115,14 +106,8 @@ def _label(found: Iterable[Caption], way: Route) -> list[str]:
     x, y = way.label
     height = _LEADING * len(lines)
     first = {"above": y - height + _LEADING, "below": y + _LEADING, "beside": y - height / 2 + 10}[way.lift]
-    halo: dict[str, str | float] = {
-        "stroke": PAPER,
-        "stroke_width": 4,
-        "stroke_linejoin": "round",
-        "paint_order": "stroke",
-    }
     return [
-        spans((x, first + place * _LEADING), pieces, anchor=way.anchor, **halo) for place, pieces in enumerate(lines)
+        spans((x, first + place * _LEADING), pieces, anchor=way.anchor, **_HALO) for place, pieces in enumerate(lines)
     ]
 
 
@@ -144,7 +129,7 @@ def _node(node: Node, stays: tuple[str, ...], *, lit: bool) -> str:
     return tag(
         "g",
         title("\n".join([node.id, *(promise.meaning for promise in node.promise)])),
-        tag("rect", **_area(box), rx=12, fill=fill, **border, stroke_dasharray=dashes),
+        tag("rect", **asdict(box), rx=12, fill=fill, **border, stroke_dasharray=dashes),
         *_inside(node, box, stays),
         class_="state current" if lit else "state",
         data_state=node.id,
@@ -180,7 +165,3 @@ def _start(node: Node, box: Box) -> str:
         class_="start",
         data_state=node.id,
     )
-
-
-def _area(box: Box) -> dict[str, float]:
-    return {"x": box.x, "y": box.y, "width": box.width, "height": box.height}
