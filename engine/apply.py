@@ -1,4 +1,4 @@
-"""Carries out plans: decides, writes and audits in one transaction, then tells followers. All changes come this way."""
+"""Changes chats: decides, writes and audits in one transaction, then tells followers. All changes come this way."""
 
 from __future__ import annotations
 
@@ -72,34 +72,41 @@ class Chain:
         return decision.facts
 
     def stop(self) -> None:
-        """Skip the plans that follow."""
+        """Skip the changes that follow."""
         self.stopped = True
 
 
-Plan = Callable[[Chain], object]
-"""Fires triggers on a chain. It is pure: a store may run it in another thread, and again after a conflict."""
+Change = Occurrence | Callable[[Chain], object]
+"""What is to happen to a chat: one occurrence, or a function that fires some on a chain.
+
+The function is pure: a store may run it in another thread, and again after a conflict.
+"""
 
 
 @dataclass(frozen=True, slots=True)
-class _Deciding:
-    """The plans in the form that a store calls, with a salt for the digests of their decisions."""
+class _Plan:
+    """Changes as one plan for the store, with a salt for the digests of their decisions."""
 
-    plans: Sequence[Plan]
+    changes: Sequence[Change]
     limits: Limits
     actor: str
     salt: str = field(default_factory=partial(secrets.token_hex, 16))
 
     def __call__(self, facts: Facts, now: datetime) -> Sequence[Decision]:
         chain = Chain(facts, Circumstances(now=now, limits=self.limits, salt=self.salt, actor=self.actor))
-        for plan in self.plans:
-            if not chain.stopped:
-                plan(chain)
+        for change in self.changes:
+            if chain.stopped:
+                break
+            if isinstance(change, Occurrence):
+                chain.fire(change)
+            else:
+                change(chain)
         return chain.decisions
 
 
 @dataclass(frozen=True, slots=True)
 class Applier:
-    """Carries plans out on chats: one after another, in one transaction.
+    """Carries changes out: all that are given for a chat in one transaction, one after another.
 
     A caller's cancellation takes effect only afterwards, so that followers are always told of a commit.
     """
@@ -109,24 +116,22 @@ class Applier:
     limits: Limits
     observers: Observers = field(default_factory=Observers)
 
-    async def change(self, chat_id: str, *plans: Plan, actor: str, shown: Sequence[PartEvent] = ()) -> Committed:
-        """Run plans on a chat, then tell its followers."""
-        deciding = _Deciding(plans, self.limits, actor)
-        return self._announced(await _shielded(self.store.change(chat_id, deciding, shown=shown)))
+    async def change(self, chat_id: str, *changes: Change, actor: str, shown: Sequence[PartEvent] = ()) -> Committed:
+        """Change a chat, then tell its followers."""
+        plan = _Plan(changes, self.limits, actor)
+        return self._announced(await _shielded(self.store.change(chat_id, plan, shown=shown)))
 
-    async def create(self, chat_id: str, plan: Plan, *, actor: str) -> Committed:
-        """Run a plan on a chat that does not exist yet."""
-        deciding = _Deciding((plan,), self.limits, actor)
-        return self._announced(await _shielded(self.store.create(chat_id, deciding)))
+    async def create(self, chat_id: str, change: Change, *, actor: str) -> Committed:
+        """Create a chat."""
+        return self._announced(await _shielded(self.store.create(chat_id, _Plan((change,), self.limits, actor))))
 
-    async def repair(self, chat_id: str, plan: Plan, *, actor: str) -> Committed:
-        """Run a plan on what can be read of a chat."""
-        deciding = _Deciding((plan,), self.limits, actor)
-        return self._announced(await _shielded(self.store.repair(chat_id, deciding)))
+    async def repair(self, chat_id: str, change: Change, *, actor: str) -> Committed:
+        """Change what can be read of a chat."""
+        return self._announced(await _shielded(self.store.repair(chat_id, _Plan((change,), self.limits, actor))))
 
-    async def claim(self, *plans: Plan, actor: str, limit: int) -> list[Committed]:
-        """Run plans on chats that want a worker."""
-        committed = await _shielded(self.store.claim(_Deciding(plans, self.limits, actor), limit=limit))
+    async def claim(self, *changes: Change, actor: str, limit: int) -> list[Committed]:
+        """Change chats that want a worker."""
+        committed = await _shielded(self.store.claim(_Plan(changes, self.limits, actor), limit=limit))
         return [self._announced(claimed) for claimed in committed]
 
     def _announced(self, committed: Committed) -> Committed:

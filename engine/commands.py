@@ -11,14 +11,14 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Final, get_args
 
-from turnwise.engine.apply import Chain, Plan
+from turnwise.engine.apply import Chain, Change
 from turnwise.engine.diagnose import flaws_of, is_repairable, repairing
 from turnwise.engine.erase import Erasure, Wanted, summaries_after
 from turnwise.engine.fork import inheritance_of
 from turnwise.engine.jobs.reply import shown_reply
 from turnwise.engine.results import Chat, SendReceipt, SubmissionReceipt, chat_of
 from turnwise.engine.tasks import finish
-from turnwise.engine.tools.arguments import BadArguments, check, coerced
+from turnwise.engine.tools.arguments import BadArguments, checked, coerced
 from turnwise.engine.worker.leased_chat import Runtime
 from turnwise.engine.worker.worker import Worker
 from turnwise.persistence.protocol import ChatStore, Committed
@@ -120,7 +120,7 @@ class Commands:
             raise SettingsError("at_version", f"must be from 1 to {len(records)}; it was {at_version}")
         history = await self._store.history(chat_id, at_version=at_version)
 
-        def plan(chain: Chain) -> None:
+        def begin(chain: Chain) -> None:
             profile = dataclasses.replace(
                 facts.profile,
                 created_at=chain.now,
@@ -132,7 +132,7 @@ class Commands:
                 reason=f"fork of {chat_id} at version {at_version}, {profile.forked_from}",
             )
 
-        return chat_of((await finish(self.runtime.applier.create(new_chat_id(), plan, actor=self.actor))).facts)
+        return chat_of((await finish(self.runtime.applier.create(new_chat_id(), begin, actor=self.actor))).facts)
 
     async def send(self, chat_id: str, content: Content, *, when_busy: WhenBusy, client_id: str | None) -> SendReceipt:
         """Accept a user message, once per `client_id`."""
@@ -141,19 +141,16 @@ class Commands:
         parts = self.parts_of(content)
         content_digest = digest_of_parts(parts)
         canonical(client_id)
-        trace = self.runtime.observers.turn_trace(chat_id)
-
-        def plan(chain: Chain) -> None:
-            chain.fire(
-                SendMessage(
-                    parts=parts, when_busy=when_busy, client_id=client_id, content_digest=content_digest, trace=trace
-                )
-            )
-
+        sending = SendMessage(
+            parts=parts,
+            when_busy=when_busy,
+            client_id=client_id,
+            content_digest=content_digest,
+            trace=self.runtime.observers.turn_trace(chat_id),
+        )
+        act = self._disturb if when_busy == "interrupt" else self._act
         try:
-            committed = (
-                await self._disturb(chat_id, plan) if when_busy == "interrupt" else await self._act(chat_id, plan)
-            )
+            committed = await act(chat_id, sending)
         except TurnwiseError:
             replayed = None if client_id is None else await self._replayed_message(chat_id, client_id, content_digest)
             if replayed is None:
@@ -169,14 +166,14 @@ class Commands:
         """Accept a client's tool results, once."""
         given = tuple(ToolResult(one.call_id, one.output, one.is_error) for one in results)
 
-        def plan(chain: Chain) -> None:
+        def accept(chain: Chain) -> None:
             if _late(given, chain.facts, chain.now) and not chain.facts.archived:
                 chain.fire(DeadlinePassed())  # no sweep has come by yet, so this commit expires the calls
             else:
                 chain.fire(SubmitToolResults(results=given, edited=self._edited(chain.facts, given)))
 
         try:
-            committed = await self._act(chat_id, plan)
+            committed = await self._act(chat_id, accept)
         except (IllegalTransition, ToolResultMismatch, ChatArchived) as refusal:
             return await self._replayed_submission(chat_id, given, refusal)
         if late := _late(given, committed.before, committed.at):
@@ -208,7 +205,7 @@ class Commands:
                 )
             try:
                 edited[result.call_id] = coerced(tool, edits)
-                check(tool, edited[result.call_id])
+                checked(tool, edited[result.call_id])
             except BadArguments as error:
                 raise InvalidContent(f"the edited arguments of call {result.call_id!r}: {error}") from error
         return edited
@@ -216,11 +213,11 @@ class Commands:
     async def interrupt(self, chat_id: str, reason: str | None) -> Chat:
         """Interrupt a chat. Interrupting it again changes nothing."""
 
-        def plan(chain: Chain) -> None:
+        def stop(chain: Chain) -> None:
             if chain.facts.state is not ChatState.interrupted:
                 chain.fire(Interrupt(), reason=reason)
 
-        return chat_of((await self._disturb(chat_id, plan)).facts)
+        return chat_of((await self._disturb(chat_id, stop)).facts)
 
     async def edit(self, chat_id: str, message_id: str, content: Content, *, client_id: str | None = None) -> Chat:
         """Replace a user message and cut what followed it, once per `client_id`."""
@@ -249,7 +246,7 @@ class Commands:
 
             # The cut was read outside the transaction: if the history has changed since, nothing fires and it is read
             # again.
-            def plan(chain: Chain, cut: Any = cut) -> None:
+            def replace(chain: Chain, cut: Any = cut) -> None:
                 if chain.facts.history_version == cut.history_version:
                     chain.fire(
                         EditMessage(
@@ -257,7 +254,7 @@ class Commands:
                         )
                     )
 
-            committed = await self._act(chat_id, plan)
+            committed = await self._act(chat_id, replace)
             if committed.decisions:
                 return chat_of(committed.facts)
 
@@ -267,8 +264,7 @@ class Commands:
 
     async def promote(self, chat_id: str, queued_id: str) -> Chat:
         """Move a queued message to the head and make it the next turn at once."""
-        committed = await self._disturb(chat_id, lambda chain: chain.fire(PromoteQueued(queued_id=queued_id)))
-        return chat_of(committed.facts)
+        return chat_of((await self._disturb(chat_id, PromoteQueued(queued_id=queued_id))).facts)
 
     async def erase(self, chat_id: str, wish: Wanted) -> Erasure:
         """Erase what the wish names, and return what was erased and where copies may remain.
@@ -283,11 +279,11 @@ class Commands:
             version = facts.version
 
             # As in `_edit`: what to erase was worked out for one version, and again if the chat has moved on.
-            def plan(chain: Chain, version: int = version, erasing: Erasing = erasing) -> None:
+            def blank(chain: Chain, version: int = version, erasing: Erasing = erasing) -> None:
                 if chain.facts.version == version:
                     chain.fire(MessageErased(erasing=erasing))
 
-            committed = await self._act(chat_id, plan) if version == found.chat["version"] else None
+            committed = await self._act(chat_id, blank) if version == found.chat["version"] else None
             if committed is not None and committed.decisions:
                 break
         names = tuple(message.id for message in erasing.messages)
@@ -319,23 +315,23 @@ class Commands:
 
     async def change(self, chat_id: str, occurrence: Occurrence) -> Chat:
         """Fire one trigger in one transaction and return the chat."""
-        return chat_of((await self._act(chat_id, lambda chain: chain.fire(occurrence))).facts)
+        return chat_of((await self._act(chat_id, occurrence)).facts)
 
-    async def _act(self, chat_id: str, *plans: Plan) -> Committed:
+    async def _act(self, chat_id: str, *changes: Change) -> Committed:
         if self.worker is not None:
-            return await self.worker.act(chat_id, *plans, actor=self.actor)
-        return await finish(self.runtime.applier.change(chat_id, *plans, actor=self.actor))
+            return await self.worker.act(chat_id, *changes, actor=self.actor)
+        return await finish(self.runtime.applier.change(chat_id, *changes, actor=self.actor))
 
-    async def _disturb(self, chat_id: str, plan: Plan) -> Committed:
-        """Run a plan that may interrupt. If no worker holds the chat, settle it in the same transaction.
+    async def _disturb(self, chat_id: str, change: Change) -> Committed:
+        """Make a change that may interrupt. If no worker holds the chat, settle it in the same transaction.
 
         Settling keeps what was shown of the attempt, which is read before the transaction. If more was shown in
-        between, the plan does nothing, and all of it is tried again.
+        between, nothing is changed, and all of it is tried again.
         """
         while True:
             facts = await self._store.facts(chat_id)
             reply = await shown_reply(self._store, facts, self.runtime.toolbox) if facts.lease is None else None
-            committed = await self._act(chat_id, partial(_stop_if_outrun, reply), plan, partial(_settle, reply))
+            committed = await self._act(chat_id, partial(_stop_if_outrun, reply), change, partial(_settle, reply))
             if not _has_shown_more(committed.before, reply):
                 return committed
 

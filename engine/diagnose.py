@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from turnwise.engine.apply import Chain, Plan
+from turnwise.engine.apply import Chain, Change
 from turnwise.persistence.protocol import ChatStore
 from turnwise.persistence.repair.examine import examine
 from turnwise.persistence.stored_chat import Flaw
@@ -79,13 +79,12 @@ def summary_of(flaws: Sequence[Flaw]) -> str:
     return "; ".join(f"{flaw.column}: {flaw.problem}" for flaw in flaws)[:_MOST_CHARACTERS]
 
 
-def repairing(flaws: Sequence[Flaw]) -> Plan:
-    """Return the plan that brings what is left of a chat to `error`."""
+def repairing(flaws: Sequence[Flaw]) -> Change:
+    """Return the change that brings what is left of a chat to `error`."""
 
-    def plan(chain: Chain) -> None:
-        error = ErrorInfo(
-            kind="repaired", message=f"repaired, and put aside what could not be read: {summary_of(flaws)}"
-        )
-        chain.fire(Repaired(error=error), reason=summary_of(flaws))
+    def repair(chain: Chain) -> None:
+        summary = summary_of(flaws)
+        error = ErrorInfo(kind="repaired", message=f"repaired, and put aside what could not be read: {summary}")
+        chain.fire(Repaired(error=error), reason=summary)
 
-    return plan
+    return repair

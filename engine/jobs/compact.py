@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
 
 from turnwise.engine.jobs.fold_history import summary_of
 from turnwise.engine.jobs.reply import error_info
@@ -17,7 +16,7 @@ from turnwise.states.arguments import Summary
 from turnwise.states.errors import ModelError
 from turnwise.states.messages import Message
 from turnwise.states.names import Stage
-from turnwise.states.triggers import AttemptDiscarded, AttemptStarted, Compacted, CompactionFailed
+from turnwise.states.triggers import Compacted, CompactionFailed
 
 
 async def compact(leased: LeasedChat) -> None:
@@ -27,9 +26,7 @@ async def compact(leased: LeasedChat) -> None:
     waits for room, a failure that may pass is tried again, on the schedule of all model calls.
     """
     while True:
-        await leased.wait_for_retry()
-        if not leased.attempt_is_begun or not leased.facts.step.attempt_open:
-            await leased.fire(lambda chain: chain.fire(AttemptStarted(token=leased.token)))
+        await leased.begin_attempt()
         spending = Spending()
         try:
             summary = await _fold(leased, spending)
@@ -37,7 +34,7 @@ async def compact(leased: LeasedChat) -> None:
         except ModelError as failure:
             if not await _fail(leased, failure, spending):
                 return
-    await leased.fire(lambda chain: chain.fire(Compacted(token=leased.token, summary=summary, usage=spending.usage)))
+    await leased.fire(Compacted(token=leased.token, summary=summary, usage=spending.usage))
 
 
 async def _fold(leased: LeasedChat, spending: Spending) -> Summary:
@@ -91,21 +88,9 @@ async def _fail(leased: LeasedChat, failure: ModelError, spending: Spending) -> 
     step, retry = leased.facts.step, leased.runtime.settings.retry
     error = error_info(failure, step, limit=leased.runtime.settings.output_limit_bytes)
     if step.stage is Stage.refused and failure.retryable and retry.allows(step.failures + 1, step.broken):
-        delay = retry.delay(step.failures + 1, failure.retry_after)
-        await leased.fire(
-            lambda chain: chain.fire(
-                AttemptDiscarded(
-                    token=leased.token,
-                    error=error,
-                    delay=delay,
-                    retry_at=chain.now + timedelta(seconds=delay),
-                    usage=spending.usage,
-                )
-            )
-        )
+        await leased.try_again(error, failure.retry_after, usage=spending.usage)
         return True
-    failed = CompactionFailed(token=leased.token, error=error, usage=spending.usage)
-    await leased.fire(lambda chain: chain.fire(failed))
+    await leased.fire(CompactionFailed(token=leased.token, error=error, usage=spending.usage))
     return False
 
 

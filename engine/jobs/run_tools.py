@@ -33,7 +33,7 @@ async def run_tools(leased: LeasedChat) -> None:
     batch = [call for call in leased.facts.calls if call.is_local]
     waiting = deque(call for call in batch if call.open)
     if not waiting:
-        await leased.fire(lambda chain: chain.fire(ToolsFinished(token=leased.token)))
+        await leased.fire(ToolsFinished(token=leased.token))
         return
     running = Running()
     width = leased.runtime.toolbox.width(batch)
@@ -131,7 +131,7 @@ async def _start(leased: LeasedChat, call: ToolCall, running: Running) -> None:
                 running.calls[call.call_id] = Run(context)
                 running.finish(call, found)
                 return
-        await leased.fire(lambda chain: chain.fire(CallStarted(token=leased.token, call_id=call.call_id)))
+        await leased.fire(CallStarted(token=leased.token, call_id=call.call_id))
     _run(leased, call, running)
 
 

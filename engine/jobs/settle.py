@@ -12,4 +12,4 @@ async def settle(leased: LeasedChat) -> None:
     partial = await shown_reply(
         leased.runtime.store, leased.facts, leased.runtime.toolbox, leased.heard, origin=leased.origin
     )
-    await leased.fire(lambda chain: chain.fire(Settled(token=leased.token, partial=partial)))
+    await leased.fire(Settled(token=leased.token, partial=partial))

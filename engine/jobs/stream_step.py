@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import aclosing
 from dataclasses import replace
-from datetime import timedelta
 from typing import Any
 
 import anyio
@@ -26,7 +25,7 @@ from turnwise.providers.reply_builder import ReplyBuilder
 from turnwise.states.arguments import Reply
 from turnwise.states.errors import CONTEXT_OVERFLOW, ModelError
 from turnwise.states.names import StopReason
-from turnwise.states.triggers import AttemptDiscarded, AttemptStarted, Failed, StepFinished
+from turnwise.states.triggers import AttemptDiscarded, Failed, StepFinished
 from turnwise.states.turn_limits import may_make_room
 from turnwise.states.unicode import well_formed
 
@@ -44,9 +43,7 @@ _STOP_REASONS = {
 async def stream_step(leased: LeasedChat) -> None:
     """Stream one model step and fire `step_finished`; try again after a failure that may pass."""
     while True:
-        await leased.wait_for_retry()
-        if not leased.attempt_is_begun or not leased.facts.step.attempt_open:
-            await leased.fire(lambda chain: chain.fire(AttemptStarted(token=leased.token)))
+        await leased.begin_attempt()
         attempt = Attempt(leased)
         try:
             _refuse_endless_attempts(leased)
@@ -107,7 +104,7 @@ class Attempt:
         rest = await self._live.close()
         reply = await with_own_rule(leased, self._reply(request))
         logger.debug("step_streamed", step=leased.facts.step.number, calls=len(reply.calls))
-        await leased.fire(lambda chain: chain.fire(StepFinished(token=leased.token, reply=reply)), shown=rest)
+        await leased.fire(StepFinished(token=leased.token, reply=reply), shown=rest)
 
     async def fail(self, error: ModelError) -> bool:
         """Commit the failure of the attempt; return whether another attempt is due."""
@@ -116,34 +113,16 @@ class Attempt:
         step, policy = leased.facts.step, leased.runtime.settings.retry
         info = error_info(error, step, limit=leased.runtime.settings.output_limit_bytes)
         stays = policy.after_output == "never" and self._builder.visible
-        opened = self._builder.begun
+        opened, used = self._builder.begun, self._builder.reply().usage
         if error.retryable and not stays and policy.allows(step.failures + 1, step.broken + opened):
-            delay = policy.delay(step.failures + 1, error.retry_after)
-            await leased.fire(
-                lambda chain: chain.fire(
-                    AttemptDiscarded(
-                        token=leased.token,
-                        error=info,
-                        opened=opened,
-                        delay=delay,
-                        retry_at=chain.now + timedelta(seconds=delay),
-                        usage=self._builder.reply().usage,
-                    )
-                )
-            )
+            await leased.try_again(info, error.retry_after, usage=used, opened=opened)
             return True
         if error.kind == CONTEXT_OVERFLOW and not stays and await self._can_make_room():
-            used = self._builder.reply().usage
-            await leased.fire(lambda chain: chain.fire(AttemptDiscarded(token=leased.token, error=info, usage=used)))
+            await leased.fire(AttemptDiscarded(token=leased.token, error=info, usage=used))
             return False
-        partial = partial_reply(
-            self._builder.partial_parts(),
-            leased.facts,
-            leased.runtime.toolbox,
-            usage=self._builder.reply().usage,
-            origin=leased.origin,
-        )
-        await leased.fire(lambda chain: chain.fire(Failed(token=leased.token, error=info, partial=partial)), shown=rest)
+        shown, toolbox = self._builder.partial_parts(), leased.runtime.toolbox
+        partial = partial_reply(shown, leased.facts, toolbox, usage=used, origin=leased.origin)
+        await leased.fire(Failed(token=leased.token, error=info, partial=partial), shown=rest)
         return False
 
     async def _can_make_room(self) -> bool:

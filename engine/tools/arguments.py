@@ -56,15 +56,6 @@ def coerced(tool: Tool | ClientTool | None, arguments: Mapping[str, Any]) -> dic
     return known
 
 
-def check(tool: Tool | ClientTool, arguments: Mapping[str, Any]) -> None:
-    """Check that the arguments fit the tool.
-
-    Raises:
-        BadArguments: they don't; the text tells the model what to mend.
-    """
-    checked(tool, arguments)
-
-
 def checked(tool: Tool | ClientTool, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments to call the tool with.
 

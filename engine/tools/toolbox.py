@@ -13,7 +13,7 @@ import pydantic_core
 from pydantic import JsonValue
 
 from turnwise.engine.settings import Settings
-from turnwise.engine.tools.arguments import BadArguments, check, checked
+from turnwise.engine.tools.arguments import BadArguments, checked
 from turnwise.engine.tools.declare import Tool, ToolContext, ToolOutput
 from turnwise.engine.tools.errors import text_for_model
 from turnwise.engine.user_code import UserCodeError, guarded, in_thread, was_cancelled
@@ -106,7 +106,7 @@ class Toolbox:
         if isinstance(tool, Tool) and tool.policy == "auto":
             return None  # it is checked as it runs
         try:
-            check(tool, part.arguments)
+            checked(tool, part.arguments)
         except BadArguments as error:
             return str(error)
         return None

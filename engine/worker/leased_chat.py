@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from datetime import datetime
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 from typing import NamedTuple
 
 import anyio.lowlevel
 
-from turnwise.engine.apply import Applier, Chain, Plan
+from turnwise.engine.apply import Applier, Chain, Change
 from turnwise.engine.clock import SteadyClock, sleep
 from turnwise.engine.observers.observer import Observers
 from turnwise.engine.prompt.context import View
@@ -23,11 +23,12 @@ from turnwise.providers.reply_builder import ReplyBuilder
 from turnwise.states.arguments import Origin
 from turnwise.states.decide import job_of
 from turnwise.states.errors import IllegalTransition, StaleLease
-from turnwise.states.events import Event, PartEvent
+from turnwise.states.events import ErrorInfo, Event, PartEvent
 from turnwise.states.facts import Facts
 from turnwise.states.messages import Message
 from turnwise.states.names import Audience, ChatState, Job, Trigger
-from turnwise.states.triggers import AttemptStarted, CallStarted, Claimed
+from turnwise.states.triggers import AttemptDiscarded, AttemptStarted, CallStarted, Claimed
+from turnwise.states.usage import Usage
 from turnwise.states.writes import PutCall
 
 A_MOMENT = 0.02
@@ -174,6 +175,25 @@ class LeasedChat:
         )
         return [message for message in (*self._folded.messages, *later) if message.turn == turn.number]
 
+    async def begin_attempt(self) -> None:
+        """Start the next attempt, once it may start, unless this holder has started it."""
+        await self.wait_for_retry()
+        if not self.attempt_is_begun or not self.facts.step.attempt_open:
+            await self.fire(AttemptStarted(token=self.token))
+
+    @property
+    def attempt_is_begun(self) -> bool:
+        """Whether this holder has started the current attempt."""
+        return self.begun_attempt == (self.facts.step.number, self.facts.step.attempt)
+
+    async def try_again(
+        self, error: ErrorInfo, retry_after: float | None, *, usage: Usage | None, opened: bool = False
+    ) -> None:
+        """Discard the attempt; the next one may start after the policy's delay, or the provider's if that is longer."""
+        delay = self.runtime.settings.retry.delay(self.facts.step.failures + 1, retry_after)
+        discarded = AttemptDiscarded(token=self.token, error=error, delay=delay, usage=usage, opened=opened)
+        await self.fire(lambda chain: chain.fire(replace(discarded, retry_at=chain.now + timedelta(seconds=delay))))
+
     async def wait_for_retry(self) -> None:
         """Wait until the next attempt may start."""
         step = self.facts.step
@@ -200,8 +220,8 @@ class LeasedChat:
             self._inherited = frozenset(call.call_id for message in history for call in message.calls)
         return self._inherited
 
-    async def fire(self, plan: Plan, *, shown: Sequence[PartEvent] = ()) -> Facts:
-        """Run `plan`, and the triggers that are known to follow, in one transaction under this lease.
+    async def fire(self, change: Change, *, shown: Sequence[PartEvent] = ()) -> Facts:
+        """Make a change, and fire the triggers that are known to follow, in one transaction under this lease.
 
         If a commit of others has cancelled the job meanwhile, the cancellation is raised here.
 
@@ -210,9 +230,9 @@ class LeasedChat:
         """
         known = self.facts
         self._asked = self.runtime.clock.monotonic()
-        plans = (self._stop_if_moved, plan, self._begin_next)
+        changes = (self._stop_if_moved, change, self._begin_next)
         try:
-            committed = await self.runtime.applier.change(self.chat_id, *plans, actor=self.runtime.actor, shown=shown)
+            committed = await self.runtime.applier.change(self.chat_id, *changes, actor=self.runtime.actor, shown=shown)
         except (StaleLease, IllegalTransition) as error:
             await anyio.lowlevel.checkpoint_if_cancelled()
             self.facts = await self.runtime.store.facts(self.chat_id)
@@ -289,8 +309,3 @@ class LeasedChat:
         """Update the facts after anybody's commit."""
         if facts.version >= self.facts.version:
             self.facts = facts
-
-    @property
-    def attempt_is_begun(self) -> bool:
-        """Whether this holder has started the current attempt."""
-        return self.begun_attempt == (self.facts.step.number, self.facts.step.attempt)

@@ -101,7 +101,7 @@ class Runner:
                 partial = await shown_reply(
                     leased.runtime.store, leased.facts, leased.runtime.toolbox, leased.heard, origin=leased.origin
                 )
-                await leased.fire(lambda chain: chain.fire(Failed(token=leased.token, error=info, partial=partial)))
+                await leased.fire(Failed(token=leased.token, error=info, partial=partial))
             except (ChatMoved, StaleLease):
                 raise
             except Exception:  # noqa: BLE001 - the reply itself may be what no store takes
@@ -122,9 +122,8 @@ class Runner:
         if leased.lost or self._next_job() is None:
             return
         try:
-            await leased.runtime.applier.change(
-                leased.chat_id, lambda chain: chain.fire(Released(token=leased.token)), actor=leased.runtime.actor
-            )
+            released = Released(token=leased.token)
+            await leased.runtime.applier.change(leased.chat_id, released, actor=leased.runtime.actor)
         except TurnwiseError as error:
             logger.info("not_released", problem=str(error))
 

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Protocol
 
-from turnwise.engine.apply import Chain, Plan
+from turnwise.engine.apply import Chain, Change
 from turnwise.engine.worker.identity import is_dead
 from turnwise.engine.worker.leased_chat import Runtime
 from turnwise.logger import about, logger
@@ -23,9 +23,9 @@ LONGEST_REST = 64
 
 
 class Act(Protocol):
-    """Runs a plan on a chat in one transaction."""
+    """Changes a chat in one transaction."""
 
-    def __call__(self, chat_id: str, plan: Plan, /, *, actor: str) -> Awaitable[Committed]:
+    def __call__(self, chat_id: str, change: Change, /, *, actor: str) -> Awaitable[Committed]:
         """Return what was committed."""
         ...
 
@@ -41,7 +41,6 @@ class Sweeper:
         self._runtime = runtime
         self._act = act
         self._runs_here = runs_here
-        self._actor = f"worker:{runtime.worker_id}"
         self._last_failures: dict[str, str] = {}
         """The last failure of each chat that was logged: the same one is logged once."""
         self._rests: dict[str, tuple[int, int]] = {}
@@ -62,8 +61,8 @@ class Sweeper:
         # The lists include the chats to skip, which must not crowd out the others.
         overdue = await self._runtime.store.overdue(limit=SWEEP_LIMIT + len(self._rests))
         leases = await self._without_doubt([lease for lease in overdue.leases if not self._runs_here(*lease)])
-        due = [(chat_id, _expiry(token)) for chat_id, token in leases]
-        due += [(chat_id, _deadline_passed) for chat_id in overdue.deadlines]
+        due: list[tuple[str, Change]] = [(chat_id, LeaseExpired(token=token)) for chat_id, token in leases]
+        due += [(chat_id, DeadlinePassed()) for chat_id in overdue.deadlines]
         due += [(chat_id, _repair) for chat_id in overdue.strays]
         self._rests = {chat_id: self._rests[chat_id] for chat_id, _ in due if chat_id in self._rests}
         await self._change_each(due)
@@ -86,14 +85,14 @@ class Sweeper:
         holders = {chat_id: facts.lease.worker for chat_id, facts in seen.items() if facts and facts.lease}
         return [(chat_id, token) for chat_id, token in leases if holders.get(chat_id) in self._ended]
 
-    async def change(self, chat_id: str, plan: Plan) -> bool:
-        """Run a plan on a chat; return whether it was run. A fault of the chat is logged.
+    async def change(self, chat_id: str, change: Change) -> bool:
+        """Change a chat; return whether it was changed. A fault of the chat is logged.
 
         Raises:
             StoreError: the store is out of reach, or refuses this chat; the next chat shows which.
         """
         try:
-            await self._act(chat_id, plan, actor=self._actor)
+            await self._act(chat_id, change, actor=self._runtime.actor)
         except ChatUnreadable as error:
             self._tell(chat_id, error)
         except StoreError:
@@ -125,13 +124,13 @@ class Sweeper:
             logger.debug("chat_is_gone", chat_id=chat_id, problem=str(error))
         return None
 
-    async def _change_each(self, due: Iterable[tuple[str, Plan]]) -> None:
+    async def _change_each(self, due: Iterable[tuple[str, Change]]) -> None:
         refused: StoreError | None = None
-        for chat_id, plan in due:
+        for chat_id, change in due:
             if self._is_resting(chat_id):
                 continue
             try:
-                changed = await self.change(chat_id, plan)
+                changed = await self.change(chat_id, change)
             except StoreError as error:
                 self._rest(chat_id)
                 if refused is not None:
@@ -180,14 +179,6 @@ class Sweeper:
         others = await self._runtime.store.holders() - {self._runtime.worker_id}
         dead = frozenset(holder for holder in others if is_dead(holder))
         return dead | await self._runtime.store.gone(others - dead)
-
-
-def _expiry(token: int) -> Plan:
-    return lambda chain: chain.fire(LeaseExpired(token=token))
-
-
-def _deadline_passed(chain: Chain) -> None:
-    chain.fire(DeadlinePassed())
 
 
 def _repair(chain: Chain) -> None:

@@ -10,7 +10,7 @@ from functools import partial
 import anyio
 import anyio.lowlevel
 
-from turnwise.engine.apply import Chain, Plan
+from turnwise.engine.apply import Change
 from turnwise.engine.clock import ROUNDING, wait_until
 from turnwise.engine.prompt.context import View
 from turnwise.engine.tasks import finish
@@ -45,7 +45,6 @@ class Worker:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._settings = runtime.settings
-        self._actor = f"worker:{runtime.worker_id}"
         self._runners: dict[str, Runner] = {}
         self._views: OrderedDict[str, View] = OrderedDict()
         self._reserved = 0
@@ -63,19 +62,19 @@ class Worker:
 
     # What the engine asks of it
 
-    async def act(self, chat_id: str, *plans: Plan, actor: str) -> Committed:
-        """Run plans on a chat in one transaction, and run the chat here if it then wants a worker.
+    async def act(self, chat_id: str, *changes: Change, actor: str) -> Committed:
+        """Change a chat in one transaction, and run it here if it then wants a worker.
 
         A caller's cancellation takes effect only afterwards: followers are told, and the chat is run.
         """
-        return await finish(self._act(chat_id, plans, actor))
+        return await finish(self._act(chat_id, changes, actor))
 
-    async def _act(self, chat_id: str, plans: Sequence[Plan], actor: str) -> Committed:
+    async def _act(self, chat_id: str, changes: Sequence[Change], actor: str) -> Committed:
         reserved = self._room() > 0
         self._reserved += reserved
         begin = partial(self._runtime.begin, claims=reserved)
         try:
-            committed = await self._runtime.applier.change(chat_id, *plans, begin, actor=actor)
+            committed = await self._runtime.applier.change(chat_id, *changes, begin, actor=actor)
         finally:
             self._reserved -= reserved
         self._adopt(committed)
@@ -184,7 +183,7 @@ class Worker:
                 if not seen and chat_id not in held:
                     runner.observe(replace(runner.leased.facts, lease=None))
         for chat_id, token in orphans.items():  # their runners gave up while the store was out of reach
-            await self._sweeper.change(chat_id, _release(token))
+            await self._sweeper.change(chat_id, Released(token=token))
 
     async def _look(self, chat_id: str, runner: Runner) -> bool:
         """Show a runner where its chat stands; return whether that could be read."""
@@ -199,17 +198,14 @@ class Worker:
             return
         self._reserved += limit
         self._backlog = False
-        begin = partial(self._runtime.begin, claims=True)
+        take, begin = Claimed(worker=self._runtime.worker_id), partial(self._runtime.begin, claims=True)
         try:
-            claimed = await self._runtime.applier.claim(self._take, begin, actor=self._actor, limit=limit)
+            claimed = await self._runtime.applier.claim(take, begin, actor=self._runtime.actor, limit=limit)
         finally:
             self._reserved -= limit
         for committed in claimed:
             self._adopt(committed)
         self._backlog = self._backlog or len(claimed) == limit
-
-    def _take(self, chain: Chain) -> None:
-        chain.fire(Claimed(worker=self._runtime.worker_id))
 
     def _runs_here(self, chat_id: str, token: int) -> bool:
         """Return whether this worker itself runs the chat under the token."""
@@ -257,7 +253,3 @@ class Worker:
         if self._runtime.stopping:
             return 0
         return self._settings.max_running - len(self._runners) - self._reserved
-
-
-def _release(token: int) -> Plan:
-    return lambda chain: chain.fire(Released(token=token))

@@ -16,7 +16,7 @@ import structlog
 
 from support.life import ERROR, OVERFLOW
 from support.stores import Delegate, stored_at
-from turnwise.engine.apply import Applier, Chain, Plan
+from turnwise.engine.apply import Applier, Chain, Change
 from turnwise.engine.follow.broadcast import Broadcaster
 from turnwise.engine.observers.observer import Observer, Observers
 from turnwise.persistence.protocol import Committed
@@ -103,7 +103,7 @@ def damage(database: Path) -> None:
 class Trouble:
     """What goes wrong with a chat that a worker holds, and what the log says of it."""
 
-    plan: Plan
+    change: Change
     actor: str
     said: dict[str, Any]
 
@@ -142,7 +142,7 @@ async def test_the_log_says_what_went_wrong_and_whom_it_happened_to(database: Pa
             begin = [*logs]
             if "repair" in trouble:
                 damage(database)
-            await (applier.repair if "repair" in trouble else applier.change)("c", given.plan, actor=given.actor)
+            await (applier.repair if "repair" in trouble else applier.change)("c", given.change, actor=given.actor)
     assert [(log["event"], log["log_level"]) for log in begin] == [
         ("create", "info"),
         ("send_message", "info"),
@@ -202,8 +202,8 @@ async def test_what_is_committed_is_told_once_and_what_changes_nothing_is_not(da
         assert told == [4]
         nothing = await applier.change("c", lambda _: None, actor="ann")
         assert (nothing.decisions, len(watcher.seen), told) == ((), 4, [4])
-        await applier.change("c", lambda chain: chain.fire(Released(token=1)), actor="worker:w")
-        (claimed,) = await applier.claim(lambda chain: chain.fire(Claimed(worker="v")), actor="worker:v", limit=5)
+        await applier.change("c", Released(token=1), actor="worker:w")
+        (claimed,) = await applier.claim(Claimed(worker="v"), actor="worker:v", limit=5)
         assert claimed.facts.lease is not None
         assert (watcher.seen[4:], told) == (["released", "claimed"], [4, 5, 6])
         damage(database)
@@ -214,22 +214,22 @@ async def test_what_is_committed_is_told_once_and_what_changes_nothing_is_not(da
 async def test_a_chain_has_entered_a_state_only_if_it_came_from_another(database: Path) -> None:
     entered: list[bool] = []
 
-    def noting(plan: Plan) -> Plan:
+    def noting(change: Callable[[Chain], object]) -> Change:
         def planned(chain: Chain) -> None:
-            plan(chain)
+            change(chain)
             entered.append(chain.entered)
 
         return planned
 
     async with applying(stored_at(database)) as (applier, _, _):
         await applier.create("c", noting(begun), actor="ann")
-        for plan in (
+        for change in (
             lambda _: None,
             lambda chain: chain.fire(Renamed(title="a")),
             discarded,
             lambda chain: [chain.fire(Renamed(title="b")), chain.fire(Interrupt()), chain.fire(Renamed(title="c"))],
         ):
-            await applier.change("c", noting(plan), actor="ann")
+            await applier.change("c", noting(change), actor="ann")
     assert entered == [True, False, False, False, True]
 
 
@@ -274,7 +274,7 @@ WAYS: Final[dict[str, Callable[[Applier], Any]]] = {
     "create": lambda applier: applier.create("new", begun, actor="ann"),
     "change": lambda applier: applier.change("c", expired, actor="ann"),
     "repair": lambda applier: applier.repair("c", repaired, actor="ann"),
-    "claim": lambda applier: applier.claim(lambda chain: chain.fire(Claimed(worker="v")), actor="ann", limit=1),
+    "claim": lambda applier: applier.claim(Claimed(worker="v"), actor="ann", limit=1),
 }
 
 
@@ -285,7 +285,7 @@ async def test_who_is_cancelled_meanwhile_hides_nothing_that_was_committed(datab
         store.answer.set()
         await applier.create("c", begun, actor="ann")
         if way == "claim":
-            await applier.change("c", lambda chain: chain.fire(Released(token=1)), actor="worker:w")
+            await applier.change("c", Released(token=1), actor="worker:w")
         if way == "repair":
             damage(database)
         seen = len(watcher.seen)

@@ -14,7 +14,7 @@ import structlog
 
 from support.stores import Delegate, stored_at
 from turnwise import ChatNotFound, ChatUnreadable, IllegalTransition, Settings, StoreError
-from turnwise.engine.apply import Applier, Chain, Plan
+from turnwise.engine.apply import Applier, Chain, Change
 from turnwise.engine.follow.broadcast import Broadcaster
 from turnwise.engine.prompt.hooks import Hooks
 from turnwise.engine.tasks import Tasks
@@ -71,7 +71,7 @@ class Swept:
         self.sweeper = Sweeper(self.runtime, self._act, runs_here=lambda *lease: lease in self.own)
         return self.sweeper
 
-    async def _act(self, chat_id: str, _plan: Plan, *, actor: str) -> Committed:
+    async def _act(self, chat_id: str, _change: Change, *, actor: str) -> Committed:
         assert actor == "worker:sweeper"
         self.tried.append(chat_id)
         if chat_id in self.faults:

@@ -31,7 +31,7 @@ from turnwise import (
     StaleLease,
     ToolResultMismatch,
 )
-from turnwise.engine.apply import Applier, Chain, Plan
+from turnwise.engine.apply import Applier
 from turnwise.engine.commands import Commands
 from turnwise.engine.diagnose import Diagnosis, diagnose
 from turnwise.engine.erase import wanted
@@ -150,11 +150,11 @@ class StoreLife(RuleBasedStateMachine):
 
     @initialize()
     def create(self) -> None:
-        plan = _firing(T.create, profile=PROFILE)
+        begin = _occurrence(T.create, profile=PROFILE)
         self.chat_id = "c"
-        self.do(self.processes[0].applier.create("c", plan, actor="client"))
+        self.do(self.processes[0].applier.create("c", begin, actor="client"))
         self.neighbours = ["n"]
-        self.do(self.processes[0].applier.create("n", plan, actor="client"))
+        self.do(self.processes[0].applier.create("n", begin, actor="client"))
         self.read()
 
     # Clients
@@ -337,7 +337,8 @@ class StoreLife(RuleBasedStateMachine):
     def claim(self, node: int) -> None:
         facts, process = self.facts, self.processes[node]
         wants = facts.state is S.pending or (facts.state is S.interrupted and not facts.settled)
-        claimed = self.do(process.applier.claim(_firing(T.claimed, worker=process.name), actor=process.name, limit=5))
+        claim = _occurrence(T.claimed, worker=process.name)
+        claimed = self.do(process.applier.claim(claim, actor=process.name, limit=5))
         assert len(claimed) == (wants and facts.lease is None)
         if claimed and claimed[0].facts.lease is not None:
             assert claimed[0].facts.lease.token > facts.fence
@@ -473,7 +474,7 @@ class StoreLife(RuleBasedStateMachine):
             "rename": lambda: commands.change(chat_id, Renamed(title="other")),
             "fork": lambda: commands.fork(chat_id, self.facts.version),
             "erase": lambda: commands.erase(chat_id, wanted([], ["messages"])),
-            "claim": lambda: process.applier.claim(_firing(T.claimed, worker="C"), actor="C", limit=5),
+            "claim": lambda: process.applier.claim(_occurrence(T.claimed, worker="C"), actor="C", limit=5),
             "overdue": lambda: process.store.overdue(limit=10),
             "renew": lambda: process.store.renew("C", 30),
             "prune": lambda: process.store.prune(keep=0, after="", limit=100),
@@ -546,7 +547,7 @@ class StoreLife(RuleBasedStateMachine):
                 continue
             tried = [
                 process.applier.change(
-                    self.chat_id, _firing(trigger, token=process.token, error=ERROR), actor=process.name
+                    self.chat_id, _occurrence(trigger, token=process.token, error=ERROR), actor=process.name
                 )
                 for trigger in (T.attempt_started, T.tools_finished, T.settled, T.released, T.failed)
             ]
@@ -596,8 +597,8 @@ class StoreLife(RuleBasedStateMachine):
         return outcome
 
     def fire(self, process: Process, trigger: Trigger, **arguments: Any) -> Facts:
-        plan = _firing(trigger, **({"token": process.token} | arguments))
-        self.facts = self.do(process.applier.change(self.chat_id, plan, actor=process.name)).facts
+        fired = _occurrence(trigger, **({"token": process.token} | arguments))
+        self.facts = self.do(process.applier.change(self.chat_id, fired, actor=process.name)).facts
         return self.facts
 
     def act(self, process: Process, tools: list[str], tokens: int | None) -> None:
@@ -680,11 +681,8 @@ def _fields(call: ToolCall) -> dict[str, Any]:
     return {name: getattr(call, name) for name in call.__dataclass_fields__}
 
 
-def _firing(trigger: Trigger, **arguments: Any) -> Plan:
-    def plan(chain: Chain) -> None:
-        chain.fire(OCCURRENCES[trigger](**own_of(trigger, arguments)))
-
-    return plan
+def _occurrence(trigger: Trigger, **arguments: Any) -> Occurrence:
+    return OCCURRENCES[trigger](**own_of(trigger, arguments))
 
 
 def asked(store: SQLiteStore, chat_id: str) -> list[Awaitable[Any]]:
