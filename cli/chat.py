@@ -26,10 +26,10 @@ from turnwise.cli.show import show_message
 from turnwise.cli.style import clean, console
 from turnwise.cli.terminal import TerminalTalk
 from turnwise.engine.engine import Engine
-from turnwise.engine.models import model_from
 from turnwise.engine.results import Chat
 from turnwise.engine.settings import Settings
 from turnwise.providers.demo import DemoModel
+from turnwise.providers.from_name import model_named
 from turnwise.providers.protocol import Model
 from turnwise.states.calls import ClientTool, ToolCall, ToolResult
 from turnwise.states.errors import IllegalTransition, TurnwiseError
@@ -194,7 +194,7 @@ def _answer(call: ToolCall) -> ToolResult:
 
 
 def _paced(name: str, pace: float) -> Model:
-    model = model_from(name)
+    model = model_named(name)
     if isinstance(model, DemoModel):
         model.pace = pace
     return model

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Sequence
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager, nullcontext
-from types import TracebackType
-from typing import Any, Final, Self
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager, nullcontext
+from functools import partial
+from typing import Final, Self
 
 import anyio
 
@@ -16,11 +16,11 @@ from turnwise.engine.diagnose import Diagnosis, diagnose, flaws_of
 from turnwise.engine.erase import Erasable, Erasure, wanted
 from turnwise.engine.explain import Explanation, explanation
 from turnwise.engine.follow.broadcast import Broadcaster
-from turnwise.engine.follow.follow import follow, wait_for
+from turnwise.engine.follow.follow import follow as _follow
+from turnwise.engine.follow.follow import wait_for
 from turnwise.engine.follow.turns import TurnReader, turn_result
 from turnwise.engine.follow.watch import watch
 from turnwise.engine.guarded_store import guarded_store
-from turnwise.engine.models import lifetime_of, model_from
 from turnwise.engine.observers.observer import Observer, Observers
 from turnwise.engine.prompt.history import continued, sendable
 from turnwise.engine.prompt.hooks import Hooks, PrepareMessages, Reminder
@@ -50,6 +50,7 @@ from turnwise.persistence.audit.verify import Verdict, verify_stored
 from turnwise.persistence.from_url import store_from_url
 from turnwise.persistence.protocol import ChatStore
 from turnwise.persistence.repair.raw_chat import lines_of
+from turnwise.providers.from_name import model_named
 from turnwise.providers.protocol import Model
 from turnwise.providers.windows import window_of
 from turnwise.states.calls import ClientTool, ToolResult
@@ -118,8 +119,10 @@ class Engine:
     ) -> None:
         self.settings = settings or Settings()
         self._clock: SteadyClock = SystemClock() if clock is None else GuardedClock(clock)
-        self._model = model_from(model)
-        self._models_lifetime = lifetime_of(self._model) if isinstance(model, str) else nullcontext()
+        self._model = model_named(model) if isinstance(model, str) else model
+        self._connections: AbstractAsyncContextManager[object] = nullcontext()
+        if isinstance(model, str) and isinstance(self._model, AbstractAsyncContextManager):
+            self._connections = self._model
         self._toolbox = Toolbox(tools_by_name(tools), self.settings)
         self._hooks = Hooks(tuple(reminders), prepare_messages)
         self._observers = Observers(tuple(observers))
@@ -145,9 +148,7 @@ class Engine:
         await self._lifetime.begin(self._life)
         return self
 
-    async def __aexit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *raised: object) -> None:
         """Stop the worker, then close the store and everything the engine opened. Any task of the loop may do it."""
         await self._lifetime.end()
 
@@ -155,7 +156,7 @@ class Engine:
     async def _life(self) -> AsyncIterator[None]:
         """Keep the engine open inside; the store and the worker belong to the task that enters this."""
         async with AsyncExitStack() as opened:
-            await opened.enter_async_context(self._models_lifetime)
+            await opened.enter_async_context(self._connections)
             await self._store.open()
             opened.push_async_callback(self._store.close)
             self._broadcaster, tasks = Broadcaster(), Tasks(self._patience)
@@ -520,7 +521,7 @@ class Engine:
         """
         wanted = frozenset(_state(state) for state in until)
         with anyio.fail_after(timeout):
-            return chat_of(await wait_for(self._chats(), self._broadcaster, chat_id, _rests_in(wanted)))
+            return chat_of(await wait_for(self._chats(), self._broadcaster, chat_id, partial(_has_arrived, wanted)))
 
     async def explain(self, chat_id: str) -> Explanation:
         """Return where the chat stands, and in one sentence why it is not moving.
@@ -588,9 +589,6 @@ class Engine:
             await self._worker.hint(chat_id)
 
 
-_follow = follow
-
-
 def _state(state: ChatState | str) -> ChatState:
     try:
         return ChatState(state)
@@ -598,15 +596,9 @@ def _state(state: ChatState | str) -> ChatState:
         raise SettingsError("state", f"must be one of {', '.join(ChatState)}; it was {state!r}") from None
 
 
-def _rests_in(states: Collection[ChatState]) -> Any:
-    def arrived(facts: Facts) -> bool:
-        return (
-            facts.stored_state is None
-            and facts.state in states
-            and (facts.state is not ChatState.interrupted or facts.settled)
-        )
-
-    return arrived
+def _has_arrived(states: Collection[ChatState], facts: Facts) -> bool:
+    known = facts.stored_state is None and facts.state in states
+    return known and (facts.state is not ChatState.interrupted or facts.settled)
 
 
 def _is_continued(facts: Facts) -> bool:
