@@ -7,13 +7,15 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 import anyio
 from anyio.lowlevel import checkpoint
 
 from turnwise.engine.user_code import guarded
 from turnwise.logger import logger
+
+T = TypeVar("T")
 
 ROUNDING: Final = 1e-6
 """Seconds of tolerance for rounding: what is due within them is due now."""
@@ -73,69 +75,55 @@ class GuardedClock:
 
     def now(self) -> datetime:
         """Return the time, in UTC."""
-        try:
-            with guarded():
-                return self._clock.now()
-        except Exception:  # noqa: BLE001 - whatever it raises, time goes on
-            self._tell()
-            return self._machine.now()
+        return self._or_else(self._clock.now, self._machine.now)
 
     def monotonic(self) -> float:
         """Return the clock's monotonic seconds, or its time in seconds if it has none."""
         measure: Callable[[], float] | None = getattr(self._clock, "monotonic", None)
-        if measure is None:
-            return self.now().timestamp()
-        try:
-            with guarded():
-                return measure()
-        except Exception:  # noqa: BLE001 - as above
-            self._tell()
-            return self._machine.monotonic()
+        return self.now().timestamp() if measure is None else self._or_else(measure, self._machine.monotonic)
 
     def call_later(self, seconds: float, callback: Callable[[], object]) -> Timer:
         """Call `callback` from the event loop after that many seconds."""
+        return self._or_else(
+            lambda: _GuardedTimer(self, self._clock.call_later(seconds, callback)),
+            lambda: self._machine.call_later(seconds, callback),
+        )
+
+    def cancel(self, timer: Timer) -> None:
+        """Cancel a timer of the clock. If that fails the callback may still come, which is harmless: nobody waits."""
+        self._or_else(timer.cancel, lambda: None)
+
+    def _or_else(self, code: Callable[[], T], instead: Callable[[], T]) -> T:
         try:
             with guarded():
-                return _GuardedTimer(self._clock.call_later(seconds, callback), self._tell)
-        except Exception:  # noqa: BLE001 - as above
-            self._tell()
-            return self._machine.call_later(seconds, callback)
-
-    def _tell(self) -> None:
-        if not self._failed:
-            self._failed = True
-            logger.exception("clock_failed", clock=type(self._clock).__name__)
+                return code()
+        except Exception:  # noqa: BLE001 - whatever it raises, time goes on
+            if not self._failed:
+                self._failed = True
+                logger.exception("clock_failed", clock=type(self._clock).__name__)
+            return instead()
 
 
 @dataclass(frozen=True, slots=True)
 class _GuardedTimer:
+    clock: GuardedClock
     timer: Timer
-    tell: Callable[[], None]
 
     def cancel(self) -> None:
-        try:
-            with guarded():
-                self.timer.cancel()
-        except Exception:  # noqa: BLE001 - the callback may still come, which is harmless: nobody waits for it
-            self.tell()
+        self.clock.cancel(self.timer)
 
 
 async def sleep(clock: SteadyClock, seconds: float) -> None:
     """Wait that many seconds of `clock`'s time; not at all if they are not positive."""
-    if seconds <= 0:
-        await checkpoint()
-        return
-    over = anyio.Event()
-    timer = clock.call_later(seconds, over.set)
-    try:
-        await over.wait()
-    finally:
-        timer.cancel()
+    await _wait(anyio.Event(), clock, seconds)
 
 
 async def wait_until(event: anyio.Event, clock: SteadyClock, end: float) -> None:
     """Wait for `event`, but no longer than until `end` by `clock.monotonic`."""
-    seconds = end - clock.monotonic()
+    await _wait(event, clock, end - clock.monotonic())
+
+
+async def _wait(event: anyio.Event, clock: SteadyClock, seconds: float) -> None:
     if seconds <= ROUNDING:
         await checkpoint()
         return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Final, Literal, Self
 
 from turnwise.engine.tools.errors import describe_error
@@ -204,13 +204,15 @@ class Settings:
     """
 
     def __post_init__(self) -> None:
-        for name in _WHOLE:
-            _at_least_one(name, getattr(self, name))
-        for name in _SECONDS:
-            _positive(name, getattr(self, name))
-        for name in ("shutdown_grace", "coalesce"):
-            if getattr(self, name) < 0:
-                raise SettingsError(name, f"must be 0 or more; it was {getattr(self, name)}")
+        for name, kind in _TYPES.items():
+            value = getattr(self, name)
+            if name in ("shutdown_grace", "coalesce"):
+                if value < 0:
+                    raise SettingsError(name, f"must be 0 or more; it was {value}")
+            elif kind.startswith("int"):
+                _at_least_one(name, value)
+            elif kind.startswith("float"):
+                _positive(name, value)
         if self.renew_every >= self.lease:
             raise SettingsError("renew_every", f"must be shorter than lease ({self.lease}); it was {self.renew_every}")
         for name in self.parameters:
@@ -246,39 +248,8 @@ class Settings:
         )
 
 
-_WHOLE: Final = (
-    "max_running",
-    "parallel_cap",
-    "output_limit_bytes",
-    "message_limit_bytes",
-    "attachment_limit_bytes",
-    "queue_limit",
-    "max_steps",
-    "turn_tokens",
-)
-_SECONDS: Final = (
-    "poll_interval",
-    "lease",
-    "renew_every",
-    "turn_seconds",
-    "tool_timeout",
-    "startup_timeout",
-    "idle_timeout",
-    "action_deadline",
-    "keep_parts",
-)
-_MAY_BE_NONE: Final = frozenset(
-    {
-        "max_steps",
-        "turn_tokens",
-        "turn_seconds",
-        "tool_timeout",
-        "startup_timeout",
-        "idle_timeout",
-        "action_deadline",
-        "keep_parts",
-    }
-)
+_TYPES: Final = {one.name: str(one.type) for one in fields(Settings)}
+"""The type hint of each setting: it tells how the value is checked, and whether `None` would do."""
 
 
 def _positive(name: str, value: float | None) -> None:
@@ -287,7 +258,7 @@ def _positive(name: str, value: float | None) -> None:
     if value <= 0:
         raise SettingsError(name, f"must be a number of seconds above 0; it was {value!r}")
     if value > LONGEST:
-        instead = ", or None for no limit" if name in _MAY_BE_NONE else ""
+        instead = ", or None for no limit" if "None" in _TYPES.get(name, "") else ""
         raise SettingsError(name, f"must be {LONGEST:.0f} s (30 years) at most{instead}; it was {value!r}")
 
 

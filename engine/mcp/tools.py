@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from hashlib import sha256
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import anyio
@@ -88,14 +87,12 @@ class MCPTools:
         try:
             self._connection, offered = await self._connected(self._tasks)
         except BaseException:
-            await self.__aexit__(None, None, None)
+            await self.__aexit__()
             raise
         self.tools = [self._tool(tool) for tool in offered]
         return self
 
-    async def __aexit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *raised: object) -> None:
         """Disconnect; a server that was started is stopped."""
         tasks, self._tasks = self._tasks, None
         if self._connection is not None:

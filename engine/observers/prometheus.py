@@ -22,9 +22,9 @@ _SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 _MESSAGES = (1, 3, 10, 30, 100, 300, 1000, 3000)
 _CHARACTERS = (1e2, 1e3, 1e4, 3e4, 1e5, 3e5, 1e6, 3e6, 1e7)
 _CHATS = 10_000
-"""Chats of which is known which model they asked last; those that rest are forgotten."""
+"""How many chats to remember the last model of; a chat at rest is forgotten."""
 _NOBODY = ("none", "none")
-"""What a strategy that asks no model is counted under."""
+"""Provider and model under which a compaction is counted if no model was asked."""
 _COMPACTIONS = {Trigger.compacted: "compacted", Trigger.compaction_failed: "failed"}
 
 
@@ -50,59 +50,30 @@ class PrometheusObserver(Observer):
     """
 
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
-        self._transitions = Counter(
-            "turnwise_transitions", "Committed transitions.", ["trigger", "source", "target"], registry=registry
+        counter, histogram = partial(Counter, registry=registry), partial(Histogram, registry=registry)
+        asked = ["provider", "model"]
+        prompt, times = [*asked, "purpose"], partial(histogram, buckets=_SECONDS)
+        self._transitions = counter("turnwise_transitions", "Committed transitions.", ["trigger", "source", "target"])
+        self._retries = counter("turnwise_retries", "Attempts made again, by error.", [*asked, "kind"])
+        self._compactions = counter("turnwise_compactions", "Compactions.", [*asked, "outcome"])
+        self._steps = counter("turnwise_steps", "Finished steps.", asked)
+        self._reminders = counter("turnwise_reminders", "Reminders put into requests.", asked)
+        self._prompt_messages = histogram(
+            "turnwise_prompt_messages", "Messages of a request.", prompt, buckets=_MESSAGES
         )
-        self._retries = Counter(
-            "turnwise_retries", "Attempts made again, by error.", ["provider", "model", "kind"], registry=registry
+        self._prompt_characters = histogram(
+            "turnwise_prompt_characters", "Characters of a request, about.", prompt, buckets=_CHARACTERS
         )
-        self._compactions = Counter(
-            "turnwise_compactions", "Compactions.", ["provider", "model", "outcome"], registry=registry
-        )
-        self._steps = Counter("turnwise_steps", "Finished steps.", ["provider", "model"], registry=registry)
-        self._reminders = Counter(
-            "turnwise_reminders", "Reminders put into requests.", ["provider", "model"], registry=registry
-        )
-        self._prompt_messages = Histogram(
-            "turnwise_prompt_messages",
-            "Messages of a request.",
-            ["provider", "model", "purpose"],
-            buckets=_MESSAGES,
-            registry=registry,
-        )
-        self._prompt_characters = Histogram(
-            "turnwise_prompt_characters",
-            "Characters of a request, about.",
-            ["provider", "model", "purpose"],
-            buckets=_CHARACTERS,
-            registry=registry,
-        )
-        self._asked: OrderedDict[str, tuple[str, str]] = OrderedDict()
-        """Provider and model that a chat asked last: what comes of it is counted under them."""
         self._running = Gauge("turnwise_running_chats", "Chats that run in this process.", registry=registry)
-        self._model_calls = Histogram(
-            "turnwise_model_call_seconds",
-            "Time of a model call.",
-            ["provider", "model", "purpose", "outcome"],
-            buckets=_SECONDS,
-            registry=registry,
-        )
-        self._first_parts = Histogram(
-            "turnwise_first_part_seconds",
-            "Time until a model's first part.",
-            ["provider", "model"],
-            buckets=_SECONDS,
-            registry=registry,
-        )
-        self._tokens = Counter(
-            "turnwise_tokens", "Tokens, as reported.", ["provider", "model", "direction"], registry=registry
-        )
-        self._tools = Histogram(
-            "turnwise_tool_seconds", "Time of a tool run.", ["tool", "outcome"], buckets=_SECONDS, registry=registry
-        )
+        self._model_calls = times("turnwise_model_call_seconds", "Time of a model call.", [*prompt, "outcome"])
+        self._first_parts = times("turnwise_first_part_seconds", "Time until a model's first part.", asked)
+        self._tokens = counter("turnwise_tokens", "Tokens, as reported.", [*asked, "direction"])
+        self._tools = times("turnwise_tool_seconds", "Time of a tool run.", ["tool", "outcome"])
+        self._asked: OrderedDict[str, tuple[str, str]] = OrderedDict()
+        """Provider and model that each chat asked last: its steps, retries and compactions are counted under them."""
 
     def transitioned(self, decision: Decision) -> None:
-        """Count a transition, and what it stands for."""
+        """Count a transition, and the step, retry or compaction that it is."""
         self._transitions.labels(decision.trigger.value, decision.source or "new", decision.target.value).inc()
         asked = self._asked.get(decision.facts.chat_id, _NOBODY)
         if decision.trigger is Trigger.step_finished:
@@ -121,7 +92,7 @@ class PrometheusObserver(Observer):
         self._running.set(chats)
 
     def model_called(self, call: ModelCall) -> Ended:
-        """Measure a prompt, and the call once it is over."""
+        """Measure the prompt now, and the call once it is over."""
         labels = (call.provider, call.model, call.request.purpose)
         self._prompt_messages.labels(*labels).observe(len(call.request.messages))
         self._prompt_characters.labels(*labels).observe(call.characters)
