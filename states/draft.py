@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from turnwise.states.arguments import Partial, Reply
 from turnwise.states.calls import ToolCall
@@ -21,38 +21,6 @@ _Kind_co = TypeVar("_Kind_co", bound=Occurrence, covariant=True)
 
 class Draft(Generic[_Kind_co]):
     """Collects the changes of one row's actions. Groups of facts are replaced as they change, the whole at the end."""
-
-    __slots__ = (
-        "archived",
-        "at",
-        "before",
-        "calls",
-        "closing",
-        "compaction",
-        "ended",
-        "events",
-        "fence",
-        "history",
-        "history_version",
-        "interrupt_reason",
-        "last_error",
-        "lease",
-        "limits",
-        "now",
-        "occurrence",
-        "profile",
-        "promote",
-        "queue",
-        "serial",
-        "settled",
-        "step",
-        "stop_reason",
-        "stored_state",
-        "traces",
-        "turn",
-        "usage",
-        "writes",
-    )
 
     def __init__(self, facts: Facts, occurrence: _Kind_co, at: Circumstances) -> None:
         self.before = facts
@@ -218,34 +186,20 @@ class Draft(Generic[_Kind_co]):
         before = self.before
         if job_in(target, settled=self.settled) is None:
             self.drop_lease()
+        changed = {name: getattr(self, name) for name in _CHANGED_BY_ACTIONS}
         return Facts(
+            **changed,
             chat_id=before.chat_id,
-            profile=self.profile,
             state=target,
-            stored_state=self.stored_state,
             version=self.version,
-            history_version=self.history_version,
-            settled=self.settled,
-            promote=self.promote,
-            interrupt_reason=self.interrupt_reason,
-            archived=self.archived,
-            lease=self.lease,
-            fence=self.fence,
-            serial=self.serial,
             last_seq=before.last_seq + event_count,
-            turn=self.turn,
-            step=self.step,
-            calls=self.calls,
-            queue=self.queue,
-            traces=self.traces,
-            history=self.history,
-            compaction=self.compaction,
-            usage=self.usage,
-            last_error=self.last_error,
-            stop_reason=self.stop_reason,
             updated_at=self.now,
             since=self.now if moved else before.since,
         )
+
+
+_DECIDED_AT_THE_END: Final = {"chat_id", "state", "version", "last_seq", "updated_at", "since"}
+_CHANGED_BY_ACTIONS: Final = {field.name for field in dataclasses.fields(Facts)} - _DECIDED_AT_THE_END
 
 
 def _origin_of(reply: Reply | Partial | None) -> dict[str, Any]:

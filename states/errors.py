@@ -18,11 +18,9 @@
     |       |-- InvalidContent  a message or a result that says nothing, or is no JSON
     |       `-- WrongCall       an argument that is missing, or that the function does not have
     |-- StoreError              the database refused
+    |   `-- ChatUnreadable      something stored of one chat is not what turnwise stored
     |-- EngineClosed            the engine is not open, or closed while someone waited
     |-- EngineInUse             the engine is entered while it is open
-
-
-    |   `-- ChatUnreadable      something stored of one chat is not what turnwise stored
     |-- ModelError              the provider failed, classified
     |-- ToolFailed              raised BY a tool: the model is shown its text as it is
     `-- FatalToolError          raised BY a tool to end the chat in `error`

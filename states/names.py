@@ -180,14 +180,7 @@ BoundaryReason = Literal["compaction", "clear"]
 CompactionPhase = Literal["started", "summarised", "stored", "finished", "failed", "unproductive"]
 """How far a compaction has come."""
 
-RESTING: Final = frozenset(
-    {
-        ChatState.waiting,
-        ChatState.requires_action,
-        ChatState.interrupted,
-        ChatState.error,
-    }
-)
+RESTING: Final = frozenset({ChatState.waiting, ChatState.requires_action, ChatState.interrupted, ChatState.error})
 """The states in which a chat stays until someone or a deadline moves it (`interrupted` once settled)."""
 
 LEASED: Final = frozenset({ChatState.streaming, ChatState.executing_tools, ChatState.compacting})

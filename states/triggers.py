@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, ClassVar, Final, TypeVar, dataclass_transform
@@ -42,7 +42,7 @@ class Occurrence:
     trigger: ClassVar[Trigger]
     party: ClassVar[Party]
     """Who may fire it."""
-    while_archived: ClassVar[bool] = False
+    while_archived: ClassVar[bool]
     """Whether an archived chat accepts it."""
 
 
@@ -61,29 +61,33 @@ _Kind = TypeVar("_Kind", bound=Occurrence)
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
-def _declared(kind: type[_Kind]) -> type[_Kind]:
-    made = dataclass(frozen=True, slots=True, kw_only=True)(kind)
-    OCCURRENCES[made.trigger] = made
-    return made
+def _declared(trigger: Trigger, party: Party, *, while_archived: bool = False) -> Callable[[type[_Kind]], type[_Kind]]:
+    """Return what makes a class that of a trigger."""
+
+    def declared(kind: type[_Kind]) -> type[_Kind]:
+        made = dataclass(frozen=True, slots=True, kw_only=True)(kind)
+        made.trigger, made.party, made.while_archived = trigger, party, while_archived
+        OCCURRENCES[trigger] = made
+        return made
+
+    return declared
 
 
 # From outside
 
 
-@_declared
+@_declared(Trigger.create, "client")
 class Create(Occurrence):
     """A chat is created; a fork with what it takes over from its parent."""
 
-    trigger, party = Trigger.create, "client"
     profile: Profile
     inheritance: Inheritance | None = None
 
 
-@_declared
+@_declared(Trigger.send_message, "client")
 class SendMessage(Occurrence):
     """The user sends a message."""
 
-    trigger, party = Trigger.send_message, "client"
     parts: tuple[Part, ...]
     when_busy: WhenBusy = "queue"
     client_id: str | None = None
@@ -93,36 +97,31 @@ class SendMessage(Occurrence):
     """The observers' trace of the turn; see `TurnFacts.trace`."""
 
 
-@_declared
+@_declared(Trigger.submit_tool_results, "client")
 class SubmitToolResults(Occurrence):
     """The client answers its calls."""
 
-    trigger, party = Trigger.submit_tool_results, "client"
     results: tuple[ToolResult, ...]
     edited: Mapping[str, dict[str, Any]] = field(default_factory=dict)
     """By call, the checked arguments that the client gives it instead of the model's."""
 
 
-@_declared
+@_declared(Trigger.interrupt, "client")
 class Interrupt(Occurrence):
     """The user interrupts the chat."""
 
-    trigger, party = Trigger.interrupt, "client"
 
-
-@_declared
+@_declared(Trigger.resume, "client")
 class Resume(Occurrence):
     """The user lets a chat continue that was interrupted or failed."""
 
-    trigger, party = Trigger.resume, "client"
     trace: str | None = None
 
 
-@_declared
+@_declared(Trigger.edit_message, "client")
 class EditMessage(Occurrence):
     """The user replaces a message, and everything after it is cut."""
 
-    trigger, party = Trigger.edit_message, "client"
     cut: Cut
     parts: tuple[Part, ...]
     client_id: str | None = None
@@ -130,68 +129,57 @@ class EditMessage(Occurrence):
     trace: str | None = None
 
 
-@_declared
+@_declared(Trigger.request_compaction, "client")
 class RequestCompaction(Occurrence):
     """The user wants the history folded now."""
 
-    trigger, party = Trigger.request_compaction, "client"
 
-
-@_declared
+@_declared(Trigger.clear_context, "client")
 class ClearContext(Occurrence):
     """The user clears the model's context."""
 
-    trigger, party = Trigger.clear_context, "client"
 
-
-@_declared
+@_declared(Trigger.edit_queued, "client")
 class EditQueued(Occurrence):
     """The user changes a queued message."""
 
-    trigger, party = Trigger.edit_queued, "client"
     queued_id: str
     parts: tuple[Part, ...]
 
 
-@_declared
+@_declared(Trigger.delete_queued, "client")
 class DeleteQueued(Occurrence):
     """The user deletes a queued message."""
 
-    trigger, party = Trigger.delete_queued, "client"
     queued_id: str
 
 
-@_declared
+@_declared(Trigger.promote_queued, "client")
 class PromoteQueued(Occurrence):
     """The user makes a queued message the next turn at once."""
 
-    trigger, party = Trigger.promote_queued, "client"
     queued_id: str
 
 
 # From the lease holder
 
 
-@_declared
+@_declared(Trigger.claimed, "lease holder")
 class Claimed(Occurrence):
     """A worker takes the chat."""
 
-    trigger, party = Trigger.claimed, "lease holder"
     worker: str
 
 
-@_declared
+@_declared(Trigger.attempt_started, "lease holder")
 class AttemptStarted(Held):
     """A model call begins."""
 
-    trigger, party = Trigger.attempt_started, "lease holder"
 
-
-@_declared
+@_declared(Trigger.attempt_discarded, "lease holder")
 class AttemptDiscarded(Held):
     """A model call failed: another is made, or a compaction makes room for a prompt that was too long."""
 
-    trigger, party = Trigger.attempt_discarded, "lease holder"
     error: ErrorInfo
     delay: float | None = None
     """Seconds until the next attempt may start. This and `retry_at` are needed unless the step waits for room."""
@@ -201,77 +189,66 @@ class AttemptDiscarded(Held):
     usage: Usage | None = None
 
 
-@_declared
+@_declared(Trigger.step_finished, "lease holder")
 class StepFinished(Held):
     """The model has replied."""
 
-    trigger, party = Trigger.step_finished, "lease holder"
     reply: Reply
 
 
-@_declared
+@_declared(Trigger.call_started, "lease holder")
 class CallStarted(Held):
     """A local call starts."""
 
-    trigger, party = Trigger.call_started, "lease holder"
     call_id: str
 
 
-@_declared
+@_declared(Trigger.call_finished, "lease holder")
 class CallFinished(Held):
     """A local call has ended."""
 
-    trigger, party = Trigger.call_finished, "lease holder"
     outcome: CallOutcome
 
 
-@_declared
+@_declared(Trigger.tools_finished, "lease holder")
 class ToolsFinished(Held):
     """Every local call of the step has ended."""
 
-    trigger, party = Trigger.tools_finished, "lease holder"
 
-
-@_declared
+@_declared(Trigger.compacted, "lease holder")
 class Compacted(Held):
     """The history is folded."""
 
-    trigger, party = Trigger.compacted, "lease holder"
     summary: Summary
     usage: Usage | None = None
     """`None` if no model was called."""
 
 
-@_declared
+@_declared(Trigger.compaction_failed, "lease holder")
 class CompactionFailed(Held):
     """The history could not be folded."""
 
-    trigger, party = Trigger.compaction_failed, "lease holder"
     error: ErrorInfo
     usage: Usage | None = None
     """`None` if no model was called."""
 
 
-@_declared
+@_declared(Trigger.settled, "lease holder")
 class Settled(Held):
     """The work that an interrupt stopped has ended."""
 
-    trigger, party = Trigger.settled, "lease holder"
     partial: Partial | None = None
 
 
-@_declared
+@_declared(Trigger.released, "lease holder")
 class Released(Held):
     """The holder gives the chat back."""
 
-    trigger, party = Trigger.released, "lease holder"
 
-
-@_declared
+@_declared(Trigger.failed, "lease holder")
 class Failed(Held):
     """The chat cannot go on."""
 
-    trigger, party = Trigger.failed, "lease holder"
     error: ErrorInfo
     partial: Partial | None = None
 
@@ -279,66 +256,54 @@ class Failed(Held):
 # From the clock
 
 
-@_declared
+@_declared(Trigger.lease_expired, "clock")
 class LeaseExpired(Held):
     """The holder did not renew its lease."""
 
-    trigger, party = Trigger.lease_expired, "clock"
 
-
-@_declared
+@_declared(Trigger.deadline_passed, "clock")
 class DeadlinePassed(Occurrence):
     """The client did not answer in time."""
 
-    trigger, party = Trigger.deadline_passed, "clock"
 
-
-@_declared
+@_declared(Trigger.repaired, "clock", while_archived=True)
 class Repaired(Occurrence):
     """The chat broke a promise or could not be read, and is brought to `error`."""
 
-    trigger, party, while_archived = Trigger.repaired, "clock", True
     error: ErrorInfo
 
 
 # Administration
 
 
-@_declared
+@_declared(Trigger.archived, "administrator")
 class Archived(Occurrence):
     """The chat is closed."""
 
-    trigger, party = Trigger.archived, "administrator"
 
-
-@_declared
+@_declared(Trigger.unarchived, "administrator", while_archived=True)
 class Unarchived(Occurrence):
     """The chat is opened again."""
 
-    trigger, party, while_archived = Trigger.unarchived, "administrator", True
 
-
-@_declared
+@_declared(Trigger.renamed, "administrator")
 class Renamed(Occurrence):
     """The chat gets another title."""
 
-    trigger, party = Trigger.renamed, "administrator"
     title: str | None
 
 
-@_declared
+@_declared(Trigger.metadata_changed, "administrator")
 class MetadataChanged(Occurrence):
     """The chat gets other metadata."""
 
-    trigger, party = Trigger.metadata_changed, "administrator"
     metadata: dict[str, Any]
 
 
-@_declared
+@_declared(Trigger.message_erased, "administrator", while_archived=True)
 class MessageErased(Occurrence):
     """Content of the chat is erased."""
 
-    trigger, party, while_archived = Trigger.message_erased, "administrator", True
     erasing: Erasing
 
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Final, TypeVar
+
 from pydantic import BaseModel, ConfigDict
+
+_Count = TypeVar("_Count", int, "Usage")
 
 
 class Usage(BaseModel):
@@ -24,25 +28,13 @@ class Usage(BaseModel):
     @property
     def known(self) -> bool:
         """Whether any figure was reported."""
-        return not (
-            self.input_tokens is None
-            and self.output_tokens is None
-            and self.reasoning_tokens is None
-            and self.cache_read_tokens is None
-            and self.cache_write_tokens is None
-        )
+        return any(getattr(self, name) is not None for name in _FIGURES)
 
     def __add__(self, other: Usage) -> Usage:
         """Return the sum, figure by figure; a figure unknown on both sides stays unknown."""
-        return Usage(
-            input_tokens=_add(self.input_tokens, other.input_tokens),
-            output_tokens=_add(self.output_tokens, other.output_tokens),
-            reasoning_tokens=_add(self.reasoning_tokens, other.reasoning_tokens),
-            cache_read_tokens=_add(self.cache_read_tokens, other.cache_read_tokens),
-            cache_write_tokens=_add(self.cache_write_tokens, other.cache_write_tokens),
-            partial=self.partial or other.partial,
-            compaction=_share(self.compaction, other.compaction),
-        )
+        figures = {name: _sum(getattr(self, name), getattr(other, name)) for name in _FIGURES}
+        share = _sum(self.compaction, other.compaction)
+        return Usage(**figures, partial=self.partial or other.partial, compaction=share)
 
     def marked_partial(self) -> Usage:
         """Return the same counts, marked as incomplete."""
@@ -50,17 +42,11 @@ class Usage(BaseModel):
 
     def as_compaction(self) -> Usage:
         """Return the same counts, all of them also in the compaction share."""
-        return Usage(
-            input_tokens=self.input_tokens,
-            output_tokens=self.output_tokens,
-            reasoning_tokens=self.reasoning_tokens,
-            cache_read_tokens=self.cache_read_tokens,
-            cache_write_tokens=self.cache_write_tokens,
-            partial=self.partial,
-            compaction=self if self.compaction is None else self.model_copy(update={"compaction": None}),
-        )
+        share = self if self.compaction is None else self.model_copy(update={"compaction": None})
+        return self.model_copy(update={"compaction": share})
 
 
+_FIGURES: Final = ("input_tokens", "output_tokens", "reasoning_tokens", "cache_read_tokens", "cache_write_tokens")
 NO_USAGE = Usage()
 _INCOMPLETE = Usage(partial=True)
 
@@ -70,13 +56,7 @@ def reported(usage: Usage | None) -> Usage:
     return _INCOMPLETE if usage is None or not usage.known else usage
 
 
-def _add(left: int | None, right: int | None) -> int | None:
-    if left is None:
-        return right
-    return left if right is None else left + right
-
-
-def _share(left: Usage | None, right: Usage | None) -> Usage | None:
+def _sum(left: _Count | None, right: _Count | None) -> _Count | None:
     if left is None:
         return right
     return left if right is None else left + right

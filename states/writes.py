@@ -28,13 +28,11 @@ ERASED: Final = "[erased]"
 
 
 @dataclass(frozen=True)
-class InsertMessage:
-    """Append a message to the history."""
-
-    kind: ClassVar[str] = "message"
+class _OfMessage:
     message: Message
+    """The message as it stands afterwards."""
     salt: str = ""
-    """The salt of the digest: stored with the message, and erased with it."""
+    """The salt of the digest: stored with the message, and erased with it; a blanked message has none."""
 
     @property
     def id(self) -> str:
@@ -50,6 +48,27 @@ class InsertMessage:
     def digest(self) -> str:
         """The salted digest of the message as it is stored; it outlives an erasure."""
         return salted(self.salt, self.body)
+
+
+class InsertMessage(_OfMessage):
+    """Append a message to the history."""
+
+    kind: ClassVar[str] = "message"
+
+
+class EraseMessage(_OfMessage):
+    """Blank a message; its digest stays, its salt is deleted."""
+
+    kind: ClassVar[str] = "erase"
+
+
+class EraseEdits(_OfMessage):
+    """Take out of a result the arguments that a client put in the place of the model's, now erased; the rest stays.
+
+    The salt is a new one: with the old one the arguments could be guessed.
+    """
+
+    kind: ClassVar[str] = "erase:edits"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,56 +88,6 @@ class CutHistory:
     def digest(self) -> str:
         """The digest of the place."""
         return digest(self.position)
-
-
-@dataclass(frozen=True)
-class EraseMessage:
-    """Blank a message; its digest stays, its salt is deleted."""
-
-    kind: ClassVar[str] = "erase"
-    message: Message
-    """The message as it stands afterwards."""
-
-    @property
-    def id(self) -> str:
-        """The message's id."""
-        return self.message.id
-
-    @cached_property
-    def body(self) -> str:
-        """The blanked message as it is stored."""
-        return _body_of(_MESSAGE, self.message, self.message.parts)
-
-    @cached_property
-    def digest(self) -> str:
-        """The digest of the blanked message as it is stored."""
-        return salted("", self.body)
-
-
-@dataclass(frozen=True)
-class EraseEdits:
-    """Take out of a result the arguments that a client put in the place of the model's, now erased; the rest stays."""
-
-    kind: ClassVar[str] = "erase:edits"
-    message: Message
-    """The message as it stands afterwards."""
-    salt: str = ""
-    """A new salt: with the old one the arguments could be guessed."""
-
-    @property
-    def id(self) -> str:
-        """The message's id."""
-        return self.message.id
-
-    @cached_property
-    def body(self) -> str:
-        """The message as it is stored."""
-        return _body_of(_MESSAGE, self.message, self.message.parts)
-
-    @cached_property
-    def digest(self) -> str:
-        """The salted digest of the message as it is stored."""
-        return salted(self.salt, self.body)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,12 +13,7 @@ from turnwise.states.triggers import CompactionFailed, Failed, Occurrence, Repai
 
 def set_error(draft: Draft[Failed | Repaired]) -> None:
     """Set the error, and end the turn by it."""
-    error = draft.occurrence.error
-    draft.last_error = error
-    draft.settled = True
-    draft.promote = False
-    end_step(draft, StopReason.error)
-    draft.events.append(ErrorEvent(error=error))
+    _end_by(draft, draft.occurrence.error)
 
 
 def set_overflow(draft: Draft[CompactionFailed]) -> None:
@@ -31,6 +26,10 @@ def set_overflow(draft: Draft[CompactionFailed]) -> None:
         attempt=draft.step.attempt,
         status=why.status,
     )
+    _end_by(draft, error)
+
+
+def _end_by(draft: Draft[Occurrence], error: ErrorInfo) -> None:
     draft.last_error = error
     draft.settled = True
     draft.promote = False
