@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from importlib.metadata import version as installed_version
-from typing import Annotated
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -24,6 +25,13 @@ from turnwise.cli.style import quiet_logs
 from turnwise.cli.submit import submit
 from turnwise.cli.verify import verify
 from turnwise.cli.worker import worker
+
+_COMMANDS: Final[tuple[Callable[..., Any], ...]] = (
+    *(demo, chat),
+    *(list_chats, show, audit, verify, explain),
+    *(send, submit, interrupt, resume, archive, unarchive, erase),
+    *(doctor, diagram, worker, migrate),
+)
 
 app = typer.Typer(
     name="turnwise",
@@ -49,24 +57,8 @@ def _options(
     """Run the life of LLM chats as a declared, durable state machine."""
 
 
-app.command("demo")(demo)
-app.command("chat")(chat)
-app.command("list")(list_chats)
-app.command("show")(show)
-app.command("audit")(audit)
-app.command("verify")(verify)
-app.command("explain")(explain)
-app.command("send")(send)
-app.command("submit")(submit)
-app.command("interrupt")(interrupt)
-app.command("resume")(resume)
-app.command("archive")(archive)
-app.command("unarchive")(unarchive)
-app.command("erase")(erase)
-app.command("doctor")(doctor)
-app.command("diagram")(diagram)
-app.command("worker")(worker)
-app.command("migrate")(migrate)
+for command in _COMMANDS:
+    app.command("list" if command is list_chats else command.__name__)(command)
 
 
 def main() -> None:

@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Final
 
-import anyio
 import typer
 from rich.table import Table
 from rich.text import Text
 
-from turnwise.cli.chat_argument import attached, chosen_id
+from turnwise.cli.chat_argument import on_chat
 from turnwise.cli.key import KeyOption, signing_key
 from turnwise.cli.options import DEFAULT_STORE, ChatArgument, JsonOption, StoreOption
 from turnwise.cli.output import write_file
 from turnwise.cli.style import clean, console, is_narrow, moment, plain_table, print_json, state_text
+from turnwise.engine.engine import Engine
 from turnwise.persistence.audit.record import AuditRecord
 
 _COLUMNS: Final = ("#", "time (UTC)", "trigger", "state", "step", "by")
@@ -34,7 +34,11 @@ def audit(
 ) -> None:
     """Show the timeline of a chat: one line for every transition."""
     secret = signing_key(key)
-    records, exported = anyio.run(_log, store, chat, secret)
+
+    async def log(engine: Engine, chat_id: str) -> tuple[list[AuditRecord], str]:
+        return await engine.audit(chat_id), await engine.export_audit(chat_id, key=secret)
+
+    records, exported = on_chat(store, chat, log)
     if export is not None:
         write_file("--export", export, exported)
     if as_json:
@@ -80,9 +84,3 @@ def short_actor(actor: str) -> str:
     kind, _, name = actor.partition(":")
     _, *process = name.split(":")
     return f"{kind} {process[0]}" if kind == "worker" and process else actor
-
-
-async def _log(store: str, name: str, key: bytes | None) -> tuple[list[AuditRecord], str]:
-    async with attached(store) as engine:
-        chat_id = await chosen_id(engine, name)
-        return await engine.audit(chat_id), await engine.export_audit(chat_id, key=key)

@@ -15,7 +15,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from rich.padding import Padding
 from rich.text import Text
 
-from turnwise.cli.chat_argument import chosen
+from turnwise.cli.chat_argument import chosen_id
 from turnwise.cli.event_view import NOTE, EventView, call_line, show_until_rest
 from turnwise.cli.explain import explanation_table
 from turnwise.cli.files import file_tools
@@ -66,7 +66,7 @@ def chat(
     settings = Settings(shutdown_grace=1)
     engine = Engine(store, model=_paced(model, pace), tools=file_tools(Path.cwd()), settings=settings)
     with start_blocking_portal() as portal, portal.wrap_async_context_manager(engine):
-        known = None if chat_id is None else portal.call(chosen, engine, chat_id)
+        known = None if chat_id is None else portal.call(engine.get_chat, portal.call(chosen_id, engine, chat_id))
         Talk(portal, engine, known, system).run()
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
+
+import anyio
 
 from turnwise.engine.engine import Engine
 from turnwise.engine.results import Chat
@@ -15,6 +17,8 @@ LAST: Final = "last"
 SHOWN: Final = 5
 """Chats that are named where several begin alike."""
 FILE_SCHEME: Final = "sqlite:///"
+
+Result = TypeVar("Result")
 
 
 class AmbiguousChat(TurnwiseError):
@@ -40,14 +44,20 @@ def attached(store: str) -> Engine:
     return Engine(store, model="demo", settings=Settings(run_worker=False))
 
 
-async def chosen(engine: Engine, name: str) -> Chat:
-    """Return the chat that was meant.
+def on_chat(store: str, name: str, command: Callable[[Engine, str], Awaitable[Result]]) -> Result:
+    """Return what a command gives, asked of the store's engine and of the chat that was meant.
 
     Raises:
-        ChatNotFound: there is none.
+        SettingsError: the store's file does not exist.
+        ChatNotFound: there is no such chat.
         AmbiguousChat: there are several.
     """
-    return await engine.get_chat(await chosen_id(engine, name))
+
+    async def given() -> Result:
+        async with attached(store) as engine:
+            return await command(engine, await chosen_id(engine, name))
+
+    return anyio.run(given)
 
 
 async def chosen_id(engine: Engine, name: str) -> str:

@@ -6,14 +6,14 @@ import sys
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
-import anyio
 import typer
 
-from turnwise.cli.chat_argument import attached, chosen
+from turnwise.cli.chat_argument import on_chat
 from turnwise.cli.options import DEFAULT_STORE, StoreOption
 from turnwise.cli.output import write_file
 from turnwise.cli.style import clean, console
 from turnwise.diagrams import mermaid, svg
+from turnwise.engine.engine import Engine
 from turnwise.states.errors import SettingsError
 
 Form = Literal["mermaid", "svg", "png"]
@@ -39,7 +39,7 @@ def diagram(
     form = _form(form, out)
     if form == "png" and out is None and sys.stdout.isatty():
         raise SettingsError("--format", "a PNG is nothing to read: name a file with --out, or send it through a pipe")
-    state = None if chat is None else anyio.run(_state, store, chat)
+    state = None if chat is None else on_chat(store, chat, Engine.get_chat).state
     drawing = mermaid(state) if form == "mermaid" else svg(state)
     content = png(drawing) if form == "png" else drawing.encode()
     if out is None:
@@ -77,8 +77,3 @@ def _form(form: Form | None, out: Path | None) -> Form:
     if form is not None and named is not None and ending and form != named:
         raise SettingsError("--format", f"{form} does not belong into a file that ends in {ending}")
     return form or named or "mermaid"
-
-
-async def _state(store: str, name: str) -> str:
-    async with attached(store) as engine:
-        return (await chosen(engine, name)).state

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import anyio
 import typer
 
-from turnwise.cli.chat_argument import attached, chosen_id
+from turnwise.cli.chat_argument import attached, on_chat
 from turnwise.cli.operating import OPERATOR
 from turnwise.cli.options import DEFAULT_STORE, JsonOption, StoreOption
 from turnwise.cli.output import write_file
 from turnwise.cli.style import clean, console, print_json
 from turnwise.engine.diagnose import Diagnosis
+from turnwise.engine.engine import Engine
 from turnwise.engine.results import Chat
 from turnwise.states.errors import SettingsError
 
@@ -35,9 +37,9 @@ def doctor(
     if (export is None) != (file is None) or (export is not None and repair is not None):
         raise SettingsError("doctor", "takes either --repair CHAT, or --export CHAT FILE, or neither")
     if repair is not None:
-        _tell_repaired(anyio.run(_repair, store, repair), as_json=as_json)
+        _tell_repaired(on_chat(store, repair, partial(Engine.repair, actor=OPERATOR)), as_json=as_json)
     elif export is not None and file is not None:
-        write_file("FILE", Path(file), anyio.run(_export, store, export))
+        write_file("FILE", Path(file), on_chat(store, export, Engine.export_rows))
     else:
         _tell_found(anyio.run(_found, store), as_json=as_json)
 
@@ -66,13 +68,3 @@ def _tell_repaired(chat: Chat, *, as_json: bool) -> None:
 async def _found(store: str) -> list[Diagnosis]:
     async with attached(store) as engine:
         return [diagnosis async for diagnosis in engine.diagnose()]
-
-
-async def _repair(store: str, chat_id: str) -> Chat:
-    async with attached(store) as engine:
-        return await engine.repair(await chosen_id(engine, chat_id), actor=OPERATOR)
-
-
-async def _export(store: str, chat_id: str) -> str:
-    async with attached(store) as engine:
-        return await engine.export_rows(await chosen_id(engine, chat_id))

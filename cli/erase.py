@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Annotated, cast, get_args
 
 import anyio
@@ -11,10 +12,11 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from turnwise.cli.chat_argument import attached, chosen_id
+from turnwise.cli.chat_argument import attached, chosen_id, on_chat
 from turnwise.cli.operating import OPERATOR
 from turnwise.cli.options import DEFAULT_STORE, ActorOption, ChatArgument, JsonOption, StoreOption
 from turnwise.cli.style import clean, console, errors, plain_table, print_json
+from turnwise.engine.engine import Engine
 from turnwise.engine.erase import Erasable, Erasure, wanted
 from turnwise.states.errors import SettingsError
 
@@ -50,7 +52,7 @@ def erase(  # noqa: PLR0913 - the options of a command
     chat_id = anyio.run(_chosen, store, chat)
     if not yes:
         _ask(chat_id, [*names, *whole])
-    erasure = anyio.run(_erase, store, chat_id, names, whole, actor)
+    erasure = on_chat(store, chat_id, partial(Engine.erase, messages=names, what=whole, actor=actor))
     if as_json:
         print_json(erasure)
         return
@@ -105,8 +107,3 @@ def _left(erasure: Erasure) -> Iterator[tuple[str, str]]:
 async def _chosen(store: str, chat: str) -> str:
     async with attached(store) as engine:
         return await chosen_id(engine, chat)
-
-
-async def _erase(store: str, chat_id: str, messages: Sequence[str], what: Sequence[Erasable], actor: str) -> Erasure:
-    async with attached(store) as engine:
-        return await engine.erase(chat_id, messages=messages, what=what, actor=actor)

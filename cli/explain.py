@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import anyio
 import typer
 from rich.table import Table
 
-from turnwise.cli.chat_argument import attached, chosen_id
+from turnwise.cli.chat_argument import on_chat
 from turnwise.cli.options import DEFAULT_STORE, ChatArgument, JsonOption, StoreOption
 from turnwise.cli.style import clean, console, excerpt, moment, plain_table, print_json, state_text
+from turnwise.engine.engine import Engine
 from turnwise.engine.explain import Explanation
 
 
 def explain(chat: ChatArgument, *, store: StoreOption = DEFAULT_STORE, as_json: JsonOption = False) -> None:
     """Say where a chat stands, and in one sentence why it is not moving."""
-    explanation = anyio.run(_explanation, store, chat)
+    explanation = on_chat(store, chat, Engine.explain)
     if as_json:
         print_json(explanation)
     else:
@@ -48,8 +48,3 @@ def explanation_table(explanation: Explanation) -> Table:
         if value:
             table.add_row(name, value)
     return table
-
-
-async def _explanation(store: str, name: str) -> Explanation:
-    async with attached(store) as engine:
-        return await engine.explain(await chosen_id(engine, name))

@@ -6,21 +6,19 @@ None of them runs the chat: a worker of the store does.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Annotated, Any, Literal, TypeVar
+from functools import partial
+from typing import Annotated, Literal
 
-import anyio
 import typer
 from rich.text import Text
 
-from turnwise.cli.chat_argument import attached, chosen_id
+from turnwise.cli.chat_argument import on_chat
 from turnwise.cli.event_view import NOTE
 from turnwise.cli.options import DEFAULT_STORE, ActorOption, ChatArgument, JsonOption, StoreOption
 from turnwise.cli.show import summary
 from turnwise.cli.style import clean, console, print_json
 from turnwise.engine.engine import Engine
 from turnwise.engine.results import Chat
-
-_T = TypeVar("_T")
 
 OPERATOR = "operator"
 
@@ -38,13 +36,8 @@ def send(  # noqa: PLR0913 - the options of a command
     as_json: JsonOption = False,
 ) -> None:
     """Send a message to a chat, as its user would."""
-    receipt = _on(
-        store,
-        chat,
-        lambda engine, chat_id: engine.send_message(
-            chat_id, message, when_busy=when_busy, client_id=client_id, actor=actor
-        ),
-    )
+    said = partial(Engine.send_message, content=message, when_busy=when_busy, client_id=client_id, actor=actor)
+    receipt = on_chat(store, chat, said)
     if as_json:
         print_json(receipt)
         return
@@ -61,40 +54,28 @@ def interrupt(
     as_json: JsonOption = False,
 ) -> None:
     """Stop a chat: what was shown is kept, open calls are closed, the queue waits."""
-    _change(store, chat, lambda engine, chat_id: engine.interrupt(chat_id, reason=reason, actor=actor), as_json=as_json)
+    _change(store, chat, partial(Engine.interrupt, reason=reason, actor=actor), as_json=as_json)
 
 
-def resume(
-    chat: ChatArgument,
-    *,
-    store: StoreOption = DEFAULT_STORE,
-    actor: ActorOption = OPERATOR,
-    as_json: JsonOption = False,
-) -> None:
-    """Let a chat go on after an interrupt or an error."""
-    _change(store, chat, lambda engine, chat_id: engine.resume(chat_id, actor=actor), as_json=as_json)
+def _operation(command: Callable[..., Awaitable[Chat]], purpose: str) -> Callable[..., None]:
+    """Return the command line's command for a method of the engine that takes nothing but the chat and the actor."""
+
+    def operate(
+        chat: ChatArgument,
+        *,
+        store: StoreOption = DEFAULT_STORE,
+        actor: ActorOption = OPERATOR,
+        as_json: JsonOption = False,
+    ) -> None:
+        _change(store, chat, partial(command, actor=actor), as_json=as_json)
+
+    operate.__name__, operate.__doc__ = command.__name__, purpose
+    return operate
 
 
-def archive(
-    chat: ChatArgument,
-    *,
-    store: StoreOption = DEFAULT_STORE,
-    actor: ActorOption = OPERATOR,
-    as_json: JsonOption = False,
-) -> None:
-    """Close a resting chat to everything but `unarchive`."""
-    _change(store, chat, lambda engine, chat_id: engine.archive(chat_id, actor=actor), as_json=as_json)
-
-
-def unarchive(
-    chat: ChatArgument,
-    *,
-    store: StoreOption = DEFAULT_STORE,
-    actor: ActorOption = OPERATOR,
-    as_json: JsonOption = False,
-) -> None:
-    """Open an archived chat again."""
-    _change(store, chat, lambda engine, chat_id: engine.unarchive(chat_id, actor=actor), as_json=as_json)
+resume = _operation(Engine.resume, "Let a chat go on after an interrupt or an error.")
+archive = _operation(Engine.archive, "Close a resting chat to everything but `unarchive`.")
+unarchive = _operation(Engine.unarchive, "Open an archived chat again.")
 
 
 def tell(store: str, chat: Chat, done: str | None = None) -> None:
@@ -102,24 +83,12 @@ def tell(store: str, chat: Chat, done: str | None = None) -> None:
     if done is not None:
         console.print(Text.assemble(("✓ ", "green"), clean(done)))
     console.print(summary(chat))
-    explanation = _on(store, chat.id, lambda engine, chat_id: engine.explain(chat_id))
-    console.print(Text(clean(explanation.reason), style=NOTE))
+    console.print(Text(clean(on_chat(store, chat.id, Engine.explain).reason), style=NOTE))
 
 
 def _change(store: str, name: str, command: Callable[[Engine, str], Awaitable[Chat]], *, as_json: bool) -> None:
-    chat = _on(store, name, command)
+    chat = on_chat(store, name, command)
     if as_json:
         print_json(chat)
     else:
         tell(store, chat)
-
-
-def _on(store: str, name: str, command: Callable[[Engine, str], Awaitable[_T]]) -> _T:
-    """Return what a command on the chat that was meant gives."""
-
-    async def acted() -> Any:
-        async with attached(store) as engine:
-            return await command(engine, await chosen_id(engine, name))
-
-    result: _T = anyio.run(acted)
-    return result

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-import anyio
 import typer
 from rich.text import Text
 
-from turnwise.cli.chat_argument import attached, chosen
+from turnwise.cli.chat_argument import on_chat
 from turnwise.cli.event_view import NOTE, THOUGHT, call_line
 from turnwise.cli.options import DEFAULT_STORE, ChatArgument, JsonOption, StoreOption
 from turnwise.cli.scroll import Scroll
 from turnwise.cli.style import clean, console, excerpt, print_json, state_text, tokens
+from turnwise.engine.engine import Engine
 from turnwise.engine.results import Chat
 from turnwise.states.messages import FilePart, MarkerPart, Message, ReasoningPart, SourcePart, TextPart, ToolCallPart
 
@@ -28,7 +28,11 @@ def show(
     as_json: JsonOption = False,
 ) -> None:
     """Show a chat and all that was said in it."""
-    found, messages = anyio.run(_transcript, store, chat, view)
+
+    async def read(engine: Engine, chat_id: str) -> tuple[Chat, list[Message]]:
+        return await engine.get_chat(chat_id), await engine.messages(chat_id, view=view)
+
+    found, messages = on_chat(store, chat, read)
     if as_json:
         print_json({"chat": found, "messages": messages})
         return
@@ -72,9 +76,3 @@ def show_message(scroll: Scroll, message: Message) -> None:
         scroll.end_line()
     if message.partial:
         scroll.line(Text("■ stopped here", style="yellow"))
-
-
-async def _transcript(store: str, name: str, view: Literal["user", "model", "raw"]) -> tuple[Chat, list[Message]]:
-    async with attached(store) as engine:
-        found = await chosen(engine, name)
-        return found, await engine.messages(found.id, view=view)

@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-import anyio
 import typer
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json
 
-from turnwise.cli.chat_argument import attached, chosen_id
+from turnwise.cli.chat_argument import on_chat
 from turnwise.cli.operating import OPERATOR, tell
 from turnwise.cli.options import DEFAULT_STORE, ActorOption, ChatArgument, JsonOption, StoreOption
 from turnwise.cli.output import read_file
 from turnwise.cli.style import print_json
+from turnwise.engine.engine import Engine
 from turnwise.engine.results import SubmissionReceipt
 from turnwise.states.calls import ToolResult
 from turnwise.states.errors import SettingsError
@@ -52,7 +52,16 @@ def submit(  # noqa: PLR0913 - the options of a command
     if bool(answers) == (results is not None):
         raise SettingsError("[CALL=]ANSWER", "give the answers, or --results FILE that holds them")
     given = _read(results) if results is not None else None
-    receipt = anyio.run(_submit, store, chat, given, answers or (), failed, actor)
+
+    async def submitted(engine: Engine, chat_id: str) -> SubmissionReceipt:
+        if given is not None:
+            return await engine.submit_tool_results(chat_id, given, actor=actor)
+        chat = await engine.get_chat(chat_id)
+        open_ids = [call.call_id for call in chat.open_calls if call.is_client]
+        named = [_result(answer, open_ids, failed=failed) for answer in answers or ()]
+        return await engine.submit_tool_results(chat_id, named, actor=actor)
+
+    receipt = on_chat(store, chat, submitted)
     if as_json:
         print_json(receipt)
         return
@@ -60,31 +69,13 @@ def submit(  # noqa: PLR0913 - the options of a command
     tell(store, receipt.chat, f"the answer {done}: receipt {receipt.receipt_id}")
 
 
-async def _submit(
-    store: str,
-    name: str,
-    given: list[ToolResult] | None,
-    answers: Sequence[str],
-    failed: bool,  # noqa: FBT001 - of the command
-    actor: str,
-) -> SubmissionReceipt:
-    async with attached(store) as engine:
-        chat_id = await chosen_id(engine, name)
-        if given is None:
-            chat = await engine.get_chat(chat_id)
-            open_ids = [call.call_id for call in chat.open_calls if call.is_client]
-            given = [_result(answer, open_ids, failed=failed) for answer in answers]
-        return await engine.submit_tool_results(chat_id, given, actor=actor)
-
-
 def _result(answer: str, open_ids: Sequence[str], *, failed: bool) -> ToolResult:
     named, equals, rest = answer.partition("=")
-    if equals and named in open_ids:
+    # Where no call or several are open, a name of none of them is one that was answered before.
+    if equals and (named in open_ids or len(open_ids) != 1):
         return ToolResult(named, _value(rest), failed)
     if len(open_ids) == 1:
         return ToolResult(open_ids[0], _value(answer), failed)
-    if equals:  # a call that was answered before, perhaps by the same answer
-        return ToolResult(named, _value(rest), failed)
     raise SettingsError("[CALL=]ANSWER", f"{answer!r} names no call; open are: {', '.join(open_ids) or 'none'}")
 
 

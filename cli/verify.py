@@ -5,15 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import anyio
 import typer
 from rich.text import Text
 
-from turnwise.cli.chat_argument import attached, chosen_id
+from turnwise.cli.chat_argument import on_chat
 from turnwise.cli.key import KeyOption, signing_key
 from turnwise.cli.options import DEFAULT_STORE, JsonOption, StoreOption
 from turnwise.cli.output import read_file
 from turnwise.cli.style import clean, console, print_json
+from turnwise.engine.engine import Engine
 from turnwise.persistence.audit.verify import Verdict, verify_export
 from turnwise.states.errors import SettingsError
 
@@ -33,7 +33,7 @@ def verify(
     elif key is not None:
         raise SettingsError("--key", "a key is for an exported log; a chat of the store is not signed")
     else:
-        verdict = anyio.run(_verify, store, target)
+        verdict = on_chat(store, target, Engine.verify)
     if as_json:
         print_json(verdict)
     else:
@@ -54,8 +54,3 @@ def _exists(file: Path) -> bool:
         return file.exists()
     except (OSError, ValueError):  # no name of a file, so it may be a chat's
         return False
-
-
-async def _verify(store: str, name: str) -> Verdict:
-    async with attached(store) as engine:
-        return await engine.verify(await chosen_id(engine, name))

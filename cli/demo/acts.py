@@ -101,15 +101,11 @@ async def asks_the_client(play: Play) -> None:
     play.stage.show(table)
     chat = await play.rest()
     stored = [m.result for m in await play.engine.messages(chat.id) if m.result and m.result.name == ASK_USER.name]
+    replayed = [receipt.replayed for receipt in receipts]
     play.stage.promise(
         "results count once, however often they are posted",
         "the second post was a replay: the same receipt, one stored result",
-        kept=(
-            [receipt.replayed for receipt in receipts],
-            len({receipt.receipt_id for receipt in receipts}),
-            len(stored),
-        )
-        == ([False, True], 1, 1),
+        kept=(replayed, len({receipt.receipt_id for receipt in receipts}), len(stored)) == ([False, True], 1, 1),
     )
 
 
@@ -147,17 +143,13 @@ async def compacts(play: Play) -> None:
     )
     _, *more = readable(play.scene.root)
     chat = await play.say(f"Now read_file {' and '.join(more)}.")
-    compactions = _compactions(await play.past())
+    compactions = sum(event.kind == "compaction" and event.phase == "finished" for event in await play.past())
     everything, sent = (await play.engine.messages(chat.id), await play.engine.messages(chat.id, view="model"))
     play.stage.promise(
         "a chat that outgrows its context goes on",
         f"compacted once: {len(everything)} messages for you, {len(sent)} for the model",
         kept=(compactions, len(sent) < len(everything), chat.state) == (1, True, ChatState.waiting),
     )
-
-
-def _compactions(events: list[Event]) -> int:
-    return sum(event.kind == "compaction" and event.phase == "finished" for event in events)
 
 
 def added(event: Event, *kinds: str) -> str:

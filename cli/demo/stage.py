@@ -42,13 +42,11 @@ class Stage:
 
     def note(self, mark: str, words: str, style: str = "") -> None:
         """Tell what is done to the chat, or what it answered."""
-        self._console.print(
-            Padding(Text(f"{mark} {words}", style=style), (0, 0, 0, 2), expand=False), width=self._width
-        )
+        self.show(Text(f"{mark} {words}", style=style))
 
-    def show(self, table: Table) -> None:
-        """Show a table."""
-        self._console.print(Padding(table, (0, 0, 0, 2), expand=False), width=self._width)
+    def show(self, shown: Table | Text) -> None:
+        """Show a table or a line."""
+        self._console.print(Padding(shown, (0, 0, 0, 2), expand=False), width=self._width)
 
     def promise(self, promise: str, seen: str, *, kept: bool) -> None:
         """Tell that a promise was kept.
