@@ -71,7 +71,7 @@ def submit(  # noqa: PLR0913 - the options of a command
 
 def _result(answer: str, open_ids: Sequence[str], *, failed: bool) -> ToolResult:
     named, equals, rest = answer.partition("=")
-    # Where no call or several are open, a name of none of them is one that was answered before.
+    # With one open call, `a=b` may be its answer; else `a` names an open call, or one that was answered before.
     if equals and (named in open_ids or len(open_ids) != 1):
         return ToolResult(named, _value(rest), failed)
     if len(open_ids) == 1:

@@ -158,11 +158,9 @@ def _summary(history: Sequence[Message]) -> str:
     results = [message.result for message in history if message.result is not None]
     _, since = _question(history)
     answered = any(message.role == "assistant" and message.text and not message.calls for message in since)
-    left = (
-        "nothing; the last message was answered"
-        if answered or not asked
-        else f"answer: {_excerpt(asked[-1].text, 120)}"
-    )
+    left = "nothing; the last message was answered"
+    if asked and not answered:
+        left = f"answer: {_excerpt(asked[-1].text, 120)}"
     lines = [
         f"Goal: {_excerpt(asked[0].text, 160) if asked else 'as before'}",
         *(f"Earlier: {_excerpt(message.text, 320)}" for message in earlier[-1:]),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
+from itertools import chain, count
 from typing import Any, Final, Literal
 
 from pydantic import TypeAdapter
@@ -46,17 +47,14 @@ class ReplyBuilder:
         read: makes a call's arguments of the tool's name and what came: JSON text, never blank, or a mapping.
     """
 
-    def __init__(
-        self,
-        *,
-        read: Callable[[str, str | Mapping[str, Any]], dict[str, Any]] = read_arguments,
-    ) -> None:
+    def __init__(self, *, read: Callable[[str, str | Mapping[str, Any]], dict[str, Any]] = read_arguments) -> None:
         self.finish: ModelPart | None = None
         """The part that ended the reply, once it came."""
         self._read = read
         self._builders: list[PartBuilder] = []
         self._news: dict[int, PartBuilder] = {}
-        self._calls: dict[str, CallBuilder] = {}
+        self._calls: list[CallBuilder] = []
+        self._latest_calls: dict[str, CallBuilder] = {}
         self._call_ids: set[str] = set()
         self._usage: Usage | None = None
 
@@ -163,39 +161,29 @@ class ReplyBuilder:
         call.executor = Executor(part.executor)
         call.metadata = _merged(None, part.metadata)
         if call.given_id is not None:
-            self._calls[call.given_id] = call
+            self._latest_calls[call.given_id] = call
+        self._calls.append(call)
         self._place(call)
         return call
 
     def _new_id(self, given: str) -> str:
-        call_id = given
-        number = 2
-        while call_id in self._call_ids:
-            call_id = f"{given}-{number}"
-            number += 1
+        numbered = (f"{given}-{number}" for number in count(2))
+        call_id = next(call_id for call_id in chain([given], numbered) if call_id not in self._call_ids)
         self._call_ids.add(call_id)
         return call_id
 
     def _add_fragment(self, part: ModelPart) -> None:
-        call = self._calls.get(part.id) if part.id else self._newest_call()
-        if call is None:
-            call = self._open_call(part)
+        newest = self._calls[-1] if self._calls else None
+        call = (self._latest_calls.get(part.id) if part.id else newest) or self._open_call(part)
         if call.arguments is None and isinstance(part.arguments, str) and part.arguments:
             call.pieces.append(well_formed(part.arguments))
             self._news[call.index] = call
 
-    def _newest_call(self) -> CallBuilder | None:
-        return next(
-            (builder for builder in reversed(self._builders) if isinstance(builder, CallBuilder)),
-            None,
-        )
-
     def _call_to_complete(self, part: ModelPart) -> CallBuilder:
         if part.id:
-            call = self._calls.get(part.id)
+            call = self._latest_calls.get(part.id)
         else:
-            calls = (builder for builder in self._builders if isinstance(builder, CallBuilder))
-            call = next((call for call in calls if call.is_opened_for(part)), None)
+            call = next((call for call in self._calls if call.is_opened_for(part)), None)
         return self._open_call(part) if call is None or call.arguments is not None else call
 
     def _complete(self, call: CallBuilder, part: ModelPart) -> None:
@@ -211,31 +199,20 @@ class ReplyBuilder:
         self._news[call.index] = call
 
     def _complete_open_calls(self) -> None:
-        for builder in self._builders:
-            if isinstance(builder, CallBuilder) and builder.arguments is None:
-                self._complete_with(builder, "".join(builder.pieces))
+        for call in self._calls:
+            if call.arguments is None:
+                self._complete_with(call, "".join(call.pieces))
 
     def _add_result(self, part: ModelPart) -> None:
-        call = next(
-            (
-                builder
-                for builder in self._builders
-                if isinstance(builder, CallBuilder) and builder.is_answered_by(part)
-            ),
-            None,
-        )
+        call = next((call for call in self._calls if call.is_answered_by(part)), None)
         if call is None:
             return
         call.answered = True
         if call.arguments is None:
             call.executor = Executor.provider
             self._complete_with(call, "".join(call.pieces))
-        result = ToolResultPart(
-            call_id=call.call_id,
-            name=call.name,
-            output=well_formed_json(part.output),
-            metadata=_copied(part.metadata),
-        )
+        output, metadata = well_formed_json(part.output), _copied(part.metadata)
+        result = ToolResultPart(call_id=call.call_id, name=call.name, output=output, metadata=metadata)
         self._place(WholeBuilder(len(self._builders), result))
 
 

@@ -112,7 +112,8 @@ class ScriptedModel:
         parts = self._parts(reply)
         for count, part in enumerate(parts):
             await _fail_if_due(reply, count)
-            await self._pause(reply.delay if count else reply.first_delay)
+            seconds = reply.delay if count else reply.first_delay
+            await (self._sleep(seconds) if seconds > 0 else checkpoint())
             yield part
         await _fail_if_due(reply, len(parts))
 
@@ -144,9 +145,6 @@ class ScriptedModel:
         self._used += 1
         return line
 
-    async def _pause(self, seconds: float) -> None:
-        await (self._sleep(seconds) if seconds > 0 else checkpoint())
-
     def _parts(self, reply: Reply) -> Sequence[ModelPart]:
         if reply.parts is not None:
             return tuple(reply.parts)
@@ -157,9 +155,8 @@ class ScriptedModel:
             call_id = call.id or f"call_{next(self._call_numbers)}"
             parts.append(ModelPart("tool_call", id=call_id, name=call.name, arguments=call.arguments))
         stop_reason = reply.stop_reason or StopReason.end_turn
-        usage = _usage(reply)
-        parts.append(ModelPart("finish", stop_reason=stop_reason, usage=usage, context_limit=self.context_limit))
-        return parts
+        finish = ModelPart("finish", stop_reason=stop_reason, usage=_usage(reply), context_limit=self.context_limit)
+        return [*parts, finish]
 
 
 def _lines(replies: Line | Iterable[Line]) -> Iterator[Line]:

@@ -12,21 +12,16 @@ _OURS: Final = frozenset({"scripted", "demo"})
 
 
 def window_of(model: Model) -> int | None:
-    """Return a model's context window in tokens: as the model says, else as a table knows it; `None` if unknown."""
-    return model.context_limit if model.context_limit is not None else known_window(model.provider, model.name)
+    """Return a model's context window in tokens: what the model says, else what the table of `genai-prices` says.
 
-
-def known_window(provider: str, name: str) -> int | None:
-    """Return a model's context window in tokens, from the table of `genai-prices`; `None` if that does not know it.
-
-    The table is loaded when it is first asked for; without the `models` extra nothing is known.
+    `None` if neither knows it. The table is loaded when it is first asked for; it comes with the `models` extra.
     """
-    if provider in _OURS or find_spec("genai_prices") is None:
-        return None
+    if model.context_limit is not None or model.provider in _OURS or find_spec("genai_prices") is None:
+        return model.context_limit
     from genai_prices.data_snapshot import get_snapshot  # noqa: PLC0415 - the table takes long to load
 
     try:
-        _, model = get_snapshot().find_provider_model(name, None, provider, None)
+        _, known = get_snapshot().find_provider_model(model.name, None, model.provider, None)
     except LookupError:
         return None
-    return model.context_window
+    return known.context_window

@@ -25,13 +25,10 @@ def taken_by(model: Model) -> Takes:
     classes = {known.__name__ for known in type(model).__mro__}
     if "AnthropicModel" in classes:
         return (_PICTURES | {"application/pdf", "text/plain"}).__contains__
-    if "OpenAIResponsesModel" in classes:
-        return lambda media_type: not media_type.startswith(("audio/", "video/")) and _picture_if_image(media_type)
-    if "OpenAIChatModel" in classes:
-        return lambda media_type: (
-            media_type in _SOUNDS or (not media_type.startswith(("audio/", "video/")) and _picture_if_image(media_type))
-        )
-    return lambda _: True
+    if not classes & {"OpenAIResponsesModel", "OpenAIChatModel"}:
+        return lambda _: True
+    heard_and_seen = _PICTURES | _SOUNDS if "OpenAIChatModel" in classes else _PICTURES
+    return lambda kind: kind in heard_and_seen or not kind.startswith(("audio/", "video/", "image/"))
 
 
 def sendable_file(part: FilePart, takes: Takes) -> theirs.UserContent:
@@ -55,10 +52,6 @@ def _as_theirs(part: FilePart) -> theirs.MultiModalContent:
     kind: Any = _URLS.get(part.media_type.partition("/")[0], theirs.DocumentUrl)
     url: theirs.MultiModalContent = kind(part.url or "", media_type=part.media_type)
     return url
-
-
-def _picture_if_image(media_type: str) -> bool:
-    return media_type in _PICTURES or not media_type.startswith("image/")
 
 
 def _is_text(data: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 from types import TracebackType
-from typing import Final, Self, TypedDict
+from typing import Final, Self
 
 from pydantic_ai import direct
 from pydantic_ai import messages as theirs
@@ -27,11 +27,6 @@ from turnwise.providers.reply_builder import join
 
 _MOST_PAUSES: Final = 16
 """How often a provider may pause one reply for tools of its own, to be asked to go on."""
-
-
-class _Call(TypedDict):
-    model_settings: ModelSettings
-    model_request_parameters: ModelRequestParameters
 
 
 class PydanticAIModel:
@@ -89,12 +84,14 @@ class PydanticAIModel:
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelPart]:
         """Yield the parts of the reply as they arrive."""
-        history, call = self._ask(request)
+        history, settings, offer = self._ask(request)
         reader = ResponseReader(self._origin)
         for _ in range(_MOST_PAUSES):
             with classified():
                 async with (
-                    direct.model_request_stream(self._model, history, **call) as stream,
+                    direct.model_request_stream(
+                        self._model, history, model_settings=settings, model_request_parameters=offer
+                    ) as stream,
                     aclosing(_parts_read(reader, stream)) as heard,
                 ):
                     async for part in heard:
@@ -111,12 +108,14 @@ class PydanticAIModel:
 
     async def generate(self, request: ModelRequest) -> ModelReply:
         """Return the whole reply, asked for without streaming."""
-        history, call = self._ask(request)
+        history, settings, offer = self._ask(request)
         reader = ResponseReader(self._origin)
         parts: list[ModelPart] = []
         for _ in range(_MOST_PAUSES):
             with classified():
-                response = await direct.model_request(self._model, history, **call)
+                response = await direct.model_request(
+                    self._model, history, model_settings=settings, model_request_parameters=offer
+                )
             for index, part in enumerate(response.parts):
                 parts.extend(reader.begin(index, part))
             if response.state != "suspended":
@@ -127,12 +126,10 @@ class PydanticAIModel:
         parts.extend(reader.finish(response))
         return join(parts)
 
-    def _ask(self, request: ModelRequest) -> tuple[list[theirs.ModelMessage], _Call]:
+    def _ask(self, request: ModelRequest) -> tuple[list[theirs.ModelMessage], ModelSettings, ModelRequestParameters]:
         with classified():
-            return self._writer.history(self._history_repair.made_valid(request)), {
-                "model_settings": settings_of(request, self._settings),
-                "model_request_parameters": offer_of(request, self._native_tools),
-            }
+            history = self._writer.history(self._history_repair.made_valid(request))
+            return history, settings_of(request, self._settings), offer_of(request, self._native_tools)
 
 
 async def _parts_read(reader: ResponseReader, stream: StreamedResponse) -> AsyncGenerator[ModelPart]:

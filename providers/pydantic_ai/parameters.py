@@ -10,18 +10,9 @@ from pydantic_ai.native_tools import AbstractNativeTool
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
 
-from turnwise.providers.protocol import ModelRequest
+from turnwise.providers.protocol import PARAMETERS, ModelRequest
 from turnwise.states.errors import ModelError
 
-_NAMES: Final = {
-    "max_output_tokens": "max_tokens",
-    "temperature": "temperature",
-    "top_p": "top_p",
-    "top_k": "top_k",
-    "presence_penalty": "presence_penalty",
-    "frequency_penalty": "frequency_penalty",
-    "parallel_tool_calls": "parallel_tool_calls",
-}
 _TOOL_CHOICES: Final = frozenset({"auto", "none", "required"})
 
 
@@ -41,10 +32,11 @@ def settings_of(request: ModelRequest, configured: ModelSettings) -> ModelSettin
     elif choice is not None:
         settings["tool_choice"] = [choice]
     options = given.pop("provider_options", None) or {}
-    unknown = given.keys() - _NAMES.keys()
+    unknown = given.keys() - set(PARAMETERS)
     if unknown:
         raise ModelError("bad_request", message=f"unknown parameters: {', '.join(sorted(unknown))}")
-    settings |= {_NAMES[name]: value for name, value in given.items() if value is not None}
+    given["max_tokens"] = given.pop("max_output_tokens", None)
+    settings |= {name: value for name, value in given.items() if value is not None}
     return cast("ModelSettings", {**settings, **options, "max_retries": 0})
 
 
@@ -53,10 +45,7 @@ def offer_of(request: ModelRequest, native_tools: tuple[AbstractNativeTool, ...]
     return ModelRequestParameters(
         function_tools=[
             ToolDefinition(
-                name=tool.name,
-                description=tool.description,
-                parameters_json_schema=dict(tool.schema),
-                strict=False,
+                name=tool.name, parameters_json_schema=dict(tool.schema), description=tool.description, strict=False
             )
             for tool in request.tools
         ],

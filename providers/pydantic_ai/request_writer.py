@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from base64 import b64decode
 from collections.abc import Iterable, Sequence
+from dataclasses import KW_ONLY, dataclass
 from hashlib import sha256
 from itertools import groupby
 from typing import Any, Final
@@ -14,49 +15,32 @@ from pydantic_ai import messages as theirs
 from turnwise.providers.per_message import PerMessage
 from turnwise.providers.pydantic_ai.files import Takes, sendable_file
 from turnwise.providers.pydantic_ai.origin import Origin
-from turnwise.states.messages import (
-    FilePart,
-    Message,
-    Part,
-    ReasoningPart,
-    TextPart,
-    ToolCallPart,
-    ToolResultPart,
-)
+from turnwise.states.messages import FilePart, Message, Part, ReasoningPart, TextPart, ToolCallPart, ToolResultPart
 from turnwise.states.names import Executor
 
 _CALL_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 """What every provider takes as the id of a call, and as the name of a tool."""
 
 
+@dataclass(eq=False)
 class RequestWriter:
-    """Writes requests for one provider.
+    """Writes requests for one provider."""
 
-    Args:
-        origin: whose own data goes back with the parts.
-        takes_system: whether the provider takes system messages anywhere; else reminders are told by the user.
-        needs_signature: whether reasoning without a signature is refused.
-        marks_cache: whether the prompt cache ends where a marker says, so that reminders must stay behind it.
-        keeps_items: whether the ids of parts name items of the provider's own, which it knows only as a whole.
-        takes: whether the provider takes files of a media type.
-    """
+    origin: Origin
+    """Whose own data goes back with the parts."""
+    _: KW_ONLY
+    takes_system: bool
+    """Whether the provider takes system messages anywhere; else reminders are told by the user."""
+    needs_signature: bool
+    """Whether reasoning without a signature is refused."""
+    marks_cache: bool
+    """Whether the prompt cache ends where a marker says, so that reminders must stay behind it."""
+    keeps_items: bool
+    """Whether the ids of parts name items of the provider's own, which it knows only as a whole."""
+    takes: Takes
+    """Whether the provider takes files of a media type."""
 
-    def __init__(
-        self,
-        origin: Origin,
-        *,
-        takes_system: bool,
-        needs_signature: bool,
-        marks_cache: bool,
-        keeps_items: bool,
-        takes: Takes,
-    ) -> None:
-        self._origin = origin
-        self._takes_system = takes_system
-        self._needs_signature = needs_signature
-        self._marks_cache = marks_cache
-        self._keeps_items = keeps_items
-        self._takes = takes
+    def __post_init__(self) -> None:
         self.replies = PerMessage(self._replied)
         self.prompts = PerMessage(self._prompted)
 
@@ -74,7 +58,7 @@ class RequestWriter:
     def _reply(self, run: Sequence[Message]) -> theirs.ModelResponse:
         if len(run) == 1:
             return self.replies(run[0])
-        address = self._origin.address(part for message in run for part in message.parts)
+        address = self.origin.address(part for message in run for part in message.parts)
         return theirs.ModelResponse([part for message in run for part in self.replies(message).parts], **address)
 
     def _prompt(self, run: Sequence[Message], *, after: bool) -> theirs.ModelRequest:
@@ -83,7 +67,7 @@ class RequestWriter:
         return theirs.ModelRequest(list(self._user_parts(run, after=after)))
 
     def _user_parts(self, messages: Iterable[Message], *, after: bool) -> Iterable[theirs.ModelRequestPart]:
-        marked = not self._marks_cache
+        marked = not self.marks_cache
         for message in messages:
             if message.role != "system":
                 after = True
@@ -92,7 +76,7 @@ class RequestWriter:
             if not marked and after:
                 marked = True
                 yield theirs.UserPromptPart([theirs.CachePoint()])
-            if self._takes_system or not after:
+            if self.takes_system or not after:
                 yield theirs.SystemPromptPart(message.text)
             else:
                 yield theirs.UserPromptPart(message.text)
@@ -102,18 +86,18 @@ class RequestWriter:
         said = [their_part for part, own in owned for their_part in self._said(part, own)]
         while said and isinstance(said[-1], theirs.ThinkingPart):
             said.pop()  # reasoning that led to nothing, as a cut leaves it, is refused at the end of a reply
-        return theirs.ModelResponse(said, **self._origin.address(message.parts))
+        return theirs.ModelResponse(said, **self.origin.address(message.parts))
 
     def _own(self, part: Part, *, partial: bool) -> dict[str, Any]:
         """Return the provider's own data about a part; it has none of an item of a reply that was cut."""
-        own = self._origin.data(part)
-        return {} if partial and self._keeps_items and own.get("id") is not None else own
+        own = self.origin.data(part)
+        return {} if partial and self.keeps_items and own.get("id") is not None else own
 
     def _said(self, part: Part, own: dict[str, Any]) -> Iterable[theirs.ModelResponsePart]:
         match part:
             case TextPart():
                 yield theirs.TextPart(part.text, **own)
-            case ReasoningPart() if own and (part.signature is not None or not self._needs_signature):
+            case ReasoningPart() if own and (part.signature is not None or not self.needs_signature):
                 yield theirs.ThinkingPart(part.text, signature=part.signature, **own)
             case ToolCallPart(executor=Executor.provider):
                 if own:
@@ -131,17 +115,15 @@ class RequestWriter:
             return theirs.ModelRequest([self._result(message.result)])
         if all(isinstance(part, TextPart) for part in message.parts):
             return theirs.ModelRequest([theirs.UserPromptPart(message.text)])
-        contents = [content for part in message.parts for content in self._content(part)]
+        contents = [
+            part.text if isinstance(part, TextPart) else sendable_file(part, self.takes)
+            for part in message.parts
+            if isinstance(part, TextPart | FilePart)
+        ]
         return theirs.ModelRequest([theirs.UserPromptPart(contents)])
 
-    def _content(self, part: Part) -> Iterable[theirs.UserContent]:
-        if isinstance(part, TextPart):
-            yield part.text
-        elif isinstance(part, FilePart):
-            yield sendable_file(part, self._takes)
-
     def _result(self, result: ToolResultPart) -> theirs.ToolReturnPart:
-        files = [sendable_file(file, self._takes) for file in result.attachments]
+        files = [sendable_file(file, self.takes) for file in result.attachments]
         return theirs.ToolReturnPart(
             _wire_name(result.name),
             [result.output, *files] if files else result.output,

@@ -52,8 +52,6 @@ class ResponseReader:
                 yield from self._go_on(event.index, event.delta)
             case theirs.PartEndEvent():
                 yield from self._end(event.index, event.part)
-            case _:
-                return
 
     def measure(self, response: theirs.ModelResponse | StreamedResponse) -> Iterator[ModelPart]:
         """Yield what was used so far, with what was used `before`, if there is news of it."""
@@ -78,25 +76,21 @@ class ResponseReader:
                 yield self._thought(part, gap + part.content)
             case theirs.ToolCallPart() | theirs.NativeToolCallPart():
                 if index not in self._open:
-                    yield ModelPart(
-                        "tool_call_start", id=part.tool_call_id, name=part.tool_name, executor=_executor(part)
-                    )
+                    call_id = part.tool_call_id
+                    yield ModelPart("tool_call_start", id=call_id, name=part.tool_name, executor=_executor(part))
                     if isinstance(part.args, str) and part.args:
-                        yield ModelPart("tool_call_delta", id=part.tool_call_id, arguments=part.args)
+                        yield ModelPart("tool_call_delta", id=call_id, arguments=part.args)
                 self._open[index] = part
             case theirs.NativeToolReturnPart():
-                yield from self._complete(
-                    [place for place, call in self._open.items() if call.tool_call_id == part.tool_call_id]
-                )
+                call_id = part.tool_call_id
+                yield from self._complete([place for place, call in self._open.items() if call.tool_call_id == call_id])
                 metadata = self._origin.metadata(part.provider_name, None, part.provider_details)
                 output = to_jsonable_python(part.content)
-                yield ModelPart("provider_result", call_id=part.tool_call_id, output=output, metadata=metadata)
+                yield ModelPart("provider_result", call_id=call_id, output=output, metadata=metadata)
             case theirs.FilePart():
                 data = b64encode(part.content.data).decode()
                 media_type = part.content.media_type
                 yield ModelPart("file", media_type=media_type, data=data, metadata=self._metadata(part))
-            case _:
-                return
 
     def finish(self, response: theirs.ModelResponse) -> Iterator[ModelPart]:
         """Yield what was left open, then the finish.
@@ -140,8 +134,6 @@ class ResponseReader:
                 yield ModelPart("reasoning_delta", text=delta.content_delta or "", signature=signed or None)
             case theirs.ToolCallPartDelta(args_delta=str(fragment)) if index in self._open:
                 yield ModelPart("tool_call_delta", id=self._open[index].tool_call_id, arguments=fragment)
-            case _:
-                return
 
     def _end(self, index: int, part: theirs.ModelResponsePart) -> Iterator[ModelPart]:
         match part:
@@ -154,8 +146,6 @@ class ResponseReader:
                 self._open[index] = part
                 if _is_readable(part.args):
                     yield from self._complete([index])
-            case _:
-                return
 
     def _thought(self, part: theirs.ThinkingPart, text: str) -> ModelPart:
         return ModelPart("reasoning_delta", text=text, signature=part.signature or None, metadata=self._metadata(part))

@@ -24,7 +24,7 @@ def model(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Py
 
 
 def test_a_picture_is_sent_to_every_provider(model: PydanticAIModel) -> None:
-    takes = model._writer._takes
+    takes = model._writer.takes
     sent = sendable_file(FilePart(media_type="image/png", data="aGk="), takes)
     assert isinstance(sent, theirs.BinaryContent)
     assert isinstance(
@@ -42,7 +42,7 @@ def test_a_picture_is_sent_to_every_provider(model: PydanticAIModel) -> None:
     ],
 )
 def test_a_file_stored_unsound_is_told_of_instead(model: PydanticAIModel, part: FilePart) -> None:
-    note = sendable_file(part, model._writer._takes)
+    note = sendable_file(part, model._writer.takes)
     assert isinstance(note, str)
     assert "is left out here" in note
 
@@ -65,7 +65,7 @@ def test_a_type_that_the_provider_refuses_is_told_of_instead(
         monkeypatch.setenv(key, "a-test-key")
     found = model_named(name)
     assert isinstance(found, PydanticAIModel)
-    note = sendable_file(FilePart(media_type=media_type, data="aGk=", name="f"), found._writer._takes)
+    note = sendable_file(FilePart(media_type=media_type, data="aGk=", name="f"), found._writer.takes)
     assert note == f"[The file f ({media_type}) is left out here: this model does not take files of that type.]"
 
 
@@ -87,6 +87,6 @@ def test_every_provider_gets_what_it_takes_and_nothing_else(name: str, monkeypat
         monkeypatch.setenv(key, "a-test-key")
     found = model_named(name)
     assert isinstance(found, PydanticAIModel)
-    takes = found._writer._takes
+    takes = found._writer.takes
     files = {kind: sendable_file(FilePart(media_type=kind, data="aGk="), takes) for kind in TYPES}
     assert {kind for kind, sent in files.items() if isinstance(sent, str)} == REFUSED[name]
