@@ -35,7 +35,6 @@ _COMMANDS: Final[tuple[Callable[..., Any], ...]] = (
 
 app = typer.Typer(
     name="turnwise",
-    help="Run the life of LLM chats as a declared, durable state machine.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )

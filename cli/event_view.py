@@ -12,23 +12,8 @@ from turnwise.cli.scroll import Scroll
 from turnwise.cli.style import clean, excerpt, state_text, tokens
 from turnwise.engine.engine import Engine
 from turnwise.engine.results import Chat
+from turnwise.states import events as told
 from turnwise.states.calls import ToolCall
-from turnwise.states.events import (
-    ActionRequiredEvent,
-    AttemptDiscardedEvent,
-    CompactionEvent,
-    ErrorEvent,
-    Event,
-    MessageEvent,
-    PartDelta,
-    PartEvent,
-    QueueEvent,
-    RetryEvent,
-    StatusEvent,
-    ToolProgressEvent,
-    ToolResultEvent,
-    TurnFinishedEvent,
-)
 from turnwise.states.messages import Message, ToolCallPart
 from turnwise.states.names import ChatState, Executor
 
@@ -49,35 +34,35 @@ class EventView:
         """The text shown of the reply under way."""
         self._echo = echo
 
-    def show(self, event: Event) -> None:  # noqa: C901, PLR0912 - one case per kind of event
+    def show(self, event: told.Event) -> None:  # noqa: C901, PLR0912 - one case per kind of event
         """Show an event that follows the last one."""
         self.after = event.seq
         match event:
-            case StatusEvent():
+            case told.StatusEvent():
                 self._enter(event)
-            case PartEvent():
+            case told.PartEvent():
                 self._add(event.part)
-            case MessageEvent():
+            case told.MessageEvent():
                 self._conclude(event.message)
-            case ToolResultEvent():
+            case told.ToolResultEvent():
                 self._result(event)
-            case ToolProgressEvent():
+            case told.ToolProgressEvent():
                 self._line("…", f"{event.call_id}: {excerpt(event.progress, 200)}", NOTE)
-            case ActionRequiredEvent():
+            case told.ActionRequiredEvent():
                 for call in event.calls:
                     self.scroll.line(call_line("?", call, "yellow"))
-            case RetryEvent():
+            case told.RetryEvent():
                 self._line("↻", f"{event.error.message}; next attempt in {event.delay:g} s", "yellow")
-            case AttemptDiscardedEvent():
+            case told.AttemptDiscardedEvent():
                 self.live_text = ""
                 self._line("↶", f"attempt {event.attempt} is taken back: {event.reason}", "yellow")
-            case CompactionEvent():
+            case told.CompactionEvent():
                 self._compaction(event)
-            case QueueEvent() if event.queue:
+            case told.QueueEvent() if event.queue:
                 self._line("≡", f"{len(event.queue)} in the queue", NOTE)
-            case TurnFinishedEvent():
+            case told.TurnFinishedEvent():
                 self._line("◦", f"turn {event.turn} ended: {event.stop_reason} · {tokens(event.usage)}", NOTE)
-            case ErrorEvent():
+            case told.ErrorEvent():
                 self._line("✗", event.error.message, "red")
 
     def tell_states(self) -> None:
@@ -86,13 +71,13 @@ class EventView:
             self.scroll.trail(self.states)
         self.states = self.states[-1:]
 
-    def _enter(self, event: StatusEvent) -> None:
+    def _enter(self, event: told.StatusEvent) -> None:
         if not self.states and event.previous is not None:
             self.states.append(event.previous)
         self.states.append(event.state)
         self.scroll.status(state_text(event.state))
 
-    def _add(self, part: PartDelta) -> None:
+    def _add(self, part: told.PartDelta) -> None:
         if part.type == "text" and part.delta is not None:
             self.live_text += part.delta
             self.scroll.write(part.delta)
@@ -108,11 +93,11 @@ class EventView:
             for call in (call for call in message.calls if call.executor is not Executor.client):
                 self.scroll.line(call_line("▸", call, "cyan"))
 
-    def _result(self, event: ToolResultEvent) -> None:
+    def _result(self, event: told.ToolResultEvent) -> None:
         mark, style = ("✗", "red") if event.is_error else ("✓", "green")
         self._line(mark, f"{event.name} → {excerpt(event.output, 300)}", style)
 
-    def _compaction(self, event: CompactionEvent) -> None:
+    def _compaction(self, event: told.CompactionEvent) -> None:
         match event.phase:
             case "started" if event.percent is not None:
                 text = f"the context is {event.percent:g} % full ({event.context_tokens:,} of {event.context_limit:,})"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Final, Self
 
 from rich.cells import cell_len, chop_cells
@@ -46,9 +45,7 @@ class Scroll:
             self._live.start()
         return self
 
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_failure: object) -> None:
         """Print what is under way and take the live line away."""
         self.end_line()
         if self._live is not None:

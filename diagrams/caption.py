@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 
 from turnwise.diagrams.model import Line
 from turnwise.states.names import Party
@@ -23,13 +25,11 @@ def captions(lines: Iterable[Line]) -> tuple[Caption, ...]:
     by_trigger: dict[str, list[Line]] = {}
     for line in lines:
         by_trigger.setdefault(line.trigger, []).append(line)
-    found: list[Caption] = []
-    for trigger, same in by_trigger.items():
-        caption = Caption((trigger,), same[0].party, _condition(same))
-        if found and (found[-1].party, found[-1].condition) == (caption.party, caption.condition):
-            caption = Caption((*found.pop().triggers, trigger), caption.party, caption.condition)
-        found.append(caption)
-    return tuple(found)
+    asked = ((same[0].party, _condition(same), trigger) for trigger, same in by_trigger.items())
+    return tuple(
+        Caption(tuple(trigger for *_, trigger in neighbours), party, condition)
+        for (party, condition), neighbours in groupby(asked, key=itemgetter(0, 1))
+    )
 
 
 def _condition(lines: list[Line]) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from turnwise.diagrams.model import Edge, Kind, Line, Node, Picture, Term
-from turnwise.states.names import JOBS, LEASED, NEW, RESTING, UNKNOWN, ChatState, Party, Trigger
+from turnwise.states.names import JOBS, LEASED, NEW, RESTING, UNKNOWN, ChatState
 from turnwise.states.promises import PROMISES
 from turnwise.states.table import TABLE, Row, rows_of
 from turnwise.states.triggers import OCCURRENCES
@@ -16,11 +16,6 @@ from turnwise.states.triggers import OCCURRENCES
 def machine() -> Picture:
     """Return the picture of the table: a node for every state, an edge for every pair of nodes that its rows join."""
     return Picture(nodes=_nodes(), edges=_edges())
-
-
-def parties() -> dict[Trigger, Party]:
-    """Return who fires each trigger, in the order of declaration."""
-    return {trigger: OCCURRENCES[trigger].party for trigger in Trigger}
 
 
 def _nodes() -> tuple[Node, ...]:

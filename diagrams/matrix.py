@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import chain, groupby
 
-from turnwise.diagrams.extract import machine, parties
+from turnwise.diagrams.extract import machine
 from turnwise.diagrams.grouping import SAME, entries
 from turnwise.diagrams.model import Picture, Term
-from turnwise.states.names import Party
+from turnwise.states.names import Party, Trigger
+from turnwise.states.triggers import OCCURRENCES
 
 REFUSED = "-"
 """The cell of a trigger that a state refuses."""
@@ -35,8 +36,8 @@ def matrix() -> str:
         _promises(picture),
         f"## What each trigger does in each state\n\n{_CELLS}",
     ]
-    for party, fired in groupby(parties().items(), key=lambda item: item[1]):
-        sections += [f"### Fired by the {party}\n", _cells(picture, party, [trigger.value for trigger, _ in fired])]
+    for party, fired in groupby(Trigger, key=lambda trigger: OCCURRENCES[trigger].party):
+        sections += [f"### Fired by the {party}\n", _cells(picture, party, [trigger.value for trigger in fired])]
     lines = [line for edge in picture.edges for line in edge.lines]
     sections += [
         "## Every row\n",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from turnwise.logger import logger
@@ -53,79 +53,69 @@ class HistoryRepair:
         not at all. The history begins with the user and does not end with a reply; system messages at its end stay
         there.
         """
-        repair = _Repair()
-        return repair.logged(request, repair.framed(self._paired(repair, request)))
+        changes: list[str] = []
+        return _logged(request, _framed(self._paired(request, changes), changes), changes)
 
     def paired(self, request: ModelRequest) -> list[Message]:
         """Return the request's messages, each call followed by its one result, as `made_valid` does and no more."""
-        repair = _Repair()
-        return repair.logged(request, self._paired(repair, request))
+        changes: list[str] = []
+        return _logged(request, self._paired(request, changes), changes)
 
-    def _paired(self, repair: _Repair, request: ModelRequest) -> list[Message]:
-        cleaned = repair.cleaned(self.checked, request.messages)
-        paired = list(repair.paired(cleaned))
-        if not repair.changes and any(left is not right for left, (right, _) in zip(paired, cleaned, strict=True)):
-            repair.changes.append("results stood away from their calls")
+    def _paired(self, request: ModelRequest, changes: list[str]) -> list[Message]:
+        sendable: list[tuple[Message, _Checked]] = []
+        for message in request.messages:
+            known = self.checked(message)
+            changes += known.changes
+            if not known.is_empty:
+                sendable.append((known.mended or message, known))
+        paired = list(_with_one_result_each(sendable, changes))
+        if not changes and any(left is not right for left, (right, _) in zip(paired, sendable, strict=True)):
+            changes.append("results stood away from their calls")
         return paired
 
 
-class _Repair:
-    """The mending of one history."""
+def _with_one_result_each(messages: Sequence[tuple[Message, _Checked]], changes: list[str]) -> Iterator[Message]:
+    """Yield the messages, each local or client call followed by its one result; `changes` takes what was changed."""
+    results: dict[str, tuple[int, Message]] = {}
+    for place, (message, known) in enumerate(messages):
+        if known.answers is not None:
+            results.setdefault(known.answers, (place, message))
+    used: set[str] = set()
+    for place, (message, known) in enumerate(messages):
+        if known.answers is not None:
+            if results[known.answers][0] != place or known.answers not in used:
+                changes.append(f"result {known.answers} answers no call before it")
+            continue
+        yield message
+        for call in known.calls:
+            answered_at, answer = results.get(call.call_id, (-1, message))
+            if answered_at < place or call.call_id in used:
+                changes.append(f"call {call.call_id} has no result")
+                answer = _unknown(message, call)
+            used.add(call.call_id)
+            yield answer
 
-    def __init__(self) -> None:
-        self.changes: list[str] = []
 
-    def cleaned(self, checked: PerMessage[_Checked], messages: Iterable[Message]) -> list[tuple[Message, _Checked]]:
-        """Return the messages without what cannot be sent, and what is known of each."""
-        cleaned: list[tuple[Message, _Checked]] = []
-        for message in messages:
-            known = checked(message)
-            self.changes += known.changes
-            if not known.is_empty:
-                cleaned.append((known.mended or message, known))
-        return cleaned
-
-    def paired(self, messages: Sequence[tuple[Message, _Checked]]) -> Iterator[Message]:
-        """Yield the messages, each local or client call followed by its one result."""
-        results: dict[str, tuple[int, Message]] = {}
-        for place, (message, known) in enumerate(messages):
-            if known.answers is not None:
-                results.setdefault(known.answers, (place, message))
-        used: set[str] = set()
-        for place, (message, known) in enumerate(messages):
-            if known.answers is not None:
-                if results[known.answers][0] != place or known.answers not in used:
-                    self.changes.append(f"result {known.answers} answers no call before it")
-                continue
-            yield message
-            for call in known.calls:
-                answered_at, answer = results.get(call.call_id, (-1, message))
-                if answered_at < place or call.call_id in used:
-                    self.changes.append(f"call {call.call_id} has no result")
-                    answer = _unknown(message, call)
-                used.add(call.call_id)
-                yield answer
-
-    def logged(self, request: ModelRequest, messages: list[Message]) -> list[Message]:
-        """Return the messages, and log what was changed in them."""
-        if self.changes:
-            logger.warning("history_repaired", chat_id=request.chat_id, changes="; ".join(self.changes))
+def _framed(messages: list[Message], changes: list[str]) -> list[Message]:
+    """Return the messages, begun by the user and with something to answer."""
+    first = next((message for message in messages if message.role != "system"), None)
+    if first is None:
         return messages
+    if first.role != "user":
+        changes.append("the history did not begin with the user")
+        messages = [_user(first), *messages]
+    place = next(place for place in range(len(messages), 0, -1) if messages[place - 1].role != "system")
+    last = messages[place - 1]
+    if last.role == "assistant":
+        changes.append("the history ended with a reply")
+        messages = [*messages[:place], _user(last), *messages[place:]]
+    return messages
 
-    def framed(self, messages: list[Message]) -> list[Message]:
-        """Return the messages, begun by the user and with something to answer."""
-        first = next((message for message in messages if message.role != "system"), None)
-        if first is None:
-            return messages
-        if first.role != "user":
-            self.changes.append("the history did not begin with the user")
-            messages = [_user(first), *messages]
-        place = next(place for place in range(len(messages), 0, -1) if messages[place - 1].role != "system")
-        last = messages[place - 1]
-        if last.role == "assistant":
-            self.changes.append("the history ended with a reply")
-            messages = [*messages[:place], _user(last), *messages[place:]]
-        return messages
+
+def _logged(request: ModelRequest, messages: list[Message], changes: Sequence[str]) -> list[Message]:
+    if changes:
+        logger.warning("history_repaired", chat_id=request.chat_id, changes="; ".join(changes))
+    return messages
 
 
 def _checked(message: Message) -> _Checked:

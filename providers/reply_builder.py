@@ -94,7 +94,7 @@ class ReplyBuilder:
             case "provider_result":
                 self._add_result(part)
             case "source" | "file":
-                self._place(WholeBuilder(len(self._builders), _file(part) if part.type == "file" else _source(part)))
+                self._place(WholeBuilder(len(self._builders), _whole(part)))
             case "usage":
                 self._usage = part.usage
             case "finish":
@@ -211,7 +211,7 @@ class ReplyBuilder:
         if call.arguments is None:
             call.executor = Executor.provider
             self._complete_with(call, "".join(call.pieces))
-        output, metadata = well_formed_json(part.output), _copied(part.metadata)
+        output, metadata = well_formed_json(part.output), _merged(None, part.metadata)
         result = ToolResultPart(call_id=call.call_id, name=call.name, output=output, metadata=metadata)
         self._place(WholeBuilder(len(self._builders), result))
 
@@ -263,22 +263,12 @@ def _without_unshown(part: Part) -> Part:
     return part.model_copy(update=hidden)
 
 
-def _source(part: ModelPart) -> SourcePart:
-    return SourcePart(url=part.url or "", title=part.title, metadata=_copied(part.metadata))
-
-
-def _file(part: ModelPart) -> FilePart:
-    return FilePart(
-        media_type=part.media_type or "application/octet-stream",
-        data=part.data,
-        url=part.url,
-        name=part.name,
-        metadata=_copied(part.metadata),
-    )
-
-
-def _copied(metadata: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    return dict(metadata) if metadata else None
+def _whole(part: ModelPart) -> SourcePart | FilePart:
+    metadata = _merged(None, part.metadata)
+    if part.type == "source":
+        return SourcePart(url=part.url or "", title=part.title, metadata=metadata)
+    media_type = part.media_type or "application/octet-stream"
+    return FilePart(media_type=media_type, data=part.data, url=part.url, name=part.name, metadata=metadata)
 
 
 def _merged(known: dict[str, Any] | None, new: Mapping[str, Any] | None) -> dict[str, Any] | None:

@@ -107,7 +107,8 @@ class ScriptedModel:
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelPart]:
         """Yield the parts of the next reply, with its delays and failures."""
-        self.requests.append(_copied(request))
+        copied = dataclasses.replace(request, messages=list(request.messages), parameters=dict(request.parameters))
+        self.requests.append(copied)
         reply = self._next_reply(request)
         parts = self._parts(reply)
         for count, part in enumerate(parts):
@@ -163,10 +164,6 @@ def _lines(replies: Line | Iterable[Line]) -> Iterator[Line]:
     if isinstance(replies, (str, Reply)) or callable(replies):
         return itertools.repeat(replies)
     return iter(list(replies) if isinstance(replies, Sized) else replies)
-
-
-def _copied(request: ModelRequest) -> ModelRequest:
-    return dataclasses.replace(request, messages=list(request.messages), parameters=dict(request.parameters))
 
 
 async def _fail_if_due(reply: Reply, count: int) -> None:

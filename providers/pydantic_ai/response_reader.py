@@ -184,18 +184,14 @@ def usage_of(response: theirs.ModelResponse | StreamedResponse) -> Usage | None:
     reported = response.usage
     # What was not reported is no attribute of the usage itself: its class says zero for it.
     counts: dict[str, Any] = {} if reported.unmeasured_requests else vars(reported)
-    fills_in = (response.provider_name or "").startswith("google")
-
-    def cached(name: str) -> int | None:
-        count: int | None = counts.get(name)
-        return None if fills_in and not count else count
-
+    if (response.provider_name or "").startswith("google"):
+        counts = {name: count for name, count in counts.items() if count or not name.startswith("cache_")}
     usage = Usage(
         input_tokens=counts.get("input_tokens"),
         output_tokens=counts.get("output_tokens"),
         reasoning_tokens=counts.get("output_reasoning_tokens"),
-        cache_read_tokens=cached("cache_read_tokens"),
-        cache_write_tokens=cached("cache_write_tokens"),
+        cache_read_tokens=counts.get("cache_read_tokens"),
+        cache_write_tokens=counts.get("cache_write_tokens"),
     )
     return usage if usage.known else None
 
