@@ -109,11 +109,9 @@ class ChatStore(Protocol):
         Raises:
             StoreError: the database is another program's, or of a newer version, or cannot be opened.
         """
-        ...
 
     async def close(self) -> None:
         """Finish all accepted work and close. Closing twice is harmless."""
-        ...
 
     # Changing
 
@@ -123,7 +121,6 @@ class ChatStore(Protocol):
         Raises:
             StoreError: the id is taken.
         """
-        ...
 
     async def change(self, chat_id: str, plan: Plan, *, shown: Sequence[PartEvent] = ()) -> Committed:
         """Change a chat in one transaction, as `plan` decides on its facts.
@@ -136,7 +133,6 @@ class ChatStore(Protocol):
             ChatNotFound: there is no such chat.
             DuplicateReceipt: a `RecordReceipt` names a `client_id` that has one.
         """
-        ...
 
     async def repair(self, chat_id: str, plan: Plan) -> Committed:
         """Put aside what cannot be read of a chat, and change what is left, in one transaction.
@@ -148,7 +144,6 @@ class ChatStore(Protocol):
         Raises:
             ChatNotFound: there is no such chat.
         """
-        ...
 
     async def claim(self, plan: Plan, *, limit: int) -> list[Committed]:
         """Apply `plan` to up to `limit` chats that want a worker, longest waiting first.
@@ -157,7 +152,6 @@ class ChatStore(Protocol):
         plan raises for a chat, that chat is left alone and the others are still claimed. Two callers never claim the
         same chat.
         """
-        ...
 
     async def journal(self, chat_id: str, token: int, state: ChatState, shown: Sequence[Event]) -> tuple[Event, ...]:
         """Store events of a running job, without a transition, and return them as stored.
@@ -167,7 +161,6 @@ class ChatStore(Protocol):
         Raises:
             StaleLease: the chat is no longer in `state`, or no longer held under `token`. Nothing is stored.
         """
-        ...
 
     async def renew(self, worker: str, seconds: float) -> Mapping[str, int]:
         """Let every lease of `worker` last `seconds` from now, and return the tokens it holds, by chat.
@@ -176,7 +169,6 @@ class ChatStore(Protocol):
 
         A lease that has run out is renewed, too, if nobody has taken the chat: the token, not the time, is the fence.
         """
-        ...
 
     async def prune(self, *, keep: float, after: str, limit: int) -> Pruned:
         """Delete the parts of replies that are over, shown at least `keep` seconds ago; their numbers are then skipped.
@@ -186,7 +178,6 @@ class ChatStore(Protocol):
         One call looks at up to `limit` chats, those whose id comes after `after`, and deletes up to `limit` parts, so
         that other work never waits for it for long.
         """
-        ...
 
     # Reading
 
@@ -196,7 +187,6 @@ class ChatStore(Protocol):
         Raises:
             ChatNotFound: there is no such chat.
         """
-        ...
 
     async def raw_rows(self, chat_id: str) -> Rows:
         """Return all rows that belong to a chat, by table, as they are stored.
@@ -204,22 +194,18 @@ class ChatStore(Protocol):
         Raises:
             ChatNotFound: there is no such chat.
         """
-        ...
 
     async def chat_ids(self, *, after: int, limit: int) -> list[tuple[int, str]]:
         """Return up to `limit` chats in the order of their creation, readable or not: the number and id of each.
 
         Only those whose number is above `after`.
         """
-        ...
 
     async def orphans(self) -> list[Flaw]:
         """Return a flaw for each table and id whose rows belong to no chat."""
-        ...
 
     async def lease_expiry(self, chat_id: str) -> datetime | None:
         """Return when the chat's lease runs out; `None` without one."""
-        ...
 
     async def rest(self, chat_id: str) -> Salvaged:
         """Return what can be read of where a chat stands, and every flaw that was found; a sound chat has none.
@@ -227,7 +213,6 @@ class ChatStore(Protocol):
         Raises:
             ChatNotFound: there is no such chat.
         """
-        ...
 
     async def chats(
         self, *, owner: str | None, state: ChatState | None, limit: int, after: str | None
@@ -236,21 +221,18 @@ class ChatStore(Protocol):
 
         A chat that cannot be read is returned as what is left of it.
         """
-        ...
 
     async def ids(self, *, prefix: str, limit: int) -> list[str]:
         """Return up to `limit` ids that begin with `prefix`, the most recent change of state first.
 
         Chats that cannot be read are included.
         """
-        ...
 
     async def history(self, chat_id: str, *, at_version: int | None = None, after: int = 0) -> list[Message]:
         """Return the messages that are not cut, by position, of every audience: now, or as of a version.
 
         Only those whose position is above `after`.
         """
-        ...
 
     async def snapshot(self, chat_id: str) -> Snapshot:
         """Return where a chat stands, its history and the shown parts of the attempt under way, all of one moment.
@@ -258,49 +240,39 @@ class ChatStore(Protocol):
         Raises:
             ChatNotFound: there is no such chat.
         """
-        ...
 
     async def prompt(self, chat_id: str) -> list[Message]:
         """Return what the model sees: all messages, or after a boundary the summary, carried and later messages.
 
         Results stand in the order of their calls. Messages for the user only are left out.
         """
-        ...
 
     async def cut_at(self, chat_id: str, message_id: str) -> tuple[Message, Cut] | None:
         """Return a message of the history and what an edit of it would cut; `None` if it is not in the history."""
-        ...
 
     async def calls(self, chat_id: str, call_ids: Sequence[str]) -> dict[str, ToolCall]:
         """Return the calls of these ids that the chat has ever had, by id."""
-        ...
 
     async def receipt(self, chat_id: str, client_id: str) -> RecordReceipt | None:
         """Return the receipt of a message that was accepted under `client_id`."""
-        ...
 
     async def events(self, chat_id: str, *, after: int, limit: int) -> list[Event]:
         """Return up to `limit` events with a number above `after`, in order."""
-        ...
 
     async def shown(self, chat_id: str, step: int, attempt: int) -> list[PartEvent]:
         """Return the parts of an attempt that followers were shown, in order."""
-        ...
 
     async def audit(self, chat_id: str) -> list[AuditRecord]:
         """Return the chat's audit records, in order of version."""
-        ...
 
     async def forks(self, chat_id: str) -> list[str]:
         """Return the chats that began with this one's history."""
-        ...
 
     async def scrub(self) -> bool:
         """Remove erased text from the database's files; return whether they are free of it.
 
         It is no error if they are not: a reader of an older snapshot may block it, or the database keeps old rows.
         """
-        ...
 
     async def rows(self, chat_id: str) -> ChatRows:
         """Return the rows of a chat as they are, all seen at one moment, for a check.
@@ -308,19 +280,15 @@ class ChatStore(Protocol):
         Raises:
             ChatNotFound: there is no such chat.
         """
-        ...
 
     async def ledger(self, chat_id: str) -> list[RecordUsage]:
         """Return every model call of the chat with its usage, in order."""
-        ...
 
     async def holders(self) -> frozenset[str]:
         """Return the workers that hold a lease, run out or not."""
-        ...
 
     async def overdue(self, *, limit: int) -> Overdue:
         """Return what has run out by the database's clock."""
-        ...
 
     # Noticing
 
@@ -329,7 +297,6 @@ class ChatStore(Protocol):
 
         Not every store can do this; closing the store removes the name.
         """
-        ...
 
     async def gone(self, workers: Collection[str]) -> frozenset[str]:
         """Return those of the workers that attended and whose processes have died, as far as the store can tell.
@@ -337,11 +304,9 @@ class ChatStore(Protocol):
         A worker that never attended is not included, nor one whose connection was cut and made again. A mistake does no
         harm: a worker that is wrongly thought dead loses its leases, and its tokens let it write nothing.
         """
-        ...
 
     def watch(self) -> AsyncIterator[str | None]:
         """Yield a hint whenever another connection may have changed a chat: its id, or `None` for "some chat".
 
         A hint may be lost or mean nothing: the receiver reads the database to find out.
         """
-        ...

@@ -117,6 +117,18 @@ def message_of(form: int, body: str, chat_id: str) -> Message:
     return MESSAGES.load(body, chat_id)
 
 
+def columns_of_message(message: Message) -> dict[str, Any]:
+    """Return the columns of `messages` that repeat what is in the body."""
+    names = ("position", "id", "role", "turn", "step", "audience", "erased")
+    return {name: getattr(message, name) for name in names}
+
+
+def columns_of_call(call: ToolCall) -> dict[str, Any]:
+    """Return the columns of `calls` that repeat what is in the body; the deadline is in microseconds."""
+    deadline = None if call.deadline is None else micros_of(call.deadline)
+    return {"call_id": call.call_id, "step": call.step, "idx": call.index, "status": call.status, "deadline": deadline}
+
+
 def numbered(events: Sequence[Event], *, chat_id: str, after: int, at: datetime) -> tuple[Event, ...]:
     """Return the events as they are stored: with chat, time, and numbers from `after` + 1 on."""
     return tuple(

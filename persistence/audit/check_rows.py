@@ -11,7 +11,17 @@ from turnwise.persistence.audit.expected_rows import Said, Testimony
 from turnwise.persistence.audit.row_digests import EVENT_COLUMNS, FLEETING, bond_of_events, bond_of_facts, fields_bound
 from turnwise.persistence.chat_rows import ChatRows, Place, Row
 from turnwise.persistence.repair.columns import misfits
-from turnwise.persistence.rows import CALLS, GARBLED, PROFILES, FactsRow, described, message_of, micros_of
+from turnwise.persistence.rows import (
+    CALLS,
+    GARBLED,
+    PROFILES,
+    FactsRow,
+    columns_of_call,
+    columns_of_message,
+    described,
+    message_of,
+    micros_of,
+)
 from turnwise.states.digests import canonical, digest, salted
 from turnwise.states.errors import TurnwiseError
 from turnwise.states.names import OPEN_STATUSES
@@ -42,15 +52,14 @@ class Evidence:
 
     def findings(self) -> Iterator[Finding]:
         """Yield every difference between rows and log, in no order. Never raises, whatever is stored."""
-        log = self._log
         yield from self._misfits()
         yield from self._guarded("audit", self._asides())
-        yield from self._guarded("messages", self._rows("messages", log.messages))
+        yield from self._guarded("messages", self._rows("messages"))
         yield from self._guarded("boundaries", self._boundaries())
-        yield from self._guarded("calls", self._rows("calls", log.calls))
+        yield from self._guarded("calls", self._rows("calls"))
         yield from self._guarded("queue", self._queue())
-        yield from self._guarded("receipts", self._rows("receipts", log.receipts))
-        yield from self._guarded("usage", self._rows("usage", log.usage))
+        yield from self._guarded("receipts", self._rows("receipts"))
+        yield from self._guarded("usage", self._rows("usage"))
         yield from self._guarded("profiles", self._profile())
         yield from self._guarded("leases", self._lease())
         yield from self._guarded("events", self._events())
@@ -65,9 +74,11 @@ class Evidence:
         rows = self._found.tables.get(table, ())
         row: Row = next((row for row in rows if _name_of(table, row) == name), {})
         lasts = {
-            "messages": name in self._log.messages and not row.get("erased") and columns not in {("cut",), ("erased",)},
-            "receipts": name in self._log.receipts and '"content_digest":""' not in str(row.get("body")),
-            "usage": name in self._log.usage,
+            "messages": name in self._log.rows["messages"]
+            and not row.get("erased")
+            and columns not in {("cut",), ("erased",)},
+            "receipts": name in self._log.rows["receipts"] and '"content_digest":""' not in str(row.get("body")),
+            "usage": name in self._log.rows["usage"],
             "boundaries": finding.problem != _UNTOLD and columns != ("cut",),
             "audit": finding.problem != _REASON_MISSING,
             "events": name in self._log.spans and not self._is_anything_erased(),
@@ -82,18 +93,11 @@ class Evidence:
     def _misfits(self) -> Iterator[Finding]:
         """Yield the columns whose value is not of the kind that turnwise stores there."""
         log, found = self._log, self._found
-        said: Mapping[str, Mapping[str, Said]] = {
-            "messages": log.messages,
-            "calls": log.calls,
-            "queue": log.queue,
-            "receipts": log.receipts,
-            "usage": log.usage,
-        }
         rows = [(table, row) for table, known in found.tables.items() for row in known]
         rows += [("chats", found.chat), *([("leases", found.lease)] if found.lease is not None else [])]
         for table, row in rows:
             name = _name_of(table, row)
-            known = said.get(table, {}).get(name)
+            known = log.rows.get(table, {}).get(name)
             for column, problem in misfits(table, row):
                 version = log.last if known is None else known.version
                 yield Finding(version, Place(table, name, (column,)), problem)
@@ -106,8 +110,9 @@ class Evidence:
             problem = f"it cannot be held against the log: {described(error)}"
             yield Finding(self._log.last, Place(table), problem)
 
-    def _rows(self, table: str, known: Mapping[str, Said]) -> Iterator[Finding]:
+    def _rows(self, table: str) -> Iterator[Finding]:
         """Yield the rows that are missing, too many, or not what the log says of them."""
+        known = self._log.rows[table]
         found = {_name_of(table, row): row for row in self._found.tables[table]}
         for name, said in known.items():
             if name not in found:
@@ -165,9 +170,9 @@ class Evidence:
         log, rows = self._log, {row["id"]: row for row in self._found.tables["queue"]}
         order = sorted(rows, key=lambda name: rows[name]["rank"])
         if sorted(order) == sorted(log.order) and order != log.order:
-            version = max(said.version for said in log.queue.values())
+            version = max(said.version for said in log.rows["queue"].values())
             yield Finding(version, Place("queue", "", ("rank",)), f"the order is {order}, but the log says {log.order}")
-        yield from self._rows("queue", log.queue)
+        yield from self._rows("queue")
 
     def _profile(self) -> Iterator[Finding]:
         rows, said = self._found.tables["profiles"], self._log.profile
@@ -266,8 +271,7 @@ def _faults_of_message(said: Said, row: Row, bound: bool) -> Iterator[_Fault]:  
         except TurnwiseError as error:
             yield ("format", "body"), str(error)
             return
-        columns = ("id", "position", "role", "turn", "step", "audience", "erased")
-        yield from _unlike(row, {name: getattr(message, name) for name in columns}, "the body")
+        yield from _unlike(row, columns_of_message(message), "the body")
 
 
 def _faults_of_call(said: Said, row: Row, bound: bool) -> Iterator[_Fault]:  # noqa: FBT001
@@ -282,9 +286,7 @@ def _faults_of_call(said: Said, row: Row, bound: bool) -> Iterator[_Fault]:  # n
     due = said.deadline if call.status in OPEN_STATUSES else None
     if bound and due != (None if call.deadline is None else digest_of_time(call.deadline)):
         yield ("body",), "its deadline is not the one that was set"
-    deadline = None if call.deadline is None else micros_of(call.deadline)
-    demanded = {"step": call.step, "idx": call.index, "status": call.status, "deadline": deadline}
-    yield from _unlike(row, demanded, "the body")
+    yield from _unlike(row, columns_of_call(call), "the body")
 
 
 def _faults_of_queued(said: Said, row: Row, bound: bool) -> Iterator[_Fault]:  # noqa: FBT001

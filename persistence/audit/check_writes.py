@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, NoReturn
+from typing import Final, NoReturn, get_args
 
 from turnwise.persistence.audit.record import AuditRecord, WriteRecord
-from turnwise.states.names import OPEN_STATUSES, CallStatus, ChatState, Trigger
+from turnwise.states.names import OPEN_STATUSES, CallStatus, ChatState, Crash, Trigger
 
 
 class Violation(ValueError):
@@ -245,6 +245,18 @@ class WriteChecker:
         raise Violation(self._record, problem)
 
 
+_AFTER_CRASH: Final = (*get_args(Crash), "asked_first")
+_NOTED: Final = (
+    "usage",
+    "profile",
+    "reason",
+    "facts",
+    "events",
+    "erase:errors",
+    "erase:reasons",
+    "erase:quarantine",
+    "erase:receipt",
+)
 _METHODS: Final[dict[str, Callable[[WriteChecker, WriteRecord], None]]] = {
     "message": WriteChecker.insert_message,
     "cut": WriteChecker.cut_history,
@@ -253,30 +265,17 @@ _METHODS: Final[dict[str, Callable[[WriteChecker, WriteRecord], None]]] = {
     "dequeue:taken": WriteChecker.take_queued,
     "dequeue:deleted": WriteChecker.delete_queued,
     "receipt": WriteChecker.record_receipt,
-    "call:planned:client": WriteChecker.plan_call,
-    "call:planned:at_most_once": WriteChecker.plan_call,
-    "call:planned:at_least_once": WriteChecker.plan_call,
-    "call:planned:asked_first": WriteChecker.plan_call,
-    "call:approved:at_most_once": WriteChecker.approve_call,
-    "call:approved:at_least_once": WriteChecker.approve_call,
-    "call:approved:asked_first": WriteChecker.approve_call,
+    **{f"call:planned:{runner}": WriteChecker.plan_call for runner in ("client", *_AFTER_CRASH)},
+    **{f"call:approved:{policy}": WriteChecker.approve_call for policy in _AFTER_CRASH},
     "call:started": WriteChecker.start_call,
     **{f"call:{status}": WriteChecker.finish_call for status in CallStatus if status not in OPEN_STATUSES},
     "lease": WriteChecker.grant_lease,
     "lease:dropped": WriteChecker.drop_lease,
     "boundary:compaction": WriteChecker.set_boundary,
     "boundary:clear": WriteChecker.set_boundary,
-    "usage": WriteChecker.note_only,
-    "profile": WriteChecker.note_only,
-    "reason": WriteChecker.note_only,
-    "facts": WriteChecker.note_only,
-    "events": WriteChecker.note_only,
     "deadline": WriteChecker.set_deadline,
     "erase:queued": WriteChecker.erase_queued,
-    "erase:errors": WriteChecker.note_only,
-    "erase:reasons": WriteChecker.note_only,
-    "erase:quarantine": WriteChecker.note_only,
     "erase:edits": WriteChecker.erase_message,
-    "erase:receipt": WriteChecker.note_only,
     "erase:call": WriteChecker.blank_call,
+    **dict.fromkeys(_NOTED, WriteChecker.note_only),
 }

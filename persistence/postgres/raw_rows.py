@@ -11,7 +11,7 @@ from turnwise.persistence.postgres.queries import one_moment
 from turnwise.persistence.repair.examine import blamed
 from turnwise.persistence.repair.raw_chat import KEYS, Rows
 from turnwise.persistence.repair.repair import Repair
-from turnwise.persistence.rows import GARBLED, MESSAGES, PROFILES
+from turnwise.persistence.rows import GARBLED, MESSAGES, PROFILES, columns_of_message
 from turnwise.persistence.stored_chat import Flaw
 from turnwise.states.errors import ChatNotFound
 from turnwise.states.messages import FORMAT
@@ -24,8 +24,8 @@ SELECT table_name FROM information_schema.columns
 WHERE table_schema = current_schema() AND column_name = 'chat_id' ORDER BY table_name
 """
 _MARK: Final = """
-INSERT INTO messages (chat_id, position, id, role, turn, step, audience, added, erased, digest, format, body)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, false, $9, $10, $11)
+INSERT INTO messages (chat_id, position, id, role, turn, step, audience, erased, added, digest, format, body)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
 """
 _AS_THE_REST: Final = """
 UPDATE chats SET version = $2, event_seq = $3, head = $4, state = $5, worker = $6, token = $7, owner = $8 WHERE id = $1
@@ -110,9 +110,8 @@ async def store_repair(connection: asyncpg.Connection, repair: Repair) -> None:
             sql = f"DELETE FROM {put.table} WHERE chat_id = $1{where}"  # noqa: S608 - names
             await connection.execute(sql, chat_id, *(put.row[key] for key in keys))
     for mark in repair.marks:
-        said = (mark.position, mark.id, mark.role, mark.turn, mark.step, mark.audience.value)
-        digest = InsertMessage(mark).digest
-        await connection.execute(_MARK, chat_id, *said, version, digest, FORMAT, MESSAGES.dump(mark))
+        columns, digest = columns_of_message(mark).values(), InsertMessage(mark).digest
+        await connection.execute(_MARK, chat_id, *columns, version, digest, FORMAT, MESSAGES.dump(mark))
     if any(flaw.column.startswith("profiles.") for flaw in repair.flaws):
         await connection.execute(
             "INSERT INTO profiles (chat_id, body) VALUES ($1, $2) ON CONFLICT (chat_id) DO UPDATE SET body = $2",

@@ -22,7 +22,7 @@ from turnwise.persistence.postgres.notices import Notices
 from turnwise.persistence.postgres.pool import Pool
 from turnwise.persistence.postgres.pruning import prune
 from turnwise.persistence.postgres.transactions import Transactions
-from turnwise.persistence.protocol import Committed, Overdue, Plan, Pruned, Snapshot
+from turnwise.persistence.protocol import ChatStore, Committed, Overdue, Plan, Pruned, Snapshot
 from turnwise.persistence.repair.raw_chat import Rows
 from turnwise.persistence.store_url import check_password
 from turnwise.persistence.stored_chat import Flaw, Salvaged
@@ -39,7 +39,7 @@ _SCHEMA: Final = "turnwise"
 _NAMING: Final = "SELECT chat_id, body FROM profiles WHERE position($1 IN body) > 0"
 
 
-class PostgresStore:
+class PostgresStore(ChatStore):
     """Keeps chats in a schema of a PostgreSQL database, version 15 or later.
 
     The schema is named by the URL's `?schema=`, else it is `turnwise`; it is created if it is missing. Leases and
@@ -74,7 +74,6 @@ class PostgresStore:
         self._is_open = False
 
     async def open(self) -> None:
-        """Connect, creating or migrating the schema."""
         if self._is_open:
             return
         await self._pool.open()
@@ -86,7 +85,6 @@ class PostgresStore:
         self._is_open = True
 
     async def close(self) -> None:
-        """Finish what was accepted and close. Closing twice is harmless."""
         was_open, self._is_open = self._is_open, False
         await self._transactions.close()
         await self._prompts.close()
@@ -98,80 +96,62 @@ class PostgresStore:
     # Changing
 
     async def create(self, chat_id: str, plan: Plan) -> Committed:
-        """Create a chat."""
         return await self._transactions.create(chat_id, plan)
 
     async def change(self, chat_id: str, plan: Plan, *, shown: Sequence[PartEvent] = ()) -> Committed:
-        """Change a chat in one transaction."""
         return await self._transactions.change(chat_id, plan, shown)
 
     async def repair(self, chat_id: str, plan: Plan) -> Committed:
-        """Put aside what cannot be read of a chat, and change the rest."""
         return await self._transactions.repair(chat_id, plan)
 
     async def claim(self, plan: Plan, *, limit: int) -> list[Committed]:
-        """Apply `plan` to chats that want a worker."""
         return await self._transactions.claim(plan, limit)
 
     async def journal(self, chat_id: str, token: int, state: ChatState, shown: Sequence[Event]) -> tuple[Event, ...]:
-        """Store events of a running job."""
         return await self._transactions.journal(chat_id, token, state, shown)
 
     async def renew(self, worker: str, seconds: float) -> Mapping[str, int]:
-        """Prolong every lease of a worker."""
         return await self._transactions.renew(worker, seconds)
 
     async def prune(self, *, keep: float, after: str, limit: int) -> Pruned:
-        """Delete old parts of replies that are over."""
         now = self._now() if self._now else None
         return await self._pool.run(lambda on: prune(on, self._prunings, now=now, keep=keep, after=after, limit=limit))
 
     # Reading
 
     async def facts(self, chat_id: str) -> Facts:
-        """Return where a chat stands."""
         return await self._read_of(chat_id, lambda on: reading.facts(on, chat_id))
 
     async def rest(self, chat_id: str) -> Salvaged:
-        """Return what can be read of a chat."""
         return await self._read_of(chat_id, lambda on: reading.rest(on, chat_id))
 
     async def raw_rows(self, chat_id: str) -> Rows:
-        """Return all rows that belong to a chat."""
-        return await self._read(lambda on: raw_rows.rows_of(on, chat_id))
+        return await self._pool.run(lambda on: raw_rows.rows_of(on, chat_id))
 
     async def chat_ids(self, *, after: int, limit: int) -> list[tuple[int, str]]:
-        """Return chats in the order of their creation."""
-        return await self._read(lambda on: raw_rows.chat_ids(on, after=after, limit=limit))
+        return await self._pool.run(lambda on: raw_rows.chat_ids(on, after=after, limit=limit))
 
     async def orphans(self) -> list[Flaw]:
-        """Return a flaw for each table and id whose rows belong to no chat."""
-        return await self._read(raw_rows.orphans)
+        return await self._pool.run(raw_rows.orphans)
 
     async def lease_expiry(self, chat_id: str) -> datetime | None:
-        """Return when the chat's lease runs out."""
         return await self._read_of(chat_id, lambda on: on.fetchval("SELECT expires FROM chats WHERE id = $1", chat_id))
 
     async def chats(
         self, *, owner: str | None, state: ChatState | None, limit: int, after: str | None
     ) -> list[Facts | Salvaged]:
-        """Return chats, newest first."""
-        return await self._read(lambda on: reading.chats(on, owner=owner, state=state, limit=limit, after=after))
+        return await self._pool.run(lambda on: reading.chats(on, owner=owner, state=state, limit=limit, after=after))
 
     async def ids(self, *, prefix: str, limit: int) -> list[str]:
-        """Return ids that begin with a prefix, the latest first."""
-        return await self._read(lambda on: reading.ids(on, prefix, limit))
+        return await self._pool.run(lambda on: reading.ids(on, prefix, limit))
 
     async def history(self, chat_id: str, *, at_version: int | None = None, after: int = 0) -> list[Message]:
-        """Return the messages that are not cut, now or as of a version."""
         return await self._read_of(chat_id, lambda on: reading.history(on, chat_id, at_version=at_version, after=after))
 
     async def snapshot(self, chat_id: str) -> Snapshot:
-        """Return a chat, its history and the shown parts of the attempt under way, all of one moment."""
         return await self._read_of(chat_id, lambda on: reading.snapshot(on, chat_id))
 
     async def prompt(self, chat_id: str) -> list[Message]:
-        """Return what the model sees."""
         try:
             return await self._prompts.add(chat_id)
         except Unanswered:
@@ -179,32 +159,25 @@ class PostgresStore:
             return prompt
 
     async def cut_at(self, chat_id: str, message_id: str) -> tuple[Message, Cut] | None:
-        """Return a message of the history, and what an edit of it would cut."""
         return await self._read_of(chat_id, lambda on: reading.cut_at(on, chat_id, message_id))
 
     async def calls(self, chat_id: str, call_ids: Sequence[str]) -> dict[str, ToolCall]:
-        """Return those of the calls that the chat has ever had."""
         return await self._read_of(chat_id, lambda on: reading.calls(on, chat_id, call_ids))
 
     async def receipt(self, chat_id: str, client_id: str) -> RecordReceipt | None:
-        """Return the receipt of a client's message."""
         return await self._read_of(chat_id, lambda on: reading.receipt(on, chat_id, client_id))
 
     async def events(self, chat_id: str, *, after: int, limit: int) -> list[Event]:
-        """Return events, in order."""
         return await self._read_of(chat_id, lambda on: reading.events(on, chat_id, after=after, limit=limit))
 
     async def shown(self, chat_id: str, step: int, attempt: int) -> list[PartEvent]:
-        """Return the parts of an attempt that followers were shown."""
         return await self._read_of(chat_id, lambda on: reading.shown(on, chat_id, step, attempt))
 
     async def audit(self, chat_id: str) -> list[AuditRecord]:
-        """Return the chat's audit records."""
         return await self._read_of(chat_id, lambda on: reading.audit(on, chat_id))
 
     async def forks(self, chat_id: str) -> list[str]:
-        """Return the chats that began with this one's history."""
-        found = await self._read(lambda on: on.fetch(_NAMING, naming(chat_id)))
+        found = await self._pool.run(lambda on: on.fetch(_NAMING, naming(chat_id)))
         return forks_among(chat_id, [(row["chat_id"], row["body"]) for row in found])
 
     async def scrub(self) -> bool:
@@ -212,21 +185,17 @@ class PostgresStore:
         return False
 
     async def rows(self, chat_id: str) -> ChatRows:
-        """Return the rows of a chat as they are."""
         return await self._read_of(chat_id, lambda on: rows_of_chat(on, chat_id))
 
     async def ledger(self, chat_id: str) -> list[RecordUsage]:
-        """Return every model call's usage."""
         return await self._read_of(chat_id, lambda on: reading.ledger(on, chat_id))
 
     async def holders(self) -> frozenset[str]:
-        """Return the workers that hold a lease."""
-        return await self._read(reading.holders)
+        return await self._pool.run(reading.holders)
 
     async def overdue(self, *, limit: int) -> Overdue:
-        """Return what has run out by the database's clock."""
         now = self._now() if self._now else None
-        return await self._read(lambda on: reading.overdue(on, now=now, limit=limit))
+        return await self._pool.run(lambda on: reading.overdue(on, now=now, limit=limit))
 
     # Noticing
 
@@ -242,12 +211,9 @@ class PostgresStore:
         """Yield the chats that other processes have changed; `None` after a reconnection and now and then."""
         return self._notices.hear()
 
-    async def _read(self, question: Callable[[Any], Awaitable[_T]]) -> _T:
-        return await self._pool.run(question)
-
     async def _read_of(self, chat_id: str, question: Callable[[Any], Awaitable[_T]]) -> _T:
         """Return the answer to a question about one chat; raise `ChatUnreadable` if a stored value is in the way."""
-        return await self._read(lambda on: raw_rows.read_or_blamed(on, chat_id, question))
+        return await self._pool.run(lambda on: raw_rows.read_or_blamed(on, chat_id, question))
 
 
 def _split_schema(url: str) -> tuple[str, str]:

@@ -13,30 +13,12 @@ from typing import Any, Final, NamedTuple
 from turnwise.persistence.audit.asides import aside_of
 from turnwise.persistence.audit.record import WriteRecord, entry_of
 from turnwise.persistence.audit.row_digests import bond_of_events, bond_of_facts, fields_bound, salt_of_facts
-from turnwise.persistence.rows import CALLS, micros_of, numbered, row_of
+from turnwise.persistence.rows import CALLS, columns_of_call, columns_of_message, micros_of, numbered, row_of
+from turnwise.states import writes as w
 from turnwise.states.decide import Decision
 from turnwise.states.events import Event, PartEvent, event_adapter
 from turnwise.states.facts import Facts
 from turnwise.states.messages import FORMAT
-from turnwise.states.writes import (
-    CutHistory,
-    DropLease,
-    DropQueued,
-    EraseEdits,
-    EraseMessage,
-    EraseText,
-    GrantLease,
-    InsertBoundary,
-    InsertMessage,
-    NoteDeadline,
-    NoteReason,
-    PutCall,
-    PutProfile,
-    PutQueued,
-    RecordReceipt,
-    RecordUsage,
-    Write,
-)
 
 _Row = dict[str, Any]
 
@@ -218,7 +200,7 @@ class Tables:
         self.calls: dict[str, _Row] = {}
         self.queue: dict[str, _Row | None] = {}
         """The rows to put, by id; `None` to drop."""
-        self.profile: PutProfile | None = None
+        self.profile: w.PutProfile | None = None
         self.expires: datetime | None = None
 
     def put(self, table: str, **row: Any) -> None:
@@ -243,93 +225,67 @@ class Tables:
         return self._rows
 
 
-def _insert_message(tables: Tables, write: InsertMessage, moment: Moment) -> None:
-    message = write.message
-    tables.put(
-        "messages",
-        position=message.position,
-        id=message.id,
-        role=message.role,
-        turn=message.turn,
-        step=message.step,
-        audience=message.audience.value,
-        added=moment.version,
-        cut=None,
-        erased=message.erased,
-        digest=write.digest,
-        salt=write.salt,
-        format=FORMAT,
-        body=write.body,
-    )
+def _insert_message(tables: Tables, write: w.InsertMessage, moment: Moment) -> None:
+    own = {"digest": write.digest, "salt": write.salt, "format": FORMAT, "body": write.body}
+    tables.put("messages", **columns_of_message(write.message), **own, added=moment.version, cut=None)
 
 
-def _cut_history(tables: Tables, write: CutHistory, moment: Moment) -> None:
+def _cut_history(tables: Tables, write: w.CutHistory, moment: Moment) -> None:
     tables.put("cuts", position=write.position, version=moment.version)
     tables.cut(write.position, moment.version)
 
 
-def _insert_boundary(tables: Tables, write: InsertBoundary, moment: Moment) -> None:  # noqa: ARG001 - put like the others
+def _insert_boundary(tables: Tables, write: w.InsertBoundary, moment: Moment) -> None:  # noqa: ARG001 - put like the others
     row = {"position": write.position, "reason": write.reason, "step": write.step, "carried": write.carried}
     tables.put("boundaries", **row, cut=None)
 
 
-def _put_call(tables: Tables, write: PutCall, moment: Moment) -> None:  # noqa: ARG001
-    call = write.call
-    tables.calls[call.call_id] = {
-        "call_id": call.call_id,
-        "step": call.step,
-        "idx": call.index,
-        "status": call.status.value,
-        "deadline": call.deadline and call.deadline.isoformat(),
-        "body": CALLS.dump(call),
-    }
+def _put_call(tables: Tables, write: w.PutCall, moment: Moment) -> None:  # noqa: ARG001
+    deadline = write.call.deadline and write.call.deadline.isoformat()
+    own = {"deadline": deadline, "body": CALLS.dump(write.call)}
+    tables.calls[write.call.call_id] = columns_of_call(write.call) | own
 
 
-def _put_queued(tables: Tables, write: PutQueued, moment: Moment) -> None:  # noqa: ARG001
+def _put_queued(tables: Tables, write: w.PutQueued, moment: Moment) -> None:  # noqa: ARG001
     before = tables.queue.get(write.id) or {"rank": None}
     rank = before["rank"] if write.rank is None else write.rank
     tables.queue[write.id] = {"rank": rank, "body": write.body, "salt": write.salt}
 
 
-def _drop_queued(tables: Tables, write: DropQueued, moment: Moment) -> None:  # noqa: ARG001
+def _drop_queued(tables: Tables, write: w.DropQueued, moment: Moment) -> None:  # noqa: ARG001
     tables.queue[write.queued_id] = None
 
 
-def _grant_lease(tables: Tables, write: GrantLease, moment: Moment) -> None:
+def _grant_lease(tables: Tables, write: w.GrantLease, moment: Moment) -> None:
     tables.expires = moment.at + timedelta(seconds=write.seconds)
 
 
-def _record_usage(tables: Tables, write: RecordUsage, moment: Moment) -> None:
+def _record_usage(tables: Tables, write: w.RecordUsage, moment: Moment) -> None:
     tables.put("usage", version=moment.version, number=moment.number, body=write.body)
 
 
-def _put_profile(tables: Tables, write: PutProfile, moment: Moment) -> None:  # noqa: ARG001
+def _put_profile(tables: Tables, write: w.PutProfile, moment: Moment) -> None:  # noqa: ARG001
     tables.profile = write
 
 
-def _record_receipt(tables: Tables, write: RecordReceipt, moment: Moment) -> None:  # noqa: ARG001
+def _record_receipt(tables: Tables, write: w.RecordReceipt, moment: Moment) -> None:  # noqa: ARG001
     tables.put("receipts", client_id=write.client_id, body=write.body)
 
 
-def _elsewhere(tables: Tables, write: Write, moment: Moment) -> None:
+def _elsewhere(tables: Tables, write: w.Write, moment: Moment) -> None:
     """Put nothing: lease, deadline and reason stand in other rows, and `erasure` blanks what is erased."""
 
 
-_PUT: Final[Mapping[type[Write], Callable[[Tables, Any, Moment], None]]] = {
-    InsertMessage: _insert_message,
-    CutHistory: _cut_history,
-    EraseEdits: _elsewhere,
-    EraseMessage: _elsewhere,
-    EraseText: _elsewhere,
-    NoteDeadline: _elsewhere,
-    NoteReason: _elsewhere,
-    PutCall: _put_call,
-    PutQueued: _put_queued,
-    DropQueued: _drop_queued,
-    InsertBoundary: _insert_boundary,
-    GrantLease: _grant_lease,
-    DropLease: _elsewhere,
-    RecordUsage: _record_usage,
-    PutProfile: _put_profile,
-    RecordReceipt: _record_receipt,
+_PUT: Final[Mapping[type[w.Write], Callable[[Tables, Any, Moment], None]]] = {
+    w.InsertMessage: _insert_message,
+    w.CutHistory: _cut_history,
+    w.PutCall: _put_call,
+    w.PutQueued: _put_queued,
+    w.DropQueued: _drop_queued,
+    w.InsertBoundary: _insert_boundary,
+    w.GrantLease: _grant_lease,
+    w.RecordUsage: _record_usage,
+    w.PutProfile: _put_profile,
+    w.RecordReceipt: _record_receipt,
+    **dict.fromkeys((w.DropLease, w.EraseEdits, w.EraseMessage, w.EraseText, w.NoteDeadline, w.NoteReason), _elsewhere),
 }

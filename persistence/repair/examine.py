@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from turnwise.persistence.audit import record as audit_log
 from turnwise.persistence.event_rows import event_of
 from turnwise.persistence.repair.columns import COLUMNS, misfits
-from turnwise.persistence.repair.raw_chat import KEYS, Row, Rows, missing_messages, stored_in
+from turnwise.persistence.repair.raw_chat import KEYS, Row, Rows, last_seq_in, missing_messages, stored_in
 from turnwise.persistence.rows import (
     CALLS,
     EVENTS,
@@ -18,6 +18,8 @@ from turnwise.persistence.rows import (
     QUEUE,
     RECEIPTS,
     USAGE,
+    columns_of_call,
+    columns_of_message,
     described,
     message_of,
     micros_of,
@@ -77,30 +79,18 @@ _Columns = Mapping[str, Any]
 
 
 def _message(chat_id: str, row: Row) -> _Columns:
-    said = message_of(row["format"], row["body"], chat_id)
-    return {
-        "position": said.position,
-        "id": said.id,
-        "role": said.role,
-        "turn": said.turn,
-        "step": said.step,
-        "audience": said.audience.value,
-        "erased": said.erased,
-    }
+    return columns_of_message(message_of(row["format"], row["body"], chat_id))
 
 
 def _call(chat_id: str, row: Row) -> _Columns:
     call = CALLS.load(row["body"], chat_id)
-    deadline = call.deadline
-    if deadline is not None and not isinstance(row["deadline"], datetime):
-        deadline = micros_of(deadline)  # type: ignore[assignment] # as the column spells it
-    return {
-        "call_id": call.call_id,
-        "step": call.step,
-        "idx": call.index,
-        "status": call.status.value,
-        "deadline": deadline,
-    }
+    columns = columns_of_call(call)
+    return columns | {"deadline": call.deadline} if isinstance(row["deadline"], datetime) else columns
+
+
+def _partial_event(chat_id: str, row: Row) -> _Columns:
+    event = EVENTS.load(row["body"], chat_id)
+    return {"kind": event.kind, "step": getattr(event, "step", None), "attempt": getattr(event, "attempt", None)}
 
 
 def _usage(chat_id: str, row: Row) -> _Columns:
@@ -111,11 +101,6 @@ def _usage(chat_id: str, row: Row) -> _Columns:
 def _profile(chat_id: str, row: Row) -> _Columns:
     PROFILES.load(row["body"], chat_id)
     return {}
-
-
-def _partial_event(chat_id: str, row: Row) -> _Columns:
-    event = EVENTS.load(row["body"], chat_id)
-    return {"kind": event.kind, "step": getattr(event, "step", None), "attempt": getattr(event, "attempt", None)}
 
 
 _READ: Final[Mapping[str, Callable[[str, Row], _Columns]]] = {
@@ -194,10 +179,7 @@ def _standing_problems(chat_id: str, rows: Rows) -> Iterator[Finding]:
         yield Finding("chats", chat, "owner", "it is not what the profile says")
     if facts.since is not None and chat["since"] not in (facts.since, micros_of(facts.since)):
         yield Finding("chats", chat, "since", "it is not what the facts say")
-    last = max(
-        (row["seq"] for row in (*rows.get("events", ()), *rows.get("partial_events", ())) if is_count(row["seq"])),
-        default=0,
-    )
+    last = last_seq_in(rows)
     if is_count(chat["event_seq"]) and chat["event_seq"] < last:
         yield Finding("chats", chat, "event_seq", f"there is an event of number {last}")
     missing = missing_messages(rows, facts.history.length)

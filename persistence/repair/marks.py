@@ -20,10 +20,16 @@ def is_mark(said: Message) -> bool:
 
 def mark_for(row: Mapping[str, Any], at: datetime) -> Message | None:
     """Return the mark for a message that was put aside; `None` for a tool result, which needs its content."""
-    role, audience = row["role"], row["audience"]
-    if not is_count(row["position"]) or role == "tool":
-        return None
-    position = row["position"]
+    return None if not is_count(row["position"]) or row["role"] == "tool" else _mark(row, at)
+
+
+def mark_at(position: int, at: datetime) -> Message:
+    """Return the mark for a missing message: the user sees it, the model does not."""
+    return _mark({"position": position, "id": None, "role": "system", "turn": 0, "step": 0, "audience": "user"}, at)
+
+
+def _mark(row: Mapping[str, Any], at: datetime) -> Message:
+    position, role, audience = row["position"], row["role"], row["audience"]
     return Message(
         id=row["id"] if isinstance(row["id"], str) else f"unreadable-{position}",
         role=role if role in ("system", "assistant") else "user",
@@ -33,20 +39,5 @@ def mark_for(row: Mapping[str, Any], at: datetime) -> Message | None:
         created_at=at,
         position=position,
         audience=Audience(audience) if audience in set(Audience) else Audience.everyone,
-        synthetic=True,
-    )
-
-
-def mark_at(position: int, at: datetime) -> Message:
-    """Return the mark for a missing message: the user sees it, the model does not."""
-    return Message(
-        id=f"unreadable-{position}",
-        role="system",
-        parts=(TextPart(text=MARK),),
-        turn=0,
-        step=0,
-        created_at=at,
-        position=position,
-        audience=Audience.user,
         synthetic=True,
     )

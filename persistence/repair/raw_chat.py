@@ -63,8 +63,12 @@ def stored_in(chat_id: str, rows: Rows) -> Stored:
     )
 
 
-def spelled(value: Any) -> Any:
-    """Return a stored value as JSON can hold it: bytes as `{"hex": ...}`, times as ISO 8601."""
+def columns_in(row: Row) -> dict[str, Any]:
+    """Return the columns of a row as JSON can hold them: bytes as `{"hex": ...}`, times as ISO 8601."""
+    return {name: _spelled(value) for name, value in row.items()}
+
+
+def _spelled(value: Any) -> Any:
     if isinstance(value, bytes | bytearray | memoryview):
         return {"hex": bytes(value).hex()}
     if isinstance(value, datetime):
@@ -78,8 +82,7 @@ def lines_of(rows: Rows) -> Iterator[str]:
     """Yield every row as a line of JSON: its table, and its columns as they are stored."""
     for table, found in rows.items():
         for row in found:
-            columns = {name: spelled(value) for name, value in row.items()}
-            yield json.dumps({"table": table, "row": columns}, ensure_ascii=True)
+            yield json.dumps({"table": table, "row": columns_in(row)})
 
 
 def missing_messages(rows: Rows, length: int) -> list[int]:
@@ -95,6 +98,7 @@ def missing_messages(rows: Rows, length: int) -> list[int]:
     return [position for position in range(inherited + 1, end + 1) if position not in positions]
 
 
-def versions_of(rows: Rows) -> list[int]:
-    """Return the versions of the audit records that have one."""
-    return sorted(row["version"] for row in rows.get("audit", ()) if is_count(row["version"]))
+def last_seq_in(rows: Rows) -> int:
+    """Return the number of the last event that has one; 0 without events."""
+    events = (*rows.get("events", ()), *rows.get("partial_events", ()))
+    return max((row["seq"] for row in events if is_count(row["seq"])), default=0)

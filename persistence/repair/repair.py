@@ -11,13 +11,21 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from turnwise.persistence.audit import record as audit_log
 from turnwise.persistence.audit.record import GENESIS
 from turnwise.persistence.repair.examine import Finding, examine
 from turnwise.persistence.repair.marks import mark_at, mark_for
-from turnwise.persistence.repair.raw_chat import PLAUSIBLE, Row, Rows, missing_messages, spelled, stored_in, versions_of
+from turnwise.persistence.repair.raw_chat import (
+    PLAUSIBLE,
+    Row,
+    Rows,
+    columns_in,
+    last_seq_in,
+    missing_messages,
+    stored_in,
+)
 from turnwise.persistence.rows import GARBLED, USAGE, message_of
 from turnwise.persistence.stored_chat import Flaw, flawed, is_count, is_hash, salvage
 from turnwise.states.facts import CompactionFacts, Facts, HistoryFacts
@@ -43,7 +51,7 @@ class PutAside(NamedTuple):
     @property
     def body(self) -> str:
         """The row as JSON, its columns as they were stored."""
-        return json.dumps({name: spelled(value) for name, value in self.row.items()})
+        return json.dumps(columns_in(self.row))
 
     @property
     def deleted(self) -> bool:
@@ -78,8 +86,8 @@ def repair_of(chat_id: str, rows: Rows, at: datetime) -> Repair:
     marks += tuple(mark_at(position, at) for position in missing_messages(there, facts.history.length) if findings)
     if flaws:
         facts = flawed(_rebuilt(chat_id, facts, sound, marks, whole=_is_blank(findings)), flaws).facts
-    seqs = [row["seq"] for row in (*rows.get("events", ()), *rows.get("partial_events", ())) if is_count(row["seq"])]
-    version, last_seq = max(versions_of(rows), default=facts.version), max([facts.last_seq, *seqs])
+    versions = [row["version"] for row in rows.get("audit", ()) if is_count(row["version"])]
+    version, last_seq = max(versions, default=facts.version), max(facts.last_seq, last_seq_in(rows))
     return Repair(
         facts=dataclasses.replace(facts, version=version, last_seq=last_seq),
         head=_head(rows),
@@ -123,8 +131,10 @@ def _head(rows: Rows) -> str:
 
 def _rebuilt(chat_id: str, facts: Facts, rows: Rows, marks: Sequence[Message], *, whole: bool) -> Facts:
     """Return the facts corrected by the other tables, so that no number is given twice."""
-    messages = [*_messages(chat_id, rows), *marks]
-    uncut = sorted((said for said, cut in _with_cuts(rows, messages) if cut is None), key=lambda said: said.position)
+    stored = rows.get("messages", ())
+    messages = [*(message_of(row["format"], row["body"], chat_id) for row in stored), *marks]
+    cut = {row["position"] for row in stored if row["cut"] is not None}
+    uncut = sorted((said for said in messages if said.position not in cut), key=lambda said: said.position)
     logged = _logged(rows)
     ids = [said.id for said in messages] + [queued.id for queued in facts.queue] + logged.ids
     serials = [int(found[1]) for id_ in ids if (found := _SERIAL.fullmatch(id_))]
@@ -138,10 +148,12 @@ def _rebuilt(chat_id: str, facts: Facts, rows: Rows, marks: Sequence[Message], *
     history = dataclasses.replace(facts.history, length=length)
     if whole:
         history = HistoryFacts(length, _tail(in_call_order(seen)), boundary, len(seen) - compacted)
+        ledger = (USAGE.load(row["body"], chat_id) for row in rows.get("usage", ()))
+        steps_compacted = [row["step"] for row in rows.get("boundaries", ()) if row["reason"] == "compaction"]
         facts = dataclasses.replace(
             facts,
-            usage=sum((entry.usage for entry in _ledger(chat_id, rows)), NO_USAGE),
-            compaction=CompactionFacts(step=_last_compacted(rows), count=len(_compactions(rows))),
+            usage=sum((entry.usage for entry in ledger), NO_USAGE),
+            compaction=CompactionFacts(step=max(steps_compacted, default=0), count=len(steps_compacted)),
         )
     steps = [said.step for said in messages] + logged.steps
     turns = [said.turn for said in messages]
@@ -157,15 +169,6 @@ def _rebuilt(chat_id: str, facts: Facts, rows: Rows, marks: Sequence[Message], *
     )
 
 
-def _messages(chat_id: str, rows: Rows) -> list[Message]:
-    return [message_of(row["format"], row["body"], chat_id) for row in rows.get("messages", ())]
-
-
-def _with_cuts(rows: Rows, messages: Sequence[Message]) -> list[tuple[Message, int | None]]:
-    cuts = {row["position"]: row["cut"] for row in rows.get("messages", ())}
-    return [(said, cuts.get(said.position)) for said in messages]
-
-
 def _boundary(rows: Rows) -> tuple[int, Sequence[int], bool]:
     uncut = [row for row in rows.get("boundaries", ()) if row["cut"] is None]
     newest = max(uncut, key=lambda row: int(row["position"]), default=None)
@@ -177,18 +180,6 @@ def _boundary(rows: Rows) -> tuple[int, Sequence[int], bool]:
         json.loads(carried) if isinstance(carried, str) else carried,
         newest["reason"] == "compaction",
     )
-
-
-def _compactions(rows: Rows) -> list[Row]:
-    return [row for row in rows.get("boundaries", ()) if row["reason"] == "compaction"]
-
-
-def _last_compacted(rows: Rows) -> int:
-    return max((row["step"] for row in _compactions(rows)), default=0)
-
-
-def _ledger(chat_id: str, rows: Rows) -> list[Any]:
-    return [USAGE.load(row["body"], chat_id) for row in rows.get("usage", ())]
 
 
 class _Logged(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -12,19 +13,33 @@ _PARTS: Final = ("", "-wal", "-shm")
 
 
 class DatabaseFile:
-    """Notices when an open database was deleted or replaced: everything written to it after that would be lost."""
+    """Notices when an open database was deleted or replaced: everything written to it after that would be lost.
 
-    def __init__(self, path: str) -> None:
-        self._path = Path(path).absolute()
-        self._paths = {part: Path(f"{self._path}{part}") for part in _PARTS}
+    Nobody can delete a database in memory: it has no path.
+    """
+
+    def __init__(self, path: str | None) -> None:
+        self._path = Path(path or "/").absolute()
+        self._paths = {part: Path(f"{self._path}{part}") for part in _PARTS if path is not None}
         self._opened: dict[str, tuple[int, int]] = {}
 
-    def check(self, parts: tuple[str, ...] = _PARTS) -> None:
+    def check(self) -> None:
         """Compare the files with those that were there first.
 
         Raises:
             StoreError: one of them is gone, or was replaced.
         """
+        self._check(self._paths)
+
+    def check_main(self) -> None:
+        """Compare the database itself only: enough before reading.
+
+        Raises:
+            StoreError: it is gone, or was replaced.
+        """
+        self._check([*self._paths][:1])
+
+    def _check(self, parts: Iterable[str]) -> None:
         for part in parts:
             try:
                 status = self._paths[part].stat()
@@ -42,21 +57,3 @@ class DatabaseFile:
                     " what is written to it would be lost; nothing was written. Stop every process that uses it,"
                     " put the right file in its place, and start again"
                 )
-
-    def check_main(self) -> None:
-        """Compare the database itself only: enough before reading.
-
-        Raises:
-            StoreError: it is gone, or was replaced.
-        """
-        self.check(_PARTS[:1])
-
-
-class NoFile:
-    """Stands in for a database in memory, which nobody can delete."""
-
-    def check(self) -> None:
-        """Find nothing."""
-
-    def check_main(self) -> None:
-        """Find nothing."""

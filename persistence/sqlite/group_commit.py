@@ -13,7 +13,7 @@ from typing import Any, Final, Generic, TypeVar
 import anyio
 
 from turnwise.persistence.sqlite.connection import Connection, meaning_of, patiently
-from turnwise.persistence.sqlite.database_file import DatabaseFile, NoFile
+from turnwise.persistence.sqlite.database_file import DatabaseFile
 from turnwise.states.errors import StoreError
 
 _T = TypeVar("_T")
@@ -57,11 +57,9 @@ class GroupCommit:
     No timer runs. A lone job is done at once; under load, jobs gather while the transaction before them commits.
     """
 
-    def __init__(
-        self, connection: Connection, *, forget: Callable[[], None], file: DatabaseFile | NoFile | None = None
-    ) -> None:
+    def __init__(self, connection: Connection, *, forget: Callable[[], None], file: DatabaseFile) -> None:
         self._connection = connection
-        self._file = file or NoFile()
+        self._file = file
         self._forget = forget
         self._waiting: deque[_Job[Any]] = deque()
         self._idle = asyncio.Event()

@@ -15,13 +15,13 @@ from turnwise.persistence.chat_rows import ChatRows
 from turnwise.persistence.forks import forks_among, naming
 from turnwise.persistence.migrations import migrations
 from turnwise.persistence.passed_over import Refusals
-from turnwise.persistence.protocol import Committed, Overdue, Plan, Pruned, Snapshot
+from turnwise.persistence.protocol import ChatStore, Committed, Overdue, Plan, Pruned, Snapshot
 from turnwise.persistence.repair.raw_chat import Rows
 from turnwise.persistence.rows import micros_of
 from turnwise.persistence.sqlite import pruning, queries, raw_rows
 from turnwise.persistence.sqlite.chat_rows import rows_of_chat
 from turnwise.persistence.sqlite.connection import Connection, Durability
-from turnwise.persistence.sqlite.database_file import DatabaseFile, NoFile
+from turnwise.persistence.sqlite.database_file import DatabaseFile
 from turnwise.persistence.sqlite.group_commit import GroupCommit, Work
 from turnwise.persistence.sqlite.migrate import migrate
 from turnwise.persistence.sqlite.transactions import Transactions
@@ -50,7 +50,7 @@ def _utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-class SQLiteStore:
+class SQLiteStore(ChatStore):
     """Keeps chats in a SQLite database that several processes of one machine may share.
 
     `path` is a file, created if it is missing, or `None` for a database in memory that ends with the store.
@@ -71,11 +71,10 @@ class SQLiteStore:
         self._prunings = Refusals()
         self._transactions = Transactions(self._now)
         self._connections: list[Connection] = []
-        self._file: DatabaseFile | NoFile = NoFile()
+        self._file = DatabaseFile(None)
         self._group_commit: GroupCommit | None = None
 
     async def open(self) -> None:
-        """Open the database, creating or migrating it."""
         if self._group_commit is not None:
             return
         folder = Path(self._path).parent
@@ -93,7 +92,6 @@ class SQLiteStore:
         self._group_commit = GroupCommit(self._connections[0], forget=self._transactions.forget, file=self._file)
 
     async def close(self) -> None:
-        """Finish what was accepted and close. Closing twice is harmless."""
         group_commit, self._group_commit = self._group_commit, None
         if group_commit is not None:
             await group_commit.close()
@@ -112,108 +110,83 @@ class SQLiteStore:
     # Changing
 
     async def create(self, chat_id: str, plan: Plan) -> Committed:
-        """Create a chat."""
         return await self._write(lambda on: self._transactions.create(on, chat_id, plan))
 
     async def change(self, chat_id: str, plan: Plan, *, shown: Sequence[PartEvent] = ()) -> Committed:
-        """Change a chat in one transaction."""
         return await self._write(lambda on: self._transactions.change(on, chat_id, plan, shown))
 
     async def repair(self, chat_id: str, plan: Plan) -> Committed:
-        """Put aside what cannot be read of a chat, and change the rest."""
         return await self._write(lambda on: self._transactions.repair(on, chat_id, plan))
 
     async def claim(self, plan: Plan, *, limit: int) -> list[Committed]:
-        """Apply `plan` to chats that want a worker."""
         return await self._write(lambda on: self._transactions.claim(on, plan, limit))
 
     async def journal(self, chat_id: str, token: int, state: ChatState, shown: Sequence[Event]) -> tuple[Event, ...]:
-        """Store events of a running job."""
         return await self._write(lambda on: self._transactions.journal(on, chat_id, token, state, shown))
 
     async def renew(self, worker: str, seconds: float) -> Mapping[str, int]:
-        """Prolong every lease of a worker."""
         return await self._write(lambda on: self._transactions.renew(on, worker, seconds))
 
     async def prune(self, *, keep: float, after: str, limit: int) -> Pruned:
-        """Delete old parts of replies that are over."""
         until = self._now() - timedelta(seconds=keep)
         return await self._write(lambda on: pruning.prune(on, self._prunings, until=until, after=after, limit=limit))
 
     # Reading
 
     async def facts(self, chat_id: str) -> Facts:
-        """Return where a chat stands."""
         return await self._read_of(chat_id, lambda on: queries.facts(on, chat_id))
 
     async def rest(self, chat_id: str) -> Salvaged:
-        """Return what can be read of a chat."""
         return await self._read_of(chat_id, lambda on: salvage(queries.stored(on, chat_id)))
 
     async def raw_rows(self, chat_id: str) -> Rows:
-        """Return all rows that belong to a chat."""
         return await self._read(lambda on: raw_rows.rows_of(on, chat_id))
 
     async def chat_ids(self, *, after: int, limit: int) -> list[tuple[int, str]]:
-        """Return chats in the order of their creation."""
         return await self._read(lambda on: raw_rows.chat_ids(on, after=after, limit=limit))
 
     async def orphans(self) -> list[Flaw]:
-        """Return a flaw for each table and id whose rows belong to no chat."""
         return await self._read(raw_rows.orphans)
 
     async def lease_expiry(self, chat_id: str) -> datetime | None:
-        """Return when the chat's lease runs out."""
         return await self._read_of(chat_id, lambda on: queries.lease_expiry(on, chat_id))
 
     async def chats(
         self, *, owner: str | None, state: ChatState | None, limit: int, after: str | None
     ) -> list[Facts | Salvaged]:
-        """Return chats, newest first."""
         return await self._read(lambda on: queries.chats(on, owner=owner, state=state, limit=limit, after=after))
 
     async def ids(self, *, prefix: str, limit: int) -> list[str]:
-        """Return ids that begin with a prefix, the latest first."""
         return await self._read(lambda on: queries.ids(on, prefix, limit))
 
     async def history(self, chat_id: str, *, at_version: int | None = None, after: int = 0) -> list[Message]:
-        """Return the messages that are not cut, now or as of a version."""
         return await self._read_of(chat_id, lambda on: queries.history(on, chat_id, at_version=at_version, after=after))
 
     async def snapshot(self, chat_id: str) -> Snapshot:
-        """Return a chat, its history and the shown parts of the attempt under way, all of one moment."""
         return await self._read_of(chat_id, lambda on: queries.snapshot(on, chat_id))
 
     async def prompt(self, chat_id: str) -> list[Message]:
-        """Return what the model sees."""
         return await self._read_of(chat_id, lambda on: queries.prompt(on, chat_id))
 
     async def cut_at(self, chat_id: str, message_id: str) -> tuple[Message, Cut] | None:
-        """Return a message of the history, and what an edit of it would cut."""
         return await self._read_of(chat_id, lambda on: queries.cut_at(on, chat_id, message_id))
 
     async def calls(self, chat_id: str, call_ids: Sequence[str]) -> dict[str, ToolCall]:
-        """Return those of the calls that the chat has ever had."""
         return await self._read_of(chat_id, lambda on: queries.calls(on, chat_id, call_ids))
 
     async def receipt(self, chat_id: str, client_id: str) -> RecordReceipt | None:
-        """Return the receipt of a client's message."""
         return await self._read_of(chat_id, lambda on: queries.receipt(on, chat_id, client_id))
 
     async def events(self, chat_id: str, *, after: int, limit: int) -> list[Event]:
-        """Return events, in order."""
         return await self._read_of(chat_id, lambda on: queries.events(on, chat_id, after=after, limit=limit))
 
     async def shown(self, chat_id: str, step: int, attempt: int) -> list[PartEvent]:
-        """Return the parts of an attempt that followers were shown."""
         return await self._read_of(chat_id, lambda on: queries.shown(on, chat_id, step, attempt))
 
     async def audit(self, chat_id: str) -> list[AuditRecord]:
-        """Return the chat's audit records."""
         return await self._read_of(chat_id, lambda on: queries.audit(on, chat_id))
 
     async def forks(self, chat_id: str) -> list[str]:
-        """Return the chats that began with this one's history."""
         found = await self._read(lambda on: on.execute(_NAMING, (naming(chat_id),)).fetchall())
         return forks_among(chat_id, found)
 
@@ -228,19 +201,15 @@ class SQLiteStore:
         return False
 
     async def rows(self, chat_id: str) -> ChatRows:
-        """Return the rows of a chat as they are."""
         return await self._read_of(chat_id, lambda on: rows_of_chat(on, chat_id))
 
     async def ledger(self, chat_id: str) -> list[RecordUsage]:
-        """Return every model call's usage."""
         return await self._read_of(chat_id, lambda on: queries.ledger(on, chat_id))
 
     async def holders(self) -> frozenset[str]:
-        """Return the workers that hold a lease."""
         return await self._read(queries.holders)
 
     async def overdue(self, *, limit: int) -> Overdue:
-        """Return what has run out by the store's clock."""
         now = micros_of(self._now())
         return await self._read(lambda on: queries.overdue(on, now=now, limit=limit))
 

@@ -10,28 +10,21 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from turnwise.persistence.protocol import DuplicateReceipt
-from turnwise.persistence.rows import CALLS, micros_in, micros_of
+from turnwise.persistence.rows import CALLS, columns_of_call, columns_of_message, micros_in, micros_of
+from turnwise.states import writes as w
 from turnwise.states.errors import StoreError
 from turnwise.states.messages import FORMAT
-from turnwise.states.writes import (
-    CutHistory,
-    DropLease,
-    DropQueued,
-    EraseEdits,
-    EraseMessage,
-    EraseText,
-    GrantLease,
-    InsertBoundary,
-    InsertMessage,
-    NoteDeadline,
-    NoteReason,
-    PutCall,
-    PutProfile,
-    PutQueued,
-    RecordReceipt,
-    RecordUsage,
-    Write,
-)
+
+_INSERT_MESSAGE: Final = """
+INSERT INTO messages (chat_id, position, id, role, turn, step, audience, added, erased, digest, salt, format, body)
+VALUES (:chat_id, :position, :id, :role, :turn, :step, :audience, :added, :erased, :digest, :salt, :format, :body)
+"""
+_PUT_CALL: Final = """
+INSERT INTO calls (chat_id, call_id, step, idx, status, deadline, body)
+VALUES (:chat_id, :call_id, :step, :idx, :status, :deadline, :body)
+ON CONFLICT (chat_id, call_id) DO UPDATE SET step = excluded.step, idx = excluded.idx,
+    status = excluded.status, deadline = excluded.deadline, body = excluded.body
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +38,7 @@ class Place:
     at: datetime
 
 
-def perform(place: Place, writes: Sequence[Write]) -> None:
+def perform(place: Place, writes: Sequence[w.Write]) -> None:
     """Do the writes, in order.
 
     Raises:
@@ -53,37 +46,19 @@ def perform(place: Place, writes: Sequence[Write]) -> None:
         StoreError: the step has a compaction already.
     """
     for number, write in enumerate(writes):
-        if isinstance(write, RecordUsage):
+        if isinstance(write, w.RecordUsage):
             _record_usage(place, write, number)
         else:
             _PERFORM[type(write)](place, write)
 
 
-def _insert_message(place: Place, write: InsertMessage) -> None:
-    message = write.message
-    place.connection.execute(
-        "INSERT INTO messages"
-        " (chat_id, position, id, role, turn, step, audience, added, erased, digest, salt, format, body)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (
-            place.chat_id,
-            message.position,
-            message.id,
-            message.role,
-            message.turn,
-            message.step,
-            message.audience.value,
-            place.version,
-            message.erased,
-            write.digest,
-            write.salt,
-            FORMAT,
-            write.body,
-        ),
-    )
+def _insert_message(place: Place, write: w.InsertMessage) -> None:
+    own = {"digest": write.digest, "salt": write.salt, "format": FORMAT, "body": write.body}
+    row = columns_of_message(write.message) | own | {"chat_id": place.chat_id, "added": place.version}
+    place.connection.execute(_INSERT_MESSAGE, row)
 
 
-def _cut_history(place: Place, write: CutHistory) -> None:
+def _cut_history(place: Place, write: w.CutHistory) -> None:
     cut = (place.version, place.chat_id, write.position)
     for table in ("messages", "boundaries"):
         place.connection.execute(
@@ -92,25 +67,12 @@ def _cut_history(place: Place, write: CutHistory) -> None:
         )
 
 
-def _put_call(place: Place, write: PutCall) -> None:
-    call = write.call
-    place.connection.execute(
-        "INSERT INTO calls (chat_id, call_id, step, idx, status, deadline, body) VALUES (?, ?, ?, ?, ?, ?, ?)"
-        " ON CONFLICT (chat_id, call_id) DO UPDATE SET step = excluded.step, idx = excluded.idx,"
-        " status = excluded.status, deadline = excluded.deadline, body = excluded.body",
-        (
-            place.chat_id,
-            call.call_id,
-            call.step,
-            call.index,
-            call.status.value,
-            None if call.deadline is None else micros_of(call.deadline),
-            CALLS.dump(call),
-        ),
-    )
+def _put_call(place: Place, write: w.PutCall) -> None:
+    row = columns_of_call(write.call) | {"chat_id": place.chat_id, "body": CALLS.dump(write.call)}
+    place.connection.execute(_PUT_CALL, row)
 
 
-def _put_queued(place: Place, write: PutQueued) -> None:
+def _put_queued(place: Place, write: w.PutQueued) -> None:
     if write.rank is None:
         sql = "UPDATE queue SET body = ?, salt = ? WHERE chat_id = ? AND id = ?"
         place.connection.execute(sql, (write.body, write.salt, place.chat_id, write.id))
@@ -119,11 +81,11 @@ def _put_queued(place: Place, write: PutQueued) -> None:
         place.connection.execute(sql, (place.chat_id, write.id, write.rank, write.body, write.salt))
 
 
-def _drop_queued(place: Place, write: DropQueued) -> None:
+def _drop_queued(place: Place, write: w.DropQueued) -> None:
     place.connection.execute("DELETE FROM queue WHERE chat_id = ? AND id = ?", (place.chat_id, write.queued_id))
 
 
-def _insert_boundary(place: Place, write: InsertBoundary) -> None:
+def _insert_boundary(place: Place, write: w.InsertBoundary) -> None:
     try:
         place.connection.execute(
             "INSERT INTO boundaries (chat_id, position, reason, step, carried) VALUES (?, ?, ?, ?, ?)",
@@ -135,7 +97,7 @@ def _insert_boundary(place: Place, write: InsertBoundary) -> None:
         ) from error
 
 
-def _grant_lease(place: Place, write: GrantLease) -> None:
+def _grant_lease(place: Place, write: w.GrantLease) -> None:
     lasts = timedelta(seconds=write.seconds)
     place.connection.execute(
         "INSERT OR REPLACE INTO leases (chat_id, worker, token, expires, lasts) VALUES (?, ?, ?, ?, ?)",
@@ -143,18 +105,18 @@ def _grant_lease(place: Place, write: GrantLease) -> None:
     )
 
 
-def _drop_lease(place: Place, write: DropLease) -> None:
+def _drop_lease(place: Place, write: w.DropLease) -> None:
     place.connection.execute("DELETE FROM leases WHERE chat_id = ? AND token = ?", (place.chat_id, write.token))
 
 
-def _record_usage(place: Place, write: RecordUsage, number: int) -> None:
+def _record_usage(place: Place, write: w.RecordUsage, number: int) -> None:
     place.connection.execute(
         "INSERT INTO usage (chat_id, version, number, body) VALUES (?, ?, ?, ?)",
         (place.chat_id, place.version, number, write.body),
     )
 
 
-def _put_profile(place: Place, write: PutProfile) -> None:
+def _put_profile(place: Place, write: w.PutProfile) -> None:
     place.connection.execute(
         "INSERT OR REPLACE INTO profiles (chat_id, body, salt) VALUES (?, ?, ?)",
         (place.chat_id, write.body, write.salt),
@@ -162,7 +124,7 @@ def _put_profile(place: Place, write: PutProfile) -> None:
     place.connection.execute("UPDATE chats SET owner = ? WHERE id = ?", (write.profile.owner, place.chat_id))
 
 
-def _record_receipt(place: Place, write: RecordReceipt) -> None:
+def _record_receipt(place: Place, write: w.RecordReceipt) -> None:
     try:
         place.connection.execute(
             "INSERT INTO receipts (chat_id, client_id, body) VALUES (?, ?, ?)",
@@ -172,24 +134,20 @@ def _record_receipt(place: Place, write: RecordReceipt) -> None:
         raise DuplicateReceipt(place.chat_id, write.client_id) from error
 
 
-def _elsewhere(place: Place, write: Write) -> None:
+def _elsewhere(place: Place, write: w.Write) -> None:
     """Store nothing: deadline and reason stand in other rows, and `erasure` blanks what is erased."""
 
 
-_PERFORM: Final[dict[type[Write], Callable[[Place, Any], None]]] = {
-    InsertMessage: _insert_message,
-    CutHistory: _cut_history,
-    EraseEdits: _elsewhere,
-    EraseMessage: _elsewhere,
-    EraseText: _elsewhere,
-    PutCall: _put_call,
-    NoteDeadline: _elsewhere,
-    NoteReason: _elsewhere,
-    PutQueued: _put_queued,
-    DropQueued: _drop_queued,
-    InsertBoundary: _insert_boundary,
-    GrantLease: _grant_lease,
-    DropLease: _drop_lease,
-    PutProfile: _put_profile,
-    RecordReceipt: _record_receipt,
+_PERFORM: Final[dict[type[w.Write], Callable[[Place, Any], None]]] = {
+    w.InsertMessage: _insert_message,
+    w.CutHistory: _cut_history,
+    w.PutCall: _put_call,
+    w.PutQueued: _put_queued,
+    w.DropQueued: _drop_queued,
+    w.InsertBoundary: _insert_boundary,
+    w.GrantLease: _grant_lease,
+    w.DropLease: _drop_lease,
+    w.PutProfile: _put_profile,
+    w.RecordReceipt: _record_receipt,
+    **dict.fromkeys((w.EraseEdits, w.EraseMessage, w.EraseText, w.NoteDeadline, w.NoteReason), _elsewhere),
 }

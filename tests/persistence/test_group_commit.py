@@ -13,6 +13,7 @@ import anyio
 import pytest
 
 from turnwise.persistence.sqlite.connection import Connection
+from turnwise.persistence.sqlite.database_file import DatabaseFile
 from turnwise.persistence.sqlite.group_commit import GroupCommit
 from turnwise.states.errors import StoreError
 
@@ -25,7 +26,7 @@ class Bench:
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self.forgotten = 0
-        self.group_commit = GroupCommit(connection, forget=self._forget)
+        self.group_commit = GroupCommit(connection, forget=self._forget, file=DatabaseFile(None))
         self.reached = threading.Event()
         self.gate = threading.Event()
 
