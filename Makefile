@@ -26,7 +26,7 @@ demo: $(INSTALLED) ## watch a chat's whole life in the terminal: no key, no serv
 	@$(BIN)/turnwise demo
 
 test: $(INSTALLED_DEV) ## run the tests
-	@$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder $(TESTS) # in order: else long files of few tests come last, alone
+	@$(BIN)/pytest -n 2 --dist worksteal $(TESTS)
 
 simulate: $(INSTALLED_DEV) ## live a simulated world again: make simulate SEED=11; RUNS=100 lives as many
 	@$(BIN)/python -m turnwise.testing.simulation --seed $(or $(SEED),0) --runs $(or $(RUNS),1)

@@ -96,7 +96,7 @@ class World:
         """What happened, in order: the same for the same seed."""
         self._rounds = rounds
         self._chat_count = chats
-        self._toolmaker = tools
+        self._tools = tools(self.random, self.clock, self.outside, self.mischief)
         self._settings = settings or self._drawn_settings()
         self._disk = Disk()
         self._model = SimulatedModel(self.random, self.clock, self.outside, self.mischief)
@@ -195,7 +195,7 @@ class World:
         engine = _Mortal(
             store,
             model=self._model,
-            tools=self._toolmaker(self.random, self.clock, self.outside, self.mischief),
+            tools=self._tools,
             settings=self._settings,
             reminders=[self.mischief.remind],
             prepare_messages=self.mischief.prepare_messages,

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import logging
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -123,3 +127,33 @@ def test_importing_turnwise_prints_nothing_and_leaves_the_heavy_libraries_out() 
     code = f"import sys, turnwise; print([name for name in {heavy!r} if name in sys.modules])"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert (told.stdout.strip(), told.stderr) == ("[]", "")
+
+
+ROOT = Path(__file__).resolve().parents[2]
+FLOORS = ("engine", "persistence", "states", "providers", "cli", "diagrams", "testing")
+BY_NAME = {"tell": ("warning", ("code", "...")), "note": ("error, traceback", ("chat_id", "problem"))}
+"""Functions that log an event by the name they are given."""
+
+
+def _logged(tree: ast.AST) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or not node.args:
+            continue
+        event, method = node.args[0], node.func.attr
+        if not isinstance(event, ast.Constant) or not isinstance(event.value, str):
+            continue
+        if ast.unparse(node.func.value) == "logger":
+            level = {"exception": "error, traceback"}.get(method, method)
+            names = [keyword.arg or "..." for keyword in node.keywords]
+            yield event.value, level, tuple(name for name in names if (method, name) != ("exception", "error"))
+        elif method in BY_NAME and re.fullmatch(r"[a-z]+(_[a-z]+)+", event.value):
+            yield event.value, *BY_NAME[method]
+
+
+def test_the_guide_lists_every_event_with_its_level_and_fields() -> None:
+    guide = (ROOT / "docs" / "guides" / "logging.md").read_text(encoding="utf-8").partition("## Every event")[2]
+    rows = re.findall(r"^\| `(\w+)` \| ([a-z, ]+) \| ([^|]*)\| [^|]+ \|$", guide, re.MULTILINE)
+    listed = [(event, level, tuple(re.findall(r"\w+|\.\.\.", fields))) for event, level, fields in rows]
+    files = [path for floor in FLOORS for path in (ROOT / floor).rglob("*.py")]
+    logged = {found for path in files for found in _logged(ast.parse(path.read_text(encoding="utf-8")))}
+    assert listed == sorted(logged)

@@ -116,7 +116,7 @@ GROUPS: Final = ("states", "diagrams", "providers", "wire", "persistence", "engi
 def measure(root: Path, scratch: Path) -> Covering:
     """Run the tests of single things under coverage and return which test runs what. It takes minutes."""
     data, times = scratch / "coverage", scratch / "times.xml"
-    command = [sys.executable, "-m", "pytest", "-n", "2", "--dist", "loadfile", "--timeout", "120"]
+    command = [sys.executable, "-m", "pytest", "-n", "2", "--dist", "worksteal", "--timeout", "120"]
     command += ["--cov=turnwise", "--cov-context=test", "--cov-report=", f"--junitxml={times}"]
     command += ["-o", "junit_family=xunit1", "-p", "no:cacheprovider", *(f"tests/{group}" for group in GROUPS)]
     environment = {**os.environ, "COVERAGE_FILE": str(data), "COVERAGE_CORE": "ctrace"}
