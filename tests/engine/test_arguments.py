@@ -9,7 +9,7 @@ import pytest
 from pydantic import AfterValidator
 
 from turnwise import ClientTool, tool
-from turnwise.engine.tools.arguments import BadArguments, check, checked, coerced, parse
+from turnwise.engine.tools.arguments import BadArguments, checked, coerced, parse
 from turnwise.providers.reply_builder import ARGUMENT_TEXT
 
 SCHEMA = {
@@ -101,7 +101,6 @@ def test_what_a_type_lets_through_is_json_all_the_same() -> None:
 def test_what_fits_is_what_the_tool_is_called_with() -> None:
     assert checked(rest, {"seconds": 3, "names": ["a"]}) == {"seconds": 3, "names": ["a"]}
     assert checked(LOOK, {"seconds": 3}) == {"seconds": 3}
-    check(LOOK, {"seconds": 3})
 
 
 @pytest.mark.parametrize(
@@ -119,7 +118,7 @@ def test_what_fits_is_what_the_tool_is_called_with() -> None:
 )
 def test_what_does_not_fit_is_named_and_never_quoted(declared: Any, given: dict[str, Any], words: list[str]) -> None:
     with pytest.raises(BadArguments) as refused:
-        check(declared, given)
+        checked(declared, given)
     told = str(refused.value)
     assert [word for word in words if word not in told] == [], told
     assert [word for word in ("private", "secret", "sss", "n" * 41, "http") if word in told] == []
@@ -128,7 +127,7 @@ def test_what_does_not_fit_is_named_and_never_quoted(declared: Any, given: dict[
 def test_of_many_problems_and_fields_the_first_twenty_are_told() -> None:
     for given in ({f"f{n:02}": 1 for n in range(20)}, {f"f{n:02}": 1 for n in range(21)}):
         with pytest.raises(BadArguments) as refused:
-            check(LOOK, given)
+            checked(LOOK, given)
         problems, _, fields = str(refused.value).partition("Received fields: ")
         assert fields.count("(int)") == 20
         assert ("f19" in fields, "f20" in fields) == (True, False)
@@ -139,5 +138,5 @@ def test_of_many_problems_and_fields_the_first_twenty_are_told() -> None:
 def test_one_problem_is_told_in_a_few_words() -> None:
     schema = {"type": "object", "properties": {"mode": {"enum": [f"mode number {n}" for n in range(200)]}}}
     with pytest.raises(BadArguments) as refused:
-        check(ClientTool("look", "Look.", schema), {"mode": 7})
+        checked(ClientTool("look", "Look.", schema), {"mode": 7})
     assert 200 < len(str(refused.value)) < 400
