@@ -4,10 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 from turnwise.persistence.audit.record import Entry
 
+ORDER: Final = {
+    "profiles": "chat_id",
+    "messages": "position",
+    "boundaries": "position",
+    "calls": "step, idx",
+    "queue": "rank",
+    "receipts": "client_id",
+    "usage": "version, number",
+    "events": "seq",
+}
+"""By table, the columns by which a check wants the rows ordered."""
 Row = Mapping[str, Any]
 """The columns of a row by name: times in microseconds, arrays as lists or as their JSON."""
 
@@ -19,7 +30,7 @@ class ChatRows:
     chat: Row
     lease: Row | None
     tables: Mapping[str, Sequence[Row]]
-    """The rows of profiles, messages, boundaries, calls, queue, receipts, usage and events, in order of their keys."""
+    """The rows of the tables in `ORDER`."""
     audit: Sequence[Entry]
     """By version."""
     names: Mapping[str, str] = field(default_factory=dict)

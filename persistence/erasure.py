@@ -78,7 +78,7 @@ class _Wiping:
 
     def done(self) -> Wipe:
         self._wipe_messages()
-        if self._takes_quarantine:
+        if ("quarantine", "") in self._texts:
             self._take_in_what_was_lost()
         self._wipe_calls()
         self._wipe_receipts()
@@ -87,10 +87,6 @@ class _Wiping:
             self._wipe_reasons()
         self._change("quarantine", {})  # delete all of it: nobody can tell in there what is to be erased
         return self._wipe
-
-    @property
-    def _takes_quarantine(self) -> bool:
-        return ("quarantine", "") in self._texts
 
     def _change(self, table: str, key: Mapping[str, Any], **values: Any) -> None:
         self._wipe.changes.append(Change(table, key, values))

@@ -45,12 +45,6 @@ def rows_of(events: Sequence[Event]) -> list[EventRow]:
     return [_row_of(event, messages) for event in events]
 
 
-def at_of(event: Event) -> int:
-    """Return when a numbered event was stored."""
-    assert event.at is not None  # noqa: S101 - numbering gives the time
-    return micros_of(event.at)
-
-
 def body_of(event: Event, *, without: str = "") -> str:
     """Return the body of an event's row: without the field `without`, and without nulls except those of a tool."""
     spelled = event.__pydantic_serializer__.to_json(
@@ -68,26 +62,20 @@ def event_of(  # noqa: PLR0913, PLR0917 - the columns of a row
         ChatUnreadable: they do not hold a valid event.
     """
     try:
-        return _event_of(chat_id, seq, kind, at, body, form, message)
+        if at is not None:
+            columns = json.dumps({"chat_id": chat_id, "seq": seq, "kind": kind, "at": time_of(at).isoformat()})
+            body = columns if body == "{}" else f"{columns[:-1]},{body[1:]}"
+        if form is None or message is None:
+            return EVENTS.load(body, chat_id)
+        said = message_of(form, message, chat_id)
+        if kind == "message":
+            return MessageEvent.model_validate({**from_json(body), "message": without_metadata(said)})
+        output = None if said.result is None else said.result.output
+        return ToolResultEvent.model_validate({**from_json(body), "output": output})
     except ChatUnreadable:
         raise
     except GARBLED as error:
         raise unreadable(chat_id, "events.body", error) from None
-
-
-def _event_of(  # noqa: PLR0913, PLR0917 - as above
-    chat_id: str, seq: int, kind: str, at: int | None, body: str, form: int | None, message: str | None
-) -> Event:
-    if at is not None:
-        columns = json.dumps({"chat_id": chat_id, "seq": seq, "kind": kind, "at": time_of(at).isoformat()})
-        body = columns if body == "{}" else f"{columns[:-1]},{body[1:]}"
-    if form is None or message is None:
-        return EVENTS.load(body, chat_id)
-    said = message_of(form, message, chat_id)
-    if kind == "message":
-        return MessageEvent.model_validate({**from_json(body), "message": without_metadata(said)})
-    output = None if said.result is None else said.result.output
-    return ToolResultEvent.model_validate({**from_json(body), "output": output})
 
 
 def _row_of(event: Event, messages: Iterable[Message]) -> EventRow:
@@ -100,8 +88,9 @@ def _row_of(event: Event, messages: Iterable[Message]) -> EventRow:
         case ToolResultEvent():
             position = _position_of(event, messages)
             elsewhere = "" if position is None else "output"
-    body = body_of(event, without=elsewhere)
-    return EventRow(event.chat_id, event.seq, event.kind, at_of(event), step, attempt, position, body)
+    assert event.at is not None  # noqa: S101 - numbering gives the time
+    at, body = micros_of(event.at), body_of(event, without=elsewhere)
+    return EventRow(event.chat_id, event.seq, event.kind, at, step, attempt, position, body)
 
 
 def _position_of(event: ToolResultEvent, messages: Iterable[Message]) -> int | None:

@@ -23,17 +23,12 @@ def canonical(value: Any) -> bytes:
         spelled = orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
     except TypeError:
         return _canonical_of_any(value)
-    if b"null" in spelled:
-        _refuse_what_is_no_number(value)
+    if b"null" in spelled:  # which orjson writes for NaN and the infinities, too
+        try:
+            _STRICT(value)
+        except ValueError as error:
+            raise _has_none(error) from error
     return spelled
-
-
-def _refuse_what_is_no_number(value: Any) -> None:
-    """Refuse NaN and the infinities: orjson writes null for them."""
-    try:
-        _STRICT(value)
-    except ValueError as error:
-        raise _has_none(error) from error
 
 
 _STRICT: Final = json.JSONEncoder(allow_nan=False, check_circular=False).encode

@@ -80,11 +80,7 @@ class ToolResultMismatch(TurnwiseError):
         self.duplicate = tuple(duplicate)
         problems = [
             f"{word}: {_listed(ids)}"
-            for word, ids in (
-                ("missing", missing),
-                ("not open", extra),
-                ("given twice", duplicate),
-            )
+            for word, ids in (("missing", missing), ("not open", extra), ("given twice", duplicate))
             if ids
         ]
         super().__init__(
@@ -95,13 +91,7 @@ class ToolResultMismatch(TurnwiseError):
 class ConflictingReplay(TurnwiseError):
     """The call was answered, or the message accepted, before, with other content. Nothing was written."""
 
-    def __init__(
-        self,
-        *,
-        call_id: str | None = None,
-        client_id: str | None = None,
-        outcome: str | None = None,
-    ) -> None:
+    def __init__(self, *, call_id: str | None = None, client_id: str | None = None, outcome: str | None = None) -> None:
         self.call_id = call_id
         self.client_id = client_id
         self.outcome = outcome

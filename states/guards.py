@@ -2,153 +2,138 @@
 
 from __future__ import annotations
 
+from turnwise.states import triggers as t
+from turnwise.states import turn_limits
 from turnwise.states.errors import CONTEXT_OVERFLOW
 from turnwise.states.facts import Facts
 from turnwise.states.names import Need, Stage, Tail
 from turnwise.states.promises import broken_promises
-from turnwise.states.triggers import (
-    AttemptDiscarded,
-    CallFinished,
-    CallStarted,
-    Circumstances,
-    Compacted,
-    Occurrence,
-    SendMessage,
-    StepFinished,
-)
-from turnwise.states.turn_limits import (
-    may_compact,
-    may_make_room,
-    stop_after_succeeded,
-    wants_compaction,
-    why_spent,
-)
 
 
-def settled(facts: Facts, occurrence: Occurrence, at: Circumstances) -> bool:
+def settled(facts: Facts, occurrence: t.Occurrence, at: t.Circumstances) -> bool:
     """Nothing of an interrupted attempt is left to commit."""
     return facts.settled
 
 
-def unleased(facts: Facts, occurrence: Occurrence, at: Circumstances) -> bool:
+def unleased(facts: Facts, occurrence: t.Occurrence, at: t.Circumstances) -> bool:
     """No worker holds the chat."""
     return facts.lease is None
 
 
-def queue_waits(facts: Facts, occurrence: Occurrence, at: Circumstances) -> bool:
+def queue_waits(facts: Facts, occurrence: t.Occurrence, at: t.Circumstances) -> bool:
     """The queue holds a message."""
     return bool(facts.queue)
 
 
-def wants_interrupt(facts: Facts, occurrence: SendMessage, at: Circumstances) -> bool:
+def wants_interrupt(facts: Facts, occurrence: t.SendMessage, at: t.Circumstances) -> bool:
     """The message came with `when_busy="interrupt"`."""
     return occurrence.when_busy == "interrupt"
 
 
-def promotion_waits(facts: Facts, occurrence: Occurrence, at: Circumstances) -> bool:
+def promotion_waits(facts: Facts, occurrence: t.Occurrence, at: t.Circumstances) -> bool:
     """The queue holds a message that shall become a turn as soon as the interrupt is settled."""
     return facts.promote and bool(facts.queue)
 
 
-def history_unfinished(facts: Facts, occurrence: Occurrence, at: Circumstances) -> bool:
+def history_unfinished(facts: Facts, occurrence: t.Occurrence, at: t.Circumstances) -> bool:
     """The history awaits an answer or ends in a partial one."""
     return facts.history.unfinished
 
 
-def something_to_compact(facts: Facts, occurrence: Occurrence, at: Circumstances) -> bool:
+def something_to_compact(facts: Facts, occurrence: t.Occurrence, at: t.Circumstances) -> bool:
     """The model sees at least one message since the last boundary."""
     return facts.history.foldable > 0
 
 
-def tools_unfinished(facts: Facts, occurrence: Occurrence, at: Circumstances) -> bool:
+def tools_unfinished(facts: Facts, occurrence: t.Occurrence, at: t.Circumstances) -> bool:
     """The local calls of the last step are not concluded."""
     return facts.step.stage is Stage.acting
 
 
-def has_local_calls(facts: Facts, occurrence: StepFinished, at: Circumstances) -> bool:
+def has_local_calls(facts: Facts, occurrence: t.StepFinished, at: t.Circumstances) -> bool:
     """The reply asks for at least one local tool."""
     return any(call.is_local for call in occurrence.reply.calls)
 
 
-def has_client_calls(facts: Facts, occurrence: StepFinished, at: Circumstances) -> bool:
+def has_client_calls(facts: Facts, occurrence: t.StepFinished, at: t.Circumstances) -> bool:
     """The reply asks for at least one client tool."""
     return any(call.is_client for call in occurrence.reply.calls)
 
 
-def call_may_start(facts: Facts, occurrence: CallStarted, at: Circumstances) -> bool:
+def call_may_start(facts: Facts, occurrence: t.CallStarted, at: t.Circumstances) -> bool:
     """The call is a local one that has not started, or one that may safely run again."""
     call = facts.calls.get(occurrence.call_id)
     return call is not None and call.may_start
 
 
-def call_lacks_result(facts: Facts, occurrence: CallFinished, at: Circumstances) -> bool:
+def call_lacks_result(facts: Facts, occurrence: t.CallFinished, at: t.Circumstances) -> bool:
     """The outcome is that of an open local call."""
     call = facts.calls.get(occurrence.outcome.call_id)
     return call is not None and call.is_local and call.open
 
 
-def local_calls_open(facts: Facts, occurrence: Occurrence, at: Circumstances) -> bool:
+def local_calls_open(facts: Facts, occurrence: t.Occurrence, at: t.Circumstances) -> bool:
     """A local call of the current step lacks its result."""
     return facts.calls.open_local > 0
 
 
-def client_calls_open(facts: Facts, occurrence: Occurrence, at: Circumstances) -> bool:
+def client_calls_open(facts: Facts, occurrence: t.Occurrence, at: t.Circumstances) -> bool:
     """A client call of the current step lacks its result."""
     return facts.calls.open_client > 0
 
 
-def compaction_due(facts: Facts, occurrence: Occurrence, at: Circumstances) -> bool:
+def compaction_due(facts: Facts, occurrence: t.Occurrence, at: t.Circumstances) -> bool:
     """The step owes a compaction, or its reply shows that the context has crossed the threshold."""
     if facts.compaction.need is not Need.none:
         return True
-    if not isinstance(occurrence, StepFinished):
+    if not isinstance(occurrence, t.StepFinished):
         return False
-    return may_compact(facts) and wants_compaction(occurrence.reply, at.limits)
+    return turn_limits.may_compact(facts) and turn_limits.wants_compaction(occurrence.reply, at.limits)
 
 
-def prompt_too_long(facts: Facts, occurrence: AttemptDiscarded, at: Circumstances) -> bool:
+def prompt_too_long(facts: Facts, occurrence: t.AttemptDiscarded, at: t.Circumstances) -> bool:
     """The provider refused the prompt as too long."""
     return occurrence.error.kind == CONTEXT_OVERFLOW
 
 
-def room_can_be_made(facts: Facts, occurrence: Occurrence, at: Circumstances) -> bool:
+def room_can_be_made(facts: Facts, occurrence: t.Occurrence, at: t.Circumstances) -> bool:
     """There is something to fold, the step was not compacted before, and compaction is not switched off."""
-    return may_make_room(facts, at.limits)
+    return turn_limits.may_make_room(facts, at.limits)
 
 
-def prompt_refused(facts: Facts, occurrence: Occurrence, at: Circumstances) -> bool:
+def prompt_refused(facts: Facts, occurrence: t.Occurrence, at: t.Circumstances) -> bool:
     """The step waits for room: the provider refused its prompt as too long."""
     return facts.step.stage is Stage.refused
 
 
-def turn_over(facts: Facts, occurrence: Occurrence, at: Circumstances) -> bool:
+def turn_over(facts: Facts, occurrence: t.Occurrence, at: t.Circumstances) -> bool:
     """A stop-after tool succeeded, or the turn's budget of steps, tokens or time is spent."""
-    if stop_after_succeeded(facts.calls):
+    if turn_limits.stop_after_succeeded(facts.calls):
         return True
     begun = facts.step.stage in (Stage.asking, Stage.refused)
-    return not begun and why_spent(facts.turn, at.limits, at.now) is not None
+    return not begun and turn_limits.why_spent(facts.turn, at.limits, at.now) is not None
 
 
-def turn_goes_on(facts: Facts, occurrence: Occurrence, at: Circumstances) -> bool:
+def turn_goes_on(facts: Facts, occurrence: t.Occurrence, at: t.Circumstances) -> bool:
     """After the compaction the model is asked again: it must go on from results, or is given the summary once."""
     if facts.compaction.need is Need.requested or turn_over(facts, occurrence, at):
         return False
     if facts.history.tail is Tail.awaits_answer or facts.step.stage is Stage.refused:
         return True
-    limits, folded = at.limits, isinstance(occurrence, Compacted)
+    limits, folded = at.limits, isinstance(occurrence, t.Compacted)
     return folded and limits.after_final_step == "continue" and facts.turn.reentries < limits.max_reentries
 
 
-def call_is_due(facts: Facts, occurrence: Occurrence, at: Circumstances) -> bool:
+def call_is_due(facts: Facts, occurrence: t.Occurrence, at: t.Circumstances) -> bool:
     """The deadline of an open client call has passed."""
     return any(call.is_due(at.now) for call in facts.calls)
 
 
-def every_call_is_due(facts: Facts, occurrence: Occurrence, at: Circumstances) -> bool:
+def every_call_is_due(facts: Facts, occurrence: t.Occurrence, at: t.Circumstances) -> bool:
     """No call stays open once the due ones are answered."""
     return all(call.is_due(at.now) for call in facts.open_calls)
 
 
-def promise_broken(facts: Facts, occurrence: Occurrence, at: Circumstances) -> bool:
+def promise_broken(facts: Facts, occurrence: t.Occurrence, at: t.Circumstances) -> bool:
     """The stored facts break the promise of their state."""
     return bool(broken_promises(facts))

@@ -30,18 +30,6 @@ def _anything(facts: Facts) -> bool:  # noqa: ARG001 - a question about facts li
     return True
 
 
-def _call_to_start(facts: Facts) -> bool:
-    return any(call.may_start for call in facts.calls)
-
-
-def _call_to_answer(facts: Facts) -> bool:
-    return facts.calls.open_local > 0
-
-
-def _call_with_a_deadline(facts: Facts) -> bool:
-    return any(call.deadline is not None for call in facts.open_calls)
-
-
 _COULD_AGREE: Final[Mapping[Guard[Any], Callable[[Facts], bool]]] = {
     g.wants_interrupt: _anything,
     g.prompt_too_long: _anything,
@@ -51,9 +39,9 @@ _COULD_AGREE: Final[Mapping[Guard[Any], Callable[[Facts], bool]]] = {
     g.turn_over: _anything,
     g.turn_goes_on: _anything,
     g.every_call_is_due: _anything,
-    g.call_may_start: _call_to_start,
-    g.call_lacks_result: _call_to_answer,
-    g.call_is_due: _call_with_a_deadline,
+    g.call_may_start: lambda facts: any(call.may_start for call in facts.calls),
+    g.call_lacks_result: lambda facts: facts.calls.open_local > 0,
+    g.call_is_due: lambda facts: any(call.deadline is not None for call in facts.open_calls),
 }
 """For guards that ask about the trigger's arguments or the time: whether some arguments would satisfy them.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from operator import attrgetter
 from typing import Final, Self
 
 from turnwise.states.calls import ToolCall
@@ -34,7 +35,7 @@ class StepCalls(tuple[ToolCall, ...]):  # noqa: SLOT001 - slots of a tuple would
 
     def __new__(cls, calls: Iterable[ToolCall] = ()) -> Self:
         """Return these calls, in call order."""
-        made = super().__new__(cls, sorted(calls, key=_index))
+        made = super().__new__(cls, sorted(calls, key=attrgetter("index")))
         made._ids = _Ids(made)
         made._count()
         return made
@@ -93,10 +94,6 @@ class StepCalls(tuple[ToolCall, ...]):  # noqa: SLOT001 - slots of a tuple would
         self.local = sum(call.is_local for call in self)
         self.open_local = sum(_is_open_local(call) for call in self)
         self.open_client = sum(_is_open_client(call) for call in self)
-
-
-def _index(call: ToolCall) -> int:
-    return call.index
 
 
 def _is_open_local(call: ToolCall) -> bool:

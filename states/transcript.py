@@ -6,23 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, get_args
 
+from turnwise.states import events as e
 from turnwise.states.calls import ToolCall
 from turnwise.states.checked import checked
 from turnwise.states.errors import InvalidArgument
-from turnwise.states.events import (
-    ActionRequiredEvent,
-    AttemptDiscardedEvent,
-    ErrorEvent,
-    ErrorInfo,
-    Event,
-    HistoryResetEvent,
-    MessageEvent,
-    PartEvent,
-    QueueEvent,
-    StatusEvent,
-    ToolResultEvent,
-    TurnFinishedEvent,
-)
 from turnwise.states.messages import Message, QueuedMessage, in_call_order
 from turnwise.states.names import ChatState, StopReason
 from turnwise.states.plain import shown
@@ -51,7 +38,7 @@ class Transcript:
     open_calls: tuple[ToolCall, ...] = ()
     stop_reason: StopReason | None = None
     """Why the last finished turn ended."""
-    error: ErrorInfo | None = None
+    error: e.ErrorInfo | None = None
     last_seq: int = 0
 
     @property
@@ -65,11 +52,11 @@ class Transcript:
         return "".join(self.live[index].text for index in sorted(self.live) if self.live[index].type == "text")
 
 
-_EVENTS: Final = get_args(get_args(Event)[0])
+_EVENTS: Final = get_args(get_args(e.Event)[0])
 
 
 @checked
-def fold(events: Iterable[Event], transcript: Transcript | None = None) -> Transcript:
+def fold(events: Iterable[e.Event], transcript: Transcript | None = None) -> Transcript:
     """Return the transcript that `events` make, continuing from `transcript` if one is given.
 
     Folding events in two halves gives the same as folding all at once, so a reader may leave and come back.
@@ -85,39 +72,36 @@ def fold(events: Iterable[Event], transcript: Transcript | None = None) -> Trans
     return transcript
 
 
-def _fold_one(transcript: Transcript, event: Event) -> None:  # noqa: C901, PLR0912 - one case per kind of event
+def _fold_one(transcript: Transcript, event: e.Event) -> None:  # noqa: C901, PLR0912 - one case per kind of event
     match event:
-        case StatusEvent():
+        case e.StatusEvent():
             transcript.state = event.state
             if event.state is not ChatState.requires_action:
                 transcript.open_calls = ()
             if event.state is not ChatState.error:
                 transcript.error = None
-        case MessageEvent():
+        case e.MessageEvent():
             _put(transcript, event.message)
-        case PartEvent():
+        case e.PartEvent():
             _extend(transcript, event)
-        case AttemptDiscardedEvent():
-            if (transcript.live_step, transcript.live_attempt) == (
-                event.step,
-                event.attempt,
-            ):
+        case e.AttemptDiscardedEvent():
+            if (transcript.live_step, transcript.live_attempt) == (event.step, event.attempt):
                 _drop_live(transcript)
-        case HistoryResetEvent():
+        case e.HistoryResetEvent():
             _drop_live(transcript)
             ids = [message.id for message in transcript.messages]
             if event.first_removed in ids:
                 del transcript.messages[ids.index(event.first_removed) :]
-        case QueueEvent():
+        case e.QueueEvent():
             transcript.queue = event.queue
-        case ActionRequiredEvent():
+        case e.ActionRequiredEvent():
             transcript.open_calls = event.calls
-        case ToolResultEvent():
+        case e.ToolResultEvent():
             transcript.open_calls = tuple(call for call in transcript.open_calls if call.call_id != event.call_id)
-        case TurnFinishedEvent():
+        case e.TurnFinishedEvent():
             _drop_live(transcript)
             transcript.stop_reason = event.stop_reason
-        case ErrorEvent():
+        case e.ErrorEvent():
             transcript.error = event.error
         case _:
             pass
@@ -133,7 +117,7 @@ def _put(transcript: Transcript, message: Message) -> None:
         _drop_live(transcript)
 
 
-def _extend(transcript: Transcript, event: PartEvent) -> None:
+def _extend(transcript: Transcript, event: e.PartEvent) -> None:
     if (transcript.live_step, transcript.live_attempt) != (event.step, event.attempt):
         _drop_live(transcript)
         transcript.live_step, transcript.live_attempt = event.step, event.attempt

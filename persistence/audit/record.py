@@ -147,7 +147,8 @@ def _record_of(fields: dict[str, Any]) -> AuditRecord:
     _demand_names("record", fields, set(_KINDS))
     for name, kinds in _KINDS.items():
         if type(fields[name]) not in kinds:
-            raise ValueError(f"the field {name} holds {_named(fields[name])}, where {_either(kinds)} belongs")
+            either = " or ".join(_JSON_NAMES[kind] for kind in kinds)
+            raise ValueError(f"the field {name} holds {_named(fields[name])}, where {either} belongs")
     fields["writes"] = tuple(_write_of(write) for write in fields["writes"])
     fields["at"] = _time_of(fields["at"])
     return AuditRecord(**fields)
@@ -264,10 +265,6 @@ def _demand_names(what: str, fields: dict[str, Any], wanted: set[str]) -> None:
 
 def _named(value: Any) -> str:
     return _JSON_NAMES[type(value)]
-
-
-def _either(kinds: tuple[type, ...]) -> str:
-    return " or ".join(_JSON_NAMES[kind] for kind in kinds)
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -36,13 +36,9 @@ def salt_of_facts(decision: Decision) -> str:
 
 def bond_of_facts(row: FactsRow, *, since: int, salt: str) -> WriteRecord:
     """Return the bond of the chat's own row; its id is the number of the last event. `since` is in microseconds."""
-    columns = [row.id, row.state, bool(row.settled), bool(row.archived), row.version, _digest_of(row.calls)]
+    ids = hashlib.sha256(row.calls.encode()).hexdigest()  # its length does not grow with the number of calls
+    columns = [row.id, row.state, bool(row.settled), bool(row.archived), row.version, ids]
     return WriteRecord("facts", str(row.last_seq), salted(salt, canonical([*columns, row.facts, since])))
-
-
-def _digest_of(call_ids: str) -> str:
-    """Return a digest of the calls' ids: its length does not grow with their number."""
-    return hashlib.sha256(call_ids.encode()).hexdigest()
 
 
 def bond_of_events(first: int, last: int, events: Iterable[EventFields], *, salt: str) -> list[WriteRecord]:

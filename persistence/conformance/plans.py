@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from turnwise.persistence.protocol import ChatStore, Committed, Plan
+from turnwise.states import triggers as t
 from turnwise.states.arguments import Reply, Summary
 from turnwise.states.calls import CallOutcome, ToolCall, ToolResult
 from turnwise.states.decide import Decision, decide
@@ -15,20 +16,6 @@ from turnwise.states.digests import digest
 from turnwise.states.facts import Facts, Limits, Profile
 from turnwise.states.messages import Message, Part, TextPart, ToolCallPart
 from turnwise.states.names import CallStatus, Executor
-from turnwise.states.triggers import (
-    AttemptStarted,
-    CallFinished,
-    Circumstances,
-    Claimed,
-    Compacted,
-    Create,
-    Held,
-    Occurrence,
-    SendMessage,
-    StepFinished,
-    SubmitToolResults,
-    ToolsFinished,
-)
 from turnwise.states.usage import Usage
 
 Move = Callable[[Facts, datetime], Decision]
@@ -64,13 +51,13 @@ async def created(store: ChatStore, chat_id: str, *moves: Move, owner: str | Non
     return committed
 
 
-def move(occurrence: Occurrence, *, limits: Limits = LIMITS, reason: str | None = None) -> Move:
+def move(occurrence: t.Occurrence, *, limits: Limits = LIMITS, reason: str | None = None) -> Move:
     """Return the move of a trigger; one that needs a token gets that of the chat's lease at that moment."""
 
     def made(facts: Facts, now: datetime) -> Decision:
         token = facts.lease.token if facts.lease else None
-        fired = dataclasses.replace(occurrence, token=token) if isinstance(occurrence, Held) else occurrence
-        return decide(facts, fired, Circumstances(now=now, limits=limits, reason=reason))
+        fired = dataclasses.replace(occurrence, token=token) if isinstance(occurrence, t.Held) else occurrence
+        return decide(facts, fired, t.Circumstances(now=now, limits=limits, reason=reason))
 
     return made
 
@@ -80,7 +67,7 @@ def create(owner: str | None = None) -> Move:
 
     def made(facts: Facts, now: datetime) -> Decision:
         profile = Profile(created_at=now, system="Be brief.", owner=owner, metadata={"kind": ["test"]})
-        return move(Create(profile=profile))(facts, now)
+        return move(t.Create(profile=profile))(facts, now)
 
     return made
 
@@ -88,17 +75,17 @@ def create(owner: str | None = None) -> Move:
 def send(text: str, *, client_id: str | None = None) -> Move:
     """Say something."""
     parts = (TextPart(text=text),)
-    return move(SendMessage(parts=parts, client_id=client_id, content_digest=digest(text)))
+    return move(t.SendMessage(parts=parts, client_id=client_id, content_digest=digest(text)))
 
 
 def claim(worker: str = "worker", *, lease: float = 30) -> Move:
     """Take the chat, for `lease` seconds."""
-    return move(Claimed(worker=worker), limits=Limits(context_limit=100, lease=lease))
+    return move(t.Claimed(worker=worker), limits=Limits(context_limit=100, lease=lease))
 
 
 def start() -> Move:
     """Start an attempt."""
-    return move(AttemptStarted(token=HOLDER))
+    return move(t.AttemptStarted(token=HOLDER))
 
 
 def reply(text: str, *, local: Sequence[str] = (), client: Sequence[str] = (), tokens: int = 10) -> Move:
@@ -123,7 +110,7 @@ def reply(text: str, *, local: Sequence[str] = (), client: Sequence[str] = (), t
             *(ToolCallPart(call_id=c.call_id, name=c.name, arguments=c.arguments, executor=c.executor) for c in calls),
         )
         finished = Reply(parts=parts, calls=calls, usage=Usage(input_tokens=tokens), context_tokens=tokens)
-        return move(StepFinished(token=HOLDER, reply=finished))(facts, now)
+        return move(t.StepFinished(token=HOLDER, reply=finished))(facts, now)
 
     return made
 
@@ -131,12 +118,12 @@ def reply(text: str, *, local: Sequence[str] = (), client: Sequence[str] = (), t
 def finish(call_id: str) -> Move:
     """Finish a local call."""
     outcome = CallOutcome(call_id=call_id, status=CallStatus.succeeded, output={"saw": call_id}, is_error=False)
-    return move(CallFinished(token=HOLDER, outcome=outcome))
+    return move(t.CallFinished(token=HOLDER, outcome=outcome))
 
 
 def tools_finished() -> Move:
     """Conclude the local calls of the step."""
-    return move(ToolsFinished(token=HOLDER))
+    return move(t.ToolsFinished(token=HOLDER))
 
 
 def submit(*call_ids: str) -> Move:
@@ -145,7 +132,7 @@ def submit(*call_ids: str) -> Move:
 
     def made(facts: Facts, now: datetime) -> Decision:
         due = [call.deadline for call in facts.open_calls if call.deadline is not None]
-        return move(SubmitToolResults(results=results))(facts, min([now, *due]) - _MOMENT)
+        return move(t.SubmitToolResults(results=results))(facts, min([now, *due]) - _MOMENT)
 
     return made
 
@@ -159,7 +146,7 @@ def fold(*messages: str | int) -> Move:
     """Commit a compaction after which the model sees new messages of those texts, and those at those positions."""
     made = (entry if isinstance(entry, int) else _new(entry) for entry in messages)
     summary = Summary(messages=tuple(made), folded=1)
-    return move(Compacted(token=HOLDER, summary=summary, usage=Usage(input_tokens=7)))
+    return move(t.Compacted(token=HOLDER, summary=summary, usage=Usage(input_tokens=7)))
 
 
 def _new(text: str) -> Message:

@@ -9,7 +9,7 @@ from typing import Any, Final
 import asyncpg
 
 from turnwise.persistence.audit.record import Entry, WriteRecord
-from turnwise.persistence.chat_rows import ChatRows
+from turnwise.persistence.chat_rows import ORDER, ChatRows
 from turnwise.persistence.erasure import erases, wipe
 from turnwise.persistence.postgres.queries import one_moment
 from turnwise.persistence.postgres.raw_rows import rows_within
@@ -19,13 +19,7 @@ from turnwise.states.decide import Decision
 from turnwise.states.errors import ChatNotFound
 
 _TABLES: Final = {
-    "profiles": "SELECT * FROM profiles WHERE chat_id = $1",
-    "messages": "SELECT * FROM messages WHERE chat_id = $1 ORDER BY position",
-    "boundaries": "SELECT * FROM boundaries WHERE chat_id = $1 ORDER BY position",
-    "calls": "SELECT * FROM calls WHERE chat_id = $1 ORDER BY step, idx",
-    "queue": "SELECT * FROM queue WHERE chat_id = $1 ORDER BY rank",
-    "receipts": "SELECT * FROM receipts WHERE chat_id = $1 ORDER BY client_id",
-    "usage": "SELECT * FROM usage WHERE chat_id = $1 ORDER BY version, number",
+    **{table: f"SELECT * FROM {table} WHERE chat_id = $1 ORDER BY {order}" for table, order in ORDER.items()},  # noqa: S608 - ours
     "events": """
         SELECT seq, kind, at, body FROM events WHERE chat_id = $1
         UNION ALL SELECT seq, kind, at, body FROM partial_events WHERE chat_id = $1 ORDER BY seq

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection
-from functools import partial
 from time import monotonic
 from typing import Final
 
@@ -65,11 +64,6 @@ class Liveness:
         now = monotonic()
         if not workers or now < self._judges_from:
             return frozenset()
-        rows = await self._pool.run(partial(_fetch, sorted(workers)))
+        rows = await self._pool.run(lambda on: on.fetch(_GONE, sorted(workers), SETTLED))
         self._missed = {row["worker"]: self._missed.get(row["worker"], now) for row in rows}
         return frozenset(worker for worker, since in self._missed.items() if now - since >= GRACE)
-
-
-async def _fetch(workers: list[str], connection: asyncpg.Connection) -> list[asyncpg.Record]:
-    found: list[asyncpg.Record] = await connection.fetch(_GONE, workers, SETTLED)
-    return found

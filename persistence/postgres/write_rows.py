@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from importlib import resources
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from turnwise.persistence.audit.asides import aside_of
 from turnwise.persistence.audit.record import WriteRecord, entry_of
@@ -109,10 +109,10 @@ def commit_of(
     `restated` holds the digests that an erasure among them states anew.
     """
     chat_id, head, at = found.facts.chat_id, found.head, found.at
-    tables, unnumbered = Tables(chat_id), list[Event](shown)
+    tables, unnumbered = Tables(chat_id, at), list[Event](shown)
     for decision in decisions:
         for number, write in enumerate(decision.writes):
-            _PUT[type(write)](tables, write, Moment(decision.facts.version, number, at))
+            tables.add(write, decision.facts.version, number)
         unnumbered.extend(decision.events)
     events = numbered(unnumbered, chat_id=chat_id, after=found.facts.last_seq, at=at)
     durable, partial = event_rows(events)
@@ -183,19 +183,12 @@ def body_of(event: Event) -> str:
 _IN_COLUMNS: Final = {"chat_id", "seq", "at"}
 
 
-class Moment(NamedTuple):
-    """The place of a write: the version its decision makes, its number in the decision, the time."""
-
-    version: int
-    number: int
-    at: datetime
-
-
 class Tables:
     """Collects the rows of the writes so far."""
 
-    def __init__(self, chat_id: str) -> None:
+    def __init__(self, chat_id: str, at: datetime) -> None:
         self._chat_id = chat_id
+        self._at = at
         self._rows: dict[str, list[_Row]] = {name: [] for name in PARAMETERS[1:]}
         self.calls: dict[str, _Row] = {}
         self.queue: dict[str, _Row | None] = {}
@@ -207,7 +200,42 @@ class Tables:
         """Add a row."""
         self._rows[table].append({"chat_id": self._chat_id, **row})
 
-    def cut(self, position: int, version: int) -> None:
+    def add(self, write: w.Write, version: int, number: int) -> None:  # noqa: C901 - one case per kind of write
+        """Add the rows of a write: the one of that number in the decision that makes the version."""
+        match write:
+            case w.InsertMessage():
+                own = {"digest": write.digest, "salt": write.salt, "format": FORMAT, "body": write.body}
+                self.put("messages", **columns_of_message(write.message), **own, added=version, cut=None)
+            case w.CutHistory():
+                self.put("cuts", position=write.position, version=version)
+                self._cut(write.position, version)
+            case w.InsertBoundary():
+                carried = {"step": write.step, "carried": write.carried}
+                self.put("boundaries", position=write.position, reason=write.reason, **carried, cut=None)
+            case w.PutCall():
+                deadline = write.call.deadline and write.call.deadline.isoformat()
+                own = {"deadline": deadline, "body": CALLS.dump(write.call)}
+                self.calls[write.call.call_id] = columns_of_call(write.call) | own
+            case w.PutQueued():
+                before = self.queue.get(write.id) or {"rank": None}
+                rank = before["rank"] if write.rank is None else write.rank
+                self.queue[write.id] = {"rank": rank, "body": write.body, "salt": write.salt}
+            case w.DropQueued():
+                self.queue[write.queued_id] = None
+            case w.GrantLease():
+                self.expires = self._at + timedelta(seconds=write.seconds)
+            case w.RecordUsage():
+                self.put("usage", version=version, number=number, body=write.body)
+            case w.PutProfile():
+                self.profile = write
+            case w.RecordReceipt():
+                self.put("receipts", client_id=write.client_id, body=write.body)
+            case w.DropLease() | w.NoteDeadline() | w.NoteReason():
+                pass  # lease, deadline and reason stand in other rows
+            case w.EraseEdits() | w.EraseMessage() | w.EraseText():
+                pass  # `erasure` blanks what is erased
+
+    def _cut(self, position: int, version: int) -> None:
         """Cut the rows that were added from the position on."""
         for row in (*self._rows["messages"], *self._rows["boundaries"]):
             if row["position"] >= position and row["cut"] is None:
@@ -223,69 +251,3 @@ class Tables:
             else:
                 self.put("queued", id=id_, **queued)
         return self._rows
-
-
-def _insert_message(tables: Tables, write: w.InsertMessage, moment: Moment) -> None:
-    own = {"digest": write.digest, "salt": write.salt, "format": FORMAT, "body": write.body}
-    tables.put("messages", **columns_of_message(write.message), **own, added=moment.version, cut=None)
-
-
-def _cut_history(tables: Tables, write: w.CutHistory, moment: Moment) -> None:
-    tables.put("cuts", position=write.position, version=moment.version)
-    tables.cut(write.position, moment.version)
-
-
-def _insert_boundary(tables: Tables, write: w.InsertBoundary, moment: Moment) -> None:  # noqa: ARG001 - put like the others
-    row = {"position": write.position, "reason": write.reason, "step": write.step, "carried": write.carried}
-    tables.put("boundaries", **row, cut=None)
-
-
-def _put_call(tables: Tables, write: w.PutCall, moment: Moment) -> None:  # noqa: ARG001
-    deadline = write.call.deadline and write.call.deadline.isoformat()
-    own = {"deadline": deadline, "body": CALLS.dump(write.call)}
-    tables.calls[write.call.call_id] = columns_of_call(write.call) | own
-
-
-def _put_queued(tables: Tables, write: w.PutQueued, moment: Moment) -> None:  # noqa: ARG001
-    before = tables.queue.get(write.id) or {"rank": None}
-    rank = before["rank"] if write.rank is None else write.rank
-    tables.queue[write.id] = {"rank": rank, "body": write.body, "salt": write.salt}
-
-
-def _drop_queued(tables: Tables, write: w.DropQueued, moment: Moment) -> None:  # noqa: ARG001
-    tables.queue[write.queued_id] = None
-
-
-def _grant_lease(tables: Tables, write: w.GrantLease, moment: Moment) -> None:
-    tables.expires = moment.at + timedelta(seconds=write.seconds)
-
-
-def _record_usage(tables: Tables, write: w.RecordUsage, moment: Moment) -> None:
-    tables.put("usage", version=moment.version, number=moment.number, body=write.body)
-
-
-def _put_profile(tables: Tables, write: w.PutProfile, moment: Moment) -> None:  # noqa: ARG001
-    tables.profile = write
-
-
-def _record_receipt(tables: Tables, write: w.RecordReceipt, moment: Moment) -> None:  # noqa: ARG001
-    tables.put("receipts", client_id=write.client_id, body=write.body)
-
-
-def _elsewhere(tables: Tables, write: w.Write, moment: Moment) -> None:
-    """Put nothing: lease, deadline and reason stand in other rows, and `erasure` blanks what is erased."""
-
-
-_PUT: Final[Mapping[type[w.Write], Callable[[Tables, Any, Moment], None]]] = {
-    w.InsertMessage: _insert_message,
-    w.CutHistory: _cut_history,
-    w.PutCall: _put_call,
-    w.PutQueued: _put_queued,
-    w.DropQueued: _drop_queued,
-    w.InsertBoundary: _insert_boundary,
-    w.GrantLease: _grant_lease,
-    w.RecordUsage: _record_usage,
-    w.PutProfile: _put_profile,
-    w.RecordReceipt: _record_receipt,
-    **dict.fromkeys((w.DropLease, w.EraseEdits, w.EraseMessage, w.EraseText, w.NoteDeadline, w.NoteReason), _elsewhere),
-}

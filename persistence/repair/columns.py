@@ -32,60 +32,42 @@ def _or_nothing(wanted: _Wanted) -> _Wanted:
     return _Wanted(f"{wanted.belongs}, or nothing,", lambda value: value is None or wanted.fits(value))
 
 
-def _is_time(value: Any) -> bool:
-    if isinstance(value, datetime):
+def _reads(read: Callable[[Any], object]) -> Callable[[Any], bool]:
+    def fits(value: Any) -> bool:
+        try:
+            read(value)
+        except GARBLED:
+            return False
         return True
-    try:
-        time_of(value)
-    except GARBLED:
-        return False
-    return is_count(value)
+
+    return fits
 
 
-def _is_hash(value: Any) -> bool:
-    return is_hash(value) and all(letter in "0123456789abcdef" for letter in value)
+def _is_time(value: Any) -> bool:
+    return isinstance(value, datetime) or (is_count(value) and _reads(time_of)(value))
+
+
+def _is_hex(value: Any) -> bool:
+    return isinstance(value, str) and all(letter in "0123456789abcdef" for letter in value)
+
+
+def _positions_in(value: Any) -> list[int]:
+    return _POSITIONS.validate_python(json.loads(value) if isinstance(value, str) else value, strict=True)
 
 
 _TEXT: Final = _Wanted("a text", lambda value: isinstance(value, str) and value.isprintable())
 _COUNT: Final = _Wanted("a count", is_count)
 _FLAG: Final = _Wanted("0 or 1", lambda value: value in (0, 1))
 _TIME: Final = _Wanted("a time", _is_time)
-_HASH: Final = _Wanted("a SHA-256 in hex", _is_hash)
+_HASH: Final = _Wanted("a SHA-256 in hex", lambda value: is_hash(value) and _is_hex(value))
 _BLOB: Final = _Wanted("a SHA-256", lambda value: isinstance(value, bytes) and len(value) == 32)  # noqa: PLR2004
+_ASIDE: Final = _Wanted("what belongs to a record", _reads(Aside.load))
 _KINDS: Final = frozenset(kind.model_fields["kind"].default for kind in get_args(get_args(Event)[0]))
 _KIND: Final = _Wanted("a kind of event", lambda value: value in _KINDS)
 _POSITIONS: Final = TypeAdapter(list[int])
 
 
-def _is_positions(value: Any) -> bool:
-    try:
-        _POSITIONS.validate_python(json.loads(value) if isinstance(value, str) else value, strict=True)
-    except GARBLED:
-        return False
-    return True
-
-
-def _is_ids(value: Any) -> bool:
-    try:
-        ids_of(value)
-    except GARBLED:
-        return False
-    return True
-
-
-def _is_salt(value: Any) -> bool:
-    return value is None or (isinstance(value, str) and all(letter in "0123456789abcdef" for letter in value))
-
-
-def _is_aside(value: Any) -> bool:
-    try:
-        Aside.load(value)
-    except GARBLED:
-        return False
-    return True
-
-
-_SALT: Final = _Wanted("a salt in hex, or nothing,", _is_salt)
+_SALT: Final = _or_nothing(_Wanted("a salt in hex", _is_hex))
 COLUMNS: Final[Mapping[str, Mapping[str, _Wanted]]] = {
     "chats": {
         "state": _TEXT,
@@ -96,7 +78,7 @@ COLUMNS: Final[Mapping[str, Mapping[str, _Wanted]]] = {
         "head": _HASH,
         "since": _TIME,
         "owner": _or_nothing(_Wanted("a text", lambda value: isinstance(value, str))),
-        "calls": _Wanted("a list of call ids", _is_ids),
+        "calls": _Wanted("a list of call ids", _reads(ids_of)),
         "worker": _or_nothing(_TEXT),
         "token": _or_nothing(_COUNT),
         "expires": _or_nothing(_TIME),
@@ -116,14 +98,18 @@ COLUMNS: Final[Mapping[str, Mapping[str, _Wanted]]] = {
         "position": _COUNT,
         "reason": _Wanted("clear or compaction", lambda value: value in ("clear", "compaction")),
         "step": _COUNT,
-        "carried": _Wanted("a list of positions", _is_positions),
+        "carried": _Wanted("a list of positions", _reads(_positions_in)),
         "cut": _or_nothing(_COUNT),
     },
     "calls": {"step": _COUNT, "idx": _COUNT, "deadline": _or_nothing(_TIME)},
     "queue": {"salt": _SALT, "rank": _Wanted("a whole number", lambda value: type(value) is int)},
     "leases": {"worker": _TEXT, "token": _COUNT, "expires": _TIME, "lasts": _COUNT},
     "usage": {"version": _COUNT, "number": _COUNT},
-    "audit": {"version": _COUNT, "aside": _Wanted("what belongs to a record", _is_aside), "hash": _or_nothing(_BLOB)},
+    "audit": {
+        "version": _COUNT,
+        "aside": _Wanted("what belongs to a record", _reads(Aside.load)),
+        "hash": _or_nothing(_BLOB),
+    },
     "events": {
         "kind": _KIND,
         "seq": _COUNT,

@@ -3,43 +3,26 @@
 from __future__ import annotations
 
 import sqlite3
-from typing import Any, Final
 
 from turnwise.persistence.audit.record import Entry
-from turnwise.persistence.chat_rows import ChatRows
+from turnwise.persistence.chat_rows import ORDER, ChatRows
+from turnwise.persistence.sqlite.raw_rows import fetched
 from turnwise.states.errors import ChatNotFound
-
-_ORDER: Final = {
-    "profiles": "chat_id",
-    "messages": "position",
-    "boundaries": "position",
-    "calls": "step, idx",
-    "queue": "rank",
-    "receipts": "client_id",
-    "usage": "version, number",
-    "events": "seq",
-}
 
 
 def rows_of_chat(connection: sqlite3.Connection, chat_id: str) -> ChatRows:
     """Return the rows of a chat."""
-    found = _rows(connection, "SELECT * FROM chats WHERE id = ?", chat_id)
+    found = fetched(connection, "SELECT * FROM chats WHERE id = ?", chat_id)
     if not found:
         raise ChatNotFound(chat_id)
     tables = {
-        table: _rows(connection, f"SELECT * FROM {table} WHERE chat_id = ? ORDER BY {order}", chat_id)  # noqa: S608 - ours
-        for table, order in _ORDER.items()
+        table: fetched(connection, f"SELECT * FROM {table} WHERE chat_id = ? ORDER BY {order}", chat_id)  # noqa: S608 - ours
+        for table, order in ORDER.items()
     }
     for message in tables["messages"]:
         message["erased"] = bool(message["erased"])
-    leases = _rows(connection, "SELECT * FROM leases WHERE chat_id = ?", chat_id)
+    leases = fetched(connection, "SELECT * FROM leases WHERE chat_id = ?", chat_id)
     sql = "SELECT version, lower(hex(hash)), body, aside FROM audit WHERE chat_id = ? ORDER BY version"
     entries = [Entry._make(row) for row in connection.execute(sql, (chat_id,)).fetchall()]
     (aside,) = connection.execute("SELECT count(*) FROM quarantine WHERE chat_id = ?", (chat_id,)).fetchone()
     return ChatRows(found[0], leases[0] if leases else None, tables, entries, quarantined=aside)
-
-
-def _rows(connection: sqlite3.Connection, sql: str, chat_id: str) -> list[dict[str, Any]]:
-    found = connection.execute(sql, (chat_id,))
-    names = [column[0] for column in found.description]
-    return [dict(zip(names, row, strict=True)) for row in found.fetchall()]

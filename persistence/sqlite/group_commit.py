@@ -114,13 +114,10 @@ class GroupCommit:
                 outcomes = await self._connection.do(partial(self._transact, jobs))
             except BaseException as failure:  # noqa: BLE001 - every submitter must get an answer
                 outcomes = [failure] * len(jobs)
-            self._answer(jobs, outcomes)
+            for job, outcome in zip(jobs, outcomes, strict=True):
+                job.answer(outcome)
             await asyncio.sleep(0)  # let the submitters run on: their next jobs join the batch
         self._idle.set()
-
-    def _answer(self, jobs: Sequence[_Job[Any]], outcomes: Sequence[Any]) -> None:
-        for job, outcome in zip(jobs, outcomes, strict=True):
-            job.answer(outcome)
 
     def _transact(self, jobs: Sequence[_Job[Any]], connection: sqlite3.Connection) -> list[Any]:
         """Do the jobs in one transaction, on the connection's thread, and return their outcomes.

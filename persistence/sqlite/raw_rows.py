@@ -35,11 +35,11 @@ def rows_of(connection: sqlite3.Connection, chat_id: str) -> Rows:
     Raises:
         ChatNotFound: there is no such chat.
     """
-    rows = {"chats": _fetched(connection, "SELECT * FROM chats WHERE id = ?", chat_id)}
+    rows = {"chats": fetched(connection, "SELECT * FROM chats WHERE id = ?", chat_id)}
     if not rows["chats"]:
         raise ChatNotFound(chat_id)
     for table in tables_of(connection):
-        rows[table] = _fetched(connection, f"SELECT * FROM {table} WHERE chat_id = ?", chat_id)  # noqa: S608 - a name
+        rows[table] = fetched(connection, f"SELECT * FROM {table} WHERE chat_id = ?", chat_id)  # noqa: S608 - a name
     return rows
 
 
@@ -99,7 +99,8 @@ def store_repair(connection: sqlite3.Connection, repair: Repair, at: Any) -> Non
     connection.execute("UPDATE chats SET owner = ? WHERE id = ?", (repair.facts.profile.owner, chat_id))
 
 
-def _fetched(connection: sqlite3.Connection, sql: str, *values: str) -> list[dict[str, Any]]:
+def fetched(connection: sqlite3.Connection, sql: str, *values: str) -> list[dict[str, Any]]:
+    """Return the rows that a statement selects, each as its columns by name."""
     cursor = connection.execute(sql, values)
     names = [column[0] for column in cursor.description]
     return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -46,10 +47,6 @@ _GLANCE: Final = 0.02
 """Seconds between two checks whether other processes have committed."""
 
 
-def _utc_now() -> datetime:
-    return datetime.now(UTC)
-
-
 class SQLiteStore(ChatStore):
     """Keeps chats in a SQLite database that several processes of one machine may share.
 
@@ -67,7 +64,7 @@ class SQLiteStore(ChatStore):
     ) -> None:
         self._path = _IN_MEMORY if path is None else str(path)
         self._durability = durability
-        self._now = now or _utc_now
+        self._now = now or partial(datetime.now, UTC)
         self._prunings = Refusals()
         self._transactions = Transactions(self._now)
         self._connections: list[Connection] = []

@@ -69,11 +69,7 @@ def discard_attempt(draft: Draft[AttemptDiscarded]) -> None:
     )
     draft.events.append(
         RetryEvent(
-            step=step.number,
-            attempt=step.attempt,
-            delay=failed.delay,
-            error=failed.error,
-            retry_at=failed.retry_at,
+            step=step.number, attempt=step.attempt, delay=failed.delay, error=failed.error, retry_at=failed.retry_at
         )
     )
 
@@ -97,14 +93,10 @@ def commit_reply(draft: Draft[StepFinished]) -> None:
     draft.book(reply.usage)
     acts = any(call.is_local for call in reply.calls)
     draft.step = StepFacts(
-        number=draft.step.number,
-        stage=Stage.acting if acts else Stage.done,
-        attempt=draft.step.attempt,
+        number=draft.step.number, stage=Stage.acting if acts else Stage.done, attempt=draft.step.attempt
     )
     draft.turn = dataclasses.replace(
-        draft.turn,
-        ended_by=None if reply.calls else reply.stop_reason,
-        provider_reason=reply.provider_reason,
+        draft.turn, ended_by=None if reply.calls else reply.stop_reason, provider_reason=reply.provider_reason
     )
     measure_context(draft)
 

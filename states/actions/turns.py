@@ -57,12 +57,7 @@ def finish_turn(draft: Draft[Occurrence]) -> None:
     draft.turn = dataclasses.replace(turn, open=False)
     draft.stop_reason = reason
     draft.closing.append(
-        TurnFinishedEvent(
-            turn=turn.number,
-            stop_reason=reason,
-            provider_reason=turn.provider_reason,
-            usage=turn.usage,
-        )
+        TurnFinishedEvent(turn=turn.number, stop_reason=reason, provider_reason=turn.provider_reason, usage=turn.usage)
     )
 
 

@@ -12,34 +12,23 @@ from pydantic import JsonValue
 
 from turnwise.engine.engine import Engine
 from turnwise.persistence.audit.record import AuditRecord
+from turnwise.states import errors
 from turnwise.states.calls import ToolCall, ToolResult
-from turnwise.states.errors import (
-    ChatArchived,
-    ChatBusy,
-    ConflictingReplay,
-    DeadlineExpired,
-    IllegalTransition,
-    InvalidContent,
-    MessageNotFound,
-    NothingToCompact,
-    QueueFull,
-    ToolResultMismatch,
-)
 from turnwise.states.names import Trigger
 from turnwise.testing.simulation.actors import Outside
 from turnwise.testing.simulation.readers import Look, Question, Reading, Stream
 
 REFUSALS = (
-    ChatArchived,
-    ChatBusy,
-    ConflictingReplay,
-    DeadlineExpired,
-    IllegalTransition,
-    InvalidContent,
-    MessageNotFound,
-    NothingToCompact,
-    QueueFull,
-    ToolResultMismatch,
+    errors.ChatArchived,
+    errors.ChatBusy,
+    errors.ConflictingReplay,
+    errors.DeadlineExpired,
+    errors.IllegalTransition,
+    errors.InvalidContent,
+    errors.MessageNotFound,
+    errors.NothingToCompact,
+    errors.QueueFull,
+    errors.ToolResultMismatch,
 )
 """What a client may be told; the chat is then as it was."""
 MAX_FORKS = 2

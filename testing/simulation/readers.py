@@ -8,16 +8,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from turnwise.engine.results import TurnResult
-from turnwise.states.events import (
-    ActionRequiredEvent,
-    ErrorEvent,
-    Event,
-    HistoryResetEvent,
-    MessageEvent,
-    QueueEvent,
-    StatusEvent,
-    TurnFinishedEvent,
-)
+from turnwise.states import events as e
 from turnwise.states.names import RESTING, ChatState
 from turnwise.states.transcript import Transcript, fold
 
@@ -26,7 +17,7 @@ from turnwise.states.transcript import Transcript, fold
 class _Moment:
     """Where a chat stood after an event."""
 
-    event: Event
+    event: e.Event
     rests: bool
     queue: frozenset[str]
     """The ids of the messages that waited."""
@@ -39,7 +30,7 @@ class Reading(Protocol):
     over: bool
     """Whether nobody waits for more."""
 
-    def problems(self, log: Sequence[Event], *, pruned: bool) -> Iterator[str]:
+    def problems(self, log: Sequence[e.Event], *, pruned: bool) -> Iterator[str]:
         """Yield where it is not what the chat's events tell, of which the parts of old replies may be `pruned`."""
         ...
 
@@ -51,11 +42,11 @@ class Stream:
     chat_id: str
     text: str
     over: bool = False
-    seen: list[Event] = field(default_factory=list)
+    seen: list[e.Event] = field(default_factory=list)
     ended: bool = False
     """Whether it ended by itself."""
 
-    def problems(self, log: Sequence[Event], *, pruned: bool) -> Iterator[str]:
+    def problems(self, log: Sequence[e.Event], *, pruned: bool) -> Iterator[str]:
         """Yield where it is not the turn of the message, from its beginning, in order, each event once."""
         message_id = _id_of(self.text, log)
         turn = _turn_of(message_id, log)
@@ -77,7 +68,7 @@ class Question:
     over: bool = False
     result: TurnResult | None = None
 
-    def problems(self, log: Sequence[Event], *, pruned: bool) -> Iterator[str]:  # noqa: ARG002 - no part is in it
+    def problems(self, log: Sequence[e.Event], *, pruned: bool) -> Iterator[str]:  # noqa: ARG002 - no part is in it
         """Yield where the answer is not of the message's own turn, or does not say why there is none."""
         if self.result is None:
             return
@@ -86,7 +77,7 @@ class Question:
         answers = {
             "taken": self._is_of(turn, log),
             "queued": not self.result.messages and _could_rest(message_id, [], log),
-            "removed": isinstance(turn[-1], HistoryResetEvent) if turn else _was_removed(message_id, log),
+            "removed": isinstance(turn[-1], e.HistoryResetEvent) if turn else _was_removed(message_id, log),
         }
         if not answers[self.result.message_state]:
             ids = [message.id for message in self.result.messages]
@@ -95,13 +86,13 @@ class Question:
                 f"{self.result.stop_reason}; its turn has {[message.id for message in fold(turn).messages]}"
             )
 
-    def _is_of(self, turn: Sequence[Event], log: Sequence[Event]) -> bool:
+    def _is_of(self, turn: Sequence[e.Event], log: Sequence[e.Event]) -> bool:
         result, ids = self.result, [message.id for message in self.result.messages] if self.result is not None else []
         last = turn[-1] if turn else None
         if result is None or last is None:
             return False
         if result.stop_reason is not None:
-            finished = isinstance(last, TurnFinishedEvent) and last.stop_reason == result.stop_reason
+            finished = isinstance(last, e.TurnFinishedEvent) and last.stop_reason == result.stop_reason
             return finished and ids == [message.id for message in fold(turn).messages]
         rests = (moment.event.seq for moment in _moments(log) if moment.rests)
         return any(ids == [known.id for known in fold(_until(seq, turn)).messages] for seq in rests)
@@ -115,7 +106,7 @@ class Look:
     transcript: Transcript
     over: bool = True
 
-    def problems(self, log: Sequence[Event], *, pruned: bool) -> Iterator[str]:
+    def problems(self, log: Sequence[e.Event], *, pruned: bool) -> Iterator[str]:
         """Yield where it is not what the events up to its number fold to, or where going on from it leads elsewhere."""
         seen, so_far = copy.deepcopy(self.transcript), fold(_until(self.transcript.seq, log))
         if pruned:  # it may have shown parts that are gone
@@ -127,7 +118,7 @@ class Look:
 
 
 def problems_of_readings(
-    readings: Iterable[Reading], chat_id: str, log: Sequence[Event], *, pruned: bool, erased: bool
+    readings: Iterable[Reading], chat_id: str, log: Sequence[e.Event], *, pruned: bool, erased: bool
 ) -> Iterator[str]:
     """Yield what is wrong with what readers of a chat were told; with erased messages, only who still waits."""
     for reading in readings:
@@ -137,13 +128,13 @@ def problems_of_readings(
             yield from (f"{chat_id}: {problem}" for problem in reading.problems(log, pruned=pruned))
 
 
-def _id_of(text: str, log: Sequence[Event]) -> str | None:
+def _id_of(text: str, log: Sequence[e.Event]) -> str | None:
     """Return the id of the message that was accepted with these words; whoever changed them later came later."""
     for event in log:
         match event:
-            case MessageEvent(message=message) if message.text == text:
+            case e.MessageEvent(message=message) if message.text == text:
                 return message.id
-            case QueueEvent(queue=queue):
+            case e.QueueEvent(queue=queue):
                 for queued in queue:
                     if queued.text == text:
                         return queued.id
@@ -152,61 +143,63 @@ def _id_of(text: str, log: Sequence[Event]) -> str | None:
     return None
 
 
-def _turn_of(message_id: str | None, log: Sequence[Event]) -> list[Event]:
+def _turn_of(message_id: str | None, log: Sequence[e.Event]) -> list[e.Event]:
     """Return the events of the turn that the message began, up to its end, or to where it was taken back."""
-    turn: list[Event] = []
+    turn: list[e.Event] = []
     number: int | None = None
     for event in log:
-        if not turn and isinstance(event, MessageEvent) and event.message.id == message_id:
+        if not turn and isinstance(event, e.MessageEvent) and event.message.id == message_id:
             number = event.message.turn
             turn.append(event)
         elif turn:
             turn.append(event)
-            if isinstance(event, HistoryResetEvent) or (isinstance(event, TurnFinishedEvent) and event.turn == number):
+            if isinstance(event, e.HistoryResetEvent) or (
+                isinstance(event, e.TurnFinishedEvent) and event.turn == number
+            ):
                 break
     return turn
 
 
-def _is_over(turn: Sequence[Event]) -> bool:
-    return bool(turn) and isinstance(turn[-1], TurnFinishedEvent | HistoryResetEvent)
+def _is_over(turn: Sequence[e.Event]) -> bool:
+    return bool(turn) and isinstance(turn[-1], e.TurnFinishedEvent | e.HistoryResetEvent)
 
 
-def _could_rest(message_id: str | None, seen: Sequence[Event], log: Sequence[Event]) -> bool:
+def _could_rest(message_id: str | None, seen: Sequence[e.Event], log: Sequence[e.Event]) -> bool:
     """Return whether the chat rested after the events seen; where none were, while the message waited, or for good."""
     moments = [*_moments(log)]
     if seen:
         follows = next((moment.event for moment in moments if moment.event.seq > seen[-1].seq), None)
-        cut = isinstance(follows, ActionRequiredEvent | ErrorEvent)  # they come together with the state
+        cut = isinstance(follows, e.ActionRequiredEvent | e.ErrorEvent)  # they come together with the state
         return not cut and any(moment.rests and moment.event.seq == seen[-1].seq for moment in moments)
     return _was_removed(message_id, log) or any(moment.rests and message_id in moment.queue for moment in moments)
 
 
-def _was_removed(message_id: str | None, log: Sequence[Event]) -> bool:
+def _was_removed(message_id: str | None, log: Sequence[e.Event]) -> bool:
     """Return whether the message left the queue without entering the history."""
     waited = any(message_id in moment.queue for moment in _moments(log))
     still = list(_moments(log))[-1:]
     return waited and not _turn_of(message_id, log) and not any(message_id in moment.queue for moment in still)
 
 
-def _moments(log: Sequence[Event]) -> Iterator[_Moment]:
+def _moments(log: Sequence[e.Event]) -> Iterator[_Moment]:
     state: ChatState | None = None
     queue: frozenset[str] = frozenset()
     for event in log:
         match event:
-            case StatusEvent():
+            case e.StatusEvent():
                 state = event.state
-            case QueueEvent():
+            case e.QueueEvent():
                 queue = frozenset(queued.id for queued in event.queue)
             case _:
                 pass
         yield _Moment(event, state is None or state in RESTING, queue)
 
 
-def _last(events: Sequence[Event]) -> int:
+def _last(events: Sequence[e.Event]) -> int:
     return events[-1].seq if events else 0
 
 
-def _until(seq: int, events: Sequence[Event]) -> list[Event]:
+def _until(seq: int, events: Sequence[e.Event]) -> list[e.Event]:
     return [event for event in events if event.seq <= seq]
 
 
