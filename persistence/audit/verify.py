@@ -9,20 +9,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated
 
+from turnwise.persistence.audit import record as audit_log
 from turnwise.persistence.audit.check_rows import Evidence, Finding
 from turnwise.persistence.audit.check_transitions import Replay
 from turnwise.persistence.audit.check_writes import Violation
 from turnwise.persistence.audit.expected_rows import Testimony
-from turnwise.persistence.audit.record import (
-    FORMAT,
-    GENESIS,
-    AuditRecord,
-    from_json,
-    hash_of,
-    object_of,
-    record_in,
-    signature_of,
-)
 from turnwise.persistence.chat_rows import ChatRows
 from turnwise.persistence.rows import GARBLED
 from turnwise.persistence.stored_chat import is_count
@@ -60,7 +51,7 @@ def verify_export(text: Annotated[str, RAW], *, key: bytes | None = None) -> Ver
     except ValueError as error:
         return Verdict(ok=False, problem=f"The header is not one of a log: {error}.", position=0)
     checkpoint = lines.pop() if lines and _is_checkpoint(lines[-1]) else None
-    verdict = walk.along(map(from_json, lines))
+    verdict = walk.along(map(audit_log.from_json, lines))
     if not verdict.ok:
         return verdict
     if checkpoint is None:
@@ -68,7 +59,7 @@ def verify_export(text: Annotated[str, RAW], *, key: bytes | None = None) -> Ver
     return _check_end(walk, checkpoint, key)
 
 
-def verify_records(records: Iterable[AuditRecord]) -> Verdict:
+def verify_records(records: Iterable[audit_log.AuditRecord]) -> Verdict:
     """Check the records of one chat, from its first on. Only a checkpoint can show that the last ones are missing."""
     known = list(records)
     walk = _Walk(known[0].chat_id if known else "")
@@ -77,11 +68,11 @@ def verify_records(records: Iterable[AuditRecord]) -> Verdict:
 
 def verify_stored(chat_id: str, stored: ChatRows) -> Verdict:
     """Check a chat's log in the store, then every row against the log. Never raises, whatever is stored."""
-    walk, records = _Walk(chat_id), list[AuditRecord]()
+    walk, records = _Walk(chat_id), list[audit_log.AuditRecord]()
 
-    def read() -> Iterator[AuditRecord]:
+    def read() -> Iterator[audit_log.AuditRecord]:
         for entry in stored.audit:
-            record = record_in(entry._replace(aside=None), chat_id, prev=walk.head)
+            record = audit_log.record_in(entry._replace(aside=None), chat_id, prev=walk.head)
             if record.version != entry.version:
                 raise Violation(record, f"the row says that it is version {entry.version!a:.40}")
             records.append(record)
@@ -111,10 +102,10 @@ class _Walk:
     def __init__(self, chat_id: str) -> None:
         self.chat_id = chat_id
         self.count = 0
-        self.head = GENESIS
+        self.head = audit_log.GENESIS
         self._replay = Replay()
 
-    def along(self, records: Iterable[AuditRecord]) -> Verdict:
+    def along(self, records: Iterable[audit_log.AuditRecord]) -> Verdict:
         """Check the records, up to the first that is wrong."""
         try:
             for record in records:
@@ -131,14 +122,14 @@ class _Walk:
         """Return the verdict that the next record is wrong or missing."""
         return Verdict(ok=False, problem=f"{problem}.", position=self.count + 1)
 
-    def _take(self, record: AuditRecord) -> None:
+    def _take(self, record: audit_log.AuditRecord) -> None:
         if record.version != self.count + 1:
             raise Violation(record, f"version {self.count + 1} belongs here, for versions rise by one")
         if record.chat_id != self.chat_id:
             raise Violation(record, f"it is of chat {record.chat_id!a:.80}, but the log of {self.chat_id!a:.80}")
         if record.prev != self.head:
             raise Violation(record, f"prev is {record.prev!a:.80}, but the hash before it is {self.head}")
-        if record.hash != hash_of(record):
+        if record.hash != audit_log.hash_of(record):
             raise Violation(record, f"hash is {record.hash!a:.80}, which is not the hash of its content")
         self._replay.follow(record)
         self.count += 1
@@ -146,24 +137,24 @@ class _Walk:
 
 
 def _chat_of(header: str) -> str:
-    fields = object_of(header)
+    fields = audit_log.object_of(header)
     chat_id = fields.get("chat_id")
     if set(fields) != {"format", "chat_id"} or not isinstance(chat_id, str):
         raise ValueError("it must hold the fields chat_id, a string, and format, and no other")
-    if fields["format"] != FORMAT:
-        raise ValueError(f"its format is not {FORMAT}")
+    if fields["format"] != audit_log.FORMAT:
+        raise ValueError(f"its format is not {audit_log.FORMAT}")
     return chat_id
 
 
 def _is_checkpoint(line: str) -> bool:
     try:
-        return "count" in object_of(line)
+        return "count" in audit_log.object_of(line)
     except ValueError:
         return False
 
 
 def _check_end(walk: _Walk, checkpoint: str, key: bytes | None) -> Verdict:
-    fields = object_of(checkpoint)
+    fields = audit_log.object_of(checkpoint)
     count, head, signature = fields.get("count"), fields.get("head"), fields.get("signature")
     if not set(fields) <= {"count", "head", "signature"} or type(count) is not int or type(head) is not str:
         return walk.stopped("The checkpoint must hold count, an integer, head, a string, and at most a signature")
@@ -175,6 +166,6 @@ def _check_end(walk: _Walk, checkpoint: str, key: bytes | None) -> Verdict:
         return Verdict(ok=False, problem=problem, position=walk.count)
     if key is not None and signature is None:
         return walk.stopped("The checkpoint is not signed, but a key was given")
-    if key is not None and signature != signature_of(walk.chat_id, count, head, key=key):
+    if key is not None and signature != audit_log.signature_of(walk.chat_id, count, head, key=key):
         return walk.stopped("The checkpoint's signature was not made with this key over this log")
     return Verdict(ok=True)

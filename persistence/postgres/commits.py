@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from typing import Final
@@ -89,15 +88,12 @@ class Commits:
         if erasing(committed.decisions):
             self._cache.forget(commit.chat_id)
         else:
-            self._cache.put(Standing(committed.facts, commit.head, committed.at, commit.body))
+            self._cache.put(commit.after)
         self._tell(commit.chat_id)
 
     async def store(self, connection: asyncpg.Connection, commits: Sequence[Commit]) -> list[bool]:
         """Store commits of different chats; return for each whether its chat still stood where it must."""
-        asked = time.monotonic()
-        rows = await connection.fetch(_COMMIT, *parameters_of(commits))
-        for row in rows:
-            self._clock.heard(row["at"], asked=asked)
+        rows = await self._clock.timed(connection.fetch(_COMMIT, *parameters_of(commits)))
         found = {row["id"] for row in rows}
         return [commit.chat_id in found for commit in commits]
 
@@ -147,8 +143,7 @@ def prepared(
 ) -> tuple[Commit, Committed]:
     """Return the rows that store decisions on a chat, and what the caller learns once they are stored."""
     commit, events = commit_of(standing, decisions, shown, restated=restated)
-    facts = decisions[-1].facts.with_last_seq(commit.event_seq)
-    return commit, Committed(standing.facts, facts, decisions, events, standing.at)
+    return commit, Committed(standing.facts, commit.after.facts, decisions, events, standing.at)
 
 
 async def landed(connection: asyncpg.Connection, sent: Sent) -> list[Committed]:
@@ -162,7 +157,7 @@ async def landed(connection: asyncpg.Connection, sent: Sent) -> list[Committed]:
         await connection.execute(LOCK, commit.chat_id)
         sql = "SELECT body FROM audit WHERE chat_id = $1 AND version = $2"
         body = await connection.fetchval(sql, commit.chat_id, committed.facts.version)
-        if body is not None and _hash_in(commit.chat_id, body) == commit.head:
+        if body is not None and _hash_in(commit.chat_id, body) == commit.after.head:
             found.append(committed)
     return found
 

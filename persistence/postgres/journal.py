@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -127,12 +126,10 @@ class Journal:
 
     async def _store(self, connection: asyncpg.Connection, entries: Sequence[_Entry]) -> list[bool]:
         """Store entries of different chats; return for each whether its chat still stood where it must."""
-        asked = time.monotonic()
         events = json.dumps([row for entry in entries for row in entry.events])
         partial = json.dumps([row for entry in entries for row in entry.partial_events])
-        rows = await connection.fetch(_JOURNAL, json.dumps([entry.job for entry in entries]), events, partial)
-        for row in rows:
-            self._clock.heard(row["at"], asked=asked)
+        jobs = json.dumps([entry.job for entry in entries])
+        rows = await self._clock.timed(connection.fetch(_JOURNAL, jobs, events, partial))
         found = {row["id"] for row in rows}
         return [entry.job["chat_id"] in found for entry in entries]
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Final
+
+import asyncpg
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -27,6 +29,14 @@ class DatabaseClock:
         seconds = (at - _EPOCH).total_seconds()
         least, most = seconds - time.monotonic(), seconds - asked
         self._ahead = least if self._ahead is None else min(max(self._ahead, least), most)
+
+    async def timed(self, answer: Awaitable[list[asyncpg.Record]]) -> list[asyncpg.Record]:
+        """Return the rows of an answer, and use the time that each has in its column `at`."""
+        asked = time.monotonic()
+        rows = await answer
+        for row in rows:
+            self.heard(row["at"], asked=asked)
+        return rows
 
     def now(self) -> datetime | None:
         """Return the time; `None` before the first answer."""

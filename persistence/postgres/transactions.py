@@ -11,7 +11,6 @@ comparison. These commits, and the events of running jobs, share statements with
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Final
@@ -232,10 +231,8 @@ class Transactions:
 
     async def renew(self, worker: str, seconds: float) -> Mapping[str, int]:
         """Prolong a worker's leases, as `ChatStore.renew` promises."""
-        asked = time.monotonic()
-        rows = await self._pool.run(lambda on: on.fetch(_RENEW, self._clock.handed_in, seconds, worker))
-        for row in rows:
-            self._clock.heard(row["at"], asked=asked)
+        renewing = self._pool.run(lambda on: on.fetch(_RENEW, self._clock.handed_in, seconds, worker))
+        rows = await self._clock.timed(renewing)
         return {row["id"]: row["token"] for row in rows}
 
     async def _standing(self, connection: asyncpg.Connection, chat_id: str) -> Standing:
@@ -245,11 +242,7 @@ class Transactions:
         return self._standing_of(rows[0])
 
     async def _rows(self, connection: asyncpg.Connection, chat_ids: Sequence[str]) -> list[asyncpg.Record]:
-        asked = time.monotonic()
-        rows = await reading.rows_of(connection, chat_ids)
-        for row in rows:
-            self._clock.heard(row["at"], asked=asked)
-        return rows
+        return await self._clock.timed(reading.rows_of(connection, chat_ids))
 
     def _standing_of(self, row: asyncpg.Record) -> Standing:
         if not is_hash(row["head"]):

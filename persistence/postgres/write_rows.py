@@ -45,25 +45,13 @@ class Commit:
     tables: Mapping[str, Sequence[_Row]]
     """The rows for the other tables, by the parameter of `commit.sql` that takes them."""
 
+    after: Standing
+    """The chat as the commit leaves it."""
+
     @property
     def chat_id(self) -> str:
         """The id of the chat."""
-        return str(self.chat["chat_id"])
-
-    @property
-    def event_seq(self) -> int:
-        """The number of the chat's last event afterwards."""
-        return int(self.chat["event_seq"])
-
-    @property
-    def body(self) -> str:
-        """The body of its facts afterwards."""
-        return str(self.chat["facts"])
-
-    @property
-    def head(self) -> str:
-        """The hash of its last audit record afterwards."""
-        return str(self.chat["head"])
+        return self.after.facts.chat_id
 
 
 PARAMETERS: Final = (
@@ -142,7 +130,8 @@ def commit_of(
         "profile": tables.profile and tables.profile.body,
         "profile_salt": tables.profile and tables.profile.salt,
     }
-    return Commit(chat, tables.rows() | {"events": durable, "partial_events": partial}), events
+    rows = tables.rows() | {"events": durable, "partial_events": partial}
+    return Commit(chat, rows, Standing(facts, head, at, chat["facts"])), events
 
 
 def _chat_row(facts: Facts, at: datetime) -> _Row:

@@ -10,9 +10,7 @@ from turnwise.persistence.protocol import ChatStore
 from turnwise.states.events import Event
 from turnwise.states.names import Trigger
 from turnwise.states.transcript import fold
-from turnwise.testing.simulation.checks import problems_of_parts
-
-EVENTS = 1_000_000
+from turnwise.testing.simulation.checks import EVENTS, problems_of_parts
 
 
 class Follower:
@@ -43,10 +41,10 @@ class Follower:
         left = {event.seq for event in stored}
         seen = [event for event in self._seen if event.seq in left or not (pruned and event.kind == "part")]
         if not erased and seen != [event for event in stored if event.seq <= cursor]:
-            found.append("a subscriber was shown other events than are stored")
+            found.append("a follower was shown other events than are stored")
         whole = [*self._seen, *(event for event in stored if event.seq > cursor)]
-        found += [f"to a subscriber, {problem}" for problem in problems_of_parts(whole, gaps=pruned or erased)]
+        found += [f"to a follower, {problem}" for problem in problems_of_parts(whole, gaps=pruned or erased)]
         transcript = fold(whole)
         if transcript.messages != user_view(await store.history(self.chat_id)):
-            found.append("what a subscriber was shown does not fold to the history")
+            found.append("what a follower was shown does not fold to the history")
         return [f"{self.chat_id}: {problem}" for problem in found]

@@ -134,15 +134,15 @@ class World:
     async def _turn(self, tasks: TaskGroup) -> None:
         chance = self.random.random()
         if chance < 0.05:
-            await self._crash()
+            await self._end_one(killed=True)
         elif chance < 0.08:
-            await self._stop()
+            await self._end_one(killed=False)
         elif chance < 0.15 and len(self._nodes) < 3:
             await self._boot(tasks)
         elif chance < 0.30:
             await self._pass_time(self.random.choice([0.1, 1, 1, 5, LEASE / 2, LEASE + 1, 120]))
         elif chance < 0.40:
-            self._hint()
+            self.random.choice(self._nodes).store.hint.set()
         else:
             tasks.start_soon(self._act, self.random.choice(self._clients.chats))
         if not self._nodes:
@@ -217,33 +217,22 @@ class World:
         finally:
             node.down.set()
 
-    async def _crash(self) -> None:
+    async def _end_one(self, *, killed: bool) -> None:
+        """End a process: let it stop, or kill it."""
         node = self._nodes.pop(self.random.randrange(len(self._nodes)))
-        self._note(f"{node.name} is killed")
-        node.store.dead = True
-        self._drop_visits(node)
-        node.engine.die()
-        node.scope.cancel()
-        await node.down.wait()
-
-    async def _stop(self) -> None:
-        node = self._nodes.pop(self.random.randrange(len(self._nodes)))
-        self._note(f"{node.name} is stopped")
-        self._drop_visits(node)
-        node.scope.cancel()
-        await node.down.wait()
-
-    def _drop_visits(self, node: Node) -> None:
+        self._note(f"{node.name} is {'killed' if killed else 'stopped'}")
+        node.store.dead = killed
         for visit in node.visits:
             visit.cancel()
+        if killed:
+            node.engine.die()
+        node.scope.cancel()
+        await node.down.wait()
 
     async def _pass_time(self, seconds: float) -> None:
         self._note(f"{seconds:g} s pass")
         self.clock.advance(seconds)
         await self._settle(self.random.randrange(6))
-
-    def _hint(self) -> None:
-        self.random.choice(self._nodes).store.hint.set()
 
     async def _settle(self, rounds: int) -> None:
         for _ in range(rounds):
@@ -341,25 +330,22 @@ class World:
                 await question(victim)
 
     async def _create_victim(self) -> None:
-        chat = None
-        while chat is None:
-            with contextlib.suppress(TurnwiseError):
-                chat = await self.mischief.random.choice(self._nodes).engine.create_chat(client_tools=CLIENT_TOOLS)
-        self._victims.chats.append(chat.id)
+        self._victims.chats.append(await self._created(self.mischief.random))
 
     async def _create_chat(self, tasks: TaskGroup) -> None:
-        while True:
-            try:
-                chat = await self.random.choice(self._nodes).engine.create_chat(client_tools=CLIENT_TOOLS)
-            except TurnwiseError:
-                continue
-            self._clients.chats.append(chat.id)
-            follower = Follower(chat.id, self.random)
-            self._followers.append(follower)
-            tasks.start_soon(self._subscribe, follower)
-            return
+        chat_id = await self._created(self.random)
+        self._clients.chats.append(chat_id)
+        follower = Follower(chat_id, self.random)
+        self._followers.append(follower)
+        tasks.start_soon(self._follow_everywhere, follower)
 
-    async def _subscribe(self, follower: Follower) -> None:
+    async def _created(self, random: Random) -> str:
+        """Create a chat on any process, and try again if that fails; return the chat's id."""
+        while True:
+            with contextlib.suppress(TurnwiseError):
+                return (await random.choice(self._nodes).engine.create_chat(client_tools=CLIENT_TOOLS)).id
+
+    async def _follow_everywhere(self, follower: Follower) -> None:
         """Follow a chat on one process after the other; the end of a process ends the visit."""
         while True:
             if self._nodes:
@@ -369,7 +355,7 @@ class World:
                     try:
                         await follower.follow(node.engine)
                     except (StoreError, EngineClosed):
-                        self._note(f"a subscriber loses {node.name}")
+                        self._note(f"a follower loses {node.name}")
                 node.visits.remove(visit)
             await self._settle(5)
 
