@@ -63,13 +63,13 @@ def _annotated(hint: Any) -> Shape | None:
     return fits
 
 
-def _one_of(words: Sequence[Any]) -> Shape:
+def _one_of(words: Sequence[Any], made: Callable[[Any], Any] = lambda value: value) -> Shape:
     known = frozenset(words)
 
     def fits(value: Any) -> Any:
         if not (of_kind(value, str) and text(value) in known):
             raise Misfit(f"must be one of {', '.join(map(repr, words))}; it was {shown(value)}")
-        return value
+        return made(value)
 
     return fits
 
@@ -172,19 +172,8 @@ def _instance(cls: type) -> Shape:
     if getattr(cls, "_is_protocol", False):
         return _protocol(cls)
     if issubclass(cls, Enum) and issubclass(cls, str):
-        return _word(cls)
+        return _one_of([member.value for member in cls], lambda value: cls(text(value)))
     return _kind(cls, _named(cls))
-
-
-def _word(cls: type[Enum]) -> Shape:
-    words = [member.value for member in cls]
-
-    def fits(value: Any) -> Any:
-        if of_kind(value, str) and text(value) in words:
-            return cls(text(value))
-        raise Misfit(f"must be one of {', '.join(map(repr, words))}; it was {shown(value)}")
-
-    return fits
 
 
 def _special(cls: type) -> bool:

@@ -5,12 +5,12 @@ In a store it also checks that the stored rows are what the log says.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 from turnwise.persistence.audit import record as audit_log
-from turnwise.persistence.audit.check_rows import Evidence, Finding
+from turnwise.persistence.audit.check_rows import Evidence
 from turnwise.persistence.audit.check_transitions import Replay
 from turnwise.persistence.audit.check_writes import Violation
 from turnwise.persistence.audit.expected_rows import Testimony
@@ -87,10 +87,8 @@ def verify_stored(chat_id: str, stored: ChatRows) -> Verdict:
         return verdict
     evidence = Evidence(Testimony(sound), replace(stored, audit=stored.audit[: len(sound)]))
     found = list(evidence.findings() if verdict.ok else evidence.lasting())
-    return _first_of(found, stored) if found else verdict
-
-
-def _first_of(found: Sequence[Finding], stored: ChatRows) -> Verdict:
+    if not found:
+        return verdict
     version, place, problem = min(found, key=lambda finding: finding.version)
     name = str(place.renamed(stored.names))
     return Verdict(ok=False, problem=f"{name}, of version {version}: {problem}.", position=version, place=name)

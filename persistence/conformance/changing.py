@@ -43,7 +43,7 @@ class ChangingConformance:
             plans.claim(),
             plans.start(),
             plans.reply("Seen.", tokens=90),
-            plans.compact("They looked."),
+            plans.fold("They looked."),
             plans.move(Interrupt(), reason="enough"),
             plans.move(Settled(token=plans.HOLDER)),
         ]
@@ -174,7 +174,7 @@ class ChangingConformance:
 
     async def test_a_step_is_compacted_once(self, store: ChatStore) -> None:
         """Whatever the guards say: a plan that decides a second boundary for the step is refused whole."""
-        await plans.created(store, "chat", *plans.turn("hello", "hi", tokens=90), plans.compact("Greetings."))
+        await plans.created(store, "chat", *plans.turn("hello", "hi", tokens=90), plans.fold("Greetings."))
 
         def again(facts: Facts, now: datetime) -> Sequence[Decision]:
             decision = plans.move(Renamed(title="again"))(facts, now)

@@ -137,11 +137,6 @@ def submit(*call_ids: str) -> Move:
     return made
 
 
-def compact(text: str, *, carried: tuple[int, ...] = ()) -> Move:
-    """Commit a compaction."""
-    return fold(text, *carried)
-
-
 def fold(*messages: str | int) -> Move:
     """Commit a compaction after which the model sees new messages of those texts, and those at those positions."""
     made = (entry if isinstance(entry, int) else _new(entry) for entry in messages)

@@ -21,11 +21,6 @@ def said(messages: list[Message]) -> list[str]:
     return [message.text or (message.result.call_id if message.result else "-") for message in messages]
 
 
-async def _all(store: ChatStore) -> list[Facts]:
-    found = await store.chats(owner=None, state=None, limit=10, after=None)
-    return [chat for chat in found if isinstance(chat, Facts)]
-
-
 async def _edited(store: ChatStore, message_id: str, text: str) -> None:
     found = await store.cut_at("chat", message_id)
     assert found is not None
@@ -63,7 +58,8 @@ class ReadingConformance:
         committed = await store.change("chat", plans.plan(plans.reply("hi!")), shown=[part("!")])
         events = await store.events("chat", after=0, limit=100)
         assert committed.facts.last_seq == (await store.facts("chat")).last_seq == events[-1].seq == len(events)
-        assert [facts.last_seq for facts in await _all(store)] == [len(events)]
+        listed = await store.chats(owner=None, state=None, limit=10, after=None)
+        assert [chat.last_seq for chat in listed if isinstance(chat, Facts)] == [len(events)]
 
     async def test_a_receipt_tells_the_number_before_its_message(self, store: ChatStore) -> None:
         """Also where events were journalled since the last commit, and where the message waits."""
@@ -107,7 +103,7 @@ class ReadingConformance:
     async def test_after_a_compaction_the_model_sees_summary_carried_and_later_messages(self, store: ChatStore) -> None:
         """The marker is the user's alone; the transcript keeps all of it."""
         await plans.created(store, "chat", *plans.turn("one", "1"), *plans.turn("two", "2", tokens=90))
-        await store.change("chat", plans.plan(plans.compact("summary", carried=(3,))))
+        await store.change("chat", plans.plan(plans.fold("summary", 3)))
         await store.change("chat", plans.plan(plans.start()))
         await store.change("chat", plans.plan(plans.reply("3")))
         assert said(await store.prompt("chat")) == ["summary", "two", "3"]
@@ -173,7 +169,7 @@ class ReadingConformance:
         moves = (
             *plans.turn("one", "1"),
             *plans.turn("two", "2", tokens=90),
-            plans.compact("summary", carried=(3,)),
+            plans.fold("summary", 3),
             plans.start(),
             plans.reply("3"),
             plans.send("four"),
@@ -269,7 +265,7 @@ class ReadingConformance:
 
     async def test_the_ledger_has_every_model_call(self, store: ChatStore) -> None:
         """In order, with its purpose."""
-        await plans.created(store, "chat", *plans.turn("one", "1", tokens=90), plans.compact("summary"))
+        await plans.created(store, "chat", *plans.turn("one", "1", tokens=90), plans.fold("summary"))
         ledger = await store.ledger("chat")
         assert [(entry.purpose, entry.usage.input_tokens) for entry in ledger] == [("step", 90), ("summary", 7)]
 

@@ -243,8 +243,11 @@ class SQLiteStore(ChatStore):
         return await self._group_commit.submit(work)
 
     async def _read(self, question: Callable[[sqlite3.Connection], _T]) -> _T:
-        reader = self._opened()[-1]
-        return await reader.run(lambda on: self._answer(on, question))
+        def answer(connection: sqlite3.Connection) -> _T:
+            self._file.check_main()
+            return queries.in_one_snapshot(connection, question)
+
+        return await self._opened()[-1].run(answer)
 
     async def _read_of(self, chat_id: str, question: Callable[[sqlite3.Connection], _T]) -> _T:
         """Return the answer to a question about one chat; raise `ChatUnreadable` if a stored value is in the way."""
@@ -254,10 +257,6 @@ class SQLiteStore(ChatStore):
                 return question(connection)
 
         return await self._read(answer)
-
-    def _answer(self, connection: sqlite3.Connection, question: Callable[[sqlite3.Connection], _T]) -> _T:
-        self._file.check_main()
-        return queries.in_one_snapshot(connection, question)
 
     def _opened(self) -> list[Connection]:
         if self._group_commit is None:

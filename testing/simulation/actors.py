@@ -120,7 +120,8 @@ class SimulatedModel:
         self._serial += 1
         random, call_id = self._random, f"call{self._serial}"
         tool = random.choice([*tools, ToolSpec("nonsense", "There is no such tool.", {"type": "object"})])
-        proper = {name: _VALUES.get(wanted.get("type"), "it") for name, wanted in _properties(tool).items()}
+        properties = tool.schema.get("properties", {})
+        proper = {name: _VALUES.get(wanted.get("type"), "it") for name, wanted in properties.items()}
         cut = json.dumps(proper)[:-1]
         chances: list[str | dict[str, Any]] = [proper, proper, proper, cut, "hopeless", {}]
         arguments = random.choice(chances)
@@ -140,10 +141,6 @@ class SimulatedModel:
             await sleep(self._clock, self._random.choice([0.5, 20]))
         for _ in range(self._random.randrange(3)):
             await anyio.lowlevel.checkpoint()
-
-
-def _properties(tool: ToolSpec) -> dict[str, Any]:
-    return dict(tool.schema.get("properties", {}))
 
 
 async def _work(random: Random, clock: SteadyClock, mischief: Mischief) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from turnwise.engine.prompt.views import user_view
 from turnwise.persistence.audit.record import AuditRecord
@@ -32,7 +32,7 @@ async def problems_of(store: ChatStore, chat_id: str, *, pruned: bool = False) -
     events = await store.events(chat_id, after=0, limit=EVENTS)
     records = await store.audit(chat_id)
     found += _of_the_log(records, facts)
-    found += _of_the_events(events, history, gaps=pruned or _has(records, Trigger.message_erased))
+    found += _of_the_events(events, history, gaps=pruned or was_erased(records))
     found += problems_of_parts(events, gaps=pruned)
     found += _of_the_calls(history, {call.call_id for call in facts.open_calls})
     found += _of_the_usage(await store.ledger(chat_id), records, facts)
@@ -110,8 +110,9 @@ def _of_the_usage(ledger: list[RecordUsage], records: list[AuditRecord], facts: 
         yield f"{attempts} attempts have ended, but the ledger has {len(ledger)} entries"
 
 
-def _has(records: list[AuditRecord], trigger: Trigger) -> bool:
-    return any(record.trigger == trigger for record in records)
+def was_erased(records: Iterable[AuditRecord]) -> bool:
+    """Return whether a message of the chat was erased."""
+    return any(record.trigger == Trigger.message_erased for record in records)
 
 
 def _of_the_calls(history: list[Message], still_open: set[str]) -> list[str]:

@@ -19,16 +19,11 @@ from turnwise.testing.simulation.mischief import Mischief
 _T = TypeVar("_T")
 
 
-class Disk:
-    """A SQLite database in memory: what is committed stays, whoever dies."""
-
-    def __init__(self) -> None:
-        self.connection = sqlite3.connect(":memory:", isolation_level=None)
-        SQLiteStore(None).prepare(self.connection)
-
-    def close(self) -> None:
-        """Forget everything."""
-        self.connection.close()
+def new_disk() -> sqlite3.Connection:
+    """Return a SQLite database in memory: what is committed stays, whoever dies."""
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    SQLiteStore(None).prepare(connection)
+    return connection
 
 
 class Dead(StoreError):
@@ -46,7 +41,12 @@ class SimulatedStore(SQLiteStore):
     """
 
     def __init__(
-        self, disk: Disk, *, now: Callable[[], datetime], pause: Callable[[str], Awaitable[None]], mischief: Mischief
+        self,
+        disk: sqlite3.Connection,
+        *,
+        now: Callable[[], datetime],
+        pause: Callable[[str], Awaitable[None]],
+        mischief: Mischief,
     ) -> None:
         super().__init__(None, now=now)
         self._disk = disk
@@ -73,7 +73,7 @@ class SimulatedStore(SQLiteStore):
 
     async def _write(self, work: Work[_T]) -> _T:
         await self._live("before")
-        connection = self._disk.connection
+        connection = self._disk
         connection.execute("BEGIN IMMEDIATE")
         try:
             done = work(connection)
@@ -89,7 +89,7 @@ class SimulatedStore(SQLiteStore):
 
     async def _read(self, question: Callable[[sqlite3.Connection], _T]) -> _T:
         await self._live("read")
-        connection = self._disk.connection
+        connection = self._disk
         self._mischief.break_a_read(connection)
         try:
             return queries.in_one_snapshot(connection, question)

@@ -8,9 +8,8 @@ from turnwise.engine.engine import Engine
 from turnwise.engine.prompt.views import user_view
 from turnwise.persistence.protocol import ChatStore
 from turnwise.states.events import Event
-from turnwise.states.names import Trigger
 from turnwise.states.transcript import fold
-from turnwise.testing.simulation.checks import EVENTS, problems_of_parts
+from turnwise.testing.simulation.checks import EVENTS, problems_of_parts, was_erased
 
 
 class Follower:
@@ -37,7 +36,7 @@ class Follower:
         """Return where what it was shown is not what is stored, once it has caught up; parts may have been `pruned`."""
         stored = await store.events(self.chat_id, after=0, limit=EVENTS)
         cursor, found = self.cursor, []
-        erased = any(record.trigger == Trigger.message_erased for record in await store.audit(self.chat_id))
+        erased = was_erased(await store.audit(self.chat_id))
         left = {event.seq for event in stored}
         seen = [event for event in self._seen if event.seq in left or not (pruned and event.kind == "part")]
         if not erased and seen != [event for event in stored if event.seq <= cursor]:

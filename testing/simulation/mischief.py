@@ -144,12 +144,12 @@ class Mischief:
     def damage(self, connection: sqlite3.Connection, chat_id: str) -> str:
         """Write something into one column of the rows of a chat; return what and where."""
         tables = connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name")
-        places = [
-            (table, column, "id" if table == "chats" else "chat_id")
-            for (table,) in tables.fetchall()
-            for _, column, *_ in connection.execute(f"PRAGMA table_info({table})").fetchall()
-            if column not in _NAMES and (table == "chats" or _is_of_chats(connection, table))
-        ]
+        places: list[tuple[str, str, str]] = []
+        for (table,) in tables.fetchall():
+            columns = [name for _, name, *_ in connection.execute(f"PRAGMA table_info({table})").fetchall()]
+            key = "id" if table == "chats" else "chat_id"
+            if key in columns:
+                places += [(table, column, key) for column in columns if column not in _NAMES]
         table, column, key = self.random.choice(places)
         value = self.random.choice(DAMAGES)
         connection.execute(f"UPDATE OR IGNORE {table} SET {column} = ? WHERE {key} = ?", (value, chat_id))  # noqa: S608
@@ -186,7 +186,3 @@ class _Watcher(Observer):
     def tool_started(self, run: ToolRun) -> Ended | None:  # noqa: ARG002 - as above
         self._mischief.strike("observer")
         return lambda: self._mischief.strike("observer")
-
-
-def _is_of_chats(connection: sqlite3.Connection, table: str) -> bool:
-    return any(column == "chat_id" for _, column, *_ in connection.execute(f"PRAGMA table_info({table})"))

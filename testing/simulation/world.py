@@ -16,7 +16,7 @@ from turnwise.engine.engine import Engine
 from turnwise.engine.settings import CompactionPolicy, RetryPolicy, Settings
 from turnwise.engine.tools.declare import Tool
 from turnwise.states.errors import BrokenPromise, EngineClosed, StoreError, TurnwiseError
-from turnwise.states.names import ChatState, Trigger
+from turnwise.states.names import ChatState
 from turnwise.testing.clock import ManualClock
 from turnwise.testing.simulation.actors import (
     CLIENT_TOOLS,
@@ -26,9 +26,9 @@ from turnwise.testing.simulation.actors import (
     simulated_strategy,
     simulated_tools,
 )
-from turnwise.testing.simulation.checks import EVENTS, problems_of
+from turnwise.testing.simulation.checks import EVENTS, problems_of, was_erased
 from turnwise.testing.simulation.clients import REFUSALS, Clients
-from turnwise.testing.simulation.disk import Disk, SimulatedStore
+from turnwise.testing.simulation.disk import SimulatedStore, new_disk
 from turnwise.testing.simulation.followers import Follower
 from turnwise.testing.simulation.mischief import Mischief
 from turnwise.testing.simulation.order import in_order
@@ -98,7 +98,7 @@ class World:
         self._chat_count = chats
         self._tools = tools(self.random, self.clock, self.outside, self.mischief)
         self._settings = settings or self._drawn_settings()
-        self._disk = Disk()
+        self._disk = new_disk()
         self._model = SimulatedModel(self.random, self.clock, self.outside, self.mischief)
         self._nodes: list[Node] = []
         self._clients = Clients(self.random, self.outside)
@@ -140,7 +140,10 @@ class World:
         elif chance < 0.15 and len(self._nodes) < 3:
             await self._boot(tasks)
         elif chance < 0.30:
-            await self._pass_time(self.random.choice([0.1, 1, 1, 5, LEASE / 2, LEASE + 1, 120]))
+            seconds = self.random.choice([0.1, 1, 1, 5, LEASE / 2, LEASE + 1, 120])
+            self._note(f"{seconds:g} s pass")
+            self.clock.advance(seconds)
+            await self._settle(self.random.randrange(6))
         elif chance < 0.40:
             self.random.choice(self._nodes).store.hint.set()
         else:
@@ -158,7 +161,7 @@ class World:
             self.clock.step(step)
         victim = self._victims.chats[0]
         if number in self.mischief.damages_at:
-            self._note(f"somebody writes {self.mischief.damage(self._disk.connection, victim)}")
+            self._note(f"somebody writes {self.mischief.damage(self._disk, victim)}")
         elif self._nodes and self.mischief.random.random() < 0.3:
             tasks.start_soon(self._act_on_victim, victim)
 
@@ -229,11 +232,6 @@ class World:
         node.scope.cancel()
         await node.down.wait()
 
-    async def _pass_time(self, seconds: float) -> None:
-        self._note(f"{seconds:g} s pass")
-        self.clock.advance(seconds)
-        await self._settle(self.random.randrange(6))
-
     async def _settle(self, rounds: int) -> None:
         for _ in range(rounds):
             await anyio.lowlevel.checkpoint()
@@ -291,7 +289,7 @@ class World:
         for chat_id in self._clients.chats:
             self.problems += await problems_of(store, chat_id, pruned=pruned)
             log, records = await store.events(chat_id, after=0, limit=EVENTS), await store.audit(chat_id)
-            erased = any(record.trigger == Trigger.message_erased for record in records)
+            erased = was_erased(records)
             self.problems += problems_of_readings(self._clients.readings, chat_id, log, pruned=pruned, erased=erased)
             kept = [message.id for message in await store.history(chat_id)]
             kept += [queued.id for queued in (await store.facts(chat_id)).queue]

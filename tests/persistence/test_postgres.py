@@ -290,7 +290,7 @@ async def test_a_boundary_of_an_earlier_version_shows_its_summary_first(
     """It did not list the summary among what it carries."""
     store = await open_store()
     await plans.created(store, "chat", *plans.turn("one", "1"), *plans.turn("two", "2", tokens=90))
-    for later in (plans.compact("summary", carried=(3,)), plans.start(), plans.reply("3")):
+    for later in (plans.fold("summary", 3), plans.start(), plans.reply("3")):
         await store.change("chat", plans.plan(later))
     await beside.execute("UPDATE boundaries SET carried = ARRAY[3]")
     other = await open_store()
