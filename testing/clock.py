@@ -12,7 +12,7 @@ import anyio.lowlevel
 
 
 class ManualClock:
-    """A `Clock` for tests: time passes only in `advance`, so nothing has to sleep. `step` sets it wrong, or right."""
+    """A `Clock` for tests: time passes only in `advance`, so nothing has to sleep. `step` sets it to another time."""
 
     def __init__(self, start: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
         self._start = start
@@ -30,7 +30,7 @@ class ManualClock:
         return self._passed.total_seconds()
 
     def step(self, seconds: float) -> None:
-        """Move the time without any passing, forward or back, as whoever sets a machine's clock does."""
+        """Set the clock forward or back, although no time passes, as somebody who sets a machine's clock does."""
         self._stepped += timedelta(seconds=seconds)
 
     def call_later(self, seconds: float, callback: Callable[[], object]) -> _ManualTimer:
@@ -47,7 +47,7 @@ class ManualClock:
         return self._start + self._stepped + self._timers[0][0] if self._timers else None
 
     def advance(self, seconds: float) -> Settling:
-        """Move the clock; every timer that comes due is called, in order of its time.
+        """Let time pass; every timer that comes due is called, in order of its time.
 
         Await the result to let the tasks that were woken run.
         """
@@ -61,7 +61,7 @@ class ManualClock:
 
 
 class Settling:
-    """Awaiting it gives every task that is ready its turn, some rounds over."""
+    """Lets every task that is ready run, several times, when it is awaited."""
 
     ROUNDS = 20
 

@@ -1,4 +1,4 @@
-"""A provider that takes nothing but valid requests, to be asked by every test of the engine."""
+"""A model that notes every invalid request, for the tests of an engine."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _PARTS = {
 class StrictModel(ScriptedModel):
     """A scripted model that notes every fault a strict provider would find in what it is asked.
 
-    `faults` must be empty at the end of a test; the fixture `strict_model` sees to it.
+    `faults` must be empty at the end of a test.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -36,7 +36,7 @@ class StrictModel(ScriptedModel):
         self._signed: dict[tuple[str, int], list[Signed]] = {}
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelPart]:
-        """Yield the next reply, after a look at the request."""
+        """Yield the next reply, and note the faults of the request."""
         asked = f"request {len(self.requests) + 1} ({request.purpose} of step {request.step})"
         found = [*faults_in(request), *self._resigned(request)]
         self.faults += [f"{asked}: {fault}" for fault in found]
@@ -49,7 +49,7 @@ class StrictModel(ScriptedModel):
                 yield part
 
     def _resigned(self, request: ModelRequest) -> Iterator[str]:
-        """Yield where signed reasoning does not come back as this model gave it."""
+        """Yield where signed reasoning is not sent back as this model gave it."""
         for message in request.messages:
             given = self._signed.get((request.chat_id, message.step))
             if given is None or message.role != "assistant" or message.partial:

@@ -1,4 +1,4 @@
-"""Simulations: whole worlds of chats, engines, crashes and clients, decided by one seed."""
+"""Simulations of chats, engines, crashes and clients, decided by one seed."""
 
 from turnwise.testing.simulation.actors import Outside
 from turnwise.testing.simulation.mischief import Mischief

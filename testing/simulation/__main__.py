@@ -1,4 +1,4 @@
-"""Runs simulations: `python -m turnwise.testing.simulation --seed 7` lives one again and tells what happened."""
+"""Runs simulations: `python -m turnwise.testing.simulation --seed 7` repeats one and prints what happened."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m turnwise.testing.simulation", description=__doc__)
     parser.add_argument("--seed", type=int, default=0, help="the seed to run, or the first of several")
     parser.add_argument("--runs", type=int, default=1, help="how many seeds, counting up")
-    parser.add_argument("--rounds", type=int, default=25, help="how often each world turns before it calms down")
+    parser.add_argument("--rounds", type=int, default=25, help="how many actions each world has before its faults end")
     chosen = parser.parse_args()
     logging.disable(logging.CRITICAL)
     began, failed = time.monotonic(), []

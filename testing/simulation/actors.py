@@ -35,7 +35,7 @@ _VALUES: Final = {"integer": 1, "number": 0.5, "boolean": True, "array": [], "ob
 
 @dataclass
 class Outside:
-    """The world outside: what really happened there, whatever the chats believe."""
+    """What really happened outside of turnwise, whatever the chats have stored about it."""
 
     payments: Counter[tuple[str, str]] = field(default_factory=Counter)
     """Starts of the at-most-once tools, by chat and call."""
@@ -49,7 +49,7 @@ class Outside:
     """What a strict provider would have refused, and tools that ran as they must not."""
 
     def start(self, context: ToolContext, *, once: bool, asks: bool = False) -> None:
-        """Take note that a tool starts."""
+        """Note that a tool starts, and whether it may."""
         call = (context.chat_id, context.call_id)
         self.payments[call] += once
         if self.keys.setdefault(call, context.idempotency_key) != context.idempotency_key:
@@ -61,7 +61,7 @@ class Outside:
 
 
 class SimulatedModel:
-    """A model that streams, thinks, calls tools, stalls and fails as the seed says."""
+    """A model that streams, reasons, calls tools, stalls and fails as the seed says."""
 
     name = "simulated"
     provider = "simulated"
@@ -77,7 +77,7 @@ class SimulatedModel:
         self._serial = 0
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelPart]:
-        """Yield a reply."""
+        """Yield a reply, sometimes only a part of one."""
         self._outside.attempts[request.chat_id, request.step, request.attempt] += 1
         self._look_at(request)
         parts = self._parts(request.tools)
@@ -93,7 +93,7 @@ class SimulatedModel:
             yield part
 
     async def generate(self, request: ModelRequest) -> ModelReply:
-        """Return a summary, most of the time."""
+        """Return a summary; sometimes it is empty or fails."""
         self._look_at(request)
         await self._pause()
         await self._mischief.act("summary")
@@ -144,7 +144,7 @@ class SimulatedModel:
 
 
 async def _work(random: Random, clock: SteadyClock, mischief: Mischief) -> None:
-    """Do what a tool does: take its time, succeed or fail."""
+    """Take some time, then succeed or fail."""
     for _ in range(random.randrange(4)):
         await anyio.lowlevel.checkpoint()
     if random.random() < 0.3:

@@ -1,4 +1,4 @@
-"""The clients of a simulation: they do to chats whatever the seed says, and remember what they were promised."""
+"""The clients of a simulation: they act on chats as the seed says, and remember what turnwise answered."""
 
 from __future__ import annotations
 
@@ -43,18 +43,18 @@ class Clients:
         self.chats: list[str] = []
         self.readings: list[Reading] = []
         self.problems: list[str] = []
-        """Answers that no client may get."""
+        """Answers that no client may get, in words."""
         self._random = random
         self._outside = outside
         self._accepted: dict[tuple[str, str], int] = {}
         """The version that accepted each message, by chat and id."""
         self._erased: set[tuple[str, str]] = set()
-        """The calls whose results somebody wanted erased, by chat and id: nobody knows any more what these were."""
+        """The calls whose results a client erased, by chat and id: other results for them may be accepted."""
         self._serial = 0
         self._forks = 0
 
     def deed(self) -> Deed:
-        """Return what a client does next."""
+        """Return the next action of a client."""
         return self._random.choice(
             [
                 *[self.send] * 6,
@@ -76,7 +76,7 @@ class Clients:
         )
 
     async def send(self, engine: Engine, chat_id: str) -> None:
-        """Say something, and sometimes the same again."""
+        """Send a message, and sometimes the same again."""
         text = self._next_words()
         client_id = f"k{self._serial}"
         when_busy = self._random.choice(["queue", "queue", "interrupt", "reject"])
@@ -88,7 +88,7 @@ class Clients:
                 self.problems.append(f"{chat_id}: {client_id} was accepted twice")
 
     async def stream(self, engine: Engine, chat_id: str) -> None:
-        """Say something and watch it being answered, now and then not to the end."""
+        """Send a message and stream its turn, sometimes not to the end."""
         when_busy = self._random.choice(["queue", "queue", "interrupt", "reject"])
         stream = Stream(chat_id, self._next_words())
         with self._reading(stream):
@@ -101,18 +101,18 @@ class Clients:
                 stream.ended = True
 
     async def ask(self, engine: Engine, chat_id: str) -> None:
-        """Say something and wait for the answer."""
+        """Send a message and wait for the answer."""
         question = Question(chat_id, self._next_words())
         with self._reading(question):
             question.result = await engine.ask(chat_id, question.text)
 
     async def look(self, engine: Engine, chat_id: str) -> None:
-        """See where the chat stands."""
+        """Read the transcript."""
         self.readings.append(Look(chat_id, copy.deepcopy(await engine.transcript(chat_id))))
 
     @contextmanager
     def _reading(self, reading: Stream | Question) -> Iterator[None]:
-        """Keep what is read inside. What is refused was never told."""
+        """Keep what is read inside, unless it is refused."""
         self.readings.append(reading)
         try:
             yield
@@ -127,7 +127,7 @@ class Clients:
         return f"message {self._serial}"
 
     async def submit(self, engine: Engine, chat_id: str) -> None:
-        """Answer what the chat asks, the same again, and then something else, which must not count."""
+        """Answer the open client calls, the same again, and then something else, which must be refused."""
         calls = [call for call in (await engine.get_chat(chat_id)).open_calls if call.is_client]
         if not calls:
             return
@@ -157,7 +157,7 @@ class Clients:
         return {"said": call.call_id}
 
     async def submit_wrongly(self, engine: Engine, chat_id: str) -> None:
-        """Answer what nobody asked."""
+        """Answer a call that is not open."""
         await engine.submit_tool_results(chat_id, [ToolResult(self._random.choice(["same", "nobody"]), "other")])
 
     async def interrupt(self, engine: Engine, chat_id: str) -> None:
@@ -198,7 +198,7 @@ class Clients:
                 await engine.promote_queued(chat_id, queued.id)
 
     async def renew_context(self, engine: Engine, chat_id: str) -> None:
-        """Have the chat summarised, or forgotten."""
+        """Have the context compacted or cleared."""
         deed = self._random.choice([engine.request_compaction, engine.clear_context])
         await deed(chat_id)
 
@@ -207,7 +207,7 @@ class Clients:
         await engine.rename(chat_id, f"title {self._serial}")
 
     async def archive(self, engine: Engine, chat_id: str) -> None:
-        """Put the chat away, or take it out again."""
+        """Archive the chat, or unarchive it."""
         archived = (await engine.get_chat(chat_id)).archived
         await (engine.unarchive(chat_id) if archived else engine.archive(chat_id))
 

@@ -1,4 +1,4 @@
-"""The disk of a simulation: a real SQLite database that outlives the engines, and the store of one engine on it."""
+"""The database of a simulation: a real SQLite database that all engines share, and the store of one engine on it."""
 
 from __future__ import annotations
 
@@ -57,15 +57,15 @@ class SimulatedStore(SQLiteStore):
         self.hint = anyio.Event()
 
     async def open(self) -> None:
-        """Begin; the disk is there already."""
+        """Begin; the database is open already."""
         self._open = True
 
     async def close(self) -> None:
-        """End; the disk stays."""
+        """End; the database stays open."""
         self._open = False
 
     async def watch(self) -> AsyncIterator[str | None]:
-        """Yield a hint whenever the simulation lets one through."""
+        """Yield a hint whenever the simulation sets one."""
         while True:
             await self.hint.wait()
             self.hint = anyio.Event()

@@ -13,7 +13,7 @@ from turnwise.testing.simulation.checks import EVENTS, problems_of_parts, was_er
 
 
 class Follower:
-    """Follows one chat, and keeps everything it was shown."""
+    """Follows one chat, and keeps every event it was shown."""
 
     def __init__(self, chat_id: str, random: Random) -> None:
         self.chat_id = chat_id
@@ -26,7 +26,7 @@ class Follower:
         return self._seen[-1].seq if self._seen else 0
 
     async def follow(self, engine: Engine) -> None:
-        """Take in what comes, and leave when the seed says so."""
+        """Keep the events that come, and leave when the seed says so."""
         async for event in engine.events(self.chat_id, after=self.cursor):
             self._seen.append(event)
             if self._random.random() < 0.05:

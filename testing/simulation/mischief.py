@@ -1,7 +1,7 @@
-"""Mischief: the faults in a world that no client causes. One may harm the chat it happens to, but never another.
+"""The faults of a simulation that no client causes. A fault may harm its own chat, but never another.
 
-Each world has one component of the embedding service that raises things no component should raise, code that does not
-listen when it is cancelled, reads that fail in the middle, and one chat whose rows somebody has damaged.
+In each world one component of the embedding service raises what no component should raise, some code ignores its
+cancellation, reads fail in the middle, and the rows of one chat are damaged.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from turnwise.states.messages import Message
 
 
 class Unspeakable(Exception):
-    """An exception that cannot even be described."""
+    """An exception whose text cannot be read."""
 
     def __str__(self) -> str:
         raise RuntimeError("there are no words for it")
@@ -63,28 +63,28 @@ DAMAGES: Final[tuple[object, ...]] = (
     '{"type": "text"}',
     None,
 )
-"""What somebody may write into a column."""
+"""The values that damage may write into a column."""
 
 _NAMES: Final = {"chat_id", "id", "number", "name", "checksum"}
 """Columns that say whose a row is: another value there is another chat's row, or none."""
 
 
 class Mischief:
-    """What goes wrong in one world, drawn by a seed of its own so that the world is else what it was.
+    """The faults of one world, drawn with random numbers of their own: those of the world stay the same.
 
     Args:
         seed: decides everything.
-        often: how many times as often as in an ordinary world things go wrong.
+        often: by how much faults are more frequent than by default.
     """
 
     def __init__(self, seed: int, *, often: float = 1) -> None:
         self._often = often
         self.over = False
-        """Whether the world has calmed down; deaf code still does not listen."""
+        """Whether no further fault is to happen; code that ignores its cancellation still does."""
         self.stepped = False
-        """Whether the wall clock has stepped: ages tell nothing any more."""
+        """Whether the wall clock has stepped: how old something is cannot be computed any more."""
         self.end = anyio.Event()
-        """Set when the world ends: deaf code ends then."""
+        """Set when the world ends: code that ignores its cancellation ends then."""
         self.random = Random(f"{seed}: mischief")  # noqa: S311 - the dice of a simulation
         self.component = self.random.choice(COMPONENTS)
         """The one that raises."""
@@ -98,13 +98,13 @@ class Mischief:
         return self.random.random() < chance * self._often
 
     def strike(self, component: str) -> None:
-        """Raise what this world's component raises, now and then."""
+        """Raise this world's exception, sometimes, if this is its component."""
         if component == self.component and not self.over and self._happens(0.12):
             raised = RAISED[self.raises]()
             raise raised
 
     async def act(self, component: str) -> None:
-        """Do what code of the service may do: raise, let an inner task of its own be cancelled, or not listen."""
+        """Do what code of the service may do: raise, cancel an inner task of its own, or ignore its cancellation."""
         self.strike(component)
         if component == self.component and not self.over and self._happens(0.03):
             inner = asyncio.ensure_future(asyncio.sleep(0))
@@ -121,24 +121,24 @@ class Mischief:
     # The hooks of an engine
 
     def remind(self, _state: LoopState) -> Sequence[str]:
-        """Be a producer of reminders."""
+        """Return no reminder, or raise."""
         self.strike("reminder")
         return ()
 
     async def prepare_messages(self, messages: list[Message]) -> list[Message]:
-        """Be what replaces messages."""
+        """Return the messages as they are, or raise."""
         await self.act("prepare_messages")
         return messages
 
     @property
     def observer(self) -> Observer:
-        """Be somebody who watches."""
+        """An observer that raises sometimes."""
         return _Watcher(self)
 
     # The machine
 
     def step_of_the_clock(self) -> float:
-        """Return by how many seconds the wall clock steps now: mostly by none, both ways."""
+        """Return by how many seconds the wall clock steps now, forward or back: mostly 0."""
         return self.random.choice([-3600.0, -40.0, 40.0, 3600.0]) if self._happens(0.06) else 0.0
 
     def damage(self, connection: sqlite3.Connection, chat_id: str) -> str:
@@ -156,7 +156,7 @@ class Mischief:
         return f"{table}.{column} = {value!r}"
 
     def break_a_read(self, connection: sqlite3.Connection) -> None:
-        """Let a connection fail at one of the next rows it reads, once, now and then."""
+        """Let a connection fail, sometimes, at one of the next rows that it reads."""
         if not self.over and self._happens(0.05):
             rows = count()
             last = self.random.choice([0, 1, 2, 5, 15])

@@ -1,4 +1,4 @@
-"""The order in which tasks are told that they are cancelled: the same in every run, so that a seed decides it, too."""
+"""Makes the order in which tasks are cancelled the same in every run of a seed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 @contextmanager
 def in_order() -> Iterator[None]:
-    """Give every task that is started inside a hash of its own, by its turn.
+    """Give every task that is started inside a serial number as its hash.
 
     A cancel scope keeps its tasks in a set, which is iterated by hash, and a task's hash is otherwise its address.
     """

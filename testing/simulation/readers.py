@@ -1,4 +1,4 @@
-"""The readers of a simulation: they stream the turn of a message, ask, and look at the chat; each keeps what it got."""
+"""What the readers of a simulation got from `stream`, `ask` and `transcript`, and whether it is right."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ class _Moment:
 
 
 class Reading(Protocol):
-    """What somebody was told of a chat."""
+    """What a reader got from a chat."""
 
     chat_id: str
     over: bool
-    """Whether nobody waits for more."""
+    """Whether the reader has stopped waiting."""
 
     def problems(self, log: Sequence[e.Event], *, pruned: bool) -> Iterator[str]:
-        """Yield where it is not what the chat's events tell, of which the parts of old replies may be `pruned`."""
+        """Yield where it differs from the chat's events, of which the parts of old replies may be `pruned`."""
         ...
 
 
 @dataclass
 class Stream:
-    """What `Engine.stream` told of the turn of one message."""
+    """What `Engine.stream` yielded for the turn of one message."""
 
     chat_id: str
     text: str
@@ -120,7 +120,7 @@ class Look:
 def problems_of_readings(
     readings: Iterable[Reading], chat_id: str, log: Sequence[e.Event], *, pruned: bool, erased: bool
 ) -> Iterator[str]:
-    """Yield what is wrong with what readers of a chat were told; with erased messages, only who still waits."""
+    """Yield what is wrong with what readers of a chat got; with erased messages, only which of them still wait."""
     for reading in readings:
         if reading.chat_id == chat_id and not reading.over:
             yield f"{chat_id}: {reading} waits, and the chat rests"
@@ -129,7 +129,7 @@ def problems_of_readings(
 
 
 def _id_of(text: str, log: Sequence[e.Event]) -> str | None:
-    """Return the id of the message that was accepted with these words; whoever changed them later came later."""
+    """Return the id of the message that was accepted with this text; a later change of the text comes later."""
     for event in log:
         match event:
             case e.MessageEvent(message=message) if message.text == text:
@@ -144,7 +144,7 @@ def _id_of(text: str, log: Sequence[e.Event]) -> str | None:
 
 
 def _turn_of(message_id: str | None, log: Sequence[e.Event]) -> list[e.Event]:
-    """Return the events of the turn that the message began, up to its end, or to where it was taken back."""
+    """Return the events of the turn that the message began, up to its end, or to the edit that removed it."""
     turn: list[e.Event] = []
     number: int | None = None
     for event in log:
@@ -165,7 +165,7 @@ def _is_over(turn: Sequence[e.Event]) -> bool:
 
 
 def _could_rest(message_id: str | None, seen: Sequence[e.Event], log: Sequence[e.Event]) -> bool:
-    """Return whether the chat rested after the events seen; where none were, while the message waited, or for good."""
+    """Return whether the chat rested after the last event seen; without one, while the message waited in the queue."""
     moments = [*_moments(log)]
     if seen:
         follows = next((moment.event for moment in moments if moment.event.seq > seen[-1].seq), None)
@@ -204,7 +204,7 @@ def _until(seq: int, events: Sequence[e.Event]) -> list[e.Event]:
 
 
 def _plain(transcript: Transcript) -> tuple[object, ...]:
-    """Return what a transcript shows, in short."""
+    """Return the fields of a transcript that are compared."""
     return (
         transcript.state,
         [message.id for message in transcript.messages],

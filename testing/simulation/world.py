@@ -1,4 +1,4 @@
-"""The world of a simulation: engines that live and die on one disk, a clock, clients, and one seed that decides all."""
+"""The world of a simulation: engines on one database, a clock, and clients, all decided by one seed."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ from turnwise.testing.simulation.readers import problems_of_readings
 
 LEASE = 30.0
 ROUNDS_TO_REST = 150
-"""In which every chat must come to rest: some 2,600 s, less than by how much the wall clock may have been set back."""
+"""Rounds in which every chat must come to rest: some 2,600 s, less than the wall clock may have been set back by."""
 Toolmaker = Callable[[Random, ManualClock, Outside, Mischief], list[Tool]]
 
 
 class _Mortal(Engine):
-    """An engine whose process can die: then nobody lets chats go or says goodbye."""
+    """An engine whose process can die: then no chat is released."""
 
     _patience = 0
 
@@ -69,10 +69,10 @@ class World:
     Args:
         seed: decides everything.
         chats: how many chats live in it.
-        rounds: how often the world turns before it calms down and every chat has to come to rest.
+        rounds: how many actions there are before the faults end and every chat has to come to rest.
         tools: makes the tools of the chats; turnwise's own simulated ones by default.
         settings: the engines' settings.
-        mischief: what goes wrong in it that is nobody's doing.
+        mischief: the faults that no client causes.
     """
 
     def __init__(
@@ -103,13 +103,13 @@ class World:
         self._nodes: list[Node] = []
         self._clients = Clients(self.random, self.outside)
         self._victims = Clients(self.mischief.random, Outside())
-        """What clients do to the chat whose rows somebody damages: nothing is promised them."""
+        """The clients of the chat whose rows are damaged: their answers are not checked."""
         self._followers: list[Follower] = []
         self._boots = 0
         self._calm = False
 
     async def run(self) -> list[str]:
-        """Live the world to its end and return what went wrong in it: nothing, if turnwise keeps its promises."""
+        """Run the world to its end and return the problems found: none, if turnwise keeps its promises."""
         try:
             with in_order():
                 async with anyio.create_task_group() as tasks:
@@ -153,7 +153,7 @@ class World:
         await self._settle(self.random.randrange(12))
 
     async def _harm(self, tasks: TaskGroup, number: int) -> None:
-        """Let clients act on the chat that is to be damaged, or is; damage it; and let the wall clock step."""
+        """Let clients act on the chat whose rows are damaged, damage them, and let the wall clock step."""
         step = self.mischief.step_of_the_clock()
         if step:
             self._note(f"the clock steps by {step:g} s")
@@ -174,7 +174,7 @@ class World:
             await deed(engine, victim)
 
     async def _act(self, chat_id: str) -> None:
-        """Do what a client does, on any process; what is refused leaves everything as it was."""
+        """Let a client act on a chat, on any process."""
         if not self._nodes:
             return
         engine = self.random.choice(self._nodes).engine
@@ -246,7 +246,7 @@ class World:
     # How it ends
 
     async def _come_to_rest(self, tasks: TaskGroup) -> None:
-        """Stop all mischief: with a live worker every chat must come to rest in a bounded number of steps."""
+        """End the faults: with a live worker every chat must come to rest in a bounded number of rounds."""
         self._calm = self._model.calm = self.mischief.over = True
         if not self._nodes:
             await self._boot(tasks)
@@ -262,7 +262,7 @@ class World:
             self.problems.append(f"{chat_id} never came to rest: {(await engine.explain(chat_id)).reason}")
 
     async def _let_readers_see(self) -> None:
-        """Let every process look at what the others have committed, until nobody waits who need not."""
+        """Let every process read what the others have committed, until no reader waits."""
         for _ in range(ROUNDS_TO_REST):
             if all(reading.over for reading in self._clients.readings):
                 return
@@ -317,7 +317,7 @@ class World:
         self.problems += [fault for fault in self.outside.faults if victim not in fault]
 
     async def _check_the_list(self, engine: Engine) -> None:
-        """Every chat is listed, the damaged one too; whatever is asked of that one is answered or refused by name."""
+        """Check that every chat is listed, and that questions about the damaged one raise only `TurnwiseError`s."""
         victim = self._victims.chats[0]
         listed = {chat.id for chat in (await engine.list_chats(limit=100)).items}
         missing = {*self._clients.chats, victim} - listed
