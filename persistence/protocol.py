@@ -94,7 +94,9 @@ class DuplicateReceipt(StoreError):
 class ChatStore(Protocol):
     """Keeps chats. One `change` is one transaction: all of it is durable when the call returns, or none of it is.
 
-    Methods raise what the caller's own plan raises, and otherwise only `StoreError`s.
+    Methods raise what the caller's own plan raises, and otherwise only `StoreError`s. If there is no such chat,
+    `change`, `repair`, `journal`, `facts`, `rest`, `rows`, `raw_rows` and `snapshot` raise `ChatNotFound`; the others
+    find nothing.
 
     A chat is one failure domain. A method about one chat raises `ChatUnreadable` if a stored value of that chat cannot
     be read; a method about many chats goes on with the others.
@@ -130,7 +132,6 @@ class ChatStore(Protocol):
         is a decision.
 
         Raises:
-            ChatNotFound: there is no such chat.
             DuplicateReceipt: a `RecordReceipt` names a `client_id` that has one.
         """
 
@@ -140,9 +141,6 @@ class ChatStore(Protocol):
         `plan` gets what is left: facts with defaults for what cannot be read, in an unknown state; of a sound chat, its
         facts. If it decides something, every unreadable row is kept in `quarantine` as it was stored, readable rows or
         marks take its place, and the decisions are done as in `change`. The audit log is left as it is.
-
-        Raises:
-            ChatNotFound: there is no such chat.
         """
 
     async def claim(self, plan: Plan, *, limit: int) -> list[Committed]:
@@ -182,18 +180,10 @@ class ChatStore(Protocol):
     # Reading
 
     async def facts(self, chat_id: str) -> Facts:
-        """Return where a chat stands.
-
-        Raises:
-            ChatNotFound: there is no such chat.
-        """
+        """Return where a chat stands."""
 
     async def raw_rows(self, chat_id: str) -> Rows:
-        """Return all rows that belong to a chat, by table, as they are stored.
-
-        Raises:
-            ChatNotFound: there is no such chat.
-        """
+        """Return all rows that belong to a chat, by table, as they are stored."""
 
     async def chat_ids(self, *, after: int, limit: int) -> list[tuple[int, str]]:
         """Return up to `limit` chats in the order of their creation, readable or not: the number and id of each.
@@ -208,11 +198,7 @@ class ChatStore(Protocol):
         """Return when the chat's lease runs out; `None` without one."""
 
     async def rest(self, chat_id: str) -> Salvaged:
-        """Return what can be read of where a chat stands, and every flaw that was found; a sound chat has none.
-
-        Raises:
-            ChatNotFound: there is no such chat.
-        """
+        """Return what can be read of where a chat stands, and every flaw that was found; a sound chat has none."""
 
     async def chats(
         self, *, owner: str | None, state: ChatState | None, limit: int, after: str | None
@@ -235,11 +221,7 @@ class ChatStore(Protocol):
         """
 
     async def snapshot(self, chat_id: str) -> Snapshot:
-        """Return where a chat stands, its history and the shown parts of the attempt under way, all of one moment.
-
-        Raises:
-            ChatNotFound: there is no such chat.
-        """
+        """Return where a chat stands, its history and the shown parts of the attempt under way, all of one moment."""
 
     async def prompt(self, chat_id: str) -> list[Message]:
         """Return what the model sees: all messages, or after a boundary the summary, carried and later messages.
@@ -275,11 +257,7 @@ class ChatStore(Protocol):
         """
 
     async def rows(self, chat_id: str) -> ChatRows:
-        """Return the rows of a chat as they are, all seen at one moment, for a check.
-
-        Raises:
-            ChatNotFound: there is no such chat.
-        """
+        """Return the rows of a chat as they are, all seen at one moment, for a check."""
 
     async def ledger(self, chat_id: str) -> list[RecordUsage]:
         """Return every model call of the chat with its usage, in order."""

@@ -29,9 +29,7 @@ class Draft(Generic[_Kind_co]):
         """The trigger, with its arguments."""
         self.at = at
         self.now = at.now
-        """The database's time."""
         self.limits = at.limits
-        """The settings in force."""
         self.profile = facts.profile
         self.stored_state = facts.stored_state
         self.history_version = facts.history_version

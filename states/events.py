@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter
+from pydantic import BaseModel, Field, JsonValue, TypeAdapter
 
 from turnwise.states.calls import ToolCall
 from turnwise.states.messages import Message, QueuedMessage
@@ -17,10 +17,8 @@ from turnwise.states.names import CallStatus, ChatState, CompactionPhase, Execut
 from turnwise.states.usage import Usage
 
 
-class ErrorInfo(BaseModel):
+class ErrorInfo(BaseModel, frozen=True):
     """An error, as text for users and fields for programs."""
-
-    model_config = ConfigDict(frozen=True)
 
     kind: str
     """The kind of a `ModelError`, or `tool`, `internal`, `repaired`."""
@@ -32,10 +30,8 @@ class ErrorInfo(BaseModel):
     """The provider's HTTP status, where there was one."""
 
 
-class PartDelta(BaseModel):
+class PartDelta(BaseModel, frozen=True):
     """A piece of a part of a reply under way. A complete part has `complete` set and no `delta`."""
-
-    model_config = ConfigDict(frozen=True)
 
     type: Literal["text", "reasoning", "tool_call", "tool_result", "source", "file"]
     delta: str | None = None
@@ -48,9 +44,7 @@ class PartDelta(BaseModel):
     """The finished part, as it will be in the message."""
 
 
-class _Event(BaseModel):
-    model_config = ConfigDict(frozen=True)
-
+class _Event(BaseModel, frozen=True):
     seq: int = 0
     """The place in the chat's sequence, from 1, given when the event is stored."""
     chat_id: str = ""

@@ -19,7 +19,6 @@ class OnDisk(Protocol):
 
     def __fspath__(self) -> str:
         """Return the path as text."""
-        ...
 
 
 def file_at(path: Any) -> tuple[str, str | None, bytes]:

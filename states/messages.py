@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Annotated, Any, Final, Literal, TypeVar, cast
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+from pydantic import BaseModel, Field, JsonValue, ValidationError
 
 from turnwise.states.checked import checked
 from turnwise.states.errors import InvalidContent
@@ -22,9 +22,7 @@ FORMAT: Final = 1
 """The version of the stored form of a message. Older versions stay readable."""
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True)
-
+class _Part(BaseModel, frozen=True):
     metadata: dict[str, Any] | None = None
     """The provider's own data about the part: stored, sent back to it, never shown to a client."""
 
@@ -157,10 +155,8 @@ Content = Annotated[str | Sequence[TextPart | FilePart], LATER]
 _PARTS: Final = cast("Shape", shape_of(Sequence[TextPart | FilePart]))
 
 
-class Message(BaseModel):
+class Message(BaseModel, frozen=True):
     """One entry of a chat's history. A `tool` message holds exactly one result."""
-
-    model_config = ConfigDict(frozen=True)
 
     id: str
     role: Role
@@ -210,10 +206,8 @@ class Message(BaseModel):
         return part if isinstance(part, ToolResultPart) else None
 
 
-class QueuedMessage(BaseModel):
+class QueuedMessage(BaseModel, frozen=True):
     """A user message that was accepted while the chat was busy and waits for its turn."""
-
-    model_config = ConfigDict(frozen=True)
 
     id: str
     """The id the message will keep in the history."""

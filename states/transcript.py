@@ -103,8 +103,6 @@ def _fold_one(transcript: Transcript, event: e.Event) -> None:  # noqa: C901, PL
             transcript.stop_reason = event.stop_reason
         case e.ErrorEvent():
             transcript.error = event.error
-        case _:
-            pass
 
 
 def _put(transcript: Transcript, message: Message) -> None:

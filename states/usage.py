@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import Final, TypeVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 _Count = TypeVar("_Count", int, "Usage")
 
 
-class Usage(BaseModel):
+class Usage(BaseModel, frozen=True):
     """What model calls consumed, in tokens. `None` means that nobody reported the figure."""
-
-    model_config = ConfigDict(frozen=True)
 
     input_tokens: int | None = None
     """All prompt tokens, cached ones included."""

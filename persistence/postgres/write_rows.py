@@ -86,11 +86,7 @@ def statement(name: str, parameters: Sequence[str]) -> str:
 
 
 def commit_of(
-    found: Standing,
-    decisions: Sequence[Decision],
-    shown: Sequence[PartEvent],
-    *,
-    restated: Sequence[WriteRecord] = (),
+    found: Standing, decisions: Sequence[Decision], shown: Sequence[PartEvent], *, restated: Sequence[WriteRecord] = ()
 ) -> tuple[Commit, tuple[Event, ...]]:
     """Return the rows that commit the decisions, and the events as they are stored.
 

@@ -15,17 +15,9 @@ from typing import Final, NamedTuple
 
 from turnwise.persistence.audit import record as audit_log
 from turnwise.persistence.audit.record import GENESIS
+from turnwise.persistence.repair import raw_chat
 from turnwise.persistence.repair.examine import Finding, examine
 from turnwise.persistence.repair.marks import mark_at, mark_for
-from turnwise.persistence.repair.raw_chat import (
-    PLAUSIBLE,
-    Row,
-    Rows,
-    columns_in,
-    last_seq_in,
-    missing_messages,
-    stored_in,
-)
 from turnwise.persistence.rows import GARBLED, USAGE, message_of
 from turnwise.persistence.stored_chat import Flaw, flawed, is_count, is_hash, salvage
 from turnwise.states.facts import CompactionFacts, Facts, HistoryFacts
@@ -45,13 +37,13 @@ class PutAside(NamedTuple):
     """A row to keep in `quarantine`."""
 
     table: str
-    row: Row
+    row: raw_chat.Row
     problem: str
 
     @property
     def body(self) -> str:
         """The row as JSON, its columns as they were stored."""
-        return json.dumps(columns_in(self.row))
+        return json.dumps(raw_chat.columns_in(self.row))
 
     @property
     def deleted(self) -> bool:
@@ -72,22 +64,24 @@ class Repair:
     flaws: tuple[Flaw, ...]
 
 
-def repair_of(chat_id: str, rows: Rows, at: datetime) -> Repair:
+def repair_of(chat_id: str, rows: raw_chat.Rows, at: datetime) -> Repair:
     """Return the repair of a chat; without a flaw it puts nothing aside and keeps the facts."""
     findings = examine(chat_id, rows)
     flaws = tuple(finding.flaw for finding in findings)
-    facts = salvage(stored_in(chat_id, rows)).facts
+    facts = salvage(raw_chat.stored_in(chat_id, rows)).facts
     aside = tuple(_aside(findings))
     sound = {table: _without(found, aside) for table, found in rows.items()}
-    end = len(rows.get("messages", ())) + PLAUSIBLE
+    end = len(rows.get("messages", ())) + raw_chat.PLAUSIBLE
     stood = [put.row for put in aside if put.table == "messages"]
     marks = tuple(mark for row in stood if (mark := mark_for(row, at)) is not None and mark.position <= end)
     there = {**sound, "messages": [*sound.get("messages", ()), *({"position": mark.position} for mark in marks)]}
-    marks += tuple(mark_at(position, at) for position in missing_messages(there, facts.history.length) if findings)
+    marks += tuple(
+        mark_at(position, at) for position in raw_chat.missing_messages(there, facts.history.length) if findings
+    )
     if flaws:
         facts = flawed(_rebuilt(chat_id, facts, sound, marks, whole=_is_blank(findings)), flaws).facts
     versions = [row["version"] for row in rows.get("audit", ()) if is_count(row["version"])]
-    version, last_seq = max(versions, default=facts.version), max(facts.last_seq, last_seq_in(rows))
+    version, last_seq = max(versions, default=facts.version), max(facts.last_seq, raw_chat.last_seq_in(rows))
     return Repair(
         facts=dataclasses.replace(facts, version=version, last_seq=last_seq),
         head=_head(rows),
@@ -106,7 +100,7 @@ def _aside(findings: Iterable[Finding]) -> Iterable[PutAside]:
     return rows.values()
 
 
-def _without(found: Sequence[Row], aside: Iterable[PutAside]) -> list[Row]:
+def _without(found: Sequence[raw_chat.Row], aside: Iterable[PutAside]) -> list[raw_chat.Row]:
     gone = {id(put.row) for put in aside if put.deleted}
     return [row for row in found if id(row) not in gone]
 
@@ -115,7 +109,7 @@ def _is_blank(findings: Iterable[Finding]) -> bool:
     return any((found.table, found.column) in {("chats", "facts"), ("facts", "body")} for found in findings)
 
 
-def _head(rows: Rows) -> str:
+def _head(rows: raw_chat.Rows) -> str:
     """Return the hash of the last record: from the log, if it can be read."""
     log = [row for row in rows.get("audit", ()) if is_count(row["version"])]
     last = max(log, key=lambda row: int(row["version"]), default=None)
@@ -129,7 +123,7 @@ def _head(rows: Rows) -> str:
     return stored if is_hash(stored) else GENESIS
 
 
-def _rebuilt(chat_id: str, facts: Facts, rows: Rows, marks: Sequence[Message], *, whole: bool) -> Facts:
+def _rebuilt(chat_id: str, facts: Facts, rows: raw_chat.Rows, marks: Sequence[Message], *, whole: bool) -> Facts:
     """Return the facts corrected by the other tables, so that no number is given twice."""
     stored = rows.get("messages", ())
     messages = [*(message_of(row["format"], row["body"], chat_id) for row in stored), *marks]
@@ -169,7 +163,7 @@ def _rebuilt(chat_id: str, facts: Facts, rows: Rows, marks: Sequence[Message], *
     )
 
 
-def _boundary(rows: Rows) -> tuple[int, Sequence[int], bool]:
+def _boundary(rows: raw_chat.Rows) -> tuple[int, Sequence[int], bool]:
     uncut = [row for row in rows.get("boundaries", ()) if row["cut"] is None]
     newest = max(uncut, key=lambda row: int(row["position"]), default=None)
     if newest is None:
@@ -192,7 +186,7 @@ class _Logged(NamedTuple):
     """The numbers in the ids of messages that entered the history or the queue."""
 
 
-def _logged(rows: Rows) -> _Logged:
+def _logged(rows: raw_chat.Rows) -> _Logged:
     logged = _Logged([], [], [])
     for row in rows.get("audit", ()):
         try:

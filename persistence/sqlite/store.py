@@ -56,11 +56,7 @@ class SQLiteStore(ChatStore):
     """
 
     def __init__(
-        self,
-        path: str | Path | None,
-        *,
-        durability: Durability = "full",
-        now: Callable[[], datetime] | None = None,
+        self, path: str | Path | None, *, durability: Durability = "full", now: Callable[[], datetime] | None = None
     ) -> None:
         self._path = _IN_MEMORY if path is None else str(path)
         self._durability = durability

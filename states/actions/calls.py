@@ -117,11 +117,7 @@ def _denial(result: ToolResult, answer: Answer) -> CallOutcome:
 
 def _close(draft: Draft[Occurrence], call: ToolCall, status: CallStatus, text: str) -> None:
     outcome = CallOutcome(
-        call_id=call.call_id,
-        status=status,
-        output=text,
-        is_error=status is not CallStatus.interrupted,
-        synthetic=True,
+        call_id=call.call_id, status=status, output=text, is_error=status is not CallStatus.interrupted, synthetic=True
     )
     _answer(draft, outcome)
 

@@ -149,8 +149,7 @@ def _append_for_the_model(draft: Draft[Occurrence], message: Message) -> None:
 
 def _conclude(draft: Draft[Occurrence]) -> None:
     draft.compaction = dataclasses.replace(draft.compaction, need=Need.none, step=draft.step.number)
-    refused = draft.step.stage is Stage.refused
-    stage = Stage.refused if refused else Stage.done
+    stage = Stage.refused if draft.step.stage is Stage.refused else Stage.done
     draft.step = StepFacts(number=draft.step.number, stage=stage, attempt=draft.step.attempt)
 
 

@@ -88,8 +88,6 @@ def problems_of_parts(  # noqa: C901 - one case per kind of event
                 attempt, words = None, ""
             case AttemptDiscardedEvent() | TurnFinishedEvent():
                 attempt, words = None, ""
-            case _:
-                pass
     if attempt is not None:
         yield f"the parts of step and attempt {attempt} are neither kept nor taken back"
 

@@ -32,7 +32,6 @@ class Reading(Protocol):
 
     def problems(self, log: Sequence[e.Event], *, pruned: bool) -> Iterator[str]:
         """Yield where it differs from the chat's events, of which the parts of old replies may be `pruned`."""
-        ...
 
 
 @dataclass
@@ -138,8 +137,6 @@ def _id_of(text: str, log: Sequence[e.Event]) -> str | None:
                 for queued in queue:
                     if queued.text == text:
                         return queued.id
-            case _:
-                pass
     return None
 
 
@@ -190,8 +187,6 @@ def _moments(log: Sequence[e.Event]) -> Iterator[_Moment]:
                 state = event.state
             case e.QueueEvent():
                 queue = frozenset(queued.id for queued in event.queue)
-            case _:
-                pass
         yield _Moment(event, state is None or state in RESTING, queue)
 
 

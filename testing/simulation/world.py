@@ -18,14 +18,7 @@ from turnwise.engine.tools.declare import Tool
 from turnwise.states.errors import BrokenPromise, EngineClosed, StoreError, TurnwiseError
 from turnwise.states.names import ChatState
 from turnwise.testing.clock import ManualClock
-from turnwise.testing.simulation.actors import (
-    CLIENT_TOOLS,
-    CONTEXT_LIMIT,
-    Outside,
-    SimulatedModel,
-    simulated_strategy,
-    simulated_tools,
-)
+from turnwise.testing.simulation import actors
 from turnwise.testing.simulation.checks import EVENTS, problems_of, was_erased
 from turnwise.testing.simulation.clients import REFUSALS, Clients
 from turnwise.testing.simulation.disk import SimulatedStore, new_disk
@@ -37,7 +30,7 @@ from turnwise.testing.simulation.readers import problems_of_readings
 LEASE = 30.0
 ROUNDS_TO_REST = 150
 """Rounds in which every chat must come to rest: some 2,600 s, less than the wall clock may have been set back by."""
-Toolmaker = Callable[[Random, ManualClock, Outside, Mischief], list[Tool]]
+Toolmaker = Callable[[Random, ManualClock, actors.Outside, Mischief], list[Tool]]
 
 
 class _Mortal(Engine):
@@ -81,7 +74,7 @@ class World:
         *,
         chats: int = 2,
         rounds: int = 25,
-        tools: Toolmaker = simulated_tools,
+        tools: Toolmaker = actors.simulated_tools,
         settings: Settings | None = None,
         mischief: Mischief | None = None,
     ) -> None:
@@ -89,7 +82,7 @@ class World:
         self.random = Random(seed)  # noqa: S311 - the dice of a simulation
         self.clock = ManualClock()
         self._began = self.clock.now()
-        self.outside = Outside()
+        self.outside = actors.Outside()
         self.mischief = mischief or Mischief(seed)
         self.problems: list[str] = []
         self.trace: list[str] = []
@@ -99,10 +92,10 @@ class World:
         self._tools = tools(self.random, self.clock, self.outside, self.mischief)
         self._settings = settings or self._drawn_settings()
         self._disk = new_disk()
-        self._model = SimulatedModel(self.random, self.clock, self.outside, self.mischief)
+        self._model = actors.SimulatedModel(self.random, self.clock, self.outside, self.mischief)
         self._nodes: list[Node] = []
         self._clients = Clients(self.random, self.outside)
-        self._victims = Clients(self.mischief.random, Outside())
+        self._victims = Clients(self.mischief.random, actors.Outside())
         """The clients of the chat whose rows are damaged: their answers are not checked."""
         self._followers: list[Follower] = []
         self._boots = 0
@@ -341,7 +334,7 @@ class World:
         """Create a chat on any process, and try again if that fails; return the chat's id."""
         while True:
             with contextlib.suppress(TurnwiseError):
-                return (await random.choice(self._nodes).engine.create_chat(client_tools=CLIENT_TOOLS)).id
+                return (await random.choice(self._nodes).engine.create_chat(client_tools=actors.CLIENT_TOOLS)).id
 
     async def _follow_everywhere(self, follower: Follower) -> None:
         """Follow a chat on one process after the other; the end of a process ends the visit."""
@@ -373,10 +366,10 @@ class World:
             tools_parallel=random.choice(["safe", "all"]),
             retry=RetryPolicy(attempts=4, after_output=random.choice(["reset", "never"])),
             compaction=CompactionPolicy(
-                context_limit=CONTEXT_LIMIT,
+                context_limit=actors.CONTEXT_LIMIT,
                 after_final_step=random.choice(["continue", "rest"]),
                 timeout=15,
-                strategy=simulated_strategy(random, self.mischief) if random.random() < 0.3 else None,
+                strategy=actors.simulated_strategy(random, self.mischief) if random.random() < 0.3 else None,
             ),
             keep_parts=random.choice([None, 0.1, 10]),
         )
