@@ -71,6 +71,8 @@ class _Wiping:
         self._parts = {name: _json_of(write.message)["parts"] for name, write in self._blanks.items()}
         self._parts |= {name: _BLANK for what, name in self._texts if what == "queued"}
         self._wipe = Wipe()
+        self._asides: dict[int, Aside] = {}
+        """The asides as they are afterwards, by version."""
         self._lost: set[str] = set()
         self._asked: set[str] = set()
         self._answered: set[str] = set()
@@ -97,12 +99,9 @@ class _Wiping:
             if name not in rows:
                 chat_id = self._found.chat["id"]
                 raise StoreError(f"chat {chat_id!r} has no message {name!r} to erase; nothing was written")
-            salt = ""
-            if isinstance(write, EraseEdits):
-                salt = write.salt
-            else:
+            if isinstance(write, EraseMessage):
                 self._take_in(self._message_in(rows[name]))
-            self._change("messages", {"id": name}, erased=True, salt=salt, format=FORMAT, body=write.body)
+            self._change("messages", {"id": name}, erased=True, salt=write.salt, format=FORMAT, body=write.body)
 
     def _take_in(self, said: Message) -> None:
         """Note the calls and the step that repeat the content of a message to erase."""
@@ -212,17 +211,10 @@ class _Wiping:
                 self._put_aside(entry.version, reason=None, salt="")
 
     def _put_aside(self, version: int, **values: Any) -> None:
-        known = next(
-            (
-                json.loads(change.values["aside"])
-                for change in reversed(self._wipe.changes)
-                if change.table == "audit" and change.key["version"] == version
-            ),
-            None,
-        )
         entry = next(entry for entry in self._found.audit if entry.version == version)
-        aside = Aside(**known) if known is not None else aside_in(entry)
-        self._change("audit", {"version": version}, aside=aside._replace(**values).dump())
+        aside = self._asides.get(version, aside_in(entry))._replace(**values)
+        self._asides[version] = aside
+        self._change("audit", {"version": version}, aside=aside.dump())
 
 
 def _spans(found: ChatRows) -> Iterator[tuple[int, int, int]]:

@@ -39,19 +39,12 @@ class Commits:
         self._clock = clock
         self._cache = cache
         self._tell = tell
-        self._batches = GroupCommit(pool, self.store)
+        self.batches = GroupCommit(pool, self.store)
+        """Stores a commit together with those of other chats; answers whether the chat still stood where it must."""
 
     async def close(self) -> None:
         """Wait until everything that was accepted is stored."""
-        await self._batches.close()
-
-    async def add(self, commit: Commit) -> bool:
-        """Store a commit together with those of other chats; return whether the chat still stood where it must.
-
-        Raises:
-            Unanswered: it is not known whether it was stored.
-        """
-        return await self._batches.add(commit)
+        await self.batches.close()
 
     async def answered(self, chat_id: str, work: Work, sent: Sent | None = None) -> list[Committed]:
         """Return what `work` committed, even if the connection was lost before the server answered.

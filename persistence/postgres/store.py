@@ -108,7 +108,7 @@ class PostgresStore(ChatStore):
         return await self._transactions.claim(plan, limit)
 
     async def journal(self, chat_id: str, token: int, state: ChatState, shown: Sequence[Event]) -> tuple[Event, ...]:
-        return await self._transactions.journal(chat_id, token, state, shown)
+        return await self._transactions.journal.add(chat_id, token, state, shown)
 
     async def renew(self, worker: str, seconds: float) -> Mapping[str, int]:
         return await self._transactions.renew(worker, seconds)

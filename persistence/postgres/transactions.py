@@ -33,8 +33,7 @@ from turnwise.persistence.repair.repair import repair_of
 from turnwise.persistence.rows import blank_facts
 from turnwise.persistence.stored_chat import is_hash
 from turnwise.states.errors import ChatNotFound, ChatUnreadable
-from turnwise.states.events import Event, PartEvent
-from turnwise.states.names import ChatState
+from turnwise.states.events import PartEvent
 
 _BLANK: Final = """
 INSERT INTO chats (id, state, settled, archived, version, event_seq, head, since, calls)
@@ -66,12 +65,12 @@ class Transactions:
         self._cache = ChatCache()
         self._commits = Commits(pool, clock=self._clock, cache=self._cache, tell=tell)
         self._refusals = Refusals()
-        self._journal = Journal(pool, clock=self._clock, cache=self._cache, tell=tell)
+        self.journal = Journal(pool, clock=self._clock, cache=self._cache, tell=tell)
 
     async def close(self) -> None:
         """Wait until everything that was accepted is stored."""
         await self._commits.close()
-        await self._journal.close()
+        await self.journal.close()
 
     async def create(self, chat_id: str, plan: Plan) -> Committed:
         """Create a chat, as `ChatStore.create` promises."""
@@ -132,7 +131,7 @@ class Transactions:
             return None
         commit, committed = prepared(dataclasses.replace(cached, at=at), decisions, shown)
         try:
-            if not await self._commits.add(commit):
+            if not await self._commits.batches.add(commit):
                 return None
         except Unanswered:
             # The caller reads the chat next, and looks first whether this commit was stored.
@@ -224,10 +223,6 @@ class Transactions:
             else:
                 stored.append((commit, committed))
         return stored
-
-    async def journal(self, chat_id: str, token: int, state: ChatState, shown: Sequence[Event]) -> tuple[Event, ...]:
-        """Store events of a running job, as `ChatStore.journal` promises."""
-        return await self._journal.add(chat_id, token, state, shown)
 
     async def renew(self, worker: str, seconds: float) -> Mapping[str, int]:
         """Prolong a worker's leases, as `ChatStore.renew` promises."""

@@ -70,7 +70,8 @@ def repair_of(chat_id: str, rows: raw_chat.Rows, at: datetime) -> Repair:
     flaws = tuple(finding.flaw for finding in findings)
     facts = salvage(raw_chat.stored_in(chat_id, rows)).facts
     aside = tuple(_aside(findings))
-    sound = {table: _without(found, aside) for table, found in rows.items()}
+    gone = {id(put.row) for put in aside if put.deleted}
+    sound = {table: [row for row in found if id(row) not in gone] for table, found in rows.items()}
     end = len(rows.get("messages", ())) + raw_chat.PLAUSIBLE
     stood = [put.row for put in aside if put.table == "messages"]
     marks = tuple(mark for row in stood if (mark := mark_for(row, at)) is not None and mark.position <= end)
@@ -98,11 +99,6 @@ def _aside(findings: Iterable[Finding]) -> Iterable[PutAside]:
             table = "chats" if "event_seq" in finding.row else finding.table  # a missing row is a flaw of `chats`
             rows.setdefault(id(finding.row), PutAside(table, finding.row, f"{finding.column}: {finding.problem}"))
     return rows.values()
-
-
-def _without(found: Sequence[raw_chat.Row], aside: Iterable[PutAside]) -> list[raw_chat.Row]:
-    gone = {id(put.row) for put in aside if put.deleted}
-    return [row for row in found if id(row) not in gone]
 
 
 def _is_blank(findings: Iterable[Finding]) -> bool:
