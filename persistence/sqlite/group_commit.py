@@ -114,10 +114,13 @@ class GroupCommit:
                 outcomes = await self._connection.do(partial(self._transact, jobs))
             except BaseException as failure:  # noqa: BLE001 - every submitter must get an answer
                 outcomes = [failure] * len(jobs)
-            for job, outcome in zip(jobs, outcomes, strict=True):
-                job.answer(outcome)
+            self._answer(jobs, outcomes)
             await asyncio.sleep(0)  # let the submitters run on: their next jobs join the batch
         self._idle.set()
+
+    def _answer(self, jobs: Sequence[_Job[Any]], outcomes: Sequence[Any]) -> None:
+        for job, outcome in zip(jobs, outcomes, strict=True):
+            job.answer(outcome)
 
     def _transact(self, jobs: Sequence[_Job[Any]], connection: sqlite3.Connection) -> list[Any]:
         """Do the jobs in one transaction, on the connection's thread, and return their outcomes.
