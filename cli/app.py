@@ -1,4 +1,4 @@
-"""The program `turnwise`: its commands, and what becomes of an error."""
+"""The program `turnwise`: its commands, and its exit codes."""
 
 from __future__ import annotations
 

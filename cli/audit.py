@@ -65,17 +65,12 @@ def timeline(records: Sequence[AuditRecord]) -> Table:
         moved = record.source != record.target
         trigger = Text(record.trigger, style="bold" if moved else "")
         state = Text.assemble(("→ ", "dim"), state_text(record.target)) if moved else Text("·", style="dim")
-        if narrow:
-            table.add_row(str(record.version), trigger, state)
-            continue
-        table.add_row(
-            str(record.version),
-            Text(moment(record.at), style="dim"),
-            trigger,
-            state,
-            f"{record.step}.{record.attempt}" if record.step else "",
-            Text(clean(short_actor(record.actor)), style="dim"),
-        )
+        cells: list[str | Text] = [str(record.version), trigger, state]
+        if not narrow:
+            cells.insert(1, Text(moment(record.at), style="dim"))
+            cells.append(f"{record.step}.{record.attempt}" if record.step else "")
+            cells.append(Text(clean(short_actor(record.actor)), style="dim"))
+        table.add_row(*cells)
     return table
 
 

@@ -19,7 +19,7 @@ from turnwise.cli.chat_argument import chosen_id
 from turnwise.cli.event_view import NOTE, EventView, call_line, show_until_rest
 from turnwise.cli.explain import explanation_table
 from turnwise.cli.files import file_tools
-from turnwise.cli.keyboard import typed
+from turnwise.cli.keyboard import PROMPT, answer_to, question_of, typed
 from turnwise.cli.options import DEFAULT_STORE, ModelOption, StoreOption
 from turnwise.cli.scroll import Scroll
 from turnwise.cli.show import show_message
@@ -31,7 +31,7 @@ from turnwise.engine.settings import Settings
 from turnwise.providers.demo import DemoModel
 from turnwise.providers.from_name import model_named
 from turnwise.providers.protocol import Model
-from turnwise.states.calls import ClientTool, ToolCall, ToolResult
+from turnwise.states.calls import ClientTool, ToolResult
 from turnwise.states.errors import IllegalTransition, TurnwiseError
 from turnwise.states.names import ChatState
 from turnwise.states.transcript import fold
@@ -41,7 +41,6 @@ ASK_USER: Final = ClientTool(
     "Ask the user a question and wait for the answer.",
     {"type": "object", "properties": {"question": {"type": "string"}}, "required": ["question"]},
 )
-PROMPT: Final = "» "
 COMMANDS: Final = ("/help", "/state", "/resume", "/compact", "/clear", "/quit")
 HELP: Final = """\
   /state    where the chat stands, and why
@@ -88,7 +87,7 @@ class Talk:
             if self.chat_id is not None:
                 self.portal.call(self._catch_up, self.chat_id)
             if sys.stdin.isatty() and console.is_terminal:
-                TerminalTalk(self, PROMPT).run()
+                TerminalTalk(self).run()
             else:
                 self._read_all()
         if self.chat_id is not None:
@@ -102,7 +101,9 @@ class Talk:
 
     def stop(self) -> None:
         """Interrupt the turn under way."""
-        self.portal.call(self._interrupt)
+        with contextlib.suppress(IllegalTransition):  # it came to rest just before
+            if self.chat_id is not None:
+                self.portal.call(partial(self.engine.interrupt, self.chat_id, reason="Ctrl-C"))
 
     def do(self, line: str) -> None:
         """Do what a line asks for; what is refused is told."""
@@ -153,7 +154,7 @@ class Talk:
             results = []
             for call in chat.open_calls:
                 try:
-                    results.append(_answer(call))
+                    results.append(answer_to(call, typed(question_of(call))))
                 except KeyboardInterrupt:
                     self.stop()
                     break
@@ -171,11 +172,6 @@ class Talk:
         finally:
             shown.cancel()
 
-    async def _interrupt(self) -> None:
-        with contextlib.suppress(IllegalTransition):  # it came to rest just before
-            if self.chat_id is not None:
-                await self.engine.interrupt(self.chat_id, reason="Ctrl-C")
-
     async def _catch_up(self, chat_id: str) -> None:
         transcript = fold([event async for event in self.engine.events(chat_id, follow=False)])
         for message in transcript.messages:
@@ -185,12 +181,6 @@ class Talk:
         for call in transcript.open_calls:
             self.view.scroll.line(call_line("?", call, "yellow"))
         self.view.after = transcript.last_seq
-
-
-def _answer(call: ToolCall) -> ToolResult:
-    if call.approval == "asked":
-        return ToolResult(call.call_id, typed(f"  allow {clean(call.name)}? (y/n) ").lower() in ("y", "yes"))
-    return ToolResult(call.call_id, typed(f"  {clean(call.name)}: "))
 
 
 def _paced(name: str, pace: float) -> Model:

@@ -36,7 +36,7 @@ def attached(store: str) -> Engine:
     """Return an engine that runs no chat, on a store that is there.
 
     Raises:
-        SettingsError: the store's file does not exist; looking must not create it.
+        SettingsError: the store's file does not exist; reading must not create it.
     """
     path = store.removeprefix(FILE_SCHEME)
     if path not in (store, "") and not Path(path).is_file():
@@ -45,13 +45,7 @@ def attached(store: str) -> Engine:
 
 
 def on_chat(store: str, name: str, command: Callable[[Engine, str], Awaitable[Result]]) -> Result:
-    """Return what a command gives, asked of the store's engine and of the chat that was meant.
-
-    Raises:
-        SettingsError: the store's file does not exist.
-        ChatNotFound: there is no such chat.
-        AmbiguousChat: there are several.
-    """
+    """Return what a command gives on the store and the chat that were meant, see `attached` and `chosen_id`."""
 
     async def given() -> Result:
         async with attached(store) as engine:
@@ -61,7 +55,7 @@ def on_chat(store: str, name: str, command: Callable[[Engine, str], Awaitable[Re
 
 
 async def chosen_id(engine: Engine, name: str) -> str:
-    """Return the id of the chat that was meant: by a look at ids alone, so that it may be one that cannot be read.
+    """Return the id of the chat that was meant. Only ids are read, so it may be a chat that cannot be read.
 
     Raises:
         ChatNotFound: there is none.
@@ -81,10 +75,8 @@ async def chosen_id(engine: Engine, name: str) -> str:
 async def _is_there(engine: Engine, chat_id: str) -> bool:
     try:
         await engine.get_chat(chat_id)
-    except ChatNotFound:
-        return False
-    except TurnwiseError:  # it is there, and cannot be read
-        return True
+    except TurnwiseError as error:  # any other error says that it is there, and cannot be read
+        return not isinstance(error, ChatNotFound)
     return True
 
 

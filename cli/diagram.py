@@ -65,11 +65,7 @@ def png(drawing: str) -> bytes:
 
 
 def _form(form: Form | None, out: Path | None) -> Form:
-    """Return the form that was asked for.
-
-    Raises:
-        SettingsError: the file's name says another one, or one that there is not.
-    """
+    """Return the form that was asked for, unless the file's name says another one, or one that there is not."""
     ending = out.suffix.lower() if out is not None else ""
     named = ENDINGS.get(ending)
     if form is None and named is None:

@@ -16,7 +16,6 @@ from turnwise.cli.output import write_file
 from turnwise.cli.style import clean, console, print_json
 from turnwise.engine.diagnose import Diagnosis
 from turnwise.engine.engine import Engine
-from turnwise.engine.results import Chat
 from turnwise.states.errors import SettingsError
 
 
@@ -37,7 +36,11 @@ def doctor(
     if (export is None) != (file is None) or (export is not None and repair is not None):
         raise SettingsError("doctor", "takes either --repair CHAT, or --export CHAT FILE, or neither")
     if repair is not None:
-        _tell_repaired(on_chat(store, repair, partial(Engine.repair, actor=OPERATOR)), as_json=as_json)
+        chat = on_chat(store, repair, partial(Engine.repair, actor=OPERATOR))
+        if as_json:
+            print_json(chat)
+        else:
+            console.print(f"{chat.id} stands in {chat.state} now; what could not be read is in the table quarantine")
     elif export is not None and file is not None:
         write_file("FILE", Path(file), on_chat(store, export, Engine.export_rows))
     else:
@@ -56,13 +59,6 @@ def _tell_found(found: list[Diagnosis], *, as_json: bool) -> None:
         raise typer.Exit(1)
     if not as_json:
         console.print("✓ every chat can be read and keeps its promises", style="green")
-
-
-def _tell_repaired(chat: Chat, *, as_json: bool) -> None:
-    if as_json:
-        print_json(chat)
-    else:
-        console.print(f"{chat.id} stands in {chat.state} now; what could not be read is in the table quarantine")
 
 
 async def _found(store: str) -> list[Diagnosis]:

@@ -1,4 +1,4 @@
-"""`turnwise erase`: take what was said out of a chat, for good, and tell what is left where."""
+"""`turnwise erase`: erase content of a chat for good, and print where copies of it are left."""
 
 from __future__ import annotations
 
@@ -62,11 +62,7 @@ def erase(  # noqa: PLR0913 - the options of a command
 
 
 def _ask(chat_id: str, doomed: Sequence[str]) -> None:
-    """Ask whether it is meant; leave if it is not.
-
-    Raises:
-        SettingsError: there is nobody to ask.
-    """
+    """Ask whether it is meant; leave if it is not, or if there is nobody to ask."""
     if not sys.stdin.isatty():
         raise SettingsError("--yes", "say it where no terminal is there to ask at: what is erased does not come back")
     errors.print(f"Erase {clean(', '.join(doomed))} of {chat_id}, for good? \\[y/N] ", end="", soft_wrap=True)
@@ -77,7 +73,6 @@ def _ask(chat_id: str, doomed: Sequence[str]) -> None:
 
 def _table(rows: Iterator[tuple[str, str]]) -> Table:
     table = plain_table("", "")
-    table.show_header = False
     for name, text in rows:
         table.add_row(Text(f"  {name}", style="dim"), Text(clean(text)))
     return table

@@ -1,4 +1,4 @@
-"""Events as lines of a terminal: what a person sees of a chat that lives."""
+"""Events as lines of a terminal: what a person sees of a chat while it runs."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class EventView:
         if not self.states and event.previous is not None:
             self.states.append(event.previous)
         self.states.append(event.state)
-        self.scroll.status(state_text(event.state))
+        self.scroll.status = state_text(event.state)
 
     def _add(self, part: told.PartDelta) -> None:
         if part.type == "text" and part.delta is not None:
@@ -116,7 +116,7 @@ class EventView:
 
 
 def call_line(mark: str, call: ToolCall | ToolCallPart, style: str) -> Text:
-    """Return a call with its arguments, as it would be written."""
+    """Return a call with its arguments, as it would be written in Python."""
     arguments = ", ".join(f"{clean(name)}='{excerpt(value, 120)}'" for name, value in call.arguments.items())
     return Text.assemble((f"{mark} {clean(call.name)}", style), f"({arguments})")
 

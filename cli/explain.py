@@ -25,14 +25,15 @@ def explain(chat: ChatArgument, *, store: StoreOption = DEFAULT_STORE, as_json: 
 
 def explanation_table(explanation: Explanation) -> Table:
     """Return what is known, without the lines that have nothing to say."""
-    calls = ", ".join(f"{call.name} ({call.call_id}, {call.status})" for call in explanation.open_calls)
     lines = {
         "why": clean(explanation.reason),
         "since": moment(explanation.since),
         "lease of": clean(explanation.lease_worker or ""),
         "lease until": moment(explanation.lease_expires),
         "next timer": moment(explanation.next_timer),
-        "open calls": clean(calls),
+        "open calls": clean(
+            ", ".join(f"{call.name} ({call.call_id}, {call.status})" for call in explanation.open_calls)
+        ),
         "queue": str(explanation.queued or ""),
         "last error": excerpt(explanation.last_error.message, 300) if explanation.last_error else "",
         "may come": ", ".join(explanation.legal_triggers),
@@ -40,7 +41,6 @@ def explanation_table(explanation: Explanation) -> Table:
         "broken": ", ".join(explanation.broken_promises),
     }
     table = plain_table("", "")
-    table.show_header = False
     table.columns[0].style = "dim"
     table.columns[0].no_wrap = True
     table.add_row("state", state_text(explanation.state))

@@ -1,4 +1,4 @@
-"""What becomes of an error: one sentence on the screen and an exit code, never a traceback."""
+"""How an error is reported: one sentence on the screen and an exit code, never a traceback."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MISUSES: Final = (SettingsError, ChatNotFound, AmbiguousChat)
 
 
 def exit_code_of(failure: BaseException) -> int:
-    """Tell what ended a command, and return the exit code for it."""
+    """Print what ended a command, and return the exit code for it."""
     if os.environ.get(DEBUG):
         raise failure
     causes = [*_causes(failure)]
@@ -41,7 +41,7 @@ def exit_code_of(failure: BaseException) -> int:
 
 
 def flush_output() -> int:
-    """Write out what is still in memory: where that fails, tell, and return the exit code for it."""
+    """Write out what is still in memory. If that fails, print why, and return the exit code for it."""
     try:
         sys.stdout.flush()
     except (OSError, ValueError) as error:
@@ -52,7 +52,7 @@ def flush_output() -> int:
 
 
 def forget_output() -> None:
-    """Let what is still to be written go nowhere: Python would otherwise complain as it ends."""
+    """Discard what is still to be written: Python would otherwise print an error as it ends."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -71,7 +71,7 @@ def _causes(failure: BaseException) -> Iterator[BaseException]:
 
 
 def _reader_left(error: BaseException) -> bool:
-    """Return whether whoever read the output has had enough, as `head` has."""
+    """Return whether the reader of the output has closed it, as `head` does."""
     return isinstance(error, OSError) and error.errno == errno.EPIPE and error.filename is None
 
 

@@ -27,7 +27,7 @@ def signing_key(file: Path | None) -> bytes | None:
     """Return the key, without the line's end that editors add; `None` if none was given.
 
     Raises:
-        SettingsError: the file cannot be read, or the key is too short.
+        SettingsError: the file cannot be read, or the key is empty.
     """
     if file is not None:
         name, key = "--key", read_file("--key", file).rstrip(b"\r\n")

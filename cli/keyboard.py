@@ -8,17 +8,19 @@ import sys
 from collections.abc import Iterator
 from typing import Final
 
-from turnwise.cli.style import console
+from turnwise.cli.style import clean, console
+from turnwise.states.calls import ToolCall, ToolResult
 
 with contextlib.suppress(ImportError):
     import readline  # noqa: F401 - gives `input` its line editing
 
+PROMPT: Final = "» "
 _GLANCE: Final = 0.1
-"""Seconds between two looks for a Ctrl-C that came while `input` was on its way to wait for keys."""
+"""Seconds between two checks for a Ctrl-C that came just before `input` began to wait for keys."""
 
 
 def typed(prompt: str) -> str:
-    """Return the next line; where it comes from a pipe, show it, for the terminal did not.
+    """Return the next line; where it comes from a pipe, print it, as no terminal has shown it.
 
     Raises:
         KeyboardInterrupt: Ctrl-C was pressed.
@@ -30,6 +32,16 @@ def typed(prompt: str) -> str:
     line = input(prompt).strip()
     console.print(line, markup=False)
     return line
+
+
+def question_of(call: ToolCall) -> str:
+    """Return the prompt for a person's answer to a client's call."""
+    return f"  allow {clean(call.name)}? (y/n) " if call.approval == "asked" else f"  {clean(call.name)}: "
+
+
+def answer_to(call: ToolCall, line: str) -> ToolResult:
+    """Return a typed line as the result of a client's call; "y" and "yes" approve it."""
+    return ToolResult(call.call_id, line.lower() in ("y", "yes") if call.approval == "asked" else line)
 
 
 @contextlib.contextmanager

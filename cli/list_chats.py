@@ -41,11 +41,8 @@ def _table(chats: list[Chat]) -> Table:
     if narrow:
         table.columns[0].max_width = max(console.width - table.columns[1].width - 2, 1)
     for chat, state in zip(chats, states, strict=True):
-        if narrow:
-            table.add_row(chat.id, state)
-        else:
-            changed = f"{chat.updated_at:%Y-%m-%d %H:%M}"
-            table.add_row(chat.id, state, str(chat.turn), changed, excerpt(chat.title or "", 60))
+        details = (str(chat.turn), f"{chat.updated_at:%Y-%m-%d %H:%M}", excerpt(chat.title or "", 60))
+        table.add_row(chat.id, state, *(() if narrow else details))
     return table
 
 

@@ -18,12 +18,11 @@ from turnwise.persistence.store_url import without_password
 def migrate(*, store: StoreOption = DEFAULT_STORE, as_json: JsonOption = False) -> None:
     """Create a store or bring it up to date, and say what is in it."""
     found = anyio.run(_count, store)
+    url = without_password(store)
     if as_json:
-        print_json({"store": without_password(store), "chats": dict(found)})
+        print_json({"store": url, "chats": dict(found)})
         return
-    console.print(
-        Text.assemble(("✓ ", "green"), f"{without_password(store)} has the schema of this version"), soft_wrap=True
-    )
+    console.print(Text.assemble(("✓ ", "green"), f"{url} has the schema of this version"), soft_wrap=True)
     for state, count in found.most_common():
         console.print(Text.assemble(f"  {count:>6,} ", state_text(state)))
     if not found:

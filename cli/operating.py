@@ -1,4 +1,4 @@
-"""What an operator types at a chat that is stuck: each one command of the engine, on record under a name.
+"""Commands for an operator whose chat is stuck: each is one command of the engine, recorded under who gave it.
 
 None of them runs the chat: a worker of the store does.
 """

@@ -1,4 +1,4 @@
-"""Files that commands write and read: what can go wrong with them is told by name, never by a traceback."""
+"""Files that commands write and read; an error names the file and says what is wrong, without a traceback."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _MISUSES: Final = {
     errno.ENAMETOOLONG: "the name is longer than the file system takes",
     errno.ELOOP: "{path!r} is a link that leads to itself",
 }
-"""What whoever typed the name can put right."""
+"""Errors that the person who typed the name can correct."""
 
 
 class FileFailed(TurnwiseError):
-    """The machine failed at a file, although its name was right. What was written of it is not whole."""
+    """A file could not be written although its name was right. What was written of it is not complete."""
 
     def __init__(self, path: Path, error: OSError) -> None:
         super().__init__(f"{str(path)!r}: {error.strerror or error}; the file is not whole")
@@ -43,12 +43,7 @@ def write_file(option: str, path: Path, content: str | bytes) -> None:
 
 
 def make_folder(option: str, path: Path) -> None:
-    """Make a folder that was named on the command line, unless it is there.
-
-    Raises:
-        SettingsError: there cannot be a folder of that name.
-        FileFailed: the disk is full, or broken.
-    """
+    """Make a folder that was named on the command line, unless it is there; raises what `write_file` raises."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:

@@ -20,16 +20,18 @@ REDRAWS_PER_SECOND: Final = 12
 
 
 class Scroll:
-    """Prints text as it comes, of any length, above one live line. Where nobody watches, only whole lines.
+    """Prints text as it comes, of any length, above one live line. Without a terminal it prints only whole lines.
 
     Inside `with`, on a terminal, the line under way and a status stay at the bottom of the screen.
     """
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._tail = ""
+        self.tail = ""
+        """The line under way."""
         self._style = ""
-        self._status: Text | None = None
+        self.status: Text | None = None
+        """What the live line says is going on."""
         self._spinner = Spinner("dots", style="cyan")
         self._live: Live | None = None
 
@@ -56,23 +58,18 @@ class Scroll:
         """The cells that a line may fill."""
         return max(min(self._console.width, MAX_WIDTH) - len(MARGIN) - 1, MIN_WIDTH)
 
-    @property
-    def tail(self) -> str:
-        """The line under way."""
-        return self._tail
-
     def write(self, text: str, *, style: str = "") -> None:
         """Add to the line under way; a change of style begins a new line."""
         if style != self._style:
             self.end_line()
             self._style = style
-        lines, self._tail = wrapped(self._tail + clean(text), self.width)
+        lines, self.tail = wrapped(self.tail + clean(text), self.width)
         for line in lines:
             self._put(Text(line, style=style))
 
     def end_line(self) -> None:
         """Print the line under way, if there is one."""
-        tail, self._tail = self._tail, ""
+        tail, self.tail = self.tail, ""
         if tail.strip():
             self._put(Text(tail, style=self._style))
 
@@ -95,18 +92,14 @@ class Scroll:
         self.end_line()
         self._console.print(Padding(trail(states), (0, 0, 0, len(MARGIN)), expand=False), width=self.width)
 
-    def status(self, status: Text) -> None:
-        """Say what is going on, in the live line."""
-        self._status = status
-
     def _put(self, text: Text) -> None:
         self._console.print(Text.assemble(MARGIN, text), soft_wrap=True)
 
     def _below(self) -> RenderableType:
-        tail = [Text(MARGIN + self._tail, style=self._style)] if self._tail else []
-        if self._status is None:
+        tail = [Text(MARGIN + self.tail, style=self._style)] if self.tail else []
+        if self.status is None:
             return Group(*tail)
-        self._spinner.update(text=self._status)
+        self._spinner.update(text=self.status)
         return Group(*tail, self._spinner)
 
 

@@ -1,4 +1,4 @@
-"""How things look in a terminal: consoles, the colours of the states, words made fit to print."""
+"""How things look in a terminal: consoles, the colours of the states, text made safe to print."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ _IN_JSON: Final = {
 
 
 def clean(text: str) -> str:
-    r"""Return the text with what would steer the terminal, or turn its lines around, spelled out as in `\u202e`.
+    r"""Return the text with characters that control the terminal, or the direction of text, spelled out: `\u202e`.
 
     Models, users and files may say anything.
     """
@@ -85,7 +85,7 @@ def state_text(state: str) -> Text:
 
 
 def quiet_logs() -> None:
-    """Keep the library's log off the screen, where a command tells the same in words. A worker asks for it."""
+    """Keep the library's log off the screen: commands print the same in words. `turnwise worker` shows the log."""
     logging.getLogger("turnwise").addHandler(logging.NullHandler())
 
 
@@ -105,20 +105,20 @@ def is_narrow() -> bool:
 
 
 def tokens(usage: Usage) -> str:
-    """Return what was used, in words; what nobody reported is not zero."""
+    """Return what was used, in words; what was not reported is unknown, not zero."""
     if usage.input_tokens is None or usage.output_tokens is None:
         return "tokens unknown"
     return f"{usage.input_tokens:,} tokens in, {usage.output_tokens:,} out{' at least' if usage.partial else ''}"
 
 
 def plain_table(*columns: str) -> Table:
-    """Return a table with a head and no frame."""
-    table = Table(box=None, header_style="dim", pad_edge=False)
+    """Return a table without a frame, and with a head unless its columns have no names."""
+    table = Table(box=None, show_header=any(columns), header_style="dim", pad_edge=False)
     for column in columns:
         table.add_column(column, overflow="fold")
     return table
 
 
 def print_json(value: Any) -> None:
-    """Print a value as JSON: no colours, no wrapping; what a terminal would obey is escaped, as JSON allows."""
+    """Print a value as JSON: no colours, no wrapping; characters that control the terminal are escaped."""
     sys.stdout.write(pydantic_core.to_json(value, indent=2).decode().translate(_IN_JSON) + "\n")

@@ -1,4 +1,4 @@
-"""A talk at a terminal: what is typed stays whole while an answer streams above it, and may be sent then."""
+"""A chat at a terminal: what is being typed stays intact while an answer streams above it, and can be sent then."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from prompt_toolkit import PromptSession
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.patch_stdout import patch_stdout
 
-from turnwise.cli.style import clean, excerpt
+from turnwise.cli.keyboard import PROMPT, answer_to, question_of
+from turnwise.cli.style import excerpt
 from turnwise.states.calls import ToolCall, ToolResult
 from turnwise.states.events import StatusEvent
 from turnwise.states.names import RESTING, ChatState
@@ -20,15 +21,14 @@ if TYPE_CHECKING:
     from turnwise.cli.chat import Talk
 
 _REFRESH: Final = 0.2
-"""Seconds between two looks at what goes on."""
+"""Seconds between two updates of the toolbar."""
 
 
 class TerminalTalk:
     """Follows the chat in the engine's thread, and reads the keyboard in this one."""
 
-    def __init__(self, talk: Talk, prompt: str) -> None:
+    def __init__(self, talk: Talk) -> None:
         self._talk = talk
-        self._prompt = prompt
         self._state = ChatState.waiting
         self._asked: list[ToolCall] = []
         self._answers: list[ToolResult] = []
@@ -59,9 +59,7 @@ class TerminalTalk:
         self._follow()
 
     def _answer(self, line: str) -> None:
-        call = self._asked.pop(0)
-        said = line.lower() in ("y", "yes") if call.approval == "asked" else line
-        self._answers.append(ToolResult(call.call_id, said))
+        self._answers.append(answer_to(self._asked.pop(0), line))
         if not self._asked:
             answers, self._answers = self._answers, []
             self._talk.submit(answers)
@@ -96,10 +94,7 @@ class TerminalTalk:
             event.app.exit(exception=EOFError)
 
     def _message(self) -> str:
-        if not self._asked:
-            return self._prompt
-        call = self._asked[0]
-        return f"  allow {clean(call.name)}? (y/n) " if call.approval == "asked" else f"  {clean(call.name)}: "
+        return question_of(self._asked[0]) if self._asked else PROMPT
 
     def _toolbar(self) -> str:
         under_way = excerpt(self._talk.view.scroll.tail, 60)

@@ -35,14 +35,12 @@ def captions(lines: Iterable[Line]) -> tuple[Caption, ...]:
 def _condition(lines: list[Line]) -> str:
     """What must hold for one of the lines: the guards all of them demand, then those by which they differ."""
     if not any(line.when for line in lines):
-        return _exclusion(lines[0]) if len(lines) == 1 else ""
+        if len(lines) > 1:
+            return ""
+        return "otherwise" if lines[0].otherwise else ", ".join(f"not {guard.words}" for guard in lines[0].unless)
     common = [guard for guard in lines[0].when if all(guard in line.when for line in lines)]
     differing = [[guard.words for guard in line.when if guard not in common] for line in lines]
     said = [guard.words for guard in common]
     if all(differing):
         said.append(" or ".join(" and ".join(words) for words in differing))
     return ", ".join(said)
-
-
-def _exclusion(line: Line) -> str:
-    return "otherwise" if line.otherwise else ", ".join(f"not {guard.words}" for guard in line.unless)

@@ -80,19 +80,14 @@ def entries(picture: Picture) -> tuple[Entry, ...]:
             shared.setdefault((SAME if edge.stays else edge.target, line), []).append(edge.source)
     triggers = [trigger.value for trigger in Trigger]
     places = [node.id for node in picture.nodes]
-    found = [
+
+    def rank(entry: Entry) -> tuple[int, int, int]:
+        return triggers.index(entry.line.trigger), places.index(entry.sources[0]), len(entry.line.unless)
+
+    found = (
         Entry(tuple(sorted(sources, key=places.index)), target, line) for (target, line), sources in shared.items()
-    ]
-    return tuple(
-        sorted(
-            found,
-            key=lambda entry: (
-                triggers.index(entry.line.trigger),
-                places.index(entry.sources[0]),
-                len(entry.line.unless),
-            ),
-        )
     )
+    return tuple(sorted(found, key=rank))
 
 
 def _shared(left: Iterable[tuple[str, str, Line]], members: tuple[str, ...], target: str) -> tuple[Line, ...]:

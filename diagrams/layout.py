@@ -55,6 +55,7 @@ class Route:
 WIDTH: Final = 1680
 HEIGHT: Final = 1245
 
+_START: Final = Box(75, 335, 20, 20)
 _WAITING: Final = Box(40, 425, 220, 130)
 _PENDING: Final = Box(450, 425, 220, 130)
 _EXECUTING: Final = Box(890, 235, 250, 120)
@@ -67,8 +68,6 @@ _UNKNOWN: Final = Box(1440, 1165, 200, 36)
 _EVERY: Final = Box(1440, 1035, 200, 100)
 _BUSY: Final = Box(405, 140, 1235, 790)
 _LEASED: Final = Box(860, 190, 445, 575)
-
-_START: Final = Box(75, 335, 20, 20)
 
 BOXES: Final = {
     "new": _START,

@@ -69,7 +69,7 @@ def spans(at: Point, pieces: Sequence[tuple[str, Pen]], *, anchor: str, **attrib
 
 
 def title(words: str) -> str:
-    """Return what a reader hears and what a pointer shows."""
+    """Return a title: a screen reader reads it, and a pointer shows it."""
     return tag("title", escape(words))
 
 

@@ -1,4 +1,4 @@
-"""The picture of a machine, before anyone decides how it looks: what to draw, in words, and nothing about drawing."""
+"""The machine as nodes and edges: what to draw, in words, without colours or positions."""
 
 from __future__ import annotations
 
@@ -98,11 +98,7 @@ class Picture:
         return tuple(node for node in self.nodes if node.kind not in ("start", "unknown"))
 
     def current(self, state: str | None) -> str | None:
-        """Return the id of the state to light.
-
-        Raises:
-            NoSuchState: there is no such state; the text names those there are.
-        """
+        """Return the id of the state to light; `NoSuchState` names the states there are."""
         states = [node.id for node in self.states]
         if state is not None and state not in states:
             raise NoSuchState(f"unknown state {shown(state)}; the states are {', '.join(states)}")

@@ -1,4 +1,4 @@
-"""Repaired history: one that a strict provider takes, made of one that it would refuse."""
+"""Repairs a history that a strict provider would refuse, so that it accepts it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class _Checked:
 
 
 class HistoryRepair:
-    """Makes histories valid. Each message is looked into once, for as long as it lives."""
+    """Makes histories valid. Each message is checked once, for as long as it is in memory."""
 
     def __init__(self) -> None:
         self.checked = PerMessage(_checked)

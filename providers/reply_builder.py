@@ -24,7 +24,7 @@ _part_adapter: TypeAdapter[Part] = TypeAdapter(Part)
 
 
 def read_arguments(_name: str, given: str | Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments as they came, the object that JSON spells, or hopeless text under `ARGUMENT_TEXT`."""
+    """Return the arguments as they came, the object in JSON text, or other text under `ARGUMENT_TEXT`."""
     if isinstance(given, Mapping):
         return dict(given)
     try:

@@ -1,4 +1,4 @@
-"""A model that answers from a script and remembers what it was asked: for tests and rehearsals."""
+"""A model that answers from a script and remembers what it was asked: for tests and demonstrations."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Reply:
     first_delay: Seconds = 0
     """Seconds before the first part."""
     stall_after: Count | None = None
-    """Say nothing more, for ever, after so many parts."""
+    """Send nothing more, without end, after so many parts."""
     error: BaseException | None = None
     """What to raise: at once, or after `error_after` parts."""
     error_after: Count | None = None

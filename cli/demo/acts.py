@@ -22,7 +22,7 @@ from turnwise.states.names import CallStatus, ChatState
 INTERRUPTED_AFTER: Final = 8
 """Words."""
 UNHURRIED: Final = 0.06
-"""Seconds between two words where someone has to come between them."""
+"""Seconds between two words where the demo has to act between them."""
 
 
 @dataclass(slots=True)
@@ -159,6 +159,5 @@ def added(event: Event, *kinds: str) -> str:
 
 def succeeded(events: list[Event], tool: str) -> int:
     """Return how often a tool succeeded."""
-    return sum(
-        event.kind == "tool_result" and event.name == tool and event.outcome is CallStatus.succeeded for event in events
-    )
+    results = [event for event in events if event.kind == "tool_result" and event.name == tool]
+    return [result.outcome for result in results].count(CallStatus.succeeded)

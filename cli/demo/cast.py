@@ -15,7 +15,7 @@ from turnwise.engine.tools.declare import Tool, ToolContext, tool
 from turnwise.providers.demo import DemoModel
 
 CONTEXT_LIMIT: Final = 4096
-"""Tokens: small, so that the chat outgrows it before your eyes."""
+"""Tokens: small, so that the chat outgrows it in the demo."""
 MOST_READ: Final = 4500
 """Characters of a file that the model gets: one file fits below the threshold, three do not."""
 FILES_READ: Final = 3

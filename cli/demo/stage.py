@@ -31,9 +31,8 @@ class Stage:
         """Open an act: what is about to be seen, and why it matters."""
         self._acts += 1
         self._console.print()
-        self._console.print(
-            Rule(Text(f"{self._acts}  {title}", style="bold"), align="left", style="dim"), width=self._width
-        )
+        heading = Text(f"{self._acts}  {title}", style="bold")
+        self._console.print(Rule(heading, align="left", style="dim"), width=self._width)
         self.say(caption)
 
     def say(self, words: str) -> None:
@@ -49,11 +48,7 @@ class Stage:
         self._console.print(Padding(shown, (0, 0, 0, 2), expand=False), width=self._width)
 
     def promise(self, promise: str, seen: str, *, kept: bool) -> None:
-        """Tell that a promise was kept.
-
-        Raises:
-            DemoFailed: it was not.
-        """
+        """Tell that a promise was kept; if it was not, the demo has failed."""
         if not kept:
             raise DemoFailed(promise, seen)
         self._kept.append((promise, seen))

@@ -43,14 +43,10 @@ def sendable_file(part: FilePart, takes: Takes) -> theirs.UserContent:
         fault = "it is no UTF-8 text"
     if fault is not None:
         return f"[The file {part.name or 'without a name'} ({part.media_type}) is left out here: {fault}.]"
-    return _as_theirs(part)
-
-
-def _as_theirs(part: FilePart) -> theirs.MultiModalContent:
     if part.data is not None:
         return theirs.BinaryContent(b64decode(part.data), media_type=part.media_type)
-    kind: Any = _URLS.get(part.media_type.partition("/")[0], theirs.DocumentUrl)
-    url: theirs.MultiModalContent = kind(part.url or "", media_type=part.media_type)
+    url_class: Any = _URLS.get(part.media_type.partition("/")[0], theirs.DocumentUrl)
+    url: theirs.MultiModalContent = url_class(part.url or "", media_type=part.media_type)
     return url
 
 

@@ -28,14 +28,14 @@ class Origin:
         return kept | {"details": to_jsonable_python(details)} if details else kept
 
     def data(self, part: Part) -> dict[str, Any]:
-        """Return the provider's own data about a part, in pydantic-ai's words; nothing for a stranger's part."""
+        """Return the provider's own data about a part, in pydantic-ai's words; nothing for a part of another."""
         known = part.metadata or {}
         if known.get("provider") != self.provider:
             return {}
         return {"provider_name": self.provider, "id": known.get("id"), "provider_details": known.get("details")}
 
     def address(self, parts: Iterable[Part]) -> dict[str, Any]:
-        """Return where the provider made the parts: ids mean nothing anywhere else; nothing for a stranger's parts."""
+        """Return where the provider made the parts: ids mean nothing anywhere else; nothing for another's parts."""
         for part in parts:
             if part.metadata is not None and part.metadata.get("provider") == self.provider:
                 return {"provider_name": self.provider, "provider_url": part.metadata["endpoint"]}

@@ -22,7 +22,7 @@ def settings_of(request: ModelRequest, configured: ModelSettings) -> ModelSettin
     The prompt is marked for the provider's cache unless configured otherwise. The SDK never retries: the engine does.
 
     Raises:
-        ModelError: a parameter is unknown, or the tool choice names a tool that is not offered.
+        ModelError: a parameter is unknown.
     """
     given = dict(request.parameters)
     settings: dict[str, Any] = {"cache": True, **configured}

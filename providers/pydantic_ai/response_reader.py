@@ -25,14 +25,14 @@ _STOP_REASONS: Final = {
 
 
 class ResponseReader:
-    """Tells one reply of a provider part by part, as it comes.
+    """Reads one reply of a provider, part by part, as it arrives.
 
-    A call is complete as soon as its arguments are an object that can be read: no beginning of one is. What cannot be
-    read is told when the reply ends.
+    A call is complete as soon as its arguments are a whole JSON object. A call whose arguments cannot be read is
+    yielded when the reply ends.
 
     Args:
         origin: who made the reply.
-        before: what was used for it until now, if the provider had paused it.
+        before: the usage of the reply until now, if the provider had paused it.
     """
 
     def __init__(self, origin: Origin, before: Usage | None = None) -> None:
@@ -44,7 +44,7 @@ class ResponseReader:
         self._last_usage: Usage | None = None
 
     def hear(self, event: theirs.ModelResponseStreamEvent) -> Iterator[ModelPart]:
-        """Yield what an event tells."""
+        """Yield the parts that an event brings."""
         match event:
             case theirs.PartStartEvent():
                 yield from self.begin(event.index, event.part)
@@ -54,18 +54,19 @@ class ResponseReader:
                 yield from self._end(event.index, event.part)
 
     def measure(self, response: theirs.ModelResponse | StreamedResponse) -> Iterator[ModelPart]:
-        """Yield what was used so far, with what was used `before`, if there is news of it."""
+        """Yield the usage so far, including `before`, if it has changed."""
         usage = self.used(response)
         if usage != self._last_usage:
             self._last_usage = usage
             yield ModelPart("usage", usage=usage)
 
     def used(self, response: theirs.ModelResponse | StreamedResponse) -> Usage | None:
-        """Return what was used so far, with what was used `before`."""
-        return _sum(self._before, usage_of(response))
+        """Return the usage so far, including `before`."""
+        more = usage_of(response)
+        return more if self._before is None else self._before + (more or Usage(partial=True))
 
     def begin(self, index: int, part: theirs.ModelResponsePart) -> Iterator[ModelPart]:
-        """Yield what a part tells that starts, or that came whole."""
+        """Yield the parts that one of the provider's parts brings, as it starts or when it came whole."""
         before, self._latest = self._latest, part
         match part:
             case theirs.TextPart():
@@ -116,7 +117,7 @@ class ResponseReader:
         )
 
     def rest(self, response: theirs.ModelResponse) -> Iterator[ModelPart]:
-        """Yield the calls and the sources that only the whole reply could tell."""
+        """Yield the calls and the sources that only the whole reply holds."""
         for index, part in enumerate(response.parts):
             if index in self._open and isinstance(part, theirs.ToolCallPart | theirs.NativeToolCallPart):
                 self._open[index] = part
@@ -196,12 +197,8 @@ def usage_of(response: theirs.ModelResponse | StreamedResponse) -> Usage | None:
     return usage if usage.known else None
 
 
-def _sum(before: Usage | None, more: Usage | None) -> Usage | None:
-    return more if before is None else before + (more or Usage(partial=True))
-
-
 def _is_next_paragraph(before: theirs.ModelResponsePart | None, part: theirs.ThinkingPart) -> bool:
-    """Whether the provider tells one reasoning in several parts: turnwise joins them."""
+    """Whether the provider sends one reasoning in several parts: turnwise joins them."""
     return isinstance(before, theirs.ThinkingPart) and part.id is not None and before.id == part.id
 
 

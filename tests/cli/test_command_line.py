@@ -236,7 +236,7 @@ def test_a_terminal_asks_one_question_after_the_other_and_stops_what_runs() -> N
     talk = Engaged([call(1, "pay\x1b", "asked"), call(2, "say\x1b")])
     event: Any = type("Press", (), {"app": talk})
     with create_app_session(input=DummyInput(), output=DummyOutput()):
-        terminal = TerminalTalk(talk, "» ")  # type: ignore[arg-type]
+        terminal = TerminalTalk(talk)  # type: ignore[arg-type]
         assert terminal._message() == "» "
         terminal._stop(event)
         anyio.run(terminal._rested, "c")
@@ -261,7 +261,7 @@ def test_a_terminal_asks_one_question_after_the_other_and_stops_what_runs() -> N
 def test_what_happens_is_followed_and_every_rest_is_looked_at() -> None:
     talk = Engaged([call(1, "pay", "asked"), call(2, "say")])
     with create_app_session(input=DummyInput(), output=DummyOutput()):
-        terminal = TerminalTalk(talk, "» ")  # type: ignore[arg-type]
+        terminal = TerminalTalk(talk)  # type: ignore[arg-type]
 
         async def events(chat_id: str, *, after: int) -> AsyncIterator[Any]:
             assert (chat_id, after) == ("c", 3)
@@ -291,7 +291,7 @@ def test_nothing_is_followed_before_there_is_a_chat() -> None:
     talk = Engaged([])
     talk.chat_id = None
     with create_app_session(input=DummyInput(), output=DummyOutput()):
-        terminal = TerminalTalk(talk, "» ")  # type: ignore[arg-type]
+        terminal = TerminalTalk(talk)  # type: ignore[arg-type]
         terminal._follow()
         assert talk.done == []
         talk.chat_id = "c"

@@ -107,7 +107,7 @@ def test_below_stands_the_line_under_way_and_what_goes_on() -> None:
     assert look(scroll._below()) == []
     scroll.write("so far", style="dim")
     assert look(scroll._below()) == ["[dim]  so far[/]"]
-    scroll.status(Text("streaming", style="green"))
+    scroll.status = Text("streaming", style="green")
     told = look(scroll._below())
     assert told[0] == "[dim]  so far[/]"
     assert re.fullmatch(r"\[cyan\].\[/\] \[green\]streaming\[/\]", told[1])
@@ -130,7 +130,7 @@ def test_at_a_terminal_the_line_under_way_is_redrawn_and_goes_away() -> None:
 
     for number in range(2):
         with (scroll := Scroll(console)):
-            scroll.status(Text("streaming"))
+            scroll.status = Text("streaming")
             scroll.write(f"line {number}")
             assert scroll._live is not None
             scroll._live.refresh()
