@@ -13,7 +13,7 @@ from turnwise.persistence.erasure import erases
 from turnwise.persistence.postgres.chat_cache import ChatCache
 from turnwise.persistence.postgres.chat_rows import wipe_all
 from turnwise.persistence.postgres.group_commit import GroupCommit
-from turnwise.persistence.postgres.journal import contradiction
+from turnwise.persistence.postgres.journal import LOCK, contradiction
 from turnwise.persistence.postgres.pool import Pool, Unreachable
 from turnwise.persistence.postgres.server_clock import DatabaseClock
 from turnwise.persistence.postgres.write_rows import PARAMETERS, Commit, Standing, commit_of, parameters_of, statement
@@ -24,7 +24,6 @@ from turnwise.states.errors import StoreError
 from turnwise.states.events import PartEvent
 
 _COMMIT: Final = statement("commit", PARAMETERS)
-LOCK: Final = "SELECT FROM chats WHERE id = $1 FOR UPDATE"
 
 Sent = list[tuple[Commit, Committed]]
 """The commits that were sent to the server and not answered yet: each may have been stored, or not."""

@@ -24,7 +24,7 @@ from turnwise.states.names import ChatState
 
 _JOURNAL: Final = statement("journal", ("jobs", "events", "partial_events"))
 _HELD: Final = "SELECT state, token, event_seq, clock_timestamp() AS at FROM chats WHERE id = $1"
-_LOCK: Final = "SELECT FROM chats WHERE id = $1 FOR UPDATE"
+LOCK: Final = "SELECT FROM chats WHERE id = $1 FOR UPDATE"
 
 
 class _Entry(NamedTuple):
@@ -110,7 +110,7 @@ class Journal:
         async with connection.transaction():
             if shown.sent:
                 # The lost session may still be running its statement, and holds the row's lock until that has ended.
-                await connection.execute(_LOCK, shown.chat_id)
+                await connection.execute(LOCK, shown.chat_id)
             for after in shown.sent:
                 at = await reading.time_of_event(connection, shown.chat_id, after + 1, shown.events[0])
                 if at is not None:

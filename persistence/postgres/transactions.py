@@ -22,9 +22,9 @@ from turnwise.persistence.passed_over import Refusals
 from turnwise.persistence.postgres import queries as reading
 from turnwise.persistence.postgres import raw_rows
 from turnwise.persistence.postgres.chat_cache import ChatCache
-from turnwise.persistence.postgres.commits import LOCK, Commits, Overtaken, Sent, erasing, landed, prepared
+from turnwise.persistence.postgres.commits import Commits, Overtaken, Sent, erasing, landed, prepared
 from turnwise.persistence.postgres.group_commit import Unanswered
-from turnwise.persistence.postgres.journal import Journal, contradiction
+from turnwise.persistence.postgres.journal import LOCK, Journal, contradiction
 from turnwise.persistence.postgres.pool import Pool
 from turnwise.persistence.postgres.server_clock import DatabaseClock
 from turnwise.persistence.postgres.write_rows import Standing

@@ -51,10 +51,11 @@ class Stream:
         turn = _turn_of(message_id, log)
         left = {event.seq for event in log}
         seen = [event for event in self.seen if event.seq in left or not (pruned and event.kind == "part")]
+        over = bool(seen) and isinstance(seen[-1], e.TurnFinishedEvent | e.HistoryResetEvent)
         if seen != [event for event in turn if event.seq <= _last(self.seen)]:
             told = [event.seq for event in self.seen]
             yield f"the stream of {self.text!r} told the events {told}; its turn has {[event.seq for event in turn]}"
-        elif self.ended and not (_is_over(seen) or _could_rest(message_id, seen, log)):
+        elif self.ended and not (over or _could_rest(message_id, seen, log)):
             yield f"the stream of {self.text!r} ended after event {_last(self.seen)}, where the chat did not rest"
 
 
@@ -155,10 +156,6 @@ def _turn_of(message_id: str | None, log: Sequence[e.Event]) -> list[e.Event]:
             ):
                 break
     return turn
-
-
-def _is_over(turn: Sequence[e.Event]) -> bool:
-    return bool(turn) and isinstance(turn[-1], e.TurnFinishedEvent | e.HistoryResetEvent)
 
 
 def _could_rest(message_id: str | None, seen: Sequence[e.Event], log: Sequence[e.Event]) -> bool:
