@@ -1,4 +1,4 @@
-"""A connection to an MCP server that may break without harm to anyone but those who wait for an answer."""
+"""The connection to an MCP server. If it breaks, only the calls that wait for an answer fail."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from turnwise.states.errors import TurnwiseError
 
 
 class MCPUnreachable(TurnwiseError):
-    """An MCP server did not start, does not answer as one, or is gone. What a call was about to do is unknown."""
+    """An MCP server did not start, does not speak MCP, or is gone. Whether a running call had an effect is unknown."""
 
     def __init__(self, server: str, problem: BaseException) -> None:
         while isinstance(problem, BaseExceptionGroup):
@@ -25,7 +25,7 @@ class MCPUnreachable(TurnwiseError):
 
 
 class Connection:
-    """A client that lives in a task of its own: its transport cancels that task when it breaks, and no other."""
+    """A client in a task of its own, because a transport that breaks cancels the task that opened it."""
 
     def __init__(self, server: str, client: AbstractAsyncContextManager[mcp.Client]) -> None:
         self._server = server
@@ -41,10 +41,10 @@ class Connection:
         return self._over.is_set()
 
     async def keep(self, *, task_status: TaskStatus[list[mcp.Tool]]) -> None:
-        """Connect, tell what the server offers, and stay connected until closed or broken.
+        """Connect, report the tools that the server offers, and stay connected until closed or broken.
 
         Raises:
-            MCPUnreachable: before it could tell.
+            MCPUnreachable: the connection failed before the tools were known.
         """
         try:
             async with self._connecting as client:
@@ -60,17 +60,17 @@ class Connection:
             self.close()
 
     def close(self) -> None:
-        """End the connection; whoever waits for an answer gets none."""
+        """End the connection; calls that wait for an answer fail."""
         self._over.set()
         for call in self._calls:
             call.cancel()
 
     async def call(self, tool: str, arguments: dict[str, Any], report: ProgressFnT) -> types.CallToolResult:
-        """Call a tool and return what the server answers.
+        """Call a tool and return the server's answer.
 
         Raises:
-            MCPUnreachable: there is no answer; whether the tool has acted is unknown.
-            MCPError: the server refuses.
+            MCPUnreachable: there is no answer; whether the tool had an effect is unknown.
+            MCPError: the server refused the call.
         """
         with anyio.CancelScope() as scope:
             self._calls.add(scope)

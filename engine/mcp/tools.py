@@ -1,4 +1,4 @@
-"""The tools of an MCP server, as the engine takes them."""
+"""The tools of an MCP server, made into tools of the engine."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from turnwise.states.messages import FilePart
 _CONTEXT = "turnwise_context"
 _LONGEST_NAME = 64
 _TIMEOUT = httpx2.Timeout(30, read=300)
-"""In seconds; a server may be silent on an open stream for long."""
+"""In seconds; a server may send nothing on an open stream for a long time."""
 
 
 class MCPToolFailed(TurnwiseError):
-    """A tool of an MCP server says that it failed. The model sees what it says."""
+    """A tool of an MCP server reported that it failed. The model sees the text of its report."""
 
 
 class MCPTools:
     """The tools of one MCP server. Use it as an async context manager, around the engine that is given its `tools`.
 
-    A call to a server that is gone is a failed call, which the model sees; the next one connects, or starts it, anew.
+    A call to a server that is gone fails, and the model sees that; the next call connects, or starts the server, again.
 
     Args:
         connect: returns a new client, each time it is called.
-        name: what the server is called in errors.
+        name: the name of the server in errors.
         prefix: put before each tool's name, so that those of several servers cannot clash.
     """
 
@@ -46,10 +46,10 @@ class MCPTools:
         self, connect: Callable[[], AbstractAsyncContextManager[mcp.Client]], *, name: str, prefix: str = ""
     ) -> None:
         self.tools: Sequence[Tool] = ()
-        """What the server offered when it was first asked.
+        """The tools that the server offered when the context was entered.
 
-        A read-only tool is `parallel_safe`; one that is read-only or idempotent may run again after a crash. Both are
-        the server's own hints: `dataclasses.replace` a tool to trust it less.
+        A tool that says it is read-only is `parallel_safe`; one that says it is read-only or idempotent may run again
+        after a crash. To trust a server less, change its tools with `dataclasses.replace`.
         """
         self._connect = connect
         self._name = name
@@ -68,7 +68,7 @@ class MCPTools:
         cwd: str | Path | None = None,
         prefix: str = "",
     ) -> Self:
-        """Return the tools of a server that is started as a process. It inherits little: `env` says what else."""
+        """Return the tools of a server that is started as a process, with few environment variables besides `env`."""
         started = mcp.StdioServerParameters(command=command, args=[*arguments], env=dict(env or {}), cwd=cwd)
         return cls(lambda: mcp.Client(started), name=command, prefix=prefix)
 
@@ -78,10 +78,10 @@ class MCPTools:
         return cls(lambda: _over_http(url, headers or {}), name=url, prefix=prefix)
 
     async def __aenter__(self) -> Self:
-        """Connect, and ask what there is.
+        """Connect, and ask for the tools.
 
         Raises:
-            MCPUnreachable: the server did not start, or does not answer as one.
+            MCPUnreachable: the server did not start, or does not speak MCP.
         """
         self._tasks = await anyio.create_task_group().__aenter__()
         try:
@@ -145,13 +145,13 @@ async def _over_http(url: str, headers: Mapping[str, str]) -> AsyncIterator[mcp.
 
 
 def _name(given: str) -> str:
-    """Return a name that every provider takes; long ones stay different from one another."""
+    """Return a name that every provider takes; the end of a long one is a digest, so that no two become the same."""
     name = re.sub(r"[^a-zA-Z0-9_-]", "_", given)
     return name if len(name) <= _LONGEST_NAME else f"{name[:55]}_{sha256(given.encode()).hexdigest()[:8]}"
 
 
 def _output(result: types.CallToolResult) -> ToolOutput:
-    """Return a result as a tool's output: structured if it is, else its text; images and other files attached."""
+    """Return a result as a tool's output: its structured content if it has some, else its text, with the files."""
     text, files = [], []
     for block in result.content:
         match block:

@@ -1,4 +1,4 @@
-"""Metrics for Prometheus. Labels are words of the machine, models, providers and declared tools: never a chat."""
+"""Metrics for Prometheus. Labels name triggers, states, models, providers and declared tools, but never a chat."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class PrometheusObserver(Observer):
     | `turnwise_tool_seconds` | `tool`: `unknown` for a name the model made up, `outcome`: see `ToolRun` |
 
     Args:
-        registry: where the metrics are kept; a registry takes those of one observer.
+        registry: where the metrics are registered; it takes those of one observer only.
     """
 
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:

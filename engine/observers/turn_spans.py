@@ -1,8 +1,8 @@
-"""The span of a turn: begun where a message is accepted, ended by whatever process finishes the turn.
+"""The span of a turn: the process that accepts a message makes its ids, the process that ends the turn makes the span.
 
-A span of OpenTelemetry cannot be handed to another process, but its ids can: they are stored with the turn, what is
-done for the turn becomes a child of them, and whoever commits the turn's end makes the span, with its first moment. So
-a turn has one span, however many processes it took, be they killed.
+A process cannot hand an OpenTelemetry span to another, but it can hand on the span's ids. They are stored with the
+turn, model calls and tool runs of the turn become children of them, and the process that commits the turn's end makes
+the span, with the time at which the turn began. So a turn has one span, even if processes that ran it were killed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class TurnSpan:
 
     @classmethod
     def stored(cls, text: str | None) -> TurnSpan | None:
-        """Return the ids that a turn has stored; `None` if that is another observer's."""
+        """Return the ids in the text that a turn has stored; `None` if another observer wrote the text."""
         version, *ids = (text or "").split("-")
         try:
             trace_id, span_id, flags, *parent = (int(given, 16) for given in ids)
@@ -59,16 +59,16 @@ class TurnSpan:
     def recorded(
         self, tracer: trace.Tracer, name: str, start: datetime, attributes: dict[str, Any]
     ) -> trace.Span | None:
-        """Return the span, still to be ended; `None` if its trace is not sampled.
+        """Return the span, which the caller ends; `None` if its trace is not sampled.
 
-        A tracer that is not the SDK's takes no ids: its span stands below the one that the others name.
+        The ids cannot be given to a tracer that is not the SDK's: its span becomes a child of the span with these ids.
         """
         if not self.flags & trace.TraceFlags.SAMPLED:
             return None
         above = context.Context() if self.parent_id is None else self._context(self.parent_id)
         if hasattr(tracer, "id_generator"):
             tracer = copy.copy(tracer)
-            tracer.id_generator = _Given(self, tracer.id_generator)
+            tracer.id_generator = _FixedIds(self, tracer.id_generator)
         else:
             above = self.inside
         return tracer.start_span(name, above, attributes=attributes, start_time=nanoseconds(start))
@@ -79,22 +79,22 @@ class TurnSpan:
 
 
 def nanoseconds(at: datetime) -> int:
-    """Return a time as OpenTelemetry counts it."""
+    """Return a time in nanoseconds since 1970, as OpenTelemetry counts it."""
     return (at - _EPOCH) // timedelta(microseconds=1) * 1000
 
 
-class _Given:
-    """Gives a span the ids that were promised."""
+class _FixedIds:
+    """A tracer's id generator that always generates the ids of one turn's span."""
 
-    def __init__(self, promised: TurnSpan, others: Any) -> None:
-        self._promised = promised
-        self._others = others
+    def __init__(self, span: TurnSpan, generator: Any) -> None:
+        self._span = span
+        self._generator = generator
 
     def generate_trace_id(self) -> int:
-        return self._promised.trace_id
+        return self._span.trace_id
 
     def generate_span_id(self) -> int:
-        return self._promised.span_id
+        return self._span.span_id
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._others, name)
+        return getattr(self._generator, name)

@@ -1,4 +1,4 @@
-"""Signatures: what of a function the model fills in, as a schema for it and as a check of what it sends."""
+"""Signatures: the parameters of a function that the model fills in, with their schema and a check of the arguments."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _SPHINX: Final = re.compile(r"^\s*:(param|parameter|arg|argument|key|keyword)\s"
 
 
 class _Schema(GenerateJsonSchema):
-    """Schemas for models: a default that JSON cannot spell is left out, silently."""
+    """Makes schemas without warnings; a default that JSON cannot spell is left out."""
 
     ignored_warning_kinds: typing.ClassVar[set[JsonSchemaWarningKind]] = {  # type: ignore[misc]
         "skipped-choice",
@@ -58,10 +58,10 @@ class Signature:
             return self.adapter.validate_python(dict(arguments))
 
     def spelled(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arguments as JSON spells what the function receives: "30" is 30 where a number is wanted.
+        """Return the arguments as JSON, coerced to what the function receives: "30" is 30 where a number is wanted.
 
-        Reading them again gives the function the same values. An argument for which that cannot be had, such as a
-        secret, stays as it came, and so does what the model did not send.
+        Reading them again gives the function the same values. An argument for which that is impossible, such as a
+        secret, is returned as it came. Nothing is added that the model did not send.
 
         Raises:
             pydantic.ValidationError: the arguments don't fit.
@@ -93,10 +93,10 @@ class Signature:
 
 
 def context_parameter(function: Function, name: str, context: type) -> str | None:
-    """Return the name of the parameter that is annotated with `context`, alone or as optional; `None` for none.
+    """Return the name of the parameter that is annotated with `context` or `context | None`; `None` if there is none.
 
     Raises:
-        SettingsError: several are, or it cannot be told.
+        SettingsError: there are several, or a type hint cannot be read.
     """
     found = [
         parameter.name
@@ -111,15 +111,15 @@ def context_parameter(function: Function, name: str, context: type) -> str | Non
 
 
 def signature_of(function: Function, name: str, *, without: str | None) -> Signature:
-    """Return the signature of a function, made of its type hints, its defaults and its docstring.
+    """Return the signature of a function, made from its type hints, its defaults and its docstring.
 
     Args:
-        function: what will be called. Parameters that a `functools.partial` has filled in are not the model's.
+        function: what will be called. Parameters that a `functools.partial` has filled in are left out.
         name: the tool's name, for errors.
-        without: a parameter that is not the model's.
+        without: a parameter to leave out.
 
     Raises:
-        SettingsError: a parameter has no type hint, or one of which no schema can be made.
+        SettingsError: a parameter has no type hint, or no schema can be made from it.
     """
     fields = {
         parameter.name: _field(function, name, parameter)
@@ -138,7 +138,7 @@ def signature_of(function: Function, name: str, *, without: str | None) -> Signa
 
 
 def function_under(function: Function) -> Function:
-    """Return the function that says what a callable does: under a `partial`, a bound method or an object."""
+    """Return the function that runs when a callable is called: inside a `partial`, a bound method or an object."""
     while isinstance(function, functools.partial):
         function = function.func
     if not inspect.isroutine(function):
@@ -170,7 +170,7 @@ def _field(function: Function, name: str, parameter: inspect.Parameter) -> Any:
 
 
 def _hint(function: Function, name: str, parameter: inspect.Parameter) -> Any:
-    """Return what a parameter is annotated with; a hint that is text is read where the function stands."""
+    """Return a parameter's type hint; a hint that is a string is evaluated in the function's module."""
     place = types.SimpleNamespace(__annotations__={parameter.name: parameter.annotation})
     names = getattr(function_under(function), "__globals__", {})
     try:
@@ -226,7 +226,7 @@ def _adapter_of(name: str, fields: Mapping[str, Any]) -> tuple[pydantic.TypeAdap
 
 
 def _descriptions(function: Function) -> dict[str, str]:
-    """Return what a docstring says of each parameter: in the style of Google, NumPy or Sphinx."""
+    """Return the description of each parameter in a docstring of Google's, NumPy's or Sphinx's style."""
     doc = inspect.cleandoc(function_under(function).__doc__ or "")
     styles = {"google": _GOOGLE, "numpy": _NUMPY, "sphinx": _SPHINX}
     style: Any = next((style for style, pattern in styles.items() if pattern.search(doc)), None)
