@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, Protocol, TypeVar
@@ -127,8 +128,16 @@ async def _wait(event: anyio.Event, clock: SteadyClock, seconds: float) -> None:
     if seconds <= ROUNDING:
         await checkpoint()
         return
-    timer = clock.call_later(seconds, event.set)
-    try:
+    with calling_after(clock, seconds, event.set):
         await event.wait()
+
+
+@contextmanager
+def calling_after(clock: SteadyClock, seconds: float | None, callback: Callable[[], object]) -> Iterator[None]:
+    """Call `callback` after that many seconds if the work inside takes longer; `None` sets no limit."""
+    timer = None if seconds is None else clock.call_later(seconds, callback)
+    try:
+        yield
     finally:
-        timer.cancel()
+        if timer is not None:
+            timer.cancel()

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import Any, Final, get_args
+from typing import Any, Final
 
 from turnwise.engine.apply import Chain, Change
 from turnwise.engine.diagnose import flaws_of, is_repairable, repairing
@@ -36,7 +36,7 @@ from turnwise.states.errors import (
     ToolResultMismatch,
     TurnwiseError,
 )
-from turnwise.states.facts import Facts, Profile
+from turnwise.states.facts import Facts
 from turnwise.states.messages import Content, Part, parts_of, size_of
 from turnwise.states.names import CallStatus, ChatState, WhenBusy
 from turnwise.states.triggers import (
@@ -75,7 +75,7 @@ class Commands:
         Raises:
             SettingsError: the name is empty, too long, or like that of a worker.
         """
-        if not isinstance(actor, str) or not actor:
+        if not actor:
             raise SettingsError("actor", f"must say who acts, as a string that is not empty; it was {actor!r}")
         if len(actor.encode(errors="surrogatepass")) > LONGEST_NAME:
             raise SettingsError("actor", f"must be {LONGEST_NAME:,} bytes at most; it was {len(actor.encode()):,}")
@@ -103,14 +103,9 @@ class Commands:
             raise InvalidContent(f"{most}; this one has {size:,}")
         return parts
 
-    async def create(self, profile: Callable[[Chain], Profile]) -> Chat:
-        """Create a chat."""
-        committed = await finish(
-            self.runtime.applier.create(
-                new_chat_id(), lambda chain: chain.fire(Create(profile=profile(chain))), actor=self.actor
-            )
-        )
-        return chat_of(committed.facts)
+    async def create(self, begin: Change) -> Chat:
+        """Create a chat; `begin` fires `create`."""
+        return chat_of((await finish(self.runtime.applier.create(new_chat_id(), begin, actor=self.actor))).facts)
 
     async def fork(self, chat_id: str, at_version: int) -> Chat:
         """Create a chat that begins with another's history as of a version."""
@@ -132,12 +127,10 @@ class Commands:
                 reason=f"fork of {chat_id} at version {at_version}, {profile.forked_from}",
             )
 
-        return chat_of((await finish(self.runtime.applier.create(new_chat_id(), begin, actor=self.actor))).facts)
+        return await self.create(begin)
 
     async def send(self, chat_id: str, content: Content, *, when_busy: WhenBusy, client_id: str | None) -> SendReceipt:
         """Accept a user message, once per `client_id`."""
-        if when_busy not in get_args(WhenBusy):
-            raise SettingsError("when_busy", f"must be one of {', '.join(get_args(WhenBusy))}; it was {when_busy!r}")
         parts = self.parts_of(content)
         content_digest = digest_of_parts(parts)
         canonical(client_id)
@@ -152,7 +145,7 @@ class Commands:
         try:
             committed = await act(chat_id, sending)
         except TurnwiseError:
-            replayed = None if client_id is None else await self._replayed_message(chat_id, client_id, content_digest)
+            replayed = await self._replayed_message(chat_id, client_id, content_digest)
             if replayed is None:
                 raise
             return replayed
@@ -228,7 +221,7 @@ class Commands:
                 chat_id, message_id, parts=parts, client_id=client_id, content_digest=content_digest
             )
         except TurnwiseError:
-            replayed = None if client_id is None else await self._replayed_message(chat_id, client_id, content_digest)
+            replayed = await self._replayed_message(chat_id, client_id, content_digest)
             if replayed is None:
                 raise
             return replayed.chat
@@ -271,7 +264,7 @@ class Commands:
 
         Values that cannot be read cannot be blanked. If everything is to be erased, a repair puts them aside first.
         """
-        if wish.everything and is_repairable(await flaws_of(self._store, chat_id)):
+        if "everything" in wish.what and is_repairable(await flaws_of(self._store, chat_id)):
             await self.repair(chat_id)
         while True:
             facts, found = await self._store.facts(chat_id), await self._store.rows(chat_id)
@@ -330,13 +323,13 @@ class Commands:
         """
         while True:
             facts = await self._store.facts(chat_id)
-            reply = await shown_reply(self._store, facts, self.runtime.toolbox) if facts.lease is None else None
+            reply = await shown_reply(self.runtime, facts) if facts.lease is None else None
             committed = await self._act(chat_id, partial(_stop_if_outrun, reply), change, partial(_settle, reply))
             if not _has_shown_more(committed.before, reply):
                 return committed
 
-    async def _replayed_message(self, chat_id: str, client_id: str, content_digest: str) -> SendReceipt | None:
-        receipt = await self._store.receipt(chat_id, client_id)
+    async def _replayed_message(self, chat_id: str, client_id: str | None, content_digest: str) -> SendReceipt | None:
+        receipt = None if client_id is None else await self._store.receipt(chat_id, client_id)
         if receipt is None:
             return None
         if not receipt.is_for(content_digest):

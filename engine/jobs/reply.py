@@ -9,7 +9,7 @@ from pydantic_core import to_jsonable_python
 
 from turnwise.engine.tools.toolbox import Toolbox
 from turnwise.engine.user_code import described
-from turnwise.persistence.protocol import ChatStore
+from turnwise.engine.worker.leased_chat import Runtime
 from turnwise.providers.protocol import Model, ModelRequest
 from turnwise.providers.reply_builder import ReplyBuilder, parts_from_shown
 from turnwise.states.arguments import Origin, Partial
@@ -97,12 +97,7 @@ def partial_reply(
 
 
 async def shown_reply(
-    store: ChatStore,
-    facts: Facts,
-    toolbox: Toolbox,
-    heard: ReplyBuilder | None = None,
-    *,
-    origin: Origin | None = None,
+    runtime: Runtime, facts: Facts, heard: ReplyBuilder | None = None, *, origin: Origin | None = None
 ) -> Partial | None:
     """Return what followers were shown of the current attempt; `None` if no attempt is open.
 
@@ -112,9 +107,9 @@ async def shown_reply(
     step = facts.step
     if not step.attempt_open:
         return None
-    shown = await store.shown(facts.chat_id, step.number, step.attempt)
+    shown = await runtime.store.shown(facts.chat_id, step.number, step.attempt)
     usage = heard.reply().usage if heard is not None else None
-    return partial_reply(parts_from_shown(shown, heard), facts, toolbox, usage=usage, origin=origin)
+    return partial_reply(parts_from_shown(shown, heard), facts, runtime.toolbox, usage=usage, origin=origin)
 
 
 def error_info(error: BaseException, step: StepFacts, *, limit: int) -> ErrorInfo:

@@ -49,12 +49,14 @@ async def build_request(leased: LeasedChat) -> ModelRequest:
                 for text in produce(state)
             ]
         messages = [*messages, *reminders]
-    return request_of(leased, "step", messages, leased.runtime.settings.parameters, paired=as_stored and view.is_paired)
+    return request_of(leased, "step", messages, settings.parameters, paired=as_stored and view.is_paired)
 
 
 async def prepared_for(leased: LeasedChat, purpose: Purpose, messages: list[Message]) -> list[Message]:
     """Return the messages of a request after the service's `prepare_messages`."""
-    profile = leased.facts.profile
+    profile, prepare = leased.facts.profile, leased.runtime.hooks.prepare_messages
+    if prepare is None:
+        return messages
     context = RequestContext(
         chat_id=leased.chat_id,
         owner=profile.owner,
@@ -62,9 +64,6 @@ async def prepared_for(leased: LeasedChat, purpose: Purpose, messages: list[Mess
         purpose=purpose,
         step=leased.facts.step.number,
     )
-    prepare = leased.runtime.hooks.prepare_messages
-    if prepare is None:
-        return messages
     return await leased.runtime.tasks.user_calls.run(
         lambda: prepared(prepare, messages, context), "prepare_messages", chat_id=leased.chat_id
     )

@@ -12,7 +12,7 @@ import anyio
 from pydantic import JsonValue
 
 from turnwise.engine.apply import Chain
-from turnwise.engine.clock import Timer
+from turnwise.engine.clock import calling_after
 from turnwise.engine.tools.declare import ToolContext
 from turnwise.engine.tools.errors import message_of
 from turnwise.engine.tools.toolbox import failed, idempotency_key
@@ -147,13 +147,10 @@ async def _asked_after_crash(leased: LeasedChat, call: ToolCall, context: ToolCo
         asked.tell("reconcile_timed_out")
         asked.give(toolbox.undecided(call))
 
-    timeout = toolbox.timeout(call)
-    timer = None if timeout is None else leased.runtime.clock.call_later(timeout, expire)
     try:
-        return await asked.outcome()
+        with calling_after(leased.runtime.clock, toolbox.timeout(call), expire):
+            return await asked.outcome()
     finally:
-        if timer is not None:
-            timer.cancel()
         asked.abandon()
 
 
@@ -181,27 +178,20 @@ async def _run_watched(leased: LeasedChat, call: ToolCall, run: Run, running: Ru
 
 async def _run_one(leased: LeasedChat, call: ToolCall, run: Run, running: Running) -> None:
     timeout = leased.runtime.toolbox.timeout(call)
-    timer: Timer | None = None
-    timed_out = False
 
     def expire() -> None:
-        nonlocal timed_out
-        timed_out = True
         run.stop()
         running.finish(call, _timed_out(call, timeout))
 
-    if timeout is not None:
-        timer = leased.runtime.clock.call_later(timeout, expire)
     try:
-        running.finish(call, await leased.runtime.toolbox.run(call, run.context))
+        with calling_after(leased.runtime.clock, timeout, expire):
+            running.finish(call, await leased.runtime.toolbox.run(call, run.context))
     except FatalToolError as fatal:
         running.finish(call, fatal)
     except Exception as error:  # a defect of turnwise: the job must not wait for this call for ever
         running.finish(call, failed(call, type(error).__name__))
         raise
-    finally:
-        if timer is not None:
-            timer.cancel()
+    timed_out = isinstance(run.result, CallOutcome) and run.result.status is CallStatus.timed_out
     logger.debug("tool_run", tool=call.name, timed_out=timed_out)
 
 

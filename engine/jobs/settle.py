@@ -9,7 +9,5 @@ from turnwise.states.triggers import Settled
 
 async def settle(leased: LeasedChat) -> None:
     """Commit the partial answer as followers saw it, and a result for every open call."""
-    partial = await shown_reply(
-        leased.runtime.store, leased.facts, leased.runtime.toolbox, leased.heard, origin=leased.origin
-    )
+    partial = await shown_reply(leased.runtime, leased.facts, leased.heard, origin=leased.origin)
     await leased.fire(Settled(token=leased.token, partial=partial))

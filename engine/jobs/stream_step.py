@@ -31,7 +31,6 @@ from turnwise.states.unicode import well_formed
 
 MOST_LOST = 25
 """How many attempts of one step may be lost with their workers."""
-_OF_CALLS = frozenset({"tool_call_start", "tool_call_delta", "tool_call", "provider_result"})
 _STOP_REASONS = {
     "length": StopReason.max_tokens,
     "max_tokens": StopReason.max_tokens,
@@ -177,8 +176,7 @@ class Attempt:
                 if part.type == "heartbeat":
                     continue
                 watchdog.heard()
-                named = await names.renamed(part) if part.type in _OF_CALLS else part
-                if builder.add(named):
+                if builder.add(await names.renamed(part)):
                     self._live.changed()
                 if builder.finished:
                     call.give(None)  # the reply is complete; nobody waits until the stream has closed

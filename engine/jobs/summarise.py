@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 
 import anyio
 
+from turnwise.engine.clock import calling_after
 from turnwise.engine.jobs.request import parameters_for_summaries, prepared_for, request_of
 from turnwise.engine.prompt.history import length_of, transient
 from turnwise.engine.settings import SUMMARY_PREFIX
@@ -46,12 +47,8 @@ async def in_time(leased: LeasedChat, work: Callable[[], Awaitable[Outcome]]) ->
         ModelError: of kind `network`: it took longer than `CompactionPolicy.timeout`.
     """
     limit = leased.runtime.settings.compaction.timeout
-    with anyio.CancelScope() as scope:
-        timer = leased.runtime.clock.call_later(limit, scope.cancel)
-        try:
-            return await leased.runtime.tasks.user_calls.run(work, "compaction", chat_id=leased.chat_id)
-        finally:
-            timer.cancel()
+    with anyio.CancelScope() as scope, calling_after(leased.runtime.clock, limit, scope.cancel):
+        return await leased.runtime.tasks.user_calls.run(work, "compaction", chat_id=leased.chat_id)
     raise ModelError("network", message=f"no summary within {limit:g} s")
 
 

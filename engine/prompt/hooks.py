@@ -93,10 +93,8 @@ def history_was_compacted(state: LoopState) -> Sequence[str]:
     )
 
 
-async def prepared(hook: PrepareMessages | None, messages: list[Message], context: RequestContext) -> list[Message]:
+async def prepared(hook: PrepareMessages, messages: list[Message], context: RequestContext) -> list[Message]:
     """Return the messages as the hook wants them; it works on copies."""
-    if hook is None:
-        return messages
     copies = [message.model_copy(deep=True) for message in messages]
     given: Any = hook(copies, context) if _wants_context(hook) else hook(copies)  # type: ignore[call-arg]
     if inspect.isawaitable(given):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import NamedTuple
 
 import anyio.lowlevel
 
@@ -90,13 +89,6 @@ class Runtime:
                 chain.fire(CallStarted(token=token, call_id=call.call_id), actor=self.actor)
 
 
-class _Folded(NamedTuple):
-    """The turn's messages before a view's boundary, read once per view."""
-
-    view: View
-    messages: list[Message]
-
-
 @dataclass(slots=True)
 class LeasedChat:
     """One chat in the hands of one worker, under one lease."""
@@ -125,7 +117,8 @@ class LeasedChat:
     """The database's time of the last commit."""
     _committed_after: float = 0.0
     """The same moment by the monotonic clock."""
-    _folded: _Folded | None = None
+    _folded: tuple[View, list[Message]] | None = None
+    """A view, and the turn's messages before its boundary, which are read once per view."""
 
     @property
     def chat_id(self) -> str:
@@ -164,16 +157,16 @@ class LeasedChat:
     async def messages_of_turn(self) -> list[Message]:
         """Return the messages of the current turn that are not cut, folded ones included."""
         turn, boundary, view = self.facts.turn, self.facts.history.boundary, await self.current_view()
-        if self._folded is None or self._folded.view is not view:
+        if self._folded is None or self._folded[0] is not view:
             reaches_back = boundary > turn.after
             history = await self.runtime.store.history(self.chat_id, after=turn.after) if reaches_back else []
-            self._folded = _Folded(view, [message for message in history if message.position < boundary])
+            self._folded = view, [message for message in history if message.position < boundary]
         later = (
             message
             for message in view.messages
             if message.position > boundary and message.audience is Audience.everyone
         )
-        return [message for message in (*self._folded.messages, *later) if message.turn == turn.number]
+        return [message for message in (*self._folded[1], *later) if message.turn == turn.number]
 
     async def begin_attempt(self) -> None:
         """Start the next attempt, once it may start, unless this holder has started it."""

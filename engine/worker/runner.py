@@ -98,9 +98,7 @@ class Runner:
         info = error_info(error, leased.facts.step, limit=leased.runtime.settings.output_limit_bytes)
         try:
             try:
-                partial = await shown_reply(
-                    leased.runtime.store, leased.facts, leased.runtime.toolbox, leased.heard, origin=leased.origin
-                )
+                partial = await shown_reply(leased.runtime, leased.facts, leased.heard, origin=leased.origin)
                 await leased.fire(Failed(token=leased.token, error=info, partial=partial))
             except (ChatMoved, StaleLease):
                 raise

@@ -368,7 +368,7 @@ class StoreLife(RuleBasedStateMachine):
             return
         if trigger is T.attempt_discarded and not (facts.step.attempt_open and facts.state is S.streaming):
             return
-        partial = self.do(shown_reply(process.store, facts, process.commands.runtime.toolbox))
+        partial = self.do(shown_reply(process.commands.runtime, facts))
         self.fire(process, trigger, error=ERROR, partial=partial, delay=1, retry_at=self.clock.now(), usage=None)
 
     # The clock and the machines
@@ -630,7 +630,7 @@ class StoreLife(RuleBasedStateMachine):
             case S.compacting:
                 self.fold_history(process)
             case _:
-                partial = self.do(shown_reply(process.store, facts, process.commands.runtime.toolbox))
+                partial = self.do(shown_reply(process.commands.runtime, facts))
                 self.fire(process, T.settled, partial=partial)
         lease = self.facts.lease
         process.token = lease.token if lease is not None and lease.worker == process.name else process.token
