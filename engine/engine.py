@@ -34,7 +34,6 @@ from turnwise.engine.results import (
     TurnResult,
     UsageEntry,
     chat_of,
-    listed_chat,
 )
 from turnwise.engine.settings import Settings
 from turnwise.engine.tasks import Lifetime, Tasks
@@ -65,6 +64,7 @@ from turnwise.states.transcript import Transcript, fold
 from turnwise.states.triggers import (
     Archived,
     ClearContext,
+    Create,
     DeleteQueued,
     EditQueued,
     MetadataChanged,
@@ -223,14 +223,18 @@ class Engine:
         if parent is not None:
             await self._chats().facts(parent)
         return await self._commands(actor).create(
-            lambda chain: Profile(
-                created_at=chain.now,
-                system=system,
-                client_tools=declared,
-                owner=owner,
-                title=title,
-                metadata=dict(metadata or {}),
-                parent=parent,
+            lambda chain: chain.fire(
+                Create(
+                    profile=Profile(
+                        created_at=chain.now,
+                        system=system,
+                        client_tools=declared,
+                        owner=owner,
+                        title=title,
+                        metadata=dict(metadata or {}),
+                        parent=parent,
+                    )
+                )
             )
         )
 
@@ -256,7 +260,7 @@ class Engine:
         """
         wanted = None if state is None else _state(state)
         found = await self._chats().chats(owner=owner, state=wanted, limit=limit + 1, after=after)
-        chats = [listed_chat(chat) for chat in found[:limit]]
+        chats = [chat_of(chat) for chat in found[:limit]]
         return Page(chats, chats[-1].id if len(found) > limit else None)
 
     async def chat_ids(self, prefix: str = "", *, limit: PageSize = 50) -> list[str]:
@@ -431,18 +435,12 @@ class Engine:
 
         Changes that `prepare_messages` and reminders make to a request are not included.
         """
-        match view:
-            case "user":
-                await self._chats().facts(chat_id)
-                return user_view(await self._chats().history(chat_id))
-            case "raw":
-                await self._chats().facts(chat_id)
-                return raw_view(await self._chats().history(chat_id))
-            case "model":
-                facts = await self._chats().facts(chat_id)
-                messages = sendable(await self._chats().prompt(chat_id))
-                return continued(messages, self.settings.continue_prompt) if _is_continued(facts) else messages
-        raise SettingsError("view", f"must be one of user, model, raw; it was {view!r}")
+        facts = await self._chats().facts(chat_id)
+        if view == "model":
+            messages = sendable(await self._chats().prompt(chat_id))
+            return continued(messages, self.settings.continue_prompt) if _is_continued(facts) else messages
+        history = await self._chats().history(chat_id)
+        return user_view(history) if view == "user" else raw_view(history)
 
     async def transcript(self, chat_id: str) -> Transcript:
         """Return what a person sees of the chat now, including the reply under way, without reading its events.

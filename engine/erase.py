@@ -61,10 +61,13 @@ class Wanted:
     """What a caller wants to erase."""
 
     messages: tuple[str, ...]
-    labels: frozenset[str]
-    everything_said: bool
-    quarantine: bool = False
-    everything: bool = False
+    what: frozenset[str]
+    """The words of `Erasable`; all of them if one is `everything`."""
+
+    @property
+    def labels(self) -> frozenset[str]:
+        """Which of the title, metadata, system prompt, errors and reasons are to be erased."""
+        return self.what & _LABELS
 
     def of(self, found: ChatRows, facts: Facts) -> Erasing:
         """Return what exactly that is in a chat.
@@ -84,7 +87,7 @@ class Wanted:
         for name in self.messages:
             if name not in known and name not in queued:
                 raise MessageNotFound(facts.chat_id, name, expected="message that was ever said in it")
-        chosen = known.keys() | queued if self.everything_said else set(self.messages)
+        chosen = known.keys() | queued if "messages" in self.what else set(self.messages)
         asked = {call.call_id for name in known.keys() & chosen for call in known[name][0].calls}
         return Erasing(
             messages=tuple(erased(known[name][0]) for name in known if name in chosen),
@@ -94,14 +97,14 @@ class Wanted:
             cut=frozenset(name for name in known if known[name][1]),
             queued=frozenset(queued & chosen),
             profile=self._profile(facts),
-            errors="errors" in self.labels,
-            reasons="reasons" in self.labels,
-            quarantine=found.quarantined > 0 or self.quarantine,
+            errors="errors" in self.what,
+            reasons="reasons" in self.what,
+            quarantine=found.quarantined > 0 or "quarantine" in self.what,
         )
 
     def _profile(self, facts: Facts) -> Profile | None:
         blank: dict[str, Any] = {"title": None, "metadata": {}, "system": None}
-        changes = {name: value for name, value in blank.items() if name in self.labels}
+        changes = {name: value for name, value in blank.items() if name in self.what}
         return dataclasses.replace(facts.profile, **changes) if changes else None
 
 
@@ -116,10 +119,7 @@ def wanted(messages: Sequence[str], what: Collection[str]) -> Wanted:
         raise InvalidArgument("what", f"must be of {', '.join(_WORDS)}; found {unknown[0]!r}")
     if not messages and not what:
         raise InvalidArgument("messages", "names no message, and `what` names nothing either: nothing would be erased")
-    everything = "everything" in what
-    labels = frozenset(_LABELS) if everything else frozenset(what) & _LABELS
-    quarantine = everything or "quarantine" in what
-    return Wanted(tuple(messages), labels, everything or "messages" in what, quarantine, everything)
+    return Wanted(tuple(messages), frozenset(_WORDS if "everything" in what else what))
 
 
 def summaries_after(found: ChatRows, names: Collection[str]) -> tuple[str, ...]:

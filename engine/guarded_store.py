@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, cast
 
 from turnwise.engine.user_code import UserCodeError, described, is_the_programs, was_cancelled
@@ -31,38 +32,36 @@ class _GuardedStore:
 
 
 def _call(name: str, method: Callable[..., Any], *given: Any, **options: Any) -> Any:
-    try:
+    with _only_store_errors(name):
         answer = method(*given, **options)
-    except BaseException as error:
-        _raise_store_error(name, error)
-        raise
     return _awaited(name, answer) if inspect.isawaitable(answer) else answer
 
 
 async def _awaited(name: str, answer: Awaitable[Any]) -> Any:
-    try:
+    with _only_store_errors(name):
         return await answer
-    except BaseException as error:
-        _raise_store_error(name, error)
-        raise
 
 
 async def _watch(method: Callable[[], AsyncIterator[str | None]]) -> AsyncIterator[str | None]:
     hints = method()
     while True:
-        try:
-            hint = await anext(hints)
-        except StopAsyncIteration:
-            return
-        except BaseException as error:
-            _raise_store_error("watch", error)
-            raise
+        with _only_store_errors("watch"):
+            try:
+                hint = await anext(hints)
+            except StopAsyncIteration:
+                return
         yield hint
 
 
-def _raise_store_error(name: str, error: BaseException) -> None:
-    """Raise a `StoreError` in place of an error that no store may raise; return for any other."""
-    its_own = not isinstance(error, Exception) and not was_cancelled() and not is_the_programs(error)
-    if its_own or (isinstance(error, Exception) and not isinstance(error, TurnwiseError)):
+@contextmanager
+def _only_store_errors(name: str) -> Iterator[None]:
+    """Raise a `StoreError` in place of an error that no store may raise."""
+    try:
+        yield
+    except TurnwiseError:
+        raise
+    except BaseException as error:
+        if not isinstance(error, Exception) and (was_cancelled() or is_the_programs(error)):
+            raise
         text = described(UserCodeError(error))
         raise StoreError(f"the store failed in `{name}`, and whether it wrote is not known: {text}") from error

@@ -135,13 +135,9 @@ class Page(Generic[Item]):
     next: str | None
 
 
-def listed_chat(found: Facts | Salvaged) -> Chat:
+def chat_of(found: Facts | Salvaged) -> Chat:
     """Return the public view of a chat, or of what could be read of it."""
-    return chat_of(found) if isinstance(found, Facts) else chat_of(found.facts, found.flaws)
-
-
-def chat_of(facts: Facts, flaws: Sequence[Flaw] = ()) -> Chat:
-    """Return the public view of a chat, or of what could be read of one that has flaws."""
+    facts, flaws = (found, ()) if isinstance(found, Facts) else (found.facts, found.flaws)
     if facts.stored_state is not None and not flaws:
         flaws = (Flaw("chats.state", f"{facts.stored_state!a:.60} is none of the table's states"),)
     unreadable = unread(flaws) if flaws else None

@@ -216,7 +216,9 @@ class Settings:
         if self.renew_every >= self.lease:
             raise SettingsError("renew_every", f"must be shorter than lease ({self.lease}); it was {self.renew_every}")
         for name in self.parameters:
-            _one_of(f"parameters[{name!r}]", name, PARAMETERS)
+            if name not in PARAMETERS:
+                allowed = ", ".join(map(repr, PARAMETERS))
+                raise SettingsError(f"parameters[{name!r}]", f"must be one of {allowed}; it was {name!r}")
         if not self.continue_prompt.strip():
             raise SettingsError("continue_prompt", "must hold text; an empty message is refused by providers")
 
@@ -265,8 +267,3 @@ def _positive(name: str, value: float | None) -> None:
 def _at_least_one(name: str, value: int | None) -> None:
     if value is not None and value < 1:
         raise SettingsError(name, f"must be a whole number of at least 1; it was {value!r}")
-
-
-def _one_of(name: str, value: str, allowed: Sequence[str]) -> None:
-    if value not in allowed:
-        raise SettingsError(name, f"must be one of {', '.join(map(repr, allowed))}; it was {value!r}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
@@ -30,8 +29,7 @@ class Tasks:
         self.user_calls = UserCalls(patience)
         """Calls of user code: they run beside the engine's own tasks and cannot block them."""
         self._group: TaskGroup | None = None
-        self._wanted: deque[Callable[[], Coroutine[Any, Any, None]]] = deque()
-        self._bell = anyio.Event()
+        self._wanted: asyncio.Queue[Callable[[], Coroutine[Any, Any, None]]] = asyncio.Queue()
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -52,15 +50,11 @@ class Tasks:
         if asyncio.current_task() is not None and self._group is not None:
             self._group.start_soon(work)
         else:  # anyio starts none outside a task
-            self._wanted.append(work)
-            self._bell.set()
+            self._wanted.put_nowait(work)
 
     async def _start_wanted(self) -> None:
         while self._group is not None:
-            await self._bell.wait()
-            self._bell = anyio.Event()
-            while self._wanted:
-                self._group.start_soon(self._wanted.popleft())
+            self._group.start_soon(await self._wanted.get())
 
     async def _run(self, function: Callable[[], Coroutine[Any, Any, object]]) -> None:
         try:

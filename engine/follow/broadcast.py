@@ -115,8 +115,7 @@ class Broadcaster:
 
     def deliver(self, committed: Committed) -> None:
         """Pass on what a transaction committed."""
-        for observer in self._observers:
-            observer(committed.facts)
+        self.tell(committed.facts)
         for listener in self._listeners.get(committed.facts.chat_id, ()):
             listener.ring(committed.events, committed.facts)
 

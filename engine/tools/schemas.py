@@ -73,14 +73,6 @@ def problems_with(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> li
         return [f"arguments: they cannot be checked against the schema ({type(error).__name__})"]
 
 
-def meant(value: Any, schema: Mapping[str, Any]) -> Any:
-    """Return a value coerced to the schema, at every depth: "30" is 30 where a number is wanted.
-
-    A value that cannot be coerced comes back as it is.
-    """
-    return _meant(value, schema, schema, _DEEPEST)
-
-
 def place(path: Any) -> str:
     """Return a path into arguments as text."""
     return ".".join(str(step) for step in path) or "arguments"
@@ -147,7 +139,13 @@ def _is_called(schema: Mapping[str, Any], reference: str) -> bool:
     return reference in (f"#{schema.get('$anchor')}", f"#{schema.get('$dynamicAnchor')}", schema.get("$id"))
 
 
-def _meant(value: Any, schema: Any, root: Mapping[str, Any], deepest: int) -> Any:
+def meant(value: Any, schema: Any, root: Mapping[str, Any] | None = None, deepest: int = _DEEPEST) -> Any:
+    """Return a value coerced to the schema, at every depth: "30" is 30 where a number is wanted.
+
+    A value that cannot be coerced comes back as it is. References in the schema are looked up in `root`, by default in
+    the schema itself.
+    """
+    root = schema if root is None else root
     while isinstance(schema, Mapping) and isinstance(schema.get("$ref"), str) and deepest:
         schema, deepest = _referred(schema["$ref"], root), deepest - 1
     if not isinstance(schema, Mapping) or not deepest:
@@ -157,15 +155,15 @@ def _meant(value: Any, schema: Any, root: Mapping[str, Any], deepest: int) -> An
     for word in ("anyOf", "oneOf"):
         value = _meant_by_one(value, schema.get(word), root, deepest - 1)
     for inner in _each(schema.get("allOf")):
-        value = _meant(value, inner, root, deepest - 1)
+        value = meant(value, inner, root, deepest - 1)
     if isinstance(value, dict):
         properties, others = schema.get("properties"), schema.get("additionalProperties")
         known = properties if isinstance(properties, Mapping) else {}
-        return {name: _meant(kept, known.get(name, others), root, deepest - 1) for name, kept in value.items()}
+        return {name: meant(kept, known.get(name, others), root, deepest - 1) for name, kept in value.items()}
     if isinstance(value, list):
         first, others = list(_each(schema.get("prefixItems"))), schema.get("items")
         return [
-            _meant(kept, first[at] if at < len(first) else others, root, deepest - 1) for at, kept in enumerate(value)
+            meant(kept, first[at] if at < len(first) else others, root, deepest - 1) for at, kept in enumerate(value)
         ]
     return value
 
@@ -176,7 +174,7 @@ def _meant_by_one(value: Any, choices: Any, root: Mapping[str, Any], deepest: in
         return value
     definitions = {word: root[word] for word in ("$defs", "definitions") if word in root}
     for choice in _each(choices):
-        understood = _meant(value, choice, root, deepest)
+        understood = meant(value, choice, root, deepest)
         if not problems_with({"value": understood}, {**definitions, "properties": {"value": choice}}):
             return understood
     return value
