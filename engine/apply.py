@@ -45,6 +45,7 @@ class Chain:
         """The facts after the last decision."""
         self.decisions: list[Decision] = []
         self.stopped = False
+        """Whether the changes that follow are skipped."""
         self._at = at
 
     @property
@@ -70,10 +71,6 @@ class Chain:
         self.decisions.append(decision)
         self.facts = decision.facts
         return decision.facts
-
-    def stop(self) -> None:
-        """Skip the changes that follow."""
-        self.stopped = True
 
 
 Change = Occurrence | Callable[[Chain], object]

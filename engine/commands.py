@@ -382,7 +382,7 @@ def _has_shown_more(facts: Facts, reply: Partial | None) -> bool:
 
 def _stop_if_outrun(reply: Partial | None, chain: Chain) -> None:
     if _has_shown_more(chain.facts, reply):
-        chain.stop()
+        chain.stopped = True
 
 
 def _settle(reply: Partial | None, chain: Chain) -> None:

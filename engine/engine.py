@@ -24,7 +24,7 @@ from turnwise.engine.guarded_store import guarded_store
 from turnwise.engine.observers.observer import Observer, Observers
 from turnwise.engine.prompt.history import continued, sendable
 from turnwise.engine.prompt.hooks import Hooks, PrepareMessages, Reminder
-from turnwise.engine.prompt.views import View, compactions_of, raw_view, transcript_of, user_view
+from turnwise.engine.prompt.views import HistoryView, compactions_of, raw_view, transcript_of, user_view
 from turnwise.engine.results import (
     Chat,
     Compaction,
@@ -430,7 +430,7 @@ class Engine:
 
     # Reading
 
-    async def messages(self, chat_id: str, *, view: View = "user") -> list[Message]:
+    async def messages(self, chat_id: str, *, view: HistoryView = "user") -> list[Message]:
         """Return the history: as the user sees it, as the model's next request holds it, or without synthetic messages.
 
         Changes that `prepare_messages` and reminders make to a request are not included.

@@ -6,6 +6,7 @@ import dataclasses
 import json
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any, Final, Literal, get_args
 
 from turnwise.engine.prompt.views import erased, without_edits
@@ -77,13 +78,10 @@ class Wanted:
             ChatUnreadable: an event or message of the chat cannot be read.
         """
         try:
-            return self._of(found, facts)
+            known = {message.id: (message, cut) for message, cut in _messages_in(found)}
+            queued = _queued_in(found) - known.keys()
         except GARBLED as error:
             raise unreadable(facts.chat_id, "events.body", error) from error
-
-    def _of(self, found: ChatRows, facts: Facts) -> Erasing:
-        known = {message.id: (message, cut) for message, cut in _messages_in(found)}
-        queued = _queued_in(found) - known.keys()
         for name in self.messages:
             if name not in known and name not in queued:
                 raise MessageNotFound(facts.chat_id, name, expected="message that was ever said in it")
@@ -125,15 +123,11 @@ def wanted(messages: Sequence[str], what: Collection[str]) -> Wanted:
 def summaries_after(found: ChatRows, names: Collection[str]) -> tuple[str, ...]:
     """Return the summaries that were made after one of the messages and are not erased."""
     messages = [message for message, _ in _messages_in(found)]
-    first = min((message.position for message in messages if message.id in names), default=None)
+    first = min((message.position for message in messages if message.id in names), default=inf)
     return tuple(
         message.id
         for message in messages
-        if first is not None
-        and message.position > first
-        and message.audience is Audience.model
-        and message.synthetic
-        and not message.erased
+        if message.position > first and message.audience is Audience.model and message.synthetic and not message.erased
     )
 
 

@@ -36,7 +36,8 @@ class LiveParts:
         if self._window is None and self._stored is None and not self._closed:
             # Real time even where a test moves the clock by hand: nothing promises when parts are shown.
             window = self._leased.runtime.settings.coalesce
-            self._window = asyncio.get_running_loop().call_later(window, self._window_is_over)
+            begin = self._leased.runtime.tasks.start_soon
+            self._window = asyncio.get_running_loop().call_later(window, begin, self._store)
 
     def stop(self) -> None:
         """Show nothing more."""
@@ -59,9 +60,6 @@ class LiveParts:
         if self.failure is not None:
             raise self.failure
         return self._events()
-
-    def _window_is_over(self) -> None:
-        self._leased.runtime.tasks.start_soon(self._store)
 
     async def _store(self) -> None:
         """Store the gathered parts, then show them."""

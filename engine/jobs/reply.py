@@ -114,18 +114,13 @@ async def shown_reply(
 
 def error_info(error: BaseException, step: StepFacts, *, limit: int) -> ErrorInfo:
     """Return an error as events and `last_error` hold it, its text cut at `limit` bytes."""
-    if isinstance(error, ModelError):
-        return ErrorInfo(
-            kind=error.kind,
-            message=text_within(well_formed(error.message), limit),
-            step=step.number,
-            attempt=step.attempt,
-            retryable=error.retryable,
-            status=error.status,
-        )
+    if not isinstance(error, ModelError):
+        error = ModelError("internal", message=f"step {step.number}: {described(error)}")
     return ErrorInfo(
-        kind="internal",
-        message=text_within(well_formed(f"step {step.number}: {described(error)}"), limit),
+        kind=error.kind,
+        message=text_within(well_formed(error.message), limit),
         step=step.number,
         attempt=step.attempt,
+        retryable=error.retryable,
+        status=error.status,
     )

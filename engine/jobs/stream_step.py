@@ -55,11 +55,7 @@ async def stream_step(leased: LeasedChat) -> None:
 
 
 def _refuse_endless_attempts(leased: LeasedChat) -> None:
-    """Raise if attempt after attempt was lost with its worker: the reply itself may be what kills the workers.
-
-    Raises:
-        ModelError: `MOST_LOST` attempts were lost.
-    """
+    """Raise a `ModelError` if `MOST_LOST` attempts were lost with their workers: the reply itself may kill them."""
     step = leased.facts.step
     lost = step.attempt - 1 - step.failures
     if lost >= MOST_LOST:
@@ -76,11 +72,6 @@ class Attempt:
         self._scope = anyio.CancelScope()
         self._live = LiveParts(leased, self._builder, self._scope)
         self._first_part_after: float | None = None
-        self._where = {
-            "chat_id": leased.chat_id,
-            "step": leased.facts.step.number,
-            "attempt": leased.facts.step.attempt,
-        }
 
     async def run(self) -> None:
         """Stream the reply, show it, commit it.
@@ -146,7 +137,11 @@ class Attempt:
         with self._scope:
             watchdog = Watchdog(self._leased.runtime.clock, self._scope, startup=limit, idle=settings.idle_timeout)
             call: UserCall[None] = self._leased.runtime.tasks.user_calls.start(
-                lambda: self._listen(call, request, watchdog), f"model {request.purpose}", **self._where
+                lambda: self._listen(call, request, watchdog),
+                f"model {request.purpose}",
+                chat_id=request.chat_id,
+                step=request.step,
+                attempt=request.attempt,
             )
             try:
                 await call.outcome()

@@ -162,9 +162,7 @@ def _short(part: Part, most: int) -> Part:
 
 def _cut(text: str, most: int) -> str:
     """Return the beginning and the end of a text."""
+    if len(text) <= most:
+        return text
     half = most // 2
-    return (
-        text
-        if len(text) <= most
-        else f"{text[:half]} [{len(text) - 2 * half} characters left out] {text[-half:] if half else ''}"
-    )
+    return f"{text[:half]} [{len(text) - 2 * half} characters left out] {text[-half:] if half else ''}"

@@ -134,25 +134,18 @@ class LeasedChat:
         """Return what the model sees; read it from the store only if necessary.
 
         Raises:
-            ChatMoved: the chat has changed since this holder last saw it.
+            ChatMoved: another worker holds the chat, or its messages have changed.
         """
         if self.view is None or self.view.history_version != self.facts.history_version:
             version = self.facts.history_version
             view = View(await self.runtime.store.prompt(self.chat_id), version)
-            await self._check_lease(version)
+            facts = await self.runtime.store.facts(self.chat_id)
+            # A worker that was frozen may have lost the chat: then these messages are not those of its step.
+            if facts.lease is None or facts.lease.token != self.token or facts.history_version != version:
+                self.observe(facts)
+                raise ChatMoved
             self.view = view
         return self.view
-
-    async def _check_lease(self, history_version: int) -> None:
-        """Make sure that the messages just read belong to the current step: a frozen worker may have lost the chat.
-
-        Raises:
-            ChatMoved: another worker holds the chat, or its messages have changed.
-        """
-        facts = await self.runtime.store.facts(self.chat_id)
-        if facts.lease is None or facts.lease.token != self.token or facts.history_version != history_version:
-            self.observe(facts)
-            raise ChatMoved
 
     async def messages_of_turn(self) -> list[Message]:
         """Return the messages of the current turn that are not cut, folded ones included."""
@@ -243,7 +236,7 @@ class LeasedChat:
 
     def _stop_if_moved(self, chain: Chain) -> None:
         if job_of(chain.facts) is not self.job:
-            chain.stop()
+            chain.stopped = True
 
     def _begin_next(self, chain: Chain) -> None:
         self.runtime.begin(chain, claims=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Protocol
+from typing import Concatenate
 
 from turnwise.engine.apply import Chain, Change
 from turnwise.engine.worker.identity import is_dead
@@ -21,13 +21,8 @@ SWEEP_LIMIT = 100
 LONGEST_REST = 64
 """The most sweeps for which a chat is skipped that could not be changed several times in a row."""
 
-
-class Act(Protocol):
-    """Changes a chat in one transaction."""
-
-    def __call__(self, chat_id: str, change: Change, /, *, actor: str) -> Awaitable[Committed]:
-        """Return what was committed."""
-        ...
+Act = Callable[Concatenate[str, Change, ...], Awaitable[Committed]]
+"""Changes a chat in one transaction, on behalf of `actor`."""
 
 
 class Sweeper:
