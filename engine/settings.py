@@ -224,11 +224,7 @@ class Settings:
 
     @classmethod
     def for_reasoning(cls, **settings: Any) -> Self:
-        """Return settings for models that think long before they speak: both timeouts are ten minutes.
-
-        Raises:
-            SettingsError: a value makes no sense.
-        """
+        """Return settings for models that think long before they speak: both timeouts are ten minutes."""
         return cls(**{"startup_timeout": 600, "idle_timeout": 600, **settings})
 
     def limits(self, context_limit: int | None) -> Limits:

@@ -116,11 +116,7 @@ class Lifetime:
             owner.result()
 
     def check_loop(self) -> None:
-        """Make sure that the engine is used where it was entered.
-
-        Raises:
-            SettingsError: it is used in another event loop.
-        """
+        """Raise a `SettingsError` if the engine is used in another event loop than the one in which it was entered."""
         if self._owner is not None and _running_loop() is not self._owner.get_loop():
             raise SettingsError(
                 "event loop", "must be the one in which the engine was entered; another one needs an engine of its own"

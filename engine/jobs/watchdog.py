@@ -19,10 +19,8 @@ class Watchdog:
     One timer serves all parts. It is not reset by each part; when it fires, it is set again for the time that is left.
 
     Args:
-        clock: tells the time.
         scope: cancelled when a limit is passed.
-        startup: seconds; `None` waits for ever.
-        idle: seconds; `None` waits for ever.
+        startup, idle: the limits in seconds; `None` waits for ever.
     """
 
     def __init__(
@@ -38,7 +36,8 @@ class Watchdog:
         self.bite: ModelError | None = None
         """The error with which the watchdog ended the attempt; `None` if it did not."""
         if startup is not None:
-            self._timer = clock.call_later(startup, partial(self._startup_is_over, startup))
+            problem = f"no part within {startup:g} s of opening the stream"
+            self._timer = clock.call_later(startup, partial(self._bite, "startup_timeout", problem))
 
     @property
     def first_part_after(self) -> float | None:
@@ -58,9 +57,6 @@ class Watchdog:
         """Stop watching."""
         if self._timer is not None:
             self._timer.cancel()
-
-    def _startup_is_over(self, startup: float) -> None:
-        self._bite("startup_timeout", f"no part within {startup:g} s of opening the stream")
 
     def _look(self, idle: float) -> None:
         silent = self._clock.monotonic() - self._last

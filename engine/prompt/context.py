@@ -21,17 +21,6 @@ _OPEN: Final = ("arguments", "output", "metadata")
 class View:
     """What the model sees of a chat, as of a history version."""
 
-    __slots__ = (
-        "_astray",
-        "_call_ids",
-        "_fragile",
-        "_sent",
-        "_unanswered",
-        "characters",
-        "history_version",
-        "messages",
-    )
-
     def __init__(self, messages: Iterable[Message], history_version: int) -> None:
         self.messages: list[Message] = []
         """As they are stored, in the order in which they came."""
@@ -94,12 +83,11 @@ class View:
     def _pair(self, message: Message) -> None:
         """Note which calls wait for a result, and whether a result stands where none is awaited."""
         if message.result is not None:
-            self._astray = self._astray or message.result.call_id not in self._unanswered
+            self._astray |= message.result.call_id not in self._unanswered
             self._unanswered.discard(message.result.call_id)
         else:
-            self._astray = self._astray or bool(self._unanswered)
             asked = [call.call_id for call in message.calls if call.executor is not Executor.provider]
-            self._astray = self._astray or len(set(asked)) != len(asked)
+            self._astray |= bool(self._unanswered) or len(set(asked)) != len(asked)
             self._unanswered.update(asked)
 
     def _place_of(self, message: Message) -> int:

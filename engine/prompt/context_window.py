@@ -24,7 +24,7 @@ async def with_own_rule(leased: LeasedChat, reply: Reply) -> Reply:
     if rule is None:
         _warn_of_unknown_window(leased, limit)
         return reply
-    budget = CompactionInput(
+    figures = CompactionInput(
         context_tokens=reply.context_tokens,
         context_limit=limit if limit is not None else leased.runtime.applier.limits.context_limit,
         compactions=leased.facts.compaction.count,
@@ -32,7 +32,7 @@ async def with_own_rule(leased: LeasedChat, reply: Reply) -> Reply:
     try:
         history = tuple((await leased.current_view()).messages)
         due = await leased.runtime.tasks.user_calls.run(
-            lambda: _asked(rule, history, budget), "should_compact", chat_id=leased.chat_id
+            lambda: _asked(rule, history, figures), "should_compact", chat_id=leased.chat_id
         )
     except Exception:  # noqa: BLE001 - whatever a service's rule raises, the turn goes on
         logger.exception("should_compact_failed", step=leased.facts.step.number)
@@ -40,8 +40,8 @@ async def with_own_rule(leased: LeasedChat, reply: Reply) -> Reply:
     return dataclasses.replace(reply, should_compact=due)
 
 
-async def _asked(rule: ShouldCompact, history: Sequence[Message], budget: CompactionInput) -> bool:
-    due = rule(history, budget)
+async def _asked(rule: ShouldCompact, history: Sequence[Message], figures: CompactionInput) -> bool:
+    due = rule(history, figures)
     return bool(await due if inspect.isawaitable(due) else due)
 
 

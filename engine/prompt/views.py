@@ -25,7 +25,7 @@ from turnwise.states.transcript import Transcript, fold
 from turnwise.states.usage import NO_USAGE, Usage
 from turnwise.states.writes import ERASED, RecordUsage
 
-View = Literal["user", "model", "raw"]
+HistoryView = Literal["user", "model", "raw"]
 
 
 def user_view(messages: Sequence[Message]) -> list[Message]:

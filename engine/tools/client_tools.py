@@ -19,14 +19,14 @@ def check_client_tools(tools: Sequence[ClientTool], local: Collection[str]) -> t
     """
     seen: set[str] = set()
     for tool in tools:
-        check_name(f"client tool {tool.name!r}", tool.name)
+        whose = f"client tool {tool.name!r}"
+        check_name(whose, tool.name)
         if tool.name in local or tool.name in seen:
-            raise SettingsError(f"client tool {tool.name!r}", "needs a name of its own; another tool has this one")
-        check_schema(f"client tool {tool.name!r}", tool.input_schema)
+            raise SettingsError(whose, "needs a name of its own; another tool has this one")
+        check_schema(whose, tool.input_schema)
         if tool.deadline is not None and not 0 < tool.deadline <= LONGEST:
             raise SettingsError(
-                f"client tool {tool.name!r}",
-                f"deadline must be above 0 s, and {LONGEST:.0f} s (30 years) at most; it was {tool.deadline}",
+                whose, f"deadline must be above 0 s, and {LONGEST:.0f} s (30 years) at most; it was {tool.deadline}"
             )
         seen.add(tool.name)
     return tuple(tools)

@@ -183,11 +183,7 @@ def _name_of(function: ToolFunction) -> str:
 
 
 def _check_callable(function: object, name: str) -> None:
-    """Check that calling it gives one result.
-
-    Raises:
-        SettingsError: it cannot be called, is a class, or yields.
-    """
+    """Raise a `SettingsError` if a tool cannot be called, is a class, or yields instead of returning one result."""
     whose = f"tool {name!r}"
     if not callable(function):
         raise SettingsError("tools", f"{function!r:.100} is no function and no tool")

@@ -23,11 +23,7 @@ _DEEPEST: Final = 64
 
 
 def check_name(whose: str, name: object) -> None:
-    """Check that every provider takes a tool's name.
-
-    Raises:
-        SettingsError: not every one does.
-    """
+    """Raise a `SettingsError` unless every provider takes a tool's name."""
     if not isinstance(name, str) or not NAME.fullmatch(name):
         raise SettingsError(
             whose, "needs a name of 1 to 64 letters, digits, _ and -, as providers demand; give another with name=..."
@@ -35,11 +31,7 @@ def check_name(whose: str, name: object) -> None:
 
 
 def check_schema(whose: str, schema: object) -> None:
-    """Check that a tool's schema is an object schema, that it is valid, and that it refers to nothing outside itself.
-
-    Raises:
-        SettingsError: it is not; the text says what would be.
-    """
+    """Raise a `SettingsError` unless a tool's schema is a valid object schema that refers to nothing outside itself."""
     if not isinstance(schema, Mapping) or schema.get("type") != "object":
         raise SettingsError(
             whose, 'needs a JSON schema of type "object" for its arguments, e.g. {"type": "object", "properties": {}}'

@@ -101,7 +101,7 @@ def context_parameter(function: Function, name: str, context: type) -> str | Non
     found = [
         parameter.name
         for parameter in _parameters(function, name)
-        if _mentions(parameter.annotation, context.__name__) and _is(_hint(function, name, parameter), context)
+        if context.__name__ in str(parameter.annotation) and _is(_hint(function, name, parameter), context)
     ]
     if len(found) > 1:
         raise SettingsError(
@@ -189,10 +189,6 @@ def _is(hint: Any, context: type) -> bool:
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         return all(_is(choice, context) for choice in typing.get_args(hint) if choice is not type(None))
     return hint is context
-
-
-def _mentions(annotation: Any, word: str) -> bool:
-    return word in (annotation if isinstance(annotation, str) else repr(annotation))
 
 
 def _checked_by_pydantic(
