@@ -43,8 +43,17 @@ class Installed:
 @pytest.fixture(scope="module")
 def installed(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
     place = Installed(tmp_path_factory.mktemp("venv"), tmp_path_factory.mktemp("cwd"))
-    run(place.cwd, sys.executable, "-m", "venv", place.venv)
-    place.python("-m", "pip", "install", "--quiet", "--disable-pip-version-check", *dist.glob("*.whl"))
+    run(place.cwd, sys.executable, "-m", "venv", "--without-pip", place.venv)
+    pip = (
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        place.venv / "bin" / "python",
+        "--quiet",
+        "--disable-pip-version-check",
+    )
+    run(place.cwd, *pip, "install", "--no-compile", *dist.glob("*.whl"))
     return place
 
 
