@@ -73,7 +73,7 @@ async def test_a_payment_cut_off_by_a_kill_is_looked_up_and_not_made_again(tmp_p
 
     settings = Settings(lease=60, poll_interval=0.05)
     async with Engine(url, model=ScriptedModel([Reply("done")]), tools=[pay], settings=settings) as engine:
-        assert (await engine.wait(chat_id, timeout=10)).state == "waiting"
+        assert (await engine.wait(chat_id, timeout=60)).state == "waiting"
         result = (await engine.messages(chat_id))[2].result
         assert result is not None
         assert (result.output, result.outcome, asked) == ("paid before", "succeeded", [f"{chat_id}:p"])

@@ -429,6 +429,6 @@ async def test_what_is_kept_of_a_reply_that_was_cut_off_has_no_providers_call_wi
             if event.kind == "part" and event.part.type == "tool_result":
                 break
         await engine.interrupt(chat.id)
-        await engine.wait(chat.id, timeout=10)
+        await engine.wait(chat.id, timeout=60)
         kept = (await engine.messages(chat.id))[-1]
     assert (kept.partial, [getattr(part, "call_id", part.type) for part in kept.parts]) == (True, ["text", "w", "w"])

@@ -259,8 +259,8 @@ async def test_whatever_a_component_raises_is_the_failure_of_that_one_call(where
         bad, good = await engine.create_chat(), await engine.create_chat()
         await engine.send_message(bad.id, BAD)
         await engine.send_message(good.id, "good")
-        ended = await engine.wait(bad.id, timeout=15)
-        assert (await engine.wait(good.id, timeout=15)).stop_reason == "end_turn"
+        ended = await engine.wait(bad.id, timeout=60)
+        assert (await engine.wait(good.id, timeout=60)).stop_reason == "end_turn"
         if where in HARMLESS | ANSWERED:
             assert (ended.state, ended.stop_reason) == (ChatState.waiting, "end_turn")
         else:
@@ -273,7 +273,7 @@ async def test_whatever_a_component_raises_is_the_failure_of_that_one_call(where
             assert answer.is_error
             assert answer.outcome == "failed"
         assert (await engine.verify(bad.id)).ok
-        assert (await engine.ask(good.id, "still there?", timeout=15)).text == "fine"
+        assert (await engine.ask(good.id, "still there?", timeout=60)).text == "fine"
 
 
 @pytest.mark.parametrize("fault", RAISED)
@@ -300,7 +300,7 @@ async def test_whatever_a_reconcile_hook_raises_is_no_other_chats_business(
         await engine.send_message(chat.id, "go")
         await entered.wait()
     async with open_engine(model, tools=[work], settings=settings) as engine:
-        assert (await engine.wait(chat.id, timeout=15)).stop_reason == "end_turn"
+        assert (await engine.wait(chat.id, timeout=60)).stop_reason == "end_turn"
 
 
 @pytest.mark.parametrize("fault", RAISED)
@@ -325,7 +325,7 @@ async def test_whatever_a_store_raises_is_an_error_of_that_command(database: Any
         with pytest.raises(StoreError):
             await engine.get_chat(chat.id)
         store.failing = False
-        assert (await engine.ask(chat.id, "hello", timeout=15)).text == "fine"
+        assert (await engine.ask(chat.id, "hello", timeout=60)).text == "fine"
 
 
 async def test_a_compaction_that_raises_is_reported_and_ends_nothing() -> None:
@@ -333,7 +333,7 @@ async def test_a_compaction_that_raises_is_reported_and_ends_nothing() -> None:
     policy = CompactionPolicy(context_limit=100)
     async with Engine("sqlite://", settings=Settings(compaction=policy), **options) as engine:
         chat = await engine.create_chat()
-        assert (await engine.ask(chat.id, BAD, timeout=15)).stop_reason == "end_turn"
+        assert (await engine.ask(chat.id, BAD, timeout=60)).stop_reason == "end_turn"
         failed = [event for event in await events_of(engine, chat.id) if event.kind == "compaction"][-1]
         assert (failed.phase, "SystemExit: 2" in failed.error.message) == ("failed", True)
 
@@ -472,7 +472,7 @@ async def test_a_reply_that_is_finished_does_not_wait_for_its_stream_to_close() 
 
     async with Engine("sqlite://", model=Lingering(["one", "two"])) as engine:
         chat = await engine.create_chat()
-        assert [(await engine.ask(chat.id, "hi", timeout=20)).text for _ in range(2)] == ["one", "two"]
+        assert [(await engine.ask(chat.id, "hi", timeout=60)).text for _ in range(2)] == ["one", "two"]
 
 
 async def test_a_model_error_stays_what_it_is() -> None:

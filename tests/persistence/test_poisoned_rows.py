@@ -41,7 +41,7 @@ async def test_a_poisoned_column_is_one_chats_trouble(
     async with Engine(f"sqlite:///{path}", model=ScriptedModel([Reply("hi")] * 9)) as engine:
         assert len((await engine.list_chats()).items) == CHATS
         for chat_id in ("waiting for a worker", "sound"):
-            chat = await engine.wait(chat_id, timeout=10)
+            chat = await engine.wait(chat_id, timeout=60)
             assert chat.state in {"waiting", "requires_action"}
             assert (await engine.verify(chat_id)).ok
             assert (await engine.explain(chat_id)).unreadable == ()
@@ -57,7 +57,7 @@ async def test_a_poisoned_column_is_one_chats_trouble(
             assert all(flaw.column.startswith("audit.") for left in rest for flaw in left.flaws), rest
             assert (await engine.get_chat(found.chat_id)).unreadable is None
             await engine.send_message(found.chat_id, "go on", when_busy="interrupt")
-            await engine.wait(found.chat_id, timeout=10)
+            await engine.wait(found.chat_id, timeout=60)
 
 
 async def _diagnosed(engine: Engine) -> list[Diagnosis]:

@@ -117,7 +117,7 @@ async def test_a_pool_holds_no_more_connections_than_it_may(open_store: OpenStor
 
 async def test_a_statement_that_takes_too_long_is_given_up(open_store: OpenStore, beside: asyncpg.Connection) -> None:
     """Another holds the chat: the change is refused, says why, and has written nothing."""
-    store = await open_store(statement_timeout=0.2)
+    store = await open_store(statement_timeout=1)
     await plans.created(store, "chat")
     before = await contents(store, "chat")
     async with beside.transaction():
@@ -252,7 +252,7 @@ async def test_a_refusal_is_told_as_one_and_not_as_a_server_that_is_away(
 ) -> None:
     """Whether the server refused or the driver did: nobody shall look for a broken network."""
     url, _, schema = postgres_url.rpartition("schema=")
-    refused = pool.Pool(url.rstrip("?&"), size=1, schema=schema, statement_timeout=0.2)
+    refused = pool.Pool(url.rstrip("?&"), size=1, schema=schema, statement_timeout=1)
     await refused.open()
     asked: list[str] = []
 

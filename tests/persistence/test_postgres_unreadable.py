@@ -42,7 +42,7 @@ async def test_a_poisoned_row_is_one_chats_trouble(postgres_url: str, beside: as
     async with Engine(postgres_url, model=ScriptedModel([Reply("hi")] * 9)) as engine:
         assert len((await engine.list_chats()).items) == 3
         for chat_id in ("waiting for a worker", "sound"):
-            assert (await engine.wait(chat_id, timeout=10)).state is ChatState.waiting
+            assert (await engine.wait(chat_id, timeout=60)).state is ChatState.waiting
             assert (await engine.verify(chat_id)).ok
         if column in {"facts.body", "profiles.body", "queue.body", "calls.body"}:
             with pytest.raises(ChatUnreadable, match=column):
