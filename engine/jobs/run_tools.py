@@ -15,7 +15,7 @@ from turnwise.engine.apply import Chain
 from turnwise.engine.clock import calling_after
 from turnwise.engine.tools.declare import ToolContext
 from turnwise.engine.tools.errors import message_of
-from turnwise.engine.tools.toolbox import failed
+from turnwise.engine.tools.toolbox import failed, idempotency_key
 from turnwise.engine.user_code import UserCall
 from turnwise.engine.worker.leased_chat import ChatMoved, LeasedChat
 from turnwise.logger import logger
@@ -245,7 +245,7 @@ def _context(leased: LeasedChat, call: ToolCall) -> ToolContext:
         call_id=call.call_id,
         step=call.step,
         attempt=leased.facts.step.attempt,
-        idempotency_key=f"{leased.chat_id}:{call.call_id}",
+        idempotency_key=idempotency_key(leased.chat_id, call),
         report=report,
     )
 

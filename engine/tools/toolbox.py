@@ -229,6 +229,11 @@ def failed(call: ToolCall, text: str, status: CallStatus = CallStatus.failed) ->
     return CallOutcome(call_id=call.call_id, status=status, output=well_formed(text), is_error=True)
 
 
+def idempotency_key(chat_id: str, call: ToolCall) -> str:
+    """Return the key under which every run of a call acts: the same before and after a crash."""
+    return f"{chat_id}:{call.call_id}"
+
+
 def _copied(spec: ToolSpec) -> ToolSpec:
     return ToolSpec(spec.name, spec.description, pydantic_core.from_json(pydantic_core.to_json(spec.schema)))
 
