@@ -42,7 +42,7 @@ def shown(value: Any) -> str:
     if value is None or kind in (bool, int, float):
         return repr(value)
     if kind in (str, bytes):
-        spelled = repr(value[: _WORD + 1])
+        spelled = repr(value[:_WORD])
         return spelled if len(value) <= _WORD else f"{spelled[:_WORD]}... ({len(value):,} long)"
     return "a class, not an instance of it" if issubclass(kind, type) else f"a value of type {kind.__name__}"
 
