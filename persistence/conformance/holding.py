@@ -59,8 +59,15 @@ class HoldingConformance:
             plans.move(Settled(token=plans.HOLDER)),
         )
         await plans.created(store, "stopping", plans.send("hello"), plans.claim("other"), plans.move(Interrupt()))
-        claimed = await store.claim(plans.plan(plans.claim()), limit=10)
+        asked: list[str] = []
+
+        def asking(facts: Facts, now: datetime) -> Sequence[Decision]:
+            asked.append(facts.chat_id)
+            return plans.plan(plans.claim())(facts, now)
+
+        claimed = await store.claim(asking, limit=10)
         assert [committed.facts.chat_id for committed in claimed] == ["stopped"]
+        assert set(asked) == {"stopped"}, "the plan is not even asked about the others"
 
     async def test_two_callers_never_claim_the_same_chat(self, store: ChatStore) -> None:
         """Ten callers at once share twenty chats."""

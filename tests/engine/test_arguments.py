@@ -114,7 +114,7 @@ def test_what_fits_is_what_the_tool_is_called_with() -> None:
         (LOOK, {"seconds": 1, "n" * 90: [1]}, [f"Received fields: seconds (int), {'n' * 40} (list)."]),
         (fragile, {"value": 1}, ["Invalid arguments for fragile: they cannot be checked (RuntimeError). "]),
     ],
-    ids=str,
+    ids=lambda value: getattr(value, "name", ""),
 )
 def test_what_does_not_fit_is_named_and_never_quoted(declared: Any, given: dict[str, Any], words: list[str]) -> None:
     with pytest.raises(BadArguments) as refused:

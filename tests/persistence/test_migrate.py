@@ -73,6 +73,12 @@ async def test_another_programs_database_is_refused(path: Path) -> None:
     assert "another program" in await refusal_of(path)
 
 
+async def test_another_programs_empty_database_is_refused(path: Path) -> None:
+    """It has put its mark on it, and no table yet."""
+    execute(path, "PRAGMA application_id = 7")
+    assert "another program (application id 0x7, tables: none)" in await refusal_of(path)
+
+
 async def test_another_programs_application_id_is_refused(path: Path) -> None:
     execute(path, "PRAGMA application_id = 42", "CREATE TABLE turnwise_migrations (name TEXT)")
     assert "0x2a" in await refusal_of(path)
