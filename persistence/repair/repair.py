@@ -129,7 +129,7 @@ def _rebuilt(chat_id: str, facts: Facts, rows: raw_chat.Rows, marks: Sequence[Me
     ids = [said.id for said in messages] + [queued.id for queued in facts.queue] + logged.ids
     serials = [int(found[1]) for id_ in ids if (found := _SERIAL.fullmatch(id_))]
     length = max((said.position for said in messages), default=0)
-    boundary, carried, compacted = _boundary(rows)
+    boundary, carried = _boundary(rows)
     seen = [
         said
         for said in uncut
@@ -137,7 +137,8 @@ def _rebuilt(chat_id: str, facts: Facts, rows: raw_chat.Rows, marks: Sequence[Me
     ]
     history = dataclasses.replace(facts.history, length=length)
     if whole:
-        history = HistoryFacts(length, _tail(in_call_order(seen)), boundary, len(seen) - compacted)
+        summaries = sum(said.audience is Audience.model and said.position > boundary for said in seen)
+        history = HistoryFacts(length, _tail(in_call_order(seen)), boundary, len(seen) - summaries)
         ledger = (USAGE.load(row["body"], chat_id) for row in rows.get("usage", ()))
         steps_compacted = [row["step"] for row in rows.get("boundaries", ()) if row["reason"] == "compaction"]
         facts = dataclasses.replace(
@@ -159,17 +160,14 @@ def _rebuilt(chat_id: str, facts: Facts, rows: raw_chat.Rows, marks: Sequence[Me
     )
 
 
-def _boundary(rows: raw_chat.Rows) -> tuple[int, Sequence[int], bool]:
+def _boundary(rows: raw_chat.Rows) -> tuple[int, Sequence[int]]:
+    """Return the position of the newest boundary, and the positions that it carries."""
     uncut = [row for row in rows.get("boundaries", ()) if row["cut"] is None]
     newest = max(uncut, key=lambda row: int(row["position"]), default=None)
     if newest is None:
-        return 0, (), False
+        return 0, ()
     carried = newest["carried"]
-    return (
-        newest["position"],
-        json.loads(carried) if isinstance(carried, str) else carried,
-        newest["reason"] == "compaction",
-    )
+    return newest["position"], json.loads(carried) if isinstance(carried, str) else carried
 
 
 class _Logged(NamedTuple):

@@ -1,0 +1,70 @@
+"""The raw rows of a chat in which every table has rows, at every moment of its life, and what damage makes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from support.poisoned_chat import LIFE
+from turnwise.persistence.conformance import plans
+from turnwise.persistence.conformance.checks import part
+from turnwise.persistence.from_url import store_from_url
+from turnwise.persistence.protocol import ChatStore
+from turnwise.persistence.repair.raw_chat import Rows
+from turnwise.states.facts import Facts
+from turnwise.states.messages import TextPart
+from turnwise.states.names import ChatState
+from turnwise.states.triggers import EditMessage
+
+CHAT = "chat"
+
+
+async def moments(url: str, *more: plans.Move | str) -> list[tuple[Rows, Facts]]:
+    """Live the life and what comes after it in a store; return the rows and the facts after each move.
+
+    A text among the moves is the id of a message that is edited.
+    """
+    store = store_from_url(url, durability="normal", now=None)
+    await store.open()
+    try:
+        await plans.created(store, CHAT, owner="ann")
+        found = []
+        for move in (*LIFE, *more):
+            made = await _edit(store, move) if isinstance(move, str) else move
+            committed = await store.change(CHAT, plans.plan(made))
+            if committed.facts.state is ChatState.streaming and committed.facts.step.attempt_open:
+                step = committed.facts.step
+                token = committed.facts.fence
+                await store.journal(
+                    CHAT, token, ChatState.streaming, [part("1", step=step.number, attempt=step.attempt)]
+                )
+            found.append((await store.raw_rows(CHAT), await store.facts(CHAT)))
+        return found
+    finally:
+        await store.close()
+
+
+async def _edit(store: ChatStore, message_id: str) -> plans.Move:
+    found = await store.cut_at(CHAT, message_id)
+    assert found is not None
+    return plans.move(EditMessage(cut=found[1], parts=(TextPart(text="other"),)))
+
+
+def damaged(rows: Rows, table: str, number: int = -1, /, **values: Any) -> Rows:
+    """Return rows of which one holds other values."""
+    found = [dict(row) for row in rows[table]]
+    found[number] |= values
+    return {**rows, table: found}
+
+
+def without(rows: Rows, table: str, number: int = -1, /) -> Rows:
+    """Return rows of which one is missing."""
+    found = list(rows[table])
+    del found[number]
+    return {**rows, table: found}
+
+
+def where(rows: Rows, table: str, /, **values: Any) -> int:
+    """Return the number of the first row that holds these values."""
+    wanted: Mapping[str, Any] = values
+    return next(n for n, row in enumerate(rows[table]) if wanted.items() <= row.items())
