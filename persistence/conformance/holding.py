@@ -85,8 +85,8 @@ class HoldingConformance:
         assert sorted(ids) == sorted(f"chat-{number}" for number in range(20))
 
     async def test_a_chat_that_cannot_be_claimed_keeps_no_other_from_it(self, store: ChatStore) -> None:
-        """A plan that raises for one chat leaves that one alone, and the next takes its place."""
-        for chat_id in ("poison", "good", "better"):
+        """A plan that raises for one chat leaves that one alone, and the next takes its place: only that one."""
+        for chat_id in ("poison", "good", "better", "later"):
             await plans.created(store, chat_id, plans.send("hello"))
         before = await contents(store, "poison")
 

@@ -189,6 +189,21 @@ class ReadingConformance:
             assert cut.history_version == last.facts.history_version
         assert len(stood) == 3  # noqa: PLR2004 - one for each turn
 
+    async def test_a_compaction_that_was_cut_counts_for_no_later_edit(self, store: ChatStore) -> None:
+        """An edit before it has taken it back: what came since folds from the beginning again."""
+        await plans.created(store, "chat", *plans.turn("one", "1"), *plans.turn("two", "2", tokens=90))
+        for later in (plans.fold("summary", 3), plans.start(), plans.reply("3")):
+            await store.change("chat", plans.plan(later))
+        (first, *_) = await store.history("chat")
+        await _edited(store, first.id, "one, said better")
+        for later in (plans.claim(), plans.start(), plans.reply("1"), plans.send("two again")):
+            await store.change("chat", plans.plan(later))
+        history = await store.history("chat")
+        assert said(history) == ["one, said better", "1", "two again"]
+        found = await store.cut_at("chat", history[-1].id)
+        assert found is not None
+        assert (found[1].boundary, found[1].foldable) == (0, len(history) - 1)
+
     async def test_what_is_not_in_the_history_cannot_be_cut(self, store: ChatStore) -> None:
         """An unknown message, and one that was cut before."""
         await plans.created(store, "chat", *plans.turn("one", "1"))
