@@ -169,7 +169,10 @@ class ChangingConformance:
         """The second message of that id is refused whole, although its message was new."""
         await plans.created(store, "chat", plans.send("hello", client_id="c1"))
         again = plans.plan(plans.send("hello", client_id="c1"))
-        await refused(store, "chat", store.change("chat", again, shown=[part("unseen")]), DuplicateReceipt)
+        change = store.change("chat", again, shown=[part("unseen")])
+        error = await refused(store, "chat", change, DuplicateReceipt)
+        assert (error.chat_id, error.client_id) == ("chat", "c1")
+        assert all(told in str(error) for told in ("'chat'", "'c1'", "nothing was written"))
         await plans.created(store, "other", plans.send("hello", client_id="c1"))
 
     async def test_a_step_is_compacted_once(self, store: ChatStore) -> None:

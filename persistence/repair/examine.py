@@ -24,7 +24,7 @@ from turnwise.persistence.rows import (
     message_of,
     micros_of,
 )
-from turnwise.persistence.stored_chat import MISSING, Flaw, is_count, salvage
+from turnwise.persistence.stored_chat import Flaw, is_count, salvage
 from turnwise.states.errors import ChatUnreadable
 from turnwise.states.promises import broken_promises
 
@@ -165,7 +165,7 @@ def _standing_problems(chat_id: str, rows: Rows) -> Iterator[Finding]:
     rest = salvage(stored_in(chat_id, rows))
     for flaw in rest.flaws:
         table, _, column = flaw.column.partition(".")
-        if table in ("calls", "queue") and flaw.problem != MISSING and column == "body":
+        if table in ("calls", "queue") and column == "body":
             continue  # reported with its row
         own = table in ("facts", "profiles", "leases")
         yield Finding(table, next(iter(rows.get(table, ())), chat) if own else chat, column, flaw.problem)
@@ -180,7 +180,7 @@ def _standing_problems(chat_id: str, rows: Rows) -> Iterator[Finding]:
     if facts.since is not None and chat["since"] not in (facts.since, micros_of(facts.since)):
         yield Finding("chats", chat, "since", "it is not what the facts say")
     last = last_seq_in(rows)
-    if is_count(chat["event_seq"]) and chat["event_seq"] < last:
+    if chat["event_seq"] < last:
         yield Finding("chats", chat, "event_seq", f"there is an event of number {last}")
     missing = missing_messages(rows, facts.history.length)
     if missing:
@@ -191,7 +191,7 @@ def _log_problems(chat_id: str, rows: Rows) -> Iterator[Finding]:
     chat, log = rows["chats"][0], sorted(rows.get("audit", ()), key=lambda row: str(row["version"]).zfill(20))
     versions = [row["version"] for row in log]
     if versions != list(range(1, len(log) + 1)):
-        wrong = next((row for place, row in enumerate(log, 1) if row["version"] != place), log[-1])
+        wrong = next(row for place, row in enumerate(log, 1) if row["version"] != place)
         yield Finding("audit", wrong, "version", f"the log has {len(log)} records that do not follow one another")
     elif is_count(chat["version"]) and chat["version"] != len(log):
         yield Finding("chats", chat, "version", f"the log has {len(log)} records")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, Final
 
 import pytest
@@ -115,6 +116,7 @@ async def test_where_a_chat_stands_is_held_against_everything_else(either_url: s
         assert len(found) == 1, values
         assert word in found[0].problem, values
         assert found[0].row == broken["chats"][0]
+    assert "count" in _problem(damaged(rows, "chats", version="poison"), "chats.version")
     assert _told(damaged(rows, "chats", event_seq=chat["event_seq"] + 1)) == set()
     assert "'" not in _problem(damaged(rows, "chats", state="waiting"), "chats.state")
 
@@ -170,6 +172,33 @@ async def test_the_records_of_a_log_follow_one_another(either_url: str) -> None:
         assert _told(damaged(rows, "audit", where(rows, "audit", version=count), body=garbage)) == {"audit.body"}
     poisoned = damaged(rows, "audit", where(rows, "audit", version=3), version="poison")
     assert "audit.version" in _told(poisoned)
+
+
+async def test_no_flaw_hides_another(either_url: str) -> None:
+    rows = await _lived(either_url)
+    table = "leases" if "leases" in rows else "chats"
+    broken = damaged(damaged(damaged(rows, "calls", body="poison"), "queue", body="poison"), table, token="poison")  # noqa: S106 - no secret
+    assert _told(broken) == {"calls.body", "queue.body", f"{table}.token"}
+
+
+async def test_facts_of_old_say_nothing_of_since(either_url: str) -> None:
+    rows = await _lived(either_url)
+    table, column = ("chats", "facts") if "facts" in rows["chats"][0] else ("facts", "body")
+    body = json.loads(rows[table][0][column])
+    del body["since"]
+    assert _told(damaged(rows, table, **{column: json.dumps(body)})) == set()
+
+
+async def test_a_part_among_the_events_is_held_against_what_a_store_keeps_of_it(either_url: str) -> None:
+    """PostgreSQL keeps parts in a table of their own: among the events nothing repeats their step."""
+    rows = await _lived(either_url)
+    table = "partial_events" if "partial_events" in rows else "events"
+    body = rows[table][where(rows, table, kind="part")]["body"]
+    assert _told(damaged(rows, "events", where(rows, "events", kind="message"), kind="part", body=body)) in (
+        set(),
+        {"events.body"},
+        {"events.step", "events.attempt"},
+    )
 
 
 async def test_a_place_is_told_once(either_url: str) -> None:
