@@ -99,6 +99,7 @@ class PrometheusObserver(Observer):
         if call.reminders:
             self._reminders.labels(call.provider, call.model).inc(call.reminders)
         self._asked[call.request.chat_id] = (call.provider, call.model)
+        self._asked.move_to_end(call.request.chat_id)
         if len(self._asked) > _CHATS:
             self._asked.popitem(last=False)
         return partial(self._measure_model, call)

@@ -1,0 +1,360 @@
+"""Spans of one observer, told by hand: what calls, runs, compactions and turns say, and whose child each is."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from support.life import NOW, said, streaming
+from turnwise import ModelError, Usage
+from turnwise.engine.observers.observer import CompactionRun, ModelCall, ToolRun
+from turnwise.engine.observers.opentelemetry import OpenTelemetryObserver
+from turnwise.engine.observers.turn_spans import TurnSpan, nanoseconds
+from turnwise.providers.protocol import ModelPart, ModelReply, ModelRequest
+from turnwise.states.calls import CallOutcome, ToolCall
+from turnwise.states.decide import Decision
+from turnwise.states.facts import TurnFacts
+from turnwise.states.messages import FilePart, Message, Part, ReasoningPart, ToolCallPart, ToolResultPart
+from turnwise.states.names import CallStatus, Executor, StopReason, Trigger
+
+TRACE = str(TurnSpan(trace_id=7, span_id=8, flags=1))
+OVER = TurnFacts(number=3, steps=2, started_at=NOW, usage=Usage(input_tokens=5, output_tokens=6), trace=TRACE)
+MADE = ToolCall(call_id="x", name="add", arguments={"n": 1}, executor=Executor.local, index=0, step=1)
+DONE = CallOutcome(call_id="x", status=CallStatus.succeeded, output={"sum": 2}, is_error=False)
+
+
+class Traces:
+    """An observer, and the spans that it has ended."""
+
+    def __init__(self, **options: Any) -> None:
+        self._exporter = InMemorySpanExporter()
+        self.provider = TracerProvider()
+        self.provider.add_span_processor(SimpleSpanProcessor(self._exporter))
+        self.observer = OpenTelemetryObserver(self.provider, **options)
+
+    @property
+    def spans(self) -> list[ReadableSpan]:
+        return list(self._exporter.get_finished_spans())
+
+    @property
+    def last(self) -> ReadableSpan:
+        return self.spans[-1]
+
+    @property
+    def told(self) -> dict[str, Any]:
+        return dict(self.last.attributes or {})
+
+    @property
+    def failure(self) -> tuple[Any, bool]:
+        return self.told.get("error.type"), self.last.status.status_code is trace.StatusCode.ERROR
+
+
+@pytest.fixture
+def traces() -> Iterator[Traces]:
+    kept = Traces()
+    yield kept
+    kept.provider.shutdown()
+
+
+@pytest.fixture
+def open_book() -> Iterator[Traces]:
+    kept = Traces(record_content=True)
+    yield kept
+    kept.provider.shutdown()
+
+
+def message(*parts: Part) -> Message:
+    return Message(id="m", role="user", parts=parts, turn=1, step=0, created_at=NOW, position=1)
+
+
+def call(
+    *parts: Part, provider: str = "p", system: str | None = None, parameters: Any = None, **known: Any
+) -> ModelCall:
+    request = ModelRequest(
+        purpose="summary",
+        chat_id="c",
+        messages=[message(*parts)] if parts else [],
+        step=4,
+        attempt=2,
+        system=system,
+        parameters=parameters or {},
+    )
+    return ModelCall(provider=provider, model="m", request=request, trace=TRACE, **known)
+
+
+def reply(*parts: Part, **finish: Any) -> ModelReply:
+    return ModelReply(parts, ModelPart("finish", **finish))
+
+
+@pytest.mark.parametrize(
+    ("provider", "told"),
+    [
+        ("openai", "openai"),
+        ("azure", "azure.ai.openai"),
+        ("bedrock", "aws.bedrock"),
+        ("google", "gcp.gemini"),
+        ("google-cloud", "gcp.vertex_ai"),
+        ("mistral", "mistral_ai"),
+        ("xai", "x_ai"),
+    ],
+)
+def test_a_provider_is_called_as_the_conventions_call_it(traces: Traces, provider: str, told: str) -> None:
+    traces.observer.model_called(call(provider=provider))()
+    assert traces.told["gen_ai.provider.name"] == told
+
+
+def test_a_call_tells_what_was_asked_and_what_it_cost(traces: Traces) -> None:
+    usage = Usage(input_tokens=1, output_tokens=2, reasoning_tokens=3, cache_read_tokens=4, cache_write_tokens=5)
+    metadata = {"response_model": "m-2", "response_id": "r1", "reason": "stop"}
+    parameters = {
+        "max_output_tokens": 9,
+        "temperature": 0.5,
+        "top_p": 0.25,
+        "top_k": 8,
+        "presence_penalty": 1.5,
+        "frequency_penalty": 2.5,
+        "seed": 3,
+    }
+    asked = call(*said("hello"), system="four", parameters=parameters)
+    ended = traces.observer.model_called(asked)
+    asked.first_part_after = 1.5
+    asked.reply = reply(*said("yes"), stop_reason=StopReason.end_turn, usage=usage, metadata=metadata)
+    ended()
+    assert traces.told == {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": "p",
+        "gen_ai.request.model": "m",
+        "gen_ai.conversation.id": "c",
+        "gen_ai.request.max_tokens": 9,
+        "gen_ai.request.temperature": 0.5,
+        "gen_ai.request.top_p": 0.25,
+        "gen_ai.request.top_k": 8,
+        "gen_ai.request.presence_penalty": 1.5,
+        "gen_ai.request.frequency_penalty": 2.5,
+        "gen_ai.response.time_to_first_chunk": 1.5,
+        "gen_ai.response.model": "m-2",
+        "gen_ai.response.id": "r1",
+        "gen_ai.response.finish_reasons": ("end_turn",),
+        "gen_ai.usage.input_tokens": 1,
+        "gen_ai.usage.output_tokens": 2,
+        "gen_ai.usage.reasoning.output_tokens": 3,
+        "gen_ai.usage.cache_read.input_tokens": 4,
+        "gen_ai.usage.cache_creation.input_tokens": 5,
+        "turnwise.purpose": "summary",
+        "turnwise.step": 4,
+        "turnwise.attempt": 2,
+        "turnwise.prompt.messages": 1,
+        "turnwise.prompt.characters": len("hellofour"),
+    }
+    assert (traces.last.name, traces.last.kind, traces.failure) == ("chat m", trace.SpanKind.CLIENT, (None, False))
+
+
+def test_what_nobody_reported_is_not_told(traces: Traces) -> None:
+    traces.observer.model_called(call(reply=reply(metadata={"response_id": 7})))()
+    assert [name for name in traces.told if name.startswith(("gen_ai.response", "gen_ai.usage"))] == []
+    assert traces.failure == ("cancelled", True)
+    traces.observer.model_called(call(error=ModelError("overloaded")))()
+    assert traces.failure == ("overloaded", True)
+
+
+def test_content_is_written_as_the_conventions_say_and_only_where_it_is_asked_for(
+    traces: Traces, open_book: Traces
+) -> None:
+    parts = (
+        *said("hi"),
+        ReasoningPart(text="hm"),
+        ToolCallPart(call_id="x", name="add", arguments={"n": 1}),
+        ToolResultPart(call_id="x", name="add", output=[2]),
+        FilePart(media_type="image/png", data="AAAA"),
+    )
+    written = [
+        {"type": "text", "content": "hi"},
+        {"type": "reasoning", "content": "hm"},
+        {"type": "tool_call", "id": "x", "name": "add", "arguments": {"n": 1}},
+        {"type": "tool_call_response", "id": "x", "response": [2]},
+    ]
+    asked = call(*parts, system="be brief", reply=reply(*parts[:2], stop_reason=StopReason.end_turn))
+    for kept in (traces, open_book):
+        kept.observer.model_called(asked)()
+    content = {"gen_ai.input.messages", "gen_ai.system_instructions", "gen_ai.output.messages"}
+    assert content.isdisjoint(traces.told)
+    told = {name: json.loads(open_book.told[name]) for name in content}
+    assert told == {
+        "gen_ai.input.messages": [{"role": "user", "parts": written}],
+        "gen_ai.system_instructions": [{"type": "text", "content": "be brief"}],
+        "gen_ai.output.messages": [{"role": "assistant", "parts": written[:2], "finish_reason": "end_turn"}],
+    }
+    open_book.observer.model_called(call(*parts))()
+    assert content & set(open_book.told) == {"gen_ai.input.messages"}
+
+
+@pytest.mark.parametrize(
+    ("result", "error", "failure"),
+    [
+        (DONE, None, (None, False)),
+        (dataclasses.replace(DONE, status=CallStatus.failed, is_error=True), OSError("disk"), ("failed", True)),
+        (None, None, ("cancelled", True)),
+    ],
+    ids=["done", "failed", "cancelled"],
+)
+def test_a_run_tells_its_tool_and_how_it_ended(
+    traces: Traces, open_book: Traces, result: Any, error: Any, failure: tuple[Any, bool]
+) -> None:
+    for kept in (traces, open_book):
+        run = ToolRun(chat_id="c", call=MADE, known=True, trace=TRACE)
+        ended = kept.observer.tool_started(run)
+        run.result, run.error = result, error
+        ended()
+        assert (kept.last.name, kept.failure) == ("execute_tool add", failure)
+        assert [event.name for event in kept.last.events] == (["exception"] if error is not None else [])
+        told = {name: value for name, value in kept.told.items() if name != "error.type"}
+        content = {name: json.loads(told.pop(name)) for name in list(told) if name.endswith((".arguments", ".result"))}
+        assert told == {
+            "gen_ai.operation.name": "execute_tool",
+            "gen_ai.tool.name": "add",
+            "gen_ai.tool.type": "function",
+            "gen_ai.tool.call.id": "x",
+            "gen_ai.conversation.id": "c",
+        }
+        known = {"gen_ai.tool.call.arguments": {"n": 1}, "gen_ai.tool.call.result": {"sum": 2}}
+        expected = {} if kept is traces else known if result is not None else {"gen_ai.tool.call.arguments": {"n": 1}}
+        assert content == expected
+
+
+def compaction(**known: Any) -> CompactionRun:
+    return CompactionRun(chat_id="c", step=4, attempt=2, strategy="summary", messages_before=9, trace=TRACE, **known)
+
+
+@pytest.mark.parametrize(
+    ("known", "outcome", "failure"),
+    [
+        ({"messages_after": 2}, "succeeded", (None, False)),
+        ({"error": ModelError("overloaded")}, "failed", ("overloaded", True)),
+        ({}, "cancelled", ("cancelled", True)),
+    ],
+    ids=["folded", "failed", "cancelled"],
+)
+def test_a_compaction_tells_what_it_folded(
+    traces: Traces, known: dict[str, Any], outcome: str, failure: tuple[Any, bool]
+) -> None:
+    traces.observer.compaction_started(compaction(**known))()
+    assert traces.failure == failure
+    told = {name: value for name, value in traces.told.items() if name != "error.type"}
+    assert told == {
+        "gen_ai.conversation.id": "c",
+        "turnwise.compaction.strategy": "summary",
+        "turnwise.compaction.messages_before": 9,
+        "turnwise.step": 4,
+        "turnwise.attempt": 2,
+        "turnwise.compaction.outcome": outcome,
+        **({"turnwise.compaction.messages_after": 2} if "messages_after" in known else {}),
+    }
+
+
+def parent_of(span: ReadableSpan) -> tuple[int, int] | None:
+    return None if span.parent is None else (span.parent.trace_id, span.parent.span_id)
+
+
+def test_whatever_works_for_a_turn_is_below_it_and_what_is_traced_meanwhile_below_that(traces: Traces) -> None:
+    tracer = traces.provider.get_tracer("mine")
+    observer = traces.observer
+    for begin in (
+        lambda: observer.model_called(call()),
+        lambda: observer.tool_started(ToolRun(chat_id="c", call=MADE, known=True, trace=TRACE)),
+        lambda: observer.compaction_started(compaction()),
+    ):
+        ended = begin()
+        tracer.start_span("mine").end()
+        ended()
+        tracer.start_span("later").end()
+        mine, work, later = traces.spans[-3:]
+        assert parent_of(work) == (7, 8)
+        assert parent_of(mine) == (work.context.trace_id, work.context.span_id)
+        assert parent_of(later) is None
+
+
+def test_the_model_calls_of_a_compaction_are_below_it_and_those_after_it_are_not(traces: Traces) -> None:
+    ended = traces.observer.compaction_started(compaction())
+    traces.observer.model_called(call())()
+    ended()
+    traces.observer.model_called(call())()
+    inner, fold, after = traces.spans
+    assert parent_of(inner) == (fold.context.trace_id, fold.context.span_id)
+    assert parent_of(after) == (7, 8)
+
+
+def decided(turn: TurnFacts | None, trigger: Trigger | None = None, **facts: Any) -> Decision:
+    decision = streaming().reply()
+    known = dataclasses.replace(decision.facts, **facts)
+    return dataclasses.replace(decision, ended=turn, facts=known, trigger=trigger or decision.trigger)
+
+
+@pytest.mark.parametrize(
+    ("ended_by", "trigger", "reason"),
+    [
+        (StopReason.max_steps, None, "max_steps"),
+        (None, None, "end_turn"),
+        (None, Trigger.edit_message, "cut"),
+        (StopReason.interrupted, Trigger.edit_message, "interrupted"),
+    ],
+)
+def test_a_turn_that_ended_is_a_span_with_the_ids_that_were_stored(
+    traces: Traces, ended_by: StopReason | None, trigger: Trigger | None, reason: str
+) -> None:
+    decision = decided(dataclasses.replace(OVER, ended_by=ended_by), trigger)
+    traces.observer.transitioned(decision)
+    span = traces.last
+    assert (span.name, span.context.trace_id, span.context.span_id) == ("invoke_agent", 7, 8)
+    assert (span.start_time, span.end_time) == (nanoseconds(NOW), nanoseconds(decision.facts.updated_at or NOW))
+    assert traces.failure == (None, False)
+    assert traces.told == {
+        "gen_ai.operation.name": "invoke_agent",
+        "gen_ai.conversation.id": "c",
+        "gen_ai.usage.input_tokens": 5,
+        "gen_ai.usage.output_tokens": 6,
+        "turnwise.turn": 3,
+        "turnwise.steps": 2,
+        "turnwise.stop_reason": reason,
+    }
+
+
+def test_a_turn_that_failed_says_so(traces: Traces) -> None:
+    over = dataclasses.replace(OVER, ended_by=StopReason.error)
+    error = streaming().fail().facts.last_error
+    assert error is not None
+    traces.observer.transitioned(decided(over, last_error=error))
+    assert traces.failure == (error.kind, True)
+    traces.observer.transitioned(decided(over, last_error=None))
+    assert traces.failure == (None, False)
+    traces.observer.transitioned(decided(dataclasses.replace(OVER, ended_by=None), last_error=error))
+    assert traces.failure == (None, False)
+
+
+def test_a_turn_of_unknown_times_lasts_no_time(traces: Traces) -> None:
+    decision = decided(dataclasses.replace(OVER, started_at=None), updated_at=None)
+    traces.observer.transitioned(decision)
+    created = nanoseconds(decision.facts.profile.created_at)
+    assert (traces.last.start_time, traces.last.end_time) == (created, created)
+
+
+@pytest.mark.parametrize("turn", [None, dataclasses.replace(OVER, trace=None), dataclasses.replace(OVER, trace="mine")])
+def test_no_turn_that_ended_and_no_trace_make_no_span(traces: Traces, turn: TurnFacts | None) -> None:
+    traces.observer.transitioned(decided(turn))
+    unsampled = str(TurnSpan(trace_id=7, span_id=8, flags=0))
+    traces.observer.transitioned(decided(dataclasses.replace(OVER, trace=unsampled)))
+    assert traces.spans == []
+
+
+def test_a_turn_that_begins_is_given_ids_unless_nobody_records(traces: Traces) -> None:
+    begun = TurnSpan.stored(traces.observer.turn_trace("c"))
+    assert begun is not None
+    assert begun.parent_id is None
+    assert OpenTelemetryObserver(trace.NoOpTracerProvider()).turn_trace("c") is None

@@ -1,0 +1,179 @@
+"""The metrics of one observer, told by hand: what each call and each decision adds, and under which labels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from support.life import NOW, compacting, said, streaming
+from turnwise import Usage
+from turnwise.engine.observers import prometheus
+from turnwise.engine.observers.observer import ModelCall, ToolRun
+from turnwise.engine.observers.prometheus import PrometheusObserver
+from turnwise.providers.protocol import ModelPart, ModelReply, ModelRequest
+from turnwise.states.calls import CallOutcome, ToolCall
+from turnwise.states.errors import FatalToolError
+from turnwise.states.messages import Message
+from turnwise.states.names import CallStatus, Executor, StopReason
+
+ASKED = {"provider": "p", "model": "m"}
+NONE = {"provider": "none", "model": "none"}
+
+
+class Watched:
+    """An observer, and the figures that it has told."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.observer = PrometheusObserver(self.registry)
+
+    def __call__(self, name: str, **labels: str) -> float | None:
+        return self.registry.get_sample_value(f"turnwise_{name}", labels)
+
+
+@pytest.fixture
+def told() -> Watched:
+    return Watched()
+
+
+def message(text: str, role: Any = "user") -> Message:
+    position = 0 if role == "system" else 1
+    return Message(id="", role=role, parts=said(text), turn=1, step=0, created_at=NOW, position=position)
+
+
+def call(*messages: Message, chat_id: str = "c", purpose: Any = "step", **known: Any) -> ModelCall:
+    request = ModelRequest(purpose=purpose, chat_id=chat_id, messages=list(messages))
+    return ModelCall(provider="p", model="m", request=request, **known)
+
+
+def reply(usage: Usage | None, stop_reason: StopReason | None = StopReason.end_turn) -> ModelReply:
+    return ModelReply((), ModelPart("finish", stop_reason=stop_reason, usage=usage))
+
+
+def test_a_prompt_is_measured_as_soon_as_it_is_sent_and_the_call_when_it_ends(told: Watched) -> None:
+    asked = call(message("hello"), message("<reminder>brief</reminder>", "system"), message("you"))
+    ended = told.observer.model_called(asked)
+    assert told("prompt_messages_sum", purpose="step", **ASKED) == 3
+    assert told("prompt_characters_sum", purpose="step", **ASKED) == asked.characters
+    assert told("reminders_total", **ASKED) == 1
+    assert told("model_call_seconds_count", purpose="step", outcome="succeeded", **ASKED) is None
+    asked.seconds, asked.first_part_after = 4.0, 0.25
+    asked.reply = reply(Usage(input_tokens=10, output_tokens=3))
+    ended()
+    assert told("model_call_seconds_sum", purpose="step", outcome="succeeded", **ASKED) == 4
+    assert told("first_part_seconds_sum", **ASKED) == 0.25
+    assert told("tokens_total", direction="input", **ASKED) == 10
+    assert told("tokens_total", direction="output", **ASKED) == 3
+
+
+def test_calls_add_up(told: Watched) -> None:
+    for _ in range(2):
+        told.observer.model_called(call(message("<reminder>a</reminder>", "system"), reply=reply(Usage())))()
+    told.observer.model_called(call(reply=reply(Usage(input_tokens=7), None)))()
+    told.observer.model_called(call(reply=reply(Usage(output_tokens=8))))()
+    assert told("reminders_total", **ASKED) == 2
+    assert told("model_call_seconds_count", purpose="step", outcome="succeeded", **ASKED) == 3
+    assert told("model_call_seconds_count", purpose="step", outcome="cancelled", **ASKED) == 1
+    assert (told("tokens_total", direction="input", **ASKED), told("tokens_total", direction="output", **ASKED)) == (
+        7,
+        8,
+    )
+
+
+def test_what_nobody_reported_is_not_counted(told: Watched) -> None:
+    for unknown in (None, reply(None)):
+        told.observer.model_called(call(message("hi"), purpose="summary", reply=unknown))()
+    assert told("model_call_seconds_count", purpose="summary", outcome="cancelled", **ASKED) == 1
+    assert [told(name, **ASKED) for name in ("reminders_total", "first_part_seconds_count")] == [None, None]
+    assert told("tokens_total", direction="input", **ASKED) is None
+
+
+def test_a_tool_is_told_by_its_name_only_if_there_is_one(told: Watched) -> None:
+    made = ToolCall(call_id="c", name="add", arguments={}, executor=Executor.local, index=0, step=1)
+    done = CallOutcome(call_id="c", status=CallStatus.succeeded, output=1, is_error=False)
+    for known, result in ((True, done), (True, None), (False, done), (True, FatalToolError("x"))):
+        run = ToolRun(chat_id="c", call=made, known=known)
+        ended = told.observer.tool_started(run)
+        run.result, run.seconds = result, 2.0
+        ended()
+    for tool, outcome in (("add", "succeeded"), ("add", "cancelled"), ("unknown", "succeeded"), ("add", "fatal")):
+        assert told("tool_seconds_count", tool=tool, outcome=outcome) == 1
+        assert told("tool_seconds_sum", tool=tool, outcome=outcome) == 2
+
+
+def test_chats_that_run_are_told_as_they_are(told: Watched) -> None:
+    for running in (3, 1):
+        told.observer.running(running)
+        assert told("running_chats") == running
+
+
+def test_steps_retries_and_compactions_are_counted_under_the_model_that_was_asked_last(told: Watched) -> None:
+    retried = streaming()
+    told.observer.model_called(call(message("hi")))
+    told.observer.transitioned(retried.discard())
+    assert told("retries_total", kind="overloaded", **ASKED) == 1
+    assert told("transitions_total", trigger="attempt_discarded", source="streaming", target="streaming") == 1
+    finished = streaming().reply()
+    told.observer.transitioned(finished)
+    assert told("steps_total", **ASKED) == 1
+    told.observer.transitioned(finished)  # the chat was at rest, and is forgotten
+    assert (told("steps_total", **ASKED), told("steps_total", **NONE)) == (1, 1)
+    assert told("transitions_total", trigger="step_finished", source="streaming", target="waiting") == 2
+
+
+@pytest.mark.parametrize("outcome", ["compacted", "failed"])
+def test_a_compaction_is_counted_by_its_outcome_and_under_no_model_if_none_was_asked(
+    told: Watched, outcome: str
+) -> None:
+    life = compacting()
+    told.observer.transitioned(life.compact() if outcome == "compacted" else life.fail_to_compact())
+    assert told("compactions_total", outcome=outcome, **NONE) == 1
+    assert [told("steps_total", **NONE), told("retries_total", kind="overloaded", **NONE)] == [None, None]
+
+
+def test_of_chats_that_never_rest_those_that_asked_last_are_remembered(
+    told: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prometheus, "_CHATS", 2)
+    finished = streaming().reply()
+
+    def counted(after: Sequence[str]) -> tuple[float | None, float | None]:
+        for chat_id in after:
+            told.observer.model_called(call(chat_id=chat_id))
+        told.observer.transitioned(finished)
+        return told("steps_total", **ASKED), told("steps_total", **NONE)
+
+    assert counted(["c", "d"]) == (1, None)
+    assert counted(["c", "d", "e"]) == (1, 1)
+    assert counted(["c", "d", "c", "e"]) == (2, 1)
+
+
+def test_two_observers_need_registries_of_their_own(told: Watched) -> None:
+    with pytest.raises(ValueError, match="Duplicated"):
+        PrometheusObserver(told.registry)
+    other = Watched()
+    other.observer.running(1)
+    assert told("running_chats") == 0
+
+
+SECONDS = ["0.05", "0.1", "0.25", "0.5", "1.0", "2.5", "5.0", "10.0", "30.0", "60.0", "120.0", "300.0", "600.0", "+Inf"]
+
+
+@pytest.mark.parametrize(
+    ("name", "bounds"),
+    [
+        ("prompt_messages", ["1.0", "3.0", "10.0", "30.0", "100.0", "300.0", "1000.0", "3000.0", "+Inf"]),
+        ("model_call_seconds", SECONDS),
+        ("first_part_seconds", SECONDS),
+        ("tool_seconds", SECONDS),
+    ],
+)
+def test_the_bounds_that_dashboards_name_stay_what_they_are(told: Watched, name: str, bounds: list[str]) -> None:
+    told.observer.model_called(call(first_part_after=1.0))()
+    made = ToolCall(call_id="c", name="add", arguments={}, executor=Executor.local, index=0, step=1)
+    told.observer.tool_started(ToolRun(chat_id="c", call=made, known=True))()
+    samples = [sample for family in told.registry.collect() for sample in family.samples]
+    assert [sample.labels["le"] for sample in samples if sample.name == f"turnwise_{name}_bucket"] == bounds
