@@ -60,7 +60,7 @@ class Replay:
         rows = rows_of(trigger, place)
         if not rows:
             self._refuse(f"the table has no such row in {place}; it allows there: {', '.join(triggers_in(place))}")
-        targets = [row.target for row in rows if trigger is Trigger.repaired or self._can_match(row)]
+        targets = [row.target for row in rows if self._can_match(row)]
         if record.target not in targets:
             known = ", ".join(dict.fromkeys(targets)) or "nothing, as the chat stands"
             self._refuse(f"it leads from {place} to {record.target!a:.40}, but the table leads to: {known}")

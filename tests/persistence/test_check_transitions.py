@@ -1,0 +1,194 @@
+"""Logs by hand: what the table and the promises allow passes, and each step beside them is refused where it stands."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pytest
+
+from support.spelled_log import refusal_of
+
+NEW: Final = "create - waiting 0 0 0 profile=\n"
+SENT: Final = NEW + "send_message waiting pending 1 0 0 message=m1\n"
+CLAIMED: Final = SENT + "claimed pending streaming 1 1 0 lease=1\n"
+STARTED: Final = CLAIMED + "attempt_started streaming streaming 1 1 1\n"
+ANSWERED: Final = STARTED + "step_finished streaming waiting 1 1 1 message=m2 lease:dropped=1\n"
+QUEUED: Final = STARTED + "send_message streaming streaming 1 1 1 enqueue=m2\n"
+STOPPED: Final = STARTED + "interrupt streaming interrupted 1 1 1\n"
+SETTLED: Final = STOPPED + "settled interrupted interrupted 1 1 1 lease:dropped=1\n"
+REFUSED: Final = STARTED + "attempt_discarded streaming compacting 1 1 1\n"
+ASKED: Final = (
+    STARTED + "step_finished streaming requires_action 1 1 1 message=m2 call:planned:client=c lease:dropped=1\n"
+)
+ACTING: Final = STARTED + "step_finished streaming executing_tools 1 1 1 message=m2 call:planned:at_most_once=a\n"
+ACTED: Final = ACTING + "call_finished executing_tools executing_tools 1 1 1 call:succeeded=a message=m3\n"
+FULL: Final = ACTED + "tools_finished executing_tools compacting 1 1 1\n"
+ERASED: Final = ANSWERED + "message_erased waiting waiting 1 1 1 erase=m1 "
+
+SOUND: Final = {
+    "a fork takes over numbers and a boundary": "create - waiting 2 3 0 profile= message=m1 boundary:clear=3",
+    "a fork takes over a boundary beside zeros": "create - waiting 0 3 1 profile= boundary:compaction=3",
+    "an answer": ANSWERED,
+    "a second turn": ANSWERED
+    + "send_message waiting pending 2 1 1 message=m3\nclaimed pending streaming 2 2 0 lease=2",
+    "a queue": QUEUED + "step_finished streaming pending 2 1 1 message=m3 dequeue:taken=m2 message=m2 lease:dropped=1",
+    "a claim goes on with a step": STARTED
+    + "released streaming pending 1 1 1 lease:dropped=1\nclaimed pending streaming 1 1 1 lease=2",
+    "a claim begins a step": STARTED
+    + "released streaming pending 1 1 1 lease:dropped=1\nclaimed pending streaming 1 2 0 lease=2",
+    "a settled stop": SETTLED,
+    "a message to a settled chat": SETTLED + "send_message interrupted pending 2 1 1 message=m2",
+    "a message to a chat that stops": STOPPED + "send_message interrupted interrupted 1 1 1 enqueue=m2",
+    "a claim to settle": STARTED
+    + "released streaming pending 1 1 1 lease:dropped=1\ninterrupt pending interrupted 1 1 1\n"
+    + "claimed interrupted interrupted 1 1 1 lease=2\nsettled interrupted interrupted 1 1 1 lease:dropped=2",
+    "an archive": SETTLED + "archived interrupted interrupted 1 1 1\nunarchived interrupted interrupted 1 1 1\n"
+    "renamed interrupted interrupted 1 1 1 profile=",
+    "an erasure in the archive": ANSWERED
+    + "archived waiting waiting 1 1 1\nmessage_erased waiting waiting 1 1 1 erase=m1 facts= events=",
+    "an erasure of labels": ANSWERED + "message_erased waiting waiting 1 1 1 profile=",
+    "an erasure beside the queue": QUEUED
+    + "message_erased streaming streaming 1 1 1 erase:queued=m1 dequeue:deleted=m2",
+    "a compaction lets a refused step go on": REFUSED
+    + "compacted compacting streaming 1 1 1 boundary:compaction=1 message=m2",
+    "a compaction after the first step begins the next": FULL
+    + "compacted compacting streaming 1 2 0 boundary:compaction=1 message=m4",
+    "a failed compaction begins a step": FULL + "compaction_failed compacting streaming 1 2 0",
+    "client calls": ASKED + "submit_tool_results requires_action pending 1 1 1 call:succeeded=c message=m3",
+    "calls": ACTED + "tools_finished executing_tools streaming 1 2 0",
+    "a repair from anywhere to error": SENT + "repaired dreaming error 7 0 3",
+    "a repair sets numbers back": STARTED + "repaired streaming error 0 0 0",
+    "a repair beside a queue and a lease": QUEUED + "repaired streaming error 1 1 1",
+    "a repair while it stops": STOPPED + "repaired interrupted error 1 1 1",
+    "a claim hands back a started call that may run again": STARTED
+    + "step_finished streaming executing_tools 1 1 1 message=m2 call:planned:at_least_once=a\n"
+    + "call_started executing_tools executing_tools 1 1 1 call:started=a\n"
+    + "lease_expired executing_tools pending 1 1 1 lease:dropped=1\nclaimed pending executing_tools 1 1 1 lease=2",
+    "a call not started is handed back": ACTING + "released executing_tools pending 1 1 1 lease:dropped=1\n"
+    "renamed pending pending 1 1 1 profile=\nclaimed pending executing_tools 1 1 1 lease=2",
+    "an approval": ASKED.replace("call:planned:client=c", "call:planned:client=c~x")
+    + "submit_tool_results requires_action pending 1 1 1 call:approved:at_most_once=c~x\n"
+    + "claimed pending executing_tools 1 1 1 lease=2",
+    "a client's call beside local ones": STARTED + "step_finished streaming executing_tools 1 1 1 message=m2 "
+    "call:planned:client=c call:planned:at_most_once=a\n"
+    "call_finished executing_tools executing_tools 1 1 1 call:succeeded=a message=m3\n"
+    "tools_finished executing_tools requires_action 1 1 1 lease:dropped=1",
+}
+
+FORGED: Final = {
+    **{
+        f"a chat begins at {n}": (f"create - waiting {n} profile=", "turn, step and attempt")
+        for n in ("-1 0 0", "0 -1 0", "0 0 -1")
+    },
+    "no such trigger": (NEW + "sing waiting waiting 0 0 0", "no such trigger"),
+    "another source": (SENT + "renamed waiting waiting 1 0 0 profile=", "led to 'pending'"),
+    "no beginning": ("send_message - pending 1 0 0 message=m1", "begins with create"),
+    "no such row": (NEW + "settled waiting waiting 0 0 0", "no such row in waiting; it allows there: send_message"),
+    "another target": (NEW + "renamed waiting pending 0 0 0 profile=", "table leads to: waiting"),
+    "a repair to rest": (SENT + "repaired dreaming waiting 1 0 0", "leads to: error"),
+    "the archive of a chat that stops": (
+        STOPPED + "archived interrupted interrupted 1 1 1",
+        "nothing, as the chat stands",
+    ),
+    "a turn while it stops": (STOPPED + "send_message interrupted pending 2 1 1 message=m2", "leads to: interrupted"),
+    "a settling twice": (SETTLED + "settled interrupted interrupted 1 1 1", "nothing, as the chat stands"),
+    "rest beside a queue": (
+        QUEUED + "step_finished streaming waiting 1 1 1 message=m3 lease:dropped=1",
+        "table leads to",
+    ),
+    "an edit of an empty queue": (STARTED + "edit_queued streaming streaming 1 1 1 enqueue=m2", "nothing, as the chat"),
+    "a claim to settle beside a lease": (
+        STOPPED + "claimed interrupted interrupted 1 1 1 lease=2",
+        "nothing, as the chat",
+    ),
+    "a label in the archive": (
+        ANSWERED + "archived waiting waiting 1 1 1\nrenamed waiting waiting 1 1 1 profile=",
+        "is archived",
+    ),
+    "a label in the archive, beside an erasure": (
+        ANSWERED + "archived waiting waiting 1 1 1\nmessage_erased waiting waiting 1 1 1 erase=m1\n"
+        "renamed waiting waiting 1 1 1 profile=",
+        "is archived",
+    ),
+    "no step begun by tools": (ACTED + "tools_finished executing_tools streaming 1 1 1", "(1, 2, 0) follows"),
+    "an attempt kept beyond its step": (ACTED + "tools_finished executing_tools streaming 1 2 1", "(1, 2, 0) follows"),
+    "a step begun by a start": (CLAIMED + "attempt_started streaming streaming 1 2 0", "(1, 1, 1) follows"),
+    "an attempt not counted": (CLAIMED + "attempt_started streaming streaming 1 1 0", "(1, 1, 1) follows"),
+    "an attempt counted twice": (CLAIMED + "attempt_started streaming streaming 1 1 2", "(1, 1, 1) follows"),
+    "a turn not begun": (ANSWERED + "send_message waiting pending 1 1 1 message=m3", "(2, 1, 1) follows"),
+    "a turn not begun by the queue": (
+        QUEUED + "step_finished streaming pending 1 1 1 message=m3 dequeue:taken=m2 message=m2 lease:dropped=1",
+        "(2, 1, 1) follows",
+    ),
+    "a refused step left": (
+        REFUSED + "compacted compacting streaming 1 2 0 boundary:compaction=1 message=m2",
+        "(1, 1, 1) follows",
+    ),
+    "a step not begun by a compaction": (
+        FULL + "compacted compacting streaming 1 1 1 boundary:compaction=1 message=m4",
+        "(1, 2, 0) follows",
+    ),
+    "a failed compaction in a refused step that begins none": (
+        FULL + "compaction_failed compacting streaming 1 1 1",
+        "(1, 2, 0) follows",
+    ),
+    "a creation that cuts": ("create - waiting 0 0 0 profile= message=m1 cut=m1", "cut belongs to another trigger"),
+    "a creation that starts a call": ("create - waiting 0 0 0 profile= call:started=a", "belongs to another trigger"),
+    "a creation without a profile": ("create - waiting 0 0 0", "0 writes profile"),
+    "a creation with two": ("create - waiting 0 0 0 profile= profile=", "2 writes profile"),
+    "a boundary by a message": (
+        NEW + "send_message waiting pending 1 0 0 message=m1 boundary:clear=0",
+        "another trigger",
+    ),
+    "a profile by a message": (NEW + "send_message waiting pending 1 0 0 message=m1 profile=", "another trigger"),
+    "an erasure by a message": (ANSWERED + "send_message waiting pending 2 1 1 message=m3 erase=m1", "another trigger"),
+    "an erasure of nothing": (ANSWERED + "message_erased waiting waiting 1 1 1 events=", "erases nothing"),
+    "an erasure that says something": (ERASED + "message=m9", "message belongs to another trigger"),
+    "an erasure that cuts": (ERASED + "cut=m1", "cut belongs to another trigger"),
+    "work without a lease": (SENT + "claimed pending streaming 1 1 0", "nobody holds the chat"),
+    "rest with a lease": (STARTED + "step_finished streaming waiting 1 1 1 message=m2", "allows no lease"),
+    "a settled stop with a lease": (STOPPED + "settled interrupted interrupted 1 1 1", "allows no lease"),
+    "a queue at rest": (NEW + "renamed waiting waiting 0 0 0 profile= enqueue=m9", "empty queue"),
+    "no local call": (
+        STARTED + "step_finished streaming executing_tools 1 1 1 message=m2 call:planned:client=c",
+        "planned no local call",
+    ),
+    "no client call": (
+        STARTED + "step_finished streaming requires_action 1 1 1 message=m2 lease:dropped=1",
+        "no client call",
+    ),
+    "a local call owed": (ACTING + "tools_finished executing_tools streaming 1 2 0", "local call 'a' has no result"),
+    "a client's call owed": (
+        ASKED + "submit_tool_results requires_action pending 1 1 1",
+        "client call 'c' has no result",
+    ),
+    "a started call handed back": (
+        ACTING + "call_started executing_tools executing_tools 1 1 1 call:started=a\n"
+        "lease_expired executing_tools pending 1 1 1 lease:dropped=1",
+        "must end `unknown`",
+    ),
+    "a second compaction of a step": (
+        REFUSED + "compacted compacting streaming 1 1 1 boundary:compaction=1 message=m2\n"
+        "attempt_started streaming streaming 1 1 2\nattempt_discarded streaming compacting 1 1 2",
+        "had its compaction",
+    ),
+    "a settled call owed": (
+        ACTING + "interrupt executing_tools interrupted 1 1 1\nsettled interrupted interrupted 1 1 1 lease:dropped=1",
+        "local call 'a' has no result",
+    ),
+}
+"""Logs whose last record is one that cannot follow, each with words of the reason."""
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_what_can_happen_passes(name: str) -> None:
+    assert refusal_of(SOUND[name]) is None
+
+
+@pytest.mark.parametrize("name", FORGED)
+def test_what_cannot_happen_is_refused_where_it_stands(name: str) -> None:
+    log, words = FORGED[name]
+    refusal = refusal_of(log)
+    assert refusal is not None
+    assert refusal[0] == len(log.strip().splitlines())
+    assert words in refusal[1]
