@@ -1,4 +1,4 @@
-"""Logs spelled by hand, a record a line: `trigger source target turn step attempt`, and its writes as `kind=id~digest`."""
+"""Logs spelled by hand, a record a line: `trigger source target turn step attempt`, then writes: `kind=id~digest`."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ def refusal_of(text: str) -> tuple[int, str] | None:
         for record in log_of(text):
             replay.follow(record)
     except Violation as error:
-        assert error.record is record
-        return record.version, str(error)
+        return error.record.version, str(error)
     return None
 
 
