@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from support.life import NOW, said, streaming
 from turnwise import ModelError, Usage
-from turnwise.engine.observers.observer import CompactionRun, ModelCall, ToolRun
+from turnwise.engine.observers.observer import CompactionRun, Ended, ModelCall, ToolRun
 from turnwise.engine.observers.opentelemetry import OpenTelemetryObserver
 from turnwise.engine.observers.turn_spans import TurnSpan, nanoseconds
 from turnwise.providers.protocol import ModelPart, ModelReply, ModelRequest
@@ -266,11 +266,12 @@ def parent_of(span: ReadableSpan) -> tuple[int, int] | None:
 def test_whatever_works_for_a_turn_is_below_it_and_what_is_traced_meanwhile_below_that(traces: Traces) -> None:
     tracer = traces.provider.get_tracer("mine")
     observer = traces.observer
-    for begin in (
+    begins: list[Callable[[], Ended]] = [
         lambda: observer.model_called(call()),
         lambda: observer.tool_started(ToolRun(chat_id="c", call=MADE, known=True, trace=TRACE)),
         lambda: observer.compaction_started(compaction()),
-    ):
+    ]
+    for begin in begins:
         ended = begin()
         tracer.start_span("mine").end()
         ended()

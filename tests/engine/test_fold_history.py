@@ -1,0 +1,134 @@
+"""Folding: whatever a strategy returned, calls keep their results, and what must stay stays."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from support.life import NOW, said
+from turnwise import ModelError
+from turnwise.engine.jobs.fold_history import summary_of
+from turnwise.states.messages import Message, ToolCallPart, ToolResultPart
+
+
+def text(position: int, words: str = "", role: Any = "user", **fields: Any) -> Message:
+    parts = said(words or f"words {position}")
+    known = {"id": f"m{position}", "turn": position, "step": position, "created_at": NOW}
+    return Message(**known | {"role": role, "parts": parts, "position": position} | fields)
+
+
+def call(position: int, call_id: str) -> Message:
+    part = ToolCallPart(call_id=call_id, name="look", arguments={})
+    return text(position, role="assistant", parts=(part,))
+
+
+def result(position: int, call_id: str, output: str = "seen") -> Message:
+    part = ToolResultPart(call_id=call_id, name="look", output=output)
+    return text(position, role="tool", parts=(part,), call_index=1)
+
+
+HISTORY = (text(1), call(3, "a"), result(4, "a"), text(6, role="assistant"), text(7), call(8, "b"), result(9, "b"))
+BY_POSITION = {message.position: message for message in HISTORY}
+
+
+def new(words: str = "In short.", **fields: Any) -> Message:
+    return text(fields.pop("position", 0), words, **fields)
+
+
+def changed(position: int, words: str) -> Message:
+    return BY_POSITION[position].model_copy(update={"parts": said(words)})
+
+
+def folded(given: list[Message], *kept: int) -> tuple[list[int | str], int]:
+    """Return what is left, positions for what is carried and else words, and how many messages are folded."""
+    summary = summary_of(HISTORY, given, set(kept))
+    assert isinstance(summary.messages, tuple)
+    return [one if isinstance(one, int) else one.text or one.role for one in summary.messages], summary.folded
+
+
+def at(*positions: int) -> list[Message]:
+    return [BY_POSITION[position] for position in positions]
+
+
+@pytest.mark.parametrize(
+    ("given", "kept", "left"),
+    [
+        ([new()], (), (["In short."], 7)),
+        ([new()], (7,), (["In short.", 7], 6)),
+        ([new(), *at(7)], (7,), (["In short.", 7], 6)),
+        (at(7), (), ([7], 6)),
+        ([*at(6), new(), *at(1)], (), ([6, "In short.", 1], 5)),
+        ([*at(1, 1, 7), new("x"), new("x")], (), ([1, 7, "x", "x"], 5)),
+        ([new()], (1, 7), (["In short.", 1, 7], 5)),
+        ([*at(6), new()], (1, 7), ([1, 6, "In short.", 7], 4)),
+        ([*at(7), new()], (1,), ([1, 7, "In short."], 5)),
+        ([new("words 7")], (7,), ([7], 6)),
+        ([new("words 7"), new("words 7")], (7,), ([7, "words 7"], 6)),
+        ([new("words 7", role="assistant")], (7,), (["words 7", 7], 6)),
+        ([new("words 7")], (1,), (["words 7", 1], 6)),
+        (at(4), (), ([3, 4], 5)),
+        ([new(), *at(3)], (), (["In short.", 3, 4], 5)),
+        ([*at(9, 7)], (), ([8, 9, 7], 4)),
+        ([changed(7, "shorter"), *at(1)], (), (["shorter", 1], 6)),
+        ([changed(3, "I looked."), *at(7)], (), (["I looked.", 7], 6)),
+        ([changed(3, "I looked."), changed(4, "It was there.")], (), (["I looked.", "It was there."], 7)),
+        ([changed(3, "I looked."), *at(4)], (), ([3, 4], 5)),
+        ([*at(3), changed(4, "It was there.")], (), ([3, 4], 5)),
+        ([new("  "), *at(7)], (), ([7], 6)),
+        ([new("x", position=99), *at(7)], (), (["x", 7], 6)),
+        ([*at(1, 3, 4, 6, 7, 8, 9), new()], (), ([1, 3, 4, 6, 7, 8, 9, "In short."], 0)),
+        ([*at(3, 1, 4, 6, 7, 8, 9)], (), ([3, 1, 4, 6, 7, 8, 9], 0)),
+        ([], (1,), ([1], 6)),
+    ],
+)
+def test_what_was_given_is_left_with_what_belongs_to_it(
+    given: list[Message], kept: tuple[int, ...], left: tuple[list[int | str], int]
+) -> None:
+    assert folded(given, *kept) == left
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [([], "nothing to go on from"), ([new(" ")], "nothing to go on from"), (list(HISTORY), "nothing was folded")],
+)
+def test_a_compaction_that_folds_nothing_or_all_has_failed(given: list[Message], words: str) -> None:
+    with pytest.raises(ModelError, match=re.escape(words)) as refused:
+        summary_of(HISTORY, given, set())
+    assert refused.value.kind == "bad_request"
+    assert summary_of(HISTORY, [*HISTORY[1:], HISTORY[0]], set()).folded == 0
+
+
+def test_a_new_message_has_no_place_yet_and_a_changed_one_that_of_the_old() -> None:
+    other = changed(7, "shorter").model_copy(update={"turn": 99, "step": 99, "call_index": 5, "partial": True})
+    summary = summary_of(HISTORY, [new("x", position=99, partial=True), other], set())
+    (fresh, stands) = summary.messages
+    assert isinstance(fresh, Message)
+    assert (fresh.position, fresh.partial) == (0, False)
+    assert isinstance(stands, Message)
+    assert (stands.position, stands.turn, stands.step, stands.call_index) == (7, 7, 7, BY_POSITION[7].call_index)
+    assert stands.text == "shorter"
+
+
+@given(
+    given=st.lists(st.sampled_from([*HISTORY, new(), changed(3, "x"), changed(9, "y"), changed(6, "z")]), max_size=9),
+    kept=st.sets(st.sampled_from([1, 6, 7])),
+)
+def test_no_call_is_ever_parted_from_its_result_and_nothing_that_must_stay_is_missing(
+    given: list[Message], kept: set[int]
+) -> None:
+    try:
+        summary = summary_of(HISTORY, given, kept)
+    except ModelError:
+        return
+    left = [BY_POSITION[one] if isinstance(one, int) else one for one in summary.messages]
+    assert {message.position for message in left} >= kept
+    calls = [call.call_id for message in left for call in message.calls]
+    results = [message.result.call_id for message in left if message.result is not None]
+    assert sorted(calls) == sorted(results)
+    places = [message.position for message in left if message.position]
+    assert len(set(places)) == len(places)
+    assert summary.folded == len(HISTORY) - sum(isinstance(one, int) for one in summary.messages)

@@ -1,0 +1,309 @@
+"""Signatures: what a function asks of the model, how arguments are read, and how they are spelled as JSON."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+import warnings
+from collections.abc import Callable
+from datetime import date
+from typing import Annotated, Any
+
+import pytest
+from pydantic import BaseModel, BeforeValidator, Field, SecretStr, ValidationError, model_serializer
+
+from turnwise import SettingsError, ToolContext
+from turnwise.engine.tools.signatures import context_parameter, function_under, signature_of
+
+
+class Animal(BaseModel):
+    name: str = "rex"
+    legs: int = Field(default=4, alias="legCount")
+
+
+class Dog(Animal):
+    barks: bool = True
+
+
+class Unequal(BaseModel):
+    """Never equals anything."""
+
+    n: int
+
+    def __eq__(self, _other: object) -> bool:
+        return False
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class Explosive(BaseModel):
+    """Cannot be compared."""
+
+    n: int
+
+    def __eq__(self, _other: object) -> bool:
+        raise RuntimeError("no")
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class Unwritable(BaseModel):
+    """Cannot be spelled."""
+
+    n: int
+
+    @model_serializer
+    def spelled(self) -> dict[str, int]:
+        raise RuntimeError("no")
+
+
+class Misspelt(BaseModel):
+    """Is spelled as another one."""
+
+    n: int
+
+    @model_serializer
+    def spelled(self) -> dict[str, int]:
+        return {"n": self.n + 1}
+
+
+ANYTHING = object()
+
+
+def of(function: Callable[..., Any], without: str | None = None) -> Any:
+    return signature_of(function, "tool", without=without)
+
+
+def taking(hint: Any) -> Any:
+    """Return the signature of a function with one parameter of that type."""
+
+    def take(value: Any) -> None: ...
+
+    take.__annotations__["value"] = hint
+    return of(take)
+
+
+def test_a_schema_says_what_there_is_to_fill_in_and_nothing_about_itself() -> None:
+    def order(item: str, day: date, count: int = 3, context: Any = None) -> None:
+        """Order."""
+
+    schema = of(order, "context").schema
+    assert schema == {
+        "type": "object",
+        "properties": {
+            "item": {"type": "string"},
+            "day": {"type": "string", "format": "date"},
+            "count": {"type": "integer", "default": 3},
+        },
+        "required": ["item", "day"],
+        "additionalProperties": False,
+    }
+    assert of(lambda: None).schema == {"type": "object", "properties": {}, "additionalProperties": False}
+
+
+def test_a_field_is_a_default_with_words() -> None:
+    def find(
+        words: Annotated[str, Field(min_length=2)], limit: int = Field(default=5, ge=1, description="Most.")
+    ) -> None:
+        """Find."""
+
+    found = of(find)
+    assert found.schema["properties"]["words"] == {"type": "string", "minLength": 2}
+    assert found.schema["properties"]["limit"] == {
+        "type": "integer",
+        "minimum": 1,
+        "default": 5,
+        "description": "Most.",
+    }
+    assert found.read({"words": "ab", "limit": "7"}) == {"words": "ab", "limit": 7}
+
+
+def test_a_default_that_json_cannot_spell_is_left_out_without_a_warning() -> None:
+    def find(where: Any = ANYTHING, shape: Callable[[int], int] | int = 3) -> None:
+        """Find."""
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        properties = of(find).schema["properties"]
+    assert properties == {"where": {}, "shape": {"type": "integer", "default": 3}}
+
+
+@pytest.mark.parametrize("given", [{}, {"item": 1, "more": 2}, {"item": "x"}], ids=str)
+def test_what_does_not_fit_is_refused_and_changes_nothing(given: dict[str, Any]) -> None:
+    read = taking(int)
+    with pytest.raises(ValidationError):
+        read.read(given)
+    with pytest.raises(ValidationError):
+        read.spelled(given)
+
+
+@pytest.mark.parametrize(
+    ("hint", "given", "spelled"),
+    [
+        (int, "30", 30),
+        (float, "1.5", 1.5),
+        (date, "2026-01-02", "2026-01-02"),
+        (list[int], ["1", 2], [1, 2]),
+        (dict[str, int], {"a": "1"}, {"a": 1}),
+        (Animal, {}, {}),
+        (Animal, {"name": "tom", "legCount": "3"}, {"name": "tom", "legCount": 3}),
+        (Dog, {"barks": "no"}, {"barks": False}),
+        (SecretStr, "hidden", "hidden"),
+        (Unwritable, {"n": "3"}, {"n": "3"}),
+        (Misspelt, {"n": "3"}, {"n": "3"}),
+        (Unequal, {"n": "3"}, {"n": "3"}),
+        (Explosive, {"n": "3"}, {"n": "3"}),
+    ],
+    ids=str,
+)
+def test_arguments_are_spelled_as_the_function_receives_them_if_they_then_mean_the_same(
+    hint: Any, given: Any, spelled: Any
+) -> None:
+    signature, arguments = taking(hint), {"value": given}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        told = signature.spelled(arguments)
+    assert told == {"value": spelled}
+    assert type(told["value"]) is type(spelled)
+    assert arguments == {"value": given}
+
+
+def test_one_argument_that_cannot_be_spelled_keeps_none_of_the_others_from_it() -> None:
+    def call(key: SecretStr, count: int, day: date, more: int = 1) -> None:
+        """Call."""
+
+    told = of(call).spelled({"key": "hidden", "count": "3", "day": "2026-01-02"})
+    assert told == {"key": "hidden", "count": 3, "day": "2026-01-02"}
+
+
+def test_what_a_subclass_holds_is_spelled_too() -> None:
+    def adopt(value: Any) -> None: ...
+
+    def made(given: Any) -> Animal:
+        return Dog.model_validate(given)
+
+    adopt.__annotations__["value"] = Annotated[Animal, BeforeValidator(made)]
+    assert of(adopt).spelled({"value": {"barks": "no", "name": "rex"}}) == {"value": {"barks": False, "name": "rex"}}
+
+
+def one(word: str, context: ToolContext) -> None: ...
+def optional(context: ToolContext | None, word: str) -> None: ...
+def noted(context: Annotated[ToolContext | None, "mine"]) -> None: ...
+def none(word: str, contexts: list[ToolContext], other: ToolContext | str) -> None: ...
+def two(first: ToolContext, second: ToolContext | None) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("function", "expected"), [(one, "context"), (optional, "context"), (noted, "context"), (none, None)]
+)
+def test_the_context_is_the_parameter_of_its_type(function: Any, expected: str | None) -> None:
+    assert context_parameter(function, "tool", ToolContext) == expected
+
+
+def test_two_contexts_are_refused_by_name() -> None:
+    with pytest.raises(SettingsError, match="first, second"):
+        context_parameter(two, "tool", ToolContext)
+
+
+def bare(value) -> None: ...  # type: ignore[no-untyped-def] # noqa: ANN001
+def every(*values: int) -> None: ...
+def keywords(**values: int) -> None: ...
+def by_place(value: int, /) -> None: ...
+def missing(value: Missing) -> None: ...  # type: ignore[name-defined] # noqa: F821
+def unspeakable(first: int, value: Callable[[], int]) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (bare, "'value' has no type hint"),
+        (every, "parameter [*]values.* can't be named"),
+        (keywords, "parameter [*][*]values.* can't be named"),
+        (by_place, "parameter value.* can't be named"),
+        (missing, "'value' cannot be read .*Missing"),
+        (unspeakable, "of parameter 'value'"),
+        (type, "does not say what it takes"),
+    ],
+)
+def test_what_no_model_can_fill_in_is_refused_by_name(function: Any, words: str) -> None:
+    with pytest.raises(SettingsError, match=words) as refused:
+        of(function)
+    assert "'tool'" in str(refused.value)
+    assert "'first'" not in str(refused.value)
+
+
+class Callables:
+    def method(self, word: str) -> None: ...
+
+    @staticmethod
+    def static(word: str) -> None: ...
+
+    @classmethod
+    def of_class(cls, word: str) -> None: ...
+
+    def __call__(self, word: str) -> None: ...
+
+
+@functools.wraps(one)
+def wrapped(*args: Any, **kwargs: Any) -> None:
+    one(*args, **kwargs)
+
+
+@pytest.mark.parametrize(
+    ("given", "under"),
+    [
+        (one, one),
+        (functools.partial(functools.partial(one, "a"), context=None), one),
+        (wrapped, one),
+        (Callables(), Callables.__call__),
+        (functools.partial(Callables()), Callables.__call__),
+        (Callables().method, Callables.method),
+        (Callables.static, Callables.static),
+        (Callables.of_class, inspect.unwrap(Callables.__dict__["of_class"].__func__)),
+    ],
+)
+def test_under_whatever_can_be_called_is_a_function(given: Any, under: Any) -> None:
+    assert function_under(given) is under
+
+
+def test_what_a_partial_has_filled_in_is_not_asked_for() -> None:
+    def find(database: object, words: str, *, limit: int = 3, sort: str = "up") -> None:
+        """Find."""
+
+    properties = of(functools.partial(find, object(), limit=4)).schema["properties"]
+    assert list(properties) == ["words", "sort"]
+
+
+GOOGLE = "Do.\n\n{}:\n    word: What\n        to say.\n    other: Not there.\n"
+NUMPY = "Do.\n\n{}\n----------\nword : str\n    What\n    to say.\n"
+SPHINX = "Do.\n\n:{} word: What\n    to say.\n"
+
+
+@pytest.mark.parametrize(
+    "doc",
+    [
+        *(GOOGLE.format(word) for word in ("Args", "Arguments", "Params", "Parameters", "Keyword Args")),
+        *(NUMPY.format(word) for word in ("Parameters", "Other Parameters")),
+        *(SPHINX.format(word) for word in ("param", "parameter", "arg", "argument", "key", "keyword")),
+    ],
+)
+def test_a_docstring_describes_parameters_in_any_of_three_styles(doc: str, caplog: pytest.LogCaptureFixture) -> None:
+    def do(word: str, bare: int = 1) -> None: ...
+
+    do.__doc__ = doc
+    with caplog.at_level(logging.DEBUG):
+        properties = of(do).schema["properties"]
+    assert properties == {
+        "word": {"type": "string", "description": "What to say."},
+        "bare": {"type": "integer", "default": 1},
+    }
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize("doc", [None, "", "Do: word: what to say.", "Do.\n\nReturns:\n    word: What.\n"])
+def test_a_docstring_that_describes_no_parameter_describes_none(doc: str | None) -> None:
+    def do(word: str) -> None: ...
+
+    do.__doc__ = doc
+    assert of(do).schema["properties"] == {"word": {"type": "string"}}
