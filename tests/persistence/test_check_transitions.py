@@ -25,7 +25,13 @@ ACTED: Final = ACTING + "call_finished executing_tools executing_tools 1 1 1 cal
 FULL: Final = ACTED + "tools_finished executing_tools compacting 1 1 1\n"
 ERASED: Final = ANSWERED + "message_erased waiting waiting 1 1 1 erase=m1 "
 
+AGAIN: Final = STARTED + "attempt_discarded streaming streaming 1 1 1\nattempt_started streaming streaming 1 1 2\n"
+
 SOUND: Final = {
+    "a compaction names its step, not its attempt": AGAIN
+    + "attempt_discarded streaming compacting 1 1 2\ncompacted compacting streaming 1 1 2 boundary:compaction=1",
+    "a claim goes on with a step after many attempts": AGAIN
+    + "released streaming pending 1 1 2 lease:dropped=1\nclaimed pending streaming 1 1 2 lease=2",
     "a fork takes over numbers and a boundary": "create - waiting 2 3 0 profile= message=m1 boundary:clear=3",
     "a fork takes over a boundary beside zeros": "create - waiting 0 3 1 profile= boundary:compaction=3",
     "an answer": ANSWERED,

@@ -1,0 +1,170 @@
+"""Where a chat stands, as it is stored: read whole, or as much of it as can be read, and each flaw told at its place."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from support.raw_life import CHAT, moments
+from turnwise.persistence.repair.raw_chat import stored_in
+from turnwise.persistence.stored_chat import (
+    UNREADABLE,
+    Flaw,
+    Salvaged,
+    Stored,
+    facts_of,
+    facts_or_rest,
+    ids_of,
+    is_count,
+    is_hash,
+    salvage,
+    unread,
+)
+from turnwise.states.errors import ChatUnreadable
+from turnwise.states.facts import Facts
+from turnwise.states.names import ChatState
+
+pytestmark = pytest.mark.anyio
+
+GARBLED: Final[dict[str, tuple[str, tuple[Any, ...]]]] = {
+    "state": ("chats.state", (None, 5, b"streaming")),
+    "settled": ("chats.settled", (2, -1, "1", None)),
+    "archived": ("chats.archived", (2, "0", None)),
+    "version": ("chats.version", (-1, "1", True, 1.5, None)),
+    "last_seq": ("chats.event_seq", (-1, "1", None)),
+    "call_ids": ("chats.calls", ("poison", "{}", "[1]", None)),
+    "facts": ("chats.facts", ("poison", "[]", "5", None, b"\xff")),
+    "profile": ("profiles.body", ("poison", "[]", "5", None, b"\xff")),
+    "worker": ("leases.worker", (5, b"worker")),
+    "token": ("leases.token", ("poison", -1, None, True)),
+}
+"""For each value of a stored chat: the place it is told at, and what cannot be read."""
+
+
+@pytest.fixture
+async def lived(tmp_path: Path) -> list[tuple[Stored, Facts]]:
+    return [(stored_in(CHAT, rows), facts) for rows, facts in await moments(f"sqlite:///{tmp_path / 'chats.db'}")]
+
+
+async def test_a_sound_chat_is_read_whole_at_every_moment(lived: list[tuple[Stored, Facts]]) -> None:
+    for stored, facts in lived:
+        assert facts_of(stored) == facts
+        assert facts_or_rest(stored) == facts
+        assert salvage(stored) == Salvaged(facts, ())
+
+
+async def test_a_value_that_cannot_be_read_is_told_and_the_rest_is_kept(lived: list[tuple[Stored, Facts]]) -> None:
+    stored, facts = lived[-1]
+    for field, (column, values) in GARBLED.items():
+        for value in values:
+            broken = stored._replace(**{field: value})
+            with pytest.raises(ChatUnreadable) as caught:
+                facts_of(broken)
+            assert (caught.value.column, caught.value.chat_id) == (column, CHAT), (field, value)
+            rest = facts_or_rest(broken)
+            assert isinstance(rest, Salvaged)
+            assert rest == salvage(broken)
+            assert [flaw.column for flaw in rest.flaws] == [column]
+            assert rest.error.column == column
+            assert rest.error.chat_id == CHAT
+            assert rest.facts.stored_state == UNREADABLE
+            kept = {"queue": facts.queue, "turn": facts.turn, "profile": facts.profile, "calls": facts.calls}
+            kept |= {"lease": facts.lease, "version": facts.version, "last_seq": facts.last_seq}
+            lost = {"facts": {"turn"}, "worker": {"lease"}, "token": {"lease"}}.get(field, {field})
+            for name in kept.keys() - lost:
+                assert getattr(rest.facts, name) == kept[name], (field, name)
+            for name in (kept.keys() & lost) - {"call_ids"}:
+                assert getattr(rest.facts, name) != kept[name], (field, name)
+
+
+async def test_what_is_lost_gets_a_harmless_value(lived: list[tuple[Stored, Facts]]) -> None:
+    stored, _ = lived[-1]
+    rest = salvage(stored._replace(settled=None, archived=None, version=None, last_seq=None, state=None)).facts
+    assert (rest.settled, rest.archived, rest.version, rest.last_seq, rest.state) == (
+        True,
+        False,
+        0,
+        0,
+        ChatState.error,
+    )
+    assert salvage(stored._replace(settled=0, archived=1, version=None)).facts.settled is False
+    assert salvage(stored._replace(settled=0, archived=1, version=None)).facts.archived is True
+    assert salvage(stored._replace(version=None)).facts.state is ChatState.executing_tools
+
+
+async def test_one_wrong_field_costs_only_itself(lived: list[tuple[Stored, Facts]]) -> None:
+    stored, facts = lived[-1]
+    body = json.loads(stored.facts)
+    broken = stored._replace(facts=json.dumps({**body, "serial": "poison", "turn": [], "more": 1}))
+    rest = salvage(broken)
+    assert {flaw.column for flaw in rest.flaws} == {"chats.facts"}
+    assert (rest.facts.step, rest.facts.history, rest.facts.fence) == (facts.step, facts.history, facts.fence)
+    assert (rest.facts.serial, rest.facts.turn.number) == (0, 0)
+    profile = json.loads(stored.profile)
+    rest = salvage(stored._replace(profile=json.dumps({**profile, "title": 5, "owner": "bob"})))
+    assert [flaw.column for flaw in rest.flaws] == ["profiles.body"]
+    assert (rest.facts.profile.owner, rest.facts.profile.title) == ("bob", None)
+    assert rest.facts.profile.created_at == facts.profile.created_at
+    del profile["created_at"]
+    assert salvage(stored._replace(profile=json.dumps({**profile, "title": 5}))).facts.profile.owner == "ann"
+
+
+async def test_rows_that_cannot_be_read_leave_the_others(lived: list[tuple[Stored, Facts]]) -> None:
+    stored, facts = lived[-1]
+    rest = salvage(stored._replace(calls=["poison", *stored.calls[1:]], queue=["poison", *stored.queue]))
+    assert [flaw.column for flaw in rest.flaws] == ["calls.body", "queue.body"]
+    assert ([*rest.facts.calls], rest.facts.queue) == ([*facts.calls][1:], facts.queue)
+    for known in (stored.calls[1:], [*stored.calls, stored.calls[0]]):
+        (flaw,) = salvage(stored._replace(calls=known)).flaws
+        assert (flaw.column, flaw.problem) == ("calls.call_id", f"{len(known)} of 2 calls are there")
+        with pytest.raises(ChatUnreadable, match=r"calls\.call_id"):
+            facts_of(stored._replace(calls=known))
+
+
+async def test_a_state_that_the_table_does_not_know_is_kept_as_it_is(lived: list[tuple[Stored, Facts]]) -> None:
+    stored, _ = lived[-1]
+    for found in (facts_of(stored._replace(state="lost")), salvage(stored._replace(state="lost")).facts):
+        assert (found.state, found.stored_state) == (ChatState.error, "lost")
+    assert salvage(stored._replace(state="lost")).flaws == ()
+
+
+async def test_a_chat_without_a_lease_has_none(lived: list[tuple[Stored, Facts]]) -> None:
+    stored, _ = lived[-1]
+    bare = stored._replace(worker=None, token=None)
+    assert facts_of(bare).lease is None
+    assert salvage(bare) == Salvaged(facts_of(bare), ())
+    (flaw,) = salvage(bare._replace(token=1, version=1)).flaws
+    assert flaw.column == "leases.worker"
+
+
+@pytest.mark.parametrize(("ids", "known"), [("[]", []), ('["a", "b"]', ["a", "b"]), (b'["a"]', ["a"]), (["a"], ["a"])])
+def test_ids_of_calls(ids: Any, known: list[str]) -> None:
+    assert ids_of(ids) == known
+
+
+@pytest.mark.parametrize("ids", ['{"a": 1}', '["a", 1]', "5", 5, None, ("a",), [b"a"], "poison"])
+def test_what_holds_no_ids_of_calls(ids: Any) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        ids_of(ids)
+
+
+def test_counts_and_hashes() -> None:
+    assert [is_count(value) for value in (0, 1, -1, True, "1", 1.0, None)] == [True, True, *[False] * 5]
+    hashes = ("a" * 64, "a" * 63, "a" * 65, b"a" * 64, None, 5)
+    assert [is_hash(value) for value in hashes] == [True, *[False] * 5]
+
+
+def test_flaws_are_told_once_each_as_an_error() -> None:
+    error = unread([Flaw("a.b", "bad"), Flaw("c.d", "worse"), Flaw("a.b", "bad")])
+    assert (error.kind, error.message) == ("unreadable", "a.b: bad; c.d: worse")
+
+
+def test_a_flaw_does_not_tell_what_was_said() -> None:
+    stored = Stored("c", b"hunter2", 1, 0, 1, "[]", "{}", '{"created_at": "hunter2"}', (), (), None, None, 0, "f", "l")
+    told = str(salvage(stored).flaws)
+    assert "hunter2" not in told
+    assert "bytes" in told
+    assert "nothing" in str(salvage(stored._replace(state=None)).flaws)
