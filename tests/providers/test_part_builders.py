@@ -8,7 +8,7 @@ import pytest
 
 from turnwise import ModelPart
 from turnwise.providers.part_builders import CallBuilder, WholeBuilder, WordsBuilder
-from turnwise.states.messages import SourcePart, TextPart
+from turnwise.states.messages import ReasoningPart, SourcePart, TextPart
 from turnwise.states.names import Executor
 
 
@@ -81,6 +81,8 @@ def test_words_are_shown_once_and_kept_whole() -> None:
     words.pieces.append("!")
     assert [(delta.type, delta.delta) for delta in words.take()] == [("text", "!")]
     assert words.part() == TextPart(text="Hello!", metadata={"id": "t1"})
+    thought = WordsBuilder(0, "reasoning", pieces=["Hm"], signature="s", metadata={"id": "r1"})
+    assert thought.part() == ReasoningPart(text="Hm", signature="s", metadata={"id": "r1"})
 
 
 def test_a_call_is_shown_by_its_fragments_and_then_whole() -> None:
