@@ -1,4 +1,4 @@
-"""Where a chat stands, as it is stored: read whole, or as much of it as can be read, and each flaw told at its place."""
+"""Where a chat stands, as it is stored: read whole, or as much of it as can be, and each flaw told at its place."""
 
 from __future__ import annotations
 
