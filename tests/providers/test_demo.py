@@ -225,6 +225,8 @@ async def test_a_title_is_the_first_words_of_the_first_message() -> None:
     reply = await answer(message("user", "what does the README promise to its readers?"), purpose="title")
     assert reply.text == "What does the README promise to"
     assert (await answer(purpose="title")).text == "A new chat"
+    named = await answer(message("assistant", "Hello."), message("user", "fold a boat"), purpose="title")
+    assert named.text == "Fold a boat"
 
 
 async def test_the_same_request_gets_the_same_answer() -> None:

@@ -161,6 +161,42 @@ def test_what_a_strict_provider_refuses_is_mended_and_logged(
     assert len(caplog.records) == 1
 
 
+@pytest.mark.parametrize(
+    "history",
+    [
+        [],
+        [said("system", "Be kind.")],
+        [said("system", "Be kind."), said("user", "Hi.")],
+        [said("user", "Hi."), said("system", "Be kind.")],
+        [said("system", "Be kind."), said("user", "Hi."), said("assistant", call("a")), said("tool", result("a"))],
+    ],
+    ids=told,
+)
+def test_system_messages_count_as_nobodys_words(history: list[Message], caplog: pytest.LogCaptureFixture) -> None:
+    assert HistoryRepair().made_valid(request(history)) == history
+    assert caplog.records == []
+
+
+def test_what_is_put_in_is_marked_as_nobodys_and_is_for_the_model_only() -> None:
+    """It is not stored, and no adapter may take it for a message of the chat."""
+    history = [said("assistant", call("a")), said("assistant", "Hm.")]
+    began, asked, answer, _, told_to_go_on = HistoryRepair().made_valid(request(history))
+    assert asked.calls
+    assert answer.result is not None
+    assert (answer.result.is_error, answer.result.outcome, answer.result.name) == (True, "unknown", "look")
+    for made in (began, answer, told_to_go_on):
+        assert (made.synthetic, made.audience, made.partial, made.position) == (True, "model", False, 0)
+    assert len({made.id for made in (asked, answer)}) == 2
+    assert (began.role, began.text, told_to_go_on.role) == ("user", "Continue.", "user")
+
+
+def test_pairing_alone_neither_begins_nor_ends_a_history() -> None:
+    """A summary is asked for with what is there."""
+    history = [said("assistant", call("a")), said("user", "Well?"), said("tool", result("a")), said("assistant", "Hm.")]
+    paired = HistoryRepair().paired(request(history))
+    assert told(paired) == ["assistant: call a", "tool: seen a", "user: Well?", "assistant: Hm."]
+
+
 def test_what_says_nothing_or_is_for_users_only_is_left_out() -> None:
     history = [
         said("user", "Hi.", " "),

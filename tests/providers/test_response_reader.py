@@ -37,3 +37,23 @@ def test_arguments_that_cannot_be_read_wait_for_the_end_of_the_reply() -> None:
         theirs.PartEndEvent(index=0, part=call('{"at"')),
     )
     assert [part.type for part in parts] == ["tool_call_start", "tool_call_delta"]
+
+
+def thought(text: str, id_: str | None) -> theirs.ThinkingPart:
+    return theirs.ThinkingPart(text, id=id_)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "gap"),
+    [
+        (thought("One.", "r1"), thought("Two.", "r1"), "\n\n"),
+        (thought("One.", "r1"), thought("Two.", "r2"), ""),
+        (thought("One.", None), thought("Two.", None), ""),
+        (theirs.TextPart("One.", id="r1"), thought("Two.", "r1"), ""),
+    ],
+)
+def test_one_reasoning_that_comes_in_several_parts_has_paragraphs(
+    before: theirs.ModelResponsePart, after: theirs.ThinkingPart, gap: str
+) -> None:
+    *_, last = heard(theirs.PartStartEvent(index=0, part=before), theirs.PartStartEvent(index=1, part=after))
+    assert (last.type, last.text) == ("reasoning_delta", f"{gap}Two.")

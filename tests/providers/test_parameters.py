@@ -1,0 +1,71 @@
+"""The parameters of one call, in pydantic-ai's words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from turnwise import ModelError
+from turnwise.providers.protocol import PARAMETERS, ModelRequest, ToolSpec
+from turnwise.providers.pydantic_ai.parameters import offer_of, settings_of
+
+LOOK = ToolSpec(name="look", description="Look.", schema={"type": "object"})
+ALWAYS = {"cache": True, "max_retries": 0}
+
+
+def request(*, tools: tuple[ToolSpec, ...] = (LOOK,), system: str | None = None, **parameters: Any) -> ModelRequest:
+    return ModelRequest(
+        purpose="step", chat_id="c1", messages=[], tools=list(tools), system=system, parameters=parameters
+    )
+
+
+@pytest.mark.parametrize(
+    ("parameters", "configured", "settings"),
+    [
+        ({}, {}, {}),
+        ({"temperature": 0.0, "top_p": None}, {"top_p": 0.9}, {"temperature": 0.0, "top_p": 0.9}),
+        ({"max_output_tokens": 7}, {"max_tokens": 9, "seed": 1}, {"max_tokens": 7, "seed": 1}),
+        ({"max_output_tokens": None}, {"max_tokens": 9}, {"max_tokens": 9}),
+        ({}, {"cache": False, "max_retries": 5}, {"cache": False}),
+        ({"provider_options": {"seed": 2, "extra": {"a": 1}}}, {"seed": 1}, {"seed": 2, "extra": {"a": 1}}),
+        ({"provider_options": {"max_retries": 5}}, {}, {}),
+        ({"tool_choice": "required"}, {}, {"tool_choice": "required"}),
+        ({"tool_choice": "look"}, {}, {"tool_choice": ["look"]}),
+        ({"tool_choice": "none"}, {}, {"tool_choice": "none"}),
+    ],
+    ids=str,
+)
+def test_a_request_decides_what_it_names_and_nothing_else(
+    parameters: dict[str, Any], configured: dict[str, Any], settings: dict[str, Any]
+) -> None:
+    before = dict(parameters)
+    assert settings_of(request(**parameters), configured) == ALWAYS | settings  # type: ignore[arg-type]
+    assert parameters == before
+
+
+def test_nobody_is_told_to_use_no_tools_where_there_are_none() -> None:
+    """Providers refuse that."""
+    assert settings_of(request(tools=(), tool_choice="none"), {})["tool_choice"] == "auto"
+
+
+def test_every_parameter_is_known_and_no_other_is() -> None:
+    for name in PARAMETERS:
+        settings_of(request(**{name: None}), {})
+    with pytest.raises(ModelError, match="unknown parameters: heat, humour") as refused:
+        settings_of(request(humour=1, heat=2, top_p=0.5), {})
+    assert refused.value.kind == "bad_request"
+
+
+def test_tools_are_offered_as_they_were_declared() -> None:
+    offer = offer_of(request(system="Be kind."), ())
+    (tool,) = offer.function_tools
+    assert (tool.name, tool.description, tool.parameters_json_schema, tool.strict) == (
+        "look",
+        "Look.",
+        {"type": "object"},
+        False,
+    )
+    assert offer.instruction_parts is not None
+    assert [part.content for part in offer.instruction_parts] == ["Be kind."]
+    assert not offer_of(request(), ()).instruction_parts
