@@ -70,7 +70,7 @@ class Signature:
         try:
             with guarded():
                 dumped = self.adapter.dump_python(
-                    values, mode="json", by_alias=True, exclude_unset=True, warnings=False, serialize_as_any=True
+                    values, mode="json", by_alias=True, exclude_unset=True, serialize_as_any=True
                 )
         except Exception:  # noqa: BLE001 - a type may serialise itself by code of its own
             return dict(arguments)
@@ -129,7 +129,6 @@ def signature_of(function: Function, name: str, *, without: str | None) -> Signa
     described = _descriptions(function)
     adapter, schema = _checked_by_pydantic(name, fields)
     schema.pop("title", None)
-    schema.pop("description", None)
     for known_as, property_ in schema.get("properties", {}).items():
         property_.pop("title", None)
         if known_as in described:

@@ -1,0 +1,166 @@
+"""Views: who sees which messages, what a transcript says, which compactions there were, and what an erasure leaves."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from support.life import ERROR, NOW, asking, failed, queued, said, waiting
+from turnwise import Usage
+from turnwise.engine.prompt.views import compactions_of, erased, raw_view, transcript_of, user_view, without_edits
+from turnwise.persistence.protocol import Snapshot
+from turnwise.states.messages import (
+    FilePart,
+    MarkerPart,
+    Message,
+    ReasoningPart,
+    SourcePart,
+    TextPart,
+    ToolCallPart,
+    ToolResultPart,
+)
+from turnwise.states.names import Audience, ChatState, StopReason
+from turnwise.states.writes import ERASED, RecordUsage
+
+
+def message(position: int, role: Any = "user", **fields: Any) -> Message:
+    known = {"id": f"m{position}", "turn": 1, "step": 0, "created_at": NOW, "parts": said(f"words {position}")}
+    return Message(**known | {"role": role, "position": position} | fields)
+
+
+def marker(position: int, *carried: int, step: int = 2, reason: Any = "compaction") -> Message:
+    parts = (MarkerPart(reason=reason, text="compacted", carried=carried),)
+    return message(position, "system", parts=parts, step=step, audience=Audience.user)
+
+
+def summary(position: int, **fields: Any) -> Message:
+    return message(position, **{"audience": Audience.model, "synthetic": True} | fields)
+
+
+PRIVATE = TextPart(text="words", metadata={"openai": {"id": "msg_1"}})
+
+
+def test_a_client_sees_all_but_what_is_for_the_model_alone_and_an_auditor_what_was_said() -> None:
+    history = [
+        message(1, parts=(PRIVATE,)),
+        summary(2),
+        marker(3),
+        message(4, synthetic=True),
+        message(5, audience=Audience.model),
+    ]
+    assert [one.position for one in user_view(history)] == [1, 3, 4]
+    assert [one.position for one in raw_view(history)] == [1, 3, 5]
+    assert [user_view(history)[0].parts, raw_view(history)[0].parts] == [said("words"), said("words")]
+    assert history[0].parts == (PRIVATE,)
+
+
+def test_results_stand_in_the_order_of_their_calls() -> None:
+    results = [
+        message(
+            position, "tool", call_index=index, parts=(ToolResultPart(call_id=f"c{index}", name="look", output="x"),)
+        )
+        for position, index in ((3, 1), (4, 0))
+    ]
+    history = [message(1), message(2, "assistant"), *results]
+    for view in (user_view, raw_view):
+        assert [one.position for one in view(history)] == [1, 2, 4, 3]
+
+
+def test_a_transcript_is_where_the_chat_stands() -> None:
+    life = queued(asking(), "more")
+    snapshot = Snapshot(
+        facts=dataclasses.replace(life.facts, last_seq=17, last_error=ERROR),
+        history=(message(1, parts=(PRIVATE,)), summary(2)),
+        shown=(),
+        stop_reason=StopReason.max_steps,
+    )
+    told = transcript_of(snapshot)
+    assert (told.state, told.last_seq, told.stop_reason, told.error) == (
+        ChatState.requires_action,
+        17,
+        StopReason.max_steps,
+        None,
+    )
+    assert [one.parts for one in told.messages] == [said("words")]
+    assert told.queue == life.facts.queue != ()
+    assert [call.call_id for call in told.open_calls] == [call.call_id for call in life.facts.open_calls] != []
+    assert all(not call.salt for call in told.open_calls)
+
+
+@pytest.mark.parametrize("life", [waiting, failed], ids=["at rest", "in error"])
+def test_only_a_chat_in_error_tells_its_error_and_only_one_that_asks_its_calls(life: Any) -> None:
+    facts = dataclasses.replace(life().facts, last_error=ERROR, calls=asking().facts.calls)
+    told = transcript_of(Snapshot(facts=facts, history=(), shown=(), stop_reason=None))
+    assert told.error == (ERROR if facts.state is ChatState.error else None)
+    assert (told.open_calls, told.stop_reason) == ((), None)
+
+
+def cost(step: int, tokens: int | None, purpose: Any = "summary") -> RecordUsage:
+    return RecordUsage(purpose=purpose, turn=1, step=step, attempt=1, usage=Usage(input_tokens=tokens))
+
+
+def test_compactions_tell_what_the_model_sees_since_and_what_it_cost() -> None:
+    history = [
+        message(1),
+        marker(2),
+        summary(3, parts=(PRIVATE,)),
+        message(4),
+        marker(5, 4, 6, 7, 8, step=3),
+        summary(6, parts=said("one")),
+        summary(7, parts=said("")),
+        summary(8, parts=said("two")),
+        marker(9, step=4, reason="clear"),
+        message(10, parts=()),
+    ]
+    ledger = [cost(2, 10), cost(2, 5), cost(2, 99, "step"), cost(3, None), cost(8, 1)]
+    first, second = compactions_of(history, ledger)
+    assert (first.step, first.at, first.summary, first.carried) == (2, NOW, "words", 0)
+    assert first.messages == [history[2].model_copy(update={"parts": said("words")})]
+    assert first.usage == Usage(input_tokens=15)
+    assert (second.step, second.summary, second.carried, second.usage) == (3, "one\n\ntwo", 1, None)
+    assert [one.position for one in second.messages] == [6, 7, 8]
+
+
+def test_a_compaction_whose_summary_is_gone_or_was_carried_has_none() -> None:
+    (gone,) = compactions_of([message(1), marker(2, 1), message(3)], [])
+    assert (gone.summary, gone.messages, gone.carried) == ("", [], 1)
+    assert compactions_of([message(1), message(2)], [cost(2, 1)]) == []
+
+
+def test_an_erased_message_says_nothing_and_keeps_its_calls_and_results() -> None:
+    metadata = {"openai": {"id": "secret"}}
+    parts = (
+        PRIVATE,
+        ReasoningPart(text="secret"),
+        FilePart(media_type="image/png", data="AAAA"),
+        SourcePart(url="https://secret.example"),
+        ToolCallPart(call_id="c", name="look", arguments={"at": "secret"}, metadata=metadata),
+        ToolResultPart(
+            call_id="c",
+            name="look",
+            output="secret",
+            attachments=(FilePart(media_type="image/png", data="AAAA"),),
+            edited_arguments={"at": "secret"},
+            metadata=metadata,
+        ),
+        MarkerPart(reason="compaction", text="compacted", metadata=metadata),
+    )
+    blank = erased(message(1, parts=parts))
+    assert blank.erased
+    assert blank.parts == (
+        TextPart(text=ERASED),
+        ToolCallPart(call_id="c", name="look", arguments={}),
+        ToolResultPart(call_id="c", name="look", output=ERASED),
+        MarkerPart(reason="compaction", text="compacted"),
+    )
+    assert "secret" not in blank.model_dump_json()
+    assert erased(message(1, parts=parts[1:4])).parts == said(ERASED)
+
+
+def test_what_a_client_made_of_arguments_is_taken_out_and_nothing_else() -> None:
+    result = ToolResultPart(call_id="c", name="look", output="seen", edited_arguments={"at": "secret"})
+    without = without_edits(message(1, parts=(PRIVATE, result)))
+    assert without.parts == (PRIVATE, ToolResultPart(call_id="c", name="look", output="seen"))
+    assert without.erased
