@@ -59,6 +59,11 @@ SOUND: Final = {
     + "compacted compacting streaming 1 1 1 boundary:compaction=1 message=m2",
     "a compaction after the first step begins the next": FULL
     + "compacted compacting streaming 1 2 0 boundary:compaction=1 message=m4",
+    "a compaction begins a step whose attempt was only taken back": AGAIN
+    + "step_finished streaming executing_tools 1 1 2 message=m2 call:planned:at_most_once=a\n"
+    + "call_finished executing_tools executing_tools 1 1 2 call:succeeded=a message=m3\n"
+    + "tools_finished executing_tools compacting 1 1 2\n"
+    + "compacted compacting streaming 1 2 0 boundary:compaction=1 message=m4",
     "a failed compaction begins a step": FULL + "compaction_failed compacting streaming 1 2 0",
     "client calls": ASKED + "submit_tool_results requires_action pending 1 1 1 call:succeeded=c message=m3",
     "calls": ACTED + "tools_finished executing_tools streaming 1 2 0",

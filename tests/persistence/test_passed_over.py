@@ -75,6 +75,7 @@ def test_each_problem_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
         assert all(record.levelno == logging.ERROR for record in caplog.records)
         assert all(chat_id in record.getMessage() for record in caplog.records)
         assert all("claim_refused" in record.getMessage() for record in caplog.records)
+        assert all(str(error) in record.getMessage().replace("\\'", "'") for record in caplog.records)
         return [record.getMessage() for record in caplog.records]
 
     assert len(logged(_unreadable())) == 1
@@ -91,8 +92,10 @@ def test_only_trouble_that_nobody_expects_is_logged_with_its_traceback(caplog: p
     refusals = Refusals(_Clock().now)
     refusals.note("claim_refused", "chat", _unreadable())
     assert not caplog.records[-1].exc_info
-    refusals.note("claim_refused", "chat", OSError("full"))
+    error = OSError("full")
+    refusals.note("claim_refused", "chat", error)
     assert caplog.records[-1].exc_info
+    assert caplog.records[-1].exc_info[1] is error
 
 
 def test_those_noted_longest_ago_are_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
