@@ -71,6 +71,10 @@ class Misspelt(BaseModel):
 ANYTHING = object()
 
 
+def _silent() -> type:
+    raise ValueError
+
+
 def of(function: Callable[..., Any], without: str | None = None) -> Any:
     return signature_of(function, "tool", without=without)
 
@@ -213,6 +217,7 @@ def every(*values: int) -> None: ...
 def keywords(**values: int) -> None: ...
 def by_place(value: int, /) -> None: ...
 def missing(value: Missing) -> None: ...  # type: ignore[name-defined] # noqa: F821
+def silent(value: _silent()) -> None: ...  # type: ignore[valid-type]
 def unspeakable(first: int, value: Callable[[], int]) -> None: ...
 
 
@@ -224,6 +229,7 @@ def unspeakable(first: int, value: Callable[[], int]) -> None: ...
         (keywords, "parameter [*][*]values.* can't be named"),
         (by_place, "parameter value.* can't be named"),
         (missing, "'value' cannot be read .*Missing"),
+        (silent, "cannot be read .ValueError."),
         (unspeakable, "of parameter 'value'"),
         (type, "does not say what it takes"),
     ],

@@ -1,0 +1,161 @@
+"""Replies as the machine stores them: which parts are kept, which calls are planned, and what an error says."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from support.life import said, streaming
+from turnwise import ClientTool, ModelError, Settings, Usage, tool
+from turnwise.engine.jobs.reply import error_info, origin_of, partial_reply, planned
+from turnwise.engine.tools.toolbox import Toolbox
+from turnwise.providers.protocol import ModelRequest, ToolSpec
+from turnwise.providers.scripted import ScriptedModel
+from turnwise.states.arguments import Origin
+from turnwise.states.messages import Part, ReasoningPart, SourcePart, ToolCallPart, ToolResultPart
+from turnwise.states.names import Executor
+
+
+@tool
+async def look() -> str:
+    """Look."""
+    return "seen"
+
+
+@tool(policy="ask")
+async def pay() -> str:
+    """Pay."""
+    return "paid"
+
+
+BOX = Toolbox({"look": look, "pay": pay}, Settings())
+_PROFILE = dataclasses.replace(
+    streaming().facts.profile, client_tools=(ClientTool("ask", "Ask.", {"type": "object", "required": ["n"]}),)
+)
+FACTS = dataclasses.replace(streaming().facts, profile=_PROFILE)
+
+
+def call(name: str, call_id: str = "c", executor: Executor = Executor.local, **arguments: Any) -> ToolCallPart:
+    return ToolCallPart(call_id=call_id, name=name, arguments=arguments, executor=executor)
+
+
+@pytest.mark.parametrize(
+    ("part", "is_kept"),
+    [
+        (said("x")[0], True),
+        (said(" \n")[0], False),
+        (said("")[0], False),
+        (ReasoningPart(text="hm"), True),
+        (ReasoningPart(text=" "), False),
+        (ReasoningPart(text="", signature="s"), True),
+        (SourcePart(url="https://a.example"), True),
+        (call("search", executor=Executor.provider), True),
+    ],
+    ids=str,
+)
+def test_what_is_only_white_space_is_not_stored(part: Part, is_kept: bool) -> None:  # noqa: FBT001
+    assert planned([part], FACTS, BOX) == ((part,) if is_kept else (), ())
+
+
+def test_each_call_is_planned_in_its_place_and_names_who_runs_it() -> None:
+    parts = [
+        call("ask", "a", n=1),
+        *said("x"),
+        call("search", "p", Executor.provider),
+        call("pay", "b", Executor.client),
+        call("look", "c", Executor.client),
+        call("ask", "d", Executor.client),
+        call("gone", "e"),
+    ]
+    kept, calls = planned(parts, FACTS, BOX)
+    assert [(one.call_id, one.index, one.executor, one.refusal is not None) for one in calls] == [
+        ("a", 0, Executor.client, False),
+        ("b", 1, Executor.client, False),
+        ("c", 2, Executor.local, False),
+        ("d", 3, Executor.local, True),
+        ("e", 4, Executor.local, True),
+    ]
+    told = [(part.call_id, part.executor) for part in kept if isinstance(part, ToolCallPart)]
+    assert told == [
+        ("a", Executor.client),
+        ("p", Executor.provider),
+        ("b", Executor.local),
+        ("c", Executor.local),
+        ("d", Executor.local),
+        ("e", Executor.local),
+    ]
+    assert len(kept) == len(parts)
+
+
+def test_of_a_reply_that_was_cut_only_a_providers_call_without_a_result_is_lost() -> None:
+    answered = ToolResultPart(call_id="p", name="search", output="found")
+    parts = [*said("x"), call("search", "p", Executor.provider), answered, call("search", "q", Executor.provider)]
+    usage, origin = Usage(input_tokens=1), Origin(model="m", provider="p")
+    kept = partial_reply([*parts, call("look", "c")], FACTS, BOX, usage=usage, origin=origin)
+    assert [getattr(part, "call_id", "") for part in kept.parts] == ["", "p", "p", "c"]
+    assert [one.call_id for one in kept.calls] == ["c"]
+    assert (kept.step, kept.attempt, kept.usage, kept.origin) == (
+        FACTS.step.number,
+        FACTS.step.attempt,
+        usage,
+        origin,
+    )
+
+
+def request(*tools: ToolSpec, **parameters: Any) -> ModelRequest:
+    return ModelRequest(purpose="step", chat_id="c", messages=[], tools=tools, parameters=parameters)
+
+
+def test_the_same_question_has_the_same_origin_and_another_one_another() -> None:
+    model = ScriptedModel([])
+    spec = ToolSpec("look", "Look.", {"type": "object"})
+    plain = origin_of(model, request())
+    assert plain == Origin(model=model.name, provider=model.provider)
+    same = origin_of(model, request(spec, top_k=1, seed=2))
+    assert same == origin_of(model, request(spec, seed=2, top_k=1))
+    others = [
+        origin_of(model, request(ToolSpec(name, about, schema), top_k=1, seed=2))
+        for name, about, schema in (
+            ("look2", "Look.", {"type": "object"}),
+            ("look", "Look!", {"type": "object"}),
+            ("look", "Look.", {}),
+        )
+    ]
+    digests = {one.tools_digest for one in (plain, same, *others)}
+    assert len(digests) == 5
+    assert {one.parameters_digest for one in (same, *others)} == {same.parameters_digest}
+    assert (
+        len({plain.parameters_digest, same.parameters_digest, origin_of(model, request(seed=3)).parameters_digest}) == 3
+    )
+
+
+def test_a_parameter_that_is_no_json_has_no_digest_and_an_infinite_one_has() -> None:
+    model = ScriptedModel([])
+    assert origin_of(model, request(stop=object())).parameters_digest is None
+    assert origin_of(model, request(temperature=float("inf"))).parameters_digest is not None
+
+
+def test_names_of_a_model_are_text_that_a_store_keeps() -> None:
+    model = ScriptedModel([])
+    model.name, model.provider = "m\ud800", "p\ud800"
+    origin = origin_of(model, request())
+    assert f"{origin.model}{origin.provider}".encode()
+
+
+def test_an_error_of_a_model_is_told_as_it_is_and_cut_at_the_limit() -> None:
+    error = ModelError("rate_limit", message="slow down " * 50, status=429, retryable=False)
+    info = error_info(error, FACTS.step, limit=100)
+    assert (info.kind, info.status, info.retryable) == ("rate_limit", 429, False)
+    assert (info.step, info.attempt) == (FACTS.step.number, FACTS.step.attempt)
+    assert info.message.startswith("slow down")
+    assert len(info.message.encode()) < 200
+    assert error_info(ModelError("network", message="half \ud800"), FACTS.step, limit=100).message.encode()
+
+
+def test_any_other_error_is_internal_and_names_the_step() -> None:
+    info = error_info(OSError("disk"), FACTS.step, limit=100)
+    assert (info.kind, info.retryable) == ("internal", False)
+    assert f"step {FACTS.step.number}" in info.message
+    assert "disk" in info.message

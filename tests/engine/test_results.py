@@ -1,0 +1,109 @@
+"""What callers get of a chat: where it stands, field by field, and what could be read of one that is damaged."""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from support.life import ERROR, NOW, asking, queued, waiting
+from turnwise import Usage
+from turnwise.engine.results import Chat, chat_of
+from turnwise.persistence.stored_chat import Flaw, Salvaged
+from turnwise.states.facts import Facts, StepFacts, TurnFacts
+from turnwise.states.names import ChatState, StopReason
+
+LATER = NOW + timedelta(seconds=5)
+
+
+def facts(**fields: Any) -> Facts:
+    known = waiting().facts
+    profile = dataclasses.replace(
+        known.profile, owner="ann", title="A title", metadata={"a": 1}, parent="p", system="secret"
+    )
+    return dataclasses.replace(known, profile=profile, **fields)
+
+
+def test_a_chat_is_told_field_by_field() -> None:
+    chat = chat_of(
+        facts(
+            version=7,
+            history_version=6,
+            last_seq=9,
+            turn=TurnFacts(number=3),
+            step=StepFacts(number=4, attempt=2),
+            archived=True,
+            last_error=ERROR,
+            stop_reason=StopReason.max_steps,
+            usage=Usage(input_tokens=1),
+            settled=False,
+            updated_at=LATER,
+        )
+    )
+    assert chat == Chat(
+        id="c",
+        state=ChatState.waiting,
+        version=7,
+        history_version=6,
+        last_seq=9,
+        turn=3,
+        step=4,
+        attempt=2,
+        owner="ann",
+        title="A title",
+        metadata={"a": 1},
+        archived=True,
+        last_error=ERROR,
+        stop_reason=StopReason.max_steps,
+        usage=Usage(input_tokens=1),
+        open_calls=[],
+        queued=0,
+        settled=False,
+        parent="p",
+        created_at=NOW,
+        updated_at=LATER,
+    )
+    assert "secret" not in chat.model_dump_json()
+
+
+def test_what_callers_do_with_metadata_stays_theirs() -> None:
+    known = facts()
+    chat_of(known).metadata["a"] = 2
+    assert chat_of(known).metadata == {"a": 1}
+
+
+def test_a_chat_that_never_changed_was_changed_when_it_was_created() -> None:
+    assert chat_of(facts(updated_at=None)).updated_at == NOW
+
+
+def test_open_calls_are_told_without_their_salt_and_the_queue_by_its_length() -> None:
+    life = queued(asking(), "one", "two")
+    salted = tuple(dataclasses.replace(call, salt="secret") for call in life.facts.calls)
+    chat = chat_of(dataclasses.replace(life.facts, calls=salted))
+    assert [call.call_id for call in chat.open_calls] == [call.call_id for call in salted] != []
+    assert [call.salt for call in chat.open_calls] == [""] * len(salted)
+    assert chat.queued == 2
+
+
+@pytest.mark.parametrize("has_error", [True, False])
+def test_a_chat_that_cannot_be_read_says_so_and_asks_nobody(has_error: bool) -> None:  # noqa: FBT001
+    known = dataclasses.replace(asking().facts, last_error=ERROR if has_error else None)
+    chat = chat_of(Salvaged(known, (Flaw("chats.turn", "is no JSON"),)))
+    assert "chats.turn" in (chat.unreadable or "")
+    assert chat.open_calls == []
+    assert chat.last_error is not None
+    assert (chat.last_error == ERROR) == has_error
+    assert has_error or chat.last_error.kind == "unreadable"
+    assert (chat.id, chat.state) == ("c", ChatState.requires_action)
+
+
+def test_a_state_that_no_table_knows_is_a_flaw_told_in_a_few_letters() -> None:
+    chat = chat_of(facts(stored_state="odd" * 50))
+    assert "chats.state" in (chat.unreadable or "")
+    assert "oddodd" in (chat.unreadable or "")
+    assert "odd" * 30 not in (chat.unreadable or "")
+    other = chat_of(Salvaged(facts(stored_state="odd"), (Flaw("chats.turn", "is no JSON"),)))
+    assert "chats.state" not in (other.unreadable or "")
+    assert chat_of(facts()).unreadable is None
