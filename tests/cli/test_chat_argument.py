@@ -1,0 +1,112 @@
+"""The chat and the store that were meant: by id, by its beginning, or as the last one; nothing is made by looking."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from turnwise import ChatNotFound, Engine, Settings, SettingsError
+from turnwise.cli.chat_argument import AmbiguousChat, attached, chosen_id, every_chat, on_chat
+
+
+def filled(path: Path, *chat_ids: str) -> str:
+    """Make a store with those chats, oldest first, and return its URL."""
+    url = f"sqlite:///{path}"
+
+    async def fill() -> None:
+        async with Engine(url, model="demo", settings=Settings(run_worker=False)) as engine:
+            for _ in chat_ids:
+                await engine.create_chat()
+
+    anyio.run(fill)
+    with closing(sqlite3.connect(path)) as on, on:
+        tables = [name for (name,) in on.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        columns = {name: [row[1] for row in on.execute(f"PRAGMA table_info({name})")] for name in tables}
+        on.execute("PRAGMA foreign_keys = OFF")
+        made = [one for (one,) in on.execute("SELECT id FROM chats ORDER BY rowid")]
+        for old, new in zip(made, chat_ids, strict=True):
+            for table in tables:
+                for column in ("id",) if table == "chats" else ("chat_id",):
+                    if column in columns[table]:
+                        on.execute(f"UPDATE {table} SET {column} = ? WHERE {column} = ?", (new, old))  # noqa: S608 - of our own schema
+    return url
+
+
+def meant(url: str, name: str) -> str:
+    async def same(_engine: Engine, chat_id: str) -> str:
+        return chat_id
+
+    return on_chat(url, name, same)
+
+
+SEVERAL = ("abc1", "abc2", "abd", "ab", "x1", "x2", "x3", "x4", "x5", "x6", "x7", "x")
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return filled(tmp_path_factory.mktemp("store") / "chats.db", *SEVERAL)
+
+
+@pytest.mark.parametrize(
+    ("name", "chat_id"), [("abc1", "abc1"), ("abd", "abd"), ("ab", "ab"), ("x7", "x7"), ("x", "x"), ("last", "x")]
+)
+def test_a_chat_is_meant_by_its_id_or_by_enough_of_it(store: str, name: str, chat_id: str) -> None:
+    assert meant(store, name) == chat_id
+
+
+@pytest.mark.parametrize("name", ["", "b", "abc12", "y"])
+def test_what_no_chat_begins_with_is_not_found(store: str, name: str) -> None:
+    with pytest.raises(ChatNotFound):
+        meant(store, name)
+
+
+def test_what_several_chats_begin_with_is_refused_with_their_names(store: str) -> None:
+    with pytest.raises(AmbiguousChat, match="2 chats") as refused:
+        meant(store, "abc")
+    assert sorted(refused.value.chat_ids) == ["abc1", "abc2"]
+    assert refused.value.prefix == "abc"
+    with pytest.raises(AmbiguousChat, match="4 chats"):
+        meant(store, "a")
+
+
+def test_there_is_no_last_chat_of_an_empty_store(tmp_path: Path) -> None:
+    with pytest.raises(ChatNotFound, match="last"):
+        meant(filled(tmp_path / "chats.db"), "last")
+
+
+def test_a_chat_that_cannot_be_read_is_meant_all_the_same(tmp_path: Path) -> None:
+    ids = ("x", "x1", "x2", "x3", "x4", "x5", "x6")
+    url = filled(tmp_path / "chats.db", *ids)
+    with closing(sqlite3.connect(tmp_path / "chats.db")) as on, on:
+        on.execute("UPDATE chats SET facts = 'broken' WHERE id = 'x'")
+    assert meant(url, "x") == "x"
+    assert meant(url, "x3") == "x3"
+
+
+@pytest.mark.parametrize("kind", ["missing", "folder"])
+def test_a_store_that_is_no_file_is_refused_and_not_made(tmp_path: Path, kind: str) -> None:
+    path = tmp_path if kind == "folder" else tmp_path / "missing.db"
+    with pytest.raises(SettingsError, match="--store"):
+        attached(f"sqlite:///{path}")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_every_chat_is_told_newest_first_over_any_number_of_pages(store: str) -> None:
+    async def told() -> list[Any]:
+        async with attached(store) as engine:
+            return [chat.id async for chat in every_chat(engine)]
+
+    assert sorted(anyio.run(told)) == sorted(SEVERAL)
+
+
+def test_a_name_is_looked_up_in_the_engine_that_is_open(store: str) -> None:
+    async def looked_up() -> str:
+        async with attached(store) as engine:
+            return await chosen_id(engine, "abd")
+
+    assert anyio.run(looked_up) == "abd"
