@@ -188,9 +188,7 @@ class WriteChecker:
     def finish_call(self, write: WriteRecord) -> None:
         """An open call gets its one result."""
         self._check_result_follows()
-        if self._record.trigger == Trigger.repaired:
-            self.open_calls.pop(write.id, None)
-        else:
+        if self._record.trigger != Trigger.repaired:
             self._find_open(write)
             del self.open_calls[write.id]
         self._closed.add(write.id)

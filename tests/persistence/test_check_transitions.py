@@ -183,6 +183,16 @@ FORGED: Final = {
         "attempt_started streaming streaming 1 1 2\nattempt_discarded streaming compacting 1 1 2",
         "had its compaction",
     ),
+    "a call owed by a chat that failed": (
+        ACTING + "released executing_tools pending 1 1 1 lease:dropped=1\nfailed pending error 1 1 1",
+        "local call 'a' has no result",
+    ),
+    "a call owed when the next turn begins": (
+        ACTING + "send_message executing_tools executing_tools 1 1 1 enqueue=m9\n"
+        "released executing_tools pending 1 1 1 lease:dropped=1\n"
+        "claimed pending pending 2 1 1 dequeue:taken=m9 message=m9",
+        "local call 'a' has no result",
+    ),
     "a settled call owed": (
         ACTING + "interrupt executing_tools interrupted 1 1 1\nsettled interrupted interrupted 1 1 1 lease:dropped=1",
         "local call 'a' has no result",
