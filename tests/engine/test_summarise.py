@@ -1,0 +1,182 @@
+"""Pieces of a history that is too long to be summarised at once: whole, in order, as large as there is room for."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from support.events import phases
+from support.life import NOW, said
+from turnwise import Engine, ModelError, ModelRequest, Usage
+from turnwise.engine.jobs.summarise import MOST_REQUESTS, Spending, _next_piece, _whole_pieces
+from turnwise.engine.prompt.history import length_of
+from turnwise.providers.scripted import Call, Reply, ScriptedModel
+from turnwise.states.messages import FilePart, Message, Part, ReasoningPart, SourcePart, ToolCallPart, ToolResultPart
+
+
+def message(role: Any, *parts: Part) -> Message:
+    return Message(id="m", role=role, parts=parts, turn=1, step=1, created_at=NOW)
+
+
+def user(length: int) -> Message:
+    return message("user", *said("u" * length))
+
+
+def result(length: int) -> Message:
+    return message("tool", ToolResultPart(call_id="c", name="look", output="r" * length))
+
+
+def length(messages: list[Message]) -> int:
+    return sum(length_of(part) for one in messages for part in one.parts)
+
+
+def taken(messages: list[Message], room: int | None) -> tuple[list[Message], list[Message]]:
+    """Return the next piece, and what still waits."""
+    waiting = deque(_whole_pieces(messages))
+    piece = _next_piece(waiting, room)
+    return piece, [one for left in waiting for one in left]
+
+
+def test_results_stay_with_their_call_and_may_even_come_first() -> None:
+    first, ask, one, two, answer = result(1), user(1), result(2), result(3), user(2)
+    assert _whole_pieces([]) == []
+    assert _whole_pieces([first, ask, one, two, answer]) == [[first], [ask, one, two], [answer]]
+    assert _whole_pieces([first, one]) == [[first, one]]
+
+
+@pytest.mark.parametrize(
+    ("room", "count"), [(None, 4), (100, 4), (40, 4), (39, 3), (30, 3), (29, 2), (20, 2), (19, 1), (10, 1)]
+)
+def test_as_many_pieces_are_taken_as_there_is_room_for(room: int | None, count: int) -> None:
+    history = [user(10) for _ in range(4)]
+    assert taken(history, room) == (history[:count], history[count:])
+
+
+@given(
+    lengths=st.lists(st.tuples(st.booleans(), st.integers(0, 60)), min_size=1, max_size=8),
+    room=st.none() | st.integers(1, 400),
+)
+def test_nothing_is_lost_or_parted_and_what_fits_is_not_left(lengths: list[tuple[bool, int]], room: int | None) -> None:
+    history = [user(size) if is_user else result(size) for is_user, size in lengths]
+    piece, left = taken(history, room)
+    assert len(piece) + len(left) == len(history)
+    assert left == history[len(piece) :]
+    assert not left or left[0].role == "user"
+    if room is None:
+        assert left == []
+    elif length(history[: len(piece)]) > room:  # one whole piece that is too long alone
+        assert [one.role for one in piece[1:]] == ["tool"] * (len(piece) - 1)
+    else:
+        assert piece == history[: len(piece)]
+        following = _whole_pieces(left)
+        assert not following or length([*piece, *following[0]]) > room
+
+
+LONG = "a" * 500 + "m" * 500 + "z" * 500
+
+
+def shortened(*parts: Part, room: int = 300) -> tuple[Part, ...]:
+    (short,), _ = taken([message("assistant", *parts)], room)
+    return short.parts
+
+
+def test_of_a_text_that_is_too_long_beginning_and_end_are_left() -> None:
+    (part,) = shortened(*said(LONG))
+    text = getattr(part, "text", "")
+    assert text.startswith("a" * 150)
+    assert text.endswith("z" * 150)
+    assert "1200 characters left out" in text
+    assert len(text) < 350
+    (least,) = shortened(*said("abc"), room=1)
+    assert "3 characters left out" in getattr(least, "text", "")
+
+
+def test_each_part_gets_its_share_and_one_that_is_short_stays() -> None:
+    short, reasoning = said("short")[0], ReasoningPart(text=LONG)
+    source = SourcePart(url=f"https://{LONG}.example")
+    parts = shortened(short, *said(LONG), reasoning, source)
+    assert (parts[0], parts[2], len(parts)) == (short, source, 3)
+    assert len(getattr(parts[1], "text", "")) == len(f"{'a' * 50} [1400 characters left out] {'z' * 50}")
+
+
+def test_files_are_named_and_arguments_and_outputs_stay_json() -> None:
+    many = ToolCallPart(call_id="c", name="look", arguments={"at": LONG})
+    picture = FilePart(media_type="image/png", data="A" * 9000)
+    told = FilePart(media_type="image/png", data="AAAA", name="a.png")
+    output = ToolResultPart(call_id="c", name="look", output={"seen": LONG}, attachments=(picture,))
+    plain = ToolResultPart(call_id="c", name="look", output=LONG)
+    parts = shortened(many, picture, told, output, plain, room=500)
+    assert [getattr(part, "text", None) for part in parts[1:3]] == ["[a file, image/png]", "[a file, a.png]"]
+    call, cut, text = parts[0], parts[3], parts[4]
+    assert isinstance(call, ToolCallPart)
+    assert call.arguments["shortened"].startswith('{"at": "aaa')
+    assert isinstance(cut, ToolResultPart)
+    assert isinstance(text, ToolResultPart)
+    assert str(cut.output).startswith('{"seen": "aaa')
+    assert str(text.output).startswith("a" * 50 + " [")
+    assert (cut.attachments, cut.call_id) == ((), "c")
+    assert max(len(json.dumps(one)) for one in (call.arguments, cut.output, text.output)) < 250
+
+
+def test_what_just_fits_is_not_cut() -> None:
+    (whole,) = shortened(ToolResultPart(call_id="c", name="look", output="x" * 300))
+    assert isinstance(whole, ToolResultPart)
+    assert whole.output == "x" * 300
+
+
+@pytest.mark.parametrize(
+    ("summary", "outcome"),
+    [
+        (Reply(error=ModelError("quota")), "failed"),
+        (Reply("In short.", calls=[Call("look", {})]), "finished"),
+        (Reply(" "), "failed"),
+    ],
+    ids=["refused for another reason", "words beside a call", "no words"],
+)
+async def test_what_asking_again_would_not_mend_is_asked_once(summary: Reply, outcome: str) -> None:
+    model = ScriptedModel(["hello"], summary=summary)
+    async with Engine("sqlite://", model=model) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, LONG)
+        await engine.request_compaction(chat.id)
+        await engine.wait(chat.id)
+        assert (await phases(engine, chat.id))[-1] == outcome
+    assert [request.purpose for request in model.requests] == ["step", "summary"]
+
+
+async def test_a_history_that_never_fits_is_given_up_after_so_many_requests() -> None:
+    def narrow(request: ModelRequest) -> Reply | str:
+        whole = length(list(request.messages)) > 1900
+        return Reply(error=ModelError("context_overflow", message="too long")) if whole else "In short."
+
+    model = ScriptedModel([str(number) for number in range(40)], summary=narrow)
+    async with Engine("sqlite://", model=model) as engine:
+        chat = await engine.create_chat()
+        for _ in range(40):
+            await engine.ask(chat.id, "u" * 1000)
+        await engine.request_compaction(chat.id)
+        await engine.wait(chat.id)
+        assert (await phases(engine, chat.id))[-1] == "failed"
+    assert sum(request.purpose == "summary" for request in model.requests) == MOST_REQUESTS
+
+
+def test_the_messages_of_a_piece_share_the_room() -> None:
+    piece, left = taken([message("assistant", *said(LONG)), result(1500)], 400)
+    assert (len(piece), left) == (2, [])
+    assert "1300 characters left out" in piece[0].text
+
+
+def test_spending_adds_up_and_a_call_that_reported_nothing_makes_it_partial() -> None:
+    spending = Spending()
+    assert spending.usage is None
+    spending.add(Usage(input_tokens=2))
+    assert spending.usage == Usage(input_tokens=2)
+    spending.add(Usage(input_tokens=3, output_tokens=1))
+    assert spending.usage == Usage(input_tokens=5, output_tokens=1)
+    spending.add(None)
+    assert spending.usage == Usage(input_tokens=5, output_tokens=1, partial=True)
