@@ -127,8 +127,8 @@ def ids_of(call_ids: Any) -> list[str]:
 
 def _facts_of(stored: Stored) -> Facts:
     known = stored.state in _STATES
-    if not known and not isinstance(stored.state, str):
-        raise ValueError("no state")
+    if not isinstance(stored.state, str):
+        raise ValueError("no state")  # noqa: TRY004 - what is stored is wrong
     if stored.settled not in _FLAGS or stored.archived not in _FLAGS or not is_count(stored.version):
         raise ValueError("no flag, or no version")
     if not is_count(stored.last_seq):

@@ -112,6 +112,18 @@ async def test_one_wrong_field_costs_only_itself(lived: list[tuple[Stored, Facts
     assert salvage(stored._replace(profile=json.dumps({**profile, "title": 5}))).facts.profile.owner == "ann"
 
 
+async def test_facts_that_no_single_value_explains_are_told_as_a_whole(lived: list[tuple[Stored, Facts]]) -> None:
+    stored, facts = lived[-1]
+    odd = stored._replace(facts=json.dumps({**json.loads(stored.facts), "lease": 5}))
+    assert salvage(odd).flaws == ()
+    with pytest.raises(ChatUnreadable, match=r"chats\.facts"):
+        facts_of(odd)
+    rest = facts_or_rest(odd)
+    assert isinstance(rest, Salvaged)
+    assert [flaw.column for flaw in rest.flaws] == ["chats.facts"]
+    assert (rest.facts.turn, rest.facts.stored_state) == (facts.turn, UNREADABLE)
+
+
 async def test_rows_that_cannot_be_read_leave_the_others(lived: list[tuple[Stored, Facts]]) -> None:
     stored, facts = lived[-1]
     rest = salvage(stored._replace(calls=["poison", *stored.calls[1:]], queue=["poison", *stored.queue]))
