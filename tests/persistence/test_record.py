@@ -93,3 +93,18 @@ def test_a_number_that_is_out_of_all_bounds_has_a_hash_too() -> None:
     """A forged record is refused by its hash, not by an error of whoever computes it."""
     forged = dataclasses.replace(log_of("c", _entries())[1], version=2**80)
     assert len(hash_of(forged)) == len(GENESIS)
+
+
+def test_a_reason_without_a_write_of_its_own_is_turnwises_and_one_among_other_writes_is_not() -> None:
+    life = Life()
+    created, said = life.create(), life.send()
+    stopped = life.fire(Trigger.interrupt, reason="because I say so")
+    bare = entry_of(dataclasses.replace(said, writes=(), reason="the worker stopped"), prev=GENESIS, at=NOW)
+    assert json.loads(bare.body)["reason"] == "the worker stopped"
+    assert "chat_id" not in json.loads(bare.body)
+    (record,) = log_of("c", [bare])
+    assert json.loads(to_json(record))["reason"] == "the worker stopped"
+    many = dataclasses.replace(stopped, writes=(*created.writes, *stopped.writes))
+    entry = entry_of(many, prev=GENESIS, at=NOW)
+    assert json.loads(entry.body)["reason"] is None
+    assert json.loads(to_json(record_in(entry, "c", prev=GENESIS)))["reason"] is None
