@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import json
 import threading
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -60,6 +61,13 @@ def look(context: ToolContext, where: str = "here") -> str:
 ASK = ClientTool("ask_user", "Ask.", NUMBERS, deadline=50)
 THEIR_ADD = ClientTool("add", "Add at the client's.", {"type": "object"})
 CALL = ToolCall(call_id="c", name="add", arguments={"n": 1}, executor=Executor.local, index=0, step=1)
+
+
+@pytest.fixture(autouse=True)
+def _logs_as_before() -> Iterator[None]:
+    """Leave structlog as unconfigured as it was: other tests ask the standard library."""
+    yield
+    structlog.reset_defaults()
 
 
 def box(*tools: Tool, **settings: Any) -> Toolbox:
