@@ -177,7 +177,7 @@ class Settings:
     message_limit_bytes: int = 33_554_432
     """The largest message of a user, with its inline files in base64, system prompt, and edited arguments of a call."""
     attachment_limit_bytes: int = 10 * 1024 * 1024
-    """The limit for all files of one tool call together; a file above it is left out, with a note."""
+    """The limit for the bytes of all files of one tool call together; a file above it is left out, with a note."""
     describe_error: Callable[[BaseException], str] = describe_error
     """Says what the model and the clients see of an error that a tool raised; by default its type and message, cut."""
     startup_timeout: float | None = 60

@@ -256,7 +256,7 @@ def _small_enough(files: Sequence[FilePart], limit: int) -> tuple[tuple[FilePart
     left_out: list[str] = []
     room = limit
     for file in files:
-        size = len(file.data or "")
+        size = len((file.data or "").rstrip("=")) * 3 // 4  # of base64
         if size <= room:
             kept.append(file)
             room -= size

@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import json
 import threading
+from base64 import b64decode
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -341,17 +342,17 @@ async def test_a_blocking_tool_runs_in_a_thread_of_its_own_and_may_return_what_i
 async def test_files_that_fit_together_are_kept_and_the_others_named(
     sizes: list[int], kept: list[int], note: str
 ) -> None:
-    files = tuple(FilePart(media_type="text/plain", data="x" * size, name=f"f{at}") for at, size in enumerate(sizes))
+    files = tuple(FilePart.from_bytes(b"x" * size, "text/plain", name=f"f{at}") for at, size in enumerate(sizes))
     for output, told in (("done", "done"), ({"n": [1]}, '{"n":[1]}')):
         give = tool(name="give", description="Give.")(lambda: ToolOutput(output, files))  # noqa: B023 - it runs before the next one
         outcome = await box(give, attachment_limit_bytes=10).run(call("give", "a", arguments={}), context())
-        assert [len(file.data or "") for file in outcome.attachments] == kept
+        assert [len(b64decode(file.data or "")) for file in outcome.attachments] == kept
         assert outcome.output == (f"{told}\n{note}" if note else output)
 
 
 async def test_a_file_without_a_name_is_told_by_its_kind_and_one_without_bytes_has_no_size() -> None:
     files = (
-        FilePart(media_type="image/png", data="x" * 3),
+        FilePart.from_bytes(b"x" * 3, "image/png"),
         FilePart(media_type="image/png", url="https://a.example/b.png"),
     )
     give = tool(name="give", description="Give.")(lambda: ToolOutput("done", files))

@@ -712,7 +712,7 @@ async def test_progress_over_the_limit_is_cut(open_engine: Any, strict_model: An
 
 
 async def test_files_over_the_limit_are_left_out_and_named(open_engine: Any, strict_model: Any) -> None:
-    small, large = (FilePart(media_type="image/png", data="a" * size, name=f"{size}.png") for size in (40, 80))
+    small, large = (FilePart.from_bytes(b"a" * size, "image/png", name=f"{size}.png") for size in (40, 80))
 
     @tool
     async def draw() -> ToolOutput:
