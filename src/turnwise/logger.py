@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import traceback
 from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 _chat: Final[ContextVar[Callable[[], Facts] | None]] = ContextVar("turnwise_chat", default=None)
 _standard: Final = logging.getLogger("turnwise")
+_END: Final = 8000
+"""How many characters a log shows of the beginning of a traceback, and of its end."""
 
 
 class Logger:
@@ -55,8 +58,18 @@ class Logger:
         self.log(logging.ERROR, event, **fields)
 
     def exception(self, event: str, *, error: BaseException | None = None, **fields: Any) -> None:
-        """Log an error with the traceback of `error`, or of the exception being handled."""
-        self.log(logging.ERROR, event, **fields, exc_info=error or True)
+        """Log an error with the traceback of `error`, or of the exception being handled.
+
+        A very long one is cut and becomes the field `exception`: formatting it for people can take minutes, for which
+        every chat of the process would wait.
+        """
+        raised = error or sys.exception()
+        told = "".join(traceback.format_exception(raised)).rstrip()
+        if len(told) <= 2 * _END:
+            self.log(logging.ERROR, event, **fields, exc_info=raised)
+        else:
+            cut = f"[cut: {len(told) - 2 * _END} characters are not shown]"
+            self.log(logging.ERROR, event, **fields, exception=f"{told[:_END]}\n{cut}\n{told[-_END:]}")
 
 
 logger: Final = Logger()

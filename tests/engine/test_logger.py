@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import logging
 import re
 import subprocess
 import sys
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ import structlog
 
 from support.latches import Gate
 from turnwise import CompactionPolicy, Engine, ModelError, RetryPolicy, Settings, tool
+from turnwise.logger import logger
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 
 
@@ -127,6 +130,72 @@ def test_importing_turnwise_prints_nothing_and_leaves_the_heavy_libraries_out() 
     code = f"import sys, turnwise; print([name for name in {heavy!r} if name in sys.modules])"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert (told.stdout.strip(), told.stderr) == ("[]", "")
+
+
+def _raised(text: str, cause: str | None) -> BaseException:
+    def fail(error: Exception) -> None:
+        raise error
+
+    try:
+        try:
+            fail(KeyError(cause))
+        except KeyError as inner:
+            raise LookupError(text) from (inner if cause else None)
+    except LookupError as error:
+        return error
+
+
+def _told(error: BaseException, caplog: pytest.LogCaptureFixture) -> str:
+    structlog.reset_defaults()
+    logger.exception("tool_failed", error=error, tool="look")
+    (record,) = caplog.records
+    assert record.getMessage().startswith("tool_failed tool=look")
+    return record.getMessage() + ("".join(traceback.format_exception(record.exc_info[1])) if record.exc_info else "")
+
+
+@pytest.mark.parametrize("cause", ["", "short", "c" * 1_000_000], ids=len)
+@pytest.mark.parametrize("text", ["short", "t" * 7000, "t" * 1_000_000], ids=len)
+def test_a_traceback_is_never_longer_than_a_screenful_of_screens(
+    caplog: pytest.LogCaptureFixture, text: str, cause: str
+) -> None:
+    """What formats it for people may need minutes for a megabyte, and every chat of the process would wait."""
+    told = _told(_raised(text, cause), caplog)
+    long = max(len(text), len(cause)) > 10_000
+    assert 100 < len(told) < 17_000
+    assert ("[cut: " in told, "in _raised" in told) == (long, True)
+    assert f"LookupError: {text[:1000]}" in told or len(cause) > 10_000
+    assert told.rstrip().endswith(text[-1000:])
+
+
+def test_applications_with_structlog_get_a_long_traceback_cut_and_a_short_one_as_it_is() -> None:
+    for text in ("short", "t" * 100_000):
+        error = _raised(text, None)
+        with structlog.testing.capture_logs() as logs:
+            logger.exception("tool_failed", error=error)
+        (log,) = logs
+        if text == "short":
+            assert log["exc_info"] is error
+        else:
+            assert "exc_info" not in log
+            assert log["exception"].startswith("Traceback (most recent call last):")
+            assert len(log["exception"]) < 17_000
+    structlog.reset_defaults()
+
+
+def test_the_error_at_hand_is_logged_whatever_its_text_does(caplog: pytest.LogCaptureFixture) -> None:
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no words")
+
+    structlog.reset_defaults()
+    errors = [LookupError("at hand"), Mute()]
+    for error in errors:
+        with contextlib.suppress(LookupError, Mute):
+            try:
+                raise error
+            finally:
+                logger.exception("job_failed")
+    assert [record.exc_info[1] for record in caplog.records if record.exc_info] == errors
 
 
 ROOT = Path(__file__).resolve().parents[2]
