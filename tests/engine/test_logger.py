@@ -17,7 +17,7 @@ import pytest
 import structlog
 
 from support.latches import Gate
-from turnwise import CompactionPolicy, Engine, ModelError, RetryPolicy, Settings, tool
+from turnwise import CompactionPolicy, Engine, FatalToolError, ModelError, RetryPolicy, Settings, tool
 from turnwise.logger import logger
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 
@@ -196,6 +196,27 @@ def test_the_error_at_hand_is_logged_whatever_its_text_does(caplog: pytest.LogCa
             finally:
                 logger.exception("job_failed")
     assert [record.exc_info[1] for record in caplog.records if record.exc_info] == errors
+
+
+@pytest.mark.parametrize("error", [ValueError("no key"), FatalToolError("no key")], ids=["goes on", "ends the chat"])
+async def test_what_a_tool_raises_is_logged_with_its_traceback_and_the_call(
+    caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
+    structlog.reset_defaults()
+
+    @tool
+    async def pay() -> None:
+        """Pay."""
+        raise error
+
+    model = ScriptedModel([Reply(calls=[Call("pay", {}, id="c1")]), "done"])
+    async with Engine("sqlite://", model=model, tools=[pay]) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, "pay")
+    (record,) = [record for record in caplog.records if record.getMessage().startswith("tool_failed")]
+    assert [word in record.getMessage() for word in ("tool=pay", "call_id=c1", f"chat_id={chat.id}")] == [True] * 3
+    assert record.exc_info is not None
+    assert record.exc_info[1] is error
 
 
 ROOT = Path(__file__).resolve().parents[2]

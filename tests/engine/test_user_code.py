@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import datetime
 from typing import Annotated, Any
 
 import anyio
+import anyio.from_thread
+import anyio.to_thread
 import pydantic
 import pytest
 from anyio.lowlevel import checkpoint
@@ -481,3 +484,24 @@ async def test_a_model_error_stays_what_it_is() -> None:
 
     with pytest.raises(ModelError):
         await UserCalls().run(fail, "model")
+
+
+async def test_who_is_cancelled_while_a_thread_works_ends_at_once_and_the_thread_is_told() -> None:
+    """By asyncio's own cancellation, which no cancel scope of anyio's knows of."""
+    entered, leave, told = anyio.Event(), threading.Event(), threading.Event()
+
+    def work() -> None:
+        anyio.from_thread.run_sync(entered.set)
+        leave.wait(60)
+        try:
+            anyio.from_thread.check_cancelled()
+        except asyncio.CancelledError:
+            told.set()
+
+    waiting = asyncio.create_task(user_code.in_thread(work))
+    await entered.wait()
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    leave.set()
+    assert await anyio.to_thread.run_sync(told.wait, 60)

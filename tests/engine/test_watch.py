@@ -10,11 +10,12 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from turnwise import Engine, Settings, StoreError
+from support.engines import MakeModel, OpenEngine
+from turnwise import Engine, Settings, StoreError, tool
 from turnwise.engine.follow.broadcast import Broadcaster
 from turnwise.engine.follow.watch import watch
 from turnwise.persistence.sqlite.store import SQLiteStore
-from turnwise.providers.scripted import Reply, ScriptedModel
+from turnwise.providers.scripted import Call, Reply, ScriptedModel
 
 pytestmark = pytest.mark.anyio
 
@@ -76,3 +77,45 @@ async def test_looks_that_fail_come_ever_more_seldom_and_each_is_followed_by_a_h
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(watch, Deaf(database, failures=99), Broadcaster(), hear)
     assert told[: 2 * len(pauses)] == [word for pause in pauses for word in (pause, None)]
+
+
+SELDOM = Settings(poll_interval=600, lease=3600, renew_every=600, shutdown_grace=0)
+"""Of a worker that would not look by itself for as long as a test takes."""
+IDLE = Settings(run_worker=False)
+
+
+async def test_a_message_that_another_process_takes_wakes_the_worker(
+    open_engine: OpenEngine, strict_model: MakeModel
+) -> None:
+    async with open_engine(strict_model(["hi"]), settings=SELDOM) as engine:
+        async with open_engine(strict_model([]), settings=IDLE) as other:
+            chat = await other.create_chat()
+            await other.send_message(chat.id, "hello")
+        assert (await engine.wait(chat.id, timeout=60)).state == "waiting"
+
+
+async def test_an_interrupt_in_another_process_ends_what_runs_here(
+    open_engine: OpenEngine, strict_model: MakeModel
+) -> None:
+    entered, ended = anyio.Event(), anyio.Event()
+
+    @tool
+    async def work() -> None:
+        """Work for ever."""
+        entered.set()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            ended.set()
+
+    model = strict_model([Reply(calls=[Call("work", {})])])
+    async with (
+        open_engine(model, tools=[work], settings=SELDOM) as engine,
+        open_engine(strict_model([]), tools=[work], settings=IDLE) as other,
+    ):
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "hello")
+        await entered.wait()
+        await other.interrupt(chat.id)
+        with anyio.fail_after(60):
+            await ended.wait()
