@@ -11,6 +11,8 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from turnwise.engine.apply import Chain, Change
 from turnwise.engine.diagnose import flaws_of, is_repairable, repairing
 from turnwise.engine.erase import Erasure, Wanted, summaries_after
@@ -52,6 +54,7 @@ from turnwise.states.triggers import (
     Settled,
     SubmitToolResults,
 )
+from turnwise.states.values import spelled_out
 
 CLIENT: Final = "client"
 """The actor in the audit log if the caller names none."""
@@ -116,7 +119,7 @@ class Commands:
         history = await self._store.history(chat_id, at_version=at_version)
 
         def begin(chain: Chain) -> None:
-            profile = dataclasses.replace(
+            profile = replace(
                 facts.profile,
                 created_at=chain.now,
                 parent=chat_id,
@@ -370,7 +373,7 @@ def new_chat_id() -> str:
 
 def digest_of_parts(parts: Sequence[Part]) -> str:
     """Return the digest by which a repeated message is recognised."""
-    return digest([part.model_dump(mode="json") for part in parts])
+    return digest([spelled_out(part) for part in parts])
 
 
 def _has_shown_more(facts: Facts, reply: Partial | None) -> bool:

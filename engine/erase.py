@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Any, Final, Literal, get_args
+
+from msgspec.structs import replace
 
 from turnwise.engine.prompt.views import erased, without_edits
 from turnwise.engine.results import Chat
@@ -103,7 +104,7 @@ class Wanted:
     def _profile(self, facts: Facts) -> Profile | None:
         blank: dict[str, Any] = {"title": None, "metadata": {}, "system": None}
         changes = {name: value for name, value in blank.items() if name in self.what}
-        return dataclasses.replace(facts.profile, **changes) if changes else None
+        return replace(facts.profile, **changes) if changes else None
 
 
 def wanted(messages: Sequence[str], what: Collection[str]) -> Wanted:

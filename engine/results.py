@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Generic, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict
-
 from turnwise.persistence.stored_chat import Flaw, Salvaged, unread
 from turnwise.states.calls import ToolCall
 from turnwise.states.events import ErrorInfo
@@ -16,6 +14,7 @@ from turnwise.states.facts import Facts
 from turnwise.states.messages import Message
 from turnwise.states.names import ChatState, Purpose, StopReason
 from turnwise.states.usage import Usage
+from turnwise.states.values import Value
 
 Item = TypeVar("Item")
 
@@ -23,10 +22,8 @@ MessageState = Literal["taken", "queued", "removed"]
 """What became of a message: its turn has begun, it waits in the queue, or it was deleted or cut away by an edit."""
 
 
-class Chat(BaseModel):
+class Chat(Value, frozen=True, kw_only=True):
     """A chat as it stood at `version`."""
-
-    model_config = ConfigDict(frozen=True)
 
     id: str
     state: ChatState
@@ -142,7 +139,7 @@ def chat_of(found: Facts | Salvaged) -> Chat:
         flaws = (Flaw("chats.state", f"{facts.stored_state!a:.60} is none of the table's states"),)
     unreadable = unread(flaws) if flaws else None
     profile = facts.profile
-    return Chat.model_construct(
+    return Chat(
         id=facts.chat_id,
         state=facts.state,
         version=facts.version,

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
-from pydantic_core import from_json
+import msgspec
 
-from turnwise.persistence.rows import EVENTS, GARBLED, message_of, micros_of, time_of, unreadable
+from turnwise.persistence.rows import EVENTS, GARBLED, message_of, micros_of, time_of, unnumbered, unreadable
 from turnwise.states.errors import ChatUnreadable
-from turnwise.states.events import Event, MessageEvent, PartEvent, ToolProgressEvent, ToolResultEvent
+from turnwise.states.events import Event, MessageEvent, PartEvent, ToolResultEvent
 from turnwise.states.messages import Message, without_metadata
 
 SELECT_EVENTS: Final = """
@@ -22,8 +22,6 @@ SELECT events.chat_id, seq, kind, at, events.body, format, messages.body
 FROM events LEFT JOIN messages ON messages.chat_id = events.chat_id AND messages.position = events.position
 """
 """Selects the arguments of `event_of`."""
-
-_IN_COLUMNS: Final = {"chat_id", "seq", "kind", "at"}
 
 
 class EventRow(NamedTuple):
@@ -46,11 +44,13 @@ def rows_of(events: Sequence[Event]) -> list[EventRow]:
 
 
 def body_of(event: Event, *, without: str = "") -> str:
-    """Return the body of an event's row: without the field `without`, and without nulls except those of a tool."""
-    spelled = event.__pydantic_serializer__.to_json(
-        event, exclude=_IN_COLUMNS | {without}, exclude_none=not isinstance(event, ToolResultEvent | ToolProgressEvent)
-    )
-    return spelled.decode()
+    """Return the body of an event's row: without the field `without`, and without what its columns say."""
+    bare: Any = unnumbered(event)
+    if without:
+        bare = msgspec.to_builtins(bare)
+        del bare[without]
+    spelled = msgspec.json.encode(bare).decode()
+    return "{" + spelled.removeprefix(f'{{"kind":"{event.kind}"').removeprefix(",")
 
 
 def event_of(  # noqa: PLR0913, PLR0917 - the columns of a row
@@ -63,15 +63,16 @@ def event_of(  # noqa: PLR0913, PLR0917 - the columns of a row
     """
     try:
         if at is not None:
-            columns = json.dumps({"chat_id": chat_id, "seq": seq, "kind": kind, "at": time_of(at).isoformat()})
+            columns = json.dumps({"kind": kind, "chat_id": chat_id, "seq": seq, "at": time_of(at).isoformat()})
             body = columns if body == "{}" else f"{columns[:-1]},{body[1:]}"
         if form is None or message is None:
             return EVENTS.load(body, chat_id)
         said = message_of(form, message, chat_id)
         if kind == "message":
-            return MessageEvent.model_validate({**from_json(body), "message": without_metadata(said)})
-        output = None if said.result is None else said.result.output
-        return ToolResultEvent.model_validate({**from_json(body), "output": output})
+            told = {"message": msgspec.to_builtins(without_metadata(said))}
+        else:
+            told = {"output": None if said.result is None else said.result.output}
+        return cast("Event", msgspec.convert({**msgspec.json.decode(body), **told}, Event))
     except ChatUnreadable:
         raise
     except GARBLED as error:

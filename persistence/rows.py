@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+import msgspec
+from msgspec.structs import replace
 
 from turnwise.states.calls import ToolCall
 from turnwise.states.errors import ChatUnreadable
-from turnwise.states.events import Event, event_adapter
+from turnwise.states.events import Event
 from turnwise.states.facts import Facts, Profile
 from turnwise.states.messages import FORMAT, Message, QueuedMessage
+from turnwise.states.values import changed_fields, place_and_problem
 from turnwise.states.writes import RecordReceipt, RecordUsage
 
 _T = TypeVar("_T")
@@ -26,15 +28,14 @@ _MOST_CHARACTERS: Final = 300
 class Body(Generic[_T]):
     """One kind of value as the JSON of a `body` column."""
 
-    def __init__(self, column: str, adapter: TypeAdapter[_T], *, nulls: bool = True) -> None:
+    def __init__(self, column: str, kind: Any) -> None:
         self.column = column
         """The place of the JSON, as `table.column`."""
-        self._adapter = adapter
-        self._nulls = nulls
+        self._decoder: msgspec.json.Decoder[_T] = msgspec.json.Decoder(kind)
 
     def dump(self, value: _T) -> str:
-        """Return the value as JSON; a kind without `nulls` leaves out fields that are `None`."""
-        return self._adapter.serializer.to_json(value, exclude_none=not self._nulls).decode()
+        """Return the value as JSON."""
+        return msgspec.json.encode(value).decode()
 
     def load(self, body: str, chat_id: str) -> _T:
         """Return the value that a body of the chat holds.
@@ -43,26 +44,18 @@ class Body(Generic[_T]):
             ChatUnreadable: it holds something else.
         """
         try:
-            return self._adapter.validate_json(body)
+            return self._decoder.decode(body)
         except GARBLED as error:
             raise unreadable(chat_id, self.column, error) from None
 
-    def of(self, fields: Any) -> _T:
-        """Return the value that has these fields.
 
-        Raises:
-            ValidationError: they are not the fields of this kind.
-        """
-        return self._adapter.validate_python(fields)
-
-
-PROFILES: Final = Body("profiles.body", TypeAdapter(Profile))
-MESSAGES: Final = Body("messages.body", TypeAdapter(Message))
-CALLS: Final = Body("calls.body", TypeAdapter(ToolCall))
-QUEUE: Final = Body("queue.body", TypeAdapter(QueuedMessage))
-RECEIPTS: Final = Body("receipts.body", TypeAdapter(RecordReceipt))
-USAGE: Final = Body("usage.body", TypeAdapter(RecordUsage), nulls=False)
-EVENTS: Final = Body("events.body", event_adapter)
+PROFILES: Final = Body[Profile]("profiles.body", Profile)
+MESSAGES: Final = Body[Message]("messages.body", Message)
+CALLS: Final = Body[ToolCall]("calls.body", ToolCall)
+QUEUE: Final = Body[QueuedMessage]("queue.body", QueuedMessage)
+RECEIPTS: Final = Body[RecordReceipt]("receipts.body", RecordReceipt)
+USAGE: Final = Body[RecordUsage]("usage.body", RecordUsage)
+EVENTS: Final = Body[Event]("events.body", Event)
 
 
 class FactsRow(NamedTuple):
@@ -79,7 +72,6 @@ class FactsRow(NamedTuple):
     last_seq: int
 
 
-_facts: Final = TypeAdapter(Facts)
 _IN_COLUMNS: Final = {"chat_id", "state", "stored_state", "settled", "archived", "version", "last_seq"}
 _IN_TABLES: Final = {"profile", "calls", "queue", "lease"}
 ELSEWHERE: Final = _IN_COLUMNS | _IN_TABLES
@@ -95,7 +87,7 @@ def row_of(facts: Facts) -> FactsRow:
         facts.archived,
         facts.version,
         facts.calls.ids,
-        _facts.dump_json(facts, exclude=ELSEWHERE, exclude_defaults=True).decode(),
+        msgspec.json.encode(changed_fields(facts, without=ELSEWHERE)).decode(),
         facts.last_seq,
     )
 
@@ -131,10 +123,12 @@ def columns_of_call(call: ToolCall) -> dict[str, Any]:
 
 def numbered(events: Sequence[Event], *, chat_id: str, after: int, at: datetime) -> tuple[Event, ...]:
     """Return the events as they are stored: with chat, time, and numbers from `after` + 1 on."""
-    return tuple(
-        type(event)(**{**event.__dict__, "seq": seq, "chat_id": chat_id, "at": at})
-        for seq, event in enumerate(events, start=after + 1)
-    )
+    return tuple(replace(event, seq=seq, chat_id=chat_id, at=at) for seq, event in enumerate(events, start=after + 1))
+
+
+def unnumbered(event: Event) -> Event:
+    """Return the event as it was before it was stored."""
+    return replace(event, seq=0, chat_id="", at=None)
 
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -165,9 +159,7 @@ def described(error: Exception) -> str:
     """Return the problem without the stored value: that may be what somebody said."""
     if isinstance(error, ChatUnreadable):
         return error.problem
-    if not isinstance(error, ValidationError):
+    if not isinstance(error, msgspec.MsgspecError):
         return f"{type(error).__name__}: {error}"[:_MOST_CHARACTERS]
-    first, *others = error.errors(include_url=False, include_context=False, include_input=False)
-    place = ".".join(str(step) for step in first["loc"])
-    more = f", and {len(others)} more" if others else ""
-    return f"{place and place + ': '}{first['msg']}{more}"[:_MOST_CHARACTERS]
+    place, problem = place_and_problem(error)
+    return f"{place and place + ': '}{problem}"[:_MOST_CHARACTERS]

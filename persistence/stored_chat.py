@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
-from pydantic_core import from_json
+import msgspec
+from msgspec.json import decode
+from msgspec.structs import replace
 
-from turnwise.persistence.rows import CALLS, ELSEWHERE, GARBLED, PROFILES, QUEUE, Body, described
+from turnwise.persistence.rows import CALLS, ELSEWHERE, GARBLED, QUEUE, Body, described
 from turnwise.states.calls import ToolCall
 from turnwise.states.errors import ChatUnreadable
 from turnwise.states.events import ErrorInfo
@@ -25,12 +26,13 @@ UNREADABLE: Final = "unreadable"
 """Stands for the stored state of a chat that cannot be read: only `repaired` leaves it."""
 MISSING: Final = "the row is missing"
 
-_facts: Final = TypeAdapter(Facts)
 _STATES: Final = frozenset(ChatState)
 _HASH_LENGTH: Final = 64
-_OWN_FIELDS: Final = {field.name for field in dataclasses.fields(Facts)} - ELSEWHERE
+_OWN_FIELDS: Final = {*Facts.__struct_fields__} - ELSEWHERE
 _FLAGS: Final = (0, 1)
 _UNKNOWN_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_FIRST: Final = re.compile(r".*- at `\$\.(\w+)", re.DOTALL)
+"""Matches the text of an error of msgspec; the group is the field of the outermost value."""
 
 
 class Flaw(NamedTuple):
@@ -110,7 +112,7 @@ def salvage(stored: Stored) -> Salvaged:
 
 def flawed(facts: Facts, flaws: Sequence[Flaw]) -> Salvaged:
     """Return what is left of a chat with flaws."""
-    return Salvaged(dataclasses.replace(facts, stored_state=UNREADABLE), tuple(flaws))
+    return Salvaged(replace(facts, stored_state=UNREADABLE), tuple(flaws))
 
 
 def ids_of(call_ids: Any) -> list[str]:
@@ -119,7 +121,7 @@ def ids_of(call_ids: Any) -> list[str]:
     Raises:
         ValueError: it holds something else.
     """
-    ids = from_json(call_ids) if isinstance(call_ids, str | bytes) else call_ids
+    ids = decode(call_ids) if isinstance(call_ids, str | bytes) else call_ids
     if not isinstance(ids, list) or not all(isinstance(call_id, str) for call_id in ids):
         raise ValueError("a list of call ids belongs here")
     return ids
@@ -141,9 +143,9 @@ def _facts_of(stored: Stored) -> Facts:
         "archived": bool(stored.archived),
         "version": stored.version,
         "last_seq": stored.last_seq,
-        "profile": from_json(stored.profile),
+        "profile": decode(stored.profile),
     }
-    facts: Facts = _facts.validate_python({**from_json(stored.facts), **columns})
+    facts = msgspec.convert({**decode(stored.facts), **columns}, Facts)
     calls = tuple([CALLS.load(body, stored.id) for body in stored.calls])
     if len(calls) != len(ids_of(stored.call_ids)):
         raise ValueError("calls are missing")
@@ -153,7 +155,7 @@ def _facts_of(stored: Stored) -> Facts:
         if not isinstance(stored.worker, str) or not is_count(stored.token):
             raise ValueError("no lease")
         lease = Lease(stored.worker, stored.token)
-    return dataclasses.replace(facts, calls=StepCalls(calls), queue=queue, lease=lease)
+    return replace(facts, calls=StepCalls(calls), queue=queue, lease=lease)
 
 
 def is_count(value: object) -> bool:
@@ -208,8 +210,8 @@ class _Salvage:
         """Return the fields of the facts' body that can be read."""
         found = self._object(self._stored.facts_column, self._stored.facts)
         found = {name: value for name, value in found.items() if name in _OWN_FIELDS}
-        blank = {"chat_id": self._stored.id, "profile": Profile(created_at=_UNKNOWN_TIME)}
-        facts = self._whole(self._stored.facts_column, found, lambda fields: _facts.validate_python(fields | blank))
+        blank = {"chat_id": self._stored.id, "profile": {"created_at": _UNKNOWN_TIME}}
+        facts = self._whole(self._stored.facts_column, found, lambda fields: msgspec.convert(fields | blank, Facts))
         return {name: getattr(facts, name) for name in found if facts is not None}
 
     def _profile(self) -> Profile:
@@ -217,7 +219,8 @@ class _Salvage:
         unknown = Profile(created_at=_UNKNOWN_TIME)
         if not found:
             return unknown
-        read = self._whole("profiles.body", found, lambda fields: PROFILES.of({"created_at": _UNKNOWN_TIME, **fields}))
+        blank = {"created_at": _UNKNOWN_TIME}
+        read = self._whole("profiles.body", found, lambda fields: msgspec.convert(blank | fields, Profile))
         return read or unknown
 
     def _object(self, column: str, body: Any) -> dict[str, Any]:
@@ -225,7 +228,7 @@ class _Salvage:
             self._flaws.append(Flaw(column, MISSING))
             return {}
         try:
-            found = from_json(body)
+            found = decode(body)
         except GARBLED as error:
             self._flaws.append(Flaw(column, described(error)))
             return {}
@@ -236,16 +239,11 @@ class _Salvage:
         while True:
             try:
                 return read(found)
-            except ValidationError as error:
-                self._flaws.append(Flaw(column, described(error)))
-                wrong = {str(problem["loc"][0]) for problem in error.errors(include_input=False) if problem["loc"]}
-                if not wrong & {*found}:
-                    return None
-                for name in wrong & {*found}:
-                    del found[name]
             except GARBLED as error:
                 self._flaws.append(Flaw(column, described(error)))
-                return None
+                wrong = _FIRST.match(str(error)) if isinstance(error, msgspec.ValidationError) else None
+                if wrong is None or found.pop(wrong[1], None) is None:
+                    return None
 
     def _calls(self) -> tuple[ToolCall, ...]:
         calls = self._each(CALLS, self._stored.calls)

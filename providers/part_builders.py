@@ -6,10 +6,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from msgspec.structs import replace
+
 from turnwise.providers.protocol import ModelPart
 from turnwise.states.events import PartDelta
 from turnwise.states.messages import FilePart, Part, ReasoningPart, SourcePart, TextPart, ToolCallPart, ToolResultPart
 from turnwise.states.names import Executor
+from turnwise.states.values import spelled_out
 
 
 @dataclass(slots=True)
@@ -85,9 +88,9 @@ class CallBuilder:
         part = self.part()
         fragments = "".join(self.pieces[self.taken :])
         if fragments or part is None:
-            yield piece.model_copy(update={"delta": fragments})
+            yield replace(piece, delta=fragments)
         if part is not None:
-            yield piece.model_copy(update={"complete": _as_shown(part)})
+            yield replace(piece, complete=_as_shown(part))
         self.taken = len(self.pieces)
 
 
@@ -113,4 +116,4 @@ PartBuilder = WordsBuilder | CallBuilder | WholeBuilder
 
 
 def _as_shown(part: Part) -> dict[str, Any]:
-    return part.model_dump(mode="json", exclude={"metadata"})
+    return spelled_out(part, without={"metadata"})

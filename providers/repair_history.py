@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from turnwise.logger import logger
 from turnwise.providers.per_message import PerMessage
 from turnwise.providers.protocol import ModelRequest
@@ -123,7 +125,7 @@ def _checked(message: Message) -> _Checked:
     parts = tuple(part for part in message.parts if not _is_empty(part))
     if message.role == "assistant":
         parts = _with_paired_provider_calls(message, parts, changes)
-    mended = message.model_copy(update={"parts": parts}) if parts != message.parts else None
+    mended = replace(message, parts=parts) if parts != message.parts else None
     sent = mended or message
     return _Checked(
         mended=mended,
@@ -169,14 +171,14 @@ def _unknown(message: Message, call: ToolCallPart) -> Message:
     part = ToolResultPart(
         call_id=call.call_id, name=call.name, output=_NO_RESULT, is_error=True, outcome=CallStatus.unknown
     )
-    return _beside(message, f"{call.call_id}-unknown").model_copy(update={"role": "tool", "parts": (part,)})
+    return replace(_beside(message, f"{call.call_id}-unknown"), role="tool", parts=(part,))
 
 
 def _user(like: Message) -> Message:
-    return _beside(like, "user-transient").model_copy(update={"role": "user", "parts": (TextPart(text=_GO_ON),)})
+    return replace(_beside(like, "user-transient"), role="user", parts=(TextPart(text=_GO_ON),))
 
 
 def _beside(like: Message, message_id: str) -> Message:
     """Return a message for one request only, next to one that is stored."""
     made = {"id": message_id, "position": 0, "audience": Audience.model, "partial": False, "synthetic": True}
-    return like.model_copy(update=made)
+    return replace(like, **made)

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import chain, count
 from typing import Any, Final, Literal
 
-from pydantic import TypeAdapter
+import msgspec
+from msgspec.structs import replace
 
 from turnwise.providers.part_builders import CallBuilder, PartBuilder, WholeBuilder, WordsBuilder
 from turnwise.providers.protocol import ModelPart, ModelReply
@@ -19,8 +20,6 @@ from turnwise.states.usage import Usage
 
 ARGUMENT_TEXT: Final = "_arguments_text"
 """The one key of a call's arguments that stand for JSON text which could not be read."""
-
-_part_adapter: TypeAdapter[Part] = TypeAdapter(Part)
 
 
 def read_arguments(_name: str, given: str | Mapping[str, Any]) -> dict[str, Any]:
@@ -235,7 +234,7 @@ def parts_from_shown(events: Iterable[PartEvent], heard: ReplyBuilder | None = N
     for event in events:
         piece = event.part
         if piece.complete is not None:
-            whole[event.index] = _part_adapter.validate_python(piece.complete)
+            whole[event.index] = msgspec.convert(piece.complete, Part)
         elif piece.delta and piece.type in ("text", "reasoning"):
             words.setdefault(event.index, WordsBuilder(event.index, piece.type)).pieces.append(piece.delta)
     found = {index: builder.part() for index, builder in words.items()} | whole
@@ -260,7 +259,7 @@ def _with_results_in_place(parts: Iterable[Part]) -> tuple[Part, ...]:
 
 def _without_unshown(part: Part) -> Part:
     hidden = {"metadata": None, "signature": None} if isinstance(part, ReasoningPart) else {"metadata": None}
-    return part.model_copy(update=hidden)
+    return replace(part, **hidden)
 
 
 def _whole(part: ModelPart) -> SourcePart | FilePart:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from turnwise.states.calls import ToolCall
 from turnwise.states.facts import Profile
 from turnwise.states.messages import Message, Part
 from turnwise.states.names import StopReason, Tail
 from turnwise.states.usage import Usage
+from turnwise.states.values import Value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Origin:
+class Origin(Value, frozen=True, kw_only=True):
     """The model that was asked for a reply, with digests of its parameters and tools."""
 
     agent: str = "default"
@@ -23,8 +21,7 @@ class Origin:
     tools_digest: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
+class Reply(Value, frozen=True, kw_only=True):
     """One finished reply of the model."""
 
     parts: tuple[Part, ...]
@@ -41,8 +38,7 @@ class Reply:
     """What the embedding service decides about a compaction; `None` leaves it to the threshold."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Partial:
+class Partial(Value, frozen=True, kw_only=True):
     """The shown part of an attempt that has ended, to be kept as a partial message."""
 
     step: int
@@ -55,8 +51,7 @@ class Partial:
     """`None` if the worker that asked is gone."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Summary:
+class Summary(Value, frozen=True, kw_only=True):
     """The result of a compaction: everything that the model sees from then on, in order."""
 
     messages: tuple[int | Message, ...]
@@ -71,8 +66,7 @@ class Summary:
         return tuple(entry for entry in self.messages if isinstance(entry, int))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cut:
+class Cut(Value, frozen=True, kw_only=True):
     """Where an edit cuts the history, as it stood at `history_version`."""
 
     position: int
@@ -83,8 +77,7 @@ class Cut:
     history_version: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Inheritance:
+class Inheritance(Value, frozen=True, kw_only=True):
     """What a fork takes over from its parent: the history as it stood, every call in it answered."""
 
     messages: tuple[Message, ...]
@@ -102,8 +95,7 @@ class Inheritance:
     compactions: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Erasing:
+class Erasing(Value, frozen=True, kw_only=True):
     """The content of a chat that an erasure blanks."""
 
     messages: tuple[Message, ...] = ()

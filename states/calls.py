@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Final
 
+from msgspec.structs import replace
 from pydantic import JsonValue
 
 from turnwise.states.checked import checked
@@ -16,6 +16,7 @@ from turnwise.states.limits import Description, Name, json_at_most
 from turnwise.states.names import OPEN_STATUSES, Approval, CallStatus, Crash, Executor
 from turnwise.states.plain import Misfit, plain, shown
 from turnwise.states.shapes import LATER
+from turnwise.states.values import Value
 
 _APPROVAL: Final = ("approved", "arguments", "reason")
 """What an answer to a call that asks for approval may say."""
@@ -83,8 +84,7 @@ class ToolResult:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Value, frozen=True):
     """Proof of how a call was answered; kept for ever, so that a replay finds the first receipt."""
 
     digest: str
@@ -98,8 +98,7 @@ class Answer:
         return not self.digest or guarded(self.salt, digest) == self.digest
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolCall:
+class ToolCall(Value, frozen=True, kw_only=True):
     """One tool call of a step and how far it has come."""
 
     call_id: str
@@ -156,12 +155,12 @@ class ToolCall:
     def with_status(self, status: CallStatus, answer: Answer | None = None) -> ToolCall:
         """Return the call moved on to `status`; a call that has ended has no deadline."""
         deadline = self.deadline if status in OPEN_STATUSES else None
-        return dataclasses.replace(self, status=status, answer=answer or self.answer, deadline=deadline)
+        return replace(self, status=status, answer=answer or self.answer, deadline=deadline)
 
     @property
     def shown(self) -> ToolCall:
         """The call as a client may see it."""
-        return dataclasses.replace(self, salt="") if self.salt else self
+        return replace(self, salt="") if self.salt else self
 
     def blanked(self, *, arguments: bool, answer: bool) -> ToolCall:
         """Return the call without its arguments, or without the digest of its answer.
@@ -172,16 +171,16 @@ class ToolCall:
         arguments, answer = (True, True) if self.asked_arguments is not None else (arguments, answer)
         kept = self.answer
         if answer and kept is not None:
-            kept = dataclasses.replace(kept, digest="", salt="")
+            kept = replace(kept, digest="", salt="")
         if not arguments:
-            return dataclasses.replace(self, answer=kept)
+            return replace(self, answer=kept)
         runs = self.open and (self.is_local or self.approval == "asked")
         refusal = "Its arguments were erased." if runs or self.refusal is not None else None
-        return dataclasses.replace(self, arguments={}, asked_arguments=None, refusal=refusal, salt="", answer=kept)
+        return replace(self, arguments={}, asked_arguments=None, refusal=refusal, salt="", answer=kept)
 
     def granted(self, answer: Answer, edited: dict[str, Any] | None = None) -> ToolCall:
         """Return the call as the client has allowed it: local, not started, with the arguments that it has edited."""
-        return dataclasses.replace(
+        return replace(
             self,
             executor=Executor.local,
             approval="granted",
@@ -196,7 +195,7 @@ class ToolCall:
         """Return the client call with its deadline counted from `now`."""
         seconds = self.within if self.within is not None else default
         deadline = None if seconds is None else now + timedelta(seconds=seconds)
-        return dataclasses.replace(self, deadline=deadline)
+        return replace(self, deadline=deadline)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

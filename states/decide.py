@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, overload
 
@@ -20,13 +19,13 @@ from turnwise.states.refusals import REFUSALS
 from turnwise.states.shapes import shape_of
 from turnwise.states.table import TABLE, Row, rows_of
 from turnwise.states.triggers import Circumstances, Occurrence, occurrence_of
+from turnwise.states.values import Value
 from turnwise.states.writes import Write
 
 _TRIGGER: Final = shape_of(Trigger)
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(Value, frozen=True):
     """What a trigger does to a chat. A store performs all of it in one transaction, or nothing."""
 
     trigger: Trigger

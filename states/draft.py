@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any, Final, Generic, TypeVar
+
+from msgspec.structs import asdict, replace
 
 from turnwise.states.arguments import Partial, Reply
 from turnwise.states.calls import ToolCall
@@ -131,7 +132,7 @@ class Draft(Generic[_Kind_co]):
         """Return a new call with a salt; an existing one keeps its salt, or has lost it in an erasure."""
         if call.salt or not self.at.salt or self.before.calls.get(call.call_id) is not None:
             return call
-        return dataclasses.replace(call, salt=self.salt_of("call", call.call_id))
+        return replace(call, salt=self.salt_of("call", call.call_id))
 
     def queue_changed(self) -> None:
         """Show the whole queue."""
@@ -155,7 +156,7 @@ class Draft(Generic[_Kind_co]):
         if self.step.purpose == "summary":
             spent = spent.as_compaction()
         self.usage += spent
-        self.turn = dataclasses.replace(self.turn, usage=self.turn.usage + spent)
+        self.turn = replace(self.turn, usage=self.turn.usage + spent)
         self._enter(spent)
 
     def book_nothing(self) -> None:
@@ -197,13 +198,12 @@ class Draft(Generic[_Kind_co]):
 
 
 _DECIDED_AT_THE_END: Final = {"chat_id", "state", "version", "last_seq", "updated_at", "since"}
-_CHANGED_BY_ACTIONS: Final = {field.name for field in dataclasses.fields(Facts)} - _DECIDED_AT_THE_END
+_CHANGED_BY_ACTIONS: Final = {*Facts.__struct_fields__} - _DECIDED_AT_THE_END
 
 
 def _origin_of(reply: Reply | Partial | None) -> dict[str, Any]:
     """Return the fields of a model's message that name its origin."""
     if reply is None or reply.origin is None:
         return {}
-    known = {field.name: getattr(reply.origin, field.name) for field in dataclasses.fields(reply.origin)}
     finish_reason = reply.provider_reason if isinstance(reply, Reply) else None
-    return {**known, "usage": reply.usage, "finish_reason": finish_reason}
+    return {**asdict(reply.origin), "usage": reply.usage, "finish_reason": finish_reason}

@@ -7,17 +7,18 @@ erased message at once; their numbers are then skipped.
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, Field, JsonValue, TypeAdapter
+from pydantic import Field
 
 from turnwise.states.calls import ToolCall
 from turnwise.states.messages import Message, QueuedMessage
 from turnwise.states.names import CallStatus, ChatState, CompactionPhase, Executor, StopReason
 from turnwise.states.usage import Usage
+from turnwise.states.values import Json, Value
 
 
-class ErrorInfo(BaseModel, frozen=True):
+class ErrorInfo(Value, frozen=True, kw_only=True):
     """An error, as text for users and fields for programs."""
 
     kind: str
@@ -30,7 +31,7 @@ class ErrorInfo(BaseModel, frozen=True):
     """The provider's HTTP status, where there was one."""
 
 
-class PartDelta(BaseModel, frozen=True):
+class PartDelta(Value, frozen=True, kw_only=True):
     """A piece of a part of a reply under way. A complete part has `complete` set and no `delta`."""
 
     type: Literal["text", "reasoning", "tool_call", "tool_result", "source", "file"]
@@ -44,32 +45,32 @@ class PartDelta(BaseModel, frozen=True):
     """The finished part, as it will be in the message."""
 
 
-class _Event(BaseModel, frozen=True):
+class _Event(Value, frozen=True, kw_only=True, tag_field="kind"):
     seq: int = 0
     """The place in the chat's sequence, from 1, given when the event is stored."""
     chat_id: str = ""
     at: datetime | None = None
 
 
-class StatusEvent(_Event):
+class StatusEvent(_Event, frozen=True, kw_only=True, tag="status"):
     """The chat's state changed."""
 
-    kind: Literal["status"] = "status"
+    kind: ClassVar[Literal["status"]] = "status"
     state: ChatState
     previous: ChatState | None = None
 
 
-class MessageEvent(_Event):
+class MessageEvent(_Event, frozen=True, kw_only=True, tag="message"):
     """A message entered the history, or replaced the message of the same id (an erasure)."""
 
-    kind: Literal["message"] = "message"
+    kind: ClassVar[Literal["message"]] = "message"
     message: Message
 
 
-class PartEvent(_Event):
+class PartEvent(_Event, frozen=True, kw_only=True, tag="part"):
     """A piece of the reply that the model is giving."""
 
-    kind: Literal["part"] = "part"
+    kind: ClassVar[Literal["part"]] = "part"
     step: int
     attempt: int
     index: int
@@ -77,46 +78,46 @@ class PartEvent(_Event):
     part: PartDelta
 
 
-class ToolResultEvent(_Event):
+class ToolResultEvent(_Event, frozen=True, kw_only=True, tag="tool_result"):
     """A call of the current step has its result."""
 
-    kind: Literal["tool_result"] = "tool_result"
+    kind: ClassVar[Literal["tool_result"]] = "tool_result"
     step: int
     call_id: str
     index: int
     name: str
-    output: JsonValue
+    output: Json
     is_error: bool
     outcome: CallStatus
 
 
-class ToolProgressEvent(_Event):
+class ToolProgressEvent(_Event, frozen=True, kw_only=True, tag="tool_progress"):
     """A running tool reported progress."""
 
-    kind: Literal["tool_progress"] = "tool_progress"
+    kind: ClassVar[Literal["tool_progress"]] = "tool_progress"
     step: int
     call_id: str
-    progress: JsonValue
+    progress: Json
 
 
-class QueueEvent(_Event):
+class QueueEvent(_Event, frozen=True, kw_only=True, tag="queue"):
     """The queue changed; this is all of it, first message first."""
 
-    kind: Literal["queue"] = "queue"
+    kind: ClassVar[Literal["queue"]] = "queue"
     queue: tuple[QueuedMessage, ...]
 
 
-class ActionRequiredEvent(_Event):
+class ActionRequiredEvent(_Event, frozen=True, kw_only=True, tag="action_required"):
     """The client has to answer these open calls."""
 
-    kind: Literal["action_required"] = "action_required"
+    kind: ClassVar[Literal["action_required"]] = "action_required"
     calls: tuple[ToolCall, ...]
 
 
-class RetryEvent(_Event):
+class RetryEvent(_Event, frozen=True, kw_only=True, tag="retry"):
     """An attempt failed and another will be made."""
 
-    kind: Literal["retry"] = "retry"
+    kind: ClassVar[Literal["retry"]] = "retry"
     step: int
     attempt: int
     """The attempt that failed."""
@@ -126,19 +127,19 @@ class RetryEvent(_Event):
     retry_at: datetime
 
 
-class AttemptDiscardedEvent(_Event):
+class AttemptDiscardedEvent(_Event, frozen=True, kw_only=True, tag="attempt_discarded"):
     """The parts of this attempt are taken back."""
 
-    kind: Literal["attempt_discarded"] = "attempt_discarded"
+    kind: ClassVar[Literal["attempt_discarded"]] = "attempt_discarded"
     step: int
     attempt: int
     reason: str
 
 
-class CompactionEvent(_Event):
+class CompactionEvent(_Event, frozen=True, kw_only=True, tag="compaction"):
     """A compaction started, got its summary, was stored, finished, failed or proved unproductive."""
 
-    kind: Literal["compaction"] = "compaction"
+    kind: ClassVar[Literal["compaction"]] = "compaction"
     phase: CompactionPhase
     step: int
     percent: float | None = None
@@ -154,27 +155,27 @@ class CompactionEvent(_Event):
     error: ErrorInfo | None = None
 
 
-class HistoryResetEvent(_Event):
+class HistoryResetEvent(_Event, frozen=True, kw_only=True, tag="history_reset"):
     """The history was cut: the message `first_removed` and all after it are gone."""
 
-    kind: Literal["history_reset"] = "history_reset"
+    kind: ClassVar[Literal["history_reset"]] = "history_reset"
     first_removed: str
 
 
-class TurnFinishedEvent(_Event):
+class TurnFinishedEvent(_Event, frozen=True, kw_only=True, tag="turn_finished"):
     """A turn ended. `provider_reason` is the provider's own word for it."""
 
-    kind: Literal["turn_finished"] = "turn_finished"
+    kind: ClassVar[Literal["turn_finished"]] = "turn_finished"
     turn: int
     stop_reason: StopReason
     provider_reason: str | None = None
     usage: Usage
 
 
-class ErrorEvent(_Event):
+class ErrorEvent(_Event, frozen=True, kw_only=True, tag="error"):
     """The chat cannot continue without the user."""
 
-    kind: Literal["error"] = "error"
+    kind: ClassVar[Literal["error"]] = "error"
     error: ErrorInfo
 
 
@@ -194,6 +195,3 @@ Event = Annotated[
     | ErrorEvent,
     Field(discriminator="kind"),
 ]
-
-event_adapter: TypeAdapter[Event] = TypeAdapter(Event)
-"""Reads and writes any event as JSON."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from pydantic import InstanceOf
+from msgspec import field
+from msgspec.structs import force_setattr, replace
 
 from turnwise.states.calls import ClientTool, ToolCall
 from turnwise.states.events import ErrorInfo
@@ -16,10 +15,10 @@ from turnwise.states.messages import QueuedMessage
 from turnwise.states.names import RESTING, ChatState, Need, Purpose, Stage, StopReason, Tail
 from turnwise.states.step_calls import NO_CALLS, StepCalls
 from turnwise.states.usage import NO_USAGE, Usage
+from turnwise.states.values import Value
 
 
-@dataclass(frozen=True, slots=True)
-class Lease:
+class Lease(Value, frozen=True):
     """The right to run a chat's jobs."""
 
     worker: str
@@ -27,8 +26,7 @@ class Lease:
     """The fencing token: rises with every claim of the chat, never used twice."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Profile:
+class Profile(Value, frozen=True, kw_only=True):
     """The declarations of a chat's creation, and its labels."""
 
     created_at: datetime
@@ -42,8 +40,7 @@ class Profile:
     """For a fork: the parent's version and head hash, as `version:hash`."""
 
 
-@dataclass(frozen=True, slots=True)
-class TurnFacts:
+class TurnFacts(Value, frozen=True):
     """The turn under way, or the last one."""
 
     number: int = 0
@@ -67,8 +64,7 @@ class TurnFacts:
     """An observer's text for this turn, with which observers in other processes continue its trace."""
 
 
-@dataclass(frozen=True, slots=True)
-class StepFacts:
+class StepFacts(Value, frozen=True):
     """The step under way, or the last one."""
 
     number: int = 0
@@ -97,8 +93,7 @@ class StepFacts:
         return (self.number, self.attempt) if self.stage is Stage.asking else (self.number + 1, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class HistoryFacts:
+class HistoryFacts(Value, frozen=True):
     """The shape of the history, without its content."""
 
     length: int = 0
@@ -115,8 +110,7 @@ class HistoryFacts:
         return self.tail in (Tail.awaits_answer, Tail.partial)
 
 
-@dataclass(frozen=True, slots=True)
-class CompactionFacts:
+class CompactionFacts(Value, frozen=True):
     """What is known about the context window."""
 
     need: Need = Need.none
@@ -131,8 +125,7 @@ class CompactionFacts:
     """Compactions committed in this chat."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class Facts(Value, frozen=True, kw_only=True):
     """Where a chat stands. Stored whole with every transition; small whatever the length of the chat."""
 
     chat_id: str
@@ -158,7 +151,7 @@ class Facts:
     """The number of the last event."""
     turn: TurnFacts = TurnFacts()
     step: StepFacts = StepFacts()
-    calls: InstanceOf[StepCalls] = NO_CALLS
+    calls: StepCalls = NO_CALLS
     """The calls of the current step, local and client, in call order."""
     queue: tuple[QueuedMessage, ...] = ()
     traces: Mapping[str, str] = field(default_factory=dict)
@@ -174,7 +167,7 @@ class Facts:
 
     def __post_init__(self) -> None:
         if type(self.calls) is not StepCalls:
-            object.__setattr__(self, "calls", StepCalls(self.calls))
+            force_setattr(self, "calls", StepCalls(self.calls))
 
     @property
     def open_calls(self) -> tuple[ToolCall, ...]:
@@ -183,7 +176,7 @@ class Facts:
 
     def with_last_seq(self, last_seq: int) -> Facts:
         """Return the facts after events up to that number were stored."""
-        return self if self.last_seq == last_seq else dataclasses.replace(self, last_seq=last_seq)
+        return self if self.last_seq == last_seq else replace(self, last_seq=last_seq)
 
     @property
     def resting(self) -> bool:
@@ -191,8 +184,7 @@ class Facts:
         return self.settled and self.state in RESTING and self.stored_state is None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class Limits(Value, frozen=True, kw_only=True):
     """The settings that guards and actions may ask."""
 
     max_steps: int | None = 50

@@ -6,9 +6,11 @@ import itertools
 from base64 import b64encode
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Annotated, Any, Final, Literal, TypeVar, cast
+from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar, cast
 
-from pydantic import BaseModel, Field, JsonValue, ValidationError
+import msgspec
+from msgspec.structs import asdict, replace
+from pydantic import Field
 
 from turnwise.states.checked import checked
 from turnwise.states.errors import InvalidContent
@@ -17,12 +19,13 @@ from turnwise.states.names import Audience, BoundaryReason, CallStatus, Executor
 from turnwise.states.plain import Misfit, of_kind, plain, text
 from turnwise.states.shapes import LATER, Shape, shape_of
 from turnwise.states.usage import Usage
+from turnwise.states.values import Json, Value, place_and_problem
 
 FORMAT: Final = 1
 """The version of the stored form of a message. Older versions stay readable."""
 
 
-class _Part(BaseModel, frozen=True):
+class _Part(Value, frozen=True, kw_only=True, tag_field="type"):
     metadata: dict[str, Any] | None = None
     """The provider's own data about the part: stored, sent back to it, never shown to a client."""
 
@@ -30,47 +33,46 @@ class _Part(BaseModel, frozen=True):
 _AnyPart = TypeVar("_AnyPart", bound=_Part)
 
 
-class _Given(_Part):
-    """A part that a client may make; invalid fields raise an error of turnwise."""
+class _Given(msgspec.StructMeta):
+    """The kind of parts that a client may make: invalid fields raise an error of turnwise."""
 
-    def __init__(self, **fields: Any) -> None:
+    def __call__(cls, **fields: Any) -> Any:  # noqa: N805 - of a kind of classes
         try:
-            super().__init__(**fields)
-        except ValidationError as error:
-            raise InvalidContent(_first_fault(type(self).__name__, error)) from None
+            return msgspec.convert(fields, cls)
+        except msgspec.ValidationError as error:
+            place, problem = place_and_problem(error)
+            raise InvalidContent(f"{cls.__name__}{place and '.' + place}: {problem}") from None
 
-    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined] # what is read from a store goes past it
 
-
-class TextPart(_Given):
+class TextPart(_Part, metaclass=_Given, frozen=True, kw_only=True, tag="text"):
     """A piece of text."""
 
-    type: Literal["text"] = "text"
+    type: ClassVar[Literal["text"]] = "text"
     text: str
 
 
-class ReasoningPart(_Part):
+class ReasoningPart(_Part, frozen=True, kw_only=True, tag="reasoning"):
     """The model's reasoning. `signature` goes back to the provider byte by byte."""
 
-    type: Literal["reasoning"] = "reasoning"
+    type: ClassVar[Literal["reasoning"]] = "reasoning"
     text: str = ""
     signature: str | None = None
 
 
-class ToolCallPart(_Part):
+class ToolCallPart(_Part, frozen=True, kw_only=True, tag="tool_call"):
     """A tool call the model asked for."""
 
-    type: Literal["tool_call"] = "tool_call"
+    type: ClassVar[Literal["tool_call"]] = "tool_call"
     call_id: str
     name: str
     arguments: dict[str, Any]
     executor: Executor = Executor.local
 
 
-class FilePart(_Given):
+class FilePart(_Part, metaclass=_Given, frozen=True, kw_only=True, tag="file"):
     """A file: either inline (`data`, base64) or by address (`url`)."""
 
-    type: Literal["file"] = "file"
+    type: ClassVar[Literal["file"]] = "file"
     media_type: str
     data: str | None = None
     url: str | None = None
@@ -110,32 +112,32 @@ class FilePart(_Given):
         return cls.from_bytes(data, media_type or guessed or "", name=name or own_name)
 
 
-class ToolResultPart(_Part):
+class ToolResultPart(_Part, frozen=True, kw_only=True, tag="tool_result"):
     """The one result of a call. `outcome` tells how the call ended."""
 
-    type: Literal["tool_result"] = "tool_result"
+    type: ClassVar[Literal["tool_result"]] = "tool_result"
     call_id: str
     name: str
-    output: JsonValue
+    output: Json
     is_error: bool = False
     outcome: CallStatus = CallStatus.succeeded
     attachments: tuple[FilePart, ...] = ()
-    edited_arguments: dict[str, Any] | None = Field(default=None, exclude_if=lambda value: value is None)
+    edited_arguments: dict[str, Any] | None = None
     """The arguments that the call ran with, if the client allowed it with others than the model's."""
 
 
-class SourcePart(_Part):
+class SourcePart(_Part, frozen=True, kw_only=True, tag="source"):
     """A source the model cited. Stored and shown, never sent back to the model."""
 
-    type: Literal["source"] = "source"
+    type: ClassVar[Literal["source"]] = "source"
     url: str
     title: str | None = None
 
 
-class MarkerPart(_Part):
+class MarkerPart(_Part, frozen=True, kw_only=True, tag="marker"):
     """A line in the user's transcript that says the context was compacted or cleared here."""
 
-    type: Literal["marker"] = "marker"
+    type: ClassVar[Literal["marker"]] = "marker"
     reason: BoundaryReason
     text: str
     carried: tuple[int, ...] = ()
@@ -155,7 +157,7 @@ Content = Annotated[str | Sequence[TextPart | FilePart], LATER]
 _PARTS: Final = cast("Shape", shape_of(Sequence[TextPart | FilePart]))
 
 
-class Message(BaseModel, frozen=True):
+class Message(Value, frozen=True, kw_only=True):
     """One entry of a chat's history. A `tool` message holds exactly one result."""
 
     id: str
@@ -206,7 +208,7 @@ class Message(BaseModel, frozen=True):
         return part if isinstance(part, ToolResultPart) else None
 
 
-class QueuedMessage(BaseModel, frozen=True):
+class QueuedMessage(Value, frozen=True, kw_only=True):
     """A user message that was accepted while the chat was busy and waits for its turn."""
 
     id: str
@@ -257,8 +259,8 @@ def size_of(parts: Iterable[Part]) -> int:
 
 
 def _sound(part: TextPart | FilePart) -> TextPart | FilePart:
-    """Return a part whose values can be stored: pydantic lets a part be made without its checks."""
-    fields = {name: plain(value) for name, value in vars(part).items() if name in type(part).model_fields}
+    """Return a part whose values can be stored: there are ways to make a part without its checks."""
+    fields = {name: plain(value) for name, value in asdict(part).items()}
     if isinstance(part, TextPart):
         return TextPart(**fields)
     file = FilePart(**fields)
@@ -268,21 +270,16 @@ def _sound(part: TextPart | FilePart) -> TextPart | FilePart:
     return file
 
 
-def _first_fault(part: str, error: ValidationError) -> str:
-    first = error.errors(include_input=False, include_url=False, include_context=False)[0]
-    return f"{part}.{'.'.join(map(str, first['loc']))}: {first['msg']}"
-
-
 def without_metadata(message: Message) -> Message:
     """Return the message as a client may see it: without the provider's metadata in its parts."""
     if all(part.metadata is None for part in message.parts):
         return message
-    return message.model_copy(update={"parts": tuple(shown(part) for part in message.parts)})
+    return replace(message, parts=tuple(shown(part) for part in message.parts))
 
 
 def shown(part: _AnyPart) -> _AnyPart:
     """Return the part without the provider's metadata."""
-    return part if part.metadata is None else part.model_copy(update={"metadata": None})
+    return part if part.metadata is None else replace(part, metadata=None)
 
 
 def in_prompt_order(messages: Sequence[Message], boundary: int, carried: Sequence[int]) -> list[Message]:

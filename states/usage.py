@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Final, TypeVar
 
-from pydantic import BaseModel
+from msgspec.structs import replace
+
+from turnwise.states.values import Value
 
 _Count = TypeVar("_Count", int, "Usage")
 
 
-class Usage(BaseModel, frozen=True):
+class Usage(Value, frozen=True, kw_only=True):
     """What model calls consumed, in tokens. `None` means that nobody reported the figure."""
 
     input_tokens: int | None = None
@@ -40,8 +42,8 @@ class Usage(BaseModel, frozen=True):
 
     def as_compaction(self) -> Usage:
         """Return the same counts, all of them also in the compaction share."""
-        share = self if self.compaction is None else self.model_copy(update={"compaction": None})
-        return self.model_copy(update={"compaction": share})
+        share = self if self.compaction is None else replace(self, compaction=None)
+        return replace(self, compaction=share)
 
 
 _FIGURES: Final = ("input_tokens", "output_tokens", "reasoning_tokens", "cache_read_tokens", "cache_write_tokens")

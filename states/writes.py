@@ -6,29 +6,26 @@ Beside them a store always stores the chat's new facts.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from typing import Any, ClassVar, Final, Literal
 
-from pydantic import TypeAdapter
-from pydantic_core import PydanticSerializationError
+import msgspec
 
 from turnwise.states.calls import ToolCall
 from turnwise.states.digests import canonical, digest, guarded, salted
 from turnwise.states.errors import InvalidContent
 from turnwise.states.facts import Lease, Profile
-from turnwise.states.messages import Message, Part, QueuedMessage
+from turnwise.states.messages import Message, QueuedMessage
 from turnwise.states.names import BoundaryReason, CallStatus, Purpose
 from turnwise.states.usage import Usage
+from turnwise.states.values import Value, changed_fields
 
 ERASED: Final = "[erased]"
 """The text that replaces erased text."""
 
 
-@dataclass(frozen=True)
-class _OfMessage:
+class _OfMessage(Value, frozen=True, gc=True, dict=True):
     message: Message
     """The message as it stands afterwards."""
     salt: str = ""
@@ -42,7 +39,7 @@ class _OfMessage:
     @cached_property
     def body(self) -> str:
         """The message as it is stored."""
-        return _body_of(_MESSAGE, self.message, self.message.parts)
+        return _body_of(self.message)
 
     @cached_property
     def digest(self) -> str:
@@ -50,19 +47,19 @@ class _OfMessage:
         return salted(self.salt, self.body)
 
 
-class InsertMessage(_OfMessage):
+class InsertMessage(_OfMessage, frozen=True):
     """Append a message to the history."""
 
     kind: ClassVar[str] = "message"
 
 
-class EraseMessage(_OfMessage):
+class EraseMessage(_OfMessage, frozen=True):
     """Blank a message; its digest stays, its salt is deleted."""
 
     kind: ClassVar[str] = "erase"
 
 
-class EraseEdits(_OfMessage):
+class EraseEdits(_OfMessage, frozen=True):
     """Take out of a result the arguments that a client put in the place of the model's, now erased; the rest stays.
 
     The salt is a new one: with the old one the arguments could be guessed.
@@ -71,8 +68,7 @@ class EraseEdits(_OfMessage):
     kind: ClassVar[str] = "erase:edits"
 
 
-@dataclass(frozen=True, slots=True)
-class CutHistory:
+class CutHistory(Value, frozen=True):
     """Cut every message from `position` on out of the history. The rows stay, for the audit."""
 
     kind: ClassVar[str] = "cut"
@@ -90,8 +86,7 @@ class CutHistory:
         return digest(self.position)
 
 
-@dataclass(frozen=True, slots=True)
-class EraseText:
+class EraseText(Value, frozen=True):
     """Erase content outside of messages from all rows and events: queued text, errors, reasons, `quarantine`."""
 
     what: Literal["queued", "errors", "reasons", "quarantine"]
@@ -114,8 +109,7 @@ class EraseText:
         return digest(self.name)
 
 
-@dataclass(frozen=True, slots=True)
-class PutCall:
+class PutCall(Value, frozen=True):
     """Insert or update a call."""
 
     call: ToolCall
@@ -149,8 +143,7 @@ class PutCall:
         return digest_of_call(self.call)
 
 
-@dataclass(frozen=True, slots=True)
-class NoteDeadline:
+class NoteDeadline(Value, frozen=True):
     """Store the deadline of a client call."""
 
     kind: ClassVar[str] = "deadline"
@@ -168,8 +161,7 @@ class NoteDeadline:
         return digest_of_time(self.deadline)
 
 
-@dataclass(frozen=True)
-class PutQueued:
+class PutQueued(Value, frozen=True, gc=True, dict=True):
     """Put a message into the queue, or replace the one of its id."""
 
     kind: ClassVar[str] = "enqueue"
@@ -186,7 +178,7 @@ class PutQueued:
     @cached_property
     def body(self) -> str:
         """What waits, as it is stored."""
-        return _body_of(_QUEUED, self.queued, self.queued.parts)
+        return _body_of(self.queued)
 
     @cached_property
     def digest(self) -> str:
@@ -194,8 +186,7 @@ class PutQueued:
         return salted(self.salt, self.body)
 
 
-@dataclass(frozen=True, slots=True)
-class DropQueued:
+class DropQueued(Value, frozen=True):
     """Remove a message from the queue: it enters the history, or is deleted."""
 
     queued_id: str
@@ -217,8 +208,7 @@ class DropQueued:
         return digest(self.queued_id)
 
 
-@dataclass(frozen=True, slots=True)
-class NoteReason:
+class NoteReason(Value, frozen=True):
     """Keep the client's reason for an interrupt beside the audit record, where it can be erased."""
 
     kind: ClassVar[str] = "reason"
@@ -236,8 +226,7 @@ class NoteReason:
         return salted(self.salt, canonical(self.reason))
 
 
-@dataclass(frozen=True, slots=True)
-class InsertBoundary:
+class InsertBoundary(Value, frozen=True):
     """Start the context anew at a marker message. At most one of reason `compaction` per chat and step."""
 
     reason: BoundaryReason
@@ -264,8 +253,7 @@ class InsertBoundary:
         return digest([self.position, self.carried])
 
 
-@dataclass(frozen=True, slots=True)
-class GrantLease:
+class GrantLease(Value, frozen=True):
     """Give the lease to a worker, for `seconds` from the database's now."""
 
     kind: ClassVar[str] = "lease"
@@ -283,8 +271,7 @@ class GrantLease:
         return digest({"token": self.lease.token, "worker": self.lease.worker})
 
 
-@dataclass(frozen=True, slots=True)
-class DropLease:
+class DropLease(Value, frozen=True):
     """End a lease."""
 
     kind: ClassVar[str] = "lease:dropped"
@@ -301,8 +288,7 @@ class DropLease:
         return digest(self.token)
 
 
-@dataclass(frozen=True)
-class RecordUsage:
+class RecordUsage(Value, frozen=True, gc=True, dict=True):
     """Add a model call to the ledger."""
 
     kind: ClassVar[str] = "usage"
@@ -320,7 +306,7 @@ class RecordUsage:
     @cached_property
     def body(self) -> str:
         """The entry as it is stored."""
-        return _USAGE.dump_json(self, exclude_none=True).decode()
+        return _body_of(self)
 
     @property
     def digest(self) -> str:
@@ -328,8 +314,7 @@ class RecordUsage:
         return salted("", self.body)
 
 
-@dataclass(frozen=True)
-class PutProfile:
+class PutProfile(Value, frozen=True, gc=True, dict=True):
     """Store the chat's profile."""
 
     kind: ClassVar[str] = "profile"
@@ -344,10 +329,7 @@ class PutProfile:
     @cached_property
     def body(self) -> str:
         """Labels and declarations, as they are stored."""
-        known = self.profile
-        tools = [[tool.name, tool.description, tool.input_schema] for tool in known.client_tools]
-        canonical([known.system, known.owner, known.title, dict(known.metadata), known.parent, tools])
-        return _PROFILE.dump_json(known).decode()
+        return _body_of(self.profile)
 
     @cached_property
     def digest(self) -> str:
@@ -355,8 +337,7 @@ class PutProfile:
         return salted(self.salt, self.body)
 
 
-@dataclass(frozen=True)
-class RecordReceipt:
+class RecordReceipt(Value, frozen=True, gc=True, dict=True):
     """Remember that a client's message was accepted. A second receipt for a `client_id` is refused."""
 
     kind: ClassVar[str] = "receipt"
@@ -377,7 +358,7 @@ class RecordReceipt:
     @cached_property
     def body(self) -> str:
         """The receipt as it is stored."""
-        return _RECEIPT.dump_json(self).decode()
+        return _body_of(self)
 
     @property
     def digest(self) -> str:
@@ -411,7 +392,10 @@ Write = (
 
 def digest_of_call(call: ToolCall) -> str:
     """Return the digest of all fields of a call but its status and deadline, with its salt."""
-    return digest(_CALL.dump_python(call, mode="json", exclude=_CHANGING, exclude_defaults=True))
+    fields = changed_fields(call, without=_CHANGING)
+    if call.within is not None:
+        fields["within"] = float(call.within)  # as it is when it is read again
+    return digest(msgspec.to_builtins(fields))
 
 
 def digest_of_time(time: datetime) -> str:
@@ -419,23 +403,19 @@ def digest_of_time(time: datetime) -> str:
     return digest(time.isoformat())
 
 
-def _body_of(adapter: TypeAdapter[Any], value: Any, parts: Sequence[Part]) -> str:
+def _body_of(value: Any) -> str:
     """Return a value as it is stored.
 
     Raises:
-        InvalidContent: its parts cannot be read again as they are.
+        InvalidContent: it cannot be read again as it is.
     """
-    canonical([part.model_dump(mode="json") for part in parts])
     try:
-        return adapter.dump_json(value).decode()
-    except PydanticSerializationError as error:
+        spelled = msgspec.json.encode(value)
+    except (TypeError, ValueError, RecursionError) as error:
         raise InvalidContent(f"only JSON values and well-formed Unicode can be stored: {error}") from error
+    if b"null" in spelled:  # which NaN and the infinities become, too
+        canonical(msgspec.to_builtins(value))
+    return spelled.decode()
 
 
 _CHANGING: Final = {"status", "deadline"}
-_MESSAGE: Final = TypeAdapter(Message)
-_QUEUED: Final = TypeAdapter(QueuedMessage)
-_PROFILE: Final = TypeAdapter(Profile)
-_CALL: Final = TypeAdapter(ToolCall)
-_USAGE: Final = TypeAdapter(RecordUsage)
-_RECEIPT: Final = TypeAdapter(RecordReceipt)

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import aclosing
 from typing import Any, TypeGuard
 
-from pydantic_core import to_json
+import msgspec
 
 from turnwise.providers.protocol import ModelPart, ModelRequest
 from turnwise.providers.scripted import ScriptedModel
@@ -130,7 +130,7 @@ def _faults_of_message(message: Message) -> Iterator[str]:
         yield f"{message.id}: a tool message holds {len(message.parts)} parts"
     yield from _faults_of_provider_calls(message)
     try:
-        to_json(message.model_dump(mode="json")).decode()
+        msgspec.json.encode(message)
     except ValueError as error:
         yield f"{message.id}: cannot be sent as JSON: {error}"
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from turnwise.engine.prompt.history import is_said
 from turnwise.states.arguments import Summary
 from turnwise.states.errors import ModelError
@@ -120,6 +122,6 @@ def _call_ids(message: Message) -> list[str]:
 def _new(entry: _Entry) -> Message:
     """Return the message as it is to be stored: with a position only if it stands for a message of the history."""
     if entry.original is None:
-        return entry.message.model_copy(update={"position": 0, "partial": False})
+        return replace(entry.message, position=0, partial=False)
     kept = {"turn": entry.original.turn, "step": entry.original.step, "call_index": entry.original.call_index}
-    return entry.message.model_copy(update=kept)
+    return replace(entry.message, **kept)

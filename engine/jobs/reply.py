@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from msgspec.structs import replace
 from pydantic_core import to_jsonable_python
 
 from turnwise.engine.tools.toolbox import Toolbox
@@ -41,7 +42,7 @@ def planned(parts: Sequence[Part], facts: Facts, toolbox: Toolbox) -> tuple[tupl
         call = toolbox.planned(part, facts, len(calls))
         calls.append(call)
         executor = Executor.client if call.is_client and call.approval == "not_needed" else Executor.local
-        planned_parts.append(part if part.executor is executor else part.model_copy(update={"executor": executor}))
+        planned_parts.append(part if part.executor is executor else replace(part, executor=executor))
     return tuple(planned_parts), tuple(calls)
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import aclosing
-from dataclasses import replace
 from typing import Any
 
 import anyio
+from msgspec.structs import replace
 
 from turnwise.engine.jobs.call_names import CallNames
 from turnwise.engine.jobs.compact import can_fold

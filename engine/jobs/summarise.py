@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 import anyio
+from msgspec.structs import replace
 
 from turnwise.engine.clock import calling_after
 from turnwise.engine.jobs.request import parameters_for_summaries, prepared_for, request_of
@@ -140,7 +141,7 @@ def _shortened(message: Message, most: int) -> Message:
     """Return a message of about `most` characters, without reasoning and files."""
     parts = [part for part in message.parts if not isinstance(part, ReasoningPart)]
     each = max(most // max(len(parts), 1), 1)
-    return message.model_copy(update={"parts": tuple(_short(part, each) for part in parts)})
+    return replace(message, parts=tuple(_short(part, each) for part in parts))
 
 
 def _short(part: Part, most: int) -> Part:
@@ -152,10 +153,10 @@ def _short(part: Part, most: int) -> Part:
         case TextPart():
             return TextPart(text=_cut(part.text, most))
         case ToolCallPart():
-            return part.model_copy(update={"arguments": {"shortened": _cut(json.dumps(part.arguments), most)}})
+            return replace(part, arguments={"shortened": _cut(json.dumps(part.arguments), most)})
         case ToolResultPart():
             text = part.output if isinstance(part.output, str) else json.dumps(part.output)
-            return part.model_copy(update={"output": _cut(text, most), "attachments": ()})
+            return replace(part, output=_cut(text, most), attachments=())
         case _:
             return part
 

@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from copy import deepcopy
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from turnwise.engine.prompt.history import length_of, sendable
 from turnwise.states.messages import Message, Part
 from turnwise.states.names import Audience, Executor
@@ -105,17 +107,15 @@ def _comes_after(known: Message, message: Message) -> bool:
 
 def _containers(message: Message) -> list[Any]:
     """Return what of a message can be changed in place."""
-    values = (part.__dict__.get(name) for part in message.parts for name in _OPEN)
+    values = (getattr(part, name, None) for part in message.parts for name in _OPEN)
     return [value for value in values if isinstance(value, dict | list)]
 
 
 def _apart(message: Message) -> Message:
     """Return a copy that shares nothing with the message that can be changed in place."""
-    return message.model_copy(update={"parts": tuple(map(_part_apart, message.parts))})
+    return replace(message, parts=tuple(map(_part_apart, message.parts)))
 
 
 def _part_apart(part: Part) -> Part:
-    found = {name: part.__dict__.get(name) for name in _OPEN}
-    return part.model_copy(
-        update={name: deepcopy(value) for name, value in found.items() if isinstance(value, dict | list)}
-    )
+    found = {name: getattr(part, name, None) for name in _OPEN}
+    return replace(part, **{name: deepcopy(value) for name, value in found.items() if isinstance(value, dict | list)})

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 from collections.abc import Sequence
+
+from msgspec.structs import replace
 
 from turnwise.engine.settings import CompactionInput, ShouldCompact
 from turnwise.engine.worker.leased_chat import LeasedChat
@@ -37,7 +38,7 @@ async def with_own_rule(leased: LeasedChat, reply: Reply) -> Reply:
     except Exception:  # noqa: BLE001 - whatever a service's rule raises, the turn goes on
         logger.exception("should_compact_failed", step=leased.facts.step.number)
         due = False
-    return dataclasses.replace(reply, should_compact=due)
+    return replace(reply, should_compact=due)
 
 
 async def _asked(rule: ShouldCompact, history: Sequence[Message], figures: CompactionInput) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+import msgspec
+from msgspec.structs import replace
 from pydantic import JsonValue
 from pydantic_core import to_json
 
@@ -40,7 +42,7 @@ def sendable(messages: Sequence[Message]) -> list[Message]:
         if not all(_is_sent(part, partial=message.partial) for part in parts):
             parts = tuple(part for part in parts if _is_sent(part, partial=message.partial))
         if parts:
-            sent.append(message if parts is message.parts else message.model_copy(update={"parts": parts}))
+            sent.append(message if parts is message.parts else replace(message, parts=parts))
     return in_call_order(sent)
 
 
@@ -63,7 +65,7 @@ def _with_edits(result: ToolResultPart) -> ToolResultPart:
     said = f"{EDITED} {to_json(result.edited_arguments).decode()}"
     output = result.output
     noted: JsonValue = f"[{said}]\n{output}" if isinstance(output, str) else {"note": said, "output": output}
-    return result.model_copy(update={"output": noted, "edited_arguments": None})
+    return replace(result, output=noted, edited_arguments=None)
 
 
 def continued(messages: list[Message], continue_prompt: str) -> list[Message]:
@@ -141,4 +143,4 @@ def length_of(part: Part) -> int:
         case FilePart():
             return len(part.data or part.url or "") // 16
         case _:
-            return len(part.model_dump_json())
+            return len(msgspec.json.encode(part))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from copy import deepcopy
@@ -95,7 +96,7 @@ def history_was_compacted(state: LoopState) -> Sequence[str]:
 
 async def prepared(hook: PrepareMessages, messages: list[Message], context: RequestContext) -> list[Message]:
     """Return the messages as the hook wants them; it works on copies."""
-    copies = [message.model_copy(deep=True) for message in messages]
+    copies = [copy.deepcopy(message) for message in messages]
     given: Any = hook(copies, context) if _wants_context(hook) else hook(copies)  # type: ignore[call-arg]
     if inspect.isawaitable(given):
         given = await given

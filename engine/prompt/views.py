@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
+from msgspec.structs import replace
+
 from turnwise.engine.results import Compaction
 from turnwise.persistence.protocol import Snapshot
 from turnwise.states.messages import (
@@ -85,16 +87,15 @@ def compactions_of(history: Sequence[Message], ledger: Sequence[RecordUsage]) ->
 def erased(message: Message) -> Message:
     """Return the message with its content blanked; calls and results stay paired."""
     parts = tuple(blank for part in message.parts if (blank := _blank(part)) is not None)
-    return message.model_copy(update={"parts": parts or (TextPart(text=ERASED),), "erased": True})
+    return replace(message, parts=parts or (TextPart(text=ERASED),), erased=True)
 
 
 def without_edits(message: Message) -> Message:
     """Return the message without the arguments with which a client replaced the model's."""
     parts = tuple(
-        part.model_copy(update={"edited_arguments": None}) if isinstance(part, ToolResultPart) else part
-        for part in message.parts
+        replace(part, edited_arguments=None) if isinstance(part, ToolResultPart) else part for part in message.parts
     )
-    return message.model_copy(update={"parts": parts, "erased": True})
+    return replace(message, parts=parts, erased=True)
 
 
 def _blank(part: Part) -> Part | None:
@@ -102,12 +103,10 @@ def _blank(part: Part) -> Part | None:
         case TextPart():
             return TextPart(text=ERASED)
         case ToolCallPart():
-            return part.model_copy(update={"arguments": {}, "metadata": None})
+            return replace(part, arguments={}, metadata=None)
         case ToolResultPart():
-            return part.model_copy(
-                update={"output": ERASED, "attachments": (), "metadata": None, "edited_arguments": None}
-            )
+            return replace(part, output=ERASED, attachments=(), metadata=None, edited_arguments=None)
         case ReasoningPart() | FilePart() | SourcePart():
             return None
         case _:
-            return part.model_copy(update={"metadata": None})
+            return replace(part, metadata=None)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Awaitable, Sequence
-from dataclasses import replace
 from functools import partial
 
 import anyio
 import anyio.lowlevel
+from msgspec.structs import replace
 
 from turnwise.engine.apply import Change
 from turnwise.engine.clock import ROUNDING, wait_until

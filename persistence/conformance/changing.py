@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from datetime import datetime
 from typing import NoReturn
 
 import anyio
+from msgspec.structs import replace
 
 from turnwise.persistence.audit.verify import verify_records
 from turnwise.persistence.conformance import plans
@@ -182,7 +182,7 @@ class ChangingConformance:
         def again(facts: Facts, now: datetime) -> Sequence[Decision]:
             decision = plans.move(Renamed(title="again"))(facts, now)
             boundary = InsertBoundary("compaction", facts.compaction.step, facts.history.length + 1, ())
-            return [dataclasses.replace(decision, writes=(*decision.writes, boundary))]
+            return [replace(decision, writes=(*decision.writes, boundary))]
 
         await refused(store, "chat", store.change("chat", again), StoreError)
 

@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from datetime import datetime
 
 import anyio
 import anyio.lowlevel
+from msgspec.structs import replace
 
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.conformance.checks import contents, failure_of, part, refused
@@ -24,7 +24,7 @@ from turnwise.states.triggers import Archived, DeadlinePassed, Interrupt, LeaseE
 async def _stray(store: ChatStore, chat_id: str) -> None:
     def lose(facts: Facts, now: datetime) -> Sequence[Decision]:
         decision = plans.move(Renamed(title="lost"))(facts, now)
-        return [dataclasses.replace(decision, facts=dataclasses.replace(decision.facts, stored_state="dreaming"))]
+        return [replace(decision, facts=replace(decision.facts, stored_state="dreaming"))]
 
     await plans.created(store, chat_id)
     await store.change(chat_id, lose)

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from turnwise.persistence.audit.verify import Verdict, verify_records, verify_stored
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.conformance.checks import failure_of, part
@@ -248,7 +250,7 @@ class ReadingConformance:
             await store.change("chat", plans.plan(move))
         events = await store.events("chat", after=0, limit=100)
         for message in await store.history("chat"):
-            blank = message.model_copy(update={"parts": (), "erased": True})
+            blank = replace(message, parts=(), erased=True)
             await store.change("chat", plans.plan(plans.move(MessageErased(erasing=Erasing(messages=(blank,))))))
         assert all(message.erased and not message.parts for message in await store.history("chat"))
         left = await store.events("chat", after=0, limit=100)

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import asyncpg
 from asyncpg.transaction import Transaction
+from msgspec.structs import replace
 from pydantic_core import from_json
 
 from turnwise.persistence.audit.record import AuditRecord, Entry, log_of
@@ -226,8 +227,8 @@ async def shown(connection: asyncpg.Connection, chat_id: str, step: int, attempt
 
 def event_in(row: asyncpg.Record) -> Event:
     """Return the event that a row holds."""
-    numbered = {"chat_id": row["chat_id"], "seq": row["seq"], "at": row["at"]}
-    return EVENTS.load(row["body"], row["chat_id"]).model_copy(update=numbered)
+    event = EVENTS.load(row["body"], row["chat_id"])
+    return replace(event, chat_id=row["chat_id"], seq=row["seq"], at=row["at"])
 
 
 async def time_of_event(connection: asyncpg.Connection, chat_id: str, seq: int, event: Event) -> datetime | None:

@@ -13,10 +13,19 @@ from typing import Any, Final
 from turnwise.persistence.audit.asides import aside_of
 from turnwise.persistence.audit.record import WriteRecord, entry_of
 from turnwise.persistence.audit.row_digests import bond_of_events, bond_of_facts, fields_bound, salt_of_facts
-from turnwise.persistence.rows import CALLS, columns_of_call, columns_of_message, micros_of, numbered, row_of
+from turnwise.persistence.rows import (
+    CALLS,
+    EVENTS,
+    columns_of_call,
+    columns_of_message,
+    micros_of,
+    numbered,
+    row_of,
+    unnumbered,
+)
 from turnwise.states import writes as w
 from turnwise.states.decide import Decision
-from turnwise.states.events import Event, PartEvent, event_adapter
+from turnwise.states.events import Event, PartEvent
 from turnwise.states.facts import Facts
 from turnwise.states.messages import FORMAT
 
@@ -162,10 +171,7 @@ def event_rows(events: Iterable[Event]) -> tuple[list[_Row], list[_Row]]:
 
 def body_of(event: Event) -> str:
     """Return an event as JSON, without what its columns hold."""
-    return event_adapter.dump_json(event, exclude=_IN_COLUMNS).decode()
-
-
-_IN_COLUMNS: Final = {"chat_id", "seq", "at"}
+    return EVENTS.dump(unnumbered(event))
 
 
 class Tables:

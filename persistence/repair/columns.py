@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from typing import Any, Final, NamedTuple, get_args
 
-from pydantic import TypeAdapter
+import msgspec
 
 from turnwise.persistence.audit.asides import Aside
 from turnwise.persistence.repair.raw_chat import Row
@@ -52,7 +52,7 @@ def _is_hex(value: Any) -> bool:
 
 
 def _positions_in(value: Any) -> list[int]:
-    return _POSITIONS.validate_python(json.loads(value) if isinstance(value, str) else value, strict=True)
+    return msgspec.convert(json.loads(value) if isinstance(value, str) else value, list[int])
 
 
 _TEXT: Final = _Wanted("a text", lambda value: isinstance(value, str) and value.isprintable())
@@ -62,9 +62,8 @@ _TIME: Final = _Wanted("a time", _is_time)
 _HASH: Final = _Wanted("a SHA-256 in hex", lambda value: is_hash(value) and _is_hex(value))
 _BLOB: Final = _Wanted("a SHA-256", lambda value: isinstance(value, bytes) and len(value) == 32)  # noqa: PLR2004
 _ASIDE: Final = _Wanted("what belongs to a record", _reads(Aside.load))
-_KINDS: Final = frozenset(kind.model_fields["kind"].default for kind in get_args(get_args(Event)[0]))
+_KINDS: Final = frozenset(kind.kind for kind in get_args(get_args(Event)[0]))
 _KIND: Final = _Wanted("a kind of event", lambda value: value in _KINDS)
-_POSITIONS: Final = TypeAdapter(list[int])
 
 
 _SALT: Final = _or_nothing(_Wanted("a salt in hex", _is_hex))

@@ -5,13 +5,14 @@ The audit log is never changed: it is evidence. Rows that are put aside are kept
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, NamedTuple
+
+from msgspec.structs import replace
 
 from turnwise.persistence.audit import record as audit_log
 from turnwise.persistence.audit.record import GENESIS
@@ -84,7 +85,7 @@ def repair_of(chat_id: str, rows: raw_chat.Rows, at: datetime) -> Repair:
     versions = [row["version"] for row in rows.get("audit", ()) if is_count(row["version"])]
     version, last_seq = max(versions, default=facts.version), max(facts.last_seq, raw_chat.last_seq_in(rows))
     return Repair(
-        facts=dataclasses.replace(facts, version=version, last_seq=last_seq),
+        facts=replace(facts, version=version, last_seq=last_seq),
         head=_head(rows),
         aside=aside,
         marks=marks,
@@ -135,13 +136,13 @@ def _rebuilt(chat_id: str, facts: Facts, rows: raw_chat.Rows, marks: Sequence[Me
         for said in uncut
         if said.audience is not Audience.user and (said.position > boundary or said.position in carried)
     ]
-    history = dataclasses.replace(facts.history, length=length)
+    history = replace(facts.history, length=length)
     if whole:
         summaries = sum(said.audience is Audience.model and said.position > boundary for said in seen)
         history = HistoryFacts(length, _tail(in_call_order(seen)), boundary, len(seen) - summaries)
         ledger = (USAGE.load(row["body"], chat_id) for row in rows.get("usage", ()))
         steps_compacted = [row["step"] for row in rows.get("boundaries", ()) if row["reason"] == "compaction"]
-        facts = dataclasses.replace(
+        facts = replace(
             facts,
             usage=sum((entry.usage for entry in ledger), NO_USAGE),
             compaction=CompactionFacts(step=max(steps_compacted, default=0), count=len(steps_compacted)),
@@ -149,13 +150,13 @@ def _rebuilt(chat_id: str, facts: Facts, rows: raw_chat.Rows, marks: Sequence[Me
     steps = [said.step for said in messages] + logged.steps
     turns = [said.turn for said in messages]
     known_calls = {row["call_id"] for row in rows.get("calls", ())}
-    return dataclasses.replace(
+    return replace(
         facts,
         history=history,
         serial=max([facts.serial, *serials]),
         fence=max([facts.fence, facts.lease.token if facts.lease else 0, *logged.tokens]),
-        turn=dataclasses.replace(facts.turn, number=max([facts.turn.number, *turns])),
-        step=dataclasses.replace(facts.step, number=max([facts.step.number, *steps])),
+        turn=replace(facts.turn, number=max([facts.turn.number, *turns])),
+        step=replace(facts.step, number=max([facts.step.number, *steps])),
         calls=StepCalls(call for call in facts.calls if call.call_id in known_calls),
     )
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Any, Final, TypeVar
 
-from pydantic import TypeAdapter
+import msgspec
 
 from turnwise.persistence.audit.record import AuditRecord, Entry, log_of
 from turnwise.persistence.event_rows import SELECT_EVENTS, event_of
@@ -162,7 +162,7 @@ def _newest_boundary(connection: sqlite3.Connection, chat_id: str, *, before: in
     if row is None:
         return 0, "[]"
     try:
-        _POSITIONS.validate_json(row[1])
+        msgspec.json.decode(row[1], type=list[int])
     except GARBLED as error:
         raise unreadable(chat_id, "boundaries.carried", error) from None
     if not is_count(row[0]):
@@ -237,7 +237,6 @@ def _listed(words: Iterable[str]) -> str:
     return ", ".join(f"'{word}'" for word in words)
 
 
-_POSITIONS: Final = TypeAdapter(list[int])
 _CALLS: Final = """
 SELECT body FROM calls WHERE chat_id = ? AND call_id IN (SELECT value FROM json_each(?)) ORDER BY step, idx
 """

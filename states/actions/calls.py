@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Final
+
+from msgspec.structs import replace
 
 from turnwise.states.calls import Answer, CallOutcome, ToolCall, ToolResult
 from turnwise.states.digests import digest_of_answer, guarded
@@ -42,7 +43,7 @@ def finish_call(draft: Draft[CallFinished]) -> None:
 
 def conclude_tools(draft: Draft[Occurrence]) -> None:
     """Note that every local call of the step has its result."""
-    draft.step = dataclasses.replace(draft.step, stage=Stage.done)
+    draft.step = replace(draft.step, stage=Stage.done)
 
 
 def ask_client(draft: Draft[Occurrence]) -> None:
@@ -67,7 +68,7 @@ def record_results(draft: Draft[SubmitToolResults]) -> None:
         call = _known(draft, result.call_id)
         if call.approval == "asked" and result.approves:
             draft.put_calls(call.granted(answer, draft.occurrence.edited.get(call.call_id)))
-            draft.step = dataclasses.replace(draft.step, stage=Stage.acting)
+            draft.step = replace(draft.step, stage=Stage.acting)
         elif call.approval == "asked":
             _answer(draft, _denial(result, answer))
         else:

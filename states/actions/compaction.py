@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from typing import Final
+
+from msgspec.structs import replace
 
 from turnwise.states.draft import Draft
 from turnwise.states.events import CompactionEvent, ErrorInfo
@@ -29,7 +30,7 @@ def measure_context(draft: Draft[StepFinished]) -> None:
     over = wants_compaction(reply, draft.limits)
     unproductive = over and known.unproven
     due = over and may_compact(draft.before)
-    draft.compaction = dataclasses.replace(
+    draft.compaction = replace(
         known,
         need=Need.due if due else Need.none,
         context_tokens=reply.context_tokens,
@@ -38,7 +39,7 @@ def measure_context(draft: Draft[StepFinished]) -> None:
         unproven=known.unproven and reply.context_tokens is None,
     )
     if unproductive:
-        draft.turn = dataclasses.replace(draft.turn, compacts_no_more=True)
+        draft.turn = replace(draft.turn, compacts_no_more=True)
         tell_compaction(draft, "unproductive")
 
 
@@ -58,13 +59,13 @@ def commit_boundary(draft: Draft[Compacted]) -> None:
         if not isinstance(entry, int):
             _append_for_the_model(draft, entry)
     tail = Tail.awaits_answer if waits else Tail.answered
-    draft.history = dataclasses.replace(draft.history, foldable=carried, tail=tail)
-    draft.turn = dataclasses.replace(draft.turn, reentries=draft.turn.reentries + reopens)
-    draft.compaction = dataclasses.replace(draft.compaction, unproven=True, count=draft.compaction.count + 1)
+    draft.history = replace(draft.history, foldable=carried, tail=tail)
+    draft.turn = replace(draft.turn, reentries=draft.turn.reentries + reopens)
+    draft.compaction = replace(draft.compaction, unproven=True, count=draft.compaction.count + 1)
     _conclude(draft)
     tell_compaction(draft, "stored", folded=folded, carried=carried)
     tell_compaction(draft, "finished", folded=folded, carried=carried)
-    draft.compaction = dataclasses.replace(draft.compaction, context_tokens=None)
+    draft.compaction = replace(draft.compaction, context_tokens=None)
 
 
 def note_compaction_failure(draft: Draft[CompactionFailed]) -> None:
@@ -77,25 +78,25 @@ def note_compaction_failure(draft: Draft[CompactionFailed]) -> None:
 def order_room(draft: Draft[AttemptDiscarded]) -> None:
     """Discard the attempt whose prompt was refused as too long; a compaction must come before the next one."""
     draft.book(draft.occurrence.usage, lost=True)
-    draft.step = dataclasses.replace(
+    draft.step = replace(
         draft.step, stage=Stage.refused, attempt_open=False, failures=0, broken=0, startup_timeouts=0, retry_at=None
     )
-    draft.compaction = dataclasses.replace(draft.compaction, need=Need.due)
+    draft.compaction = replace(draft.compaction, need=Need.due)
 
 
 def order_compaction(draft: Draft[Occurrence]) -> None:
     """Begin a step of its own for the compaction that was asked for."""
     draft.step = StepFacts(number=draft.step.number + 1)
     draft.calls = NO_CALLS
-    draft.compaction = dataclasses.replace(draft.compaction, need=Need.requested)
+    draft.compaction = replace(draft.compaction, need=Need.requested)
     draft.interrupt_reason = None
 
 
 def insert_clear_boundary(draft: Draft[Occurrence]) -> None:
     """Start the context anew, without a model call."""
     _mark(draft, "clear", CLEARED_TEXT)
-    draft.history = dataclasses.replace(draft.history, foldable=0, tail=Tail.empty)
-    draft.compaction = dataclasses.replace(draft.compaction, need=Need.none, unproven=False, context_tokens=None)
+    draft.history = replace(draft.history, foldable=0, tail=Tail.empty)
+    draft.compaction = replace(draft.compaction, need=Need.none, unproven=False, context_tokens=None)
     draft.interrupt_reason = None
 
 
@@ -148,7 +149,7 @@ def _append_for_the_model(draft: Draft[Occurrence], message: Message) -> None:
 
 
 def _conclude(draft: Draft[Occurrence]) -> None:
-    draft.compaction = dataclasses.replace(draft.compaction, need=Need.none, step=draft.step.number)
+    draft.compaction = replace(draft.compaction, need=Need.none, step=draft.step.number)
     stage = Stage.refused if draft.step.stage is Stage.refused else Stage.done
     draft.step = StepFacts(number=draft.step.number, stage=stage, attempt=draft.step.attempt)
 
@@ -164,4 +165,4 @@ def _mark(
     part = MarkerPart(reason=reason, text=text, carried=carried)
     marker = draft.append("system", (part,), audience=Audience.user, synthetic=True)
     draft.writes.append(InsertBoundary(reason, draft.step.number, marker.position, carried, usage))
-    draft.history = dataclasses.replace(draft.history, boundary=marker.position)
+    draft.history = replace(draft.history, boundary=marker.position)

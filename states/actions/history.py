@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Collection
+
+from msgspec.structs import replace
 
 from turnwise.states.actions.receipts import record_receipt
 from turnwise.states.actions.steps import lose_attempt
@@ -27,8 +28,8 @@ def cut_history(draft: Draft[EditMessage]) -> None:
     cut = draft.occurrence.cut
     lose_attempt(draft, "the history was edited")
     draft.writes.append(CutHistory(cut.position, cut.first_removed))
-    draft.history = dataclasses.replace(draft.history, boundary=cut.boundary, foldable=cut.foldable)
-    draft.compaction = dataclasses.replace(draft.compaction, need=Need.none, unproven=False, context_tokens=None)
+    draft.history = replace(draft.history, boundary=cut.boundary, foldable=cut.foldable)
+    draft.compaction = replace(draft.compaction, need=Need.none, unproven=False, context_tokens=None)
     draft.history_changed()
     draft.events.append(HistoryResetEvent(first_removed=cut.first_removed))
 
@@ -48,7 +49,7 @@ def erase_content(draft: Draft[MessageErased]) -> None:
         draft.writes.append(PutProfile(erasing.profile, draft.salt_of("profile")))
     if erasing.errors:
         error = draft.before.last_error
-        draft.last_error = error and error.model_copy(update={"message": ERASED})
+        draft.last_error = error and replace(error, message=ERASED)
         draft.writes.append(EraseText("errors"))
     if erasing.reasons:
         draft.interrupt_reason = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+from msgspec.structs import replace
 
 from turnwise.states.arguments import Inheritance
 from turnwise.states.draft import Draft
@@ -24,12 +24,12 @@ def insert_chat(draft: Draft[Create]) -> None:
 
 def change_title(draft: Draft[Renamed]) -> None:
     """Store the new title."""
-    _put(draft, dataclasses.replace(draft.before.profile, title=draft.occurrence.title))
+    _put(draft, replace(draft.before.profile, title=draft.occurrence.title))
 
 
 def change_metadata(draft: Draft[MetadataChanged]) -> None:
     """Store the new metadata."""
-    _put(draft, dataclasses.replace(draft.before.profile, metadata=draft.occurrence.metadata))
+    _put(draft, replace(draft.before.profile, metadata=draft.occurrence.metadata))
 
 
 def mark_archived(draft: Draft[Occurrence]) -> None:

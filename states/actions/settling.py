@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+from msgspec.structs import replace
 
 from turnwise.states.draft import Draft
 from turnwise.states.names import Need, Stage, StopReason, Tail
@@ -31,7 +31,7 @@ def commit_partial(draft: Draft[Settled | Failed | Repaired]) -> None:
         return
     partial = None if isinstance(draft.occurrence, Repaired) else draft.occurrence.partial
     draft.book(partial.usage if partial is not None else None, lost=True)
-    draft.step = dataclasses.replace(draft.step, attempt_open=False)
+    draft.step = replace(draft.step, attempt_open=False)
     if partial is not None and partial.parts:
         tail = Tail.awaits_answer if partial.calls else Tail.partial
         draft.append("assistant", partial.parts, tail=tail, partial=True, reply=partial)
@@ -47,8 +47,6 @@ def mark_settled(draft: Draft[Occurrence]) -> None:
 
 def end_step(draft: Draft[Occurrence], reason: StopReason) -> None:
     """End the step: nothing more of it will be done, and `reason` ended the turn."""
-    draft.step = dataclasses.replace(
-        draft.step, stage=Stage.done, failures=0, broken=0, startup_timeouts=0, retry_at=None
-    )
-    draft.compaction = dataclasses.replace(draft.compaction, need=Need.none)
-    draft.turn = dataclasses.replace(draft.turn, ended_by=reason)
+    draft.step = replace(draft.step, stage=Stage.done, failures=0, broken=0, startup_timeouts=0, retry_at=None)
+    draft.compaction = replace(draft.compaction, need=Need.none)
+    draft.turn = replace(draft.turn, ended_by=reason)

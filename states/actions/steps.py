@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+from msgspec.structs import replace
 
 from turnwise.states.actions.compaction import measure_context, tell_compaction
 from turnwise.states.draft import Draft
@@ -30,17 +30,17 @@ def drop_lease(draft: Draft[Occurrence]) -> None:
 def begin_step(draft: Draft[Occurrence]) -> None:
     """Begin a new step, unless the model still has to answer the last one."""
     if draft.step.stage is Stage.refused:
-        draft.step = dataclasses.replace(draft.step, stage=Stage.asking)
+        draft.step = replace(draft.step, stage=Stage.asking)
     elif draft.step.stage is not Stage.asking:
         draft.step = StepFacts(number=draft.step.number + 1, stage=Stage.asking)
         draft.calls = NO_CALLS
-        draft.turn = dataclasses.replace(draft.turn, steps=draft.turn.steps + 1, ended_by=None)
+        draft.turn = replace(draft.turn, steps=draft.turn.steps + 1, ended_by=None)
 
 
 def start_attempt(draft: Draft[Occurrence]) -> None:
     """Number a new attempt; take back the shown parts of one that died."""
     lose_attempt(draft, "the worker that ran it is gone")
-    draft.step = dataclasses.replace(draft.step, attempt=draft.step.attempt + 1, attempt_open=True, retry_at=None)
+    draft.step = replace(draft.step, attempt=draft.step.attempt + 1, attempt_open=True, retry_at=None)
     if draft.before.state is ChatState.compacting:
         tell_compaction(draft, "started")
 
@@ -58,7 +58,7 @@ def discard_attempt(draft: Draft[AttemptDiscarded]) -> None:
         raise WrongCall(missing, f"{failed.trigger} needs it, unless the step waits for room")
     _take_back(draft, failed.error.kind)
     draft.book(failed.usage, lost=True)
-    draft.step = dataclasses.replace(
+    draft.step = replace(
         step,
         attempt_open=False,
         failures=step.failures + 1,
@@ -79,7 +79,7 @@ def lose_attempt(draft: Draft[Occurrence], reason: str) -> None:
     if draft.step.attempt_open:
         _take_back(draft, reason)
         draft.book(None, lost=True)
-        draft.step = dataclasses.replace(draft.step, attempt_open=False)
+        draft.step = replace(draft.step, attempt_open=False)
 
 
 def commit_reply(draft: Draft[StepFinished]) -> None:
@@ -89,13 +89,13 @@ def commit_reply(draft: Draft[StepFinished]) -> None:
     if reply.parts:
         draft.append("assistant", reply.parts, tail=tail, reply=reply)
     else:
-        draft.history = dataclasses.replace(draft.history, tail=tail)
+        draft.history = replace(draft.history, tail=tail)
     draft.book(reply.usage)
     acts = any(call.is_local for call in reply.calls)
     draft.step = StepFacts(
         number=draft.step.number, stage=Stage.acting if acts else Stage.done, attempt=draft.step.attempt
     )
-    draft.turn = dataclasses.replace(
+    draft.turn = replace(
         draft.turn, ended_by=None if reply.calls else reply.stop_reason, provider_reason=reply.provider_reason
     )
     measure_context(draft)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+from msgspec.structs import replace
 
 from turnwise.states.draft import Draft
 from turnwise.states.events import TurnFinishedEvent
@@ -54,7 +54,7 @@ def finish_turn(draft: Draft[Occurrence]) -> None:
         return
     reason = turn.ended_by or StopReason.end_turn
     draft.ended = turn
-    draft.turn = dataclasses.replace(turn, open=False)
+    draft.turn = replace(turn, open=False)
     draft.stop_reason = reason
     draft.closing.append(
         TurnFinishedEvent(turn=turn.number, stop_reason=reason, provider_reason=turn.provider_reason, usage=turn.usage)
@@ -66,7 +66,7 @@ def name_spent_budget(draft: Draft[Occurrence]) -> None:
     if draft.turn.ended_by is None:
         stopped = stop_after_succeeded(draft.calls)
         reason = StopReason.stop_after_tool if stopped else why_spent(draft.turn, draft.limits, draft.now)
-        draft.turn = dataclasses.replace(draft.turn, ended_by=reason)
+        draft.turn = replace(draft.turn, ended_by=reason)
 
 
 def _leave_step(draft: Draft[Occurrence]) -> None:

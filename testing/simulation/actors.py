@@ -11,6 +11,7 @@ from random import Random
 from typing import Any, Final
 
 import anyio.lowlevel
+from msgspec.structs import replace
 
 from turnwise.engine.clock import SteadyClock, sleep
 from turnwise.engine.settings import CompactionInput, CompactionResult, CompactionStrategy
@@ -207,8 +208,8 @@ def simulated_strategy(random: Random, mischief: Mischief) -> CompactionStrategy
         if chance < 0.2:
             return None
         kept = messages[-random.randrange(1, 4) :]
-        summary = messages[-1].model_copy(
-            update={"role": "user", "position": 0, "parts": (TextPart(text=f"strategy folded {len(messages)}"),)}
+        summary = replace(
+            messages[-1], role="user", position=0, parts=(TextPart(text=f"strategy folded {len(messages)}"),)
         )
         return CompactionResult(messages=[summary, *kept], usage=Usage(input_tokens=3))
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
+from msgspec.structs import replace
 from rich.console import Console
 from rich.text import Text
 
@@ -135,7 +136,7 @@ async def test_every_process_of_the_demo_has_the_same_engine(tmp_path: Path) -> 
         engine = scene.engine(model, run_worker=not watches)
         assert isinstance(engine.settings.compaction.model, DemoModel)
         assert engine.settings.compaction.model.pace == 0
-        settings = replace(engine.settings, compaction=CompactionPolicy())
+        settings = dataclasses.replace(engine.settings, compaction=CompactionPolicy())
         assert settings == Settings(run_worker=not watches, lease=2, renew_every=0.5, poll_interval=0.2)
     async with scene.engine(scene.model(0)) as engine:
         chat = await engine.create_chat()
@@ -227,20 +228,19 @@ LIES: dict[str, tuple[Any, str, Callable[[Any], Any]]] = {
         reads_real_files,
         "messages",
         lambda messages: [
-            one.model_copy(update={"parts": [one.parts[0].model_copy(update={"output": "?"})]}) if one.result else one
-            for one in messages
+            replace(one, parts=[replace(one.parts[0], output="?")]) if one.result else one for one in messages
         ],
     ),
-    "a worker waits, too": (asks_the_client, "explain", lambda told: replace(told, lease_worker="w")),
+    "a worker waits, too": (asks_the_client, "explain", lambda told: dataclasses.replace(told, lease_worker="w")),
     "the answer counts twice": (
         asks_the_client,
         "submit_tool_results",
-        lambda receipt: replace(receipt, replayed=False),
+        lambda receipt: dataclasses.replace(receipt, replayed=False),
     ),
     "there are two receipts": (
         asks_the_client,
         "submit_tool_results",
-        lambda receipt: replace(receipt, receipt_id=str(receipt.replayed)),
+        lambda receipt: dataclasses.replace(receipt, receipt_id=str(receipt.replayed)),
     ),
 }
 

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from msgspec import convert, to_builtins
 from rich.console import Console
 
 from support.look import lines_of, screen_of
@@ -16,7 +17,7 @@ from turnwise.cli.scroll import Scroll
 from turnwise.providers.scripted import Reply, ScriptedModel
 from turnwise.states.calls import ToolCall
 from turnwise.states.errors import ChatNotFound
-from turnwise.states.events import Event, event_adapter
+from turnwise.states.events import Event
 from turnwise.states.names import CallStatus, ChatState, Executor, StopReason
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -26,7 +27,7 @@ WAITING = {"id": "m9", "parts": [{"type": "text", "text": "later"}], "when_busy"
 
 
 def event(kind: str, seq: int = 1, **fields: Any) -> Event:
-    return event_adapter.validate_python({"kind": kind, "seq": seq, "chat_id": "c", "at": NOW, **fields})
+    return convert(to_builtins({"kind": kind, "seq": seq, "chat_id": "c", "at": NOW, **fields}), Event)
 
 
 def message(role: str, *parts: dict[str, Any]) -> dict[str, Any]:

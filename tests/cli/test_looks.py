@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
+from msgspec.structs import replace
 
 from support.look import WIDTH, colours, look, marked
 from support.terminal import Terminal
@@ -137,7 +138,7 @@ def test_of_a_worker_its_process_is_told(actor: str, told: str) -> None:
 
 
 def test_chats_are_listed_with_what_fits(monkeypatch: pytest.MonkeyPatch) -> None:
-    chats = [CHAT, CHAT.model_copy(update={"id": "c" * 26, "archived": True, "title": None, "turn": 12})]
+    chats = [CHAT, replace(CHAT, id="c" * 26, archived=True, title=None, turn=12)]
     monkeypatch.setattr(style.console, "width", 100)
     assert look(_table(chats)) == [
         "[dim]chat                        state             turns  changed (UTC)     title  [/]",
@@ -152,7 +153,7 @@ def test_chats_are_listed_with_what_fits(monkeypatch: pytest.MonkeyPatch) -> Non
     ]
     monkeypatch.setattr(style.console, "width", 8)
     assert look(_table(chats), width=18)[1].startswith("…  ")
-    long = CHAT.model_copy(update={"title": "t" * 61})
+    long = replace(CHAT, title="t" * 61)
     monkeypatch.setattr(style.console, "width", 100)
     assert look(_table([long]), width=150)[1].endswith(f" {'t' * 59}…")
 
@@ -191,7 +192,7 @@ def test_all_that_is_known_is_explained_and_nothing_else() -> None:
     ]
     narrow = look(explanation_table(EXPLAINED), width=20)
     assert [line[:18] for line in narrow if line.startswith("[dim]lease until")] == ["[dim]lease until [/"[:18]]
-    bare = replace(
+    bare = dataclasses.replace(
         EXPLAINED,
         lease_worker=None,
         lease_expires=None,
@@ -244,7 +245,7 @@ def test_what_was_erased_and_what_is_left_is_told_where_there_is_any() -> None:
         ("elsewhere", "Here."),
         ("", "There."),
     ]
-    bare = replace(
+    bare = dataclasses.replace(
         ERASED, messages=(), queued=(), labels=(), quarantined=0, may_quote=(), forks=(), overwritten=True, outside=()
     )
     assert [*_erased(bare), *_left(bare)] == [("messages", "none")]

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from support.chats import said
 from support.clock import pass_time
@@ -450,7 +451,7 @@ async def test_a_strategy_may_fold_as_it_likes_and_what_it_keeps_stays_paired(
 
     async def keep_results(messages: Sequence[Message], budget: CompactionInput) -> CompactionResult:
         budgets.append(budget)
-        told = messages[0].model_copy(update={"position": 0, "parts": messages[0].parts})
+        told = replace(messages[0], position=0, parts=messages[0].parts)
         return CompactionResult(messages=[told, *(message for message in messages if message.role == "tool")])
 
     model = strict_model(
@@ -563,12 +564,12 @@ async def test_a_strategys_changes_order_and_roles_are_what_the_model_sees(
     async def clip(messages: Sequence[Message], budget: CompactionInput) -> CompactionResult:
         first, *rest = messages
         clipped = [
-            message.model_copy(update={"parts": (message.parts[0].model_copy(update={"output": "clipped"}),)})
+            replace(message, parts=(replace(message.parts[0], output="clipped"),))
             if message.role == "tool"
             else message
             for message in rest
         ]
-        note = first.model_copy(update={"position": 0, "role": "assistant", "parts": (TextPart(text="a note"),)})
+        note = replace(first, position=0, role="assistant", parts=(TextPart(text="a note"),))
         return CompactionResult(messages=[first, note, *clipped])
 
     model = strict_model([Reply("", calls=[Call("look", {})], usage=(80, 5)), "done", "again"], context_limit=100)
@@ -608,10 +609,10 @@ async def test_a_change_that_would_part_a_call_from_its_result_is_not_taken(
     async def forget_calls(messages: Sequence[Message], budget: CompactionInput) -> CompactionResult:
         return CompactionResult(
             messages=[
-                message.model_copy(update={"parts": (TextPart(text="I looked"),)}) if message.calls else message
+                replace(message, parts=(TextPart(text="I looked"),)) if message.calls else message
                 for message in messages
             ]
-            + [messages[0].model_copy(update={"position": 0, "parts": (TextPart(text="note"),)})]
+            + [replace(messages[0], position=0, parts=(TextPart(text="note"),))]
         )
 
     model = strict_model([Reply("see", calls=[Call("look", {})], usage=(80, 5)), "done"], context_limit=100)
@@ -668,10 +669,7 @@ async def test_a_summary_is_asked_for_freely_and_prepared_like_every_request(
 
     def redact(messages: list[Message], context: RequestContext) -> list[Message]:
         contexts.append(context)
-        return [
-            message.model_copy(update={"parts": (TextPart(text=message.text.replace("secret", "***")),)})
-            for message in messages
-        ]
+        return [replace(message, parts=(TextPart(text=message.text.replace("secret", "***")),)) for message in messages]
 
     parameters = {
         "temperature": 0.5,

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from support.chats import lines_of, path_of
 from support.events import events_of
@@ -244,7 +245,7 @@ async def test_only_active_tools_are_offered(open_engine: Any, strict_model: Any
 async def test_prepared_messages_and_reminders_are_for_one_request_only(open_engine: Any, strict_model: Any) -> None:
     def shouting(messages: list[Message]) -> list[Message]:
         first = messages[0]
-        return [first.model_copy(update={"parts": (TextPart(text=first.text.upper()),)}), *messages[1:]]
+        return [replace(first, parts=(TextPart(text=first.text.upper()),)), *messages[1:]]
 
     model = strict_model([Reply(calls=[Call("count", {})]), "done"])
     async with open_engine(

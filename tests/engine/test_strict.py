@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from turnwise import Message, ModelRequest, TextPart, ToolSpec
 from turnwise.providers.scripted import Reply
@@ -73,7 +74,7 @@ def test_a_planted_fault_is_found(messages: tuple[Any, ...], fault: str) -> None
 
 
 def test_a_message_for_the_user_only_is_found() -> None:
-    hidden = request(USER).messages[0].model_copy(update={"audience": Audience.user})
+    hidden = replace(request(USER).messages[0], audience=Audience.user)
     assert faults_in(ModelRequest(purpose="step", chat_id="c", messages=[hidden])) == ["m1: is for the user only"]
 
 

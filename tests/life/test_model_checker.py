@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from support.model_checker import explore
 from support.planted_faults import never, nothing, plant_functions, plant_no_refusal, plant_rows, without_rows
@@ -61,7 +62,7 @@ def _forget_the_queue(draft: Draft[Any]) -> None:
 def _begin_uncounted_step(draft: Draft[Any]) -> None:
     steps = draft.turn.steps
     a.begin_step(draft)
-    draft.turn = dataclasses.replace(draft.turn, steps=steps)
+    draft.turn = replace(draft.turn, steps=steps)
 
 
 def _compact_again(row: Row) -> Row:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from msgspec.structs import replace
 
 from support.life import Life, anything_for, client, local, own_of
 from turnwise.states import ChatState, IllegalTransition, Trigger
@@ -329,7 +330,7 @@ class TableLife(RuleBasedStateMachine):
         assert facts.usage == total(ledger)
         assert facts.turn.usage == total([record for record in ledger if record.turn == facts.turn.number])
         summaries = [record for record in ledger if record.purpose == "summary"]
-        assert (facts.usage.compaction or NO_USAGE) == total(summaries).model_copy(update={"compaction": None})
+        assert (facts.usage.compaction or NO_USAGE) == replace(total(summaries), compaction=None)
 
     @invariant()
     def every_attempt_is_in_the_ledger_once_it_has_ended(self) -> None:

@@ -7,9 +7,10 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 import pytest
+from pydantic import TypeAdapter
 
 from turnwise.persistence.repair.columns import COLUMNS, misfits
-from turnwise.states.events import event_adapter
+from turnwise.states.events import Event
 
 NOW: Final = datetime(2026, 11, 22, tzinfo=UTC)
 ASIDE: Final = json.dumps({"events": "0f", "reason": "because", "salt": "f0"})
@@ -108,7 +109,7 @@ def test_every_column_that_is_judged_has_its_kind_here() -> None:
 
 
 def test_every_kind_of_event_is_one() -> None:
-    known = event_adapter.json_schema()["discriminator"]["mapping"]
+    known = TypeAdapter(Event).json_schema()["discriminator"]["mapping"]
     assert [kind for kind in known if list(misfits("events", {"kind": kind}))] == []
 
 

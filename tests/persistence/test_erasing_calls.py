@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from support.sql_by_hand import by_hand, raw
 from turnwise import ClientTool, Engine, Settings, ToolResult, tool, verify_export
@@ -244,7 +245,7 @@ async def test_a_worker_that_remembers_a_call_does_not_write_its_arguments_back(
     begin = (plans.send("look"), plans.claim(), plans.start(), plans.reply("I look", local=[ASKED]))
     await plans.created(here, "chat", *begin)
     said = (await here.history("chat"))[1]
-    erasing = Erasing(messages=(said.model_copy(update={"parts": (), "erased": True}),))
+    erasing = Erasing(messages=(replace(said, parts=(), erased=True),))
     asked = json.dumps({"at": ASKED}, separators=(",", ":"))
     assert asked in str(await by_hand(either_url, "SELECT body FROM calls"))
     await (here if by == "itself" else elsewhere).change("chat", plans.plan(plans.move(MessageErased(erasing=erasing))))

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from turnwise.persistence.event_rows import body_of, event_of, rows_of
 from turnwise.states.events import (
@@ -32,14 +33,14 @@ EVENTS: list[Event] = [
     CompactionEvent(phase="started", step=1),
     ErrorEvent(error=ErrorInfo(kind="tool", message="no")),
     RESULT,
-    RESULT.model_copy(update={"output": {"found": None}}),
+    replace(RESULT, output={"found": None}),
     ToolProgressEvent(step=1, call_id="a", progress=None),
     ToolProgressEvent(step=1, call_id="a", progress={"done": None}),
 ]
 
 
 def numbered(event: Event, seq: int = 7) -> Event:
-    return event.model_copy(update={"chat_id": "c", "seq": seq, "at": AT})
+    return replace(event, chat_id="c", seq=seq, at=AT)
 
 
 def nulls_in(value: Any) -> bool:

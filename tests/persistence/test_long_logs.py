@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from typing import Final
 
 import pytest
+from msgspec.structs import replace
 
 from support.sql_by_hand import by_hand
 from turnwise import Engine, Event, Settings, fold
@@ -157,7 +158,7 @@ async def test_erasing_in_a_long_log_leaves_numbers_and_what_was_not_meant(store
     await _lived(store)
     whole = await store.events("chat", after=0, limit=10_000)
     answer = next(message for message in await store.history("chat") if message.text == SAID)
-    blank = answer.model_copy(update={"parts": (), "erased": True})
+    blank = replace(answer, parts=(), erased=True)
     await store.change("chat", plans.plan(plans.move(MessageErased(erasing=Erasing(messages=(blank,))))))
     parts = {event.seq for event in whole if isinstance(event, PartEvent)}
     left = await _paged(store, after=0, limit=EVENTS_PER_READ)

@@ -9,6 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from turnwise.persistence.audit.record import to_json
 from turnwise.persistence.audit.verify import verify_records
@@ -152,7 +153,7 @@ async def test_rows_written_before_the_leaner_ones_are_read_as_ever(path: Path) 
         assert verify_records(records).ok
         assert records[:-1] == written[0]
         for message in await store.history("chat"):
-            blank = message.model_copy(update={"parts": (), "erased": True})
+            blank = replace(message, parts=(), erased=True)
             await store.change("chat", plans.plan(plans.move(MessageErased(erasing=Erasing(messages=(blank,))))))
         said = "".join(event.model_dump_json() for event in await store.events("chat", after=0, limit=100))
         assert not any(word in said for word in ("hello", '"hi"', '"saw"'))

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import asyncpg
 import pytest
+from msgspec.structs import replace
 
 from support.poisoned_chat import COLUMNS, LIFE, poison
 from turnwise import ChatNotFound, ChatUnreadable, Engine, Settings, TurnwiseError
@@ -173,7 +174,7 @@ async def test_an_erasure_that_meets_what_cannot_be_read_says_where(
             connection.execute(damage)
     else:
         await beside.execute(damage)
-    blank = said.model_copy(update={"parts": (), "erased": True})
+    blank = replace(said, parts=(), erased=True)
     before = await store.facts("poisoned")
     erased = plans.move(MessageErased(erasing=Erasing(messages=(blank,))))
     with pytest.raises(ChatUnreadable, match=r"events\.body"):

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from support.life import OVERFLOW, own_of
 from turnwise.persistence.audit import check_transitions, check_writes
@@ -206,7 +207,7 @@ def _break_and_repair(life: Life) -> None:
     life.say("again")
     life.claim()
     life.answer("yes", calls=(life.call("c9"),))
-    life.facts = dataclasses.replace(life.facts, stored_state="dreaming")
+    life.facts = replace(life.facts, stored_state="dreaming")
     life.fire(T.repaired, error=ERROR)
     life.say("still there?")
     life.claim()

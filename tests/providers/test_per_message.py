@@ -3,6 +3,8 @@ from __future__ import annotations
 import gc
 from datetime import UTC, datetime
 
+from msgspec.structs import replace
+
 from turnwise.providers.per_message import PerMessage
 from turnwise.states.messages import Message, TextPart
 
@@ -30,7 +32,7 @@ def test_an_edited_message_is_another_message_though_it_keeps_its_id() -> None:
     known = PerMessage(lambda message: message.text)
     before = said("before")
     assert known(before) == "before"
-    assert known(before.model_copy(update={"parts": (TextPart(text="after"),)})) == "after"
+    assert known(replace(before, parts=(TextPart(text="after"),))) == "after"
     assert known(before) == "before"
 
 

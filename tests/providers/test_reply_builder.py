@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from turnwise.providers.protocol import ModelPart, ModelReply
 from turnwise.providers.reply_builder import ARGUMENT_TEXT, ReplyBuilder, join, parts_from_shown, read_arguments
@@ -307,7 +308,7 @@ def replies(draw: st.DrawFn) -> list[Part]:
     for part in draw(st.lists(wholes, max_size=6)):
         if not chosen or may_be_neighbours(chosen[-1], part):
             named = isinstance(part, ToolCallPart)
-            chosen.append(part.model_copy(update={"call_id": f"id{len(chosen)}"}) if named else part)
+            chosen.append(replace(part, call_id=f"id{len(chosen)}") if named else part)
     return chosen
 
 
@@ -363,7 +364,7 @@ def test_what_was_shown_folds_to_the_reply_but_for_signatures(
             shown += builder.take_shown()
     shown += builder.take_shown()
     visible = [
-        part.model_copy(update={"signature": None}) if isinstance(part, ReasoningPart) else part
+        replace(part, signature=None) if isinstance(part, ReasoningPart) else part
         for part in whole
         if not isinstance(part, ReasoningPart) or part.text
     ]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from support.life import NOW, Life, asking, client, executing, failed, interrupted, local, streaming
 from turnwise.states import ChatState, IllegalTransition, Trigger
@@ -243,7 +243,7 @@ def test_an_answer_that_neither_allows_nor_denies_is_refused() -> None:
 def test_an_edited_call_loses_its_arguments_and_its_answer_together(erased: dict[str, bool]) -> None:
     """The arguments came with the answer: the digest of either lets the other be guessed."""
     answer = Answer("digest", "r1", NOW, "salt")
-    asked = dataclasses.replace(client("a", approval="asked"), arguments={"to": "you"}, salt="salt")
+    asked = replace(client("a", approval="asked"), arguments={"to": "you"}, salt="salt")
     plain, edited = asked.granted(answer), asked.granted(answer, {"to": "me"})
 
     blank = edited.blanked(**erased)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from support.life import (
     ERROR,
@@ -287,7 +288,7 @@ def test_making_room_forgets_what_had_failed_before() -> None:
     life = streaming()
     life.held(T.attempt_discarded, error=ERROR, delay=1.0, retry_at=life.now, opened=True, usage=None)
     life.attempt()
-    timed_out = ERROR.model_copy(update={"kind": "startup_timeout"})
+    timed_out = replace(ERROR, kind="startup_timeout")
     life.held(T.attempt_discarded, error=timed_out, delay=1.0, retry_at=life.now, usage=None)
     life.attempt()
     tried = life.facts.step

@@ -13,21 +13,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
+from msgspec.structs import asdict
 from pydantic_core import to_jsonable_python
 
 from support.table_cases import Case, cases, name_of
 from turnwise.states.decide import Decision
 from turnwise.states.facts import Facts
+from turnwise.states.values import Value
 
 APPROVED = Path(__file__).parent / "decisions.jsonl"
 
 
 def plain(value: Any) -> Any:
     """Return a value as JSON has it, with the names of its types: nothing about it may go unseen."""
-    if isinstance(value, BaseModel):
-        fields = {name: getattr(value, name) for name in type(value).model_fields}
-        return {"": type(value).__name__, **{name: plain(field) for name, field in fields.items()}}
+    if isinstance(value, Value):
+        fields = {**asdict(value), **_tag(value)}
+        return {
+            "": type(value).__name__,
+            **{name: plain(field) for name, field in asdict(value).items()},
+            **_tag(value),
+        }
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
         return {"": type(value).__name__, **{name: plain(field) for name, field in fields.items()}}
@@ -38,10 +43,15 @@ def plain(value: Any) -> Any:
     return to_jsonable_python(value, fallback=repr)
 
 
+def _tag(value: Value) -> dict[str, Any]:
+    tag = type(value).__struct_config__
+    return {} if tag.tag_field is None else {tag.tag_field: tag.tag}
+
+
 def spelled(before: Facts, decision: Decision) -> dict[str, Any]:
     """Return all that a decision says; of its facts those that it changes."""
     old, new = plain(before), plain(decision.facts)
-    told = {field.name: plain(getattr(decision, field.name)) for field in dataclasses.fields(decision)}
+    told = {name: plain(field) for name, field in asdict(decision).items()}
     told["facts"] = {name: value for name, value in new.items() if old[name] != value}
     told["writes"] = [
         {**plain(write), "kind": write.kind, "id": write.id, "digest": write.digest} for write in decision.writes
@@ -84,5 +94,5 @@ def test_a_decision_is_spelled_with_everything_it_says(case: Case) -> None:
     case.fire(life)
     decision = life.decisions[-1]
     told = spelled(before, decision)
-    assert set(told) == {field.name for field in dataclasses.fields(decision)}
+    assert set(told) == {*decision.__struct_fields__}
     assert told["facts"]["version"] == decision.facts.version

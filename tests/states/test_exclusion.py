@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from datetime import timedelta
 from typing import Any
 
 from hypothesis import example, given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from support.life import BLANK, ERROR, NOW, OVERFLOW, anything_for, client, local, parts_of, said
 from turnwise.states import TABLE, ChatState, Trigger
@@ -95,7 +95,7 @@ def holds(row: Row, facts: Facts, occurrence: Occurrence, at: Circumstances) -> 
 
 
 @given(facts_of_any_kind, arguments_of_any_kind())
-@example(dataclasses.replace(BLANK, version=1), {"now": NOW, "limits": Limits(), "reply": Reply(parts=())})
+@example(replace(BLANK, version=1), {"now": NOW, "limits": Limits(), "reply": Reply(parts=())})
 def test_whatever_the_facts_at_most_one_row_matches_and_the_machine_finds_it(
     facts: Facts, arguments: dict[str, Any]
 ) -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
+from msgspec.structs import replace
 
 from support.life import ERROR, USAGE, Life, client, executing, local, pending, streaming, unsettled
 from support.table_cases import standing, stray
@@ -115,7 +114,7 @@ def test_a_retry_schedule_survives_a_restart() -> None:
 
 
 def test_startup_timeouts_are_counted_while_they_follow_one_another() -> None:
-    late = ERROR.model_copy(update={"kind": "startup_timeout"})
+    late = replace(ERROR, kind="startup_timeout")
     life = streaming()
     counts = []
     for error in (late, late, ERROR):
@@ -187,7 +186,7 @@ def test_a_repaired_chat_is_answered_again_once_someone_resumes_it() -> None:
 )
 def test_a_broken_promise_is_named(state: ChatState, change: dict[str, object], promise: str) -> None:
     life: Life = standing(state)
-    broken = broken_promises(dataclasses.replace(life.facts, **change))  # type: ignore[arg-type]
+    broken = broken_promises(replace(life.facts, **change))  # type: ignore[arg-type]
 
     assert promise in broken
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from support.counting import functions_called
 from support.life import Life, executing, local
@@ -54,7 +54,7 @@ def test_two_calls_of_one_id_are_not_distinct() -> None:
 
 
 def test_facts_take_calls_as_any_sequence() -> None:
-    facts = dataclasses.replace(Life().facts, calls=(local("a"),))
+    facts = replace(Life().facts, calls=(local("a"),))
     assert type(facts.calls) is StepCalls
 
 

@@ -8,6 +8,8 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.json import decode, encode
+from msgspec.structs import replace
 
 from support.life import (
     ERROR,
@@ -26,7 +28,7 @@ from support.life import (
 from turnwise.states import ChatState, Trigger
 from turnwise.states.arguments import Erasing
 from turnwise.states.calls import ToolResult
-from turnwise.states.events import Event, PartDelta, PartEvent, RetryEvent, StatusEvent, event_adapter
+from turnwise.states.events import Event, PartDelta, PartEvent, RetryEvent, StatusEvent
 from turnwise.states.messages import in_call_order
 from turnwise.states.names import Audience, StopReason
 from turnwise.states.transcript import Transcript, fold
@@ -116,7 +118,7 @@ def test_a_log_folds_the_same_in_pieces_as_whole(data: st.DataObject) -> None:
 @given(st.integers(min_value=0))
 def test_a_log_folds_the_same_after_a_journey_through_json(cut: int) -> None:
     part = LONG.events[: cut % len(LONG.events)]
-    travelled: list[Event] = [event_adapter.validate_json(event_adapter.dump_json(event)) for event in part]
+    travelled: list[Event] = [decode(encode(event), type=Event) for event in part]
 
     assert fold(travelled) == fold(part)
 
@@ -143,7 +145,7 @@ def test_a_discarded_attempt_takes_its_parts_back_and_no_others() -> None:
     taken_back = life.events[-2]
     assert fold(life.events).live_text == ""
 
-    other = taken_back.model_copy(update={"attempt": 7, "seq": before.last_seq + 1})
+    other = replace(taken_back, attempt=7, seq=before.last_seq + 1)
     assert fold([other], before).live_text == "Hel"
 
 
@@ -181,7 +183,7 @@ def test_an_answered_call_is_no_longer_open_for_the_reader() -> None:
 
 def test_an_erased_message_takes_the_place_of_what_was_said() -> None:
     life = waiting()
-    blank = life.messages[0].model_copy(update={"parts": (), "erased": True})
+    blank = replace(life.messages[0], parts=(), erased=True)
     life.fire(T.message_erased, erasing=Erasing(messages=(blank,)))
     told = fold(life.events)
 
@@ -193,7 +195,7 @@ def test_a_result_that_lost_what_a_client_had_edited_is_told_as_it_stands() -> N
     """Its output stays; a reader sees the rest of it in its place."""
     life = asking(client("a"))
     life.submit(ToolResult("a", "blue"))
-    left = life.messages[-1].model_copy(update={"erased": True})
+    left = replace(life.messages[-1], erased=True)
     decision = life.fire(T.message_erased, erasing=Erasing(results=(left,)))
     told = fold(life.events)
 
@@ -204,7 +206,7 @@ def test_a_result_that_lost_what_a_client_had_edited_is_told_as_it_stands() -> N
 def test_erasing_what_only_the_model_saw_tells_nobody() -> None:
     life = compacting()
     life.compact()
-    blank = life.messages[-1].model_copy(update={"parts": (), "erased": True})
+    blank = replace(life.messages[-1], parts=(), erased=True)
 
     assert life.fire(T.message_erased, erasing=Erasing(messages=(blank,))).events == ()
 
@@ -214,7 +216,7 @@ def test_a_reset_to_a_message_the_reader_never_saw_drops_only_what_is_live() -> 
     life = waiting()
     told = fold(life.events)
     reset = next(event for event in LONG.events if event.kind == "history_reset")
-    stranger = reset.model_copy(update={"seq": told.last_seq + 1, "first_removed": "m77"})
+    stranger = replace(reset, seq=told.last_seq + 1, first_removed="m77")
 
     assert len(fold([stranger], told).messages) == 2
 

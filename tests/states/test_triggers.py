@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from support.life import BLANK, ERROR, NOW, PROFILE, anything_for, pending, said, streaming, waiting
 from support.table_cases import cases
@@ -157,14 +158,14 @@ def test_what_an_archived_chat_accepts_is_said_once() -> None:
     accepted = {trigger for trigger, kind in OCCURRENCES.items() if kind.while_archived}
 
     assert accepted == {T.unarchived, T.message_erased, T.repaired}
-    life.facts = dataclasses.replace(life.facts, stored_state="brooding")
+    life.facts = replace(life.facts, stored_state="brooding")
     assert life.fire(T.repaired, error=ERROR).target == "error"
 
 
 @pytest.mark.parametrize(
     ("trigger", "said_of_it"),
     [
-        (T.create, {"profile": dataclasses.replace(PROFILE, title="\ud800")}),
+        (T.create, {"profile": replace(PROFILE, title="\ud800")}),
         (T.renamed, {"title": "\ud800"}),
         (T.metadata_changed, {"metadata": {"k": object()}}),
     ],

@@ -7,6 +7,7 @@ import operator
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from turnwise.states.usage import NO_USAGE, Usage, reported
 
@@ -55,7 +56,7 @@ def test_the_share_of_a_compaction_holds_all_of_it_and_no_share_of_its_own(usage
 
 @given(usages)
 def test_marking_changes_nothing_but_the_mark(usage: Usage) -> None:
-    assert usage.marked_partial() == usage.model_copy(update={"partial": True})
+    assert usage.marked_partial() == replace(usage, partial=True)
 
 
 @given(usages)

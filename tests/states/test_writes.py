@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from support.life import NOW, PROFILE, asking, said
 from support.table_cases import cases
@@ -84,21 +84,21 @@ def test_every_write_of_every_row_can_stand_in_the_log() -> None:
 
 
 def test_other_content_has_another_digest() -> None:
-    answered = dataclasses.replace(CALL, answer=Answer("d", "r", NOW))
+    answered = replace(CALL, answer=Answer("d", "r", NOW))
     tool = ClientTool("ask", "Ask the user.", {"type": "object"}, deadline=5)
     pairs: list[tuple[Write, Write]] = [
         (PutCall(CALL), PutCall(answered)),
-        (PutProfile(PROFILE), PutProfile(dataclasses.replace(PROFILE, title="x"))),
-        (PutProfile(PROFILE), PutProfile(dataclasses.replace(PROFILE, client_tools=(tool,)))),
+        (PutProfile(PROFILE), PutProfile(replace(PROFILE, title="x"))),
+        (PutProfile(PROFILE), PutProfile(replace(PROFILE, client_tools=(tool,)))),
         (InsertBoundary("clear", 1, 2, ()), InsertBoundary("clear", 1, 3, ())),
-        (PutQueued(QUEUED, None), PutQueued(QUEUED.model_copy(update={"parts": said("x")}), None)),
+        (PutQueued(QUEUED, None), PutQueued(replace(QUEUED, parts=said("x")), None)),
         (CutHistory(1, "m1"), CutHistory(2, "m1")),
     ]
 
     assert all(one.digest != other.digest for one, other in pairs)
 
 
-@pytest.mark.parametrize("name", [*Message.model_fields])
+@pytest.mark.parametrize("name", [*Message.__struct_fields__])
 def test_the_digest_of_a_message_covers_each_of_its_fields(name: str) -> None:
     other: dict[str, Any] = {
         "role": "assistant",
@@ -111,11 +111,11 @@ def test_the_digest_of_a_message_covers_each_of_its_fields(name: str) -> None:
     changes = {bool: not known, str: "other"}
     absent = "other" if name != "call_index" else 99
     value = other.get(name, absent if known is None else changes.get(type(known), 99))
-    changed = MESSAGE.model_copy(update={name: value})
+    changed = replace(MESSAGE, **{name: value})
     assert InsertMessage(changed).digest != InsertMessage(MESSAGE).digest
 
 
-@pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(ToolCall)])
+@pytest.mark.parametrize("name", [*ToolCall.__struct_fields__])
 def test_the_digest_of_a_call_covers_each_of_its_fields_but_how_far_it_has_come(name: str) -> None:
     """Its arguments above all: a log that shows another call must not verify."""
     other: dict[str, Any] = {
@@ -133,7 +133,7 @@ def test_the_digest_of_a_call_covers_each_of_its_fields_but_how_far_it_has_come(
         "index": 9,
         "step": 9,
     }
-    changed = dataclasses.replace(CALL, **{name: other.get(name, "other")})
+    changed = replace(CALL, **{name: other.get(name, "other")})
     assert (PutCall(changed).digest == PutCall(CALL).digest) is (name in ("status", "deadline"))
 
 
@@ -141,7 +141,7 @@ def test_a_salt_makes_another_digest_of_the_same_words() -> None:
     """Or who has the log could try out short secrets."""
     pairs: list[tuple[Write, Write]] = [
         (InsertMessage(MESSAGE), InsertMessage(MESSAGE, "s")),
-        (PutCall(CALL), PutCall(dataclasses.replace(CALL, salt="s"))),
+        (PutCall(CALL), PutCall(replace(CALL, salt="s"))),
         (PutQueued(QUEUED, 1), PutQueued(QUEUED, 1, "s")),
         (PutProfile(PROFILE), PutProfile(PROFILE, "s")),
         (NoteReason("enough"), NoteReason("enough", "s")),

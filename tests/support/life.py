@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from msgspec.structs import replace
+
 from turnwise.states.arguments import Cut, Erasing, Partial, Reply, Summary
 from turnwise.states.calls import CallOutcome, ToolCall, ToolResult
 from turnwise.states.decide import Decision, decide
@@ -90,7 +92,7 @@ class Life:
         self.facts = decision.facts
         self.decisions.append(decision)
         for event in decision.events:
-            self.events.append(event.model_copy(update={"seq": len(self.events) + 1}))
+            self.events.append(replace(event, seq=len(self.events) + 1))
         for write in decision.writes:
             match write:
                 case InsertMessage(message):
@@ -111,7 +113,7 @@ class Life:
     @contextmanager
     def under(self, **limits: Any) -> Iterator[None]:
         """Let other limits hold for a while."""
-        before, self.limits = self.limits, dataclasses.replace(self.limits, **limits)
+        before, self.limits = self.limits, replace(self.limits, **limits)
         yield
         self.limits = before
 
@@ -184,7 +186,7 @@ class Life:
         stop: StopReason = StopReason.end_turn,
     ) -> Decision:
         """Finish the step with a reply that uses `tokens` of a window of 100."""
-        calls = tuple(dataclasses.replace(call, step=self.facts.step.number) for call in calls)
+        calls = tuple(replace(call, step=self.facts.step.number) for call in calls)
         reply = Reply(
             parts=(said(text) if text else ()) + parts_of(calls),
             calls=calls,
@@ -228,7 +230,7 @@ class Life:
     def partial(self, *calls: ToolCall, text: str = "so far", usage: Usage | None = None) -> Partial:
         """Return what the attempt under way has shown."""
         step = self.facts.step
-        calls = tuple(dataclasses.replace(call, step=step.number) for call in calls)
+        calls = tuple(replace(call, step=step.number) for call in calls)
         parts = (said(text) if text else ()) + parts_of(calls)
         return Partial(step=step.number, attempt=step.attempt, parts=parts, calls=calls, usage=usage)
 

@@ -7,10 +7,11 @@ decision that was really made. A problem is told with the shortest way that lead
 
 from __future__ import annotations
 
-import dataclasses
 from collections import deque
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
+
+from msgspec.structs import replace
 
 from support.life import BLANK, ERROR, NOW
 from support.model_checker_moves import DUE, HELLO, Move, moves_from, repairs_of, unlikely_moves_from
@@ -293,8 +294,8 @@ def _plain(call: ToolCall, call_id: str) -> ToolCall:
     )
     if not call.open:
         ends = call.stop_after and call.status is CallStatus.succeeded
-        return dataclasses.replace(plain, status=CallStatus.succeeded if ends else CallStatus.failed, stop_after=ends)
-    return dataclasses.replace(
+        return replace(plain, status=CallStatus.succeeded if ends else CallStatus.failed, stop_after=ends)
+    return replace(
         plain,
         status=call.status,
         crash=call.crash,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final, Literal
+
+from msgspec.structs import replace
 
 from support.life import ERROR, NOW, OVERFLOW, PROFILE, anything_for, client, local, parts_of, said, summary_of
 from turnwise.states.arguments import Cut, Erasing, Partial, Reply
@@ -81,7 +82,7 @@ def unlikely_moves_from(facts: Facts) -> Iterator[Move]:
     yield from (Move("outside", trigger) for trigger in (T.archived, T.unarchived))
     yield Move("mishap", T.repaired, {"error": ERROR})
     yield Move("outside", T.send_message, {"parts": HELLO, "when_busy": "interrupt"})
-    open_attempt = dataclasses.replace(facts, step=dataclasses.replace(facts.step, attempt_open=True))
+    open_attempt = replace(facts, step=replace(facts.step, attempt_open=True))
     outcomes = [
         CallOutcome(call_id=call.call_id, status=CallStatus.failed, output=1, is_error=True) for call in facts.calls
     ]
@@ -94,9 +95,9 @@ def unlikely_moves_from(facts: Facts) -> Iterator[Move]:
 def repairs_of(facts: Facts) -> Iterator[tuple[Facts, Move]]:
     """Yield the chat as a bug or a hand could have left it on disk, and its repair."""
     repair = Move("mishap", T.repaired, {"error": ERROR})
-    yield dataclasses.replace(facts, stored_state="dreaming"), repair
+    yield replace(facts, stored_state="dreaming"), repair
     lease = None if facts.lease else Lease("w", facts.fence)
-    damaged = dataclasses.replace(facts, lease=lease)
+    damaged = replace(facts, lease=lease)
     if broken_promises(damaged):
         yield damaged, repair
 
@@ -172,4 +173,4 @@ def _partials(facts: Facts) -> dict[str, Partial | None]:
 
 
 def _of_step(tools: tuple[ToolCall, ...], facts: Facts) -> tuple[ToolCall, ...]:
-    return tuple(dataclasses.replace(call, step=facts.step.number) for call in tools)
+    return tuple(replace(call, step=facts.step.number) for call in tools)

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+import msgspec
 from hypothesis import strategies as st
 
 from turnwise import ChatState, ClientTool, Engine, FilePart, Message, Settings, TextPart, ToolResult
@@ -18,6 +19,11 @@ from turnwise.providers.scripted import ScriptedModel
 
 def _refuse(*_: object) -> NoReturn:
     raise ZeroDivisionError("asked something of a value that answers nothing")
+
+
+def unchecked(kind: Any, **fields: object) -> Any:
+    """Return a value of a kind that checks what it is made of, made past its checks."""
+    return msgspec.StructMeta.__call__(kind, **fields)
 
 
 class Hostile:
@@ -208,18 +214,26 @@ OTHERS = (
         TextPart(text="hi"),
         TextPart(text=""),
         [TextPart(text="hi")],
-        [TextPart.model_construct()],
-        [TextPart.model_construct(text=1)],
+        [unchecked(TextPart, text=None)],
+        [unchecked(TextPart, text=1)],
     ),
-    *([TextPart.model_construct(text="\ud800")], [TextPart(text="hi", metadata={"k": object()})]),
+    *([unchecked(TextPart, text="\ud800")], [TextPart(text="hi", metadata={"k": object()})]),
     *(
         [FilePart(media_type="image/png")],
         [FilePart(media_type="", data="aGk=")],
         [FilePart(media_type="image/png", data="?")],
     ),
-    *([FilePart(media_type="image/png", data="aGk=", url="https://example.org/x")], [FilePart.model_construct()]),
-    *([FilePart(media_type="image/png", data="aGk=")], [FilePart.model_construct(media_type=3, data=b"x")]),
-    *([Message.model_construct()], [ToolResult("call_1", 1)], ToolResult("call_1", 1), [ToolResult("", None)]),
+    *(
+        [FilePart(media_type="image/png", data="aGk=", url="https://example.org/x")],
+        [unchecked(FilePart, media_type=None)],
+    ),
+    *([FilePart(media_type="image/png", data="aGk=")], [unchecked(FilePart, media_type=3, data=b"x")]),
+    *(
+        [unchecked(Message, id=1, role="?", parts=None, turn="", step="", created_at=0)],
+        [ToolResult("call_1", 1)],
+        ToolResult("call_1", 1),
+        [ToolResult("", None)],
+    ),
     *([object.__new__(ToolResult)], [object.__new__(ClientTool)], object.__new__(Settings)),
     *(
         [ClientTool("a", "A.", {"type": "object"})],

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
+
+from msgspec.structs import replace
 
 from support.life import (
     ERROR,
@@ -70,15 +71,15 @@ def stray(state: ChatState | None = None) -> Life:
     """Return a chat whose stored facts break a promise: an unknown state, or an open call of no step."""
     life = standing(state or S.waiting)
     if state is None:
-        life.facts = dataclasses.replace(life.facts, stored_state="brooding")
+        life.facts = replace(life.facts, stored_state="brooding")
     else:
-        life.facts = dataclasses.replace(life.facts, lease=Lease("w", 99), calls=(local("lost"),))
+        life.facts = replace(life.facts, lease=Lease("w", 99), calls=(local("lost"),))
     return life
 
 
 def changed(life: Life, **facts: Any) -> Life:
     """Return the life with facts that no life of its own reaches."""
-    life.facts = dataclasses.replace(life.facts, **facts)
+    life.facts = replace(life.facts, **facts)
     return life
 
 
@@ -101,7 +102,7 @@ def abandoned_compaction() -> Life:
 def client_left_open() -> Life:
     """Return a pending chat with an open client call and no compaction owed, as no life reaches it."""
     life = abandoned_compaction()
-    return changed(life, compaction=dataclasses.replace(life.facts.compaction, need=Need.none, step=1))
+    return changed(life, compaction=replace(life.facts.compaction, need=Need.none, step=1))
 
 
 def compacted_unanswered() -> Life:
@@ -138,7 +139,7 @@ def on_head(trigger: Trigger, **arguments: Any) -> Fire:
 
 
 def erase(life: Life) -> None:
-    blank = life.messages[0].model_copy(update={"parts": (), "erased": True})
+    blank = replace(life.messages[0], parts=(), erased=True)
     life.fire(T.message_erased, erasing=Erasing(messages=(blank,)))
 
 

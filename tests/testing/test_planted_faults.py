@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from support.planted_faults import nothing, plant_functions, plant_no_refusal
 from turnwise.engine.jobs import run_tools
@@ -46,7 +47,7 @@ def write_under_another_target(patch: Patch) -> None:
 
     def entry_of(decision: Any, **more: Any) -> Any:
         if decision.trigger is Trigger.call_finished:
-            decision = dataclasses.replace(decision, target=ChatState.waiting)
+            decision = replace(decision, target=ChatState.waiting)
         return recorded(decision, **more)
 
     patch.setattr(transactions, "entry_of", entry_of)
@@ -62,7 +63,7 @@ def skip_a_version(patch: Patch) -> None:
 
     def finished(draft: Draft[Any], target: ChatState, **more: Any) -> Any:
         after = finish(draft, target, **more)
-        return dataclasses.replace(after, version=after.version + (target is ChatState.interrupted))
+        return replace(after, version=after.version + (target is ChatState.interrupted))
 
     patch.setattr(Draft, "finish", finished)
 
@@ -75,7 +76,7 @@ def compact_again(patch: Patch) -> None:
     """The row's guard and the promise of `compacting` both forgotten: a failed step is compacted again."""
 
     def conclude(draft: Draft[Any]) -> None:
-        draft.step = dataclasses.replace(draft.step, attempt_open=False)
+        draft.step = replace(draft.step, attempt_open=False)
 
     patch.setattr(compact_actions, "_conclude", conclude)
 

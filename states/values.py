@@ -1,0 +1,98 @@
+"""Values: immutable and cheap to make. msgspec reads and writes their JSON, and pydantic takes them as its own."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Collection
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import msgspec
+from msgspec.structs import asdict
+from pydantic import GetCoreSchemaHandler, JsonValue
+from pydantic_core import CoreSchema, core_schema
+
+if TYPE_CHECKING:
+    Json = JsonValue
+    """Any JSON value, as the type of a field."""
+else:
+    Json = Any
+
+
+class Value(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """A value of turnwise's. Its JSON leaves out fields that have their default.
+
+    No value is part of a cycle, so the garbage collector need not look at any.
+    """
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, _source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Return how pydantic validates the value, spells and describes it: field by field, with every default."""
+        kind = _as_dataclass(cls)
+        tag = cls.__struct_config__.tag_field
+
+        def read(value: Any, fields_of: Any) -> Any:
+            if isinstance(value, cls):
+                return value
+            return cls(**{name: field for name, field in vars(fields_of(value)).items() if name != tag})
+
+        fields = handler.generate_schema(kind)
+        spelled = core_schema.wrap_serializer_function_ser_schema(
+            lambda value, spell: spell(kind(**asdict(value))), schema=fields
+        )
+        return core_schema.no_info_wrap_validator_function(read, fields, serialization=spelled)
+
+
+@cache
+def _as_dataclass(cls: type[Value]) -> Any:
+    """Return a dataclass with the fields of a kind of value: pydantic knows those."""
+    tag = cls.__struct_config__
+    fields: list[Any] = [(one.name, one.type, _default_of(one)) for one in msgspec.structs.fields(cls)]
+    if tag.tag_field is not None:
+        fields.insert(0, (tag.tag_field, Literal[tag.tag], dataclasses.field(default=tag.tag)))
+    return dataclasses.make_dataclass(cls.__name__, fields, kw_only=True, namespace={"__doc__": cls.__doc__})
+
+
+def _default_of(field: msgspec.structs.FieldInfo) -> Any:
+    if field.default is not msgspec.NODEFAULT:
+        return dataclasses.field(default=field.default)
+    if field.default_factory is not msgspec.NODEFAULT:
+        return dataclasses.field(default_factory=field.default_factory)
+    return dataclasses.field()
+
+
+def spelled_out(value: Value, *, without: Collection[str] = ()) -> dict[str, Any]:
+    """Return the fields of a value as plain JSON, those that have their default, too."""
+    tag = value.__struct_config__
+    fields = {name: field for name, field in asdict(value).items() if name not in without}
+    plain: dict[str, Any] = msgspec.to_builtins(fields)
+    return plain if tag.tag_field is None else {tag.tag_field: tag.tag, **plain}
+
+
+def changed_fields(value: Value, *, without: Collection[str] = ()) -> dict[str, Any]:
+    """Return the fields of a value that differ from their defaults: what is digested of it, and stored of facts."""
+    return {
+        name: found
+        for name, default in _defaults_of(type(value)).items()
+        if name not in without and (found := getattr(value, name)) != default
+    }
+
+
+@cache
+def _defaults_of(cls: type[Value]) -> dict[str, Any]:
+    """Return the defaults of a kind of value by field, in their order; `NODEFAULT` for a field that has none."""
+    return {
+        one.name: one.default if one.default_factory is msgspec.NODEFAULT else one.default_factory()
+        for one in msgspec.structs.fields(cls)
+    }
+
+
+_WORDS: Final = r"(?P<problem>Invalid (?:enum )?value|.*?)(?: '.*')?(?: - at `.*?\$\.?(?P<place>.*)`)?"
+_SAID: Final = re.compile(_WORDS, re.DOTALL)
+
+
+def place_and_problem(error: msgspec.MsgspecError) -> tuple[str, str]:
+    """Return where something is wrong, and what: without the wrong value, which may be what somebody said."""
+    said = _SAID.fullmatch(str(error))
+    return (said["place"] or "", said["problem"]) if said is not None else ("", str(error))
