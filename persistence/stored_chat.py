@@ -19,6 +19,7 @@ from turnwise.states.events import ErrorInfo
 from turnwise.states.facts import Facts, Lease, Profile
 from turnwise.states.names import ChatState
 from turnwise.states.step_calls import StepCalls
+from turnwise.states.values import place_and_problem
 
 _T = TypeVar("_T")
 
@@ -31,8 +32,6 @@ _HASH_LENGTH: Final = 64
 _OWN_FIELDS: Final = {*Facts.__struct_fields__} - ELSEWHERE
 _FLAGS: Final = (0, 1)
 _UNKNOWN_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_FIRST: Final = re.compile(r".*- at `\$\.(\w+)", re.DOTALL)
-"""Matches the text of an error of msgspec; the group is the field of the outermost value."""
 
 
 class Flaw(NamedTuple):
@@ -241,9 +240,11 @@ class _Salvage:
                 return read(found)
             except GARBLED as error:
                 self._flaws.append(Flaw(column, described(error)))
-                wrong = _FIRST.match(str(error)) if isinstance(error, msgspec.ValidationError) else None
-                if wrong is None or found.pop(wrong[1], None) is None:
+                place = place_and_problem(error)[0] if isinstance(error, msgspec.ValidationError) else ""
+                wrong = re.split(r"\W", place)[0]
+                if wrong not in found:
                     return None
+                del found[wrong]
 
     def _calls(self) -> tuple[ToolCall, ...]:
         calls = self._each(CALLS, self._stored.calls)

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar, cast
 
-import msgspec
 from msgspec.structs import asdict, replace
 from pydantic import Field
 
@@ -19,13 +18,13 @@ from turnwise.states.names import Audience, BoundaryReason, CallStatus, Executor
 from turnwise.states.plain import Misfit, of_kind, plain, text
 from turnwise.states.shapes import LATER, Shape, shape_of
 from turnwise.states.usage import Usage
-from turnwise.states.values import Json, Value, place_and_problem
+from turnwise.states.values import Checked, Json, Value
 
 FORMAT: Final = 1
 """The version of the stored form of a message. Older versions stay readable."""
 
 
-class _Part(Value, frozen=True, kw_only=True, tag_field="type"):
+class _Part(Value, metaclass=Checked, frozen=True, kw_only=True, tag_field="type"):
     metadata: dict[str, Any] | None = None
     """The provider's own data about the part: stored, sent back to it, never shown to a client."""
 
@@ -33,18 +32,7 @@ class _Part(Value, frozen=True, kw_only=True, tag_field="type"):
 _AnyPart = TypeVar("_AnyPart", bound=_Part)
 
 
-class _Given(msgspec.StructMeta):
-    """The kind of parts that a client may make: invalid fields raise an error of turnwise."""
-
-    def __call__(cls, **fields: Any) -> Any:  # noqa: N805 - of a kind of classes
-        try:
-            return msgspec.convert(fields, cls)
-        except msgspec.ValidationError as error:
-            place, problem = place_and_problem(error)
-            raise InvalidContent(f"{cls.__name__}{place and '.' + place}: {problem}") from None
-
-
-class TextPart(_Part, metaclass=_Given, frozen=True, kw_only=True, tag="text"):
+class TextPart(_Part, frozen=True, kw_only=True, tag="text"):
     """A piece of text."""
 
     type: ClassVar[Literal["text"]] = "text"
@@ -69,7 +57,7 @@ class ToolCallPart(_Part, frozen=True, kw_only=True, tag="tool_call"):
     executor: Executor = Executor.local
 
 
-class FilePart(_Part, metaclass=_Given, frozen=True, kw_only=True, tag="file"):
+class FilePart(_Part, frozen=True, kw_only=True, tag="file"):
     """A file: either inline (`data`, base64) or by address (`url`)."""
 
     type: ClassVar[Literal["file"]] = "file"
@@ -157,7 +145,7 @@ Content = Annotated[str | Sequence[TextPart | FilePart], LATER]
 _PARTS: Final = cast("Shape", shape_of(Sequence[TextPart | FilePart]))
 
 
-class Message(Value, frozen=True, kw_only=True):
+class Message(Value, metaclass=Checked, frozen=True, kw_only=True, gc=True, weakref=True):
     """One entry of a chat's history. A `tool` message holds exactly one result."""
 
     id: str

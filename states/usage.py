@@ -6,12 +6,12 @@ from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
-from turnwise.states.values import Value
+from turnwise.states.values import Checked, Value
 
 _Count = TypeVar("_Count", int, "Usage")
 
 
-class Usage(Value, frozen=True, kw_only=True):
+class Usage(Value, metaclass=Checked, frozen=True, kw_only=True):
     """What model calls consumed, in tokens. `None` means that nobody reported the figure."""
 
     input_tokens: int | None = None
@@ -34,7 +34,7 @@ class Usage(Value, frozen=True, kw_only=True):
         """Return the sum, figure by figure; a figure unknown on both sides stays unknown."""
         figures = {name: _sum(getattr(self, name), getattr(other, name)) for name in _FIGURES}
         share = _sum(self.compaction, other.compaction)
-        return Usage(**figures, partial=self.partial or other.partial, compaction=share)
+        return replace(self, **figures, partial=self.partial or other.partial, compaction=share)
 
     def marked_partial(self) -> Usage:
         """Return the same counts, marked as incomplete."""

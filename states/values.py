@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Collection
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -12,6 +11,8 @@ import msgspec
 from msgspec.structs import asdict
 from pydantic import GetCoreSchemaHandler, JsonValue
 from pydantic_core import CoreSchema, core_schema
+
+from turnwise.states.errors import InvalidContent
 
 if TYPE_CHECKING:
     Json = JsonValue
@@ -42,6 +43,25 @@ class Value(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
             lambda value, spell: spell(kind(**asdict(value))), schema=fields
         )
         return core_schema.no_info_wrap_validator_function(read, fields, serialization=spelled)
+
+
+class Checked(msgspec.StructMeta):
+    """The metaclass of values that others make, too: a field of the wrong type raises an error of turnwise.
+
+    What is read from a store, and what is made of a value with `replace`, goes past it.
+    """
+
+    def __call__(cls, **fields: Any) -> Any:  # noqa: N805 - a class is what this is called on
+        """Return the value that has these fields.
+
+        Raises:
+            InvalidContent: one of them is missing, or of the wrong type.
+        """
+        try:
+            return msgspec.convert(fields, cls)
+        except msgspec.ValidationError as error:
+            place, problem = place_and_problem(error)
+            raise InvalidContent(f"{cls.__name__}{place and '.' + place}: {problem}") from None
 
 
 @cache
@@ -88,11 +108,15 @@ def _defaults_of(cls: type[Value]) -> dict[str, Any]:
     }
 
 
-_WORDS: Final = r"(?P<problem>Invalid (?:enum )?value|.*?)(?: '.*')?(?: - at `.*?\$\.?(?P<place>.*)`)?"
-_SAID: Final = re.compile(_WORDS, re.DOTALL)
+_WITH_VALUE: Final = ("Invalid enum value", "Invalid value")
+"""What msgspec says of values, before it says them."""
 
 
 def place_and_problem(error: msgspec.MsgspecError) -> tuple[str, str]:
     """Return where something is wrong, and what: without the wrong value, which may be what somebody said."""
-    said = _SAID.fullmatch(str(error))
-    return (said["place"] or "", said["problem"]) if said is not None else ("", str(error))
+    said, at, place = str(error).rpartition(" - at `")
+    problem = said if at else place
+    return (
+        place.rpartition("$")[2].strip(".`") if at else "",
+        next((known for known in _WITH_VALUE if problem.startswith(known)), problem),
+    )

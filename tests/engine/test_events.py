@@ -7,6 +7,7 @@ from typing import Any
 
 import anyio
 import pytest
+from msgspec.json import encode
 
 from support.chats import said
 from support.engines import MakeModel, OpenEngine
@@ -151,8 +152,8 @@ async def test_neither_a_providers_metadata_nor_what_is_for_the_model_alone_is_e
     async with open_engine(model, settings=QUICK, tools=[look]) as engine:
         chat = await engine.create_chat(system="a system prompt in confidence")
         await engine.ask(chat.id, "hello, " * 20)
-        shown = "".join(event.model_dump_json() for event in await events_of(engine, chat.id))
-        shown += "".join(message.model_dump_json() for message in await engine.messages(chat.id))
+        shown = "".join(encode(event).decode() for event in await events_of(engine, chat.id))
+        shown += "".join(encode(message).decode() for message in await engine.messages(chat.id))
         assert "searching" in shown
         assert "found" in shown
         assert "do-not-show" not in shown

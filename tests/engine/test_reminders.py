@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import force_setattr
 
 from support.chats import said
 from support.engines import MakeModel, OpenEngine
@@ -149,7 +150,7 @@ async def test_calls_before_a_compaction_are_counted_and_remembered(
 
 async def test_prepared_messages_are_of_that_request_only(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     def loud(messages: list[Message]) -> list[Message]:
-        messages[0].parts[0].__dict__["text"] = "HELLO"  # even a hook that misbehaves works on copies
+        force_setattr(messages[0].parts[0], "text", "HELLO")  # even a hook that misbehaves works on copies
         return messages
 
     model = strict_model(["hi"])

@@ -4,13 +4,17 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from contextlib import closing
 from pathlib import Path
 
 import pytest
+from msgspec.json import encode
 from msgspec.structs import replace
+from pydantic import TypeAdapter
 
+from turnwise import Event
 from turnwise.persistence.audit.record import to_json
 from turnwise.persistence.audit.verify import verify_records
 from turnwise.persistence.conformance import plans
@@ -144,7 +148,10 @@ async def test_rows_written_before_the_leaner_ones_are_read_as_ever(path: Path) 
                 values = (to_json(record), record.version)
                 connection.execute("UPDATE audit SET hash = NULL, body = ? WHERE version = ?", values)
             for event in written[1]:
-                body = event.model_dump_json(exclude={"message"} if event.kind == "message" else None)
+                told = TypeAdapter(Event).dump_python(event, mode="json")
+                body = json.dumps(
+                    {name: value for name, value in told.items() if (event.kind, name) != ("message", "message")}
+                )
                 connection.execute("UPDATE events SET at = NULL, body = ? WHERE seq = ?", (body, event.seq))
             connection.execute("UPDATE events SET position = NULL WHERE kind = 'tool_result'")
         assert (await store.audit("chat"), await store.events("chat", after=0, limit=100)) == written
@@ -155,7 +162,7 @@ async def test_rows_written_before_the_leaner_ones_are_read_as_ever(path: Path) 
         for message in await store.history("chat"):
             blank = replace(message, parts=(), erased=True)
             await store.change("chat", plans.plan(plans.move(MessageErased(erasing=Erasing(messages=(blank,))))))
-        said = "".join(event.model_dump_json() for event in await store.events("chat", after=0, limit=100))
+        said = "".join(encode(event).decode() for event in await store.events("chat", after=0, limit=100))
         assert not any(word in said for word in ("hello", '"hi"', '"saw"'))
     finally:
         await store.close()

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pydantic
 
 from turnwise.engine import user_code
@@ -81,7 +82,7 @@ class UserCode:
         if dataclasses.is_dataclass(known):
             for hint in typing.get_type_hints(known).values():
                 self._take(hint)
-        elif not issubclass(known, BaseException | pydantic.BaseModel | str):
+        elif not issubclass(known, BaseException | msgspec.Struct | str):
             self.objects.add(known)
             for name, method in inspect.getmembers(known, inspect.isfunction):
                 if not name.startswith("_"):

@@ -8,6 +8,7 @@ from typing import Any
 
 import anyio
 import pytest
+from msgspec.json import encode
 
 from support.wire.dialects import DIALECTS, Anthropic, Connect, Dialect, Responses, Said
 from support.wire.requests import asked
@@ -107,7 +108,7 @@ async def test_complete_reasoning_of_an_interrupted_reply_goes_back_with_its_sig
                 break
         await engine.interrupt(chat.id)
         await engine.wait(chat.id)
-        shown = [event.model_dump_json() async for event in engine.events(chat.id, follow=False)]
+        shown = [encode(event).decode() async for event in engine.events(chat.id, follow=False)]
         await engine.resume(chat.id)
         assert (await engine.wait(chat.id)).state is ChatState.waiting
     assert all("endpoint" not in event for event in shown)

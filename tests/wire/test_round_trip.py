@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 import pytest
+from msgspec.json import encode
 
 from support.wire.dialects import DIALECTS, Anthropic, Connect, Dialect, Responses, Said
 from support.wire.requests import asked, message, reply_of, result_of
@@ -304,7 +305,7 @@ async def test_a_turn_with_parallel_calls_lives_through_the_engine(
     async with Engine("sqlite://", model=await connect(dialect), tools=[add]) as engine:
         chat = await engine.create_chat(system="Be terse.")
         result = await engine.ask(chat.id, "Add.")
-        shown = [event.model_dump_json() async for event in engine.events(chat.id, follow=False)]
+        shown = [encode(event).decode() async for event in engine.events(chat.id, follow=False)]
     assert (result.text, result.stop_reason) == ("3 and 7.", StopReason.end_turn)
     assert result.usage.input_tokens == 200
     assert _sent(dialect, server.asked[1].body)["results"] == [["call_1", "3"], ["call_2", "7"]]

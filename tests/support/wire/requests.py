@@ -7,6 +7,8 @@ from datetime import UTC, datetime
 from itertools import count
 from typing import Any
 
+from msgspec.json import decode, encode
+
 from turnwise.providers.protocol import ModelReply, ModelRequest
 from turnwise.states.messages import Message, Part, Role, TextPart, ToolResultPart
 
@@ -25,7 +27,7 @@ def message(role: Role, *parts: Part | str, **fields: Any) -> Message:
 
 def reply_of(reply: ModelReply) -> Message:
     """Return a model's reply as it is stored: through JSON."""
-    return Message.model_validate_json(message("assistant", *reply.parts).model_dump_json())
+    return decode(encode(message("assistant", *reply.parts)), type=Message)
 
 
 def result_of(call_id: str, name: str, output: Any, **fields: Any) -> Message:

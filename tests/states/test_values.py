@@ -1,0 +1,176 @@
+"""Values: msgspec spells and reads them; pydantic and FastAPI take them as if they were their own."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Annotated, Any, Final, get_args
+
+import msgspec
+import pytest
+from fastapi import Body, FastAPI
+from fastapi.testclient import TestClient
+from msgspec.structs import asdict
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from support.life import NOW, asking
+from support.table_cases import cases
+from turnwise import Event, FilePart, Message, QueuedMessage, ToolCall, Usage
+from turnwise.states.calls import Answer
+from turnwise.states.errors import InvalidContent
+from turnwise.states.messages import TextPart, ToolResultPart
+from turnwise.states.names import CallStatus, Executor
+from turnwise.states.values import changed_fields, place_and_problem, spelled_out
+
+LIFE = asking()
+USAGE = Usage(input_tokens=3, partial=True, compaction=Usage(output_tokens=1))
+PICTURE = FilePart(media_type="image/png", data="aGk=")
+RESULT = ToolResultPart(call_id="a", name="look", output={"n": [1, None]}, attachments=(PICTURE,))
+MESSAGE = Message(id="m1", role="tool", parts=(RESULT,), turn=1, step=1, created_at=NOW, usage=USAGE)
+CALL = LIFE.facts.calls[0].with_status(CallStatus.succeeded, Answer("d", "r", NOW))
+QUEUED = QueuedMessage(id="m9", parts=(TextPart(text="hi"), PICTURE), accepted_at=NOW)
+VALUES: Final[list[Any]] = [USAGE, MESSAGE, CALL, QUEUED, PICTURE, LIFE.facts, LIFE.facts.profile]
+
+
+def told() -> list[Event]:
+    """Return an event of every kind that a decision can tell."""
+    events: dict[str, Event] = {}
+    for case in cases():
+        life = case.build()
+        case.fire(life)
+        events |= {event.kind: event for event in life.events}
+    return [events[kind] for kind in sorted(events)]
+
+
+EVENTS = told()
+ANY_EVENT: TypeAdapter[Event] = TypeAdapter(Event)
+
+
+@pytest.mark.parametrize("event", EVENTS, ids=[event.kind for event in EVENTS])
+def test_an_event_is_read_as_it_was_written_whoever_wrote_it(event: Event) -> None:
+    short, long = msgspec.json.encode(event), ANY_EVENT.dump_json(event)
+    for spelled in (short, long):
+        assert msgspec.json.decode(spelled, type=Event) == ANY_EVENT.validate_json(spelled) == event
+    assert json.loads(short).keys() <= json.loads(long).keys()
+
+
+@pytest.mark.parametrize("value", VALUES[:5], ids=lambda value: type(value).__name__)
+def test_a_value_is_read_as_it_was_written_whoever_wrote_it(value: Any) -> None:
+    adapter = TypeAdapter(type(value))
+    for spelled in (msgspec.json.encode(value), adapter.dump_json(value)):
+        assert msgspec.json.decode(spelled, type=type(value)) == adapter.validate_json(spelled) == value
+    assert adapter.validate_python(value) is value
+    assert adapter.validate_python(adapter.dump_python(value)) == value
+
+
+class Answered(BaseModel):
+    """A model of an embedding service."""
+
+    message: Message
+    calls: list[ToolCall] = []
+    usage: Usage | None = None
+    event: Event | None = None
+
+
+ANSWERED = Answered(message=MESSAGE, calls=[CALL], usage=USAGE, event=EVENTS[0])
+
+
+def test_a_model_of_pydantic_holds_values() -> None:
+    assert ANSWERED.message is MESSAGE
+    assert Answered.model_validate_json(ANSWERED.model_dump_json()) == ANSWERED
+    spelled = ANSWERED.model_dump(exclude_none=True)
+    assert spelled["message"]["parts"][0]["outcome"] is CallStatus.succeeded
+    assert spelled["usage"] == {
+        "input_tokens": 3,
+        "partial": True,
+        "compaction": {"output_tokens": 1, "partial": False},
+    }
+    with pytest.raises(ValidationError, match=r"usage\.input_tokens"):
+        Answered.model_validate({"message": MESSAGE, "usage": {"input_tokens": "many"}})
+
+
+def test_pydantic_tells_every_field_with_its_default() -> None:
+    usage = TypeAdapter(Usage).json_schema()["$defs"]["Usage"]
+    assert usage["properties"]["partial"] == {"default": False, "title": "Partial", "type": "boolean"}
+    assert usage["properties"]["compaction"]["anyOf"][0] == {"$ref": "#/$defs/Usage"}
+    call = TypeAdapter(ToolCall).json_schema()
+    assert call["required"] == ["call_id", "name", "arguments", "executor", "index", "step"]
+    mapping = ANY_EVENT.json_schema()["discriminator"]["mapping"]
+    assert sorted(mapping) == sorted(kind.kind for kind in get_args(get_args(Event)[0]))
+
+
+def test_fastapi_takes_and_answers_values() -> None:
+    app = FastAPI()
+
+    @app.post("/messages")
+    async def messages(said: Annotated[Message, Body()]) -> Message:
+        return said
+
+    @app.get("/events", response_model=list[Event])
+    async def events() -> list[Event]:
+        return EVENTS
+
+    with TestClient(app) as client:
+        answer = client.post(
+            "/messages", content=msgspec.json.encode(MESSAGE), headers={"Content-Type": "application/json"}
+        )
+        assert (answer.status_code, msgspec.convert(answer.json(), Message)) == (200, MESSAGE)
+        assert client.post("/messages", json={"id": 1}).status_code == 422
+        assert msgspec.convert(client.get("/events").json(), list[Event]) == EVENTS
+        assert "ToolResultPart" in client.get("/openapi.json").json()["components"]["schemas"]
+
+
+@pytest.mark.parametrize("value", VALUES, ids=lambda value: type(value).__name__)
+def test_nobody_changes_a_value(value: Any) -> None:
+    with pytest.raises(AttributeError, match="immutable"):
+        setattr(value, value.__struct_fields__[0], None)
+
+
+def test_what_is_digested_does_not_depend_on_which_defaults_were_given() -> None:
+    """A string that equals a default is that default, wherever it came from: digests are compared after reading."""
+    read = msgspec.convert(msgspec.to_builtins(asdict(CALL)), ToolCall)
+    given = msgspec.structs.replace(read, crash=str(b"at_most_once", "ascii"))
+    assert changed_fields(given) == changed_fields(CALL) == changed_fields(read)
+    assert changed_fields(CALL).keys() == {
+        *["call_id", "name", "arguments", "executor", "index", "step", "status", "answer"]
+    }
+    assert changed_fields(Usage(input_tokens=0), without={"partial"}) == {"input_tokens": 0}
+
+
+def test_all_fields_of_a_value_are_spelled_where_asked() -> None:
+    assert spelled_out(PICTURE, without={"name"}) == {
+        "type": "file",
+        "media_type": "image/png",
+        "data": "aGk=",
+        "url": None,
+        "metadata": None,
+    }
+    assert spelled_out(USAGE)["reasoning_tokens"] is None
+
+
+@pytest.mark.parametrize(
+    ("body", "place", "problem"),
+    [
+        ('{"id":"m1"', "", "Input data was truncated"),
+        ('{"id":1}', "id", "Expected `str`, got `int`"),
+        ('{"id":"m1","role":"secret"}', "role", "Invalid enum value"),
+        ('{"id":"m1","parts":[{"type":"my secret - at `$.x`"}]}', "parts[0].type", "Invalid value"),
+        ('{"id":"m1","audience":"it\'s secret"}', "audience", "Invalid enum value"),
+        ('{"id":"m1"}', "", "Object missing required field `role`"),
+        ("[]", "", "Expected `object`, got `array`"),
+    ],
+)
+def test_an_error_tells_the_place_and_never_the_value(body: str, place: str, problem: str) -> None:
+    """The value may be what somebody said."""
+    with pytest.raises(msgspec.MsgspecError) as raised:
+        msgspec.json.decode(body, type=Message)
+    assert place_and_problem(raised.value) == (place, problem)
+
+
+def test_a_part_that_a_client_makes_is_checked() -> None:
+    with pytest.raises(InvalidContent, match=r"TextPart\.text: Expected `str`, got `int`"):
+        TextPart(text=1)  # type: ignore[arg-type]
+    with pytest.raises(InvalidContent, match="TextPart: Object missing required field `text`"):
+        TextPart()  # type: ignore[call-arg]
+    assert dataclasses.is_dataclass(PICTURE) is False
+    assert Executor("local") is Executor.local
