@@ -9,6 +9,7 @@ from typing import Any, Final, Literal, Protocol
 from turnwise.states.messages import Message, Part, TextPart, ToolCallPart
 from turnwise.states.names import Executor, StopReason
 from turnwise.states.usage import Usage
+from turnwise.states.values import Value
 
 Purpose = Literal["step", "summary", "title"]
 PartType = Literal[
@@ -65,8 +66,7 @@ class ModelRequest:
     """Passed through, by the names of `PARAMETERS`."""
 
 
-@dataclass(frozen=True, slots=True)
-class ModelPart:
+class ModelPart(Value, frozen=True):
     """One piece of a streamed reply. `type` tells which fields count.
 
     | type | fields |
@@ -103,8 +103,7 @@ class ModelPart:
     metadata: Mapping[str, Any] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ModelReply:
+class ModelReply(Value, frozen=True):
     """A whole reply: its parts, joined, and how it finished.
 
     The arguments of a tool call that came as hopeless JSON text stand under the one key `ARGUMENT_TEXT`.

@@ -15,10 +15,10 @@ from turnwise.states.calls import ToolCall
 from turnwise.states.messages import Message, QueuedMessage
 from turnwise.states.names import CallStatus, ChatState, CompactionPhase, Executor, StopReason
 from turnwise.states.usage import Usage
-from turnwise.states.values import Json, Value
+from turnwise.states.values import Checked, Json, Value
 
 
-class ErrorInfo(Value, frozen=True, kw_only=True):
+class ErrorInfo(Value, metaclass=Checked, frozen=True, kw_only=True):
     """An error, as text for users and fields for programs."""
 
     kind: str
@@ -31,7 +31,7 @@ class ErrorInfo(Value, frozen=True, kw_only=True):
     """The provider's HTTP status, where there was one."""
 
 
-class PartDelta(Value, frozen=True, kw_only=True):
+class PartDelta(Value, metaclass=Checked, frozen=True, kw_only=True):
     """A piece of a part of a reply under way. A complete part has `complete` set and no `delta`."""
 
     type: Literal["text", "reasoning", "tool_call", "tool_result", "source", "file"]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Awaitable, Callable
+
+from msgspec.structs import replace
 
 from turnwise.providers.protocol import ModelPart
 
@@ -30,15 +31,15 @@ class CallNames:
         """Return the part with the name of its call; parts that belong to no call come back as they are."""
         match part.type:
             case "tool_call_start":
-                return dataclasses.replace(part, id=await self._open(part.id))
+                return replace(part, id=await self._open(part.id))
             case "tool_call_delta":
-                return dataclasses.replace(part, id=await self._name_of(part.id))
+                return replace(part, id=await self._name_of(part.id))
             case "tool_call":
                 name = await self._name_of(part.id)
                 self._incomplete.discard(part.id or None)
-                return dataclasses.replace(part, id=name)
+                return replace(part, id=name)
             case "provider_result":
-                return dataclasses.replace(part, call_id=self._names.get(part.call_id, part.call_id))
+                return replace(part, call_id=self._names.get(part.call_id, part.call_id))
             case _:
                 return part
 
