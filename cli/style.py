@@ -10,13 +10,13 @@ from datetime import datetime
 from typing import Any, Final
 
 import pydantic_core
-from pydantic import TypeAdapter
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from turnwise.states.names import ChatState
 from turnwise.states.usage import Usage
+from turnwise.states.values import fields_of
 
 console: Final = Console(highlight=False)
 errors: Final = Console(stderr=True, highlight=False)
@@ -120,10 +120,6 @@ def plain_table(*columns: str) -> Table:
     return table
 
 
-def _fields_of(value: Any) -> Any:
-    return TypeAdapter(type(value)).dump_python(value, mode="json")
-
-
 def print_json(value: Any) -> None:
     """Print a value as JSON: no colours, no wrapping; characters that control the terminal are escaped."""
-    sys.stdout.write(pydantic_core.to_json(value, indent=2, fallback=_fields_of).decode().translate(_IN_JSON) + "\n")
+    sys.stdout.write(pydantic_core.to_json(value, indent=2, fallback=fields_of).decode().translate(_IN_JSON) + "\n")

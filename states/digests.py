@@ -11,6 +11,7 @@ from pydantic import JsonValue
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from turnwise.states.errors import InvalidContent
+from turnwise.states.values import fields_of
 
 
 def canonical(value: Any) -> bytes:
@@ -53,8 +54,8 @@ def as_json(value: Any) -> JsonValue:
         InvalidContent: it cannot be stored.
     """
     try:
-        plain: JsonValue = to_jsonable_python(value, inf_nan_mode="null")
-    except (PydanticSerializationError, ValueError, RecursionError) as error:
+        plain: JsonValue = to_jsonable_python(value, inf_nan_mode="null", fallback=fields_of)
+    except (PydanticSerializationError, TypeError, ValueError, RecursionError) as error:
         raise InvalidContent(f"only JSON values can be stored: {error}") from error
     canonical(plain)
     return plain

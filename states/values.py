@@ -82,12 +82,22 @@ def _default_of(field: msgspec.structs.FieldInfo) -> Any:
     return dataclasses.field()
 
 
+def fields_of(value: object) -> dict[str, Any]:
+    """Return the fields of a value, its tag first: for serializers that do not know values.
+
+    Raises:
+        TypeError: it is no value of turnwise's.
+    """
+    if not isinstance(value, Value):
+        raise TypeError(f"{type(value).__name__} objects are no JSON")
+    tag = value.__struct_config__
+    return asdict(value) if tag.tag_field is None else {tag.tag_field: tag.tag, **asdict(value)}
+
+
 def spelled_out(value: Value, *, without: Collection[str] = ()) -> dict[str, Any]:
     """Return the fields of a value as plain JSON, those that have their default, too."""
-    tag = value.__struct_config__
-    fields = {name: field for name, field in asdict(value).items() if name not in without}
-    plain: dict[str, Any] = msgspec.to_builtins(fields)
-    return plain if tag.tag_field is None else {tag.tag_field: tag.tag, **plain}
+    fields: dict[str, Any] = msgspec.to_builtins(fields_of(value))
+    return {name: field for name, field in fields.items() if name not in without}
 
 
 def changed_fields(value: Value, *, without: Collection[str] = ()) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from support.life import NOW, said
 from turnwise import ModelError
@@ -40,7 +41,7 @@ def new(words: str = "In short.", **fields: Any) -> Message:
 
 
 def changed(position: int, words: str) -> Message:
-    return BY_POSITION[position].model_copy(update={"parts": said(words)})
+    return replace(BY_POSITION[position], parts=said(words))
 
 
 def folded(given: list[Message], *kept: int) -> tuple[list[int | str], int]:
@@ -103,7 +104,7 @@ def test_a_compaction_that_folds_nothing_or_all_has_failed(given: list[Message],
 
 
 def test_a_new_message_has_no_place_yet_and_a_changed_one_that_of_the_old() -> None:
-    other = changed(7, "shorter").model_copy(update={"turn": 99, "step": 99, "call_index": 5, "partial": True})
+    other = replace(changed(7, "shorter"), turn=99, step=99, call_index=5, partial=True)
     summary = summary_of(HISTORY, [new("x", position=99, partial=True), other], set())
     (fresh, stands) = summary.messages
     assert isinstance(fresh, Message)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -294,8 +295,8 @@ def test_the_model_calls_of_a_compaction_are_below_it_and_those_after_it_are_not
 
 def decided(turn: TurnFacts | None, trigger: Trigger | None = None, **facts: Any) -> Decision:
     decision = streaming().reply()
-    known = dataclasses.replace(decision.facts, **facts)
-    return dataclasses.replace(decision, ended=turn, facts=known, trigger=trigger or decision.trigger)
+    known = replace(decision.facts, **facts)
+    return replace(decision, ended=turn, facts=known, trigger=trigger or decision.trigger)
 
 
 @pytest.mark.parametrize(
@@ -310,7 +311,7 @@ def decided(turn: TurnFacts | None, trigger: Trigger | None = None, **facts: Any
 def test_a_turn_that_ended_is_a_span_with_the_ids_that_were_stored(
     traces: Traces, ended_by: StopReason | None, trigger: Trigger | None, reason: str
 ) -> None:
-    decision = decided(dataclasses.replace(OVER, ended_by=ended_by), trigger)
+    decision = decided(replace(OVER, ended_by=ended_by), trigger)
     traces.observer.transitioned(decision)
     span = traces.last
     assert (span.name, span.context.trace_id, span.context.span_id) == ("invoke_agent", 7, 8)
@@ -328,29 +329,29 @@ def test_a_turn_that_ended_is_a_span_with_the_ids_that_were_stored(
 
 
 def test_a_turn_that_failed_says_so(traces: Traces) -> None:
-    over = dataclasses.replace(OVER, ended_by=StopReason.error)
+    over = replace(OVER, ended_by=StopReason.error)
     error = streaming().fail().facts.last_error
     assert error is not None
     traces.observer.transitioned(decided(over, last_error=error))
     assert traces.failure == (error.kind, True)
     traces.observer.transitioned(decided(over, last_error=None))
     assert traces.failure == (None, False)
-    traces.observer.transitioned(decided(dataclasses.replace(OVER, ended_by=None), last_error=error))
+    traces.observer.transitioned(decided(replace(OVER, ended_by=None), last_error=error))
     assert traces.failure == (None, False)
 
 
 def test_a_turn_of_unknown_times_lasts_no_time(traces: Traces) -> None:
-    decision = decided(dataclasses.replace(OVER, started_at=None), updated_at=None)
+    decision = decided(replace(OVER, started_at=None), updated_at=None)
     traces.observer.transitioned(decision)
     created = nanoseconds(decision.facts.profile.created_at)
     assert (traces.last.start_time, traces.last.end_time) == (created, created)
 
 
-@pytest.mark.parametrize("turn", [None, dataclasses.replace(OVER, trace=None), dataclasses.replace(OVER, trace="mine")])
+@pytest.mark.parametrize("turn", [None, replace(OVER, trace=None), replace(OVER, trace="mine")])
 def test_no_turn_that_ended_and_no_trace_make_no_span(traces: Traces, turn: TurnFacts | None) -> None:
     traces.observer.transitioned(decided(turn))
     unsampled = str(TurnSpan(trace_id=7, span_id=8, flags=0))
-    traces.observer.transitioned(decided(dataclasses.replace(OVER, trace=unsampled)))
+    traces.observer.transitioned(decided(replace(OVER, trace=unsampled)))
     assert traces.spans == []
 
 

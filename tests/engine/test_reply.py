@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from support.life import said, streaming
 from turnwise import ClientTool, ModelError, Settings, Usage, tool
@@ -31,10 +31,10 @@ async def pay() -> str:
 
 
 BOX = Toolbox({"look": look, "pay": pay}, Settings())
-_PROFILE = dataclasses.replace(
+_PROFILE = replace(
     streaming().facts.profile, client_tools=(ClientTool("ask", "Ask.", {"type": "object", "required": ["n"]}),)
 )
-FACTS = dataclasses.replace(streaming().facts, profile=_PROFILE)
+FACTS = replace(streaming().facts, profile=_PROFILE)
 
 
 def call(name: str, call_id: str = "c", executor: Executor = Executor.local, **arguments: Any) -> ToolCallPart:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import structlog
+from msgspec.structs import replace
 
 from turnwise import (
     ClientTool,
@@ -216,7 +217,7 @@ def test_a_refusal_names_the_tools_that_are_offered_and_no_more_of_a_name_than_f
 
 
 def call(name: str, call_id: str, **fields: Any) -> ToolCall:
-    return dataclasses.replace(CALL, name=name, call_id=call_id, **fields)
+    return replace(CALL, name=name, call_id=call_id, **fields)
 
 
 @pytest.mark.parametrize(
@@ -400,7 +401,7 @@ async def test_after_a_crash_the_tool_is_asked_and_where_it_cannot_tell_the_poli
 
     contexts: list[ToolContext] = []
     known = dataclasses.replace(add, reconcile=waiting if is_async else blocking)
-    cut_off, mine = dataclasses.replace(CALL, crash=crash, status=CallStatus.started), context()
+    cut_off, mine = replace(CALL, crash=crash, status=CallStatus.started), context()
     outcome = await box(known).after_crash(cut_off, mine)
     assert contexts == [mine]
     if decided is None:
@@ -450,4 +451,4 @@ def test_a_failure_is_told_in_text_that_a_store_can_keep_and_a_key_is_of_one_cal
     assert failed(CALL, "no").status is CallStatus.failed
     keys = {idempotency_key(chat, call("add", one)) for chat in ("a", "b") for one in ("c", "d")}
     assert len(keys) == 4
-    assert idempotency_key("a", CALL) == idempotency_key("a", dataclasses.replace(CALL, status=CallStatus.started))
+    assert idempotency_key("a", CALL) == idempotency_key("a", replace(CALL, status=CallStatus.started))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import pytest
+from msgspec.json import encode
+from msgspec.structs import replace
 
 from support.life import ERROR, NOW, asking, failed, queued, said, waiting
 from turnwise import Usage
@@ -71,7 +72,7 @@ def test_results_stand_in_the_order_of_their_calls() -> None:
 def test_a_transcript_is_where_the_chat_stands() -> None:
     life = queued(asking(), "more")
     snapshot = Snapshot(
-        facts=dataclasses.replace(life.facts, last_seq=17, last_error=ERROR),
+        facts=replace(life.facts, last_seq=17, last_error=ERROR),
         history=(message(1, parts=(PRIVATE,)), summary(2)),
         shown=(),
         stop_reason=StopReason.max_steps,
@@ -91,7 +92,7 @@ def test_a_transcript_is_where_the_chat_stands() -> None:
 
 @pytest.mark.parametrize("life", [waiting, failed], ids=["at rest", "in error"])
 def test_only_a_chat_in_error_tells_its_error_and_only_one_that_asks_its_calls(life: Any) -> None:
-    facts = dataclasses.replace(life().facts, last_error=ERROR, calls=asking().facts.calls)
+    facts = replace(life().facts, last_error=ERROR, calls=asking().facts.calls)
     told = transcript_of(Snapshot(facts=facts, history=(), shown=(), stop_reason=None))
     assert told.error == (ERROR if facts.state is ChatState.error else None)
     assert (told.open_calls, told.stop_reason) == ((), None)
@@ -117,7 +118,7 @@ def test_compactions_tell_what_the_model_sees_since_and_what_it_cost() -> None:
     ledger = [cost(2, 10), cost(2, 5), cost(2, 99, "step"), cost(3, None), cost(8, 1)]
     first, second = compactions_of(history, ledger)
     assert (first.step, first.at, first.summary, first.carried) == (2, NOW, "words", 0)
-    assert first.messages == [history[2].model_copy(update={"parts": said("words")})]
+    assert first.messages == [replace(history[2], parts=said("words"))]
     assert first.usage == Usage(input_tokens=15)
     assert (second.step, second.summary, second.carried, second.usage) == (3, "one\n\ntwo", 1, None)
     assert [one.position for one in second.messages] == [6, 7, 8]
@@ -155,7 +156,7 @@ def test_an_erased_message_says_nothing_and_keeps_its_calls_and_results() -> Non
         ToolResultPart(call_id="c", name="look", output=ERASED),
         MarkerPart(reason="compaction", text="compacted"),
     )
-    assert "secret" not in blank.model_dump_json()
+    assert "secret" not in encode(blank).decode()
     assert erased(message(1, parts=parts[1:4])).parts == said(ERASED)
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from support.life import Life
 from turnwise.persistence.audit.asides import Aside, aside_of
@@ -49,8 +49,6 @@ def test_the_aside_of_a_decision_holds_the_reason_and_its_salt() -> None:
     assert (aside_of(stopped).reason, aside_of(stopped).salt) == ("enough", noted.salt)
     for decision in (created, said):
         assert (aside_of(decision).reason, aside_of(decision).salt) == (None, "")
-    salts = {aside_of(dataclasses.replace(decision, salt="0f")).events for decision in life.decisions}
+    salts = {aside_of(replace(decision, salt="0f")).events for decision in life.decisions}
     assert len(salts) == len(life.decisions)
-    assert (
-        aside_of(dataclasses.replace(said, salt="0f")).events != aside_of(dataclasses.replace(said, salt="f0")).events
-    )
+    assert aside_of(replace(said, salt="0f")).events != aside_of(replace(said, salt="f0")).events

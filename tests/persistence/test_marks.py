@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 import pytest
+from msgspec.structs import replace
 
 from turnwise.persistence.repair.marks import MARK, is_mark, mark_at, mark_for
 from turnwise.states.messages import Message, TextPart
@@ -57,5 +58,5 @@ def test_a_missing_message_is_marked_for_the_user_alone() -> None:
 
 def test_only_what_a_repair_has_written_is_a_mark() -> None:
     mark = mark_at(5, AT)
-    assert not is_mark(mark.model_copy(update={"synthetic": False}))
-    assert not is_mark(mark.model_copy(update={"parts": (TextPart(text="hello"),)}))
+    assert not is_mark(replace(mark, synthetic=False))
+    assert not is_mark(replace(mark, parts=(TextPart(text="hello"),)))

@@ -7,6 +7,7 @@ import hashlib
 import json
 
 import pytest
+from msgspec.structs import replace
 
 from support.life import NOW, Life
 from turnwise.persistence.audit.asides import Aside
@@ -99,12 +100,12 @@ def test_a_reason_without_a_write_of_its_own_is_turnwises_and_one_among_other_wr
     life = Life()
     created, said = life.create(), life.send()
     stopped = life.fire(Trigger.interrupt, reason="because I say so")
-    bare = entry_of(dataclasses.replace(said, writes=(), reason="the worker stopped"), prev=GENESIS, at=NOW)
+    bare = entry_of(replace(said, writes=(), reason="the worker stopped"), prev=GENESIS, at=NOW)
     assert json.loads(bare.body)["reason"] == "the worker stopped"
     assert "chat_id" not in json.loads(bare.body)
     (record,) = log_of("c", [bare])
     assert json.loads(to_json(record))["reason"] == "the worker stopped"
-    many = dataclasses.replace(stopped, writes=(*created.writes, *stopped.writes))
+    many = replace(stopped, writes=(*created.writes, *stopped.writes))
     entry = entry_of(many, prev=GENESIS, at=NOW)
     assert json.loads(entry.body)["reason"] is None
     assert json.loads(to_json(record_in(entry, "c", prev=GENESIS)))["reason"] is None

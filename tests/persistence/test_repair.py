@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from datetime import UTC, datetime
 from typing import Any, Final
 
 import pytest
+from msgspec.structs import replace
 
 from support.raw_life import CHAT, damaged, moments, where, without
 from turnwise.persistence.audit.record import GENESIS
@@ -61,7 +61,7 @@ def _counts(facts: Facts) -> dict[str, object]:
         "fence": facts.fence,
         "serial": facts.serial,
         "usage": facts.usage,
-        "history": dataclasses.replace(facts.history, tail=Tail.empty) if facts.open_calls else facts.history,
+        "history": replace(facts.history, tail=Tail.empty) if facts.open_calls else facts.history,
         "compaction": (facts.compaction.step, facts.compaction.count),
         "queue": facts.queue,
         "calls": facts.calls,

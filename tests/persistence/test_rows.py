@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta, timezone
+from typing import Literal
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import TypeAdapter, ValidationError
 
 from support.life import NOW, Life, client, local
 from turnwise.persistence.rows import (
@@ -72,11 +73,11 @@ def test_a_call_comes_back_with_its_columns(call: ToolCall) -> None:
     assert columns["deadline"] == (None if call.deadline is None else micros_of(call.deadline))
 
 
-def test_only_usage_leaves_out_what_is_empty() -> None:
+def test_a_body_leaves_out_what_has_its_default() -> None:
     entry = RecordUsage(purpose="step", turn=1, step=1, attempt=1, usage=Usage(input_tokens=1))
-    assert "null" not in USAGE.dump(entry)
+    assert USAGE.dump(entry) == '{"purpose":"step","turn":1,"step":1,"attempt":1,"usage":{"input_tokens":1}}'
     assert USAGE.load(USAGE.dump(entry), "c") == entry
-    assert "null" in CALLS.dump(local("a"))
+    assert "null" not in CALLS.dump(local("a"))
 
 
 def test_facts_are_columns_and_a_body() -> None:
@@ -102,18 +103,12 @@ def test_events_are_numbered_one_by_one() -> None:
 
 
 def test_a_problem_is_told_without_the_value() -> None:
-    adapter = TypeAdapter(dict[str, list[int]])
-    with pytest.raises(ValidationError) as caught:
-        adapter.validate_python({"a": ["hunter2"]})
-    assert described(caught.value).startswith("a.0: ")
-    assert "more" not in described(caught.value)
-    assert "hunter2" not in described(caught.value)
-    with pytest.raises(ValidationError) as caught:
-        adapter.validate_python({"a": ["x", "y", "z"]})
-    assert described(caught.value).endswith(", and 2 more")
-    with pytest.raises(ValidationError) as caught:
-        adapter.validate_python(5)
-    assert not described(caught.value).startswith(":")
+    with pytest.raises(msgspec.ValidationError) as caught:
+        msgspec.convert({"a": ["hunter2"]}, dict[str, list[Literal["x"]]])
+    assert described(caught.value) == "[...][0]: Invalid enum value"
+    with pytest.raises(msgspec.ValidationError) as caught:
+        msgspec.convert(5, list[int])
+    assert described(caught.value) == "Expected `array`, got `int`"
     assert described(ValueError("it is bad")) == "ValueError: it is bad"
     assert described(ChatUnreadable("a.b", "it is bad", chat_id="c")) == "it is bad"
     assert len(described(ValueError("x" * 1000))) == len(described(ValueError("x" * 2000))) < 1000

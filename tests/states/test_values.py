@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from typing import Annotated, Any, Final, get_args
 
@@ -15,11 +14,13 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from support.life import NOW, asking
 from support.table_cases import cases
-from turnwise import Event, FilePart, Message, QueuedMessage, ToolCall, Usage
+from turnwise import ErrorInfo, Event, FilePart, Message, QueuedMessage, ToolCall, Usage
 from turnwise.states.calls import Answer
+from turnwise.states.digests import as_json
 from turnwise.states.errors import InvalidContent
-from turnwise.states.messages import TextPart, ToolResultPart
-from turnwise.states.names import CallStatus, Executor
+from turnwise.states.events import PartDelta
+from turnwise.states.messages import ReasoningPart, TextPart, ToolResultPart
+from turnwise.states.names import CallStatus
 from turnwise.states.values import changed_fields, place_and_problem, spelled_out
 
 LIFE = asking()
@@ -167,10 +168,32 @@ def test_an_error_tells_the_place_and_never_the_value(body: str, place: str, pro
     assert place_and_problem(raised.value) == (place, problem)
 
 
+def test_a_tool_may_return_values() -> None:
+    picture = {"type": "file", "metadata": None, "media_type": "image/png", "data": "aGk=", "url": None, "name": None}
+    assert as_json({"seen": [MESSAGE, PICTURE]}) == {"seen": [as_json(MESSAGE), picture]}
+    assert as_json(MESSAGE) == TypeAdapter(Message).dump_python(MESSAGE, mode="json")
+    with pytest.raises(InvalidContent, match="only JSON values can be stored"):
+        as_json({"a": [object()]})
+
+
 def test_a_part_that_a_client_makes_is_checked() -> None:
     with pytest.raises(InvalidContent, match=r"TextPart\.text: Expected `str`, got `int`"):
         TextPart(text=1)  # type: ignore[arg-type]
     with pytest.raises(InvalidContent, match="TextPart: Object missing required field `text`"):
         TextPart()  # type: ignore[call-arg]
-    assert dataclasses.is_dataclass(PICTURE) is False
-    assert Executor("local") is Executor.local
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields"),
+    [
+        (Usage, {"input_tokens": "12"}),
+        (Message, {"id": 7}),
+        (ErrorInfo, {"kind": "overloaded", "message": 3}),
+        (PartDelta, {"type": "tool_call", "call_id": 7}),
+        (ReasoningPart, {"text": None}),
+    ],
+)
+def test_values_that_hold_what_others_say_are_checked(kind: Any, fields: dict[str, Any]) -> None:
+    """Or a model's odd reply would be stored, and its chat could not be read again."""
+    with pytest.raises(InvalidContent, match=kind.__name__):
+        kind(**fields)
