@@ -54,7 +54,7 @@ from turnwise.states.triggers import (
     Settled,
     SubmitToolResults,
 )
-from turnwise.states.values import spelled_out
+from turnwise.states.values import fields_of
 
 CLIENT: Final = "client"
 """The actor in the audit log if the caller names none."""
@@ -373,7 +373,7 @@ def new_chat_id() -> str:
 
 def digest_of_parts(parts: Sequence[Part]) -> str:
     """Return the digest by which a repeated message is recognised."""
-    return digest([spelled_out(part) for part in parts])
+    return digest([fields_of(part) for part in parts])
 
 
 def _has_shown_more(facts: Facts, reply: Partial | None) -> bool:

@@ -6,13 +6,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import msgspec
 from msgspec.structs import replace
 
 from turnwise.providers.protocol import ModelPart
 from turnwise.states.events import PartDelta
 from turnwise.states.messages import FilePart, Part, ReasoningPart, SourcePart, TextPart, ToolCallPart, ToolResultPart
 from turnwise.states.names import Executor
-from turnwise.states.values import spelled_out
+from turnwise.states.values import fields_of
 
 
 @dataclass(slots=True)
@@ -116,4 +117,6 @@ PartBuilder = WordsBuilder | CallBuilder | WholeBuilder
 
 
 def _as_shown(part: Part) -> dict[str, Any]:
-    return spelled_out(part, without={"metadata"})
+    shown: dict[str, Any] = msgspec.to_builtins(fields_of(part))
+    del shown["metadata"]
+    return shown

@@ -75,11 +75,8 @@ def _as_dataclass(cls: type[Value]) -> Any:
 
 
 def _default_of(field: msgspec.structs.FieldInfo) -> Any:
-    if field.default is not msgspec.NODEFAULT:
-        return dataclasses.field(default=field.default)
-    if field.default_factory is not msgspec.NODEFAULT:
-        return dataclasses.field(default_factory=field.default_factory)
-    return dataclasses.field()
+    given = {"default": field.default, "default_factory": field.default_factory}
+    return dataclasses.field(**{name: value for name, value in given.items() if value is not msgspec.NODEFAULT})
 
 
 def fields_of(value: object) -> dict[str, Any]:
@@ -92,12 +89,6 @@ def fields_of(value: object) -> dict[str, Any]:
         raise TypeError(f"{type(value).__name__} objects are no JSON")
     tag = value.__struct_config__
     return asdict(value) if tag.tag_field is None else {tag.tag_field: tag.tag, **asdict(value)}
-
-
-def spelled_out(value: Value, *, without: Collection[str] = ()) -> dict[str, Any]:
-    """Return the fields of a value as plain JSON, those that have their default, too."""
-    fields: dict[str, Any] = msgspec.to_builtins(fields_of(value))
-    return {name: field for name, field in fields.items() if name not in without}
 
 
 def changed_fields(value: Value, *, without: Collection[str] = ()) -> dict[str, Any]:

@@ -32,7 +32,7 @@ from turnwise.persistence.sqlite.store import SQLiteStore
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.digests import canonical, digest, digest_of_answer, salted
 from turnwise.states.messages import TextPart
-from turnwise.states.values import spelled_out
+from turnwise.states.values import fields_of
 
 SECRET = "hunter2-xyzzy"  # noqa: S105 - the word that is searched
 ASK = ClientTool("ask_user", "Asks the user.", {"type": "object"})
@@ -281,7 +281,7 @@ async def test_no_digest_of_a_log_lets_short_secrets_be_guessed(tmp_path: Path) 
         salts = [salt for (salt,) in on.execute("SELECT salt FROM messages UNION SELECT salt FROM queue")]
         salts += [on.execute("SELECT salt FROM chats").fetchone()[0], *(call["salt"] for call in calls)]
     guesses = {salted("", body) for body in bodies}
-    guesses |= {digest([spelled_out(TextPart(text=text))]) for text in ("cut away", "waits", "edited")}
+    guesses |= {digest([fields_of(TextPart(text=text))]) for text in ("cut away", "waits", "edited")}
     guesses |= {digest_of_answer("red", is_error=False), salted("", canonical("waits"))}
     assert not [guess for guess in guesses if guess in log]
     assert all(salt and salt not in log for salt in salts)

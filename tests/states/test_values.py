@@ -21,7 +21,7 @@ from turnwise.states.errors import InvalidContent
 from turnwise.states.events import PartDelta
 from turnwise.states.messages import ReasoningPart, TextPart, ToolResultPart
 from turnwise.states.names import CallStatus
-from turnwise.states.values import changed_fields, place_and_problem, spelled_out
+from turnwise.states.values import changed_fields, place_and_problem
 
 LIFE = asking()
 USAGE = Usage(input_tokens=3, partial=True, compaction=Usage(output_tokens=1))
@@ -136,17 +136,6 @@ def test_what_is_digested_does_not_depend_on_which_defaults_were_given() -> None
         *["call_id", "name", "arguments", "executor", "index", "step", "status", "answer"]
     }
     assert changed_fields(Usage(input_tokens=0), without={"partial"}) == {"input_tokens": 0}
-
-
-def test_all_fields_of_a_value_are_spelled_where_asked() -> None:
-    assert spelled_out(PICTURE, without={"name"}) == {
-        "type": "file",
-        "media_type": "image/png",
-        "data": "aGk=",
-        "url": None,
-        "metadata": None,
-    }
-    assert spelled_out(USAGE)["reasoning_tokens"] is None
 
 
 @pytest.mark.parametrize(
