@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import anyio
 
 from support.engines import MakeModel, OpenEngine
 from support.events import assert_told_right, events_of
-from support.stores import Delegate, stored_at
+from support.stores import HeldParts, stored_at
 from turnwise.providers.scripted import Reply
 from turnwise.testing.clock import ManualClock
 
@@ -18,27 +17,22 @@ async def test_a_reply_that_ends_waits_for_the_parts_that_are_being_stored(
     open_engine: OpenEngine, strict_model: MakeModel, database: Path
 ) -> None:
     """Else its end would overtake them, and they would be refused: whoever follows would miss words."""
-    storing, go_on, ended = anyio.Event(), anyio.Event(), anyio.Event()
-
-    class Slow(Delegate):
-        async def journal(self, *given: Any) -> Any:
-            storing.set()
-            await go_on.wait()
-            return await self._store.journal(*given)
+    clock = ManualClock()
+    store = HeldParts(stored_at(database, clock))
+    ended = anyio.Event()
 
     async def until_it_is_stored(_seconds: float) -> None:
-        await storing.wait()
+        await store.storing.wait()
         ended.set()
 
-    clock = ManualClock()
     model = strict_model([Reply("Hello", chunks=["Hel", "lo"], delay=1)], sleep=until_it_is_stored)
-    async with open_engine(model, store=Slow(stored_at(database, clock)), clock=clock) as engine:
+    async with open_engine(model, store=store, clock=clock) as engine:
         chat = await engine.create_chat()
         await engine.send_message(chat.id, "hi")
         await ended.wait()
         await anyio.wait_all_tasks_blocked()
         assert (await engine.get_chat(chat.id)).state == "streaming"
-        go_on.set()
+        store.go_on.set()
         await engine.wait(chat.id)
         events = await events_of(engine, chat.id)
         kinds = [event.kind for event in events if event.kind in ("part", "turn_finished")]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import anyio
 import pytest
@@ -15,7 +14,7 @@ from support.clock import pass_time
 from support.engines import MakeModel, OpenEngine
 from support.events import assert_told_right, events_of, seen, shown
 from support.latches import Gate
-from support.stores import Delegate, stored_at
+from support.stores import HeldParts, stored_at
 from turnwise import ChatState, ModelError, ModelPart, ModelRequest, RetryPolicy, Settings
 from turnwise.engine.clock import sleep
 from turnwise.providers.scripted import Call, Reply
@@ -324,26 +323,20 @@ async def test_what_is_being_stored_as_an_attempt_fails_is_shown_before_it_is_ta
     open_engine: OpenEngine, strict_model: MakeModel, database: Path
 ) -> None:
     """Whoever follows would else keep words of an attempt that is over."""
-    storing, go_on = anyio.Event(), anyio.Event()
-
-    class Slow(Delegate):
-        async def journal(self, *given: Any) -> Any:
-            storing.set()
-            await go_on.wait()
-            return await self._store.journal(*given)
+    clock = ManualClock()
+    store = HeldParts(stored_at(database, clock))
 
     async def until_it_is_stored(_seconds: float) -> None:
-        await storing.wait()
+        await store.storing.wait()
 
-    clock = ManualClock()
     failing = Reply("Hello", chunks=["Hel", "lo"], delay=1, error=ModelError("overloaded"), error_after=2)
     model = strict_model([failing, "fine"], sleep=until_it_is_stored)
-    async with open_engine(model, store=Slow(stored_at(database, clock)), clock=clock, settings=retrying()) as engine:
+    async with open_engine(model, store=store, clock=clock, settings=retrying()) as engine:
         chat = await engine.create_chat()
         await engine.send_message(chat.id, "hi")
-        await storing.wait()
+        await store.storing.wait()
         await anyio.wait_all_tasks_blocked()
-        go_on.set()
+        store.go_on.set()
         await seen(engine, chat.id, "retry")
         await pass_time(clock, 1)
         await engine.wait(chat.id)

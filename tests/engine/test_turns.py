@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import anyio
@@ -13,6 +14,7 @@ from support.events import events_of
 from support.latches import Latch
 from support.stores import stored_at
 from turnwise import ChatNotFound, ClientTool, Engine, Event, Settings, ToolResult, TurnResult, fold
+from turnwise.engine.follow.turns import TurnReader
 from turnwise.providers.scripted import Call, Reply
 from turnwise.states.events import MessageEvent
 from turnwise.states.usage import NO_USAGE
@@ -300,3 +302,17 @@ async def test_a_transcript_shows_a_reply_whose_worker_died(open_engine: Any, st
         transcript = await elsewhere.transcript(chat.id)
         assert (transcript.state, transcript.live_text) == ("pending", "Hel")
         assert transcript == fold(await events_of(elsewhere, chat.id))
+
+
+async def test_a_reader_that_begins_too_early_is_not_misled_by_a_queue_without_its_message(
+    open_engine: Any, strict_model: Any
+) -> None:
+    """A receipt of an old row may know no number: what waited before the message came says nothing of it."""
+    async with open_engine(strict_model(echo), settings=QUICK) as engine:
+        chat = await engine.create_chat(client_tools=[ASKS])
+        await engine.ask(chat.id, "call")
+        await engine.send_message(chat.id, "another")
+        receipt = await engine.send_message(chat.id, "mine")
+        reader = TurnReader(engine._store, engine._broadcaster, dataclasses.replace(receipt, seq=0))
+        events = [event async for event in reader.events()]
+        assert (reader.message_state, events) == ("queued", [])

@@ -176,7 +176,14 @@ async def test_a_retry_waits_no_longer_than_its_delay_where_the_clock_stepped_be
     open_engine: Any, strict_model: Any
 ) -> None:
     """When it is due was stored by the clock of before, which has been set back by a year since."""
-    clock, model = ManualClock(), strict_model([Reply(error=ModelError("overloaded")), "done"])
+    waits: list[float] = []
+
+    class Noted(ManualClock):
+        def call_later(self, seconds: float, callback: Any) -> Any:
+            waits.append(seconds)
+            return super().call_later(seconds, callback)
+
+    clock, model = Noted(), strict_model([Reply(error=ModelError("overloaded")), "done"])
     settings = Settings(coalesce=0, shutdown_grace=0, retry=RetryPolicy(first_delay=5))
     async with open_engine(model, clock=clock, settings=settings) as engine:
         chat = await engine.create_chat()
@@ -189,6 +196,7 @@ async def test_a_retry_waits_no_longer_than_its_delay_where_the_clock_stepped_be
             while (await engine.get_chat(chat.id)).state != "waiting":
                 await clock.advance(1)  # nobody passes a year like this
         assert (await engine.messages(chat.id))[-1].text == "done"
+    assert max(waits) < 100, "nobody even begins to wait for the moment that was stored"
 
 
 @pytest.mark.parametrize("others", [0, 3])

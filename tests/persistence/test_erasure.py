@@ -33,6 +33,7 @@ from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.digests import canonical, digest, digest_of_answer, salted
 from turnwise.states.messages import TextPart
 from turnwise.states.values import fields_of
+from turnwise.states.writes import ERASED
 
 SECRET = "hunter2-xyzzy"  # noqa: S105 - the word that is searched
 ASK = ClientTool("ask_user", "Asks the user.", {"type": "object"})
@@ -254,6 +255,20 @@ async def test_everything_of_a_rich_chat_goes(tmp_path: Path) -> None:
         assert report.labels == ("errors", "metadata", "reasons", "system", "title")
         assert report.may_quote == ()
         assert len(report.queued) == 2
+
+
+async def test_what_stays_of_an_event_is_spelled_as_before(tmp_path: Path) -> None:
+    """A person who looks into the database reads it, in any script."""
+    path = tmp_path / "chats.db"
+    async with Engine(SQLiteStore(path), model=ScriptedModel(()), settings=IDLE) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "first")
+        secret = await engine.send_message(chat.id, SECRET)
+        await engine.send_message(chat.id, "grün und 日本")
+        await engine.erase(chat.id, messages=[secret.message_id])
+    with closing(sqlite3.connect(path)) as on:
+        bodies = [body for (body,) in on.execute("SELECT body FROM events WHERE kind = 'queue'")]
+    assert [body for body in bodies if ERASED in body and "grün und 日本" in body], bodies
 
 
 async def test_what_a_repair_has_put_aside_goes_too(tmp_path: Path) -> None:

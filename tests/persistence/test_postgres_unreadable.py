@@ -52,3 +52,14 @@ async def test_a_poisoned_row_is_one_chats_trouble(postgres_url: str, beside: as
         assert column in {flaw.column for diagnosis in found for flaw in diagnosis.flaws}
         assert (await engine.repair("poisoned")).state is ChatState.error
         assert [diagnosis async for diagnosis in engine.diagnose()] == []
+
+
+async def test_rows_of_no_chat_are_told_by_table_and_id(postgres_url: str, beside: asyncpg.Connection) -> None:
+    store = PostgresStore(postgres_url)
+    await store.open()
+    await plans.created(store, "chat", *plans.turn("one", "1"))
+    assert await store.orphans() == []
+    await beside.execute("SET session_replication_role = replica; UPDATE messages SET chat_id = 'gone'")
+    (flaw,) = await store.orphans()
+    await store.close()
+    assert (flaw.column, "2 row(s) of 'gone'" in flaw.problem) == ("messages.chat_id", True)

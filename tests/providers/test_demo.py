@@ -237,3 +237,37 @@ async def test_the_same_request_gets_the_same_answer() -> None:
 async def test_the_finish_comes_last() -> None:
     parts: list[ModelPart] = [part async for part in DemoModel().stream(request(message("user", "Hi")))]
     assert [part.type for part in parts].index("finish") == len(parts) - 1
+
+
+async def test_a_summary_says_what_is_left_by_the_last_words() -> None:
+    """A call with a word before it is no answer yet."""
+    asked = message("user", "What is in the README?")
+    begun = message("assistant", "I look.", ToolCallPart(call_id="a", name="read_file", arguments={}))
+    for since, left in (
+        ([], "Left: answer: What is in the README?"),
+        ([begun], "Left: answer: What is in the README?"),
+        ([begun, result("a", "text"), message("assistant", "Much.")], "Left: nothing; the last message was answered"),
+    ):
+        told = (await answer(asked, *since, message("user", "Summarise."), purpose="summary")).text
+        assert told.splitlines()[-1] == left
+
+
+async def test_a_summary_tells_the_last_six_words_and_results() -> None:
+    said = [message("user", f"question {n}") for n in range(8)]
+    results = [result(f"r{n}", f"output {n}") for n in range(8)]
+    told = (await answer(*said, *results, message("user", "Summarise."), purpose="summary")).text
+    assert [n for n in range(8) if f"- user: question {n}" in told] == list(range(2, 8))
+    assert [n for n in range(8) if f"output {n}" in told] == list(range(2, 8))
+
+
+async def test_a_longer_prompt_is_counted_longer_whatever_of_it_is_long() -> None:
+    async def tokens(*messages: Message, **more: Any) -> int:
+        reply = await answer(*messages, **more)
+        assert reply.usage is not None
+        assert reply.usage.input_tokens is not None
+        return reply.usage.input_tokens
+
+    short = await tokens(message("user", "hi"))
+    assert await tokens(message("user", "hi"), system="s" * 4000) > short + 500
+    assert await tokens(message("user", "hi"), message("user", "x" * 4000), message("user", "hi")) > short + 500
+    assert await tokens(message("user", "hi"), result("r", {"k": "v" * 4000}), message("user", "hi")) > short + 500

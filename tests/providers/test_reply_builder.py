@@ -15,7 +15,7 @@ from turnwise.providers.protocol import ModelPart, ModelReply
 from turnwise.providers.reply_builder import ARGUMENT_TEXT, ReplyBuilder, join, parts_from_shown, read_arguments
 from turnwise.states.events import PartDelta, PartEvent
 from turnwise.states.messages import FilePart, Part, ReasoningPart, SourcePart, TextPart, ToolCallPart, ToolResultPart
-from turnwise.states.names import CallStatus, Executor
+from turnwise.states.names import CallStatus, Executor, StopReason
 from turnwise.states.usage import Usage
 
 FINISH = ModelPart("finish", stop_reason="end_turn")
@@ -383,3 +383,25 @@ def test_one_result_of_the_provider_never_answers_two_calls_of_one_id() -> None:
     results = [part.call_id for part in reply.parts if isinstance(part, ToolResultPart)]
     assert len(set(calls)) == 2
     assert results == calls[:1]
+
+
+@pytest.mark.parametrize(
+    ("part", "visible"),
+    [
+        (None, False),
+        (ModelPart("text_delta", metadata={"id": "t1"}), False),
+        (ModelPart("text_delta", text="a"), True),
+        (ModelPart("reasoning_delta", signature="s"), False),
+        (ModelPart("reasoning_delta", text="a"), True),
+        (ModelPart("tool_call_start", id="c1", name="look"), True),
+        (ModelPart("source", url="https://example.com"), True),
+        (ModelPart("finish", stop_reason=StopReason.end_turn), False),
+    ],
+    ids=lambda value: getattr(value, "type", None),
+)
+def test_what_people_are_shown_makes_a_reply_visible(part: ModelPart | None, *, visible: bool) -> None:
+    """After that a retry takes something back."""
+    builder = ReplyBuilder()
+    if part is not None:
+        builder.add(part)
+    assert builder.visible is visible

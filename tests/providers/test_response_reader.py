@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 from pydantic_ai import messages as theirs
+from pydantic_ai.usage import RequestUsage
 
+from turnwise import ModelError
 from turnwise.providers.protocol import ModelPart
 from turnwise.providers.pydantic_ai.origin import Origin
 from turnwise.providers.pydantic_ai.response_reader import ResponseReader
@@ -57,3 +59,23 @@ def test_one_reasoning_that_comes_in_several_parts_has_paragraphs(
 ) -> None:
     *_, last = heard(theirs.PartStartEvent(index=0, part=before), theirs.PartStartEvent(index=1, part=after))
     assert (last.type, last.text) == ("reasoning_delta", f"{gap}Two.")
+
+
+def test_usage_is_told_when_it_changes() -> None:
+    reader = ResponseReader(Origin("openai", "gpt-5"))
+    told = [
+        [part.usage.output_tokens for part in reader.measure(measured) if part.usage is not None]
+        for measured in (used(1), used(1), used(5), used(5))
+    ]
+    assert told == [[1], [], [5], []]
+
+
+def used(tokens: int) -> theirs.ModelResponse:
+    return theirs.ModelResponse(parts=[], usage=RequestUsage(input_tokens=2, output_tokens=tokens))
+
+
+def test_a_reply_whose_end_says_nothing_was_cut() -> None:
+    for details in (None, {}, {"finish_reason": None}):
+        with pytest.raises(ModelError, match="without a finish reason") as cut:
+            list(ResponseReader(Origin("openai", "gpt-5")).finish(theirs.ModelResponse([], provider_details=details)))
+        assert cut.value.kind == "network"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import anyio
+
 from turnwise.persistence.protocol import ChatStore
 from turnwise.persistence.sqlite.store import SQLiteStore
 from turnwise.testing.clock import ManualClock
@@ -17,6 +19,19 @@ class Delegate:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
+
+
+class HeldParts(Delegate):
+    """A store that holds the parts of a reply up, from the first on, until a test lets them go."""
+
+    def __init__(self, store: ChatStore) -> None:
+        super().__init__(store)
+        self.storing, self.go_on = anyio.Event(), anyio.Event()
+
+    async def journal(self, *given: Any) -> Any:
+        self.storing.set()
+        await self.go_on.wait()
+        return await self._store.journal(*given)
 
 
 def stored_at(path: Any, clock: ManualClock | None = None) -> SQLiteStore:
