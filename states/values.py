@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 import msgspec
-from msgspec.structs import asdict
-from pydantic import GetCoreSchemaHandler, JsonValue
+from msgspec.structs import asdict, replace
+from pydantic import GetCoreSchemaHandler, JsonValue, TypeAdapter
 from pydantic_core import CoreSchema, core_schema
 
 from turnwise.states.errors import InvalidContent
@@ -21,11 +22,20 @@ else:
     Json = Any
 
 
+class _DataclassFields:
+    """The attribute by which `dataclasses`, FastAPI and others know dataclasses, made when somebody asks."""
+
+    def __get__(self, _value: object, cls: type[Value]) -> dict[str, dataclasses.Field[Any]]:
+        return _dataclass_fields_of(cls)
+
+
 class Value(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A value of turnwise's. Its JSON leaves out fields that have their default.
 
     No value is part of a cycle, so the garbage collector need not look at any.
     """
+
+    __dataclass_fields__ = _DataclassFields()
 
     @classmethod
     def __get_pydantic_core_schema__(cls, _source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
@@ -43,6 +53,33 @@ class Value(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
             lambda value, spell: spell(kind(**asdict(value))), schema=fields
         )
         return core_schema.no_info_wrap_validator_function(read, fields, serialization=spelled)
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """Return the value with these fields changed, as pydantic's models do."""
+        return replace(copy.deepcopy(self) if deep else self, **(update or {}))
+
+    def model_dump(self, **options: Any) -> dict[str, Any]:
+        """Return every field in a dictionary; the options are those of pydantic's models."""
+        fields: dict[str, Any] = _adapter_of(type(self)).dump_python(self, **options)
+        return fields
+
+    def model_dump_json(self, **options: Any) -> str:
+        """Return every field as JSON; the options are those of pydantic's models."""
+        return _adapter_of(type(self)).dump_json(self, **options).decode()
+
+
+@cache
+def _dataclass_fields_of(cls: type[Value]) -> dict[str, dataclasses.Field[Any]]:
+    fields = {field.name: copy.copy(field) for field in dataclasses.fields(_as_dataclass(cls))}
+    tag = cls.__struct_config__.tag_field
+    if tag is not None:
+        fields[tag].init = False
+    return fields
+
+
+@cache
+def _adapter_of(cls: type[Value]) -> TypeAdapter[Any]:
+    return TypeAdapter(cls)
 
 
 class Checked(msgspec.StructMeta):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from typing import Annotated, Any, Final, get_args
+from typing import Any, Final, get_args
 
 import msgspec
 import pytest
-from fastapi import Body, FastAPI
+from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from msgspec.structs import asdict
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -104,7 +105,7 @@ def test_fastapi_takes_and_answers_values() -> None:
     app = FastAPI()
 
     @app.post("/messages")
-    async def messages(said: Annotated[Message, Body()]) -> Message:
+    async def messages(said: Message) -> Message:
         return said
 
     @app.get("/events", response_model=list[Event])
@@ -119,6 +120,26 @@ def test_fastapi_takes_and_answers_values() -> None:
         assert client.post("/messages", json={"id": 1}).status_code == 422
         assert msgspec.convert(client.get("/events").json(), list[Event]) == EVENTS
         assert "ToolResultPart" in client.get("/openapi.json").json()["components"]["schemas"]
+
+
+@pytest.mark.parametrize("value", VALUES[:5], ids=lambda value: type(value).__name__)
+def test_a_value_is_copied_and_told_like_a_dataclass_and_like_a_model(value: Any) -> None:
+    adapter = TypeAdapter(type(value))
+    assert dataclasses.is_dataclass(value)
+    assert adapter.validate_python(dataclasses.asdict(value)) == dataclasses.replace(value) == value
+    assert value.model_copy() == value.model_copy(deep=True) == value
+    assert value.model_dump() == adapter.dump_python(value)
+    assert value.model_dump_json(exclude_none=True) == adapter.dump_json(value, exclude_none=True).decode()
+
+
+def test_a_copy_has_the_fields_that_are_given() -> None:
+    for changed in (dataclasses.replace(MESSAGE, turn=7), MESSAGE.model_copy(update={"turn": 7})):
+        assert (changed, changed.turn) == (msgspec.structs.replace(MESSAGE, turn=7), 7)
+    given = MESSAGE.parts[0]
+    assert MESSAGE.model_copy().parts[0] is given
+    assert MESSAGE.model_copy(deep=True).parts[0] == given
+    with pytest.raises(TypeError, match="colour"):
+        MESSAGE.model_copy(update={"colour": "red"})
 
 
 @pytest.mark.parametrize("value", VALUES, ids=lambda value: type(value).__name__)
