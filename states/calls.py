@@ -7,7 +7,6 @@ from datetime import datetime, timedelta
 from typing import Annotated, Any, Final
 
 from msgspec.structs import replace
-from pydantic import JsonValue
 
 from turnwise.states.checked import checked
 from turnwise.states.digests import guarded
@@ -16,7 +15,7 @@ from turnwise.states.limits import Description, Name, json_at_most
 from turnwise.states.names import OPEN_STATUSES, Approval, CallStatus, Crash, Executor
 from turnwise.states.plain import Misfit, plain, shown
 from turnwise.states.shapes import LATER
-from turnwise.states.values import Value
+from turnwise.states.values import Json, Value
 
 _APPROVAL: Final = ("approved", "arguments", "reason")
 """What an answer to a call that asks for approval may say."""
@@ -41,7 +40,7 @@ class ToolResult:
     """A client's answer to one of its calls. `output` is any JSON value."""
 
     call_id: str
-    output: Annotated[JsonValue, LATER]
+    output: Annotated[Json, LATER]
     is_error: bool = False
 
     def __post_init__(self) -> None:
@@ -204,7 +203,7 @@ class CallOutcome:
 
     call_id: str
     status: CallStatus
-    output: JsonValue
+    output: Json
     is_error: bool
     synthetic: bool = False
     attachments: tuple[Any, ...] = ()

@@ -7,11 +7,9 @@ import json
 from typing import Any, Final
 
 import orjson
-from pydantic import JsonValue
-from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from turnwise.states.errors import InvalidContent
-from turnwise.states.values import fields_of
+from turnwise.states.values import Json, fields_of
 
 
 def canonical(value: Any) -> bytes:
@@ -47,14 +45,16 @@ def _has_none(why: Exception) -> InvalidContent:
     return InvalidContent(f"only JSON values and well-formed Unicode can be stored: {why}")
 
 
-def as_json(value: Any) -> JsonValue:
+def as_json(value: Any) -> Json:
     """Return `value` as it will be read back from a store: plain JSON, with null in place of NaN and the infinities.
 
     Raises:
         InvalidContent: it cannot be stored.
     """
+    from pydantic_core import PydanticSerializationError, to_jsonable_python  # noqa: PLC0415 - takes long to import
+
     try:
-        plain: JsonValue = to_jsonable_python(value, inf_nan_mode="null", fallback=fields_of)
+        plain: Json = to_jsonable_python(value, inf_nan_mode="null", fallback=fields_of)
     except (PydanticSerializationError, TypeError, ValueError, RecursionError) as error:
         raise InvalidContent(f"only JSON values can be stored: {error}") from error
     canonical(plain)

@@ -9,13 +9,11 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
-
 from turnwise.states.calls import ToolCall
 from turnwise.states.messages import Message, QueuedMessage
 from turnwise.states.names import CallStatus, ChatState, CompactionPhase, Executor, StopReason
 from turnwise.states.usage import Usage
-from turnwise.states.values import Checked, Json, Value
+from turnwise.states.values import Checked, Json, Tagged, Value
 
 
 class ErrorInfo(Value, metaclass=Checked, frozen=True, kw_only=True):
@@ -193,5 +191,5 @@ Event = Annotated[
     | HistoryResetEvent
     | TurnFinishedEvent
     | ErrorEvent,
-    Field(discriminator="kind"),
+    Tagged("kind"),
 ]

@@ -9,7 +9,6 @@ from datetime import datetime
 from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar, cast
 
 from msgspec.structs import asdict, replace
-from pydantic import Field
 
 from turnwise.states.checked import checked
 from turnwise.states.errors import InvalidContent
@@ -18,7 +17,7 @@ from turnwise.states.names import Audience, BoundaryReason, CallStatus, Executor
 from turnwise.states.plain import Misfit, of_kind, plain, text
 from turnwise.states.shapes import LATER, Shape, shape_of
 from turnwise.states.usage import Usage
-from turnwise.states.values import Checked, Json, Value
+from turnwise.states.values import Checked, Json, Tagged, Value
 
 FORMAT: Final = 1
 """The version of the stored form of a message. Older versions stay readable."""
@@ -135,7 +134,7 @@ class MarkerPart(_Part, frozen=True, kw_only=True, tag="marker"):
 
 Part = Annotated[
     TextPart | ReasoningPart | ToolCallPart | ToolResultPart | SourcePart | FilePart | MarkerPart,
-    Field(discriminator="type"),
+    Tagged("type"),
 ]
 Role = Literal["system", "user", "assistant", "tool"]
 Content = Annotated[str | Sequence[TextPart | FilePart], LATER]

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from pydantic import JsonValue
-from pydantic_core import to_json
+import msgspec
+
+from turnwise.states.values import Json
 
 
-def within(output: JsonValue, limit: int) -> JsonValue:
+def within(output: Json, limit: int) -> Json:
     """Return the output if its UTF-8 has at most `limit` bytes; else its beginning as text, with a note on the cut.
 
     A value other than text is measured and cut as JSON.
     """
-    text = output if isinstance(output, str) else to_json(output).decode()
+    text = output if isinstance(output, str) else msgspec.json.encode(output).decode()
     if len(text) * 4 <= limit:
         return output
     encoded = text.encode()

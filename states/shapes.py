@@ -8,8 +8,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
-from pydantic import JsonValue
-
 from turnwise.states.plain import BIGGEST, Misfit, listed, of_kind, plain, shown, text
 
 Shape = Callable[[Any], Any]
@@ -28,8 +26,6 @@ RAW: Final = _Looks()
 
 def shape_of(hint: Any) -> Shape | None:  # noqa: PLR0911 - one return per kind of hint
     """Return the shape that a type hint asks for; `None` if it allows anything."""
-    if hint is JsonValue:
-        return plain
     if hint is None or hint is types.NoneType:
         return _nothing
     if hint in _SCALARS:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, ClassVar, Final, TypeVar, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
 from turnwise.states.arguments import Cut, Erasing, Inheritance, Partial, Reply, Summary
 from turnwise.states.calls import CallOutcome, ToolResult
@@ -17,12 +15,12 @@ from turnwise.states.facts import Limits, Profile
 from turnwise.states.messages import Part
 from turnwise.states.names import Party, Trigger, WhenBusy
 from turnwise.states.usage import Usage
+from turnwise.states.values import Value
 
 _Value = TypeVar("_Value")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Circumstances:
+class Circumstances(Value, frozen=True, kw_only=True):
     """The arguments that every trigger has."""
 
     now: datetime
@@ -35,8 +33,7 @@ class Circumstances:
     reason: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Occurrence:
+class Occurrence(Value, frozen=True, kw_only=True):
     """One trigger as it fires, with its arguments."""
 
     trigger: ClassVar[Trigger]
@@ -45,9 +42,12 @@ class Occurrence:
     while_archived: ClassVar[bool]
     """Whether an archived chat accepts it."""
 
+    if TYPE_CHECKING:  # of a struct without fields msgspec's types say that it takes any argument
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Held(Occurrence):
+        def __init__(self) -> None: ...
+
+
+class Held(Occurrence, frozen=True, kw_only=True):
     """A trigger that only the lease holder may fire, or whoever ends the lease."""
 
     token: int | None
@@ -60,15 +60,13 @@ OCCURRENCES: Final[dict[Trigger, type[Occurrence]]] = {}
 _Kind = TypeVar("_Kind", bound=Occurrence)
 
 
-@dataclass_transform(kw_only_default=True, frozen_default=True)
 def _declared(trigger: Trigger, party: Party, *, while_archived: bool = False) -> Callable[[type[_Kind]], type[_Kind]]:
     """Return what makes a class that of a trigger."""
 
     def declared(kind: type[_Kind]) -> type[_Kind]:
-        made = dataclass(frozen=True, slots=True, kw_only=True)(kind)
-        made.trigger, made.party, made.while_archived = trigger, party, while_archived
-        OCCURRENCES[trigger] = made
-        return made
+        kind.trigger, kind.party, kind.while_archived = trigger, party, while_archived
+        OCCURRENCES[trigger] = kind
+        return kind
 
     return declared
 
@@ -77,7 +75,7 @@ def _declared(trigger: Trigger, party: Party, *, while_archived: bool = False) -
 
 
 @_declared(Trigger.create, "client")
-class Create(Occurrence):
+class Create(Occurrence, frozen=True, kw_only=True):
     """A chat is created; a fork with what it takes over from its parent."""
 
     profile: Profile
@@ -85,7 +83,7 @@ class Create(Occurrence):
 
 
 @_declared(Trigger.send_message, "client")
-class SendMessage(Occurrence):
+class SendMessage(Occurrence, frozen=True, kw_only=True):
     """The user sends a message."""
 
     parts: tuple[Part, ...]
@@ -98,28 +96,28 @@ class SendMessage(Occurrence):
 
 
 @_declared(Trigger.submit_tool_results, "client")
-class SubmitToolResults(Occurrence):
+class SubmitToolResults(Occurrence, frozen=True, kw_only=True):
     """The client answers its calls."""
 
     results: tuple[ToolResult, ...]
-    edited: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+    edited: Mapping[str, dict[str, Any]] = {}
     """By call, the checked arguments that the client gives it instead of the model's."""
 
 
 @_declared(Trigger.interrupt, "client")
-class Interrupt(Occurrence):
+class Interrupt(Occurrence, frozen=True, kw_only=True):
     """The user interrupts the chat."""
 
 
 @_declared(Trigger.resume, "client")
-class Resume(Occurrence):
+class Resume(Occurrence, frozen=True, kw_only=True):
     """The user lets a chat continue that was interrupted or failed."""
 
     trace: str | None = None
 
 
 @_declared(Trigger.edit_message, "client")
-class EditMessage(Occurrence):
+class EditMessage(Occurrence, frozen=True, kw_only=True):
     """The user replaces a message, and everything after it is cut."""
 
     cut: Cut
@@ -130,17 +128,17 @@ class EditMessage(Occurrence):
 
 
 @_declared(Trigger.request_compaction, "client")
-class RequestCompaction(Occurrence):
+class RequestCompaction(Occurrence, frozen=True, kw_only=True):
     """The user wants the history folded now."""
 
 
 @_declared(Trigger.clear_context, "client")
-class ClearContext(Occurrence):
+class ClearContext(Occurrence, frozen=True, kw_only=True):
     """The user clears the model's context."""
 
 
 @_declared(Trigger.edit_queued, "client")
-class EditQueued(Occurrence):
+class EditQueued(Occurrence, frozen=True, kw_only=True):
     """The user changes a queued message."""
 
     queued_id: str
@@ -148,14 +146,14 @@ class EditQueued(Occurrence):
 
 
 @_declared(Trigger.delete_queued, "client")
-class DeleteQueued(Occurrence):
+class DeleteQueued(Occurrence, frozen=True, kw_only=True):
     """The user deletes a queued message."""
 
     queued_id: str
 
 
 @_declared(Trigger.promote_queued, "client")
-class PromoteQueued(Occurrence):
+class PromoteQueued(Occurrence, frozen=True, kw_only=True):
     """The user makes a queued message the next turn at once."""
 
     queued_id: str
@@ -165,19 +163,19 @@ class PromoteQueued(Occurrence):
 
 
 @_declared(Trigger.claimed, "lease holder")
-class Claimed(Occurrence):
+class Claimed(Occurrence, frozen=True, kw_only=True):
     """A worker takes the chat."""
 
     worker: str
 
 
 @_declared(Trigger.attempt_started, "lease holder")
-class AttemptStarted(Held):
+class AttemptStarted(Held, frozen=True, kw_only=True):
     """A model call begins."""
 
 
 @_declared(Trigger.attempt_discarded, "lease holder")
-class AttemptDiscarded(Held):
+class AttemptDiscarded(Held, frozen=True, kw_only=True):
     """A model call failed: another is made, or a compaction makes room for a prompt that was too long."""
 
     error: ErrorInfo
@@ -190,33 +188,33 @@ class AttemptDiscarded(Held):
 
 
 @_declared(Trigger.step_finished, "lease holder")
-class StepFinished(Held):
+class StepFinished(Held, frozen=True, kw_only=True):
     """The model has replied."""
 
     reply: Reply
 
 
 @_declared(Trigger.call_started, "lease holder")
-class CallStarted(Held):
+class CallStarted(Held, frozen=True, kw_only=True):
     """A local call starts."""
 
     call_id: str
 
 
 @_declared(Trigger.call_finished, "lease holder")
-class CallFinished(Held):
+class CallFinished(Held, frozen=True, kw_only=True):
     """A local call has ended."""
 
     outcome: CallOutcome
 
 
 @_declared(Trigger.tools_finished, "lease holder")
-class ToolsFinished(Held):
+class ToolsFinished(Held, frozen=True, kw_only=True):
     """Every local call of the step has ended."""
 
 
 @_declared(Trigger.compacted, "lease holder")
-class Compacted(Held):
+class Compacted(Held, frozen=True, kw_only=True):
     """The history is folded."""
 
     summary: Summary
@@ -225,7 +223,7 @@ class Compacted(Held):
 
 
 @_declared(Trigger.compaction_failed, "lease holder")
-class CompactionFailed(Held):
+class CompactionFailed(Held, frozen=True, kw_only=True):
     """The history could not be folded."""
 
     error: ErrorInfo
@@ -234,19 +232,19 @@ class CompactionFailed(Held):
 
 
 @_declared(Trigger.settled, "lease holder")
-class Settled(Held):
+class Settled(Held, frozen=True, kw_only=True):
     """The work that an interrupt stopped has ended."""
 
     partial: Partial | None = None
 
 
 @_declared(Trigger.released, "lease holder")
-class Released(Held):
+class Released(Held, frozen=True, kw_only=True):
     """The holder gives the chat back."""
 
 
 @_declared(Trigger.failed, "lease holder")
-class Failed(Held):
+class Failed(Held, frozen=True, kw_only=True):
     """The chat cannot go on."""
 
     error: ErrorInfo
@@ -257,17 +255,17 @@ class Failed(Held):
 
 
 @_declared(Trigger.lease_expired, "clock")
-class LeaseExpired(Held):
+class LeaseExpired(Held, frozen=True, kw_only=True):
     """The holder did not renew its lease."""
 
 
 @_declared(Trigger.deadline_passed, "clock")
-class DeadlinePassed(Occurrence):
+class DeadlinePassed(Occurrence, frozen=True, kw_only=True):
     """The client did not answer in time."""
 
 
 @_declared(Trigger.repaired, "clock", while_archived=True)
-class Repaired(Occurrence):
+class Repaired(Occurrence, frozen=True, kw_only=True):
     """The chat broke a promise or could not be read, and is brought to `error`."""
 
     error: ErrorInfo
@@ -277,31 +275,31 @@ class Repaired(Occurrence):
 
 
 @_declared(Trigger.archived, "administrator")
-class Archived(Occurrence):
+class Archived(Occurrence, frozen=True, kw_only=True):
     """The chat is closed."""
 
 
 @_declared(Trigger.unarchived, "administrator", while_archived=True)
-class Unarchived(Occurrence):
+class Unarchived(Occurrence, frozen=True, kw_only=True):
     """The chat is opened again."""
 
 
 @_declared(Trigger.renamed, "administrator")
-class Renamed(Occurrence):
+class Renamed(Occurrence, frozen=True, kw_only=True):
     """The chat gets another title."""
 
     title: str | None
 
 
 @_declared(Trigger.metadata_changed, "administrator")
-class MetadataChanged(Occurrence):
+class MetadataChanged(Occurrence, frozen=True, kw_only=True):
     """The chat gets other metadata."""
 
     metadata: dict[str, Any]
 
 
 @_declared(Trigger.message_erased, "administrator", while_archived=True)
-class MessageErased(Occurrence):
+class MessageErased(Occurrence, frozen=True, kw_only=True):
     """Content of the chat is erased."""
 
     erasing: Erasing
@@ -330,4 +328,4 @@ def _made(kind: type[_Value], trigger: Trigger, arguments: Mapping[str, Any]) ->
     raise WrongCall(missing, f"{trigger} needs it")
 
 
-_AROUND: Final = tuple(one.name for one in dataclasses.fields(Circumstances))
+_AROUND: Final = Circumstances.__struct_fields__

@@ -6,20 +6,22 @@ import copy
 import dataclasses
 from collections.abc import Collection, Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 
 import msgspec
 from msgspec.structs import asdict, replace
-from pydantic import GetCoreSchemaHandler, JsonValue, TypeAdapter
-from pydantic_core import CoreSchema, core_schema
 
 from turnwise.states.errors import InvalidContent
+from turnwise.states.plain import plain
 
 if TYPE_CHECKING:
+    from pydantic import GetCoreSchemaHandler, JsonValue, TypeAdapter
+    from pydantic_core import CoreSchema
+
     Json = JsonValue
-    """Any JSON value, as the type of a field."""
+    """Any JSON value, as the type of a field or an argument."""
 else:
-    Json = Any
+    Json = Annotated[Any, plain]
 
 
 class _DataclassFields:
@@ -40,6 +42,8 @@ class Value(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     @classmethod
     def __get_pydantic_core_schema__(cls, _source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         """Return how pydantic validates the value, spells and describes it: field by field, with every default."""
+        from pydantic_core import core_schema  # noqa: PLC0415 - takes long to import
+
         kind = _as_dataclass(cls)
         tag = cls.__struct_config__.tag_field
 
@@ -79,7 +83,22 @@ def _dataclass_fields_of(cls: type[Value]) -> dict[str, dataclasses.Field[Any]]:
 
 @cache
 def _adapter_of(cls: type[Value]) -> TypeAdapter[Any]:
+    from pydantic import TypeAdapter  # noqa: PLC0415 - takes long to import
+
     return TypeAdapter(cls)
+
+
+class Tagged:
+    """In `Annotated`: pydantic tells the kinds of values in a union apart by this field, and says so in its schemas."""
+
+    def __init__(self, field: str) -> None:
+        self._field = field
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Return how pydantic validates the union."""
+        from pydantic import Field  # noqa: PLC0415 - takes long to import
+
+        return handler.generate_schema(Annotated[source, Field(discriminator=self._field)])
 
 
 class Checked(msgspec.StructMeta):

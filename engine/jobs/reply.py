@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from msgspec.structs import replace
-from pydantic_core import to_jsonable_python
 
 from turnwise.engine.tools.toolbox import Toolbox
 from turnwise.engine.user_code import described
@@ -65,8 +64,12 @@ def origin_of(model: Model, request: ModelRequest) -> Origin:
 
 
 def _digest_if_any(value: Any) -> str | None:
+    if not value:
+        return None
+    from pydantic_core import to_jsonable_python  # noqa: PLC0415 - takes long to import
+
     try:
-        return digest(to_jsonable_python(value, inf_nan_mode="null")) if value else None
+        return digest(to_jsonable_python(value, inf_nan_mode="null"))
     except ValueError:  # a value that has no JSON gets no digest
         return None
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import anyio
-from pydantic import JsonValue
 
 from turnwise.engine.apply import Chain
 from turnwise.engine.clock import calling_after
@@ -26,6 +25,7 @@ from turnwise.states.events import ErrorInfo, ToolProgressEvent
 from turnwise.states.names import CallStatus, ChatState
 from turnwise.states.output_limit import text_within, within
 from turnwise.states.triggers import CallFinished, CallStarted, Failed, ToolsFinished
+from turnwise.states.values import Json
 
 
 async def run_tools(leased: LeasedChat) -> None:
@@ -231,7 +231,7 @@ def _where(leased: LeasedChat, call: ToolCall) -> dict[str, str]:
 def _context(leased: LeasedChat, call: ToolCall) -> ToolContext:
     loop, thread = asyncio.get_running_loop(), threading.get_ident()
 
-    def report(progress: JsonValue) -> None:
+    def report(progress: Json) -> None:
         limited = within(as_json(progress), leased.runtime.settings.output_limit_bytes)
         event = ToolProgressEvent(chat_id=leased.chat_id, step=call.step, call_id=call.call_id, progress=limited)
         start = partial(leased.runtime.tasks.start_soon, _show_progress, leased, event)

@@ -7,8 +7,6 @@ from typing import Final
 
 import msgspec
 from msgspec.structs import replace
-from pydantic import JsonValue
-from pydantic_core import to_json
 
 from turnwise.states.messages import (
     FilePart,
@@ -22,6 +20,7 @@ from turnwise.states.messages import (
     in_call_order,
 )
 from turnwise.states.names import Audience, Executor
+from turnwise.states.values import Json
 
 EDITED: Final = "The user allowed this call with other arguments:"
 
@@ -62,9 +61,9 @@ def with_results(parts: tuple[Part, ...]) -> tuple[Part, ...]:
 
 
 def _with_edits(result: ToolResultPart) -> ToolResultPart:
-    said = f"{EDITED} {to_json(result.edited_arguments).decode()}"
+    said = f"{EDITED} {msgspec.json.encode(result.edited_arguments).decode()}"
     output = result.output
-    noted: JsonValue = f"[{said}]\n{output}" if isinstance(output, str) else {"note": said, "output": output}
+    noted: Json = f"[{said}]\n{output}" if isinstance(output, str) else {"note": said, "output": output}
     return replace(result, output=noted, edited_arguments=None)
 
 

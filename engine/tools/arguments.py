@@ -7,8 +7,6 @@ import math
 from collections.abc import Mapping
 from typing import Any, Final
 
-import pydantic
-
 from turnwise.engine.tools.declare import Tool
 from turnwise.engine.tools.schemas import meant, place, problems_with
 from turnwise.logger import logger
@@ -67,9 +65,11 @@ def checked(tool: Tool | ClientTool, arguments: Mapping[str, Any]) -> dict[str, 
             f"The arguments of {tool.name} are no JSON object ({len(str(arguments[ARGUMENT_TEXT]))} characters)."
         )
     if isinstance(tool, Tool) and tool.signature is not None:
+        from pydantic import ValidationError  # noqa: PLC0415 - takes long to import
+
         try:
             return tool.signature.read(arguments)
-        except pydantic.ValidationError as error:
+        except ValidationError as error:
             problems = [
                 f"{place(known['loc'])}: {known['msg']}"
                 for known in error.errors(include_input=False, include_url=False, include_context=False)

@@ -8,8 +8,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, overload
 
-from pydantic import JsonValue
-
 from turnwise.engine.tools.schemas import check_name, check_schema
 from turnwise.engine.tools.signatures import Signature, context_parameter, function_under, signature_of
 from turnwise.providers.protocol import ToolSpec
@@ -18,6 +16,7 @@ from turnwise.states.errors import SettingsError
 from turnwise.states.messages import FilePart
 from turnwise.states.names import Crash
 from turnwise.states.shapes import LATER
+from turnwise.states.values import Json
 
 
 @checked
@@ -25,7 +24,7 @@ from turnwise.states.shapes import LATER
 class ToolOutput:
     """What a tool returns to attach files to its output."""
 
-    output: Annotated[JsonValue, LATER]
+    output: Annotated[Json, LATER]
     attachments: tuple[FilePart, ...] = ()
 
 
@@ -39,13 +38,13 @@ class ToolContext:
     attempt: int
     idempotency_key: str
     """The same for every run of this call, before and after a crash."""
-    report: Callable[[JsonValue], None]
+    report: Callable[[Json], None]
     """Shows progress to followers."""
     cancelled: bool = False
     """Turns true when the call is interrupted: for tools that run in a thread and have to look."""
 
 
-Reconcile = Callable[[ToolContext], Awaitable[JsonValue | ToolOutput | None]]
+Reconcile = Callable[[ToolContext], Awaitable[Json | ToolOutput | None]]
 """Says after a crash what became of a call; if it returns `None` it cannot tell, and the crash policy decides."""
 
 

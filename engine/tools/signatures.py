@@ -9,15 +9,13 @@ import types
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Final
-
-import pydantic
-from pydantic.fields import FieldInfo
-from pydantic.json_schema import GenerateJsonSchema, JsonSchemaWarningKind
-from typing_extensions import TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from turnwise.engine.user_code import guarded
 from turnwise.states.errors import SettingsError
+
+if TYPE_CHECKING:
+    from turnwise.engine.tools.argument_types import Adapter
 
 Function = Callable[..., Any]
 
@@ -31,20 +29,11 @@ _NUMPY: Final = re.compile(r"^\s*(Other )?Parameters\s*\n\s*-{3,}\s*$", re.MULTI
 _SPHINX: Final = re.compile(r"^\s*:(param|parameter|arg|argument|key|keyword)\s", re.MULTILINE)
 
 
-class _Schema(GenerateJsonSchema):
-    """Makes schemas without warnings; a default that JSON cannot spell is left out."""
-
-    ignored_warning_kinds: typing.ClassVar[set[JsonSchemaWarningKind]] = {  # type: ignore[misc]
-        "skipped-choice",
-        "non-serializable-default",
-    }
-
-
 @dataclass(frozen=True, slots=True)
 class Signature:
     """The parameters of a function that the model fills in, by name."""
 
-    adapter: pydantic.TypeAdapter[dict[str, Any]]
+    adapter: Adapter
     schema: Mapping[str, Any]
     """JSON schema of the arguments: an object schema."""
 
@@ -165,7 +154,9 @@ def _field(function: Function, name: str, parameter: inspect.Parameter) -> Any:
     hint, default = _hint(function, name, parameter), parameter.default
     if default is parameter.empty:
         return hint
-    return Annotated[hint, default if isinstance(default, FieldInfo) else pydantic.Field(default=default)]
+    from turnwise.engine.tools.argument_types import with_default  # noqa: PLC0415 - it imports pydantic
+
+    return with_default(hint, default)
 
 
 def _hint(function: Function, name: str, parameter: inspect.Parameter) -> Any:
@@ -190,16 +181,15 @@ def _is(hint: Any, context: type) -> bool:
     return hint is context
 
 
-def _checked_by_pydantic(
-    name: str, fields: Mapping[str, Any]
-) -> tuple[pydantic.TypeAdapter[dict[str, Any]], dict[str, Any]]:
-    # A TypedDict, and no model: its keys are data, so that a parameter may have any name.
+def _checked_by_pydantic(name: str, fields: Mapping[str, Any]) -> tuple[Adapter, dict[str, Any]]:
+    from turnwise.engine.tools.argument_types import adapter_of  # noqa: PLC0415 - it imports pydantic
+
     try:
-        return _adapter_of(name, fields)
+        return adapter_of(name, fields)
     except Exception as error:
         for known_as, hint in fields.items():
             try:
-                _adapter_of(name, {known_as: hint})
+                adapter_of(name, {known_as: hint})
             except Exception as its_own:
                 raise SettingsError(
                     f"tool {name!r}",
@@ -209,15 +199,6 @@ def _checked_by_pydantic(
         raise SettingsError(
             f"tool {name!r}", f"no schema can be made of its type hints: {_first_line(error)}"
         ) from error
-
-
-def _adapter_of(name: str, fields: Mapping[str, Any]) -> tuple[pydantic.TypeAdapter[dict[str, Any]], dict[str, Any]]:
-    make: Any = TypedDict
-    shape = make(f"{name}_arguments", dict(fields))
-    shape.__pydantic_config__ = pydantic.ConfigDict(extra="forbid")
-    with guarded():
-        adapter: pydantic.TypeAdapter[dict[str, Any]] = pydantic.TypeAdapter(shape)
-        return adapter, adapter.json_schema(schema_generator=_Schema)
 
 
 def _descriptions(function: Function) -> dict[str, str]:

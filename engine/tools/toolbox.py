@@ -6,11 +6,11 @@ import asyncio
 import dataclasses
 import inspect
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, Final
 
-import pydantic_core
-from pydantic import JsonValue
+import msgspec
 
 from turnwise.engine.settings import Settings
 from turnwise.engine.tools.arguments import BadArguments, checked
@@ -27,6 +27,7 @@ from turnwise.states.facts import Facts
 from turnwise.states.messages import FilePart, ToolCallPart
 from turnwise.states.names import CallStatus, Executor, Stage
 from turnwise.states.unicode import well_formed
+from turnwise.states.values import Json
 
 CLIENT_PREFIX: Final = "client:"
 """Before the name of a client's tool among the active ones."""
@@ -235,7 +236,7 @@ def idempotency_key(chat_id: str, call: ToolCall) -> str:
 
 
 def _copied(spec: ToolSpec) -> ToolSpec:
-    return ToolSpec(spec.name, spec.description, pydantic_core.from_json(pydantic_core.to_json(spec.schema)))
+    return ToolSpec(spec.name, spec.description, deepcopy(dict(spec.schema)))
 
 
 async def _result_of(tool: Tool, arguments: Mapping[str, Any], context: ToolContext) -> Any:
@@ -265,8 +266,8 @@ def _small_enough(files: Sequence[FilePart], limit: int) -> tuple[tuple[FilePart
     return tuple(kept), f"[left out, over the limit of {limit} bytes: {', '.join(left_out)}]" if left_out else ""
 
 
-def _noted(output: JsonValue, note: str) -> JsonValue:
+def _noted(output: Json, note: str) -> Json:
     if not note:
         return output
-    said = output if isinstance(output, str) else pydantic_core.to_json(output).decode()
+    said = output if isinstance(output, str) else msgspec.json.encode(output).decode()
     return f"{said}\n{note}"

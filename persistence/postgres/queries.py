@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import asyncpg
 from asyncpg.transaction import Transaction
+from msgspec.json import decode
 from msgspec.structs import replace
-from pydantic_core import from_json
 
 from turnwise.persistence.audit.record import AuditRecord, Entry, log_of
 from turnwise.persistence.postgres.write_rows import body_of, statement
@@ -185,7 +185,7 @@ async def cut_at(connection: asyncpg.Connection, chat_id: str, message_id: str) 
 
 def _history_version(chat_id: str, facts_body: Any) -> int:
     try:
-        return int(from_json(facts_body).get("history_version", 0))
+        return int(decode(facts_body).get("history_version", 0))
     except GARBLED as error:
         raise unreadable(chat_id, "facts.body", error) from None
 

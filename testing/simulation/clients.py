@@ -8,13 +8,12 @@ from contextlib import aclosing, contextmanager
 from random import Random
 from typing import Any
 
-from pydantic import JsonValue
-
 from turnwise.engine.engine import Engine
 from turnwise.persistence.audit.record import AuditRecord
 from turnwise.states import errors
 from turnwise.states.calls import ToolCall, ToolResult
 from turnwise.states.names import Trigger
+from turnwise.states.values import Json
 from turnwise.testing.simulation.actors import Outside
 from turnwise.testing.simulation.readers import Look, Question, Reading, Stream
 
@@ -148,7 +147,7 @@ class Clients:
             return
         self.problems.append(f"{chat_id}: other results for answered calls were taken, as {taken}")
 
-    def _answer(self, chat_id: str, call: ToolCall) -> JsonValue:
+    def _answer(self, chat_id: str, call: ToolCall) -> Json:
         if call.approval == "asked":
             approves = self._random.random() < 0.7
             if approves:

@@ -8,13 +8,13 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal, Protocol
 
 import pytest
-from pydantic import JsonValue
 
 from turnwise.states.checked import checked, checked_within
 from turnwise.states.errors import InvalidArgument, InvalidContent, SettingsError, WrongCall
 from turnwise.states.limits import JsonObject, Key, Ordinal
 from turnwise.states.names import ChatState
 from turnwise.states.shapes import LATER, RAW
+from turnwise.states.values import Json
 
 DEEP: Any = 1
 for _ in range(101):
@@ -51,7 +51,7 @@ def call(  # noqa: PLR0913 - one of each kind
     state: ChatState = ChatState.waiting,
     names: Sequence[str] = (),
     labels: JsonObject | None = None,
-    value: JsonValue = None,
+    value: Json = None,
     pair: tuple[int, int] = (0, 0),
     function: Callable[..., Any] = print,
     voice: Speaks | str = "x",
