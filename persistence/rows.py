@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import msgspec
@@ -31,7 +32,11 @@ class Body(Generic[_T]):
     def __init__(self, column: str, kind: Any) -> None:
         self.column = column
         """The place of the JSON, as `table.column`."""
-        self._decoder: msgspec.json.Decoder[_T] = msgspec.json.Decoder(kind)
+        self._kind = kind
+
+    @cached_property
+    def _decoder(self) -> msgspec.json.Decoder[_T]:
+        return msgspec.json.Decoder(self._kind)
 
     def dump(self, value: _T) -> str:
         """Return the value as JSON."""

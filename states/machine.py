@@ -8,21 +8,24 @@ from __future__ import annotations
 
 from typing import Any, Final, cast
 
-from transitions import EventData, Machine, Transition
+from transitions import Machine, Transition
 
 from turnwise.states.facts import Facts
 from turnwise.states.names import NEW, UNKNOWN, ChatState
-from turnwise.states.table import TABLE, Row
+from turnwise.states.table import TABLE, Guard, Row
 from turnwise.states.triggers import Circumstances, Occurrence
 
 
 def judge(source: str, facts: Facts, occurrence: Occurrence, at: Circumstances) -> Row | None:
     """Return the row that matches in `source`, or `None`."""
-    asked = EventData(None, None, MACHINE, None, (facts, occurrence, at), {})
-    for transition in _TRANSITIONS.get((occurrence.trigger, source), ()):
-        if all(condition.check(asked) for condition in transition.conditions):
-            return transition.row
+    for row, conditions in _CHOICES.get((occurrence.trigger, source), ()):
+        if all(guard(facts, occurrence, at) == wanted for guard, wanted in conditions):
+            return row
     return None
+
+
+_Condition = tuple[Guard[Any], bool]
+"""A function that is asked, and what it must answer."""
 
 
 class _RowTransition(Transition):
@@ -43,7 +46,6 @@ def _built() -> Machine:
         states=[NEW, UNKNOWN, *(state.value for state in ChatState)],
         initial=NEW,
         auto_transitions=False,
-        send_event=False,  # guards are asked about what stands in `EventData.args`
     )
     for row in TABLE:
         machine.add_transition(
@@ -57,10 +59,13 @@ def _built() -> Machine:
     return machine
 
 
-def _prepared(machine: Machine) -> dict[tuple[str, str], list[_RowTransition]]:
-    """Return the machine's transitions by trigger and source: looking them up takes longer than evaluating them."""
+def _prepared(machine: Machine) -> dict[tuple[str, str], list[tuple[Row, list[_Condition]]]]:
+    """Return rows and their conditions by trigger and source: looking them up takes longer than asking them."""
     return {
-        (trigger, source): cast("list[_RowTransition]", machine.get_transitions(trigger, source))
+        (trigger, source): [
+            (transition.row, [(cast("Guard[Any]", one.func), one.target) for one in transition.conditions])
+            for transition in cast("list[_RowTransition]", machine.get_transitions(trigger, source))
+        ]
         for trigger, event in machine.events.items()
         for source in event.transitions
     }
@@ -68,4 +73,4 @@ def _prepared(machine: Machine) -> dict[tuple[str, str], list[_RowTransition]]:
 
 MACHINE: Final = _built()
 """Every row of the table as a transition of the library: to inspect, never to fire."""
-_TRANSITIONS: Final = _prepared(MACHINE)
+_CHOICES: Final = _prepared(MACHINE)

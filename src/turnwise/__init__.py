@@ -4,8 +4,6 @@ The stored state is where the chat is; a declared table says what may happen; a 
 in it.
 """
 
-from importlib.metadata import version as _installed
-
 from turnwise.engine.engine import Engine
 from turnwise.engine.erase import Erasure
 from turnwise.engine.explain import Explanation
@@ -50,8 +48,6 @@ from turnwise.states.messages import FilePart, Message, QueuedMessage, TextPart
 from turnwise.states.names import RESTING, ChatState, StopReason, Trigger
 from turnwise.states.transcript import Transcript, fold
 from turnwise.states.usage import Usage
-
-__version__ = _installed("turnwise")
 
 __all__ = [
     "RESTING",
@@ -131,3 +127,12 @@ __all__ = [
     "tool",
     "verify_export",
 ]
+
+
+def __getattr__(name: str) -> str:
+    """Return the version that is installed: finding it takes long, and few ask."""
+    if name != "__version__":
+        raise AttributeError(f"module 'turnwise' has no attribute {name!r}")
+    from importlib.metadata import version  # noqa: PLC0415 - as above
+
+    return version("turnwise")

@@ -25,7 +25,7 @@ def plant_rows(patch: pytest.MonkeyPatch, changed: Callable[[Row], Row | None]) 
     patch.setattr(table, "TABLE", rows)
     patch.setattr(table, "_ROWS", table._indexed())
     patch.setattr(machine, "TABLE", rows)
-    patch.setattr(machine, "_TRANSITIONS", machine._prepared(machine._built()))
+    patch.setattr(machine, "_CHOICES", machine._prepared(machine._built()))
     told = {(row.source, row.target): _deciding._status_events(row.source, row.target) for row in rows}
     patch.setattr(_deciding, "_STATUS", told)
 
