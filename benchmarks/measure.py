@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import statistics
@@ -29,6 +30,8 @@ Result = dict[str, float]
 _EDGE: Final = 20
 """Turns at either end of a long chat that are averaged."""
 _WARM_UP: Final = 5
+_COLLECT_AFTER: Final = 100_000
+"""How many more objects there are before Python looks for garbage: for every contestant what `turnwise worker` sets."""
 
 
 class Unequal(Exception):
@@ -163,6 +166,7 @@ def _busy() -> float:
 def main() -> None:
     """Measure what the command line says."""
     name, metric, count, directory = sys.argv[1:]
+    gc.set_threshold(_COLLECT_AFTER)
     result = anyio.run(measure, load(name)(Path(directory)), metric, int(count))
     sys.stdout.write(json.dumps(result) + "\n")
     sys.stdout.flush()

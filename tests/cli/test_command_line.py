@@ -21,6 +21,7 @@ from prompt_toolkit.application import create_app_session
 from prompt_toolkit.input import DummyInput
 from prompt_toolkit.output import DummyOutput
 
+import turnwise
 from support.look import colours, marked
 from support.terminal import PROGRAM, Keyboard, Terminal
 from turnwise.cli import chat, failures, worker
@@ -44,6 +45,15 @@ SHARED = {
     "model": ("NAME", None, "demo"),
     "key": ("FILE", None, None),
 }
+
+
+SEEN = "import gc\nfrom turnwise.cli.app import main\ntry:\n    main()\nfinally:\n    print(gc.get_threshold()[0])"
+
+
+def test_a_process_of_turnwise_looks_for_garbage_seldom_and_says_its_version() -> None:
+    told = subprocess.run([sys.executable, "-c", SEEN, "--version"], capture_output=True, text=True, check=True)
+
+    assert told.stdout.split() == ["turnwise", turnwise.__version__, "100000"]
 
 
 def test_every_command_and_every_option_says_what_it_is_for() -> None:
