@@ -48,9 +48,11 @@ def wishes(text: str, tools: Iterable[ToolSpec]) -> list[Wish]:
     mentions = mentions or [mention for tool in tools if (mention := _implied(text, tool))][:1]
     mentions.sort(key=lambda mention: (mention.start, -mention.end))
     found: list[Wish] = []
-    starts = [*(mention.start for mention in mentions[1:]), len(text)]
-    for mention, following in zip(mentions, starts[: len(mentions)], strict=True):
-        begin = mention.start if len(mentions) > 1 else 0
+    several = len(mentions) > 1
+    while mentions:
+        mention = mentions.pop(0)
+        following = mentions[0].start if mentions else len(text)
+        begin = mention.start if several else 0
         end = following if following > mention.end else len(text)
         rest = text[mention.end : end] if text[mention.end : end].strip(" .?!") else text[begin : mention.start]
         found += _filled(mention.tool, text[begin:end], rest)
