@@ -133,7 +133,6 @@ class Commands:
         """Accept a user message, once per `client_id`."""
         parts = self.parts_of(content)
         content_digest = digest_of_parts(parts)
-        canonical(client_id)
         sending = SendMessage(
             parts=parts,
             when_busy=when_busy,
@@ -172,9 +171,7 @@ class Commands:
         if late := _late(given, committed.before, committed.at):
             raise DeadlineExpired(late)
         accepted = committed.decisions[0].facts
-        receipt_id = next(
-            call.answer.receipt_id for call in accepted.calls if call.answer and call.call_id == given[0].call_id
-        )
+        receipt_id = next(call.answer.receipt_id for call in accepted.calls if call.answer is not None)
         return SubmissionReceipt(chat_of(committed.facts), receipt_id, replayed=False)
 
     def _edited(self, facts: Facts, results: Sequence[ToolResult]) -> dict[str, dict[str, Any]]:
