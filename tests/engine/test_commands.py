@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,17 @@ from pydantic import JsonValue
 from support.chats import lines_of, untouched
 from support.stores import Delegate, stored_at
 from turnwise import (
+    ChatArchived,
+    ChatBusy,
     ChatNotFound,
     ClientTool,
     CompactionPolicy,
+    ConflictingReplay,
+    DeadlineExpired,
     Engine,
     IllegalTransition,
     InvalidContent,
+    MessageNotFound,
     Settings,
     SettingsError,
     ToolResult,
@@ -203,6 +209,114 @@ async def test_what_does_not_repeat_a_submission_is_none_of_its_replays(
             for part_of_it in (["a"], ["b"], ["a", "b"]) if over else ():
                 again = await engine.submit_tool_results(chat.id, [ToolResult(name, "yes") for name in part_of_it])
                 assert (again.receipt_id, again.replayed) == (receipt.receipt_id, True)
+
+
+# The same again
+
+
+async def test_a_message_that_is_repeated_is_told_what_it_was_the_first_time(open_engine: Any) -> None:
+    async with open_engine(ScriptedModel([]), settings=IDLE) as engine:
+        chat = await engine.create_chat()
+        first, second = [await engine.send_message(chat.id, text, client_id=text) for text in ("one", "two")]
+        assert (first.replayed, first.queued, first.seq) == (False, False, chat.last_seq)
+        assert (second.replayed, second.queued, second.seq) == (False, True, first.chat.last_seq)
+        now = await engine.rename(chat.id, "title")
+        async with untouched(engine, chat.id):
+            for text, then in (("one", first), ("two", second)):
+                again = await engine.send_message(chat.id, text, client_id=text)
+                assert again == dataclasses.replace(then, chat=now, replayed=True)
+            with pytest.raises(ConflictingReplay, match="'one'"):
+                await engine.send_message(chat.id, "two", client_id="one")
+        assert not (await engine.send_message(chat.id, "one")).replayed
+        assert not (await engine.send_message(chat.id, "one", client_id="three")).replayed
+
+
+async def test_an_edit_that_is_repeated_cuts_nothing_more(open_engine: Any, strict_model: Any) -> None:
+    async with open_engine(strict_model(["one", "two"])) as engine:
+        chat = await engine.create_chat()
+        first = (await engine.ask(chat.id, "hi")).messages[0]
+        await engine.edit_message(chat.id, first.id, "else", client_id="k")
+        await engine.wait(chat.id)
+        async with untouched(engine, chat.id):
+            again = await engine.edit_message(chat.id, first.id, "else", client_id="k")
+            assert again == await engine.get_chat(chat.id)
+            with pytest.raises(ConflictingReplay):
+                await engine.edit_message(chat.id, first.id, "other", client_id="k")
+            with pytest.raises(MessageNotFound):
+                await engine.edit_message(chat.id, first.id, "else")
+            for other in ("m404", (await engine.messages(chat.id))[-1].id):
+                with pytest.raises(MessageNotFound, match="user message"):
+                    await engine.edit_message(chat.id, other, "else", client_id="l")
+
+
+async def test_a_submission_that_is_repeated_has_the_first_receipt(open_engine: Any) -> None:
+    async with open_engine(ScriptedModel([Reply(calls=[Call("ask_user", {}, id="a")]), "done"])) as engine:
+        chat = await engine.create_chat(client_tools=[ASK])
+        await engine.ask(chat.id, "go")
+        first = await engine.submit_tool_results(chat.id, [ToolResult("a", "yes")])
+        assert not first.replayed
+        await engine.wait(chat.id)
+        async with untouched(engine, chat.id):
+            again = await engine.submit_tool_results(chat.id, [ToolResult("a", "yes")])
+            assert (again.receipt_id, again.replayed) == (first.receipt_id, True)
+            for other in (ToolResult("a", "no"), ToolResult("a", "yes", is_error=True)):
+                with pytest.raises(ConflictingReplay):
+                    await engine.submit_tool_results(chat.id, [other])
+
+
+async def test_results_that_come_too_late_close_their_calls_and_are_told_so_each_time(database: Path) -> None:
+    """Nobody has swept them yet; of an archived chat nothing is closed."""
+    store = stored_at(database)
+    async with Engine(store, model=ScriptedModel([]), settings=IDLE) as engine:
+        asked = (plans.send("go"), plans.claim(), plans.start(), plans.reply("?", client=["a", "b"]))
+        for chat_id in ("chat", "archived"):
+            await plans.created(store, chat_id, *asked)
+        both = [ToolResult("a", "yes"), ToolResult("b", "yes")]
+        await engine.archive("archived")
+        async with untouched(engine, "archived"):
+            with pytest.raises(ChatArchived):
+                await engine.submit_tool_results("archived", both)
+        for given in (both, both[:1], both):
+            with pytest.raises(DeadlineExpired) as refused:
+                await engine.submit_tool_results("chat", given)
+            assert refused.value.call_ids == tuple(result.call_id for result in given)
+        results = [message.result for message in await engine.messages("chat") if message.result]
+        assert [(result.call_id, result.outcome) for result in results] == [("a", "timed_out"), ("b", "timed_out")]
+
+
+async def test_results_of_calls_that_a_stop_has_closed_conflict_with_it(open_engine: Any) -> None:
+    async with open_engine(ScriptedModel([Reply(calls=[Call("ask_user", {}, id="a")])])) as engine:
+        chat = await engine.create_chat(client_tools=[ASK])
+        await engine.ask(chat.id, "go")
+        await engine.interrupt(chat.id, reason="enough")
+        assert "enough" in [record.reason for record in await engine.audit(chat.id)]
+        async with untouched(engine, chat.id):
+            with pytest.raises(ConflictingReplay, match="interrupted"):
+                await engine.submit_tool_results(chat.id, [ToolResult("a", "yes")])
+
+
+@pytest.mark.parametrize("held", [False, True])
+@pytest.mark.parametrize("how", ["send", "promote", "interrupt"])
+async def test_what_interrupts_a_chat_that_nobody_holds_settles_it_with_what_was_shown(
+    database: Path, how: str, *, held: bool
+) -> None:
+    store = stored_at(database)
+    expired = () if held else (plans.move(LeaseExpired(token=plans.HOLDER)),)
+    async with Engine(store, model=ScriptedModel([]), settings=IDLE) as engine:
+        await plans.created(store, "chat", plans.send("hello"), plans.claim(), plans.start(), plans.send("later"))
+        await store.journal("chat", 1, ChatState.streaming, [part("so far")])
+        await store.change("chat", plans.plan(*expired))
+        with pytest.raises(ChatBusy):
+            await engine.send_message("chat", "now", when_busy="reject")
+        if how == "send":
+            stopped = (await engine.send_message("chat", "now", when_busy="interrupt")).chat
+        elif how == "promote":
+            stopped = await engine.promote_queued("chat", (await engine.queued("chat"))[0].id)
+        else:
+            stopped = await engine.interrupt("chat")
+        assert stopped.settled is not held
+        assert ("so far" in [message.text for message in await engine.messages("chat")]) is not held
+        assert stopped.state == ("interrupted" if held or how == "interrupt" else "pending")
 
 
 # Others, at the same moment
