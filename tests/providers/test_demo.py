@@ -299,16 +299,18 @@ async def test_a_pace_is_kept_between_words_and_without_one_others_get_their_tur
         turns += [part.type async for part in DemoModel().stream(request(message("user", "Hi")))]
     assert "other" in turns[: turns.index("finish")]
     assert DemoModel().pace == 0
+    assert DemoModel("quick").name == "quick"
 
 
 async def test_four_characters_are_a_token_of_what_was_sent() -> None:
-    parts = [part async for part in DemoModel().stream(request(message("user", "Read README.md, add 1 and 2")))]
-    thought = sum(len(part.text) for part in parts if part.type == "reasoning_delta")
-    written = sum(len(part.text) + len(part.arguments or "") for part in parts if part.type != "tool_call")
-    usage = join(parts).usage
-    assert usage is not None
-    assert 0 <= 4 * (usage.reasoning_tokens or 0) - thought < 4
-    assert 0 <= 4 * (usage.output_tokens or 0) - written < 4
+    for said in ("Read README.md, add 1 and 2", "Hi", "x", "xx", "xxx", "xxxx"):
+        parts = [part async for part in DemoModel().stream(request(message("user", said)))]
+        thought = sum(len(part.text) for part in parts if part.type == "reasoning_delta")
+        written = sum(len(part.text) + len(part.arguments or "") for part in parts if part.type != "tool_call")
+        usage = join(parts).usage
+        assert usage is not None
+        assert 0 <= 4 * (usage.reasoning_tokens or 0) - thought < 4
+        assert 0 <= 4 * (usage.output_tokens or 0) - written < 4
 
 
 LONG = "l" * 40
@@ -408,6 +410,10 @@ async def test_without_tools_it_says_so() -> None:
         (
             (message("assistant", "Hello."), message("user", "Go."), message("user", "Note.", synthetic=True)),
             ["Goal: Go.", "Earlier: Note.", "Said:", "- assistant: Hello.", "- user: Go.", "Left: answer: Go."],
+        ),
+        (
+            (message("user", "Go."), message("system", "Be kind.")),
+            ["Goal: Go.", "Said:", "- user: Go.", "Left: answer: Go."],
         ),
         (
             (message("user", "Go."), message("assistant", ReasoningPart(text="hm"))),

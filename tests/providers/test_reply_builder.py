@@ -513,10 +513,12 @@ def test_a_call_is_made_of_all_that_came_of_it(parts: Sequence[ModelPart], made:
     assert join(parts).parts == (made,)
 
 
-def test_a_fragment_that_brings_nothing_shows_nothing() -> None:
+def test_a_fragment_is_shown_and_one_that_brings_nothing_is_not() -> None:
     builder = ReplyBuilder()
     builder.add(start("c"))
     builder.take_shown()
+    assert builder.add(fragment("c", "{"))
+    assert [piece.delta for _, piece in builder.take_shown()] == ["{"]
     assert not builder.add(fragment("c", ""))
     assert builder.take_shown() == []
 
