@@ -159,7 +159,7 @@ class Commands:
         given = tuple(ToolResult(one.call_id, one.output, one.is_error) for one in results)
 
         def accept(chain: Chain) -> None:
-            if _late(given, chain.facts, chain.now) and not chain.facts.archived:
+            if _late(given, chain.facts, chain.now):
                 chain.fire(DeadlinePassed())  # no sweep has come by yet, so this commit expires the calls
             else:
                 chain.fire(SubmitToolResults(results=given, edited=self._edited(chain.facts, given)))
