@@ -151,6 +151,19 @@ async def test_of_several_approvals_each_counts_with_its_own_edits(open_engine: 
         ]
 
 
+async def test_what_is_no_approval_is_refused_as_such_whatever_its_edits(open_engine: Any) -> None:
+    async with open_engine(ScriptedModel([Reply(calls=[Call("pay", {"amount": 1}, id="p")])]), tools=[pay]) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, "go")
+        unfit: JsonValue = {"amount": "much"}
+        said: dict[str, JsonValue] = {"belong to an approval": False, "answer true, false": "yes"}
+        for problem, approved in said.items():
+            with pytest.raises(InvalidContent, match=problem):
+                await engine.submit_tool_results(chat.id, [ToolResult("p", {"approved": approved, "arguments": unfit})])
+        with pytest.raises(InvalidContent, match="edited arguments of call 'p'.*amount"):
+            await engine.submit_tool_results(chat.id, [ToolResult("p", {"approved": True, "arguments": unfit})])
+
+
 async def test_edits_may_be_as_large_as_a_message(open_engine: Any) -> None:
     @tool(name="pay", policy="ask")
     async def noted(note: str) -> str:
