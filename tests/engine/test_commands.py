@@ -160,7 +160,7 @@ async def test_what_is_no_approval_is_refused_as_such_whatever_its_edits(open_en
         for problem, approved in said.items():
             with pytest.raises(InvalidContent, match=problem):
                 await engine.submit_tool_results(chat.id, [ToolResult("p", {"approved": approved, "arguments": unfit})])
-        with pytest.raises(InvalidContent, match="edited arguments of call 'p'.*amount"):
+        with pytest.raises(InvalidContent, match=r"edited arguments of call 'p'.*amount"):
             await engine.submit_tool_results(chat.id, [ToolResult("p", {"approved": True, "arguments": unfit})])
 
 
