@@ -10,12 +10,14 @@ from turnwise.engine.follow.broadcast import Broadcaster
 from turnwise.persistence.protocol import ChatStore, Committed
 from turnwise.states.events import Event
 from turnwise.states.facts import Facts
+from turnwise.states.messages import Message
 from turnwise.states.names import ChatState
 
 
 def stands(state: ChatState = ChatState.waiting, *, version: int = 1, last_seq: int = 0, **more: Any) -> Facts:
     """Return the facts of a chat that stands there."""
-    return Facts(chat_id="c", profile=PROFILE, state=state, version=version, last_seq=last_seq, updated_at=NOW, **more)
+    known: dict[str, Any] = {"chat_id": "c", "profile": PROFILE, "updated_at": NOW}
+    return Facts(**known | more, state=state, version=version, last_seq=last_seq)
 
 
 class Shelf:
@@ -31,6 +33,9 @@ class Shelf:
         """How many events each look asked for at most."""
         self.asked = 0
         """How often the facts were asked for."""
+        self.messages: list[Message] = []
+        self.histories = 0
+        """How often the history was asked for."""
 
     @property
     def store(self) -> ChatStore:
@@ -50,6 +55,17 @@ class Shelf:
         self.asked += 1
         self.before_facts()
         return self.stand
+
+    async def prompt(self, chat_id: str) -> list[Message]:
+        """Return what the model sees, as a store does."""
+        assert chat_id == "c"
+        return list(self.messages)
+
+    async def history(self, chat_id: str, *, at_version: int | None = None, after: int = 0) -> list[Message]:
+        """Return the whole history, as a store does."""
+        assert (chat_id, at_version) == ("c", None)
+        self.histories += 1
+        return [message for message in self.messages if message.position > after]
 
     def put(self, facts: Facts, *events: Event) -> Committed:
         """Store what another process committed; return it as this process would tell it."""
