@@ -136,7 +136,6 @@ class Commands:
         """Accept a user message, once per `client_id`."""
         parts = self.parts_of(content)
         content_digest = digest_of_parts(parts)
-        canonical(client_id)
         sending = SendMessage(
             parts=parts,
             when_busy=when_busy,
@@ -163,7 +162,7 @@ class Commands:
         given = tuple(ToolResult(one.call_id, one.output, one.is_error) for one in results)
 
         def accept(chain: Chain) -> None:
-            if _late(given, chain.facts, chain.now) and not chain.facts.archived:
+            if _late(given, chain.facts, chain.now):
                 chain.fire(DeadlinePassed())  # no sweep has come by yet, so this commit expires the calls
             else:
                 chain.fire(SubmitToolResults(results=given, edited=self._edited(chain.facts, given)))
@@ -175,9 +174,7 @@ class Commands:
         if late := _late(given, committed.before, committed.at):
             raise DeadlineExpired(late)
         accepted = committed.decisions[0].facts
-        receipt_id = next(
-            call.answer.receipt_id for call in accepted.calls if call.answer and call.call_id == given[0].call_id
-        )
+        receipt_id = next(call.answer.receipt_id for call in accepted.calls if call.answer is not None)
         return SubmissionReceipt(chat_of(committed.facts), receipt_id, replayed=False)
 
     def _edited(self, facts: Facts, results: Sequence[ToolResult]) -> dict[str, dict[str, Any]]:

@@ -71,7 +71,8 @@ class Lifetime:
 
     def __init__(self) -> None:
         self._owner: asyncio.Task[None] | None = None
-        self._leaving = asyncio.Event()
+        self._leaving: asyncio.Event
+        """Tells the owner to end the life; a new one for each life."""
 
     async def begin(self, life: Callable[[], AbstractAsyncContextManager[None]]) -> None:
         """Enter `life`, and stay in it until the end.

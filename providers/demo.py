@@ -151,7 +151,7 @@ def _small_talk(question: str, tools: Sequence[str]) -> str:
 
 def _summary(history: Sequence[Message]) -> str:
     """Return goal, what was said, what tools returned and what is left, each derived from the messages."""
-    spoken = [message for message in history if message.role in {"user", "assistant"} and message.text]
+    spoken = [message for message in history if message.text]
     earlier = [message for message in spoken if message.synthetic]
     asked = [message for message in spoken if message.role == "user" and not message.synthetic]
     said = [message for message in spoken if not message.synthetic]

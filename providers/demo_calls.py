@@ -48,9 +48,11 @@ def wishes(text: str, tools: Iterable[ToolSpec]) -> list[Wish]:
     mentions = mentions or [mention for tool in tools if (mention := _implied(text, tool))][:1]
     mentions.sort(key=lambda mention: (mention.start, -mention.end))
     found: list[Wish] = []
-    starts = [*(mention.start for mention in mentions[1:]), len(text)]
-    for mention, following in zip(mentions, starts[: len(mentions)], strict=True):
-        begin = mention.start if len(mentions) > 1 else 0
+    several = len(mentions) > 1
+    while mentions:
+        mention = mentions.pop(0)
+        following = mentions[0].start if mentions else len(text)
+        begin = mention.start if several else 0
         end = following if following > mention.end else len(text)
         rest = text[mention.end : end] if text[mention.end : end].strip(" .?!") else text[begin : mention.start]
         found += _filled(mention.tool, text[begin:end], rest)
@@ -74,7 +76,7 @@ def _named(text: str, tool: ToolSpec) -> _Mention | None:
 def _described(text: str, tool: ToolSpec) -> _Mention | None:
     telling = {_stem(word) for word in _WORD.findall(tool.description) if len(word) >= _SHORTEST_TELLING}
     heard = [word for word in _WORD.finditer(text) if _stem(word.group()) in telling]
-    if len({_stem(word.group()) for word in heard}) < min(_DESCRIBED_BY, len(telling) or 1):
+    if not heard or len({_stem(word.group()) for word in heard}) < min(_DESCRIBED_BY, len(telling)):
         return None
     return _Mention(tool, heard[0].start(), heard[-1].end())
 
@@ -177,7 +179,7 @@ class _Filler:
 def _resolved(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str, Any]:
     """Follow references and take the first alternative that is not null."""
     if "$ref" in schema:
-        return _resolved(root.get("$defs", {}).get(schema["$ref"].rsplit("/", 1)[-1], {}), root)
+        return _resolved(root.get("$defs", {}).get(schema["$ref"].rpartition("/")[2], {}), root)
     for choices in (schema.get("anyOf"), schema.get("oneOf"), schema.get("allOf")):
         for choice in choices or ():
             if choice.get("type") != "null":

@@ -71,7 +71,7 @@ class HistoryRepair:
             if not known.is_empty:
                 sendable.append((known.mended or message, known))
         paired = list(_with_one_result_each(sendable, changes))
-        if not changes and any(left is not right for left, (right, _) in zip(paired, sendable, strict=True)):
+        if not changes and paired != [message for message, _ in sendable]:
             changes.append("results stood away from their calls")
         return paired
 
@@ -90,8 +90,8 @@ def _with_one_result_each(messages: Sequence[tuple[Message, _Checked]], changes:
             continue
         yield message
         for call in known.calls:
-            answered_at, answer = results.get(call.call_id, (-1, message))
-            if answered_at < place or call.call_id in used:
+            answered_at, answer = results.get(call.call_id, (place, message))
+            if answered_at <= place or call.call_id in used:
                 changes.append(f"call {call.call_id} has no result")
                 answer = _unknown(message, call)
             used.add(call.call_id)

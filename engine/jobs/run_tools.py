@@ -188,9 +188,9 @@ async def _run_one(leased: LeasedChat, call: ToolCall, run: Run, running: Runnin
             running.finish(call, await leased.runtime.toolbox.run(call, run.context))
     except FatalToolError as fatal:
         running.finish(call, fatal)
-    except Exception as error:  # a defect of turnwise: the job must not wait for this call for ever
+    except Exception as error:  # noqa: BLE001 - a defect of turnwise: the job must not wait for this call for ever
+        logger.exception("tool_failed", error=error, tool=call.name, call_id=call.call_id)
         running.finish(call, failed(call, type(error).__name__))
-        raise
     timed_out = isinstance(run.result, CallOutcome) and run.result.status is CallStatus.timed_out
     logger.debug("tool_run", tool=call.name, timed_out=timed_out)
 

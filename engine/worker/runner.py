@@ -117,7 +117,7 @@ class Runner:
 
     async def _release(self) -> None:
         leased = self.leased
-        if leased.lost or self._next_job() is None:
+        if self._next_job() is None:
             return
         try:
             released = Released(token=leased.token)

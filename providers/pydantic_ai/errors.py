@@ -68,7 +68,7 @@ def _kind(failure: Exception, status: int | None) -> str:
 def _message(failure: Exception) -> str:
     """Return what the provider said, without the wrapping; a body that says nothing is told whole."""
     body: Any = failure.body if isinstance(failure, theirs.ModelAPIError) else None
-    for _ in range(2):
-        body = body.get("error", body) if isinstance(body, dict) else body
+    while isinstance(body, dict) and "error" in body:
+        body = body["error"]
     said = body.get("message") if isinstance(body, dict) else None
-    return str(said or failure or type(failure).__name__)[:_LONGEST_MESSAGE]
+    return str(said or str(failure) or type(failure).__name__)[:_LONGEST_MESSAGE]

@@ -55,12 +55,12 @@ def their_model(text: str) -> Model:
 
 
 def _provider(kind: str, their_kind: str, base_url: str | None) -> Provider[Any]:
-    if kind == "openai-compatible" and base_url is not None:
+    if base_url is None:
+        return infer_provider(their_kind)
+    if kind == "openai-compatible":
         from pydantic_ai.providers.openai_compatible import OpenAICompatibleProvider  # noqa: PLC0415 - needs openai
 
         return OpenAICompatibleProvider(kind, base_url=base_url, api_key=os.environ.get(_COMPATIBLE_KEY))
-    if base_url is None:
-        return infer_provider(their_kind)
     configurable: Any = infer_provider_class(their_kind)
     provider: Provider[Any] = configurable(base_url=base_url)
     return provider

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import anyio
@@ -12,11 +14,30 @@ from support.chats import lines_of
 from support.eventful_life import look, rich_life, rich_script
 from support.events import events_of
 from support.latches import Latch
+from support.life import NOW, client
+from support.shelf import Shelf, stands
 from support.stores import stored_at
-from turnwise import ChatNotFound, ClientTool, Engine, Event, Settings, ToolResult, TurnResult, fold
-from turnwise.engine.follow.turns import TurnReader
+from turnwise import (
+    ChatNotFound,
+    ClientTool,
+    Engine,
+    Event,
+    Message,
+    SendReceipt,
+    Settings,
+    ToolResult,
+    Transcript,
+    TurnResult,
+    Usage,
+    fold,
+)
+from turnwise.engine.follow.turns import TurnReader, turn_result
+from turnwise.engine.results import chat_of
 from turnwise.providers.scripted import Call, Reply
-from turnwise.states.events import MessageEvent
+from turnwise.states.events import HistoryResetEvent, MessageEvent, QueueEvent, StatusEvent, TurnFinishedEvent
+from turnwise.states.facts import TurnFacts
+from turnwise.states.messages import QueuedMessage, TextPart
+from turnwise.states.names import ChatState, StopReason
 from turnwise.states.usage import NO_USAGE
 from turnwise.testing.clock import ManualClock
 
@@ -316,3 +337,100 @@ async def test_a_reader_that_begins_too_early_is_not_misled_by_a_queue_without_i
         reader = TurnReader(engine._store, engine._broadcaster, dataclasses.replace(receipt, seq=0))
         events = [event async for event in reader.events()]
         assert (reader.message_state, events) == ("queued", [])
+
+
+# One reader, and what is put before it
+
+
+MakeEvent = Callable[..., Event]
+
+
+def message(name: str, role: Any = "user", *, turn: int = 1, text: str = "") -> Message:
+    parts = (TextPart(text=text or name),) if text != "nothing" else ()
+    return Message(id=name, role=role, parts=parts, turn=turn, step=0, created_at=NOW)
+
+
+def taken(name: str, turn: int) -> MakeEvent:
+    return partial(MessageEvent, message=message(name, turn=turn))
+
+
+def waits(*names: str) -> MakeEvent:
+    return partial(QueueEvent, queue=tuple(QueuedMessage(id=name, parts=(), accepted_at=NOW) for name in names))
+
+
+def ended(turn: int) -> Callable[..., TurnFinishedEvent]:
+    return partial(TurnFinishedEvent, turn=turn, stop_reason=StopReason.end_turn, usage=Usage(input_tokens=turn))
+
+
+MOVED, CUT = partial(StatusEvent, state=ChatState.pending), partial(HistoryResetEvent, first_removed="other")
+
+
+def reader_of(*events: MakeEvent, seq: int = 0) -> TurnReader:
+    """Return the reader of the message `mine`, in a chat that rests after these events."""
+    shelf = Shelf([make(seq=number) for number, make in enumerate(events, start=1)])
+    receipt = SendReceipt(chat_of(stands()), "mine", queued=False, replayed=False, seq=seq)
+    return TurnReader(shelf.store, shelf.broadcaster, receipt)
+
+
+@pytest.mark.parametrize(
+    ("events", "told", "state", "finished"),
+    [
+        ([taken("mine", 1), MOVED, ended(1), MOVED], [1, 2, 3], "taken", 1),
+        ([taken("mine", 1), MOVED, ended(1), taken("other", 2), ended(2)], [1, 2, 3], "taken", 1),
+        ([taken("mine", 1), MOVED], [1, 2], "taken", None),
+        ([taken("mine", 1), waits("other"), waits(), ended(1)], [1, 2, 3, 4], "taken", 1),
+        ([taken("mine", 1), CUT, taken("other", 2)], [1, 2], "removed", None),
+        ([taken("other", 1), ended(1), taken("mine", 2), ended(2)], [3, 4], "taken", 2),
+        ([taken("mine", 2), ended(1), ended(2)], [1, 2, 3], "taken", 2),
+        ([waits("mine"), MOVED, ended(1), taken("mine", 2), waits(), ended(2)], [4, 5, 6], "taken", 2),
+        ([waits("mine"), waits("other", "mine"), waits("mine"), MOVED], [], "queued", None),
+        ([waits("mine", "other"), waits("other"), taken("other", 1)], [], "removed", None),
+        ([waits("other"), waits(), waits("mine"), MOVED], [], "queued", None),
+        ([CUT, waits("mine"), taken("mine", 4), ended(4)], [3, 4], "taken", 4),
+        ([], [], "queued", None),
+    ],
+)
+async def test_a_message_is_answered_by_its_own_turn_or_by_none(
+    events: list[MakeEvent], told: list[int], state: str, finished: int | None
+) -> None:
+    reader = reader_of(*events)
+    assert [event.seq async for event in reader.events()] == told
+    assert reader.message_state == state
+    assert (reader.finished.turn if reader.finished is not None else None) == finished
+    later = reader_of(*[MOVED, taken("mine", 7), ended(7)], *events, seq=3)
+    assert [event.seq - 3 async for event in later.events()] == told, "what was before its receipt is not read"
+
+
+@pytest.mark.parametrize(
+    ("messages", "text"),
+    [
+        ([("user", "hi"), ("assistant", "one")], "one"),
+        ([("user", "hi"), ("assistant", "one"), ("assistant", "two")], "two"),
+        ([("user", "hi"), ("assistant", "one"), ("assistant", "nothing")], "one"),
+        ([("user", "hi"), ("assistant", "one"), ("system", "cut"), ("user", "go on")], "one"),
+        ([("user", "hi"), ("assistant", "nothing")], ""),
+        ([], ""),
+    ],
+)
+def test_the_text_of_a_turn_is_its_last_answer_that_says_anything(messages: list[tuple[str, str]], text: str) -> None:
+    told = [message(f"m{at}", role, text=words) for at, (role, words) in enumerate(messages)]
+    result = turn_result(reader_of(), Transcript(messages=told), stands())
+    assert (result.text, result.messages) == (text, told)
+
+
+SPENT = Usage(input_tokens=70)
+
+
+@pytest.mark.parametrize(
+    ("turn", "finished", "usage"), [(2, 2, Usage(input_tokens=2)), (2, None, SPENT), (1, None, NO_USAGE)]
+)
+def test_a_turn_costs_what_its_end_tells_or_what_it_has_used_so_far_and_never_what_another_has(
+    turn: int, finished: int | None, usage: Usage
+) -> None:
+    reader, facts = reader_of(), stands(turn=TurnFacts(number=2, usage=SPENT))
+    reader.turn, reader.message_state = turn, "taken"
+    reader.finished = ended(finished)() if finished is not None else None
+    result = turn_result(reader, Transcript(open_calls=(client("a", salt="secret"),)), facts)
+    assert (result.usage, result.message_state, result.chat) == (usage, "taken", chat_of(facts))
+    assert result.stop_reason == (StopReason.end_turn if finished else None)
+    assert [(call.call_id, call.salt) for call in result.open_calls] == [("a", "")]

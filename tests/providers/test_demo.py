@@ -1,15 +1,27 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any
 
+import anyio
 import pytest
 
 from turnwise.providers.demo import DemoModel
 from turnwise.providers.demo_calls import wishes
 from turnwise.providers.protocol import Model, ModelPart, ModelReply, ModelRequest, Purpose, ToolSpec
 from turnwise.providers.reply_builder import join
-from turnwise.states.messages import Message, Role, TextPart, ToolCallPart, ToolResultPart
+from turnwise.states.messages import (
+    FilePart,
+    Message,
+    ReasoningPart,
+    Role,
+    SourcePart,
+    TextPart,
+    ToolCallPart,
+    ToolResultPart,
+)
 from turnwise.states.names import CallStatus
 
 _: Model = DemoModel()
@@ -271,3 +283,150 @@ async def test_a_longer_prompt_is_counted_longer_whatever_of_it_is_long() -> Non
     assert await tokens(message("user", "hi"), system="s" * 4000) > short + 500
     assert await tokens(message("user", "hi"), message("user", "x" * 4000), message("user", "hi")) > short + 500
     assert await tokens(message("user", "hi"), result("r", {"k": "v" * 4000}), message("user", "hi")) > short + 500
+
+
+async def test_a_pace_is_kept_between_words_and_without_one_others_get_their_turn() -> None:
+    with anyio.move_on_after(0.01) as waited:
+        await anext(DemoModel(pace=1).stream(request(message("user", "Hi"))))
+    assert waited.cancelled_caught
+    turns: list[str] = []
+
+    async def other() -> None:
+        turns.append("other")
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(other)
+        turns += [part.type async for part in DemoModel().stream(request(message("user", "Hi")))]
+    assert "other" in turns[: turns.index("finish")]
+    assert DemoModel().pace == 0
+    assert DemoModel("quick").name == "quick"
+
+
+async def test_four_characters_are_a_token_of_what_was_sent() -> None:
+    for said in ("Read README.md, add 1 and 2", "Hi", "x", "xx", "xxx", "xxxx"):
+        parts = [part async for part in DemoModel().stream(request(message("user", said)))]
+        thought = sum(len(part.text) for part in parts if part.type == "reasoning_delta")
+        written = sum(len(part.text) + len(part.arguments or "") for part in parts if part.type != "tool_call")
+        usage = join(parts).usage
+        assert usage is not None
+        assert 0 <= 4 * (usage.reasoning_tokens or 0) - thought < 4
+        assert 0 <= 4 * (usage.output_tokens or 0) - written < 4
+
+
+LONG = "l" * 40
+
+
+@pytest.mark.parametrize(
+    ("part", "longer", "tokens"),
+    [
+        (TextPart(text="a"), TextPart(text="a" + LONG), 10),
+        (ReasoningPart(text="a"), ReasoningPart(text="a" + LONG), 10),
+        (
+            ToolCallPart(call_id="c", name="f", arguments={}),
+            ToolCallPart(call_id="c", name="f" + LONG, arguments={}),
+            10,
+        ),
+        (
+            ToolCallPart(call_id="c", name="f", arguments={"k": ""}),
+            ToolCallPart(call_id="c", name="f", arguments={"k": "é" * 40}),
+            10,
+        ),
+        (
+            ToolResultPart(call_id="c", name="f", output="a"),
+            ToolResultPart(call_id="c", name="f", output="a" + LONG),
+            10,
+        ),
+        (SourcePart(url="u"), SourcePart(url="u" + LONG), 0),
+    ],
+    ids=lambda value: getattr(value, "type", None),
+)
+async def test_four_characters_are_a_token_of_what_is_in_the_history(part: Any, longer: Any, tokens: int) -> None:
+    async def counted(said: Any) -> int:
+        return await input_tokens(message("user", "hi"), message("assistant", said), message("user", "hi"))
+
+    assert await counted(longer) - await counted(part) == tokens
+
+
+async def input_tokens(*messages: Message, tools: tuple[ToolSpec, ...] = (), **more: Any) -> int:
+    asked = ModelRequest(purpose="step", chat_id="c", messages=list(messages), tools=tools, **more)
+    usage = (await DemoModel().generate(asked)).usage
+    assert usage is not None
+    assert usage.input_tokens is not None
+    return usage.input_tokens
+
+
+async def test_four_characters_are_a_token_of_the_tools_on_offer_and_of_the_instructions() -> None:
+    async def counted(name: str, description: str, schema: Mapping[str, Any]) -> int:
+        return await input_tokens(message("user", "hi"), tools=(ToolSpec(name, description, schema),))
+
+    plain = await counted("t", "d", {})
+    assert plain > await input_tokens(message("user", "hi"))
+    assert await counted("t" + LONG, "d", {}) == plain + 10
+    assert await counted("t", "d" + LONG, {}) == plain + 10
+    frozen = MappingProxyType({"properties": MappingProxyType({"k": ""})})
+    assert await counted("t", "d", frozen) > plain
+    assert await input_tokens(message("user", "hi"), system=LONG) == await input_tokens(message("user", "hi")) + 10
+
+
+@pytest.mark.parametrize(
+    ("messages", "told"),
+    [
+        ((), "Tell me how to go on."),
+        ((message("user", "add 1 and 2"), message("assistant", "Hm.")), "Let me ask add."),
+        ((message("user", "Read a.md"), result("read_file", "old"), message("user", "Thanks")), "You are welcome."),
+        ((message("user", "go"), result("a", "")), "a returned nothing."),
+        ((message("user", "go"), result("a", "?", outcome=CallStatus.cancelled)), "a was cancelled."),
+        ((message("user", "go"), result("a", "?", outcome=CallStatus.timed_out)), "a did not answer in time."),
+        ((message("user", "go"), result("a", {"k": "é"})), '{"k": "é"}'),
+        ((message("user", "go"), result("a", "x"), result("a", "y")), "- a says: “y”"),
+        ((message("user", "What can you do?"),), "read_file, get_weather, add and lookup"),
+        ((message("user", "x" * 160),), f"“{'x' * 160}”"),
+        ((message("user", "x" * 161),), f"“{'x' * 159}…”"),
+    ],
+)
+async def test_it_answers_by_the_last_question_and_what_came_since(messages: tuple[Message, ...], told: str) -> None:
+    assert told in (await answer(*messages)).text
+
+
+async def test_a_call_is_written_as_it_reads() -> None:
+    asked = request(message("user", "weather in Zürich"))
+    parts = [part async for part in DemoModel().stream(asked) if part.type == "tool_call_delta"]
+    assert "".join(str(part.arguments) for part in parts) == '{"city": "Zürich"}'
+
+
+async def test_without_tools_it_says_so() -> None:
+    reply = await answer(message("user", "What can you do?"), parameters={"tool_choice": "none"})
+    assert "No tool is offered" in reply.text
+
+
+@pytest.mark.parametrize(
+    ("history", "lines"),
+    [
+        ((), ["Goal: as before", "Said:", "Left: nothing; the last message was answered"]),
+        (
+            (message("user", "One.", synthetic=True), message("user", "Two.", synthetic=True)),
+            ["Goal: as before", "Earlier: Two.", "Said:", "Left: nothing; the last message was answered"],
+        ),
+        (
+            (message("assistant", "Hello."), message("user", "Go."), message("user", "Note.", synthetic=True)),
+            ["Goal: Go.", "Earlier: Note.", "Said:", "- assistant: Hello.", "- user: Go.", "Left: answer: Go."],
+        ),
+        (
+            (message("user", "Go."), message("system", "Be kind.")),
+            ["Goal: Go.", "Said:", "- user: Go.", "Left: answer: Go."],
+        ),
+        (
+            (message("user", "Go."), message("assistant", ReasoningPart(text="hm"))),
+            ["Goal: Go.", "Said:", "- user: Go.", "Left: answer: Go."],
+        ),
+    ],
+)
+async def test_a_summary_is_made_of_what_is_there(history: tuple[Message, ...], lines: list[str]) -> None:
+    reply = await answer(*history, message("user", "Summarise."), purpose="summary")
+    assert reply.text.splitlines() == lines
+
+
+async def test_a_title_is_made_of_words_not_of_a_file() -> None:
+    file = FilePart(media_type="text/plain", data="aGk=")
+    reply = await answer(message("user", file), message("user", "fold a boat"), purpose="title")
+    assert reply.text == "Fold a boat"

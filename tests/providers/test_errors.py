@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import httpx2
 import pytest
 from pydantic_ai import exceptions as theirs
 
-from turnwise.providers.pydantic_ai.errors import model_error
+from turnwise.providers.pydantic_ai.errors import classified, model_error
+from turnwise.states.errors import ModelError
 
 
 @pytest.mark.parametrize(
@@ -23,11 +25,59 @@ def test_a_status_that_may_pass_is_tried_again(status: int, retried: bool) -> No
         ({"message": "plain"}, "plain"),
         ({"error": {"message": "wrapped"}}, "wrapped"),
         ({"error": {"error": {"message": "twice"}}}, "twice"),
-        ({"error": "only words"}, "status_code: 400"),
-        ("only words", "status_code: 400"),
+        ({"error": "only an error"}, "status_code: 400"),
+        ({"error": {"message": ""}}, "status_code: 400"),
+        ("only an error", "status_code: 400"),
         (None, "status_code: 400"),
     ],
     ids=str,
 )
 def test_what_the_provider_said_is_told_without_its_wrapping(body: object, told: str) -> None:
     assert told in str(model_error(theirs.ModelHTTPError(400, "m", body)))
+
+
+@pytest.mark.parametrize(
+    ("failure", "kind"),
+    [
+        (theirs.ModelAPIError("m", "no"), "network"),
+        (theirs.ModelAPIError("m", "no", in_stream=True), "server_error"),
+        (theirs.ModelAPIError("m", "no", provider_error_code="content_filter"), "content_filter"),
+        (theirs.ModelAPIError("m", "no", provider_error_code="content_policy_violation"), "content_filter"),
+        (theirs.ModelHTTPError(400, "m", provider_error_code="content_filter"), "content_filter"),
+        (theirs.ModelHTTPError(410, "m"), "bad_request"),
+        (theirs.ModelHTTPError(426, "m"), "bad_request"),
+        (theirs.ModelRequestTimeout("m", 3), "network"),
+        (httpx2.ReadError("cut"), "network"),
+        (ValueError("odd"), "bad_request"),
+        (RuntimeError("odd"), "bad_request"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
+)
+def test_a_failure_is_of_the_kind_by_which_the_engine_decides(failure: Exception, kind: str) -> None:
+    error = model_error(failure)
+    assert (error.kind, error.retry_after) == (kind, None)
+    assert error.status == (failure.status_code if isinstance(failure, theirs.ModelHTTPError) else None)
+
+
+def test_when_to_try_again_is_passed_on() -> None:
+    error = model_error(theirs.ModelHTTPError(408, "m", retry_after=7))
+    assert (error.retry_after, error.retryable) == (7, True)
+
+
+def test_a_failure_that_says_nothing_is_told_by_its_name_and_a_long_one_is_cut() -> None:
+    assert "RuntimeError" in str(model_error(RuntimeError()))
+    told = str(model_error(RuntimeError("x" * 600)))
+    assert "x" * 500 in told
+    assert "x" * 501 not in told
+
+
+@pytest.mark.parametrize("failure", [ValueError("odd"), RuntimeError("odd"), httpx2.ReadError("cut")])
+def test_what_leads_to_a_request_fails_as_the_request_does(failure: Exception) -> None:
+    with pytest.raises(ModelError) as caught, classified():
+        raise failure
+    assert caught.value.__cause__ is failure
+
+
+def test_an_error_that_is_classified_stays_as_it_is() -> None:
+    known = ModelError("overloaded")
+    assert model_error(known) is known

@@ -90,3 +90,60 @@ def test_every_provider_gets_what_it_takes_and_nothing_else(name: str, monkeypat
     takes = found._writer.takes
     files = {kind: sendable_file(FilePart(media_type=kind, data="aGk="), takes) for kind in TYPES}
     assert {kind for kind, sent in files.items() if isinstance(sent, str)} == REFUSED[name]
+
+
+def everything(_media_type: str) -> bool:
+    return True
+
+
+@pytest.mark.parametrize(
+    ("part", "kind"),
+    [
+        (FilePart(media_type="image/png", url="https://x.example/a"), theirs.ImageUrl),
+        (FilePart(media_type="audio/wav", url="https://x.example/a"), theirs.AudioUrl),
+        (FilePart(media_type="video/mp4", url="https://x.example/a"), theirs.VideoUrl),
+        (FilePart(media_type="text/plain", url="https://x.example/a"), theirs.DocumentUrl),
+    ],
+)
+def test_an_address_is_sent_as_what_lies_there(part: FilePart, kind: type[theirs.ImageUrl]) -> None:
+    sent = sendable_file(part, everything)
+    assert isinstance(sent, kind)
+    assert (sent.url, sent.media_type) == (part.url, part.media_type)
+
+
+@pytest.mark.parametrize(
+    ("media_type", "data"), [("image/png", "/w=="), ("text/plain", "aGk="), ("text/plain; charset=utf-8", "aGk=")]
+)
+def test_data_is_sent_as_it_is_and_only_text_must_be_text(media_type: str, data: str) -> None:
+    sent = sendable_file(FilePart(media_type=media_type, data=data), everything)
+    assert isinstance(sent, theirs.BinaryContent)
+    assert sent.media_type == media_type
+    assert sent.base64 == data
+
+
+def test_a_provider_is_asked_for_the_type_alone() -> None:
+    asked: list[str] = []
+
+    def takes(media_type: str) -> bool:
+        asked.append(media_type)
+        return True
+
+    sendable_file(FilePart(media_type="Text/Plain ; charset=utf-8", data="aGk="), takes)
+    assert asked == ["text/plain"]
+
+
+@pytest.mark.parametrize(
+    ("part", "fault"),
+    [
+        (FilePart(media_type="text/plain", data="?"), "must be base64"),
+        (FilePart(media_type="image/png", data="aGk=", url="a.png"), "it had both"),
+        (FilePart(media_type="image/png", url="a.png"), "its url is no address"),
+        (FilePart(media_type="image/png", data="aGk="), "does not take files of that type"),
+        (FilePart(media_type="text/plain", data="/w=="), "does not take files of that type"),
+    ],
+)
+def test_the_first_fault_of_a_file_is_told(part: FilePart, fault: str) -> None:
+    note = sendable_file(part, lambda _: False)
+    assert isinstance(note, str)
+    assert fault in note
+    assert "without a name" in note

@@ -11,9 +11,16 @@ from turnwise import Engine, SettingsError
 from turnwise.providers import from_name
 from turnwise.providers.demo import DemoModel
 from turnwise.providers.from_name import model_named
-from turnwise.providers.pydantic_ai import PydanticAIModel
+from turnwise.providers.pydantic_ai import PydanticAIModel, naming
 
-KEYS = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GOOGLE_API_KEY", "GEMINI_API_KEY", "OPENAI_BASE_URL")
+KEYS = (
+    "OPENAI_API_KEY",
+    "ANTHROPIC_API_KEY",
+    "GOOGLE_API_KEY",
+    "GEMINI_API_KEY",
+    "OPENAI_BASE_URL",
+    "DEEPSEEK_API_KEY",
+)
 
 
 @pytest.fixture(autouse=True)
@@ -22,8 +29,11 @@ def _no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(key, raising=False)
 
 
-def test_the_demo_model_needs_nothing() -> None:
-    assert isinstance(model_named("demo"), DemoModel)
+@pytest.mark.parametrize(("text", "name"), [("demo", "demo"), ("demo:", "demo"), ("demo:quick", "quick")])
+def test_the_demo_model_needs_nothing(text: str, name: str) -> None:
+    model = model_named(text)
+    assert isinstance(model, DemoModel)
+    assert model.name == name
 
 
 @pytest.mark.parametrize(
@@ -77,6 +87,7 @@ def test_the_openai_key_is_not_given_to_another_service(monkeypatch: pytest.Monk
         ("openai-responses:gpt-5", "OPENAI_API_KEY is not set"),
         ("anthropic:claude-opus-5", "ANTHROPIC_API_KEY is not set"),
         ("google:gemini-2.5-flash", "GOOGLE_API_KEY is not set"),
+        ("deepseek:chat", "DEEPSEEK_API_KEY"),
         ("nonsense:model", "known are demo, openai"),
         ("gpt-5", "'provider:name' as in 'openai:gpt-5'"),
         ("openai:", "'provider:name' as in 'openai:gpt-5'"),
@@ -90,6 +101,37 @@ def test_a_name_that_cannot_be_used_says_what_would_be_right(name: str, wish: st
     assert refused.value.field == "model"
     assert wish in refused.value.problem
     assert repr(name) in refused.value.problem
+
+
+def key_of(name: str) -> str:
+    found = model_named(name)
+    assert isinstance(found, PydanticAIModel)
+    assert found._model.provider is not None
+    return str(found._model.provider.client.api_key)
+
+
+def test_a_service_with_an_address_gets_the_key_that_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "for-openai")
+    monkeypatch.setenv("OPENAI_COMPATIBLE_API_KEY", "for-another")
+    assert key_of("openai:gpt-5@http://127.0.0.1:1/v1") == "for-openai"
+    assert key_of("openai-compatible:local@http://127.0.0.1:1/v1") == "for-another"
+
+
+def test_a_missing_library_is_told_of_and_a_defect_is_not_taken_for_a_wrong_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def missing(*_args: object) -> None:
+        raise ImportError("pip install brain")
+
+    def broken(*_args: object) -> None:
+        raise TypeError("a defect")
+
+    monkeypatch.setattr(naming, "infer_model", missing)
+    with pytest.raises(SettingsError, match="a library that is not installed: pip install brain"):
+        model_named("openai:gpt-5")
+    monkeypatch.setattr(naming, "infer_model", broken)
+    with pytest.raises(TypeError, match="a defect"):
+        model_named("openai:gpt-5")
 
 
 def test_without_the_extra_the_name_of_the_extra_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from pydantic_ai.native_tools import WebSearchTool
 
 from turnwise import ModelError
 from turnwise.providers.protocol import PARAMETERS, ModelRequest, ToolSpec
@@ -47,6 +48,7 @@ def test_a_request_decides_what_it_names_and_nothing_else(
 def test_nobody_is_told_to_use_no_tools_where_there_are_none() -> None:
     """Providers refuse that."""
     assert settings_of(request(tools=(), tool_choice="none"), {})["tool_choice"] == "auto"
+    assert settings_of(request(tools=(), tool_choice="required"), {})["tool_choice"] == "required"
 
 
 def test_every_parameter_is_known_and_no_other_is() -> None:
@@ -58,7 +60,9 @@ def test_every_parameter_is_known_and_no_other_is() -> None:
 
 
 def test_tools_are_offered_as_they_were_declared() -> None:
-    offer = offer_of(request(system="Be kind."), ())
+    search = WebSearchTool()
+    offer = offer_of(request(system="Be kind."), (search,))
+    assert offer.native_tools == [search]
     (tool,) = offer.function_tools
     assert (tool.name, tool.description, tool.parameters_json_schema, tool.strict) == (
         "look",

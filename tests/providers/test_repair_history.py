@@ -157,6 +157,7 @@ def test_what_a_strict_provider_refuses_is_mended_and_logged(
     assert [change in record.getMessage() and "chat_id=c1" in record.getMessage() for record in caplog.records] == [
         True
     ]
+    assert ";" not in caplog.text, "one change is told once"
     assert HistoryRepair().made_valid(request(mended)) == mended
     assert len(caplog.records) == 1
 
@@ -205,3 +206,25 @@ def test_what_says_nothing_or_is_for_users_only_is_left_out() -> None:
         said("user", "And?"),
     ]
     assert told(HistoryRepair().made_valid(request(history))) == ["user: Hi.", "assistant: Hello.", "user: And?"]
+
+
+def test_one_result_answers_one_call() -> None:
+    """Of calls that share an id the first one is answered, by the first result that comes after it."""
+    twice = said("assistant", call("a"), call("a"))
+    unknown = "tool: No result of this call is known."
+    for history, expected in (
+        ([twice, said("tool", result("a"))], ["assistant: call a + call a", "tool: seen a", unknown]),
+        (
+            [said("assistant", call("a")), said("assistant", "Hm.", call("a")), said("tool", result("a"))],
+            ["assistant: call a", "tool: seen a", "assistant: Hm. + call a", unknown],
+        ),
+        ([said("tool", result("a")), said("assistant", call("a"))], ["assistant: call a", unknown]),
+    ):
+        asked = said("user", "Look.")
+        assert told(HistoryRepair().made_valid(request([asked, *history]))) == ["user: Look.", *expected]
+
+
+@pytest.mark.parametrize("thought", [ReasoningPart(text="Hm."), ReasoningPart(signature="redacted")])
+def test_a_thought_is_sent_for_its_text_or_for_its_signature(thought: ReasoningPart) -> None:
+    history = [said("user", "Look."), said("assistant", thought), said("user", "And?")]
+    assert HistoryRepair().made_valid(request(history)) == history

@@ -405,3 +405,158 @@ def test_what_people_are_shown_makes_a_reply_visible(part: ModelPart | None, *, 
     if part is not None:
         builder.add(part)
     assert builder.visible is visible
+
+
+@pytest.mark.parametrize(
+    ("parts", "begun"),
+    [
+        ((), False),
+        ((ModelPart("heartbeat"), ModelPart("usage", usage=Usage(input_tokens=1)), text("")), False),
+        ((text("a"),), True),
+        ((thought("", "s"),), True),
+        ((start("c"),), True),
+        ((FINISH,), True),
+    ],
+)
+def test_a_part_or_the_finish_begins_a_reply(parts: Sequence[ModelPart], *, begun: bool) -> None:
+    builder = ReplyBuilder()
+    for part in parts:
+        builder.add(part)
+    assert builder.begun is begun
+
+
+def test_one_visible_part_is_enough() -> None:
+    builder = ReplyBuilder()
+    builder.add(thought("", "s"))
+    builder.add(text("a"))
+    assert builder.visible is True
+    assert builder.has_news is True
+
+
+def test_nothing_more_is_known_of_reasoning_that_was_shown_in_part() -> None:
+    builder = ReplyBuilder()
+    builder.add(thought("a"))
+    shown = events(builder.take_shown())
+    builder.add(thought("b", "signed"))
+    assert parts_from_shown(shown, builder) == (ReasoningPart(text="a"),)
+
+
+def test_a_call_that_never_got_complete_is_left_out_of_a_dead_attempt() -> None:
+    builder = ReplyBuilder()
+    for part in (start("c"), fragment("c", "{"), text("a")):
+        builder.add(part)
+    assert parts_from_shown(events(builder.take_shown()), builder) == (TextPart(text="a"),)
+
+
+def test_silent_reasoning_is_kept_only_before_what_was_shown() -> None:
+    builder = ReplyBuilder()
+    builder.add(thought("", "first"))
+    builder.add(thought("", "second"))
+    assert parts_from_shown([], builder) == ()
+    builder.add(text("a"))
+    shown = events(builder.take_shown())
+    builder.add(thought("", "third"))
+    assert parts_from_shown(shown, builder) == (
+        ReasoningPart(signature="first"),
+        ReasoningPart(signature="second"),
+        TextPart(text="a"),
+    )
+
+
+@pytest.mark.parametrize("kind", ["text", "reasoning"])
+def test_an_empty_piece_that_was_stored_makes_no_part(kind: Any) -> None:
+    assert parts_from_shown(events([(0, PartDelta(type=kind, delta=""))])) == ()
+
+
+@pytest.mark.parametrize(
+    ("parts", "made"),
+    [
+        (
+            (start("c", ""), call("c", {"q": 1}, "look")),
+            ToolCallPart(call_id="c", name="look", arguments={"q": 1}),
+        ),
+        (
+            (start("c", "look"), ModelPart("tool_call", id="c", arguments={"q": 1})),
+            ToolCallPart(call_id="c", name="look", arguments={"q": 1}),
+        ),
+        (
+            (ModelPart("tool_call_start", id="c"), FINISH),
+            ToolCallPart(call_id="c", name="", arguments={}),
+        ),
+        (
+            (fragment("c", '{"q":'), fragment("c", "1}"), FINISH),
+            ToolCallPart(call_id="c", name="", arguments={"q": 1}),
+        ),
+        (
+            (fragment(None, '{"q":'), fragment(None, "1}"), FINISH),
+            ToolCallPart(call_id="call_0", name="", arguments={"q": 1}),
+        ),
+        (
+            (ModelPart("tool_call_start", id="c", name="look", executor="client", metadata={"a": 1}), FINISH),
+            ToolCallPart(call_id="c", name="look", arguments={}, executor=Executor.client, metadata={"a": 1}),
+        ),
+        (
+            (
+                ModelPart("tool_call_start", id="c", name="look", metadata={"a": 1, "b": 1}),
+                call("c", "", "look", executor="client", metadata={"b": 2}),
+            ),
+            ToolCallPart(call_id="c", name="look", arguments={}, executor=Executor.client, metadata={"a": 1, "b": 2}),
+        ),
+        (
+            (start("c", "look"), fragment("c", '{"q": 1}'), call("c", None, "look")),
+            ToolCallPart(call_id="c", name="look", arguments={"q": 1}),
+        ),
+        (
+            (start("c", "look"), ModelPart("tool_call_delta", id="c", arguments={"q": 0}), fragment("c", "{}"), FINISH),
+            ToolCallPart(call_id="c", name="look", arguments={}),
+        ),
+    ],
+)
+def test_a_call_is_made_of_all_that_came_of_it(parts: Sequence[ModelPart], made: ToolCallPart) -> None:
+    assert join(parts).parts == (made,)
+
+
+def test_a_fragment_is_shown_and_one_that_brings_nothing_is_not() -> None:
+    builder = ReplyBuilder()
+    builder.add(start("c"))
+    builder.take_shown()
+    assert builder.add(fragment("c", "{"))
+    assert [piece.delta for _, piece in builder.take_shown()] == ["{"]
+    assert not builder.add(fragment("c", ""))
+    assert builder.take_shown() == []
+
+
+def test_metadata_of_all_the_pieces_is_kept() -> None:
+    pieces = [ModelPart("text_delta", text=key, metadata={key: 1}) for key in "ab"]
+    assert join(pieces).parts == (TextPart(text="ab", metadata={"a": 1, "b": 1}),)
+
+
+@pytest.mark.parametrize(
+    ("given", "made"),
+    [
+        (ModelPart("source", title="t", metadata={"a": 1}), SourcePart(url="", title="t", metadata={"a": 1})),
+        (ModelPart("source", url="u"), SourcePart(url="u")),
+        (
+            ModelPart("file", url="https://example.org/f", name="f", metadata={"a": 1}),
+            FilePart(media_type="application/octet-stream", url="https://example.org/f", name="f", metadata={"a": 1}),
+        ),
+    ],
+)
+def test_a_source_or_file_is_kept_as_it_came(given: ModelPart, made: Part) -> None:
+    assert join([given]).parts == (made,)
+
+
+def test_a_result_keeps_its_place_and_what_it_brought_when_a_call_is_open() -> None:
+    parts = [start("s", "web"), text("x"), ModelPart("provider_result", call_id="s", output=1, metadata={"a": 1})]
+    assert join([*parts, FINISH]).parts == (
+        ToolCallPart(call_id="s", name="web", arguments={}, executor=Executor.provider),
+        ToolResultPart(call_id="s", name="web", output=1, metadata={"a": 1}),
+        TextPart(text="x"),
+    )
+
+
+def test_arguments_given_as_a_mapping_are_a_dictionary_of_their_own() -> None:
+    given = {"q": 1}
+    read = read_arguments("find", given)
+    assert read == given
+    assert read is not given

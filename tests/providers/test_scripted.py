@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from typing import Any
 
 import anyio
@@ -90,8 +91,9 @@ async def test_every_request_is_remembered_as_it_stood_when_it_came() -> None:
     await parts_of(model, asked)
     await model.generate(request("summary"))
     asked.messages.append("changed")  # type: ignore[arg-type]
+    asked.parameters["temperature"] = 1  # type: ignore[index]
     assert [known.purpose for known in model.requests] == ["step", "summary"]
-    assert model.requests[0] == dataclasses.replace(asked, messages=[])
+    assert model.requests[0] == dataclasses.replace(asked, messages=[], parameters={"temperature": 0})
 
 
 async def test_a_reply_is_reasoning_then_text_then_calls_then_the_finish() -> None:
@@ -228,3 +230,49 @@ async def test_a_whole_reply_is_the_join_of_the_stream() -> None:
         TextPart(text="abc"),
         ToolCallPart(call_id="call_1", name="f", arguments={}),
     )
+
+
+def test_a_scripted_model_is_what_it_is_called() -> None:
+    model = ScriptedModel("x", name="n", provider="p", context_limit=9)
+    assert (model.name, model.provider, model.context_limit) == ("n", "p", 9)
+
+
+async def test_a_script_of_one_reply_says_so() -> None:
+    model = ScriptedModel(["one"])
+    await text_of(model)
+    with pytest.raises(ModelError, match="the script had 1 reply,"):
+        await text_of(model)
+
+
+async def test_a_function_that_gives_no_reply_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="one was 3"):
+        await text_of(ScriptedModel(lambda _: 3))  # type: ignore[arg-type, return-value]
+
+
+async def test_a_script_is_taken_as_it_stood_and_may_have_no_end() -> None:
+    script = ["one", "two"]
+    model = ScriptedModel(script)
+    script.clear()
+    assert [await text_of(model) for _ in range(2)] == ["one", "two"]
+    endless = ScriptedModel(str(number) for number in itertools.count())
+    assert [await text_of(endless) for _ in range(3)] == ["0", "1", "2"]
+
+
+async def test_a_short_delay_is_kept() -> None:
+    sleeps = Sleeps()
+    await parts_of(ScriptedModel(Reply("ab", chunks=1, delay=0.5), sleep=sleeps))
+    assert sleeps.asked == [0.5, 0.5]
+
+
+async def test_a_signature_without_reasoning_is_sent() -> None:
+    first, *_ = await parts_of(ScriptedModel(Reply("text", signature="s")))
+    assert first == ModelPart("reasoning_delta", signature="s")
+
+
+async def test_an_error_of_ones_own_comes_after_as_many_parts() -> None:
+    error = ValueError("a defect")
+    parts = aiter(ScriptedModel(Reply("ab", chunks=1, error=error, error_after=1)).stream(request()))
+    assert (await anext(parts)).text == "a"
+    with pytest.raises(ValueError, match="a defect") as caught:
+        await anext(parts)
+    assert caught.value is error

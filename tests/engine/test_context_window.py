@@ -1,0 +1,111 @@
+"""The context window: a service's own rule decides, a broken one decides nothing, and an unknown window is told."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from support.leased import Stubborn, leased_chat, streams
+from support.life import NOW, said
+from turnwise import CompactionInput, CompactionPolicy, Message, Settings
+from turnwise.engine.prompt.context_window import with_own_rule
+from turnwise.providers.scripted import ScriptedModel
+from turnwise.states.arguments import Reply
+from turnwise.states.facts import CompactionFacts
+
+HISTORY = [Message(id="m", role="user", parts=said("hi"), turn=1, step=0, created_at=NOW, position=1)]
+
+
+def ruled(rule: Any, **policy: Any) -> Settings:
+    return Settings(compaction=CompactionPolicy(should_compact=rule, **policy))
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+@pytest.mark.parametrize(("answer", "due"), [(True, True), (False, False), (1, True), (0, False), (None, False)])
+async def test_a_services_own_rule_decides(answer: Any, *, due: bool, is_async: bool) -> None:
+    def rule(_messages: Sequence[Message], _figures: CompactionInput) -> Any:
+        return answer
+
+    async def later(messages: Sequence[Message], figures: CompactionInput) -> Any:
+        return rule(messages, figures)
+
+    leased, _ = leased_chat(HISTORY, settings=ruled(later if is_async else rule))
+    reply = await with_own_rule(leased, Reply(parts=said("hello"), context_tokens=5))
+    assert (reply.parts, reply.context_tokens) == (said("hello"), 5)
+    assert reply.should_compact is due
+
+
+@pytest.mark.parametrize(
+    ("reported", "configured", "limit"), [(1000, 500, 1000), (0, 500, 0), (None, 500, 500), (None, None, None)]
+)
+async def test_a_rule_is_told_what_the_provider_reports_or_what_is_configured(
+    reported: int | None, configured: int | None, limit: int | None
+) -> None:
+    told: list[tuple[Any, CompactionInput]] = []
+
+    def rule(messages: Sequence[Message], figures: CompactionInput) -> bool:
+        told.append((messages, figures))
+        return False
+
+    facts = streams(compaction=CompactionFacts(count=3, context_tokens=1))
+    leased, _ = leased_chat(HISTORY, facts=facts, settings=ruled(rule, context_limit=configured))
+    await with_own_rule(leased, Reply(parts=(), context_tokens=90, context_limit=reported))
+    assert told == [(tuple(HISTORY), CompactionInput(context_tokens=90, context_limit=limit, compactions=3))]
+
+
+@pytest.mark.parametrize("error", [LookupError("no rule"), KeyboardInterrupt()], ids=["an error", "worse"])
+async def test_a_rule_that_fails_says_no_and_the_reply_is_kept(
+    error: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
+    def rule(_messages: Sequence[Message], _figures: CompactionInput) -> bool:
+        raise error
+
+    leased, _ = leased_chat(HISTORY, settings=ruled(rule))
+    reply = await with_own_rule(leased, Reply(parts=said("hello")))
+    assert (reply.parts, reply.should_compact) == (said("hello"), False)
+    (line,) = [record for record in caplog.records if "should_compact_failed" in record.getMessage()]
+    assert "step=3" in line.getMessage()
+    assert line.exc_info
+
+
+async def test_a_rule_that_does_not_end_is_named_with_its_chat(caplog: pytest.LogCaptureFixture) -> None:
+    rule = Stubborn()
+    leased, _ = leased_chat(HISTORY, settings=ruled(rule))
+    await rule.left_behind(leased, lambda: with_own_rule(leased, Reply(parts=())))
+    (line,) = [record.getMessage() for record in caplog.records if "user_code_left_behind" in record.getMessage()]
+    assert "should_compact" in line
+    assert "chat_id=c" in line
+
+
+@pytest.mark.parametrize(
+    ("reported", "policy", "warned"),
+    [
+        (None, {}, True),
+        (1000, {}, False),
+        (0, {}, False),
+        (None, {"context_limit": 1000}, False),
+        (None, {"context_limit": 0}, False),
+        (None, {"threshold_percent": 100}, False),
+    ],
+)
+async def test_a_model_whose_window_is_unknown_is_warned_of_if_a_compaction_hangs_on_it(
+    reported: int | None, policy: dict[str, Any], *, warned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = ScriptedModel([], name="large", provider="acme")
+    leased, _ = leased_chat(HISTORY, settings=Settings(compaction=CompactionPolicy(**policy)), model=model)
+    reply = Reply(parts=said("hello"), context_limit=reported)
+    for _ in range(2):
+        assert await with_own_rule(leased, reply) is reply
+    lines = [record.getMessage() for record in caplog.records if "context_window_unknown" in record.getMessage()]
+    assert len(lines) == warned
+    assert all("model=large" in line and "provider=acme" in line for line in lines)
+
+
+async def test_each_model_is_warned_of_on_its_own(caplog: pytest.LogCaptureFixture) -> None:
+    leased, _ = leased_chat(HISTORY)
+    for name, provider in (("a", "p"), ("b", "p"), ("a", "q"), ("a", "p")):
+        leased.runtime.model = ScriptedModel([], name=name, provider=provider)
+        await with_own_rule(leased, Reply(parts=()))
+    assert sum("context_window_unknown" in record.getMessage() for record in caplog.records) == 3

@@ -1,0 +1,199 @@
+"""Following a chat: every event once and in order, an end where the chat rests, and no look too many."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import pytest
+
+from support.shelf import Shelf, stands
+from turnwise import ChatNotFound, EngineClosed, StoreError
+from turnwise.engine.follow.follow import follow, wait_for
+from turnwise.states.events import Event, StatusEvent
+from turnwise.states.facts import Facts
+from turnwise.states.names import ChatState
+
+
+def events(first: int, last: int) -> list[Event]:
+    return [StatusEvent(seq=number, chat_id="c", state=ChatState.pending) for number in range(first, last + 1)]
+
+
+def busy(version: int, last_seq: int) -> Facts:
+    return stands(ChatState.streaming, version=version, last_seq=last_seq)
+
+
+def at_rest(version: int, last_seq: int) -> Facts:
+    return stands(ChatState.waiting, version=version, last_seq=last_seq)
+
+
+async def read(shelf: Shelf, *, after: int = 0, **options: Any) -> list[int]:
+    """Return the numbers of the events up to the end."""
+    return [event.seq async for event in follow(shelf.store, shelf.broadcaster, "c", after=after, **options)]
+
+
+@asynccontextmanager
+async def following(shelf: Shelf, *, after: int = 0, **options: Any) -> AsyncIterator[list[int]]:
+    """Let somebody follow meanwhile, and see what was told once nothing moves any more."""
+    told: list[int] = []
+
+    async def go_on() -> None:
+        async for event in follow(shelf.store, shelf.broadcaster, "c", after=after, live=True, **options):
+            told.append(event.seq)  # noqa: PERF401 - each is seen as it comes
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(go_on)
+        await anyio.wait_all_tasks_blocked()
+        yield told
+        await anyio.wait_all_tasks_blocked()
+        tasks.cancel_scope.cancel()
+
+
+def refuse(error: Exception) -> Any:
+    def raise_it() -> None:
+        raise error
+
+    return raise_it
+
+
+@pytest.mark.parametrize(("count", "after"), [(0, 0), (1, 0), (7, 3), (7, 7), (500, 0), (1203, 0), (1000, 1)])
+async def test_all_that_is_stored_is_read_a_few_hundred_at_a_time(count: int, after: int) -> None:
+    shelf = Shelf(events(1, count))
+    assert await read(shelf, after=after, live=False) == list(range(after + 1, count + 1))
+    assert max(shelf.limits) < 1000
+    assert len(shelf.limits) <= 1 + (count - after) // 400
+
+
+async def test_the_events_of_a_chat_that_is_not_there_are_an_error() -> None:
+    shelf = Shelf()
+    shelf.before_facts = refuse(ChatNotFound("c"))
+    for options in ({"live": False}, {"live": True}, {"live": True, "until_rest": True}):
+        with pytest.raises(ChatNotFound):
+            await read(shelf, **options)
+
+
+async def test_what_this_process_commits_is_told_without_a_look_at_the_store() -> None:
+    shelf = Shelf(events(1, 3))
+    async with following(shelf) as told:
+        assert told == [1, 2, 3], "a chat at rest is followed, too"
+        looks = len(shelf.limits)
+        shelf.commit(busy(2, 5), *events(4, 5))
+        await anyio.wait_all_tasks_blocked()
+        shelf.commit(at_rest(3, 6), *events(6, 6))
+        await anyio.wait_all_tasks_blocked()
+        assert told == [1, 2, 3, 4, 5, 6]
+        assert len(shelf.limits) == looks
+
+
+async def test_what_another_process_commits_is_read_once_somebody_hints_at_it_or_a_gap_tells() -> None:
+    shelf = Shelf(events(1, 1))
+    async with following(shelf) as told:
+        shelf.put(busy(2, 2), *events(2, 2))
+        shelf.broadcaster.hint("c")
+        await anyio.wait_all_tasks_blocked()
+        assert told == [1, 2]
+        shelf.put(busy(3, 4), *events(3, 4))
+        shelf.commit(busy(4, 5), *events(5, 5))
+        await anyio.wait_all_tasks_blocked()
+        assert told == [1, 2, 3, 4, 5]
+
+
+# Until it rests
+
+
+async def test_a_chat_at_rest_is_read_once() -> None:
+    shelf = Shelf(events(1, 3), at_rest(4, 3))
+    assert await read(shelf, live=True, until_rest=True) == [1, 2, 3]
+    assert (len(shelf.limits), shelf.asked) == (1, 1)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("known", [0, 1])
+async def test_what_was_committed_between_the_look_at_the_events_and_that_at_the_facts_is_told(
+    known: int, version: int
+) -> None:
+    shelf = Shelf(events(1, known), busy(version, known))
+
+    def come_to_rest() -> None:
+        if len(shelf.stored) == known:
+            shelf.put(at_rest(version, known + 2), *events(known + 1, known + 2))
+
+    shelf.before_facts = come_to_rest
+    assert await read(shelf, live=True, until_rest=True) == list(range(1, known + 3))
+
+
+async def test_a_chat_whose_last_events_are_gone_is_not_looked_at_for_ever() -> None:
+    shelf = Shelf(events(1, 3), at_rest(4, 9))
+    with anyio.fail_after(60):
+        assert await read(shelf, live=True, until_rest=True) == [1, 2, 3]
+
+
+async def test_a_chat_at_work_is_followed_until_it_rests() -> None:
+    shelf = Shelf(events(1, 1), busy(1, 1))
+    async with following(shelf, until_rest=True) as told:
+        shelf.commit(busy(2, 2), *events(2, 2))
+        await anyio.wait_all_tasks_blocked()
+        assert told == [1, 2]
+        shelf.commit(at_rest(3, 4), *events(3, 4))
+        await anyio.wait_all_tasks_blocked()
+        shelf.commit(busy(4, 5), *events(5, 5))
+    assert told == [1, 2, 3, 4]
+
+
+# Waiting for a state
+
+
+async def test_who_waits_is_given_the_first_facts_that_will_do() -> None:
+    shelf = Shelf(facts=busy(1, 0))
+    found: list[int] = []
+
+    async def wait() -> None:
+        found.append((await wait_for(shelf.store, shelf.broadcaster, "c", lambda facts: facts.version >= 3)).version)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(wait)
+        await anyio.wait_all_tasks_blocked()
+        shelf.commit(busy(2, 0))
+        await anyio.wait_all_tasks_blocked()
+        assert found == []
+        shelf.put(at_rest(3, 0))
+        shelf.broadcaster.hint(None)
+    assert found == [3]
+    await wait()
+    assert found == [3, 3]
+
+
+# The end of the engine
+
+
+@pytest.mark.parametrize("way", ["events", "facts"])
+@pytest.mark.parametrize("reason", ["shut down", None])
+async def test_a_store_that_was_closed_under_a_reader_is_the_engines_end_and_any_other_failure_its_own(
+    way: str, reason: str | None
+) -> None:
+    shelf = Shelf(facts=busy(1, 0))
+    setattr(shelf, f"before_{way}", refuse(StoreError("the store is gone")))
+    if reason is not None:
+        shelf.broadcaster.close(reason)
+    with pytest.raises(EngineClosed if reason else StoreError, match=reason or "gone") as refused:
+        await read(shelf, live=True)
+    assert isinstance(refused.value, EngineClosed) == bool(reason)
+    if way == "facts":
+        with pytest.raises(EngineClosed if reason else StoreError, match=reason or "gone"):
+            await wait_for(shelf.store, shelf.broadcaster, "c", lambda facts: facts.resting)
+
+
+async def test_an_engine_that_is_closed_tells_its_readers_all_that_was_before() -> None:
+    shelf = Shelf(events(1, 2), busy(1, 2))
+    shelf.broadcaster.close("shut down")
+    told: list[int] = []
+
+    async def go_on() -> None:
+        async for event in follow(shelf.store, shelf.broadcaster, "c", after=0, live=True):
+            told.append(event.seq)  # noqa: PERF401 - the end is an error
+
+    with pytest.raises(EngineClosed, match="shut down"):
+        await go_on()
+    assert told == [1, 2]

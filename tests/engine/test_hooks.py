@@ -1,0 +1,184 @@
+"""Hooks: how they are called, on what, and what a reminder producer is told of the turn."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from support.life import NOW, said
+from support.shelf import stands
+from turnwise import LoopState, Message, RequestContext, Usage, history_was_compacted
+from turnwise.engine.prompt.hooks import PastCall, loop_state, prepared
+from turnwise.states.facts import CompactionFacts, TurnFacts
+from turnwise.states.messages import ToolCallPart, ToolResultPart
+
+CONTEXT = RequestContext(chat_id="c", owner=None, metadata={}, purpose="step", step=1)
+NO_CONTEXT = "no context"
+
+
+def message(role: Any, *parts: Any, turn: int = 1) -> Message:
+    return Message(id="m", role=role, parts=parts, turn=turn, step=1, created_at=NOW)
+
+
+def call(call_id: str) -> ToolCallPart:
+    return ToolCallPart(call_id=call_id, name=f"look-{call_id}", arguments={"at": [call_id]})
+
+
+def result(call_id: str, *, is_error: bool = False) -> Message:
+    part = ToolResultPart(
+        call_id=call_id, name=f"look-{call_id}", output={"seen": [call_id]}, is_error=is_error, outcome="succeeded"
+    )
+    return message("tool", part)
+
+
+# A hook that prepares messages
+
+SEEN: list[Any] = []
+
+
+def note(messages: list[Message], context: Any = NO_CONTEXT) -> list[Message]:
+    SEEN.append(context)
+    return messages[:1]
+
+
+class Hook:
+    """A hook that is an object."""
+
+    def __call__(self, messages: list[Message], info: RequestContext) -> list[Message]:
+        return note(messages, info)
+
+
+class Signless(Hook):
+    """A hook whose parameters nobody can find out."""
+
+    __signature__ = "none"
+
+    def __call__(self, messages: list[Message], info: Any = NO_CONTEXT) -> list[Message]:
+        return note([*messages], info)
+
+
+async def later(messages: list[Message], context: RequestContext) -> list[Message]:
+    return note([*messages], context)
+
+
+@pytest.mark.parametrize(
+    ("hook", "told"),
+    [
+        (lambda messages: note([*messages]), NO_CONTEXT),
+        (lambda messages, context: note([*messages], context), CONTEXT),
+        (lambda messages, anything: note([*messages], anything), CONTEXT),
+        (lambda messages, context=None: note([*messages], context), CONTEXT),
+        (lambda messages, /, context=None: note([*messages], context), CONTEXT),
+        (lambda messages, strict=NO_CONTEXT: note([*messages], strict), NO_CONTEXT),
+        (lambda messages, strict=NO_CONTEXT, context=NO_CONTEXT: note([*messages], strict), NO_CONTEXT),
+        (lambda messages, *, context=NO_CONTEXT: note([*messages], context), NO_CONTEXT),
+        (lambda messages, *context: note([*messages], *context), NO_CONTEXT),
+        (lambda messages, **context: note([*messages], **context), NO_CONTEXT),
+        (functools.partial(lambda first, messages, context: note([*messages], context), 1), CONTEXT),
+        (Hook(), CONTEXT),
+        (Signless(), NO_CONTEXT),
+        (later, CONTEXT),
+    ],
+)
+async def test_a_hook_is_told_what_the_request_is_for_if_it_has_a_place_for_that(hook: Any, told: Any) -> None:
+    SEEN.clear()
+    messages = [message("user", *said("one")), message("user", *said("two"))]
+    assert await prepared(hook, messages, CONTEXT) == messages[:1]
+    assert [told] == SEEN
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+@pytest.mark.parametrize("returned", [None, [], ()])
+async def test_what_a_hook_returns_is_sent_and_nothing_means_no_change(
+    returned: Sequence[Message] | None, *, is_async: bool
+) -> None:
+    def at_once(_messages: list[Message]) -> Any:
+        return returned
+
+    async def in_time(_messages: list[Message]) -> Any:
+        return returned
+
+    messages = [message("user", *said("one"))]
+    found = await prepared(in_time if is_async else at_once, messages, CONTEXT)
+    assert found == (messages if returned is None else [])
+    assert isinstance(found, list)
+
+
+async def test_a_hook_works_on_copies_at_every_depth() -> None:
+    def vandalise(messages: list[Message]) -> None:
+        for one in messages:
+            for asked in one.calls:
+                asked.arguments["at"].append("lies")
+        messages.clear()
+
+    messages = [message("assistant", call("a"))]
+    assert await prepared(vandalise, messages, CONTEXT) is messages
+    assert messages == [message("assistant", call("a"))]
+
+
+# What a reminder producer is told
+
+
+def test_a_producer_is_told_where_the_turn_stands() -> None:
+    spent = Usage(input_tokens=7)
+    facts = stands(
+        turn=TurnFacts(number=1, steps=4, usage=spent),
+        compaction=CompactionFacts(count=2, context_tokens=90, context_limit=100),
+    )
+    state = loop_state(facts, [message("user", *said("hi"))])
+    assert state == LoopState(
+        chat_id="c",
+        step=4,
+        call_count=0,
+        last_call=None,
+        last_calls=(),
+        compactions=2,
+        usage=spent,
+        context_tokens=90,
+        context_limit=100,
+    )
+
+
+def past(call_id: str, *, succeeded: bool = True) -> PastCall:
+    arguments, output = {"at": [call_id]}, {"seen": [call_id]}
+    return PastCall(f"look-{call_id}", succeeded=succeeded, call_id=call_id, arguments=arguments, output=output)
+
+
+def test_calls_count_once_they_are_answered_and_the_last_five_are_shown_in_their_order() -> None:
+    turn = [
+        message("user", *said("hi")),
+        message("assistant", *said("so"), call("a"), call("b")),
+        result("b", is_error=True),
+        result("a"),
+        message("assistant", call("c"), call("d"), call("open")),
+        result("c"),
+        result("d"),
+        message("assistant", call("e"), call("f"), call("g")),
+        *(result(name) for name in "gfe"),
+    ]
+    state = loop_state(stands(), turn[:4])
+    assert (state.call_count, state.last_calls) == (2, (past("a"), past("b", succeeded=False)))
+    assert state.last_call == past("b", succeeded=False)
+    whole = loop_state(stands(), turn)
+    assert (whole.call_count, whole.last_call) == (7, past("g"))
+    assert [one.call_id for one in whole.last_calls] == ["c", "d", "e", "f", "g"]
+
+
+def test_what_a_producer_changes_is_its_own() -> None:
+    turn = [message("assistant", call("a")), result("a")]
+    state = loop_state(stands(), turn)
+    assert state.last_call is not None
+    dict(state.last_call.arguments)["at"].append("lies")
+    state.last_call.output["seen"].append("lies")
+    assert loop_state(stands(), turn).last_call == past("a")
+
+
+@pytest.mark.parametrize("compactions", [0, 1, 3])
+def test_a_compaction_is_told_once_there_was_one(compactions: int) -> None:
+    state = loop_state(stands(compaction=CompactionFacts(count=compactions)), [])
+    told = history_was_compacted(state)
+    assert len(told) == bool(compactions)
+    assert all(f"{compactions} time" in text for text in told)

@@ -1,0 +1,234 @@
+"""Observers: what they are told and when, what they make of it, and that none is in another's way."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from time import perf_counter
+from typing import Any
+
+import anyio
+import pytest
+
+from support.life import BLANK, NOW, Life, local
+from turnwise import FatalToolError, ModelError, Observer
+from turnwise.engine.observers.observer import CompactionRun, Ended, ModelCall, Observers, ToolRun
+from turnwise.providers.protocol import ModelPart, ModelReply, ModelRequest
+from turnwise.providers.scripted import ScriptedModel
+from turnwise.states.calls import CallOutcome
+from turnwise.states.decide import Decision
+from turnwise.states.messages import FilePart, Message, ReasoningPart, TextPart
+from turnwise.states.names import CallStatus
+
+
+class Watching(Observer):
+    """Notes what it is told, with its own name, in a list that several may share; it raises where it should."""
+
+    def __init__(self, name: str, told: list[Any], *, raises: str = "", trace: str | None = None) -> None:
+        self.name, self.told, self.raises, self.trace = name, told, raises, trace
+
+    def _note(self, what: str, *more: Any) -> None:
+        self.told.append((self.name, what, *more))
+        if what == self.raises:
+            raise RuntimeError("planted")
+
+    def turn_trace(self, chat_id: str) -> str | None:
+        self._note("trace", chat_id)
+        return self.trace
+
+    def transitioned(self, decision: Decision) -> None:
+        self._note("transitioned", decision.trigger)
+
+    def running(self, chats: int) -> None:
+        self._note("running", chats)
+
+    def _begins(self, watched: Any) -> Ended:
+        self._note("begins", watched)
+        return lambda: self._note("ended", watched.outcome)
+
+    model_called = compaction_started = tool_started = _begins
+
+
+def message(role: Any, *parts: Any, position: int = 0) -> Message:
+    return Message(id="m", role=role, parts=parts, turn=1, step=1, created_at=NOW, position=position)
+
+
+REQUEST = ModelRequest(purpose="step", chat_id="c", messages=[])
+CALL = local("a")
+Watch = Callable[[Observers], AbstractContextManager[Any]]
+WATCHED: dict[str, Watch] = {
+    "a model call": lambda watching: watching.model_call(ScriptedModel([]), REQUEST, trace="t"),
+    "a compaction": lambda watching: watching.compaction(BLANK, by_strategy=False, messages=3),
+    "a tool run": lambda watching: watching.tool_run("c", CALL, known=True, trace="t"),
+}
+
+
+# What they make of it
+
+
+def reply(stop_reason: Any) -> ModelReply:
+    return ModelReply((), ModelPart("finish", stop_reason=stop_reason))
+
+
+def result(status: CallStatus) -> CallOutcome:
+    return CallOutcome(call_id="a", status=status, output=None, is_error=False)
+
+
+def model_call(**more: Any) -> ModelCall:
+    return ModelCall(provider="p", model="m", request=REQUEST, **more)
+
+
+def tool_run(**more: Any) -> ToolRun:
+    return ToolRun(chat_id="c", call=CALL, known=True, **more)
+
+
+def compaction(**more: Any) -> CompactionRun:
+    return CompactionRun(chat_id="c", step=1, attempt=1, strategy="summary", messages_before=3, **more)
+
+
+@pytest.mark.parametrize(
+    ("watched", "outcome"),
+    [
+        (model_call(), "cancelled"),
+        (model_call(reply=reply(None)), "cancelled"),
+        (model_call(reply=reply("end_turn")), "succeeded"),
+        (model_call(reply=reply("end_turn"), error=ModelError("overloaded")), "overloaded"),
+        (model_call(error=ValueError()), "internal"),
+        (tool_run(), "cancelled"),
+        (tool_run(result=result(CallStatus.succeeded)), "succeeded"),
+        (tool_run(result=result(CallStatus.failed)), "failed"),
+        (tool_run(result=result(CallStatus.timed_out)), "timed_out"),
+        (tool_run(result=FatalToolError("no")), "fatal"),
+        (compaction(), "cancelled"),
+        (compaction(messages_after=0), "succeeded"),
+        (compaction(messages_after=1, error=ModelError("timeout")), "timeout"),
+        (compaction(error=ValueError()), "internal"),
+    ],
+)
+def test_an_outcome_is_one_word(watched: Any, outcome: str) -> None:
+    assert watched.outcome == outcome
+
+
+def test_a_call_counts_the_characters_of_its_prompt_and_its_reminders() -> None:
+    told = TextPart(text="<reminder>be brief</reminder>")
+    messages = [
+        message("user", TextPart(text="four"), FilePart(media_type="text/plain", data="x" * 32), position=1),
+        message("assistant", ReasoningPart(text="hm"), TextPart(text="fine"), position=2),
+        message("system", told),
+        message("system", told, position=3),  # a stored one is no reminder
+        message("user", told),
+        message("system", TextPart(text="be brief")),
+        message("system", told),
+    ]
+    call = model_call()
+    assert (call.characters, call.reminders) == (0, 0)
+    call.request = ModelRequest(purpose="step", chat_id="c", messages=messages, system="seven..")
+    assert (call.characters, call.reminders) == (4 + 2 + 2 + 4 + 4 * len(told.text) + 8 + 7, 2)
+
+
+# What they are told
+
+
+def test_transitions_are_told_in_order_and_one_that_fails_keeps_nothing_from_the_others(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    told: list[Any] = []
+    first, second = Watching("first", told, raises="transitioned"), Watching("second", told)
+    life = Life()
+    decisions = [life.create(), life.send("hello")]
+    Observers((first, second)).transitioned(decisions)
+    assert told == [
+        ("first", "transitioned", "create"),
+        ("second", "transitioned", "create"),
+        ("second", "transitioned", "send_message"),
+    ]
+    (record,) = caplog.records
+    assert "observer_failed" in record.getMessage()
+    assert "Watching" in record.getMessage()
+
+
+def test_each_learns_how_many_chats_run_and_the_first_that_traces_is_asked(caplog: pytest.LogCaptureFixture) -> None:
+    told: list[Any] = []
+    watching = Observers(
+        (
+            Watching("breaks", told, raises="running"),
+            Watching("breaks, too", told, raises="trace", trace="lost"),
+            Watching("traces", told, trace="t"),
+            Watching("late", told, trace="u"),
+        )
+    )
+    watching.running(3)
+    assert [name for name, _, chats in told if chats == 3] == ["breaks", "breaks, too", "traces", "late"]
+    told.clear()
+    assert watching.turn_trace("c") == "t"
+    assert told == [(name, "trace", "c") for name in ("breaks", "breaks, too", "traces")]
+    assert Observers((Observer(), Observer())).turn_trace("c") is None
+    assert Observers().turn_trace("c") is None
+    assert [record.levelno for record in caplog.records] == [logging.ERROR] * 2
+
+
+@pytest.mark.parametrize("what", WATCHED)
+def test_where_nobody_watches_nothing_is_made(what: str) -> None:
+    with WATCHED[what](Observers()) as watched:
+        assert watched is None
+
+
+@pytest.mark.parametrize("what", WATCHED)
+def test_whoever_was_told_of_the_beginning_is_told_of_the_end_the_last_one_first(
+    what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    told: list[Any] = []
+    before = perf_counter()
+    watchers = (
+        Watching("a", told),
+        Watching("fails", told, raises="begins"),
+        Observer(),
+        Watching("fails later", told, raises="ended"),
+        Watching("b", told),
+    )
+    with WATCHED[what](Observers(watchers)) as watched:
+        assert [entry[:2] for entry in told] == [(name, "begins") for name in ("a", "fails", "fails later", "b")]
+        assert {id(entry[2]) for entry in told} == {id(watched)}
+        told.clear()
+        assert watched.seconds == 0
+        for _ in range(1000):
+            pass
+    assert [entry[:2] for entry in told] == [(name, "ended") for name in ("b", "fails later", "a")]
+    assert 0 < watched.seconds <= perf_counter() - before
+    assert len(caplog.records) == 2
+
+
+@pytest.mark.parametrize("what", WATCHED)
+async def test_a_failure_is_noted_where_no_result_tells_it_and_a_cancellation_is_none(what: str) -> None:
+    told: list[Any] = []
+    watching = Observers((Watching("w", told),))
+    noted = "cancelled" if what == "a tool run" else "overloaded"
+    with pytest.raises(ModelError), WATCHED[what](watching):
+        raise ModelError("overloaded")
+    assert told[-1] == ("w", "ended", noted)
+    with anyio.CancelScope() as scope, WATCHED[what](watching):
+        scope.cancel()
+        await asyncio.sleep(0)
+    assert told[-1] == ("w", "ended", "cancelled")
+
+
+def test_what_is_watched_says_what_it_is() -> None:
+    with WATCHED["a model call"](Observers((Observer(),))) as call:
+        assert (call.provider, call.model, call.request, call.trace) == ("scripted", "scripted", REQUEST, "t")
+    for known in (True, False):
+        with Observers((Observer(),)).tool_run("c", CALL, known=known, trace="t") as run:
+            assert run is not None
+            assert (run.chat_id, run.call, run.known, run.trace) == ("c", CALL, known, "t")
+    life = Life()
+    life.create()
+    life.send("hello", trace="t")
+    life.claim()
+    life.attempt()
+    for by_strategy in (True, False):
+        with Observers((Observer(),)).compaction(life.facts, by_strategy=by_strategy, messages=5) as folding:
+            assert folding is not None
+            assert folding.strategy == ("custom" if by_strategy else "summary")
+            assert (folding.chat_id, folding.messages_before, folding.messages_after) == ("c", 5, None)
+            assert (folding.step, folding.attempt, folding.trace) == (1, 1, "t")

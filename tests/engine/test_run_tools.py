@@ -1,0 +1,454 @@
+"""The job that runs tools: what is recorded before a call runs, what is told of it, what comes of late results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from support.engines import MakeModel, OpenEngine
+from support.events import events_of
+from support.latches import Gate, Latch
+from support.life import local
+from support.stores import Delegate, stored_at
+from turnwise import (
+    Engine,
+    FatalToolError,
+    ModelError,
+    Observer,
+    RetryPolicy,
+    Settings,
+    ToolContext,
+    ToolRun,
+    tool,
+)
+from turnwise.engine.jobs.run_tools import Run, Running
+from turnwise.engine.tools.toolbox import Toolbox, failed
+from turnwise.providers.scripted import Call, Reply
+from turnwise.states.events import ToolProgressEvent
+from turnwise.states.names import ChatState
+from turnwise.testing import ManualClock
+
+AT_ONCE = Settings(coalesce=0, shutdown_grace=0)
+
+
+# The calls that run
+
+
+def context(call_id: str = "a") -> ToolContext:
+    return ToolContext(
+        chat_id="c", call_id=call_id, step=1, attempt=1, idempotency_key="k", report=lambda _progress: None
+    )
+
+
+def running(*call_ids: str) -> Running:
+    return Running({call_id: Run(context(call_id)) for call_id in call_ids})
+
+
+A, B = local("a"), local("b")
+
+
+async def test_calls_are_taken_in_the_order_in_which_they_ended_and_each_once() -> None:
+    calls = running("a", "b")
+    assert (calls.has_more, calls.has_results) == (True, False)
+    calls.finish(B, failed(B, "second"))
+    calls.finish(B, failed(B, "again"))
+    assert (calls.has_more, calls.has_results, [*calls.calls]) == (True, True, ["a"])
+    calls.finish(A, failed(A, "first"))
+    assert (calls.has_more, calls.has_results, calls.calls) == (True, True, {})
+    assert await calls.next_finished() == (B, failed(B, "second"))
+    assert await calls.next_finished() == (A, failed(A, "first"))
+    assert (calls.has_more, calls.has_results) == (False, False)
+
+
+async def test_who_waits_for_a_call_sleeps_until_one_ends() -> None:
+    calls = running("a", "b")
+    calls.finish(A, failed(A, "first"))
+    await calls.next_finished()
+    taken: list[Any] = []
+
+    async def take() -> None:
+        taken.append(await calls.next_finished())
+
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(take)
+            await anyio.wait_all_tasks_blocked()
+            assert taken == []
+            calls.finish(B, failed(B, "second"))
+    assert taken == [(B, failed(B, "second"))]
+
+
+async def test_why_a_call_could_not_begin_is_raised_but_results_come_first() -> None:
+    calls = running("a", "b")
+    raised: list[str] = []
+
+    async def take() -> None:
+        try:
+            await calls.next_finished()
+        except LookupError as error:
+            raised.append(str(error))
+
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(take)
+            await anyio.wait_all_tasks_blocked()
+            calls.break_off(LookupError("the chat is gone"))
+        assert raised == ["the chat is gone"]
+        calls.finish(A, failed(A, "first"))
+        assert (await calls.next_finished())[0] is A
+        await take()
+    assert len(raised) == 2
+
+
+async def test_what_was_abandoned_is_told_and_what_it_still_returns_is_dropped() -> None:
+    calls = running("a", "b")
+    runs = dict(calls.calls)
+    calls.finish(A, failed(A, "first"))
+    calls.abandon()
+    calls.finish(B, failed(B, "too late"))
+    assert [runs[name].context.cancelled for name in "ab"] == [False, True]
+    assert [runs[name].result is None for name in "ab"] == [False, True]
+    await calls.next_finished()
+    assert not calls.has_more
+
+
+# What a tool and a follower are told
+
+
+class Notes(Observer):
+    """Notes the runs of tools."""
+
+    def __init__(self) -> None:
+        self.runs: list[ToolRun] = []
+
+    def tool_started(self, run: ToolRun) -> Callable[[], None]:
+        return lambda: self.runs.append(run)
+
+
+QUICK = Settings(coalesce=0, retry=RetryPolicy(first_delay=0.001))
+
+
+async def test_a_tool_and_those_who_watch_it_learn_which_call_of_which_attempt_it_is(
+    open_engine: OpenEngine, strict_model: MakeModel
+) -> None:
+    contexts: list[ToolContext] = []
+    latch = Latch()
+
+    @tool
+    async def build(context: ToolContext) -> str:
+        """Build."""
+        contexts.append(context)
+        context.report({"done": len(contexts)})
+        if len(contexts) == 2:
+            await latch.pass_through()
+        return "built"
+
+    model = strict_model(
+        [
+            Reply(calls=[Call("build", {}, id="one")]),
+            Reply(error=ModelError("overloaded")),
+            Reply(calls=[Call("build", {}, id="two")]),
+            "done",
+        ]
+    )
+    notes = Notes()
+    async with open_engine(model, tools=[build], settings=QUICK, observers=[notes]) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "go")
+        async for event in engine.events(chat.id):
+            if isinstance(event, ToolProgressEvent) and event.call_id == "two":
+                assert (event.step, event.progress, event.chat_id) == (2, {"done": 2}, chat.id)
+                break
+        latch.open()
+        await engine.wait(chat.id)
+    told = [(one.chat_id, one.step, one.attempt, one.call_id, one.cancelled) for one in contexts]
+    assert told == [(chat.id, 1, 1, "one", False), (chat.id, 2, 2, "two", False)]
+    assert [one.idempotency_key.endswith(one.call_id) for one in contexts] == [True, True]
+    assert [(run.chat_id, run.call.call_id, run.known) for run in notes.runs] == [
+        (chat.id, "one", True),
+        (chat.id, "two", True),
+    ]
+
+
+async def test_those_who_watch_learn_how_each_call_ended(open_engine: OpenEngine, strict_model: MakeModel) -> None:
+    error, fatal = OSError("no disk"), FatalToolError("")
+
+    @tool
+    async def fine() -> str:
+        """Be fine."""
+        return "fine"
+
+    @tool
+    async def fails() -> str:
+        """Fail."""
+        raise error
+
+    @tool
+    async def ends() -> str:
+        """End it all."""
+        raise fatal
+
+    notes = Notes()
+    names = ["fine", "fails", "invented", "ends"]
+    model = strict_model([Reply(error=ModelError("overloaded")), Reply(calls=[Call(name, {}) for name in names])])
+    async with open_engine(model, tools=[fine, fails, ends], settings=QUICK, observers=[notes]) as engine:
+        chat = await engine.create_chat()
+        result = await engine.ask(chat.id, "go")
+    assert [(run.call.name, run.known, run.outcome) for run in notes.runs] == [
+        ("fine", True, "succeeded"),
+        ("fails", True, "failed"),
+        ("invented", False, "failed"),
+        ("ends", True, "fatal"),
+    ]
+    assert [run.error for run in notes.runs] == [None, error, None, fatal]
+    ended = result.chat.last_error
+    assert ended is not None
+    assert (ended.kind, ended.step, ended.attempt) == ("tool", 1, 2)
+    assert ended.message.startswith("ends: the tool ended")
+    outputs = [message.result.output for message in result.messages if message.result is not None]
+    assert "ended" in str(outputs[-1]), "the model is told something, too"
+
+
+async def test_a_call_that_took_too_long_is_told_so_and_is_not_heard_any_more(
+    open_engine: OpenEngine, strict_model: MakeModel
+) -> None:
+    clock, work, notes = ManualClock(), Gate(timeout=5), Notes()
+    model = strict_model([Reply(calls=[Call("work", {})]), "done"])
+    async with open_engine(model, tools=[work.tool], clock=clock, observers=[notes]) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "go")
+        await work.entered.wait()
+        await clock.advance(5)
+        await engine.wait(chat.id)
+        await anyio.wait_all_tasks_blocked()
+    assert (work.runs[0].cancelled, work.cancelled) == (True, 1)
+    assert [run.outcome for run in notes.runs] in (["timed_out"], ["cancelled"])
+
+
+# What is recorded, and when
+
+
+async def test_every_run_is_recorded_before_it_begins_and_ends_before_the_next(
+    open_engine: OpenEngine, strict_model: MakeModel
+) -> None:
+    """A crash at any moment finds what may have happened: the next holder must not run it as if it were new."""
+    seen: list[tuple[str, int, list[Any]]] = []
+    engines: list[Engine] = []
+    entered = anyio.Event()
+
+    def noting(name: str) -> Any:
+        @tool(name=name, description="Note.", crash="at_least_once")
+        async def note(context: ToolContext) -> str:
+            records = await engines[-1].audit(context.chat_id)
+            starts = sum(record.trigger == "call_started" for record in records)
+            answered = await engines[-1].messages(context.chat_id)
+            results = [message.result.output for message in answered if message.result is not None]
+            seen.append((name, starts, results))
+            if len(seen) == 2:
+                entered.set()
+                await anyio.sleep_forever()
+            return name
+
+        return note
+
+    tools = [noting(name) for name in "abc"]
+    model = strict_model([Reply(calls=[Call(name, {}, id=name) for name in "abc"]), "done"])
+    async with open_engine(model, tools=tools, settings=AT_ONCE) as engine:
+        engines.append(engine)
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "go")
+        await entered.wait()
+    async with open_engine(model, tools=tools, settings=AT_ONCE) as engine:
+        engines.append(engine)
+        assert (await engine.wait(chat.id)).state == "waiting"
+    assert seen == [("a", 1, []), ("b", 2, ["a"]), ("b", 3, ["a"]), ("c", 4, ["a", "b"])]
+
+
+@pytest.mark.parametrize("parallel", [True, False])
+async def test_each_call_that_a_crash_cut_off_is_asked_about_before_anything_else_runs(
+    open_engine: OpenEngine,
+    strict_model: MakeModel,
+    parallel: bool,  # noqa: FBT001
+) -> None:
+    cut_off = {"a", "b"} if parallel else {"a"}
+    entered: list[str] = []
+    asked: list[str] = []
+    known: list[Any] = []
+    engines: list[Engine] = []
+    all_entered = anyio.Event()
+
+    async def reconcile(context: ToolContext) -> str:
+        asked.append(context.call_id)
+        return f"{context.call_id} was done"
+
+    @tool(parallel_safe=parallel, crash="at_least_once", reconcile=reconcile)
+    async def work(context: ToolContext) -> str:
+        """Work."""
+        entered.append(context.call_id)
+        if len(entered) == len(cut_off):
+            all_entered.set()
+        if context.call_id in cut_off:
+            await anyio.sleep_forever()
+        messages = await engines[-1].messages(context.chat_id)
+        known.extend(message.result.output for message in messages if message.result is not None)
+        return "worked"
+
+    settings = Settings(coalesce=0, shutdown_grace=0, parallel_cap=2)
+    model = strict_model([Reply(calls=[Call("work", {}, id=name) for name in (*sorted(cut_off), "z")])])
+    async with open_engine(model, tools=[work], settings=settings) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "go")
+        await all_entered.wait()
+    async with open_engine(strict_model(["done"]), tools=[work], settings=settings) as engine:
+        engines.append(engine)
+        await engine.wait(chat.id)
+        outputs = [message.result.output for message in await engine.messages(chat.id) if message.result is not None]
+        records = [record.trigger for record in await engine.audit(chat.id)]
+    assert asked == sorted(cut_off)
+    assert outputs == [*(f"{name} was done" for name in asked), "worked"]
+    assert entered == [*asked, "z"]
+    assert records.count("call_started") == len(entered), "what was only asked about was not started again"
+    assert "a was done" in known, "what became of a call is recorded before the next one runs"
+
+
+async def test_a_tool_that_is_asked_for_too_long_is_told_and_cancelled(
+    open_engine: OpenEngine, strict_model: MakeModel, caplog: pytest.LogCaptureFixture
+) -> None:
+    contexts: list[ToolContext] = []
+    asked, ended = anyio.Event(), anyio.Event()
+
+    async def reconcile(context: ToolContext) -> str:
+        contexts.append(context)
+        asked.set()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            ended.set()
+        raise AssertionError
+
+    work = Gate(reconcile=reconcile, timeout=30)
+    model, clock = strict_model([Reply("", calls=[Call("work", {}, id="w")]), "done"]), ManualClock()
+    options = {"settings": AT_ONCE, "tools": [work.tool], "clock": clock}
+    async with open_engine(model, **options) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "hello")
+        await work.entered.wait()
+    async with open_engine(model, **options) as engine:
+        await asked.wait()
+        assert not contexts[0].cancelled
+        await clock.advance(30)
+        await engine.wait(chat.id)
+        with anyio.fail_after(60):
+            await ended.wait()
+    assert contexts[0].cancelled
+    (line,) = [record.getMessage() for record in caplog.records if "reconcile_timed_out" in record.getMessage()]
+    assert all(word in line for word in (f"chat_id={chat.id}", "call_id=w", "work"))
+
+
+async def test_a_worker_that_finds_every_call_answered_goes_on_with_the_turn(
+    open_engine: OpenEngine, strict_model: MakeModel
+) -> None:
+    """A worker that stops answers a call that must not run twice, and leaves the rest to the next one."""
+    work = Gate()
+    model = strict_model([Reply(calls=[Call("work", {})]), "done"])
+    async with open_engine(model, tools=[work.tool], settings=AT_ONCE) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "go")
+        await work.entered.wait()
+    async with open_engine(model, tools=[work.tool], settings=AT_ONCE) as engine:
+        assert (await engine.wait(chat.id, timeout=60)).state == "waiting"
+        _, _, answer, last = await engine.messages(chat.id)
+    assert answer.result is not None
+    assert (answer.result.outcome, last.text, len(work.runs)) == ("unknown", "done", 1)
+
+
+# What goes wrong in turnwise or its store
+
+
+class Slow(ManualClock):
+    """A clock of a machine on which each look at it takes a second."""
+
+    looks = 0
+
+    def monotonic(self) -> float:
+        self.looks += 1
+        return super().monotonic() + self.looks
+
+
+class Refusing(Delegate):
+    """A store that fails to say whether a tool may start."""
+
+    asked = 0
+
+    async def journal(self, chat_id: str, token: int, state: ChatState, events: Sequence[Any]) -> Any:
+        if state is ChatState.executing_tools and not events:
+            self.asked += 1
+            raise ArithmeticError("no look was possible")
+        return await self._store.journal(chat_id, token, state, events)
+
+
+async def test_a_tool_that_may_not_start_for_an_error_ends_the_job_and_holds_nobody_up(
+    open_engine: OpenEngine, strict_model: MakeModel, database: Path
+) -> None:
+    clock = Slow()
+    store, work = Refusing(stored_at(database, clock)), Gate()
+    model = strict_model([Reply(calls=[Call("work", {})]), "done"])
+    async with open_engine(model, store=store, tools=[work.tool], clock=clock) as engine:
+        chat = await engine.create_chat()
+        with anyio.fail_after(60):
+            result = await engine.ask(chat.id, "go")
+    assert store.asked
+    assert (result.chat.state, work.runs) == ("error", [])
+    assert "no look was possible" in str(result.chat.last_error)
+
+
+async def test_a_defect_in_turnwise_is_a_failed_call_and_its_traceback_is_in_the_log(
+    open_engine: OpenEngine,
+    strict_model: MakeModel,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    defect, work, notes = ArithmeticError("a secret of the defect"), Gate(), Notes()
+
+    async def run(*_given: Any) -> Any:
+        raise defect
+
+    monkeypatch.setattr(Toolbox, "run", run)
+    model = strict_model([Reply(calls=[Call("work", {}, id="w")]), "done"])
+    async with open_engine(model, tools=[work.tool], observers=[notes]) as engine:
+        chat = await engine.create_chat()
+        with anyio.fail_after(60):
+            result = await engine.ask(chat.id, "go")
+    answer = result.messages[2].result
+    assert answer is not None
+    assert (result.text, answer.output, answer.outcome) == ("done", "ArithmeticError", "failed")
+    assert [run.outcome for run in notes.runs] == ["failed"]
+    (line,) = [record for record in caplog.records if "tool_failed" in record.getMessage()]
+    assert line.exc_info is not None
+    assert line.exc_info[1] is defect
+    assert all(word in line.getMessage() for word in ("tool=work", "call_id=w"))
+
+
+async def test_a_tool_in_a_thread_shows_its_progress_at_once(open_engine: OpenEngine, strict_model: MakeModel) -> None:
+    latch = Latch()
+
+    @tool
+    def build(context: ToolContext) -> str:
+        """Build."""
+        context.report("half-way")
+        anyio.from_thread.run(latch.pass_through)
+        return "built"
+
+    async with open_engine(strict_model([Reply(calls=[Call("build", {})]), "done"]), tools=[build]) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "go")
+        async for event in engine.events(chat.id):
+            if isinstance(event, ToolProgressEvent):
+                break
+        latch.open()
+        await engine.wait(chat.id)
+        assert [one.call_id for one in await events_of(engine, chat.id, "tool_progress")] == ["call_1"]

@@ -1,0 +1,337 @@
+"""The runner: which job runs when a chat moves, how a job is ended, and what becomes of a chat whose job fails."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from support.chats import said
+from support.stores import Delegate, stored_at
+from turnwise import Settings
+from turnwise.engine.apply import Applier
+from turnwise.engine.follow.broadcast import Broadcaster
+from turnwise.engine.prompt.hooks import Hooks
+from turnwise.engine.tasks import Tasks
+from turnwise.engine.tools.toolbox import Toolbox
+from turnwise.engine.worker.leased_chat import ChatMoved, LeasedChat, Runtime
+from turnwise.engine.worker.runner import JOBS, Runner
+from turnwise.persistence.conformance import plans
+from turnwise.persistence.conformance.checks import part
+from turnwise.persistence.protocol import ChatStore
+from turnwise.providers.scripted import ScriptedModel
+from turnwise.states.arguments import Origin, Reply
+from turnwise.states.errors import StoreError
+from turnwise.states.messages import TextPart
+from turnwise.states.names import ChatState, Job
+from turnwise.states.triggers import Interrupt, LeaseExpired, StepFinished
+from turnwise.testing import ManualClock
+
+Does = Callable[[LeasedChat], Awaitable[None]]
+
+
+class Jobs:
+    """Jobs that do what a test says, in place of the real ones; it knows which were begun, and which were cut off."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, *does: Does) -> None:
+        self.begun: list[Job | None] = []
+        self.cancelled: list[Job | None] = []
+        self.running = anyio.Event()
+        self._does = [*does]
+        for job in JOBS:
+            patch.setitem(JOBS, job, self._run)
+
+    async def _run(self, leased: LeasedChat) -> None:
+        job = leased.job
+        try:
+            await asyncio.sleep(0)
+            self.begun.append(job)
+            self.running.set()
+            await (self._does.pop(0) if self._does else _for_ever)(leased)
+        except asyncio.CancelledError:
+            self.cancelled.append(job)
+            raise
+
+
+async def _for_ever(_leased: LeasedChat) -> None:
+    await anyio.sleep_forever()
+
+
+async def answers(leased: LeasedChat) -> None:
+    """Finish the step, and with it the turn."""
+    await leased.fire(StepFinished(token=leased.token, reply=Reply(parts=(TextPart(text="done"),))))
+
+
+def raises(error: BaseException) -> Does:
+    async def fails(_leased: LeasedChat) -> None:
+        raise error
+
+    return fails
+
+
+@asynccontextmanager
+async def held(database: Path, store: ChatStore | None = None) -> AsyncIterator[LeasedChat]:
+    """Give a chat that streams, of which "so far" was shown, in the hands of the worker `w`."""
+    store, options = store or stored_at(database, ManualClock()), Settings()
+    await store.open()
+    await plans.created(store, "chat", plans.send("hello"), plans.claim("w"), plans.start())
+    await store.journal("chat", 1, ChatState.streaming, [part("so far")])
+    runtime = Runtime(
+        applier=Applier(store, Broadcaster(), options.limits(None)),
+        model=ScriptedModel([]),
+        toolbox=Toolbox({}, options),
+        settings=options,
+        clock=ManualClock(),
+        worker_id="w",
+        tasks=Tasks(),
+        hooks=Hooks(),
+    )
+    yield LeasedChat(runtime, await store.facts("chat"), 1)
+    await store.close()
+
+
+async def triggers(leased: LeasedChat) -> list[tuple[str, str]]:
+    """Return what happened to the chat after it was held, and through whom."""
+    records = await leased.runtime.store.audit("chat")
+    return [(str(record.trigger), record.actor) for record in records[4:]]
+
+
+@asynccontextmanager
+async def running(runner: Runner) -> AsyncIterator[None]:
+    """Run it, and wait for its end."""
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(runner.run)
+            yield
+    assert runner.done.is_set()
+
+
+# Letting go
+
+
+async def test_who_is_let_go_before_a_job_begins_begins_none(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs = Jobs(monkeypatch)
+    async with held(database) as leased:
+        runner = Runner(leased)
+        runner.let_go()
+        async with running(runner):
+            pass
+        assert jobs.begun == []
+        assert await triggers(leased) == [("released", "worker:w")]
+        assert (await leased.runtime.store.facts("chat")).state == "pending"
+
+
+async def test_who_is_let_go_ends_its_job_and_begins_no_other(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs = Jobs(monkeypatch)
+    async with held(database) as leased:
+        runner = Runner(leased)
+        async with running(runner):
+            await jobs.running.wait()
+            assert not runner.done.is_set()
+            runner.let_go()
+        assert (jobs.begun, jobs.cancelled) == ([Job.stream_step], [Job.stream_step])
+        assert await triggers(leased) == [("released", "worker:w")]
+
+
+@pytest.mark.parametrize("how", ["it rests", "it is lost"])
+async def test_what_is_nobodys_business_any_more_is_not_released(
+    database: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, how: str
+) -> None:
+    async def ends(leased: LeasedChat) -> None:
+        if how == "it rests":
+            await answers(leased)
+        else:
+            leased.observe(replace(leased.facts, version=leased.facts.version + 1, lease=None))
+        runner.let_go()
+
+    Jobs(monkeypatch, ends)
+    async with held(database) as leased:
+        runner = Runner(leased)
+        with caplog.at_level(logging.INFO):
+            async with running(runner):
+                pass
+        assert "released" not in [trigger for trigger, _ in await triggers(leased)]
+        assert "not_released" not in caplog.text
+
+
+async def test_a_release_that_the_store_refuses_is_told_and_ends_nothing_else(
+    database: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Refusing(Delegate):
+        async def change(self, chat_id: str, plan: Any, **options: Any) -> Any:
+            if jobs.begun:
+                raise StoreError("planted")
+            return await self._store.change(chat_id, plan, **options)
+
+    jobs = Jobs(monkeypatch)
+    async with held(database, Refusing(stored_at(database))) as leased:
+        runner = Runner(leased)
+        with caplog.at_level(logging.INFO):
+            async with running(runner):
+                await jobs.running.wait()
+                runner.let_go()
+        assert "not_released" in caplog.text
+        assert "planted" in caplog.text
+
+
+# Moving
+
+
+async def test_an_interrupt_by_others_ends_the_job_and_the_next_one_settles(
+    database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = Jobs(monkeypatch)
+    async with held(database) as leased:
+        runner = Runner(leased)
+        async with running(runner):
+            await jobs.running.wait()
+            jobs.running = anyio.Event()
+            await leased.runtime.store.change("chat", plans.plan(plans.move(Interrupt())))
+            runner.observe(await leased.runtime.store.facts("chat"))
+            await jobs.running.wait()
+            assert (jobs.begun, jobs.cancelled) == ([Job.stream_step, Job.settle], [Job.stream_step])
+            assert leased.job is Job.settle
+            await leased.runtime.store.change("chat", plans.plan(plans.move(LeaseExpired(token=plans.HOLDER))))
+            runner.observe(await leased.runtime.store.facts("chat"))
+        assert len(jobs.begun) == 2, "what another may have is not gone on with"
+
+
+async def test_news_that_leave_the_chat_where_it_is_end_no_job(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor do those of this holder's own decisions: the job knows, and ends by itself."""
+    go_on = anyio.Event()
+
+    async def waits(_leased: LeasedChat) -> None:
+        await go_on.wait()
+
+    jobs = Jobs(monkeypatch, waits)
+    async with held(database) as leased:
+        runner = Runner(leased)
+        async with running(runner):
+            await jobs.running.wait()
+            runner.observe(replace(leased.facts, version=leased.facts.version + 1, archived=True))
+            over = replace(leased.facts, version=leased.facts.version + 1, state=ChatState.waiting, lease=None)
+            leased.decided = over
+            runner.observe(over)
+            assert leased.facts is over
+            for _ in range(10):
+                await asyncio.sleep(0)
+            go_on.set()
+        assert jobs.cancelled == []
+
+
+async def test_a_job_that_finds_that_the_chat_has_moved_is_over_and_no_failure(
+    database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = Jobs(monkeypatch, raises(ChatMoved()), answers)
+    async with held(database) as leased:
+        async with running(Runner(leased)):
+            pass
+        assert jobs.begun == [Job.stream_step, Job.stream_step]
+        assert await triggers(leased) == [("step_finished", "worker:w")]
+
+
+# Failing
+
+
+class Odd(BaseException):
+    """What is neither an ordinary exception nor the program's end."""
+
+
+@pytest.mark.parametrize("fault", [ValueError("planted"), Odd("planted"), asyncio.CancelledError("planted")])
+async def test_a_job_that_fails_leaves_an_error_and_what_was_shown_with_its_origin(
+    database: Path, monkeypatch: pytest.MonkeyPatch, fault: BaseException
+) -> None:
+    Jobs(monkeypatch, raises(fault))
+    async with held(database) as leased:
+        leased.origin = Origin(model="a model", provider="a provider")
+        async with running(Runner(leased)):
+            pass
+        facts, history = await leased.runtime.store.facts("chat"), await leased.runtime.store.history("chat")
+        assert (facts.state, facts.lease) == ("error", None)
+        assert facts.last_error is not None
+        assert "planted" in facts.last_error.message
+        assert await triggers(leased) == [("failed", "worker:w")]
+        assert said(history) == [("user", "hello"), ("assistant", "so far")]
+        assert (history[-1].partial, history[-1].model, history[-1].provider) == (True, "a model", "a provider")
+
+
+class Forgetful(Delegate):
+    """A store that cannot tell what was shown, and refuses some changes."""
+
+    def __init__(self, store: Any, refused: int = 0) -> None:
+        super().__init__(store)
+        self.refused = refused
+        self.fails = False
+
+    async def shown(self, *_given: Any) -> Any:
+        raise RuntimeError("no such table")
+
+    async def change(self, chat_id: str, plan: Any, **options: Any) -> Any:
+        if self.fails and self.refused:
+            self.refused -= 1
+            raise StoreError("refused")
+        return await self._store.change(chat_id, plan, **options)
+
+
+async def test_a_job_that_fails_where_its_reply_cannot_be_kept_takes_it_back_and_fails_all_the_same(
+    database: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    Jobs(monkeypatch, raises(ValueError("planted")))
+    async with held(database, Forgetful(stored_at(database))) as leased:
+        async with running(Runner(leased)):
+            pass
+        facts, history = await leased.runtime.store.facts("chat"), await leased.runtime.store.history("chat")
+        assert said(history) == [("user", "hello")]
+        assert (facts.state, facts.lease) == ("error", None)
+        assert "planted" in str(facts.last_error)
+        assert await triggers(leased) == [("attempt_discarded", "worker:w"), ("failed", "worker:w")]
+        events = await leased.runtime.store.events("chat", after=0, limit=100)
+        assert not [event for event in events if getattr(event, "delay", None)]
+    assert "no such table" in caplog.text
+
+
+async def test_a_failure_that_cannot_be_stored_reaches_who_follows_and_the_chat_is_let_alone(
+    database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = Jobs(monkeypatch, raises(ValueError("planted")))
+    store = Forgetful(stored_at(database), refused=9)
+    async with held(database, store) as leased:
+        store.fails = True
+        with leased.runtime.applier.broadcaster.listen("chat") as follower:
+            async with running(Runner(leased)):
+                pass
+            with pytest.raises(StoreError, match="refused"):
+                await follower.wait()
+        assert jobs.begun == [Job.stream_step]
+        assert await triggers(leased) == []
+
+
+async def test_a_failure_of_what_another_holds_by_now_writes_nothing(
+    database: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def overtaken(leased: LeasedChat) -> None:
+        expire = plans.move(LeaseExpired(token=plans.HOLDER))
+        await leased.runtime.store.change("chat", plans.plan(expire, plans.claim("v"), plans.start()))
+        raise ValueError("planted")
+
+    jobs = Jobs(monkeypatch, overtaken)
+    async with held(database) as leased:
+        with leased.runtime.applier.broadcaster.listen("chat") as follower:
+            async with running(Runner(leased)):
+                pass
+            with anyio.move_on_after(0):
+                await follower.wait()
+        assert jobs.begun == [Job.stream_step]
+        assert [trigger for trigger, _ in await triggers(leased)] == ["lease_expired", "claimed", "attempt_started"]
+        holder = (await leased.runtime.store.facts("chat")).lease
+        assert (holder and holder.worker) == "v"
+    told = [record.getMessage() for record in caplog.records]
+    assert any("job_failed" in line for line in told)
+    assert not [line for line in told if "not_stored" in line]

@@ -1,0 +1,274 @@
+"""The job that streams a step: what it makes of a reply's end, what it shows, and when it tries no more."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Callable
+from typing import Any, cast
+
+import anyio
+import pytest
+
+from support.engines import MakeModel, OpenEngine
+from support.events import assert_told_right, events_of
+from support.latches import Latch
+from support.shelf import stands
+from turnwise import (
+    CompactionPolicy,
+    ModelCall,
+    ModelError,
+    ModelPart,
+    ModelRequest,
+    Observer,
+    Settings,
+    Usage,
+    tool,
+)
+from turnwise.engine.jobs.stream_step import _refuse_endless_attempts
+from turnwise.engine.worker.leased_chat import LeasedChat
+from turnwise.providers.scripted import Call, Reply, ScriptedModel
+from turnwise.states.events import PartEvent, TurnFinishedEvent
+from turnwise.states.facts import StepFacts
+from turnwise.states.names import ChatState, StopReason
+from turnwise.testing import ManualClock
+
+QUICK = Settings(coalesce=0)
+LATER = Settings(coalesce=3600)
+"""Of an engine that shows no part before a reply has ended."""
+
+
+class Calls(Observer):
+    """Notes the calls of models."""
+
+    def __init__(self) -> None:
+        self.calls: list[ModelCall] = []
+
+    def model_called(self, call: ModelCall) -> Callable[[], None]:
+        return lambda: self.calls.append(call)
+
+
+def finished(**fields: Any) -> Reply:
+    return Reply(parts=[ModelPart("text_delta", text="well"), ModelPart("finish", **fields)])
+
+
+# What a reply's end says
+
+
+@pytest.mark.parametrize(
+    ("word", "reason", "own"),
+    [
+        ("length", StopReason.max_tokens, {"reason": "OWN"}),
+        ("max_tokens", StopReason.max_tokens, None),
+        ("content_filter", StopReason.content_filter, {"reason": "OWN"}),
+        ("refusal", StopReason.content_filter, None),
+        ("stop", StopReason.end_turn, {"response_id": "r"}),
+        ("anything else", StopReason.end_turn, {"reason": "OWN"}),
+        (None, StopReason.end_turn, None),
+    ],
+)
+async def test_a_turn_ends_for_the_reason_that_the_provider_gives_whose_own_word_is_kept(
+    open_engine: OpenEngine, strict_model: MakeModel, word: str | None, reason: StopReason, own: dict[str, Any] | None
+) -> None:
+    model = strict_model([finished(stop_reason=word, metadata=own)])
+    async with open_engine(model, settings=QUICK) as engine:
+        chat = await engine.create_chat()
+        answer = (await engine.ask(chat.id, "hi")).messages[-1]
+        (end,) = await events_of(engine, chat.id, "turn_finished")
+    assert isinstance(end, TurnFinishedEvent)
+    assert (end.stop_reason, end.provider_reason) == (reason, (own or {}).get("reason", word))
+    assert answer.finish_reason == (own or {}).get("reason", word)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "told"),
+    [
+        ({"response_id": "r-7"}, "r-7"),
+        ({"response_id": "r\ud800"}, "r\ufffd"),
+        ({"response_id": 7}, None),
+        ({"other": "r-7"}, None),
+        (None, None),
+    ],
+)
+async def test_an_answer_names_its_response_if_that_is_text(
+    open_engine: OpenEngine, strict_model: MakeModel, metadata: dict[str, Any] | None, told: str | None
+) -> None:
+    model = strict_model([finished(metadata=metadata)])
+    async with open_engine(model, settings=QUICK) as engine:
+        chat = await engine.create_chat()
+        answer = (await engine.ask(chat.id, "hi")).messages[-1]
+    assert (answer.response_id, answer.model, answer.provider) == (told, model.name, model.provider)
+
+
+@pytest.mark.parametrize(
+    ("finish", "system", "known"),
+    [
+        ({"usage": Usage(input_tokens=12, output_tokens=1), "context_limit": 1000}, None, (12, 1000, False)),
+        ({"usage": Usage(input_tokens=0), "context_limit": 1000}, None, (0, 1000, False)),
+        ({"usage": Usage(output_tokens=5), "context_limit": 1000}, None, (30, 1000, True)),
+        ({"context_limit": 1000}, None, (30, 1000, True)),
+        ({"context_limit": 1000}, "s" * 40, (40, 1000, True)),
+        ({"context_limit": 5000}, "s" * 40, (40, 2000, True)),
+        ({"context_limit": 0}, None, (30, 0, True)),
+    ],
+)
+async def test_how_full_the_context_is_is_what_the_provider_reports_or_else_a_quarter_of_the_characters(
+    open_engine: OpenEngine,
+    strict_model: MakeModel,
+    finish: dict[str, Any],
+    system: str | None,
+    known: tuple[int, int, bool],
+) -> None:
+    policy = CompactionPolicy(model=ScriptedModel([], context_limit=2000), threshold_percent=100)
+    model = strict_model([finished(**finish)])
+    async with open_engine(model, settings=Settings(coalesce=0, compaction=policy)) as engine:
+        chat = await engine.create_chat(system=system)
+        result = await engine.ask(chat.id, "u" * 120)
+        found = (await engine._store.facts(chat.id)).compaction
+        spent = [entry.usage for entry in await engine.usage(chat.id)]
+    assert (found.context_tokens, found.context_limit, found.estimated) == known
+    assert result.usage == spent[0] == finish.get("usage", Usage(partial=True))
+
+
+@tool
+async def look(at: int) -> str:
+    """Look."""
+    return f"seen {at}"
+
+
+@pytest.mark.parametrize("given", ['{"at": "3"}', {"at": "3"}, {"at": 3}])
+async def test_arguments_are_the_tools_own_however_a_model_sends_them(
+    open_engine: OpenEngine, strict_model: MakeModel, given: Any
+) -> None:
+    model = strict_model([Reply("so", calls=[Call("look", given)]), "done"])
+    async with open_engine(model, settings=QUICK, tools=[look]) as engine:
+        chat = await engine.create_chat()
+        result = await engine.ask(chat.id, "hi")
+    answer = result.messages[1]
+    assert (answer.text, [call.arguments for call in answer.calls]) == ("so", [{"at": 3}])
+    assert result.messages[2].result is not None
+    assert result.messages[2].result.output == "seen 3"
+
+
+# What is shown
+
+
+@pytest.mark.parametrize("settings", [QUICK, LATER], ids=["at once", "with the end"])
+@pytest.mark.parametrize("end", ["whole", "failed"])
+async def test_every_word_is_shown_even_if_it_comes_with_the_end_of_the_reply(
+    open_engine: OpenEngine, strict_model: MakeModel, settings: Settings, end: str
+) -> None:
+    chunks = ["one ", "two ", "three"]
+    broken = {"error": ModelError("bad_request", message="no more"), "error_after": 3} if end == "failed" else {}
+    model = strict_model([Reply("".join(chunks), chunks=chunks, **broken)])
+    async with open_engine(model, settings=settings) as engine:
+        chat = await engine.create_chat()
+        result = await engine.ask(chat.id, "hi")
+        parts = [event for event in await events_of(engine, chat.id) if isinstance(event, PartEvent)]
+        assert "".join(event.part.delta or "" for event in parts) == "one two three"
+        assert result.messages[-1].text == "one two three"
+        assert result.messages[-1].partial == (end == "failed")
+        assert result.stop_reason == ("error" if end == "failed" else "end_turn")
+        await assert_told_right(engine, chat.id)
+
+
+async def test_what_was_kept_of_a_reply_that_failed_has_its_origin_and_its_cost(
+    open_engine: OpenEngine, strict_model: MakeModel
+) -> None:
+    parts = [ModelPart("text_delta", text="half"), ModelPart("usage", usage=Usage(input_tokens=7))]
+    error = ModelError("bad_request", message="é" * 400, status=400)
+    model = strict_model([Reply(parts=parts, error=error, error_after=2)])
+    settings = Settings(coalesce=0, output_limit_bytes=100)
+    async with open_engine(model, settings=settings) as engine:
+        chat = await engine.create_chat()
+        result = await engine.ask(chat.id, "hi")
+        (spent,) = await engine.usage(chat.id)
+    answer, told = result.messages[-1], result.chat.last_error
+    assert (answer.text, answer.partial, answer.model) == ("half", True, model.name)
+    assert (spent.usage.input_tokens, result.usage.input_tokens) == (7, 7)
+    assert told is not None
+    assert (told.kind, told.status, told.step, told.attempt) == ("bad_request", 400, 1, 1)
+    assert len(told.message.encode()) < 200
+
+
+# Those who watch
+
+
+async def test_those_who_watch_learn_what_each_call_of_a_model_gave_and_when_it_began(
+    open_engine: OpenEngine, strict_model: MakeModel
+) -> None:
+    calls, clock = Calls(), ManualClock()
+
+    async def pass_time(seconds: float) -> None:
+        clock.advance(seconds)
+
+    model = strict_model(
+        [
+            Reply("never", error=ModelError("bad_request")),
+            Reply("half", chunks=2, first_delay=3, error=ModelError("quota"), error_after=1),
+            Reply("done", first_delay=2),
+        ],
+        sleep=pass_time,
+    )
+    async with open_engine(model, settings=QUICK, observers=[calls], clock=clock) as engine:
+        chat = await engine.create_chat()
+        for _ in range(3):
+            await engine.ask(chat.id, "go")
+    assert [(call.outcome, call.reply and call.reply.text) for call in calls.calls] == [
+        ("bad_request", ""),
+        ("quota", "ha"),
+        ("succeeded", "done"),
+    ]
+    assert [call.first_part_after for call in calls.calls] == [None, 3, 2]
+    assert [call.request.messages[-1].text for call in calls.calls] == ["go"] * 3
+
+
+class Closing(ScriptedModel):
+    """A model whose stream, once its reply is complete, waits for the test and then fails to close."""
+
+    def __init__(self) -> None:
+        super().__init__(["done"])
+        self.latch = Latch()
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelPart]:
+        try:
+            async for part in super().stream(request):
+                yield part
+        finally:
+            await self.latch.pass_through()
+            raise LookupError("no way to close it")
+
+
+async def test_a_complete_reply_waits_for_no_stream_to_close_and_what_that_raises_is_logged(
+    open_engine: OpenEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = Closing()
+    with caplog.at_level(logging.DEBUG):
+        async with open_engine(model, settings=QUICK) as engine:
+            chat = await engine.create_chat()
+            assert (await engine.ask(chat.id, "hi")).text == "done"
+            await model.latch.entered.wait()
+            model.latch.open()
+            await anyio.wait_all_tasks_blocked()
+    (line,) = [record.getMessage() for record in caplog.records if "user_code_failed_late" in record.getMessage()]
+    assert all(word in line for word in (f"chat_id={chat.id}", "step=1", "attempt=1", "no way to close it", "step"))
+
+
+# What is not tried again
+
+
+@pytest.mark.parametrize(
+    ("attempt", "failures", "refused"),
+    [(1, 0, False), (25, 0, False), (26, 0, True), (26, 1, False), (27, 1, True), (60, 10, True), (60, 50, False)],
+)
+def test_a_step_that_was_lost_with_twenty_five_workers_is_given_up_and_failures_do_not_count(
+    attempt: int, failures: int, *, refused: bool
+) -> None:
+    """The reply itself may be what kills the workers."""
+    step = StepFacts(number=1, attempt=attempt, failures=failures)
+    leased = LeasedChat(cast("Any", None), stands(ChatState.streaming, step=step), 1)
+    if not refused:
+        _refuse_endless_attempts(leased)
+        return
+    with pytest.raises(ModelError, match=f"{attempt - 1 - failures} attempts") as given_up:
+        _refuse_endless_attempts(leased)
+    assert (given_up.value.kind, given_up.value.retryable) == ("server_error", False)

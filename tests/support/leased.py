@@ -1,0 +1,83 @@
+"""A chat in the hands of a worker, for tests of what its jobs make of it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import anyio
+
+from support.shelf import Shelf, stands
+from turnwise import Message, Settings
+from turnwise.engine.apply import Applier
+from turnwise.engine.prompt.hooks import Hooks
+from turnwise.engine.tasks import Tasks
+from turnwise.engine.tools.toolbox import Toolbox
+from turnwise.engine.worker.leased_chat import LeasedChat, Runtime
+from turnwise.providers.scripted import ScriptedModel
+from turnwise.providers.windows import window_of
+from turnwise.states.facts import Facts, Lease, StepFacts
+from turnwise.states.names import ChatState, Stage
+from turnwise.testing import ManualClock
+
+
+def streams(**more: Any) -> Facts:
+    """Return the facts of a chat whose third step is asked for the second time, by the worker `w`."""
+    known: dict[str, Any] = {
+        "lease": Lease("w", 1),
+        "step": StepFacts(number=3, attempt=2, stage=Stage.asking, attempt_open=True),
+    }
+    return stands(ChatState.streaming, **known | more)
+
+
+def leased_chat(
+    messages: Sequence[Message] = (),
+    *,
+    facts: Facts | None = None,
+    settings: Settings | None = None,
+    hooks: Hooks | None = None,
+    model: Any = None,
+    tools: Sequence[Any] = (),
+) -> tuple[LeasedChat, Shelf]:
+    """Return a chat under the token 1, and the store that it is read from."""
+    settings, model = settings or Settings(), model or ScriptedModel([])
+    shelf = Shelf(facts=facts or streams())
+    shelf.messages = list(messages)
+    runtime = Runtime(
+        applier=Applier(shelf.store, shelf.broadcaster, settings.limits(window_of(model))),
+        model=model,
+        toolbox=Toolbox({tool.name: tool for tool in tools}, settings),
+        settings=settings,
+        clock=ManualClock(),
+        worker_id="w",
+        tasks=Tasks(patience=0.01),
+        hooks=hooks or Hooks(),
+    )
+    return LeasedChat(runtime, shelf.stand, 1), shelf
+
+
+class Stubborn:
+    """Code of a service that does not end when it is cancelled, until the test lets it."""
+
+    def __init__(self) -> None:
+        self.entered, self.go_on = anyio.Event(), anyio.Event()
+
+    async def __call__(self, *_given: Any) -> None:
+        """Hold on."""
+        self.entered.set()
+        with anyio.CancelScope(shield=True):
+            await self.go_on.wait()
+
+    async def left_behind(self, leased: LeasedChat, work: Callable[[], Awaitable[object]]) -> None:
+        """Have the engine end while `work` runs this code: then it is named in the log, and left behind."""
+        async with anyio.create_task_group() as tasks:
+
+            async def run() -> None:
+                await work()
+
+            tasks.start_soon(run)
+            await self.entered.wait()
+            tasks.cancel_scope.cancel()
+        await leased.runtime.tasks.user_calls.close()
+        self.go_on.set()
+        await anyio.wait_all_tasks_blocked()
