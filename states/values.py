@@ -12,7 +12,6 @@ import msgspec
 from msgspec.structs import asdict, replace
 
 from turnwise.states.errors import InvalidContent
-from turnwise.states.plain import plain
 
 if TYPE_CHECKING:
     from pydantic import GetCoreSchemaHandler, JsonValue, TypeAdapter
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     Json = JsonValue
     """Any JSON value, as the type of a field or an argument."""
 else:
-    Json = Annotated[Any, plain]
+    Json = Any
 
 
 class _DataclassFields:

@@ -13,6 +13,7 @@ from turnwise.states.checked import checked, checked_within
 from turnwise.states.errors import InvalidArgument, InvalidContent, SettingsError, WrongCall
 from turnwise.states.limits import JsonObject, Key, Ordinal
 from turnwise.states.names import ChatState
+from turnwise.states.plain import plain
 from turnwise.states.shapes import LATER, RAW
 from turnwise.states.values import Json
 
@@ -51,7 +52,7 @@ def call(  # noqa: PLR0913 - one of each kind
     state: ChatState = ChatState.waiting,
     names: Sequence[str] = (),
     labels: JsonObject | None = None,
-    value: Json = None,
+    value: Annotated[Json, plain] = None,
     pair: tuple[int, int] = (0, 0),
     function: Callable[..., Any] = print,
     voice: Speaks | str = "x",

@@ -25,12 +25,15 @@ import pydantic
 
 from turnwise.engine import user_code
 from turnwise.engine.clock import Timer
+from turnwise.engine.tools import argument_types
 from turnwise.persistence.protocol import ChatStore
 
 GUARDS = {"turnwise.engine.user_code", "turnwise.engine.guarded_store"}
 """The modules that are guards themselves."""
 WRAPPED = {ChatStore, Timer}
 """What the engine uses through a wrapper of the same type; that it raises nothing has tests of its own."""
+
+_IMPORTED_LATE = {"Adapter": argument_types.Adapter}
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 Loop = ast.For | ast.AsyncFor | ast.comprehension
@@ -79,10 +82,12 @@ class UserCode:
                 self._take_class(known)
 
     def _take_class(self, known: type) -> None:
+        if issubclass(known, BaseException | msgspec.Struct | str):
+            return
         if dataclasses.is_dataclass(known):
-            for hint in typing.get_type_hints(known).values():
+            for hint in typing.get_type_hints(known, localns=_IMPORTED_LATE).values():
                 self._take(hint)
-        elif not issubclass(known, BaseException | msgspec.Struct | str):
+        else:
             self.objects.add(known)
             for name, method in inspect.getmembers(known, inspect.isfunction):
                 if not name.startswith("_"):
