@@ -38,7 +38,7 @@ class CallNames:
                 self._incomplete.discard(part.id or None)
                 return dataclasses.replace(part, id=name)
             case "provider_result":
-                return dataclasses.replace(part, call_id=self._names.get(part.call_id, part.call_id))
+                return dataclasses.replace(part, call_id=self._names.get(part.call_id or None, part.call_id))
             case _:
                 return part
 
