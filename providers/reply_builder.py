@@ -193,7 +193,7 @@ class ReplyBuilder:
         self._complete_with(call, given if isinstance(given, Mapping) else given or "".join(call.pieces))
 
     def _complete_with(self, call: CallBuilder, given: str | Mapping[str, Any]) -> None:
-        blank = not given or (isinstance(given, str) and not given.strip())
+        blank = isinstance(given, str) and not given.strip()
         call.arguments = {} if blank else well_formed_json(self._read(call.name, given))
         self._news[call.index] = call
 

@@ -39,7 +39,7 @@ class CallNames:
                 self._incomplete.discard(part.id or None)
                 return replace(part, id=name)
             case "provider_result":
-                return replace(part, call_id=self._names.get(part.call_id, part.call_id))
+                return replace(part, call_id=self._names.get(part.call_id or None, part.call_id))
             case _:
                 return part
 

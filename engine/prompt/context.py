@@ -101,8 +101,8 @@ class View:
 
 
 def _comes_after(known: Message, message: Message) -> bool:
-    same_step = known.role == "tool" and known.step == message.step
-    return same_step and (known.call_index or 0) > (message.call_index or 0)
+    """Whether a message is the result of a later call of the same step: only results have a place among the calls."""
+    return known.step == message.step and (known.call_index or 0) > (message.call_index or 0)
 
 
 def _containers(message: Message) -> list[Any]:

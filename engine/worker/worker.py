@@ -50,7 +50,7 @@ class Worker:
         self._reserved = 0
         self._wake = anyio.Event()
         self._backlog = True
-        self._doing = ""
+        self._doing: str
         """The part of the tick that is running."""
         self._troubles: dict[str, str] = {}
         """The problem of each part of a tick that failed the last time."""
@@ -85,8 +85,7 @@ class Worker:
         runner = self._runners.get(facts.chat_id)
         if runner is not None:
             runner.observe(facts)
-        wants = facts.state is ChatState.pending or (facts.state is ChatState.interrupted and not facts.settled)
-        if wants and facts.lease is None:
+        if facts.state is ChatState.pending or (facts.lease is None and not facts.settled):
             self.wake()
 
     def wake(self) -> None:
@@ -107,7 +106,6 @@ class Worker:
     async def run(self) -> None:
         """Tick for ever: renew, sweep, claim and prune when due, then wait for a notice or the next due time."""
         while True:
-            self._wake = anyio.Event()
             try:
                 await self._tick()
             except Exception as error:  # noqa: BLE001 - if the worker ended, so would all its chats
@@ -115,6 +113,7 @@ class Worker:
                 self._backlog = self._backlog and isinstance(error, StoreError)
             if not (self._backlog and self._room() > 0):
                 await wait_until(self._wake, self._runtime.clock, min(self._renew_at, self._sweep_at, self._prune_at))
+            self._wake = anyio.Event()
 
     async def stop(self) -> None:
         """Claim nothing more, give running jobs their grace, then let their chats go."""

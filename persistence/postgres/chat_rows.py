@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from itertools import count
 from typing import Any, Final
 
 import asyncpg
@@ -55,7 +56,7 @@ async def wipe_all(connection: asyncpg.Connection, chat_id: str, decisions: Sequ
         except GARBLED as error:
             raise blamed(chat_id, await rows_within(connection, chat_id), error) from error
         for change in wiped.changes:
-            places = iter(range(1, 20))
+            places = count(1)
             put = ", ".join(f"{column} = ${next(places)}" for column in change.values)
             where = " AND ".join(f"{column} = ${next(places)}" for column in ("chat_id", *change.key))
             does = f"UPDATE {change.table} SET {put}" if put else f"DELETE FROM {change.table}"  # noqa: S608 - names of our own

@@ -9,6 +9,7 @@ from typing import Final, Generic, TypeVar
 
 import anyio
 import asyncpg
+from anyio.lowlevel import checkpoint
 
 from turnwise.persistence.postgres.pool import Pool
 from turnwise.states.errors import StoreError
@@ -63,14 +64,15 @@ class GroupCommit(Generic[_Item, _Answer]):
         while self._waiting:
             batch = [self._waiting.popleft() for _ in range(min(_BATCH, len(self._waiting)))]
             answers = await self._answers([item for item, _ in batch])
-            for (_, waits), answer in zip(batch, answers, strict=True):
+            for place, (_, waits) in enumerate(batch):
+                answer = answers[place]
                 if waits.cancelled():
                     continue
                 if isinstance(answer, Exception):
                     waits.set_exception(answer)
                 else:
                     waits.set_result(answer)
-            await asyncio.sleep(0)  # let the callers run on: their next items join the batch
+            await checkpoint()  # let the callers run on: their next items join the batch
 
     async def _answers(self, items: Sequence[_Item]) -> Sequence[_Answer | Exception]:
         sent = False

@@ -88,8 +88,7 @@ class Journal:
             stored = await self._together(shown)
             if stored is None:
                 stored = await self._pool.run(partial(self._alone, shown))
-            if stored:
-                self._cache.move(chat_id, stored[-1].seq)
+            self._cache.move(chat_id, stored[-1].seq)
         self._tell(chat_id)
         return stored
 

@@ -115,7 +115,7 @@ def _packed(chat_ids: Iterable[str]) -> Iterator[str]:
     """Yield the ids in payloads, one on a line."""
     payload = ""
     for chat_id in chat_ids:
-        if payload and len((payload + chat_id).encode()) > _PAYLOAD:
+        if len((payload + chat_id).encode()) > _PAYLOAD:
             yield payload
             payload = ""
         payload += f"\n{chat_id}" if payload else chat_id

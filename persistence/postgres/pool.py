@@ -109,11 +109,10 @@ class Pool:
                 major = await self._connect()
                 break
             except ValueError:  # its text and its cause may hold a part of the password
-                await self.close()
                 raise StoreError(f"the store {self.name}: {_MALFORMED}; nothing was written") from None
             except BROKEN as error:
                 await self.close()
-                pause = next(pauses, 0) if isinstance(error, _STARTING) else 0
+                pause = next(pauses, 0.0) if isinstance(error, _STARTING) else 0.0
                 if not pause:
                     raise self.meaning_of(error) from error
             await anyio.sleep(pause)
@@ -164,7 +163,7 @@ class Pool:
                 if not _may_pass(error):
                     raise self.meaning_of(error) from error
                 _drop(connection)
-                pause = next(pauses, 0)
+                pause = next(pauses, 0.0)
                 if not pause:
                     raise Unreachable(self._problem_of(error)) from error
             except asyncpg.PostgresError as error:

@@ -156,7 +156,6 @@ class Transactions:
                 return [await self._commits.commit(connection, rest, decisions, (), sent)]
 
         async with self._cache.turn(chat_id):
-            self._cache.forget(chat_id)
             return (await self._commits.answered(chat_id, work))[0]
 
     async def claim(self, plan: Plan, limit: int) -> list[Committed]:
@@ -243,12 +242,14 @@ class Transactions:
         if not is_hash(row["head"]):
             raise ChatUnreadable("chats.head", "the hash of an audit record belongs here", chat_id=row["id"])
         cached = self._cache.get(row["id"])
-        unchanged = cached is not None and _mark_of(cached) == (row["head"], row["state"], row["token"], row["facts"])
-        facts = cached.facts.with_last_seq(row["event_seq"]) if cached and unchanged else reading.facts_in(row)
+        if cached is not None and _mark_of(cached) == (row["head"], row["state"], row["token"], row["facts"]):
+            facts = cached.facts.with_last_seq(row["event_seq"])
+        else:
+            facts = reading.facts_in(row)
         return Standing(facts, row["head"], self._clock.handed_in or row["at"], row["facts"])
 
 
 def _mark_of(standing: Standing) -> tuple[str, str, int | None, str]:
     """Return the columns that tell, without parsing any facts, whether a chat still stands there."""
     facts, token = standing.facts, standing.facts.lease.token if standing.facts.lease else None
-    return standing.head, facts.stored_state or facts.state, token, standing.body
+    return standing.head, facts.state, token, standing.body

@@ -26,6 +26,7 @@ async def named(*given: str | None, step: int = 4) -> list[str | None]:
         (["b"], ["b-4-2"]),
         ([None], ["call-4"]),
         ([""], ["call-4"]),
+        (["", None, ""], ["call-4", "call-4-2", "call-4-3"]),
         (["new", "new", "new"], ["new", "new-4", "new-4-2"]),
         (["a", "a"], ["a-4", "a-4-2"]),
         (["b", "b", "b"], ["b-4-2", "b-4-3", "b-4-4"]),
@@ -54,3 +55,33 @@ async def test_the_pieces_of_a_call_get_the_name_of_its_beginning() -> None:
     assert found[3].call_id == "a-4"
     text = ModelPart("text_delta", text="so")
     assert await names.renamed(text) is text
+
+
+@pytest.mark.parametrize("missing", ["", None])
+async def test_a_call_without_an_id_is_one_call_in_all_its_pieces_and_so_is_the_next(missing: str | None) -> None:
+    async def is_taken(_call_id: str) -> bool:
+        return False
+
+    names = CallNames(is_taken, 4)
+    found: list[str | None] = []
+    for _ in range(2):
+        parts = [
+            ModelPart("tool_call_start", id="b", name="look"),
+            ModelPart("tool_call_start", id=missing, name="look"),
+            ModelPart("tool_call_delta", id=missing, arguments="{"),
+            ModelPart("tool_call_delta", id="b", arguments="{}"),
+            ModelPart("tool_call", id=missing, name="look", arguments={}, executor="provider"),
+            ModelPart("tool_call", id="b", name="look", arguments={}),
+        ]
+        found += [(await names.renamed(part)).id for part in parts]
+        found.append((await names.renamed(ModelPart("provider_result", call_id=missing, output=1))).call_id)
+    pieces = ["b", "call", "call", "b", "call", "b", "call"]
+    assert found == [*pieces, *(f"{name}-4" for name in pieces)]
+
+
+async def test_a_result_of_a_call_that_nobody_made_keeps_its_name() -> None:
+    async def is_taken(_call_id: str) -> bool:
+        return True
+
+    part = ModelPart("provider_result", call_id="other", output=1)
+    assert (await CallNames(is_taken, 4).renamed(part)).call_id == "other"

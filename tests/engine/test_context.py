@@ -10,13 +10,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec import convert, to_builtins
 
+from support.life import PROFILE
 from turnwise.engine.prompt.context import View
 from turnwise.engine.prompt.history import length_of, sendable
 from turnwise.providers.protocol import ModelRequest
 from turnwise.providers.repair_history import HistoryRepair
 from turnwise.states.messages import Message, ReasoningPart, SourcePart, TextPart, ToolCallPart, ToolResultPart
 from turnwise.states.names import Audience, Executor
-from turnwise.states.writes import InsertMessage
+from turnwise.states.writes import CutHistory, EraseEdits, EraseMessage, InsertBoundary, InsertMessage, PutProfile
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -127,3 +128,36 @@ def test_what_only_people_see_is_not_in_the_view() -> None:
     view = View([], 0).after(InsertMessage(hidden), 1)
     assert view is not None
     assert (view.to_send(), view.history_version) == ([], 1)
+
+
+def test_results_without_a_place_or_of_another_step_stay_where_they_came() -> None:
+    def parts(name: str) -> Message:
+        return message("tool", ToolResultPart(call_id=name, name="look", output=name), position=1)
+
+    for history in (
+        [parts("a"), parts("b"), parts("c")],
+        [result("a", 1, step=1, position=1), result("b", 0, step=2, position=2)],
+        [message("user", TextPart(text="hi")), result("a", 0, step=1, position=1)],
+    ):
+        assert View(history, 1).to_send() == history == sendable(history)
+
+
+def test_what_a_model_changes_is_restored_every_time() -> None:
+    history = [message("user", TextPart(text="hi")), message("assistant", call("a"), position=1), ANSWER]
+    view = View(history, 1)
+    for _ in range(3):
+        sent = view.to_send()
+        assert sent == history
+        assert sent[0] is history[0], "what nobody can change is not copied"
+        sent[1].calls[0].arguments["at"].append("lies")
+        assert sent[2].result is not None
+        sent[2].result.output["seen"].clear()
+
+
+def test_a_view_whose_history_was_cut_or_erased_has_to_be_read_again() -> None:
+    history = [ASKED, ANSWER]
+    for write in (InsertBoundary("compaction", 1, 3, ()), CutHistory(2, "m2"), EraseMessage(ASKED), EraseEdits(ANSWER)):
+        assert View(history, 1).after(write, 2) is None
+    view = View(history, 1)
+    assert view.after(PutProfile(PROFILE), 2) is view
+    assert (view.messages, view.history_version) == (history, 1)

@@ -86,6 +86,8 @@ def test_nothing_empty_unsigned_or_cited_is_sent(parts: Any, *, partial: bool, s
         ((searched("a"), result("a"), searched("b"), result("c")), [0, 1]),
         ((call("a"), "so"), [0, 1]),
         ((call("a"), searched("b"), "so"), [0, 2]),
+        ((call("a"), result("a"), "so"), [0, 2]),
+        (("so",), [0]),
     ],
 )
 def test_a_providers_call_and_its_result_are_sent_together_or_not_at_all(parts: Any, kept: list[int]) -> None:
@@ -136,6 +138,8 @@ def test_what_is_for_one_request_only_is_nobodys_message() -> None:
     [
         (said("assistant", "yes"), True),
         (said("assistant", PICTURE), True),
+        (said("assistant", SIGNED, PICTURE), True),
+        (said("assistant", searched("a"), result("a"), "I look", call("b")), False),
         (said("assistant", searched("a"), result("a"), "yes"), True),
         (said("assistant", "yes", partial=True), False),
         (said("assistant", "I look", call("a")), False),
@@ -164,6 +168,7 @@ def test_sources_and_blank_text_say_nothing() -> None:
 
 def test_a_part_is_as_long_as_what_it_puts_into_a_prompt() -> None:
     link = FilePart(media_type="image/png", url="https://example.org/" + "a" * 140)
-    assert [length_of(part) for part in (TextPart(text="abc"), SIGNED, PICTURE, link)] == [3, 2, 10, 10]
+    gone = FilePart(media_type="image/png")
+    assert [length_of(part) for part in (TextPart(text="abc"), SIGNED, PICTURE, link, gone)] == [3, 2, 10, 10, 0]
     short, long = (length_of(result("a", "x" * size)) for size in (0, 100))
     assert long - short == 100

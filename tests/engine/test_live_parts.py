@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
+import anyio.lowlevel
+import pytest
 
 from support.engines import MakeModel, OpenEngine
 from support.events import assert_told_right, events_of
+from support.latches import Latch
+from support.leased import leased_chat
 from support.stores import HeldParts, stored_at
+from turnwise import ModelPart, Settings, StoreError
+from turnwise.engine.jobs.live_parts import LiveParts
+from turnwise.providers.reply_builder import ReplyBuilder
 from turnwise.providers.scripted import Reply
+from turnwise.states.events import PartEvent
+from turnwise.states.names import ChatState
 from turnwise.testing.clock import ManualClock
 
 
@@ -39,3 +50,157 @@ async def test_a_reply_that_ends_waits_for_the_parts_that_are_being_stored(
         assert kinds == ["part", "part", "turn_finished"]
         assert "".join(event.part.delta or "" for event in events if event.kind == "part") == "Hello"
         await assert_told_right(engine, chat.id)
+
+
+# One attempt, and the store behind it
+
+
+class Attempt:
+    """The live parts of an attempt at the third step, its second."""
+
+    def __init__(self, coalesce: float = 0) -> None:
+        self.leased, self.shelf = leased_chat(settings=Settings(coalesce=coalesce))
+        self.builder, self.scope = ReplyBuilder(), anyio.CancelScope()
+        self.live = LiveParts(self.leased, self.builder, self.scope)
+
+    def hear(self, text: str) -> None:
+        """Take a delta of the reply, as the job does."""
+        if self.builder.add(ModelPart("text_delta", text=text)):
+            self.live.changed()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Let the engine's tasks run meanwhile."""
+        with anyio.fail_after(60):
+            async with self.leased.runtime.tasks.running():
+                yield
+
+    @property
+    def batches(self) -> list[str]:
+        """What was stored, or is about to be: the text of each batch."""
+        return [
+            "".join(event.part.delta or "" for event in batch if isinstance(event, PartEvent))
+            for _, _, batch in self.shelf.journaled
+        ]
+
+
+async def until(happened: Callable[[], object]) -> None:
+    while not happened():
+        await anyio.lowlevel.checkpoint()
+
+
+async def a_while() -> None:
+    """Let every timer that is due ring, and every task go on."""
+    for _ in range(20):
+        await anyio.lowlevel.checkpoint()
+    await anyio.wait_all_tasks_blocked()
+
+
+async def test_all_that_comes_in_one_window_is_stored_together_and_then_shown() -> None:
+    attempt = Attempt()
+    async with attempt.running():
+        with attempt.shelf.broadcaster.listen("c") as follower:
+            for word in ("one ", "two ", "three"):
+                attempt.hear(word)
+            assert attempt.batches == [], "nobody waits for the store"
+            await until(lambda: follower.take(-1))
+            await a_while()
+            assert attempt.batches == ["one two three"]
+            attempt.hear(" four")
+            await until(lambda: len(attempt.batches) == 2)
+    (token, state, (event,)), _ = attempt.shelf.journaled
+    assert (token, state) == (1, ChatState.streaming)
+    assert isinstance(event, PartEvent)
+    assert (event.chat_id, event.step, event.attempt, event.index, event.part.type) == ("c", 3, 2, 0, "text")
+    assert await attempt.live.close() == []
+
+
+async def test_what_comes_while_a_batch_is_stored_waits_for_its_end_and_is_then_stored_at_once() -> None:
+    attempt, latch = Attempt(), Latch()
+    attempt.shelf.storing = latch.pass_through
+    async with attempt.running():
+        attempt.hear("one ")
+        await latch.entered.wait()
+        attempt.hear("two ")
+        attempt.hear("three")
+        await a_while()
+        assert attempt.batches == ["one "], "one batch at a time"
+        latch.open()
+        await until(lambda: len(attempt.batches) == 2)
+        await a_while()
+    assert attempt.batches == ["one ", "two three"]
+
+
+@pytest.mark.parametrize("way", ["stop", "end", "close"])
+async def test_after_its_end_nothing_more_is_stored_and_what_is_left_comes_with_the_end(way: str) -> None:
+    attempt, latch = Attempt(), Latch()
+    attempt.shelf.storing = latch.pass_through
+    async with attempt.running():
+        attempt.hear("one ")
+        await latch.entered.wait()
+        attempt.hear("two ")
+        ended, left = anyio.Event(), list[PartEvent]()
+
+        async def end() -> None:
+            match way:
+                case "stop":
+                    attempt.live.stop()
+                case "end":
+                    await attempt.live.end()
+                case _:
+                    left.extend(await attempt.live.close())
+            ended.set()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(end)
+            await a_while()
+            assert ended.is_set() == (way == "stop"), "the batch that is being stored is waited for"
+            attempt.hear("three")
+            latch.open()
+        await a_while()
+        attempt.hear(" four")
+        await a_while()
+    assert attempt.batches == ["one "]
+    left.extend(await attempt.live.close())
+    assert "".join(event.part.delta or "" for event in left) == "two three four"
+
+
+async def test_a_window_that_is_open_at_the_end_stores_nothing() -> None:
+    attempt = Attempt()
+    async with attempt.running():
+        attempt.hear("one")
+        (event,) = await attempt.live.close()
+        await a_while()
+    assert (event.part.delta, event.index, attempt.batches) == ("one", 0, [])
+
+
+async def test_a_window_lasts_as_long_as_it_is_set() -> None:
+    attempt = Attempt(coalesce=3600)
+    async with attempt.running():
+        attempt.hear("one")
+        await a_while()
+        assert attempt.batches == []
+
+
+async def test_parts_that_cannot_be_stored_end_the_attempt_and_nothing_more_is_tried() -> None:
+    attempt, latch = Attempt(), Latch()
+
+    async def fail() -> None:
+        await latch.pass_through()
+        raise StoreError("the disk is full")
+
+    attempt.shelf.storing = fail
+    async with attempt.running():
+        attempt.hear("one ")
+        await latch.entered.wait()
+        attempt.hear("two ")
+        assert (attempt.live.failure, attempt.scope.cancel_called) == (None, False)
+        latch.open()
+        await until(lambda: attempt.live.failure)
+        await a_while()
+        attempt.hear("three")
+        await a_while()
+        assert attempt.scope.cancel_called
+        with pytest.raises(StoreError, match="disk is full"):
+            await attempt.live.close()
+    assert attempt.batches == ["one "]

@@ -7,15 +7,19 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from support.leased import leased_chat
 from support.life import said, streaming
+from support.shelf import stands
 from turnwise import ClientTool, ModelError, Settings, Usage, tool
-from turnwise.engine.jobs.reply import error_info, origin_of, partial_reply, planned
+from turnwise.engine.jobs.reply import error_info, origin_of, partial_reply, planned, shown_reply
 from turnwise.engine.tools.toolbox import Toolbox
-from turnwise.providers.protocol import ModelRequest, ToolSpec
+from turnwise.providers.protocol import ModelPart, ModelRequest, ToolSpec
+from turnwise.providers.reply_builder import ReplyBuilder
 from turnwise.providers.scripted import ScriptedModel
 from turnwise.states.arguments import Origin
+from turnwise.states.events import PartDelta, PartEvent
 from turnwise.states.messages import Part, ReasoningPart, SourcePart, ToolCallPart, ToolResultPart
-from turnwise.states.names import Executor
+from turnwise.states.names import ChatState, Executor
 
 
 @tool
@@ -57,6 +61,36 @@ def call(name: str, call_id: str = "c", executor: Executor = Executor.local, **a
 )
 def test_what_is_only_white_space_is_not_stored(part: Part, is_kept: bool) -> None:  # noqa: FBT001
     assert planned([part], FACTS, BOX) == ((part,) if is_kept else (), ())
+
+
+def test_what_follows_white_space_is_stored() -> None:
+    kept, calls = planned([*said(" "), *said("x"), call("look", "c")], FACTS, BOX)
+    assert (kept, [one.call_id for one in calls]) == ((*said("x"), call("look", "c")), ["c"])
+
+
+ORIGIN = Origin(model="m", provider="p")
+
+
+@pytest.mark.parametrize("is_heard", [True, False])
+async def test_what_followers_were_shown_of_an_attempt_is_kept_with_what_its_holder_knows(*, is_heard: bool) -> None:
+    leased, shelf = leased_chat()
+    step, attempt = leased.facts.step.number, leased.facts.step.attempt
+    for of in (attempt - 1, attempt):
+        event = PartEvent(step=step, attempt=of, index=0, part=PartDelta(type="text", delta=f"words {of}"))
+        await shelf.journal("c", 1, ChatState.streaming, [event])
+    builder = ReplyBuilder()
+    builder.add(ModelPart("text_delta", text=f"words {attempt} and more"))
+    builder.add(ModelPart("usage", usage=Usage(input_tokens=7)))
+    heard = builder if is_heard else None
+    kept = await shown_reply(leased.runtime, leased.facts, heard, origin=ORIGIN if is_heard else None)
+    assert kept is not None
+    assert (kept.step, kept.attempt, kept.parts) == (step, attempt, said(f"words {attempt}"))
+    assert (kept.usage, kept.origin) == ((Usage(input_tokens=7), ORIGIN) if is_heard else (None, None))
+
+
+async def test_where_no_attempt_is_open_nothing_is_kept() -> None:
+    leased, _ = leased_chat(facts=stands())
+    assert await shown_reply(leased.runtime, leased.facts) is None
 
 
 def test_each_call_is_planned_in_its_place_and_names_who_runs_it() -> None:

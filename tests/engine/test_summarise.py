@@ -11,12 +11,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.events import phases
+from support.leased import leased_chat
 from support.life import NOW, said
-from turnwise import Engine, ModelError, ModelRequest, Usage
-from turnwise.engine.jobs.summarise import MOST_REQUESTS, Spending, _next_piece, _whole_pieces
+from turnwise import CompactionPolicy, Engine, ModelError, ModelRequest, Settings, Usage
+from turnwise.engine.jobs.summarise import MOST_REQUESTS, Spending, _next_piece, _whole_pieces, summarise
 from turnwise.engine.prompt.history import length_of
+from turnwise.engine.settings import SUMMARY_PREFIX
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
-from turnwise.states.messages import FilePart, Message, Part, ReasoningPart, SourcePart, ToolCallPart, ToolResultPart
+from turnwise.states.messages import (
+    FilePart,
+    Message,
+    Part,
+    ReasoningPart,
+    SourcePart,
+    TextPart,
+    ToolCallPart,
+    ToolResultPart,
+)
 
 
 def message(role: Any, *parts: Part) -> Message:
@@ -162,7 +173,7 @@ async def test_a_history_that_never_fits_is_given_up_after_so_many_requests() ->
         await engine.request_compaction(chat.id)
         await engine.wait(chat.id)
         assert (await phases(engine, chat.id))[-1] == "failed"
-    assert sum(request.purpose == "summary" for request in model.requests) == MOST_REQUESTS
+    assert sum(request.purpose == "summary" for request in model.requests) == MOST_REQUESTS == 32
 
 
 def test_the_messages_of_a_piece_share_the_room() -> None:
@@ -180,3 +191,94 @@ def test_spending_adds_up_and_a_call_that_reported_nothing_makes_it_partial() ->
     assert spending.usage == Usage(input_tokens=5, output_tokens=1)
     spending.add(None)
     assert spending.usage == Usage(input_tokens=5, output_tokens=1, partial=True)
+
+
+REFUSAL = Reply(error=ModelError("context_overflow", message="too long"))
+
+
+@pytest.mark.parametrize(("size", "requests"), [(100, 1), (399, 1), (400, 2), (1000, 3)])
+async def test_a_message_is_cut_in_halves_until_a_half_has_less_than_two_hundred_characters(
+    size: int, requests: int
+) -> None:
+    model = ScriptedModel([], summary=REFUSAL)
+    leased, _ = leased_chat(model=model)
+    spending = Spending()
+    with pytest.raises(ModelError) as refused:
+        await summarise(leased, [user(size)], spending)
+    assert refused.value.kind == "context_overflow"
+    assert len(model.requests) == requests
+    assert spending.usage == Usage(partial=True)
+
+
+@pytest.mark.parametrize("own", [True, False])
+async def test_each_piece_is_asked_about_with_the_summary_so_far_and_where_it_stands(*, own: bool) -> None:
+    """By the model that is there for summaries, if one is."""
+
+    def narrow(request: ModelRequest) -> Reply | str:
+        first = request.messages[0].text
+        return REFUSAL if length(list(request.messages)) > 2600 else f"[{first[-12:]}]"
+
+    writer, other = ScriptedModel([], summary=narrow), ScriptedModel([])
+    settings = Settings(compaction=CompactionPolicy(model=writer if own else None, prompt="Sum up."))
+    leased, _ = leased_chat(model=other if own else writer, settings=settings)
+    history = [placed(turn) for turn in (1, 2, 3)]
+    found = await summarise(leased, history, Spending())
+    sent = [[(one.role, one.text[:20], one.turn, one.step) for one in request.messages] for request in writer.requests]
+    prompt, words = ("user", "Sum up."), ("user", "u" * 20)
+    assert sent == [
+        [(*words, 1, 10), (*words, 2, 20), (*words, 3, 30), (*prompt, 3, 30)],
+        [(*words, 1, 10), (*prompt, 1, 10)],
+        [("user", SUMMARY_PREFIX[:20], 2, 20), (*words, 2, 20), (*prompt, 2, 20)],
+        [("user", SUMMARY_PREFIX[:20], 3, 30), (*words, 3, 30), (*prompt, 3, 30)],
+    ]
+    assert found.startswith("[")
+    assert other.requests == []
+    assert {(request.purpose, request.step, request.attempt) for request in writer.requests} == {("summary", 3, 2)}
+
+
+def placed(turn: int) -> Message:
+    return Message(id="m", role="user", parts=said("u" * 1000), turn=turn, step=10 * turn, created_at=NOW)
+
+
+async def test_nothing_is_asked_where_there_is_nothing_to_summarise() -> None:
+    leased, _ = leased_chat(model=ScriptedModel([]))
+    with pytest.raises(ModelError, match="nothing to fold") as refused:
+        await summarise(leased, [], Spending())
+    assert refused.value.kind == "bad_request"
+
+
+@pytest.mark.parametrize(
+    ("replies", "text"),
+    [
+        ([Reply(" \n so \n")], "so"),
+        ([Reply(" ", calls=[Call("look", {})]), Reply("so")], "so"),
+        ([Reply("so", calls=[Call("look", {})])], "so"),
+        ([Reply(" ")], None),
+        ([Reply(" ", calls=[Call("look", {})]), Reply(" ")], None),
+    ],
+)
+async def test_a_summary_is_text(replies: list[Reply], text: str | None) -> None:
+    lines = iter(replies)
+    model = ScriptedModel([], summary=lambda _: next(lines))
+    leased, _ = leased_chat(model=model)
+    if text is not None:
+        assert await summarise(leased, [user(5)], Spending()) == text
+    else:
+        with pytest.raises(ModelError, match="empty"):
+            await summarise(leased, [user(5)], Spending())
+    forced = [request.parameters.get("tool_choice") for request in model.requests]
+    assert forced == [None, "none"][: len(replies)]
+
+
+def test_many_parts_and_many_messages_in_little_room_are_cut_to_nothing_rather_than_left() -> None:
+    texts = shortened(*(said("abc")[0] for _ in range(5)), room=2)
+    assert [getattr(part, "text", "").strip() for part in texts] == ["[3 characters left out]"] * 5
+    piece, _ = taken([message("assistant", *said("abc")), *(result(3) for _ in range(300))], 200)
+    assert piece[0].text.strip() == "[3 characters left out]"
+
+
+def test_a_part_that_is_just_as_long_as_its_share_stays_as_it_is() -> None:
+    exact = TextPart(text="x" * 150, metadata={"openai": {"id": "1"}})
+    kept, cut = shortened(exact, *said(LONG))
+    assert kept is exact
+    assert "characters left out" in getattr(cut, "text", "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any, cast
 
 import anyio
 import anyio.lowlevel
@@ -77,6 +78,54 @@ async def test_looks_that_fail_come_ever_more_seldom_and_each_is_followed_by_a_h
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(watch, Deaf(database, failures=99), Broadcaster(), hear)
     assert told[: 2 * len(pauses)] == [word for pause in pauses for word in (pause, None)]
+
+
+class Hints:
+    """A store that gives hints, look by look; where it has none left it fails."""
+
+    def __init__(self, *looks: list[str | None]) -> None:
+        self.looks = list(looks)
+
+    async def watch(self) -> AsyncIterator[str | None]:
+        """Give the hints of the next look."""
+        for hint in self.looks.pop(0) if self.looks else ():
+            yield hint
+        raise StoreError("the disk failed to read")
+
+
+async def test_a_look_that_has_heard_something_begins_anew_and_a_hint_that_nobody_can_hear_ends_nothing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The listeners of this process are woken first, whatever the worker makes of the hint."""
+    told: list[float | str | None] = []
+    woken: list[str | None] = []
+    hub = Broadcaster()
+    monkeypatch.setattr(hub, "hint", woken.append)
+
+    async def sleep(seconds: float) -> None:
+        told.append(seconds)
+        await anyio.lowlevel.checkpoint()
+        if len(told) >= 12:
+            tasks.cancel_scope.cancel()
+
+    async def hear(chat_id: str | None) -> None:
+        told.append(chat_id)
+        assert woken[-1] == chat_id
+        if chat_id == "a":
+            raise LookupError("no such chat")
+
+    monkeypatch.setattr(anyio, "sleep", sleep)
+    store = Hints([], [], ["a", "b"], [], [None])
+    with caplog.at_level(logging.DEBUG):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(watch, cast("Any", store), hub, hear)
+    assert told[:12] == [0.1, None, 0.2, None, "a", "b", 0.1, None, 0.2, None, None, 0.1]
+    assert woken[:7] == [None, None, "a", "b", None, None, None]
+    lines = [record.getMessage() for record in caplog.records]
+    assert sum("watch_failed" in line for line in lines) == 3, "once until something is heard again"
+    (failed,) = [line for line in lines if "hint_failed" in line]
+    assert "no such chat" in failed
+    assert "chat_id=a" in failed
 
 
 SELDOM = Settings(poll_interval=600, lease=3600, renew_every=600, shutdown_grace=0)

@@ -9,19 +9,26 @@ from typing import Any
 import anyio
 import pytest
 
+from support import life
 from support.chats import said
 from support.events import events_of, seen
 from support.latches import Gate, Latch
 from support.stores import Delegate, stored_at
-from turnwise import ModelError, RetryPolicy, Settings, StoreError, ToolContext, tool
-from turnwise.engine.apply import Chain
+from turnwise import Engine, ModelError, RetryPolicy, Settings, StoreError, ToolContext, tool
+from turnwise.engine.apply import Applier, Chain
 from turnwise.engine.clock import sleep
+from turnwise.engine.follow.broadcast import Broadcaster
+from turnwise.engine.prompt.hooks import Hooks
+from turnwise.engine.tasks import Tasks
+from turnwise.engine.tools.toolbox import Toolbox
+from turnwise.engine.worker.leased_chat import Runtime
 from turnwise.engine.worker.runner import JOBS
-from turnwise.persistence.protocol import Overdue
+from turnwise.engine.worker.worker import Worker
+from turnwise.persistence.protocol import Overdue, Pruned
 from turnwise.persistence.sqlite.store import SQLiteStore
 from turnwise.providers.protocol import ModelPart, ModelRequest
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
-from turnwise.states.names import Job
+from turnwise.states.names import Job, Trigger
 from turnwise.states.triggers import Circumstances, Claimed, LeaseExpired
 from turnwise.testing import ManualClock
 
@@ -571,6 +578,287 @@ async def test_a_job_that_fails_unexpectedly_ends_alone_and_its_chat_can_go_on(
     told = [record.getMessage() for record in caplog.records if record.exc_info]
     assert len(told) == 1
     assert "job_failed" in told[0]
+
+
+# Its rounds
+
+
+def next_round(clock: ManualClock) -> float:
+    """Return the seconds until the worker's next round."""
+    return 0 if clock.next_timer is None else (clock.next_timer - clock.now()).total_seconds()
+
+
+async def test_a_worker_claims_ten_chats_at_a_time_and_none_without_room(open_engine: Any, database: Any) -> None:
+    limits: list[int] = []
+
+    class Noting(Unwatched):
+        async def claim(self, plan: Any, *, limit: int) -> Any:
+            limits.append(limit)
+            return await self._store.claim(plan, limit=limit)
+
+    waiting = await filled(open_engine, 25)
+    clock, model = ManualClock(), Counting(together=23)
+    settings = Settings(max_running=23, coalesce=0, idle_timeout=None)
+    async with open_engine(model, store=Noting(stored_at(database, clock)), clock=clock, settings=settings) as engine:
+        for chat_id in waiting:
+            await engine.wait(chat_id)
+    assert limits[:3] == [10, 10, 3]
+    assert max(limits) <= 10
+    assert min(limits) >= 1
+
+
+async def test_a_worker_renews_and_sweeps_at_once_and_then_exactly_as_often_as_it_should(
+    open_engine: Any, database: Any
+) -> None:
+    clock = ManualClock()
+    told: dict[str, list[float]] = {"renew": [], "overdue": []}
+
+    class Timed(Unwatched):
+        async def renew(self, worker: str, seconds: float) -> Any:
+            told["renew"].append(clock.monotonic())
+            return await self._store.renew(worker, seconds)
+
+        async def overdue(self, *, limit: int) -> Any:
+            told["overdue"].append(clock.monotonic())
+            return await self._store.overdue(limit=limit)
+
+    settings = Settings(renew_every=10, poll_interval=4, keep_parts=None)
+    async with open_engine(ScriptedModel([]), store=Timed(stored_at(database, clock)), clock=clock, settings=settings):
+        while len(told["renew"]) < 5 or len(told["overdue"]) < 11:
+            await clock.advance(next_round(clock))
+    assert told["renew"][:5] == pytest.approx([0, 10, 20, 30, 40], abs=1e-3)
+    assert told["overdue"][:11] == pytest.approx([*range(0, 41, 4)], abs=1e-3)
+
+
+@pytest.mark.parametrize(("keep", "poll", "pause"), [(2400, 1, 100), (24, 5, 5)])
+async def test_a_worker_deletes_old_parts_bit_by_bit_and_looks_again_now_and_then(
+    open_engine: Any, database: Any, keep: float, poll: float, pause: float
+) -> None:
+    clock, ends = ManualClock(), ["c1", "c2", None, "c1", None]
+    asked: list[tuple[float, dict[str, Any]]] = []
+
+    class Told(Unwatched):
+        async def prune(self, **options: Any) -> Pruned:
+            asked.append((clock.monotonic(), options))
+            return Pruned(0, ends[len(asked) - 1] if len(asked) <= len(ends) else None)
+
+    settings = Settings(keep_parts=keep, poll_interval=poll)
+    store = Told(stored_at(database, clock))
+    async with open_engine(ScriptedModel([]), store=store, clock=clock, settings=settings):
+        while len(asked) < 6:
+            await clock.advance(next_round(clock))
+    moments = [0, 0.1, 0.2, 0.2 + pause, 0.3 + pause, 0.3 + 2 * pause]
+    assert [moment for moment, _ in asked[:6]] == pytest.approx(moments, abs=1e-3)
+    assert [options["after"] for _, options in asked[:6]] == ["", "c1", "c2", "", "c1", ""]
+    assert {(options["keep"], options["limit"]) for _, options in asked} == {(keep, 200)}
+
+
+async def test_a_sweep_that_fails_keeps_no_chat_from_being_claimed(open_engine: Any, database: Any) -> None:
+    class Failing(Unwatched):
+        async def overdue(self, *, limit: int) -> Any:
+            raise StoreError("planted")
+
+    (waiting,) = await filled(open_engine, 1)
+    clock = ManualClock()
+    async with open_engine(ScriptedModel("hello"), store=Failing(stored_at(database, clock)), clock=clock) as engine:
+        with anyio.fail_after(60):
+            assert (await engine.wait(waiting)).state == "waiting"
+
+
+# Chats that want a worker
+
+
+@pytest.mark.parametrize("passed_on", ["as others end", "during a claim"])
+async def test_what_found_no_room_is_run_as_soon_as_there_is_some_though_no_time_passes(
+    open_engine: Any, database: Any, passed_on: str
+) -> None:
+    claiming, claimed = anyio.Event(), anyio.Event()
+
+    class Held(Unwatched):
+        """Its first claim, which finds nothing, takes until the test lets it go."""
+
+        async def claim(self, plan: Any, *, limit: int) -> Any:
+            found = await self._store.claim(plan, limit=limit)
+            if not claiming.is_set():
+                claiming.set()
+                await claimed.wait()
+            return found
+
+    held, clock = Latch(), ManualClock()
+    model = ScriptedModel(lambda _: Reply("done", first_delay=1), sleep=held.pass_through)
+    settings = Settings(max_running=1, coalesce=0)
+    async with open_engine(model, store=Held(stored_at(database, clock)), clock=clock, settings=settings) as engine:
+        chats = [(await engine.create_chat()).id for _ in range(3)]
+        await claiming.wait()
+        if passed_on == "as others end":
+            claimed.set()
+            await engine.send_message(chats[0], "hi")
+            await held.entered.wait()
+        for chat_id in chats if passed_on == "during a claim" else chats[1:]:
+            assert (await engine.send_message(chat_id, "hi")).chat.state == "pending"
+        claimed.set()
+        held.open()
+        with anyio.fail_after(60):
+            for chat_id in chats:
+                assert (await engine.wait(chat_id)).state == "waiting"
+
+
+STANDS: dict[str, tuple[Any, bool]] = {
+    "waits": (life.waiting, False),
+    "pending": (life.pending, True),
+    "held": (life.streaming, False),
+    "asks": (life.asking, False),
+    "stopped by others": (life.unsettled, False),
+    "stopped, its holder gone": (lambda: _let_go(life.unsettled()), True),
+    "settled": (life.interrupted, False),
+    "failed": (life.failed, False),
+}
+
+
+def _let_go(stopped: life.Life) -> life.Life:
+    stopped.held(Trigger.lease_expired)
+    return stopped
+
+
+@pytest.mark.parametrize("stands", STANDS)
+async def test_a_worker_looks_for_chats_at_once_if_one_wants_a_worker_and_nobody_has_it(
+    database: Any, stands: str
+) -> None:
+    clock, looks = ManualClock(), [0]
+
+    class Counted(Delegate):
+        async def claim(self, plan: Any, *, limit: int) -> Any:
+            looks[0] += 1
+            return []
+
+    store, options = Counted(stored_at(database, clock)), Settings()
+    await store.open()
+    runtime = Runtime(
+        applier=Applier(store, Broadcaster(), options.limits(None)),
+        model=ScriptedModel([]),
+        toolbox=Toolbox({}, options),
+        settings=options,
+        clock=clock,
+        worker_id="w",
+        tasks=Tasks(),
+        hooks=Hooks(),
+    )
+    worker = Worker(runtime)
+    builds, wants = STANDS[stands]
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(worker.run)
+        with anyio.fail_after(60):
+            while clock.next_timer is None:
+                await clock.advance(0)
+        before = looks[0]
+        worker.observe(builds().facts)
+        await clock.advance(0)
+        if wants:
+            with anyio.fail_after(60):
+                while looks[0] == before:
+                    await clock.advance(0)
+        assert looks[0] == before + wants
+        tasks.cancel_scope.cancel()
+    await store.close()
+
+
+# Stopping
+
+
+async def test_who_stops_claims_nothing_more(open_engine: Any, database: Any) -> None:
+    """The running chat gets its grace; the one that waits for its place is another worker's."""
+    held, clock = Latch(), ManualClock()
+    model = ScriptedModel(lambda _: Reply("done", first_delay=1), sleep=held.pass_through)
+    settings = Settings(max_running=1, coalesce=0, shutdown_grace=60)
+    engine = Engine(Unwatched(stored_at(database, clock)), model=model, clock=clock, settings=settings)
+    await engine.__aenter__()
+    runs, waits = (await engine.create_chat()).id, (await engine.create_chat()).id
+    await engine.send_message(runs, "hi")
+    await held.entered.wait()
+    await engine.send_message(waits, "hi")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(engine.__aexit__, None, None, None)
+        await clock.advance(0)
+        held.open()
+    async with open_engine(ScriptedModel([]), settings=Settings(run_worker=False)) as onlooker:
+        assert (await onlooker.get_chat(runs)).state == "waiting"
+        assert (await onlooker.get_chat(waits)).state == "pending"
+        assert "claimed" not in [record.trigger for record in await onlooker.audit(waits)]
+
+
+async def test_who_stops_while_a_claim_is_under_way_gives_back_what_it_brings(open_engine: Any, database: Any) -> None:
+    claiming, go_on = anyio.Event(), anyio.Event()
+
+    class Slow(Unwatched):
+        async def claim(self, plan: Any, *, limit: int) -> Any:
+            found = await self._store.claim(plan, limit=limit)
+            claiming.set()
+            await go_on.wait()
+            return found
+
+    (waiting,) = await filled(open_engine, 1)
+    clock, held = ManualClock(), Latch()
+    model = ScriptedModel(lambda _: Reply("done", first_delay=1), sleep=held.pass_through)
+    settings = Settings(coalesce=0, shutdown_grace=0)
+    engine = Engine(Slow(stored_at(database, clock)), model=model, clock=clock, settings=settings)
+    await engine.__aenter__()
+    await claiming.wait()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(engine.__aexit__, None, None, None)
+        await clock.advance(0)
+        go_on.set()
+    async with open_engine(ScriptedModel([]), settings=Settings(run_worker=False)) as onlooker:
+        explained = await onlooker.explain(waiting)
+        assert (explained.state, explained.lease_worker) == ("pending", None)
+
+
+# What it holds, and what it keeps
+
+
+async def test_a_chat_whose_commit_is_still_on_its_way_back_is_not_taken_for_one_that_was_given_up(
+    open_engine: Any, database: Any
+) -> None:
+    """It is renewed with the others, and nobody runs it yet."""
+    committed, go_on, clock = anyio.Event(), anyio.Event(), ManualClock()
+    store = Rounds(stored_at(database, clock))
+
+    class Slow(Delegate):
+        async def change(self, chat_id: str, plan: Any, **options: Any) -> Any:
+            done = await self._store.change(chat_id, plan, **options)
+            if not committed.is_set():
+                committed.set()
+                await go_on.wait()
+            return done
+
+    async with open_engine(ScriptedModel("hello"), store=Slow(store), clock=clock) as engine:
+        chat = await engine.create_chat()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(engine.send_message, chat.id, "hi")
+            await committed.wait()
+            renewals = store.renewals
+            while store.renewals < renewals + 2:
+                await clock.advance(next_round(clock))
+            for _ in range(10):
+                await engine.get_chat(chat.id)
+            go_on.set()
+        assert (await engine.wait(chat.id)).state == "waiting"
+        triggers = [record.trigger for record in await engine.audit(chat.id)]
+        assert "released" not in triggers
+        assert triggers.count("claimed") == 1
+
+
+async def test_a_worker_keeps_what_it_knows_of_the_chats_that_rested_last(
+    open_engine: Any, database: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("turnwise.engine.worker.worker.VIEWS_KEPT", 2)
+    store = Reading(stored_at(database))
+    async with open_engine(ScriptedModel(lambda _: "fine"), store=store) as engine:
+        chats = [(await engine.create_chat()).id for _ in range(3)]
+        for chat_id in chats:
+            await engine.ask(chat_id, "hi")
+        for chat_id, reads in ((chats[1], 0), (chats[2], 0), (chats[0], 1), (chats[2], 1), (chats[1], 2)):
+            await engine.ask(chat_id, "and")
+            assert store.asked == reads
 
 
 @tool(name="look")

@@ -13,10 +13,10 @@ import pytest
 from turnwise.persistence.audit.verify import verify_records
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.conformance.checks import part
-from turnwise.persistence.postgres.group_commit import GroupCommit
+from turnwise.persistence.postgres.group_commit import GroupCommit, Unanswered
 from turnwise.persistence.postgres.store import PostgresStore
 from turnwise.persistence.protocol import DuplicateReceipt
-from turnwise.states.errors import BrokenPromise, StaleLease
+from turnwise.states.errors import BrokenPromise, StaleLease, StoreError
 from turnwise.states.names import ChatState
 from turnwise.states.writes import RecordReceipt
 
@@ -216,3 +216,88 @@ async def test_who_is_told_to_end_still_learns_what_became_of_an_item_and_closin
         tasks.cancel_scope.cancel()
         asyncio.get_running_loop().call_later(0.01, go_on.set)
     assert sorted(answered) == ["ITEM", "closed"]
+
+
+async def test_who_was_answered_joins_the_next_batch_of_those_who_wait() -> None:
+    begun, go_on = anyio.Event(), anyio.Event()
+    stored: list[list[str]] = []
+
+    async def perform(_connection: Any, items: Sequence[str]) -> Sequence[str]:
+        stored.append([*items])
+        begun.set()
+        await go_on.wait()
+        return items
+
+    batches: GroupCommit[str, str] = GroupCommit(Direct(), perform)  # type: ignore[arg-type]
+
+    async def add_twice(name: str) -> None:
+        await batches.add(f"{name} 1")
+        await batches.add(f"{name} 2")
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(add_twice, "a")
+        tasks.start_soon(add_twice, "b")
+        await begun.wait()
+        tasks.start_soon(batches.add, "c")
+        await anyio.wait_all_tasks_blocked()
+        go_on.set()
+    await batches.close()
+    assert [sorted(batch) for batch in stored] == [["a 1", "b 1"], ["a 2", "b 2", "c"]]
+
+
+async def test_closing_waits_for_all_that_was_accepted_even_when_it_is_cancelled() -> None:
+    stored: list[str] = []
+
+    async def perform(_connection: Any, items: Sequence[str]) -> Sequence[str]:
+        await anyio.lowlevel.checkpoint()
+        stored.extend(items)
+        return items
+
+    batches: GroupCommit[str, str] = GroupCommit(Direct(), perform)  # type: ignore[arg-type]
+    await batches.close()
+    adding = asyncio.create_task(batches.add("item"))
+    await asyncio.sleep(0)
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        await batches.close()
+    assert stored == ["item"]
+    assert await adding == "item"
+
+
+class Failing:
+    """A pool that fails before, or after, it has called what it was given, and maybe calls it again."""
+
+    def __init__(self, calls: int, error: Exception) -> None:
+        self.calls = calls
+        self.error = error
+
+    async def run(self, work: Callable[[Any], Awaitable[Any]]) -> Any:
+        for _ in range(self.calls):
+            await work(None)
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("calls", "error", "told"),
+    [
+        (0, StoreError("away"), StoreError),
+        (0, ValueError("odd"), Unanswered),
+        (1, StoreError("away"), Unanswered),
+        (1, ValueError("odd"), Unanswered),
+        (2, StoreError("away"), Unanswered),
+    ],
+)
+async def test_nothing_was_stored_is_said_only_of_what_was_never_sent(
+    calls: int, error: Exception, told: type[Exception]
+) -> None:
+    """And what was sent once is not sent again: its first statement may have been committed."""
+    performed: list[str] = []
+
+    async def perform(_connection: Any, items: Sequence[str]) -> Sequence[str]:
+        performed.extend(items)
+        return items
+
+    batches: GroupCommit[str, str] = GroupCommit(Failing(calls, error), perform)  # type: ignore[arg-type]
+    with pytest.raises(told):
+        await batches.add("item")
+    assert performed == ["item"] * min(calls, 1)

@@ -122,3 +122,13 @@ async def test_the_index_of_strays_covers_every_state(postgres_url: str, beside:
     await beside.execute("SET enable_seqscan = off")
     plan = await beside.fetch(f"EXPLAIN {store.reading.STRAYS}".replace("$1", "10"))
     assert any("chats_stray" in row[0] for row in plan)
+
+
+async def test_a_migration_may_take_long_and_waits_for_no_lock_for_long(
+    postgres_url: str, beside: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every other statement on the table would queue behind the one that waits."""
+    settings = "current_setting('statement_timeout') AS statement, current_setting('lock_timeout') AS lock"
+    knowing(monkeypatch, *KNOWN, NEXT._replace(sql=f"CREATE TABLE found AS SELECT {settings}"))
+    await opened(postgres_url)
+    assert tuple(await beside.fetchrow("SELECT statement, lock FROM found")) == ("0", "5s")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
+from typing import Any
 
 import anyio
 import asyncpg
@@ -11,7 +12,11 @@ import pytest
 
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.conformance.checks import part
+from turnwise.persistence.postgres import notices
+from turnwise.persistence.postgres.liveness import Liveness
+from turnwise.persistence.postgres.notices import Notices
 from turnwise.persistence.postgres.store import PostgresStore
+from turnwise.states.errors import StoreError
 from turnwise.states.names import ChatState
 from turnwise.states.triggers import Renamed
 
@@ -139,3 +144,162 @@ async def test_what_was_not_told_is_not_waited_for_when_a_store_closes(postgres_
     await plans.created(store, "chat")
     await store.close()
     await store.close()
+
+
+class Line:
+    """A pool that sends at once and notes what was sent, and whose server cannot be reached by a listener."""
+
+    def __init__(self) -> None:
+        self.sent: list[list[str]] = []
+        self.tries = 0
+
+    async def run(self, work: Callable[[Any], Awaitable[Any]]) -> Any:
+        return await work(self)
+
+    async def execute(self, _sql: str, payloads: list[str]) -> None:
+        self.sent.append([chat_id for payload in payloads for chat_id in payload.partition(" ")[2].split("\n")])
+
+    async def connect(self) -> Any:
+        self.tries += 1
+        raise ConnectionRefusedError
+
+    def meaning_of(self, error: Exception) -> StoreError:
+        return StoreError(str(error))
+
+
+def over(line: Line) -> Notices:
+    return Notices(line, Liveness(line), poll_interval=NEVER)  # type: ignore[arg-type]
+
+
+async def test_hints_that_come_one_after_another_go_together() -> None:
+    line = Line()
+    telling = over(line)
+    told = [f"chat-{number}" for number in range(40)]
+    for chat_id in told:
+        telling.tell(chat_id)
+        telling.tell(chat_id)
+        await anyio.lowlevel.checkpoint()
+    await telling.close()
+    assert sorted(chat_id for together in line.sent for chat_id in together) == sorted(told)
+    assert len(line.sent) < 20
+
+
+async def test_what_is_told_later_is_sent_too() -> None:
+    line = Line()
+    telling = over(line)
+    for chat_id in ("early", "late"):
+        telling.tell(chat_id)
+        with anyio.fail_after(60):
+            while [chat_id] not in line.sent:
+                await anyio.lowlevel.checkpoint()
+    await telling.close()
+    assert line.sent == [["early"], ["late"]]
+
+
+async def test_closing_sends_what_waits_even_for_a_caller_that_is_cancelled() -> None:
+    line = Line()
+    telling = over(line)
+    telling.tell("chat")
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        await telling.close()
+    assert line.sent == [["chat"]]
+    await over(line).close()
+
+
+async def test_a_notice_carries_many_hints_and_no_more_than_the_server_takes(
+    stores: tuple[PostgresStore, PostgresStore],
+) -> None:
+    here, _ = stores
+    beside = await here._pool.connect()
+    heard: list[str] = []
+    schema = await beside.fetchval("SELECT current_schema()")
+    await beside.add_listener(schema, lambda _on, _pid, _channel, payload: heard.append(str(payload)))
+    told = {f"{number} {'é' * 60}" for number in range(200)}
+    for chat_id in told:
+        here._notices.tell(chat_id)
+    with anyio.fail_after(60):
+        while {line for payload in heard for line in payload.partition(" ")[2].split("\n")} != told:
+            await beside.fetchval("SELECT 1")
+    await beside.close()
+    assert all(len(payload.encode()) < 8000 for payload in heard)
+    assert 4 <= len(heard) <= 6
+
+
+async def test_a_listener_tries_ever_more_seldom_to_reach_a_server_that_is_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    line = Line()
+    listening = over(line)
+    waited: list[float] = []
+
+    async def wait(seconds: float) -> None:
+        waited.append(seconds)
+        if len(waited) == 6:
+            await listening.close()
+
+    monkeypatch.setattr(notices.anyio, "sleep", wait)
+    assert [hint async for hint in listening.hear()] == []
+    assert waited == [0.1, 0.2, 0.4, 0.8, 1, 1]
+    assert line.tries == 6
+
+
+async def test_each_hint_is_given_once(stores: tuple[PostgresStore, PostgresStore]) -> None:
+    here, there = stores
+    watch = aiter(there.watch())
+    assert await anext(watch) is None
+    for chat_id in ("a", "b", "c"):
+        here._notices.tell(chat_id)
+        assert await anext(watch) == chat_id
+
+
+async def test_a_reader_that_leaves_takes_its_connection_with_it(
+    stores: tuple[PostgresStore, PostgresStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And counts as cut off: it judges no worker for a while."""
+    here, _ = stores
+    made: list[asyncpg.Connection] = []
+    connect = here._pool.connect
+
+    async def connected() -> asyncpg.Connection:
+        made.append(await connect())
+        return made[-1]
+
+    monkeypatch.setattr(here._pool, "connect", connected)
+    watch = here._notices.hear()
+    assert await anext(watch) is None
+    await watch.aclose()  # type: ignore[attr-defined]
+    assert [connection.is_closed() for connection in made] == [True]
+    assert not here._notices._listening
+
+
+async def test_a_poll_looks_whether_the_server_is_still_there_and_a_hint_does_not(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A connection whose other end is gone says nothing by itself: no answer within a time is an answer."""
+    asked: list[float | None] = []
+    fetchval = asyncpg.Connection.fetchval
+
+    async def noted(self: Any, query: str, *arguments: Any, **options: Any) -> Any:
+        if query == "SELECT 1":
+            asked.append(options.get("timeout"))
+        return await fetchval(self, query, *arguments, **options)
+
+    monkeypatch.setattr(asyncpg.Connection, "fetchval", noted)
+    async with AsyncExitStack() as stack:
+        here, there = PostgresStore(postgres_url), PostgresStore(postgres_url, poll_interval=NEVER)
+        for store in (here, there):
+            await store.open()
+            stack.push_async_callback(store.close)
+        watch = aiter(there.watch())
+        assert await anext(watch) is None
+        for chat_id in ("a", "b"):
+            here._notices.tell(chat_id)
+            assert await anext(watch) == chat_id
+        assert asked == []
+        there._notices._poll_interval = 0.01
+        here._notices.tell("c")
+        assert await anext(watch) == "c"
+        assert await anext(watch) is None
+        assert asked
+        assert all(timeout is not None and timeout > 0 for timeout in asked)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, cast
+
+import anyio.lowlevel
 
 from support.life import NOW, PROFILE
 from turnwise.engine.follow.broadcast import Broadcaster
 from turnwise.persistence.protocol import ChatStore, Committed
-from turnwise.states.events import Event
+from turnwise.states.events import Event, PartEvent
 from turnwise.states.facts import Facts
 from turnwise.states.messages import Message
 from turnwise.states.names import ChatState
@@ -36,6 +38,9 @@ class Shelf:
         self.messages: list[Message] = []
         self.histories = 0
         """How often the history was asked for."""
+        self.journaled: list[tuple[int, ChatState, tuple[Event, ...]]] = []
+        """What running jobs have stored, or are about to."""
+        self.storing: Callable[[], Awaitable[None]] = anyio.lowlevel.checkpoint
 
     @property
     def store(self) -> ChatStore:
@@ -66,6 +71,19 @@ class Shelf:
         assert (chat_id, at_version) == ("c", None)
         self.histories += 1
         return [message for message in self.messages if message.position > after]
+
+    async def journal(self, chat_id: str, token: int, state: ChatState, shown: Sequence[Event]) -> tuple[Event, ...]:
+        """Note the events of a running job, once the test lets them go, as a store does."""
+        assert chat_id == "c"
+        self.journaled.append((token, state, tuple(shown)))
+        await self.storing()
+        return tuple(shown)
+
+    async def shown(self, chat_id: str, step: int, attempt: int) -> list[PartEvent]:
+        """Return what followers were shown of an attempt, as a store does."""
+        assert chat_id == "c"
+        events = [event for _, _, batch in self.journaled for event in batch if isinstance(event, PartEvent)]
+        return [event for event in events if (event.step, event.attempt) == (step, attempt)]
 
     def put(self, facts: Facts, *events: Event) -> Committed:
         """Store what another process committed; return it as this process would tell it."""

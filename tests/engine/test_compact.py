@@ -1,0 +1,232 @@
+"""The job that compacts: what may be folded, what a strategy and those who watch are told, and when it tries again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from support.engines import MakeModel, OpenEngine
+from support.leased import Stubborn, leased_chat, streams
+from support.life import NOW, client, said
+from turnwise import (
+    CompactionInput,
+    CompactionPolicy,
+    CompactionResult,
+    Message,
+    ModelError,
+    Observer,
+    RetryPolicy,
+    Settings,
+    Usage,
+)
+from turnwise.engine.jobs.compact import _fold, _to_summarise, can_fold
+from turnwise.engine.jobs.summarise import Spending
+from turnwise.engine.observers.observer import CompactionRun
+from turnwise.engine.settings import SUMMARY_PREFIX
+from turnwise.providers.scripted import Reply, ScriptedModel
+from turnwise.states.facts import CompactionFacts
+from turnwise.states.messages import ToolCallPart, ToolResultPart
+
+
+def message(position: int, role: Any = "user", *, step: int = 0, **fields: Any) -> Message:
+    known: dict[str, Any] = {"parts": said(f"words {position}")}
+    return Message(**known | fields, id=f"m{position}", role=role, turn=1, step=step, created_at=NOW, position=position)
+
+
+def asks(position: int, step: int, *call_ids: str) -> Message:
+    parts = tuple(ToolCallPart(call_id=call_id, name="ask", arguments={}) for call_id in call_ids)
+    return message(position, "assistant", step=step, parts=parts)
+
+
+def answers(position: int, step: int, call_id: str) -> Message:
+    return message(position, "tool", step=step, parts=(ToolResultPart(call_id=call_id, name="ask", output="yes"),))
+
+
+ASKED, ANSWERED = message(1), message(2, "assistant", step=1)
+OPEN = {"calls": (client("a"), client("b"))}
+"""The facts of a chat with calls that the client has not answered yet; they are of its third step."""
+
+
+@pytest.mark.parametrize(
+    ("history", "facts", "foldable"),
+    [
+        ([], {}, False),
+        ([ASKED], {}, False),
+        ([ASKED, ANSWERED], {}, True),
+        ([ASKED, ANSWERED, message(3)], {}, True),
+        ([ASKED, asks(3, 3, "a", "b"), answers(4, 3, "b")], OPEN, False),
+        ([ASKED, asks(3, 3, "a", "b"), answers(4, 3, "b")], {}, True),
+        ([ASKED, asks(3, 2, "a", "b"), answers(4, 2, "b")], OPEN, True),
+        ([ASKED, message(2, step=3)], OPEN, True),
+    ],
+)
+async def test_words_in_work_and_a_step_that_waits_for_the_client_are_not_folded(
+    history: list[Message], facts: dict[str, Any], *, foldable: bool
+) -> None:
+    leased, _ = leased_chat(history, facts=streams(**facts))
+    assert await can_fold(leased) is foldable
+
+
+@pytest.mark.parametrize(
+    ("sendable", "kept", "facts", "summarised"),
+    [
+        ([ASKED, ANSWERED, message(3)], {3}, {}, [1, 2]),
+        ([ASKED, ANSWERED, message(3), message(4, "assistant", step=2), message(5)], {3, 5}, {}, [1, 2, 3, 4]),
+        ([ASKED, ANSWERED], set(), {}, [1, 2]),
+        ([ASKED], {1}, {}, []),
+        ([], set(), {}, []),
+        ([ASKED, ANSWERED, message(3), asks(4, 3, "a"), answers(5, 3, "a")], {3, 4, 5}, OPEN, [1, 2]),
+        ([ASKED, asks(4, 3, "a", "b"), answers(5, 3, "b")], {1, 4, 5}, OPEN, [1]),
+        ([asks(4, 3, "a"), message(5)], {4, 5}, OPEN, [5]),
+        ([asks(4, 3, "a"), message(5)], {4}, OPEN, [5]),
+        ([ASKED, asks(4, 3, "a")], {1, 4}, {}, []),
+    ],
+)
+def test_the_prompt_is_summarised_up_to_the_last_message_that_is_folded_without_open_calls(
+    sendable: list[Message], kept: set[int], facts: dict[str, Any], summarised: list[int]
+) -> None:
+    leased, _ = leased_chat(sendable, facts=streams(**facts))
+    assert [one.position for one in _to_summarise(leased, sendable, sendable, kept)] == summarised
+
+
+HISTORY = [ASKED, ANSWERED, message(3)]
+
+
+class Notes(Observer):
+    """Notes the compactions."""
+
+    def __init__(self) -> None:
+        self.runs: list[CompactionRun] = []
+
+    def compaction_started(self, run: CompactionRun) -> Callable[[], None]:
+        return lambda: self.runs.append(run)
+
+
+def by(strategy: Any) -> Settings:
+    return Settings(compaction=CompactionPolicy(strategy=strategy))
+
+
+async def test_a_strategy_is_told_all_figures_and_what_it_spent_counts() -> None:
+    told: list[Any] = []
+
+    async def strategy(messages: Sequence[Message], figures: CompactionInput) -> CompactionResult:
+        told.append((messages, figures))
+        return CompactionResult(messages=messages[2:], usage=Usage(input_tokens=3))
+
+    known = CompactionFacts(context_tokens=90, context_limit=100, count=4)
+    leased, _ = leased_chat(HISTORY, facts=streams(compaction=known), settings=by(strategy))
+    spending = Spending()
+    summary = await _fold(leased, spending)
+    assert (summary.messages, summary.folded) == ((3,), 2)
+    assert told == [(tuple(HISTORY), CompactionInput(context_tokens=90, context_limit=100, compactions=4))]
+    assert spending.usage == Usage(input_tokens=3)
+
+
+async def test_a_strategy_that_asks_no_model_spends_nothing() -> None:
+    async def strategy(messages: Sequence[Message], _figures: CompactionInput) -> CompactionResult:
+        return CompactionResult(messages=messages[2:])
+
+    leased, _ = leased_chat(HISTORY, settings=by(strategy))
+    spending = Spending()
+    await _fold(leased, spending)
+    assert spending.usage is None
+
+
+@pytest.mark.parametrize(
+    ("result", "kind", "words"),
+    [
+        (None, "bad_request", "nothing was folded"),
+        (OSError("no disk"), "bad_request", "the compaction failed: OSError: no disk"),
+        (ModelError("quota", message="no money"), "quota", "no money"),
+        (CompactionResult(messages=HISTORY), "bad_request", "nothing was folded"),
+    ],
+    ids=str,
+)
+async def test_a_strategy_that_fails_has_failed_for_its_own_reason(result: Any, kind: str, words: str) -> None:
+    async def strategy(_messages: Sequence[Message], _figures: CompactionInput) -> Any:
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    leased, _ = leased_chat(HISTORY, settings=by(strategy))
+    with pytest.raises(ModelError, match=words) as failed:
+        await _fold(leased, Spending())
+    assert failed.value.kind == kind
+
+
+async def test_without_a_strategy_a_model_writes_the_summary_which_comes_before_what_is_kept() -> None:
+    leased, _ = leased_chat(HISTORY, model=ScriptedModel([], summary="In short."))
+    spending = Spending()
+    summary = await _fold(leased, spending)
+    new, kept = summary.messages
+    assert isinstance(new, Message)
+    assert (new.role, new.text, kept, summary.folded) == ("user", SUMMARY_PREFIX + "In short.", 3, 2)
+    assert spending.usage == Usage(partial=True)
+
+
+async def test_a_strategy_that_does_not_end_is_named_with_its_chat(caplog: pytest.LogCaptureFixture) -> None:
+    strategy = Stubborn()
+    leased, _ = leased_chat(HISTORY, settings=by(strategy))
+    await strategy.left_behind(leased, lambda: _fold(leased, Spending()))
+    (line,) = [record.getMessage() for record in caplog.records if "user_code_left_behind" in record.getMessage()]
+    assert "code=compaction" in line
+    assert "chat_id=c" in line
+
+
+TOO_LONG = Reply(error=ModelError("context_overflow", message="too long"))
+BUSY = Reply(error=ModelError("overloaded", message="é" * 400))
+POOR = Reply(error=ModelError("quota"))
+
+
+@pytest.mark.parametrize(
+    ("summaries", "asked", "state", "error"),
+    [
+        ([BUSY, BUSY, "In short."], 3, "waiting", None),
+        ([BUSY, BUSY, BUSY, "In short."], 3, "error", "overloaded"),
+        ([POOR, "In short."], 1, "error", "quota"),
+        (["In short."], 1, "waiting", None),
+    ],
+)
+async def test_a_step_that_waits_for_room_has_its_summary_tried_again_as_often_as_any_call(
+    open_engine: OpenEngine, strict_model: MakeModel, summaries: list[Any], asked: int, state: str, error: str | None
+) -> None:
+    lines = iter(summaries)
+    model = strict_model(["hi", TOO_LONG, "done"], summary=lambda _: next(lines))
+    settings = Settings(coalesce=0, output_limit_bytes=100, retry=RetryPolicy(attempts=3, first_delay=0.001))
+    notes = Notes()
+    async with open_engine(model, settings=settings, observers=[notes]) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, "hello")
+        result = await engine.ask(chat.id, "again")
+        spent = [(entry.purpose, entry.attempt) for entry in await engine.usage(chat.id) if entry.purpose == "summary"]
+        failed = [event.error async for event in engine.events(chat.id, follow=False) if _has_failed(event)]
+    assert (result.chat.state, sum(request.purpose == "summary" for request in model.requests)) == (state, asked)
+    assert [one.kind for one in failed] == ([error] if error is not None else [])
+    assert all(len(one.message.encode()) < 200 for one in failed)
+    assert len(spent) == asked, "a summary that failed was paid for, too"
+    assert [(run.strategy, run.messages_before) for run in notes.runs] == [("summary", 3)] * asked
+    assert notes.runs[-1].messages_after == (2 if error is None else None)
+
+
+async def test_a_summary_for_which_no_step_waits_is_tried_once(
+    open_engine: OpenEngine, strict_model: MakeModel
+) -> None:
+    model = strict_model(["hi"], summary=BUSY)
+    settings = Settings(coalesce=0, output_limit_bytes=100, retry=RetryPolicy(attempts=3, first_delay=0.001))
+    async with open_engine(model, settings=settings) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, "hello")
+        await engine.request_compaction(chat.id)
+        await engine.wait(chat.id)
+        (entry,) = [entry for entry in await engine.usage(chat.id) if entry.purpose == "summary"]
+        (failed,) = [event.error async for event in engine.events(chat.id, follow=False) if _has_failed(event)]
+    assert entry.usage.partial
+    assert [request.purpose for request in model.requests] == ["step", "summary"]
+    assert failed.kind == "overloaded"
+    assert len(failed.message.encode()) < 200
+
+
+def _has_failed(event: Any) -> bool:
+    return bool(event.kind == "compaction" and event.phase == "failed")

@@ -1,0 +1,227 @@
+"""The pool: what is tried again and what is not, what a caller who is cancelled leaves behind, and who is let in."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import anyio
+import asyncpg
+import pytest
+
+from turnwise.persistence.postgres import pool
+from turnwise.persistence.postgres.pool import Pool, Unreachable
+from turnwise.states.errors import StoreError
+
+MakePool = Callable[..., Pool]
+
+
+@pytest.fixture
+async def make_pool(postgres_server: str) -> AsyncIterator[MakePool]:
+    """Make pools of one connection, and close them in the end."""
+    async with AsyncExitStack() as stack:
+
+        def made(*, size: int = 1) -> Pool:
+            new = Pool(postgres_server, size=size, schema="public", statement_timeout=30)
+            stack.push_async_callback(new.close)
+            return new
+
+        yield made
+
+
+@pytest.fixture
+def waited(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Return how long the pool has waited; it does not wait."""
+    seconds: list[float] = []
+
+    async def wait(pause: float) -> None:
+        seconds.append(pause)
+
+    monkeypatch.setattr(pool.anyio, "sleep", wait)
+    return seconds
+
+
+def failing(*errors: Exception) -> tuple[Callable[[Any], Awaitable[str]], list[asyncpg.Connection]]:
+    """Return work that fails in these ways before it succeeds, and the connections that it gets."""
+    left, given = list(errors), list[asyncpg.Connection]()
+
+    async def work(connection: asyncpg.Connection) -> str:
+        given.append(connection._con)
+        if left:
+            raise left.pop(0)
+        return str(await connection.fetchval("SELECT 'done'"))
+
+    return work, given
+
+
+LOST = asyncpg.ConnectionDoesNotExistError("gone")
+
+
+@pytest.mark.parametrize(
+    "error", [LOST, OSError("gone"), asyncpg.SerializationError("rolled back"), asyncpg.DeadlockDetectedError("dead")]
+)
+async def test_what_may_pass_is_tried_again_on_another_connection_and_ever_more_seldom(
+    make_pool: MakePool, waited: list[float], error: Exception
+) -> None:
+    opened = make_pool()
+    await opened.open()
+    work, given = failing(error, error, error)
+    assert await opened.run(work) == "done"
+    assert waited == [0.02, 0.04, 0.08]
+    assert len(set(map(id, given))) == 4
+    assert [connection.is_closed() for connection in given] == [True, True, True, False]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        asyncpg.QueryCanceledError("too long"),
+        asyncpg.UndefinedTableError("no table"),
+        asyncpg.DataError("no such value"),
+        asyncpg.ClientConfigurationError("no such option"),
+    ],
+)
+async def test_what_the_server_refuses_is_not_tried_again_and_the_connection_serves_on(
+    make_pool: MakePool, waited: list[float], error: Exception
+) -> None:
+    opened = make_pool()
+    await opened.open()
+    work, given = failing(error)
+    with pytest.raises(StoreError, match="nothing was written") as refused:
+        await opened.run(work)
+    assert not isinstance(refused.value, Unreachable)
+    assert refused.value.__cause__ is error
+    assert await opened.run(work) == "done"
+    assert waited == []
+    assert given[0] is given[1]
+
+
+async def test_without_patience_the_first_failure_is_the_last(
+    make_pool: MakePool, waited: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = make_pool()
+    await opened.open()
+    monkeypatch.setattr(pool, "PATIENCE", 0)
+    work, given = failing(LOST, LOST)
+    with pytest.raises(Unreachable, match="cannot be reached"):
+        await opened.run(work)
+    assert (len(given), waited) == (1, [])
+    monkeypatch.setattr(pool.time, "monotonic", lambda: 100.0)
+    assert list(islice(pool.pauses_of(0), 2)) == []
+
+
+async def test_what_is_under_way_is_finished_and_told_to_a_caller_who_is_cancelled(make_pool: MakePool) -> None:
+    """It may have been stored: who gives it up would tell nobody."""
+    opened = make_pool()
+    await opened.open()
+    told: list[str] = []
+    with anyio.CancelScope() as scope:
+
+        async def work(connection: asyncpg.Connection) -> str:
+            scope.cancel()
+            return str(await connection.fetchval("SELECT 'done'"))
+
+        told.append(await opened.run(work))
+    assert told == ["done"]
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        inner = opened._opened()
+        await opened.close()
+    assert inner.is_closing()
+    with pytest.raises(StoreError, match="not open"):
+        await opened.run(work)
+
+
+async def test_a_connection_comes_back_to_the_pool_without_a_round_trip(
+    make_pool: MakePool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+
+    async def reset(self: object, **_options: object) -> None:
+        asked.append(self)
+
+    monkeypatch.setattr(asyncpg.Connection, "reset", reset)
+    opened = make_pool()
+    await opened.open()
+    await opened.run(lambda on: on.fetchval("SELECT 1"))
+    assert asked == []
+
+
+@pytest.mark.parametrize("error", [ConnectionRefusedError("no"), asyncpg.CannotConnectNowError("starting up")])
+@pytest.mark.parametrize("method", ["connecting", "greeting"])
+async def test_a_server_that_is_starting_is_waited_for(
+    make_pool: MakePool, waited: list[float], monkeypatch: pytest.MonkeyPatch, error: Exception, method: str
+) -> None:
+    """What was begun with it before is closed."""
+    left = [error, error]
+    begun: list[asyncpg.Pool] = []
+    create, acquire = asyncpg.create_pool, asyncpg.Pool.acquire
+
+    async def connect(*arguments: Any, **options: Any) -> asyncpg.Pool:
+        if method == "connecting" and left:
+            raise left.pop()
+        begun.append(await create(*arguments, **options))
+        return begun[-1]
+
+    def greet(self: asyncpg.Pool, **options: Any) -> Any:
+        if method == "greeting" and left:
+            raise left.pop()
+        return acquire(self, **options)
+
+    monkeypatch.setattr(pool.asyncpg, "create_pool", connect)
+    monkeypatch.setattr(asyncpg.Pool, "acquire", greet)
+    opened = make_pool()
+    await opened.open()
+    assert waited == [0.02, 0.04]
+    assert [early.is_closing() for early in begun] == [True] * (len(begun) - 1) + [False]
+    assert await opened.run(lambda on: on.fetchval("SELECT 1")) == 1
+
+
+async def test_a_server_that_refuses_is_not_waited_for(make_pool: MakePool, waited: list[float]) -> None:
+    refused = make_pool()
+    refused._url = refused._url.replace("/postgres?", "/nowhere?")
+    with pytest.raises(StoreError, match="no such database"):
+        await refused.open()
+    assert waited == []
+
+
+async def test_a_url_that_cannot_be_is_refused_without_its_text() -> None:
+    odd = Pool("postgresql://me:secret@host:port/db", size=1, schema="s", statement_timeout=1)
+    with pytest.raises(StoreError, match="an option, a host or a port that cannot be") as refused:
+        await odd.open()
+    assert "secret" not in str(refused.value)
+
+
+async def test_the_oldest_server_is_let_in_and_an_older_one_is_not(
+    make_pool: MakePool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = make_pool()
+    await opened.open()
+    major = await opened.run(lambda on: on.fetchval("SELECT current_setting('server_version_num')::int / 10000"))
+    monkeypatch.setattr(pool, "_OLDEST_SERVER", major)
+    second = make_pool()
+    await second.open()
+    monkeypatch.setattr(pool, "_OLDEST_SERVER", major + 1)
+    third = make_pool()
+    with pytest.raises(StoreError, match=f"PostgreSQL {major + 1} is needed, this server is {major}"):
+        await third.open()
+    with pytest.raises(StoreError, match="not open"):
+        third._opened()
+
+
+def test_the_documents_say_which_server_is_the_oldest() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "postgresql.md").read_text()
+    oldest = re.search(r"PostgreSQL (\d+) or later", text)
+    assert oldest is not None
+    assert int(oldest[1]) == pool._OLDEST_SERVER
+
+
+def test_the_server_gives_up_on_a_statement_before_its_client_does() -> None:
+    """Its refusal says what it is."""
+    options = Pool("postgresql://x", size=1, schema="s", statement_timeout=30)._options
+    assert options["command_timeout"] > 30
+    assert options["server_settings"]["statement_timeout"] == "30000"
