@@ -11,20 +11,24 @@ import anyio
 import pytest
 from msgspec.structs import replace
 
-from support.life import BLANK, NOW
+from support.life import BLANK, NOW, Life, interrupted, local, parts_of, pending, streaming, waiting
 from support.stores import Delegate, stored_at
 from turnwise import Settings
-from turnwise.engine.apply import Applier
+from turnwise.engine.apply import Applier, Chain
 from turnwise.engine.follow.broadcast import Broadcaster
+from turnwise.engine.prompt.context import View
 from turnwise.engine.prompt.hooks import Hooks
 from turnwise.engine.tasks import Tasks
 from turnwise.engine.tools.toolbox import Toolbox
 from turnwise.engine.worker.leased_chat import ChatMoved, LeasedChat, Runtime
 from turnwise.persistence.protocol import Committed
 from turnwise.providers.scripted import ScriptedModel
+from turnwise.states.arguments import Reply
 from turnwise.states.errors import StaleLease
-from turnwise.states.facts import Facts, Lease
-from turnwise.states.names import ChatState
+from turnwise.states.facts import Facts, Lease, Limits
+from turnwise.states.messages import Message, TextPart, ToolCallPart
+from turnwise.states.names import Audience, ChatState, Executor, Trigger
+from turnwise.states.triggers import Circumstances, StepFinished
 from turnwise.testing import ManualClock
 
 
@@ -36,6 +40,9 @@ class Asked(Delegate):
         self.found = facts
         self.stale = False
         self.asked = 0
+        self.told: list[Message] = []
+        self.read: list[int] = []
+        self.known_calls: set[str] = set()
 
     async def facts(self, chat_id: str) -> Facts:
         assert chat_id == self.found.chat_id
@@ -44,6 +51,15 @@ class Asked(Delegate):
     async def prompt(self, chat_id: str) -> list[Any]:
         assert chat_id == self.found.chat_id
         return []
+
+    async def history(self, chat_id: str, *, after: int = 0) -> list[Message]:
+        assert chat_id == self.found.chat_id
+        self.read.append(after)
+        return [message for message in self.told if message.position > after]
+
+    async def calls(self, chat_id: str, call_ids: Sequence[str]) -> dict[str, Any]:
+        assert chat_id == self.found.chat_id
+        return dict.fromkeys(self.known_calls & set(call_ids))
 
     async def journal(self, chat_id: str, token: int, state: ChatState, events: Sequence[Any]) -> Any:
         assert (chat_id, token, state, events) == (self.found.chat_id, 1, ChatState.executing_tools, ())
@@ -194,3 +210,123 @@ async def test_a_history_that_was_read_is_used_only_if_the_chat_has_not_moved_me
     else:
         view = await leased.current_view()
         assert await leased.current_view() is view
+
+
+# What is known to come next
+
+
+def _backed_off() -> Life:
+    """A chat between two attempts that its holder has let go."""
+    life = streaming()
+    life.discard()
+    life.held(Trigger.lease_expired)
+    return life
+
+
+CLAIMED, STARTED = ("claimed", "worker:w"), ("attempt_started", "worker:w")
+
+
+@pytest.mark.parametrize(
+    ("facts", "more", "fired"),
+    [
+        (pending().facts, {}, [CLAIMED, STARTED]),
+        (pending().facts, {"claims": False}, []),
+        (pending().facts, {"stopping": True}, []),
+        (_backed_off().facts, {}, [CLAIMED]),
+        (waiting().facts, {}, []),
+        (streaming().facts, {}, []),
+        (streaming().facts, {"worker": "v"}, []),
+        (interrupted().facts, {}, []),
+    ],
+)
+async def test_a_commit_brings_along_what_is_known_to_follow_and_no_more(
+    database: Path, facts: Facts, more: dict[str, Any], fired: list[tuple[str, str]]
+) -> None:
+    leased, _, _ = held(database)
+    runtime = leased.runtime
+    runtime.stopping, runtime.worker_id = more.get("stopping", False), more.get("worker", "w")
+    chain = Chain(facts, Circumstances(now=NOW, limits=Limits(), actor="client"))
+    runtime.begin(chain, claims=more.get("claims", True))
+    assert [(str(decision.trigger), decision.actor) for decision in chain.decisions] == fired
+
+
+@pytest.mark.parametrize(("worker", "begun"), [("w", ["a"]), ("v", [])])
+async def test_who_holds_a_chat_begins_with_its_first_call_in_the_commit_that_plans_it(
+    database: Path, worker: str, begun: list[str]
+) -> None:
+    leased, _, _ = held(database)
+    runtime = leased.runtime
+    runtime.worker_id = worker
+    life = streaming()
+    calls = tuple(replace(call, step=life.facts.step.number) for call in (local("a"), local("b", 1)))
+    chain = Chain(life.facts, Circumstances(now=NOW, limits=Limits(), actor="client"))
+    assert life.facts.lease is not None
+    token = life.facts.lease.token
+    chain.fire(StepFinished(token=token, reply=Reply(parts=parts_of(calls), calls=calls)))
+    runtime.begin(chain, claims=True)
+    started = chain.decisions[1:]
+    assert [(str(decision.trigger), decision.actor) for decision in started] == [
+        ("call_started", f"worker:{worker}") for _ in begun
+    ]
+    assert [call.call_id for call in chain.facts.calls if call.status != "planned"] == begun
+
+
+# What it knows of the history
+
+
+def message(position: int, turn: int, **more: Any) -> Message:
+    given: dict[str, Any] = {"role": "user", "parts": (TextPart(text=f"at {position}"),), **more}
+    return Message(id=f"m{position}", turn=turn, step=1, created_at=NOW, position=position, **given)
+
+
+@pytest.mark.parametrize(
+    ("after", "boundary", "found", "reads"),
+    [
+        (0, 0, [1, 2, 3, 4], []),
+        (4, 0, [7, 8], []),
+        (4, 4, [7, 8], []),
+        (4, 5, [7, 8], [4]),
+        (3, 7, [8], [3]),
+        (3, 8, [7], [3]),
+    ],
+)
+async def test_the_messages_of_a_turn_are_read_back_once_as_far_as_a_boundary_hides_them(
+    database: Path, after: int, boundary: int, found: list[int], reads: list[int]
+) -> None:
+    """The model's own, such as a summary, are none of the turn; nor are those of other turns, in whatever view."""
+    leased, _, store = held(
+        database,
+        turn=replace(BLANK.turn, number=2 if after else 1, after=after),
+        history=replace(BLANK.history, boundary=boundary, length=9),
+    )
+    store.told = [message(position, 2 if position > 4 else 1) for position in (1, 2, 3, 4, 7, 8)]
+    seen = [*store.told, message(9, 2, audience=Audience.model)]
+    for times in (1, 2):
+        leased.view = View(seen, leased.facts.history_version)
+        for _ in range(2):
+            assert [one.position for one in await leased.messages_of_turn()] == found
+            assert store.read == reads * times
+
+
+@pytest.mark.parametrize("hidden", [False, True])
+@pytest.mark.parametrize("is_fork", [False, True])
+@pytest.mark.parametrize("call_id", ["seen", "stored", "inherited", "new"])
+async def test_a_call_is_known_by_what_the_model_sees_by_its_row_or_by_the_history_of_a_fork(
+    database: Path, call_id: str, *, is_fork: bool, hidden: bool
+) -> None:
+    """Where the model sees everything nothing is read."""
+    leased, _, store = held(
+        database,
+        profile=replace(BLANK.profile, forked_from="1:x" if is_fork else None),
+        history=replace(BLANK.history, length=3, foldable=2 if hidden else 3),
+    )
+    store.known_calls = {"stored"}
+    store.told = [
+        message(1, 1, parts=(ToolCallPart(call_id=name, name="look", arguments={}, executor=Executor.local),))
+        for name in ("inherited", "seen")
+    ]
+    leased.view = View(store.told[1:], leased.facts.history_version)
+    known = {"seen"} | ({"stored"} if hidden else set()) | ({"inherited"} if hidden and is_fork else set())
+    for _ in range(2):
+        assert await leased.knows_call(call_id) is (call_id in known)
+    assert store.read == [0] * (is_fork and hidden and call_id != "seen")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator
 from typing import Any
@@ -760,6 +761,47 @@ async def test_a_worker_looks_for_chats_at_once_if_one_wants_a_worker_and_nobody
         assert looks[0] == before + wants
         tasks.cancel_scope.cancel()
     await store.close()
+
+
+class Hinted(Delegate):
+    """A store whose hints come from the test."""
+
+    def __init__(self, store: Any) -> None:
+        super().__init__(store)
+        self.hints: asyncio.Queue[str | None] = asyncio.Queue()
+
+    async def watch(self) -> AsyncIterator[str | None]:
+        while True:
+            yield await self.hints.get()
+
+
+@pytest.mark.parametrize("hints", ["its own", "another", "any"])
+@pytest.mark.parametrize("through", ["this engine", "another process"])
+async def test_an_interrupt_ends_what_runs_and_a_message_is_taken_though_no_time_passes(
+    open_engine: Any, database: Any, through: str, hints: str
+) -> None:
+    """The last place is filled in the commit of the message; what comes from elsewhere is told by a hint."""
+    held, clock = Latch(), ManualClock()
+    model = ScriptedModel(lambda _: Reply("done", first_delay=1), sleep=held.pass_through)
+    store, settings = Hinted(stored_at(database, clock)), Settings(max_running=1, coalesce=0)
+    async with (
+        open_engine(model, store=store, clock=clock, settings=settings) as engine,
+        open_engine(model, store=stored_at(database, clock), settings=Settings(run_worker=False)) as elsewhere,
+    ):
+        by = engine if through == "this engine" else elsewhere
+        chat, other = await engine.create_chat(), await engine.create_chat()
+        assert (await engine.send_message(chat.id, "hi")).chat.state == "streaming"
+        await held.entered.wait()
+        await by.interrupt(chat.id)
+        if by is elsewhere:
+            store.hints.put_nowait(chat.id if hints != "any" else None)
+        with anyio.fail_after(60):
+            assert (await engine.wait(chat.id)).settled
+            held.open()
+            await by.send_message(other.id, "hi")
+            if by is elsewhere:
+                store.hints.put_nowait({"its own": other.id, "another": chat.id, "any": None}[hints])
+            assert (await engine.wait(other.id)).state == "waiting"
 
 
 # Stopping

@@ -10,16 +10,19 @@ import pytest
 from msgspec.structs import replace
 
 from support.raw_life import CHAT, damaged, moments, where, without
+from support.sql_by_hand import by_hand
 from turnwise.persistence.audit.record import GENESIS
 from turnwise.persistence.conformance import plans
+from turnwise.persistence.from_url import store_from_url
 from turnwise.persistence.repair.marks import is_mark
 from turnwise.persistence.repair.raw_chat import PLAUSIBLE, Rows
 from turnwise.persistence.repair.repair import PutAside, repair_of
 from turnwise.persistence.stored_chat import UNREADABLE
+from turnwise.states.events import ErrorInfo
 from turnwise.states.facts import Facts
 from turnwise.states.names import Audience, Tail
 from turnwise.states.plain import BIGGEST
-from turnwise.states.triggers import ClearContext
+from turnwise.states.triggers import ClearContext, Repaired
 
 pytestmark = pytest.mark.anyio
 
@@ -217,3 +220,20 @@ def test_a_row_that_is_written_anew_does_not_leave_its_table(table: str, deleted
     put = PutAside(table, {"body": b"\xff", "at": AT, "version": 3}, "bad")
     assert put.deleted is deleted
     assert json.loads(put.body) == {"body": {"hex": "ff"}, "at": AT.isoformat(), "version": 3}
+
+
+async def test_a_repair_puts_every_unreadable_row_aside_under_its_version_and_replaces_it(either_url: str) -> None:
+    store = store_from_url(either_url, durability="normal", now=None)
+    await store.open()
+    last = await plans.created(store, CHAT, *plans.turn("one", "1"), *plans.turn("two", "2"))
+    for damage in ("UPDATE profiles SET body = '{'", "UPDATE messages SET body = '{' WHERE position = 1"):
+        await by_hand(either_url, damage)
+    error = ErrorInfo(kind="repaired", message="two rows were unreadable")
+    repaired = await store.repair(CHAT, plans.plan(plans.move(Repaired(error=error))))
+    aside = await by_hand(either_url, "SELECT version, origin FROM quarantine ORDER BY origin")
+    assert aside == [(repaired.facts.version, "messages"), (repaired.facts.version, "profiles")]
+    assert repaired.facts.version == last.facts.version + 1
+    assert await store.facts(CHAT) == repaired.facts
+    assert [message.text for message in await store.history(CHAT)][1:] == ["1", "two", "2"]
+    assert repair_of(CHAT, await store.raw_rows(CHAT), AT).aside == ()
+    await store.close()

@@ -8,8 +8,8 @@ import pytest
 
 from turnwise import ModelPart
 from turnwise.providers.part_builders import CallBuilder, WholeBuilder, WordsBuilder
-from turnwise.states.messages import ReasoningPart, SourcePart, TextPart
-from turnwise.states.names import Executor
+from turnwise.states.messages import ReasoningPart, SourcePart, TextPart, ToolResultPart
+from turnwise.states.names import CallStatus, Executor
 
 
 def call(**fields: Any) -> CallBuilder:
@@ -113,3 +113,14 @@ def test_what_comes_in_one_piece_is_shown_in_one() -> None:
     assert (shown.type, shown.delta, shown.call_id) == ("source", None, None)
     assert shown.complete is not None
     assert (shown.complete["url"], "metadata" in shown.complete) == ("https://example.com", False)
+
+
+def test_what_is_shown_is_plain_json() -> None:
+    """It is stored, and sent to readers in other languages."""
+    opened = call(arguments={"a": 1}, executor=Executor.client)
+    result = ToolResultPart(call_id="c1", name="look", output="x", outcome=CallStatus.failed)
+    (shown,) = opened.take()
+    (answered,) = WholeBuilder(0, result).take()
+    for delta in (shown, answered):
+        assert delta.complete is not None
+        assert {type(value) for value in delta.complete.values()} <= {str, int, bool, dict, list, type(None)}
