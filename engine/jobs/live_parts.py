@@ -33,7 +33,7 @@ class LiveParts:
 
     def changed(self) -> None:
         """Note that the builder has something to show."""
-        if self._window is None and self._stored is None and not self._closed:
+        if self._window is None and self._stored is None:
             # Real time even where a test moves the clock by hand: nothing promises when parts are shown.
             window = self._leased.runtime.settings.coalesce
             begin = self._leased.runtime.tasks.start_soon

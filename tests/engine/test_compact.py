@@ -163,6 +163,7 @@ async def test_without_a_strategy_a_model_writes_the_summary_which_comes_before_
     new, kept = summary.messages
     assert isinstance(new, Message)
     assert (new.role, new.text, kept, summary.folded) == ("user", SUMMARY_PREFIX + "In short.", 3, 2)
+    assert (new.turn, new.step) == (HISTORY[-1].turn, HISTORY[-1].step), "it belongs to where the chat stands"
     assert spending.usage == Usage(partial=True)
 
 
