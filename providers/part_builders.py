@@ -117,6 +117,6 @@ PartBuilder = WordsBuilder | CallBuilder | WholeBuilder
 
 
 def _as_shown(part: Part) -> dict[str, Any]:
-    shown: dict[str, Any] = msgspec.to_builtins(fields_of(part))
+    shown: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(fields_of(part)))  # as readers of the store see it
     del shown["metadata"]
     return shown

