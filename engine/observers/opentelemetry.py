@@ -76,8 +76,7 @@ class OpenTelemetryObserver(Observer):
     def transitioned(self, decision: Decision) -> None:
         """Make the span of a turn that has ended."""
         turn = decision.ended
-        known = None if turn is None else TurnSpan.stored(turn.trace)
-        if turn is None or known is None:
+        if turn is None or (known := TurnSpan.stored(turn.trace)) is None:
             return
         reason = "cut" if turn.ended_by is None and decision.trigger is Trigger.edit_message else turn.ended_by
         end = decision.facts.updated_at or decision.facts.profile.created_at

@@ -12,6 +12,7 @@ from turnwise.engine.tools.schemas import meant, place, problems_with
 from turnwise.logger import logger
 from turnwise.providers.reply_builder import ARGUMENT_TEXT
 from turnwise.states.calls import ClientTool
+from turnwise.states.plain import DEEPEST
 
 _LONG: Final = 40
 _MOST: Final = 20
@@ -22,7 +23,10 @@ class BadArguments(Exception):
 
 
 def parse(text: str) -> dict[str, Any]:
-    """Return the JSON object that `text` was meant to be; hopeless text stands under `ARGUMENT_TEXT`."""
+    """Return the JSON object that `text` was meant to be; hopeless text stands under `ARGUMENT_TEXT`.
+
+    So does an object that is nested deeper than `DEEPEST`: to copy and to check it could take more stack than there is.
+    """
     if not text.strip():
         return {}
     try:
@@ -31,7 +35,7 @@ def parse(text: str) -> dict[str, Any]:
         value = _repaired(text) if text.lstrip().startswith("{") else None
         if isinstance(value, dict):
             logger.info("arguments_repaired", length=len(text), keys=len(value))
-    return value if isinstance(value, dict) else {ARGUMENT_TEXT: text}
+    return value if isinstance(value, dict) and _is_shallow(value) else {ARGUMENT_TEXT: text}
 
 
 def coerced(tool: Tool | ClientTool | None, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -62,7 +66,8 @@ def checked(tool: Tool | ClientTool, arguments: Mapping[str, Any]) -> dict[str, 
     """
     if ARGUMENT_TEXT in arguments:
         raise BadArguments(
-            f"The arguments of {tool.name} are no JSON object ({len(str(arguments[ARGUMENT_TEXT]))} characters)."
+            f"The arguments of {tool.name} are no JSON object, or one nested deeper than {DEEPEST} levels "
+            f"({len(str(arguments[ARGUMENT_TEXT]))} characters)."
         )
     if isinstance(tool, Tool) and tool.signature is not None:
         from pydantic import ValidationError  # noqa: PLC0415 - takes long to import
@@ -95,6 +100,14 @@ def _repaired(text: str) -> Any:
         return repair_json(text, return_objects=True)
     except (ValueError, RecursionError):
         return None
+
+
+def _is_shallow(value: Any, room: int = DEEPEST) -> bool:
+    if not isinstance(value, dict | list):
+        return True
+    return room > 0 and all(
+        _is_shallow(kept, room - 1) for kept in (value.values() if isinstance(value, dict) else value)
+    )
 
 
 def _finite(value: Any) -> Any:

@@ -135,7 +135,10 @@ def tool(  # noqa: PLR0913 - what a tool declares, all keyword-only
         known_as = name if name is not None else _name_of(function)
         _check_callable(function, known_as)
         context = context_parameter(function, known_as, ToolContext)
-        signature = signature_of(function, known_as, without=context) if schema is None else None
+        signature, takes = None, schema
+        if takes is None:
+            signature = signature_of(function, known_as, without=context)
+            takes = signature.schema
         described = description or _summary(function)
         if not described:
             raise SettingsError(f"tool {known_as!r}", "needs a docstring or a description: the model chooses by it")
@@ -144,7 +147,7 @@ def tool(  # noqa: PLR0913 - what a tool declares, all keyword-only
         return Tool(
             name=known_as,
             description=described,
-            schema=signature.schema if signature is not None else schema or {},
+            schema=takes,
             run=function,
             signature=signature,
             context_parameter=context,

@@ -151,12 +151,10 @@ def meant(value: Any, schema: Any, root: Mapping[str, Any] | None = None, deepes
     if isinstance(value, dict):
         properties, others = schema.get("properties"), schema.get("additionalProperties")
         known = properties if isinstance(properties, Mapping) else {}
-        return {name: meant(kept, known.get(name, others), root, deepest - 1) for name, kept in value.items()}
+        return {name: meant(kept, known.get(name, others), root, deepest) for name, kept in value.items()}
     if isinstance(value, list):
         first, others = list(_each(schema.get("prefixItems"))), schema.get("items")
-        return [
-            meant(kept, first[at] if at < len(first) else others, root, deepest - 1) for at, kept in enumerate(value)
-        ]
+        return [meant(kept, first[at] if at < len(first) else others, root, deepest) for at, kept in enumerate(value)]
     return value
 
 
@@ -195,7 +193,7 @@ def _types(schema: Mapping[str, Any], root: Mapping[str, Any], deepest: int) -> 
 
 def _read(text: str, types: frozenset[str]) -> Any:
     """Return what text says, where only other types than text are wanted; the text itself if it says none of them."""
-    if not types or "string" in types:
+    if "string" in types:
         return text
     said = text.strip()
     if "boolean" in types and said.lower() in ("true", "false"):

@@ -200,8 +200,8 @@ class Toolbox:
                 found: Any = tool.reconcile(context)
                 found = await found if inspect.isawaitable(found) else found
                 outcome = None if found is None else self._succeeded(call, found)
-        except Exception as error:  # noqa: BLE001 - as in `run`
-            logger.exception("reconcile_failed", error=error, tool=call.name, call_id=call.call_id)
+        except Exception:  # noqa: BLE001 - as in `run`
+            logger.exception("reconcile_failed", tool=call.name, call_id=call.call_id)
             return None
         return outcome if outcome is not None and not outcome.is_error else None
 

@@ -11,6 +11,7 @@ from pydantic import AfterValidator
 from turnwise import ClientTool, tool
 from turnwise.engine.tools.arguments import BadArguments, checked, coerced, parse
 from turnwise.providers.reply_builder import ARGUMENT_TEXT
+from turnwise.states.plain import DEEPEST
 
 SCHEMA = {
     "type": "object",
@@ -46,6 +47,12 @@ def fragile(value: Annotated[int, AfterValidator(_odd)]) -> str:
     return str(value)
 
 
+def nested(levels: int) -> str:
+    """Return a JSON object with objects and arrays inside each other, that many in all."""
+    objects = levels - levels // 2
+    return '{"a":' * objects + "[" * (levels - objects) + "1" + "]" * (levels - objects) + "}" * objects
+
+
 @pytest.mark.parametrize(
     ("text", "read"),
     [
@@ -60,6 +67,8 @@ def fragile(value: Annotated[int, AfterValidator(_odd)]) -> str:
         ("[{'seconds': 3", {ARGUMENT_TEXT: "[{'seconds': 3"}),
         ("[" * 200_000, {ARGUMENT_TEXT: "[" * 200_000}),
         ('{"a":' * 20_000, {ARGUMENT_TEXT: '{"a":' * 20_000}),
+        *((nested(levels), json.loads(nested(levels))) for levels in (2, DEEPEST)),
+        *((nested(levels), {ARGUMENT_TEXT: nested(levels)}) for levels in (DEEPEST + 1, 490, 900)),
     ],
     ids=lambda value: str(value)[:20],
 )
@@ -106,7 +115,11 @@ def test_what_fits_is_what_the_tool_is_called_with() -> None:
 @pytest.mark.parametrize(
     ("declared", "given", "words"),
     [
-        (LOOK, {ARGUMENT_TEXT: "x" * 50}, ["The arguments of look are no JSON object (50 characters)."]),
+        (
+            LOOK,
+            {ARGUMENT_TEXT: "x" * 50},
+            ["The arguments of look are no JSON object, or one nested", "(50 characters)."],
+        ),
         (rest, {}, ["seconds: Field required", "Received fields: none."]),
         (rest, {"seconds": "s" * 41}, ["seconds: ", "Received fields: seconds (text of 41 characters)."]),
         (rest, {"seconds": "s" * 40}, ["seconds: ", "Received fields: seconds (str)."]),

@@ -189,6 +189,48 @@ def test_what_gives_no_one_result_is_refused(given: Any, problem: str) -> None:
         tool(given)
 
 
+def test_what_is_no_function_is_refused_under_a_name_too() -> None:
+    with pytest.raises(SettingsError, match="3 is no function and no tool"):
+        tool(name="three", description="Three.")(3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("timeout", [0, 0.0, -1, float("nan")])
+def test_a_time_that_no_call_could_keep_is_refused(timeout: float) -> None:
+    with pytest.raises(SettingsError, match="timeout"):
+        tool(name="odd", description="Odd.", timeout=timeout)(lambda: "x")
+
+
+def test_a_tool_is_what_was_declared_and_by_default_the_most_careful_one() -> None:
+    def pay(n: int) -> int:
+        """Pay."""
+        return n
+
+    async def asked(_context: ToolContext) -> None: ...
+
+    schema = {"type": "object", "description": "Whatever it costs."}
+    declared = tool(
+        name="spend",
+        description="Spend.",
+        schema=schema,
+        parallel_safe=True,
+        timeout=0.5,
+        crash="at_least_once",
+        stop_after=True,
+        policy="ask",
+        reconcile=asked,
+    )(pay)
+    assert (declared.name, declared.description, declared.schema, declared.run) == ("spend", "Spend.", schema, pay)
+    assert (declared.parallel_safe, declared.timeout, declared.crash) == (True, 0.5, "at_least_once")
+    assert (declared.stop_after, declared.policy, declared.reconcile) == (True, "ask", asked)
+    assert (declared.signature, declared.context_parameter, declared.is_async) == (None, None, False)
+    for careful in (tool(pay), tool()(pay), Tool(name="pay", description="Pay.", schema=schema, run=pay)):
+        assert (careful.name, careful.description, careful.run) == ("pay", "Pay.", pay)
+        assert (careful.parallel_safe, careful.timeout, careful.crash) == (False, None, "at_most_once")
+        assert (careful.stop_after, careful.policy, careful.reconcile) == (False, "auto", None)
+        assert (careful.context_parameter, careful.is_async) == (None, False)
+        assert (careful.spec.name, careful.spec.description, careful.spec.schema) == ("pay", "Pay.", careful.schema)
+
+
 @pytest.mark.parametrize("name", ["", "two words", "naïve", "a" * 65, "a.b", "a\n"])
 async def test_a_name_that_providers_refuse_is_refused(name: str) -> None:
     with pytest.raises(SettingsError, match="1 to 64 letters, digits, _ and -"):

@@ -137,9 +137,24 @@ def test_a_schema_that_is_its_own_part_is_followed_down() -> None:
     }
 
 
-def test_choices_without_an_end_come_to_one() -> None:
-    loop = of({"$ref": "#/$defs/L"}, **{"$defs": {"L": {"anyOf": [{"$ref": "#/$defs/L"}]}}})
-    assert meant({"x": "3"}, loop) == {"x": "3"}
+def test_a_long_chain_is_read_to_its_end() -> None:
+    node = {"properties": {"n": INTEGER, "next": {"items": {"anyOf": [{"allOf": [{"$ref": "#"}]}, {"type": "null"}]}}}}
+    sent: Any = None
+    understood: Any = None
+    for _ in range(20):
+        sent, understood = {"n": "1", "next": [sent]}, {"n": 1, "next": [understood]}
+    assert meant(sent, node) == understood
+    choices: Any = INTEGER
+    for word in ["anyOf", "oneOf"] * 20:
+        choices = {word: [choices]}
+    assert meant("3", choices) == 3
+
+
+@pytest.mark.parametrize("word", ["anyOf", "oneOf", "allOf"])
+@pytest.mark.parametrize("value", ["3", {"a": "3"}, ["3"]], ids=str)
+def test_choices_without_an_end_come_to_one(word: str, value: Any) -> None:
+    loop = of({"$ref": "#/$defs/L"}, **{"$defs": {"L": {word: [{"$ref": "#/$defs/L"}]}}})
+    assert meant({"x": value}, loop) == {"x": value}
 
 
 @pytest.mark.parametrize(

@@ -241,6 +241,23 @@ def test_what_no_model_can_fill_in_is_refused_by_name(function: Any, words: str)
     assert "'first'" not in str(refused.value)
 
 
+def test_what_fails_for_all_parameters_and_for_none_alone_is_told_of_the_tool() -> None:
+    class Moody:
+        """Cannot be understood the first time."""
+
+        asked = 0
+
+        @classmethod
+        def __get_pydantic_core_schema__(cls, _source: Any, handler: Any) -> Any:
+            cls.asked += 1
+            if cls.asked == 1:
+                raise ValueError("not now\nor ever")
+            return handler(int)
+
+    with pytest.raises(SettingsError, match=r"^tool 'tool': no schema can be made of its type hints: not now;"):
+        taking(Moody)
+
+
 class Callables:
     def method(self, word: str) -> None: ...
 

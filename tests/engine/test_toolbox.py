@@ -298,6 +298,18 @@ async def test_what_a_tool_raises_is_a_result_and_the_observers_know_the_error()
     assert await ran(kinds, call("fails", "a", arguments={})) == ("failed", "a OSError")
 
 
+@pytest.mark.parametrize("problem", [OSError("no disk"), SystemExit(3)])
+async def test_the_log_tells_which_call_failed_and_what_its_tool_raised(problem: BaseException) -> None:
+    async def fails() -> None:
+        raise problem
+
+    with structlog.testing.capture_logs() as logs:
+        outcome = await box(tool(description="Fail.")(fails)).run(call("fails", "a", arguments={}), context())
+    assert (outcome.status, outcome.error) == (CallStatus.failed, problem)
+    (line,) = logs
+    assert (line["event"], line["tool"], line["call_id"], line["exc_info"]) == ("tool_failed", "fails", "a", problem)
+
+
 @pytest.mark.parametrize("is_async", [True, False])
 async def test_a_tool_may_end_the_chat_and_only_by_the_error_for_it(is_async: bool) -> None:  # noqa: FBT001
     async def ends() -> None:
@@ -402,8 +414,12 @@ async def test_after_a_crash_the_tool_is_asked_and_where_it_cannot_tell_the_poli
     contexts: list[ToolContext] = []
     known = dataclasses.replace(add, reconcile=waiting if is_async else blocking)
     cut_off, mine = replace(CALL, crash=crash, status=CallStatus.started), context()
-    outcome = await box(known).after_crash(cut_off, mine)
+    with structlog.testing.capture_logs() as logs:
+        outcome = await box(known).after_crash(cut_off, mine)
     assert contexts == [mine]
+    assert [(line["event"], line["tool"], line["call_id"], line["exc_info"]) for line in logs] == (
+        [("reconcile_failed", "add", "c", found)] if isinstance(found, Exception) else []
+    )
     if decided is None:
         assert (outcome is None) == (crash == "at_least_once")
         assert outcome is None or (outcome.status, outcome.is_error) == (CallStatus.unknown, True)

@@ -253,7 +253,11 @@ async def test_truncated_json_is_closed(
     assert result.messages[1].calls[0].arguments == arguments
 
 
-@pytest.mark.parametrize("text", ["I would rather not", "[1, 2]", '"pwd"', "7", "null"])
+@pytest.mark.parametrize(
+    "text",
+    ["I would rather not", "[1, 2]", '"pwd"', "7", "null", *('{"a":' * deep + "1" + "}" * deep for deep in (488, 900))],
+    ids=lambda text: text[:10],
+)
 async def test_hopeless_arguments_are_answered_with_an_error(open_engine: Any, strict_model: Any, text: str) -> None:
     @tool
     async def shell(command: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ from turnwise import (
     tool,
 )
 from turnwise.engine.observers.opentelemetry import OpenTelemetryObserver
-from turnwise.engine.observers.turn_spans import TurnSpan
+from turnwise.engine.observers.turn_spans import TurnSpan, nanoseconds
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 
 ASK = ClientTool("ask", "Ask.", {"type": "object"})
@@ -394,3 +395,19 @@ def test_what_another_observer_stored_is_left_alone(stored: str) -> None:
 def test_ids_come_back_as_they_were_stored() -> None:
     for span in (TurnSpan(1, 2, 1), TurnSpan(2**127, 2**63, 0, 7)):
         assert TurnSpan.stored(str(span)) == span
+
+
+def test_of_a_text_with_more_than_the_ids_the_ids_are_read() -> None:
+    assert TurnSpan.stored(f"{TurnSpan(1, 2, 1, 7)}-00-ff") == TurnSpan(1, 2, 1, 7)
+
+
+def test_times_are_told_in_nanoseconds_since_1970() -> None:
+    assert nanoseconds(datetime(1970, 1, 2, 0, 0, 1, 5, tzinfo=UTC)) == 86_401_000_005_000
+
+
+def test_spans_below_a_turn_know_that_it_may_belong_to_another_process(traces: Traces) -> None:
+    tracer = traces.provider.get_tracer("mine")
+    tracer.start_span("mine", TurnSpan(7, 8, 1).inside).end()
+    (span,) = traces.spans
+    assert span.parent is not None
+    assert (span.parent.trace_id, span.parent.span_id, span.parent.is_remote) == (7, 8, True)

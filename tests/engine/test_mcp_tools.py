@@ -1,0 +1,321 @@
+"""Tools of an MCP server in this process: how each is declared, and what becomes of what the server answers."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import mcp
+import pytest
+from mcp.server import Server
+from mcp.types import (
+    CONNECTION_CLOSED,
+    INVALID_PARAMS,
+    AudioContent,
+    BlobResourceContents,
+    CallToolResult,
+    EmbeddedResource,
+    ImageContent,
+    ListToolsResult,
+    ResourceLink,
+    TextContent,
+    TextResourceContents,
+    ToolAnnotations,
+)
+
+from support import mcp_server
+from turnwise import FilePart, Tool, ToolContext
+from turnwise.engine.mcp import MCPToolFailed, MCPTools, MCPUnreachable
+
+SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}}
+
+
+def serving(*tools: mcp.types.Tool, answer: Callable[[str, Any], CallToolResult] | None = None) -> Any:
+    """Return a server of those tools; `answer` is given a call's tool and arguments."""
+
+    async def offered(*_: Any) -> ListToolsResult:
+        return ListToolsResult(tools=[*tools])
+
+    async def called(_: Any, params: Any) -> CallToolResult:
+        assert answer is not None
+        return answer(params.name, params.arguments)
+
+    return Server("things", on_list_tools=offered, on_call_tool=called)
+
+
+def tools_of(server: Any, **options: Any) -> MCPTools:
+    return MCPTools(lambda: mcp.Client(server), name="things", **options)
+
+
+def offered(name: str = "give", **more: Any) -> mcp.types.Tool:
+    return mcp.types.Tool(name=name, input_schema=SCHEMA, **more)
+
+
+async def ran(tool: Tool, report: Callable[[Any], None] = lambda _: None, **arguments: Any) -> Any:
+    """Run a tool as the engine does, and return what it returns."""
+    context = ToolContext(chat_id="c", call_id="x", step=1, attempt=1, idempotency_key="k", report=report)
+    assert tool.context_parameter is not None
+    return await tool.run(**{tool.context_parameter: context}, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("known", "described"),
+    [
+        ({"description": "It gives.", "title": "Giver"}, "It gives."),
+        ({"title": "Giver"}, "Giver"),
+        ({"description": "", "title": ""}, "give"),
+        ({}, "give"),
+    ],
+    ids=str,
+)
+async def test_a_tool_is_described_by_whatever_its_server_says_of_it(known: dict[str, Any], described: str) -> None:
+    async with tools_of(serving(offered(**known))) as tools:
+        (tool,) = tools.tools
+    assert (tool.name, tool.description, tool.schema) == ("give", described, SCHEMA)
+
+
+@pytest.mark.parametrize(
+    ("hints", "parallel_safe", "crash"),
+    [
+        (None, False, "at_most_once"),
+        ({}, False, "at_most_once"),
+        ({"read_only_hint": False, "idempotent_hint": False}, False, "at_most_once"),
+        ({"read_only_hint": True}, True, "at_least_once"),
+        ({"idempotent_hint": True}, False, "at_least_once"),
+        ({"read_only_hint": True, "idempotent_hint": False}, True, "at_least_once"),
+        ({"read_only_hint": False, "idempotent_hint": True}, False, "at_least_once"),
+    ],
+    ids=str,
+)
+async def test_a_tool_runs_beside_others_and_again_only_as_its_server_allows(
+    hints: dict[str, bool] | None, *, parallel_safe: bool, crash: str
+) -> None:
+    annotations = None if hints is None else ToolAnnotations(**hints)
+    async with tools_of(serving(offered(annotations=annotations))) as tools:
+        (tool,) = tools.tools
+    assert (tool.parallel_safe, tool.crash) == (parallel_safe, crash)
+
+
+async def test_a_server_is_asked_by_its_own_name_for_a_tool_and_sees_the_models_arguments_alone() -> None:
+    asked: list[Any] = []
+
+    def answer(name: str, arguments: Any) -> CallToolResult:
+        asked.append((name, arguments))
+        return CallToolResult(content=[])
+
+    async with tools_of(serving(offered("give.one"), answer=answer), prefix="my.") as tools:
+        (tool,) = tools.tools
+        assert (await ran(tool, n=3)).output == ""
+    assert tool.name == "my_give_one"
+    assert asked == [("give.one", {"n": 3})]
+
+
+@pytest.mark.parametrize("length", [64, 65, 200])
+async def test_names_that_are_too_long_end_in_what_tells_them_apart(length: int) -> None:
+    names = ["n" * (length - 1) + end for end in "ab"]
+    async with tools_of(serving(*map(offered, names))) as tools:
+        first, second = (tool.name for tool in tools.tools)
+    if length == 64:
+        assert [first, second] == names
+        return
+    assert first != second
+    assert (len(first), len(second)) == (64, 64)
+    assert first[:56] == second[:56] == "n" * 55 + "_"
+    async with tools_of(serving(*map(offered, names))) as again:
+        assert [tool.name for tool in again.tools] == [first, second]
+
+
+def text(said: str) -> TextContent:
+    return TextContent(type="text", text=said)
+
+
+def link(**more: Any) -> ResourceLink:
+    return ResourceLink(type="resource_link", name="dots", uri="https://a.example/dots", **more)
+
+
+def held(resource: Any) -> EmbeddedResource:
+    return EmbeddedResource(type="resource", resource=resource)
+
+
+@pytest.mark.parametrize(
+    ("content", "output", "files"),
+    [
+        ([], "", ()),
+        ([text("one"), text("two")], "one\ntwo", ()),
+        ([link(), link(title="Dots")], "dots: https://a.example/dots\nDots: https://a.example/dots", ()),
+        ([held(TextResourceContents(uri="note://1", text="a note"))], "a note", ()),
+        (
+            [ImageContent(type="image", data="AAAA", mime_type="image/png"), text("so")],
+            "so",
+            (FilePart(media_type="image/png", data="AAAA"),),
+        ),
+        (
+            [AudioContent(type="audio", data="AAAA", mime_type="audio/wav")],
+            "",
+            (FilePart(media_type="audio/wav", data="AAAA"),),
+        ),
+        (
+            [held(BlobResourceContents(uri="disk://1", blob="AAAA", mime_type="text/csv"))],
+            "",
+            (FilePart(media_type="text/csv", data="AAAA", name="disk://1"),),
+        ),
+        (
+            [held(BlobResourceContents(uri="disk://1", blob="AAAA"))],
+            "",
+            (FilePart(media_type="application/octet-stream", data="AAAA", name="disk://1"),),
+        ),
+    ],
+)
+async def test_what_a_server_answers_is_text_and_files(content: list[Any], output: str, files: Any) -> None:
+    plain = CallToolResult(content=content)
+    structured = CallToolResult(content=content, structured_content={})
+    answers = [plain, structured]
+    async with tools_of(serving(offered(), answer=lambda *_: answers.pop(0))) as tools:
+        (tool,) = tools.tools
+        told = await ran(tool)
+        assert (told.output, told.attachments) == (output, files)
+        told = await ran(tool)
+        assert (told.output, told.attachments) == ({}, files)
+
+
+@pytest.mark.parametrize(("said", "told"), [([text("no"), text("luck")], "no\nluck"), ([], "does not say why")])
+async def test_a_failure_is_told_in_the_words_of_the_server(said: list[Any], told: str) -> None:
+    answer = CallToolResult(content=said, is_error=True, structured_content={"n": 1})
+    async with tools_of(serving(offered(), answer=lambda *_: answer)) as tools:
+        (tool,) = tools.tools
+        with pytest.raises(MCPToolFailed, match=f"^{told}$" if said else told):
+            await ran(tool)
+
+
+async def test_a_tool_learns_how_far_its_server_came() -> None:
+    seen: list[Any] = []
+    async with tools_of(mcp_server.server) as tools:
+        (tool,) = (tool for tool in tools.tools if tool.name == "count")
+        assert (await ran(tool, seen.append)).output == "counted"
+    assert seen == [{"progress": 1, "total": 2, "message": "half way"}]
+
+
+class Breakable:
+    """Makes clients of a server, over transports that a test can break."""
+
+    def __init__(self, server: Any) -> None:
+        self._server = server
+        self._broken: list[anyio.Event] = []
+        self.left = 0
+
+    @property
+    def made(self) -> int:
+        return len(self._broken)
+
+    def break_last(self) -> None:
+        self._broken[-1].set()
+
+    @asynccontextmanager
+    async def __call__(self) -> AsyncIterator[mcp.Client]:
+        broken = anyio.Event()
+        self._broken.append(broken)
+
+        async def break_down() -> None:
+            await broken.wait()
+            raise ConnectionResetError("the wire was cut")
+
+        try:
+            async with mcp.Client(self._server) as client, anyio.create_task_group() as tasks:
+                tasks.start_soon(break_down)
+                yield client
+                tasks.cancel_scope.cancel()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.lowlevel.checkpoint()  # to stop a server takes its time
+            self.left += 1
+
+
+async def test_whoever_waits_as_a_transport_breaks_learns_why_and_the_next_calls_share_one_new_connection() -> None:
+    connect = Breakable(mcp_server.server)
+
+    async def add(tools: MCPTools) -> None:
+        (adding,) = (tool for tool in tools.tools if tool.name == "add")
+        sums.append((await ran(adding, first=1, second=2)).output)
+
+    sums: list[Any] = []
+    async with MCPTools(connect, name="numbers") as tools:
+        (waiting,) = (tool for tool in tools.tools if tool.name == "wait_for_ever")
+        with pytest.raises(MCPUnreachable, match="out of reach: ConnectionResetError: the wire was cut") as broken:
+            await ran(waiting, lambda _: connect.break_last())
+        assert broken.value.server == "numbers"
+        async with anyio.create_task_group() as tasks:
+            for _ in range(3):
+                tasks.start_soon(add, tools)
+        await add(tools)
+    assert sums == ["3"] * 4
+    assert (connect.made, connect.left) == (2, 2)
+
+
+@pytest.mark.parametrize("is_gone", [False, True])
+async def test_a_server_that_refuses_a_call_is_still_there_and_one_that_is_gone_is_reached_anew(
+    *, is_gone: bool
+) -> None:
+    def answer(_name: str, _arguments: Any) -> CallToolResult:
+        if not refusals:
+            return CallToolResult(content=[text("done")])
+        raise refusals.pop()
+
+    refusals = [mcp.MCPError(code=CONNECTION_CLOSED if is_gone else INVALID_PARAMS, message="not so")]
+    connect = Breakable(serving(offered(), answer=answer))
+    async with MCPTools(connect, name="things") as tools:
+        (tool,) = tools.tools
+        with pytest.raises(MCPUnreachable if is_gone else mcp.MCPError, match="not so"):
+            await ran(tool)
+        assert (await ran(tool)).output == "done"
+    assert connect.made == (2 if is_gone else 1)
+
+
+async def test_tools_that_were_left_are_entered_anew() -> None:
+    connect = Breakable(serving(offered(), answer=lambda *_: CallToolResult(content=[text("done")])))
+    tools = MCPTools(connect, name="things")
+    for entered in (1, 2):
+        async with tools:
+            (tool,) = tools.tools
+            assert (await ran(tool)).output == "done"
+        with pytest.raises(MCPUnreachable, match="'things' is out of reach: ConnectionError: its tools were left"):
+            await ran(tool)
+        assert (connect.made, connect.left) == (entered, entered)
+
+
+async def test_a_server_out_of_reach_is_named_at_once_and_may_be_tried_again() -> None:
+    reachable = Breakable(serving(offered()))
+    problems: list[Exception] = [ExceptionGroup("many", [OSError("no road"), ValueError()]), OSError("no road")]
+
+    @asynccontextmanager
+    async def connect() -> AsyncIterator[mcp.Client]:
+        if problems:
+            raise problems.pop()
+        async with reachable() as client:
+            yield client
+
+    tools = MCPTools(connect, name="things")
+    for _ in range(2):
+        with pytest.raises(MCPUnreachable, match="'things' is out of reach: OSError: no road"):
+            await tools.__aenter__()
+    async with tools:
+        assert [tool.name for tool in tools.tools] == ["give"]
+    assert (reachable.made, reachable.left) == (1, 1)
+
+
+async def test_nothing_is_kept_of_calls_that_are_over() -> None:
+    def scopes() -> int:
+        gc.collect()
+        return sum(type(found) is type(scope) for found in gc.get_objects())
+
+    scope = anyio.CancelScope()
+    async with tools_of(serving(offered(), answer=lambda *_: CallToolResult(content=[]))) as tools:
+        (tool,) = tools.tools
+        await ran(tool)
+        before = scopes()
+        for _ in range(5):
+            await ran(tool)
+        assert scopes() == before
