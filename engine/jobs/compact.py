@@ -23,18 +23,16 @@ async def compact(leased: LeasedChat) -> None:
     """Summarise what the model sees and commit it; a failure is reported and leaves the history as it is.
 
     Nothing is stored until everything is folded, so a worker that takes over starts from the beginning. If the step
-    waits for room, a failure that may pass is tried again, on the schedule of all model calls.
+    waits for room, the job runs again after a failure that may pass, on the schedule of all model calls.
     """
-    while True:
-        await leased.begin_attempt()
-        spending = Spending()
-        try:
-            summary = await _fold(leased, spending)
-            break
-        except ModelError as failure:
-            if not await _fail(leased, failure, spending):
-                return
-    await leased.fire(Compacted(token=leased.token, summary=summary, usage=spending.usage))
+    await leased.begin_attempt()
+    spending = Spending()
+    try:
+        summary = await _fold(leased, spending)
+    except ModelError as failure:
+        await _fail(leased, failure, spending)
+    else:
+        await leased.fire(Compacted(token=leased.token, summary=summary, usage=spending.usage))
 
 
 async def _fold(leased: LeasedChat, spending: Spending) -> Summary:
@@ -83,15 +81,14 @@ async def _by_strategy(
     return folded.messages
 
 
-async def _fail(leased: LeasedChat, failure: ModelError, spending: Spending) -> bool:
-    """Commit that the attempt failed; return whether another one is due."""
+async def _fail(leased: LeasedChat, failure: ModelError, spending: Spending) -> None:
+    """Commit that the attempt failed."""
     step, retry = leased.facts.step, leased.runtime.settings.retry
     error = error_info(failure, step, limit=leased.runtime.settings.output_limit_bytes)
     if step.stage is Stage.refused and failure.retryable and retry.allows(step.failures + 1, step.broken):
         await leased.try_again(error, failure.retry_after, usage=spending.usage)
-        return True
-    await leased.fire(CompactionFailed(token=leased.token, error=error, usage=spending.usage))
-    return False
+    else:
+        await leased.fire(CompactionFailed(token=leased.token, error=error, usage=spending.usage))
 
 
 async def can_fold(leased: LeasedChat) -> bool:

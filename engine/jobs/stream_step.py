@@ -40,18 +40,14 @@ _STOP_REASONS = {
 
 
 async def stream_step(leased: LeasedChat) -> None:
-    """Stream one model step and fire `step_finished`; try again after a failure that may pass."""
-    while True:
-        await leased.begin_attempt()
-        attempt = Attempt(leased)
-        try:
-            _refuse_endless_attempts(leased)
-            await attempt.run()
-        except ModelError as error:
-            if not await attempt.fail(error):
-                return
-        else:
-            return
+    """Stream one attempt of a model step and fire `step_finished`; after a failure that may pass it runs again."""
+    await leased.begin_attempt()
+    attempt = Attempt(leased)
+    try:
+        _refuse_endless_attempts(leased)
+        await attempt.run()
+    except ModelError as error:
+        await attempt.fail(error)
 
 
 def _refuse_endless_attempts(leased: LeasedChat) -> None:
@@ -96,8 +92,8 @@ class Attempt:
         logger.debug("step_streamed", step=leased.facts.step.number, calls=len(reply.calls))
         await leased.fire(StepFinished(token=leased.token, reply=reply), shown=rest)
 
-    async def fail(self, error: ModelError) -> bool:
-        """Commit the failure of the attempt; return whether another attempt is due."""
+    async def fail(self, error: ModelError) -> None:
+        """Commit the failure of the attempt."""
         leased = self._leased
         rest = await self._live.close()
         step, policy = leased.facts.step, leased.runtime.settings.retry
@@ -106,14 +102,12 @@ class Attempt:
         opened, used = self._builder.begun, self._builder.reply().usage
         if error.retryable and not stays and policy.allows(step.failures + 1, step.broken + opened):
             await leased.try_again(info, error.retry_after, usage=used, opened=opened)
-            return True
-        if error.kind == CONTEXT_OVERFLOW and not stays and await self._can_make_room():
+        elif error.kind == CONTEXT_OVERFLOW and not stays and await self._can_make_room():
             await leased.fire(AttemptDiscarded(token=leased.token, error=info, usage=used))
-            return False
-        shown, toolbox = self._builder.partial_parts(), leased.runtime.toolbox
-        partial = partial_reply(shown, leased.facts, toolbox, usage=used, origin=leased.origin)
-        await leased.fire(Failed(token=leased.token, error=info, partial=partial), shown=rest)
-        return False
+        else:
+            shown, toolbox = self._builder.partial_parts(), leased.runtime.toolbox
+            partial = partial_reply(shown, leased.facts, toolbox, usage=used, origin=leased.origin)
+            await leased.fire(Failed(token=leased.token, error=info, partial=partial), shown=rest)
 
     async def _can_make_room(self) -> bool:
         limits = self._leased.runtime.applier.limits

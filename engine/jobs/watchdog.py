@@ -31,7 +31,7 @@ class Watchdog:
         self._idle = idle
         self._opened = clock.monotonic()
         self._first: float | None = None
-        self._last = self._opened
+        self._last: float
         self._timer: Timer | None = None
         self.bite: ModelError | None = None
         """The error with which the watchdog ended the attempt; `None` if it did not."""

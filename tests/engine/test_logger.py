@@ -88,6 +88,8 @@ async def test_every_line_about_a_chat_says_which_where_it_stands_and_who_holds_
             await engine.wait(chat.id, until=["interrupted"])
     structlog.reset_defaults()
     assert {"arguments_repaired", "tool_run", "step_streamed", "settled"} <= {log["event"] for log in logs}
+    assert [(log["step"], log["calls"]) for log in logs if log["event"] == "step_streamed"] == [(1, 2)]
+    assert ("add", False) in [(log["tool"], log["timed_out"]) for log in logs if log["event"] == "tool_run"]
     assert [log for log in logs if not _is_found(log, chat.id)] == []
 
 

@@ -15,7 +15,7 @@ from support.engines import MakeModel, OpenEngine
 from support.events import assert_told_right, events_of, seen, shown
 from support.latches import Gate
 from support.stores import HeldParts, stored_at
-from turnwise import ChatState, ModelError, ModelPart, ModelRequest, RetryPolicy, Settings
+from turnwise import ChatState, ModelError, ModelPart, ModelRequest, RetryPolicy, Settings, Usage
 from turnwise.engine.clock import sleep
 from turnwise.providers.scripted import Call, Reply
 from turnwise.states.events import AttemptDiscardedEvent
@@ -343,6 +343,47 @@ async def test_what_is_being_stored_as_an_attempt_fails_is_shown_before_it_is_ta
         told = [(event.kind, getattr(event, "attempt", None)) for event in await events_of(engine, chat.id)]
         assert told.index(("part", 1)) < told.index(("attempt_discarded", 1))
         await assert_told_right(engine, chat.id)
+
+
+async def test_what_is_being_stored_as_a_defect_ends_a_reply_is_kept_of_it(
+    open_engine: OpenEngine, strict_model: MakeModel, database: Path
+) -> None:
+    store = HeldParts(stored_at(database))
+
+    async def until_it_is_stored(_seconds: float) -> None:
+        await store.storing.wait()
+
+    failing = Reply("Hello", chunks=["Hel", "lo"], delay=1, error=LookupError("a defect"), error_after=2)
+    async with open_engine(
+        strict_model([failing], sleep=until_it_is_stored), store=store, settings=retrying()
+    ) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "hi")
+        await store.storing.wait()
+        await anyio.wait_all_tasks_blocked()
+        store.go_on.set()
+        assert (await engine.wait(chat.id)).state == "error"
+        assert said(await engine.messages(chat.id)) == [("user", "hi"), ("assistant", "Hel")]
+        await assert_told_right(engine, chat.id)
+
+
+@pytest.mark.parametrize("kind", ["overloaded", "context_overflow"])
+async def test_what_an_attempt_has_used_that_was_taken_back_is_counted(
+    open_engine: OpenEngine, strict_model: MakeModel, kind: str
+) -> None:
+    clock = ManualClock()
+    parts = [ModelPart("usage", usage=Usage(input_tokens=7))]
+    model = strict_model(["one", Reply(parts=parts, error=ModelError(kind), error_after=1), "two"])
+    async with open_engine(model, settings=retrying(), clock=clock) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, "hi")
+        await engine.send_message(chat.id, "go on")
+        if kind == "overloaded":
+            await seen(engine, chat.id, "retry")
+            await pass_time(clock, 1)
+        assert (await engine.wait(chat.id)).state == "waiting"
+        spent = [entry.usage.input_tokens for entry in await engine.usage(chat.id) if entry.purpose == "step"]
+        assert spent == [None, 7, None]
 
 
 async def _stalled(clock: ManualClock, model: object, seconds: float) -> None:
