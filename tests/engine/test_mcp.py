@@ -6,9 +6,11 @@ import re
 import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import anyio
+import httpx2
 import pytest
 from anyio.streams.text import TextReceiveStream
 
@@ -83,6 +85,12 @@ async def test_a_server_gets_the_environment_it_is_given_and_not_ours(
     assert [result.output for result in results] == ["given", "unset"]
 
 
+async def test_a_server_runs_in_the_folder_it_is_given(open_engine: Any, strict_model: Any, tmp_path: Path) -> None:
+    async with over_stdio(cwd=tmp_path) as mcp:
+        (result,) = await result_of(open_engine, strict_model, mcp.tools, Call("folder", {}))
+    assert result.output == str(await anyio.Path(tmp_path).resolve())
+
+
 async def test_tools_are_declared_as_the_server_describes_them() -> None:
     async with over_stdio() as mcp:
         tools = by_name(mcp.tools)
@@ -97,6 +105,24 @@ async def test_names_get_their_prefix_and_only_what_a_provider_takes() -> None:
     async with over_stdio(prefix="num_") as mcp:
         names = set(by_name(mcp.tools))
     assert {"num_add", "num_fail_loudly"} <= names
+    async with http_server() as url, MCPTools.http(url, prefix="web.") as mcp:
+        assert {"web_add", "web_fail_loudly"} <= set(by_name(mcp.tools))
+
+
+async def test_a_server_has_minutes_to_say_something_and_less_to_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    patience: list[dict[str, float]] = []
+    send = httpx2.AsyncClient.send
+
+    async def noted(self: Any, request: Any, **options: Any) -> Any:
+        patience.append(request.extensions["timeout"])
+        return await send(self, request, **options)
+
+    monkeypatch.setattr(httpx2.AsyncClient, "send", noted)
+    async with http_server() as url, MCPTools.http(url) as mcp:
+        assert "add" in by_name(mcp.tools)
+    assert patience != []
+    for seconds in patience:
+        assert 10 < seconds["connect"] < 120 < seconds["read"]
 
 
 async def test_a_structured_result_is_kept_as_it_is(open_engine: Any, strict_model: Any) -> None:

@@ -299,7 +299,10 @@ async def test_a_server_out_of_reach_is_named_at_once_and_may_be_tried_again() -
 
     tools = MCPTools(connect, name="things")
     for _ in range(2):
-        with pytest.raises(MCPUnreachable, match="'things' is out of reach: OSError: no road"):
+        with (
+            anyio.CancelScope(),
+            pytest.raises(MCPUnreachable, match="'things' is out of reach: OSError: no road"),
+        ):
             await tools.__aenter__()
     async with tools:
         assert [tool.name for tool in tools.tools] == ["give"]

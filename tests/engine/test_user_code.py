@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -33,7 +34,7 @@ from turnwise import (
 from turnwise.engine import user_code
 from turnwise.engine.clock import SystemClock
 from turnwise.engine.observers.observer import Observer
-from turnwise.engine.user_code import UserCalls, UserCodeError, described, guarded, is_the_programs
+from turnwise.engine.user_code import UserCalls, UserCodeError, described, guarded, is_the_programs, was_cancelled
 from turnwise.providers.protocol import ModelPart
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.errors import StoreError
@@ -341,34 +342,95 @@ async def test_a_compaction_that_raises_is_reported_and_ends_nothing() -> None:
         assert (failed.phase, "SystemExit: 2" in failed.error.message) == ("failed", True)
 
 
+@pytest.fixture
+def default_ctrl_c() -> Iterator[None]:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def caught(strike: Callable[[], object]) -> BaseException:
+    """Return what gets out of user code that does this."""
+    try:
+        with guarded():
+            strike()
+    except BaseException as error:  # noqa: BLE001 - it is what is looked at
+        return error
+    raise AssertionError
+
+
+def exits_by_hand() -> None:
+    raise KeyboardInterrupt
+
+
+def exits_in_c() -> None:
+    signal.default_int_handler(signal.SIGINT, None)
+
+
+@pytest.mark.usefixtures("default_ctrl_c")
 def test_ctrl_c_ends_the_program_wherever_it_strikes() -> None:
     """A signal handler runs on top of whatever is under way: what it raises is not the code's."""
 
     def exits(*_: object) -> None:
         raise SystemExit(0)
 
-    def caught(strike: Callable[[], object]) -> BaseException:
-        try:
-            with guarded():
-                strike()
-        except BaseException as error:  # noqa: BLE001 - it is what is looked at
-            return error
-        raise AssertionError
+    class Struck(Exception):
+        def __str__(self) -> str:
+            signal.raise_signal(signal.SIGINT)
+            return "struck"
 
-    def by_hand() -> None:
-        raise KeyboardInterrupt
-
-    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGUSR1)
+    before = signal.signal(signal.SIGUSR1, exits)
     try:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        signal.signal(signal.SIGUSR1, exits)
         assert isinstance(caught(lambda: signal.raise_signal(signal.SIGINT)), KeyboardInterrupt)
         assert isinstance(caught(lambda: signal.raise_signal(signal.SIGUSR1)), SystemExit)
-        assert isinstance(caught(by_hand), UserCodeError)
-        assert not is_the_programs(ValueError())
+        with pytest.raises(KeyboardInterrupt):
+            described(Struck())
     finally:
-        signal.signal(signal.SIGINT, before[0])
-        signal.signal(signal.SIGUSR1, before[1])
+        signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.mark.usefixtures("default_ctrl_c")
+@pytest.mark.parametrize("strike", [exits_by_hand, lambda: sys.exit(2), sys.exit])
+def test_who_exits_by_hand_is_user_code(strike: Callable[[], object]) -> None:
+    assert isinstance(caught(strike), UserCodeError)
+
+
+@pytest.mark.usefixtures("default_ctrl_c")
+def test_what_looks_like_ctrl_c_where_none_can_strike_is_user_code() -> None:
+    in_a_thread: list[BaseException] = []
+    thread = threading.Thread(target=lambda: in_a_thread.append(caught(exits_in_c)))
+    thread.start()
+    thread.join()
+    assert isinstance(in_a_thread[0], UserCodeError)
+    assert not is_the_programs(KeyboardInterrupt())
+    assert not is_the_programs(ValueError())
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    assert isinstance(caught(exits_in_c), UserCodeError)
+
+
+async def test_a_task_knows_whether_it_was_cancelled_or_something_in_it_was() -> None:
+    told: list[bool] = []
+    asyncio.get_running_loop().call_soon(lambda: told.append(was_cancelled()))
+    with pytest.raises(asyncio.CancelledError):
+        await inner_task_is_cancelled()
+    told.append(was_cancelled())
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        told.append(was_cancelled())
+        await checkpoint()
+    told.append(was_cancelled())
+
+    async def wait() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            told.append(was_cancelled())
+
+    task = asyncio.create_task(wait())
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait([task])
+    assert told == [False, False, True, False, True]
 
 
 def test_an_error_without_a_text_can_be_told() -> None:

@@ -127,6 +127,9 @@ def test_compactions_tell_what_the_model_sees_since_and_what_it_cost() -> None:
 def test_a_compaction_whose_summary_is_gone_or_was_carried_has_none() -> None:
     (gone,) = compactions_of([message(1), marker(2, 1), message(3)], [])
     assert (gone.summary, gone.messages, gone.carried) == ("", [], 1)
+    carries = [summary(1), marker(2, 1), summary(3, parts=said("new")), marker(4, 3), message(5), marker(6, 1, 3)]
+    new, old, last = compactions_of(carries, [])
+    assert [(one.summary, one.carried) for one in (new, old, last)] == [("new", 1), ("", 1), ("", 2)]
     assert compactions_of([message(1), message(2)], [cost(2, 1)]) == []
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -48,6 +49,12 @@ def fail() -> str:
 def environment(name: str) -> str:
     """Tell an environment variable."""
     return os.environ.get(name, "unset")
+
+
+@server.tool(structured_output=False)
+def folder() -> str:
+    """Tell the folder in which it runs."""
+    return str(Path.cwd().resolve())
 
 
 @server.tool(structured_output=False)
