@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple, cast
 
 import msgspec
 
+from turnwise.persistence.audit.row_digests import EventFields
 from turnwise.persistence.rows import EVENTS, GARBLED, message_of, micros_of, time_of, unnumbered, unreadable
 from turnwise.states.errors import ChatUnreadable
 from turnwise.states.events import Event, MessageEvent, PartEvent, ToolResultEvent
@@ -35,6 +36,11 @@ class EventRow(NamedTuple):
     attempt: int | None
     position: int | None
     body: str
+
+    @property
+    def fields_bound(self) -> EventFields:
+        """The fields that an audit record covers, in the order of the digest."""
+        return (self.seq, self.kind, self.step, self.attempt, self.position, self.body)
 
 
 def rows_of(events: Sequence[Event]) -> list[EventRow]:

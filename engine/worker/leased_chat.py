@@ -212,7 +212,7 @@ class LeasedChat:
         If a commit of others has cancelled the job meanwhile, the cancellation is raised here.
 
         Raises:
-            ChatMoved: the chat has left the job's state. Nothing was written.
+            ChatMoved: the chat has left the job's state, or another worker holds it. Nothing was written.
         """
         known = self.facts
         self._asked = self.runtime.clock.monotonic()
@@ -222,7 +222,7 @@ class LeasedChat:
         except (StaleLease, IllegalTransition) as error:
             await anyio.lowlevel.checkpoint_if_cancelled()
             self.facts = await self.runtime.store.facts(self.chat_id)
-            if self.facts.version == known.version:
+            if self.facts.version == known.version and not self.lost:
                 raise
             raise ChatMoved from error
         if not committed.decisions:

@@ -9,14 +9,20 @@ from typing import Final
 import asyncpg
 
 from turnwise.persistence.audit.record import WriteRecord, from_json
-from turnwise.persistence.erasure import erases
-from turnwise.persistence.postgres.chat_cache import ChatCache
+from turnwise.persistence.chat_cache import ChatCache
+from turnwise.persistence.commit import Standing, erasing
 from turnwise.persistence.postgres.chat_rows import wipe_all
 from turnwise.persistence.postgres.group_commit import GroupCommit
 from turnwise.persistence.postgres.journal import LOCK, contradiction
 from turnwise.persistence.postgres.pool import Pool, Unreachable
 from turnwise.persistence.postgres.server_clock import DatabaseClock
-from turnwise.persistence.postgres.write_rows import PARAMETERS, Commit, Standing, commit_of, parameters_of, statement
+from turnwise.persistence.postgres.write_rows import (
+    PARAMETERS,
+    PostgresCommit,
+    parameters_of,
+    prepared,
+    statement,
+)
 from turnwise.persistence.protocol import Committed, DuplicateReceipt
 from turnwise.persistence.rows import GARBLED, unreadable
 from turnwise.states.decide import Decision
@@ -25,7 +31,7 @@ from turnwise.states.events import PartEvent
 
 _COMMIT: Final = statement("commit", PARAMETERS)
 
-Sent = list[tuple[Commit, Committed]]
+Sent = list[PostgresCommit]
 """The commits that were sent to the server and not answered yet: each may have been stored, or not."""
 Work = Callable[[asyncpg.Connection, Sent], Awaitable[list[Committed]]]
 
@@ -70,20 +76,20 @@ class Commits:
             if not sent:
                 raise
             raise StoreError(f"{error.problem}; it is not known whether anything was written") from error
-        for commit, committed in sent:
-            if committed in answered:
-                self.note(commit, committed)
+        for commit in sent:
+            if commit.committed in answered:
+                self.note(commit)
         return answered
 
-    def note(self, commit: Commit, committed: Committed) -> None:
+    def note(self, commit: PostgresCommit) -> None:
         """Cache where a chat stands after a commit, or forget it after an erasure; tell of the change."""
-        if erasing(committed.decisions):
+        if commit.erasing:
             self._cache.forget(commit.chat_id)
         else:
             self._cache.put(commit.after)
         self._tell(commit.chat_id)
 
-    async def store(self, connection: asyncpg.Connection, commits: Sequence[Commit]) -> list[bool]:
+    async def store(self, connection: asyncpg.Connection, commits: Sequence[PostgresCommit]) -> list[bool]:
         """Store commits of different chats; return for each whether its chat still stood where it must."""
         rows = await self._clock.timed(connection.fetch(_COMMIT, *parameters_of(commits)))
         found = {row["id"] for row in rows}
@@ -108,34 +114,18 @@ class Commits:
                 await together.enter_async_context(connection.transaction())
                 await connection.execute(LOCK, standing.facts.chat_id)
                 restated = await wipe_all(connection, standing.facts.chat_id, decisions)
-            commit, committed = prepared(standing, decisions, shown, restated)
+            commit = prepared(standing, decisions, shown, restated=restated)
             # Before it is sent: if the connection is lost from here on, nobody knows whether it was stored.
-            sent.append((commit, committed))
+            sent.append(commit)
             (stored,) = await self.store(connection, [commit])
             if not stored:
                 sent.pop()
                 raise Overtaken
-        return committed
+        return commit.committed
 
 
 class Overtaken(Exception):
     """The chat has changed since it was read."""
-
-
-def erasing(decisions: Sequence[Decision]) -> bool:
-    """Return whether one of the decisions erases something."""
-    return any(erases(decision.writes) for decision in decisions)
-
-
-def prepared(
-    standing: Standing,
-    decisions: tuple[Decision, ...],
-    shown: Sequence[PartEvent],
-    restated: Sequence[WriteRecord] = (),
-) -> tuple[Commit, Committed]:
-    """Return the rows that store decisions on a chat, and what the caller learns once they are stored."""
-    commit, events = commit_of(standing, decisions, shown, restated=restated)
-    return commit, Committed(standing.facts, commit.after.facts, decisions, events, standing.at)
 
 
 async def landed(connection: asyncpg.Connection, sent: Sent) -> list[Committed]:
@@ -145,12 +135,12 @@ async def landed(connection: asyncpg.Connection, sent: Sent) -> list[Committed]:
     not begun with it, it finds the row locked until the transaction of `connection` ends, and the chat changed after.
     """
     found: list[Committed] = []
-    for commit, committed in sorted(sent, key=lambda one: one[0].chat_id):
+    for commit in sorted(sent, key=lambda commit: commit.chat_id):
         await connection.execute(LOCK, commit.chat_id)
         sql = "SELECT body FROM audit WHERE chat_id = $1 AND version = $2"
-        body = await connection.fetchval(sql, commit.chat_id, committed.facts.version)
+        body = await connection.fetchval(sql, commit.chat_id, commit.row.version)
         if body is not None and _hash_in(commit.chat_id, body) == commit.after.head:
-            found.append(committed)
+            found.append(commit.committed)
     return found
 
 
@@ -166,7 +156,7 @@ def _refusal(error: asyncpg.UniqueViolationError, chat_id: str, sent: Sent) -> S
     if error.table_name == "chats":
         return StoreError(f"there is a chat {chat_id!r} in this store already; nothing was written")
     if error.table_name == "receipts":
-        (receipt, *_) = sent[-1][0].tables["receipts"]
+        (receipt, *_) = sent[-1].tables.rows["receipts"]
         return DuplicateReceipt(chat_id, receipt["client_id"])
     if error.table_name == "boundaries":
         return StoreError(f"chat {chat_id!r} has a compaction for this step already; nothing was written")

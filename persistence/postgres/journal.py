@@ -11,8 +11,8 @@ from typing import Any, Final, NamedTuple
 
 import asyncpg
 
+from turnwise.persistence.chat_cache import ChatCache
 from turnwise.persistence.postgres import queries as reading
-from turnwise.persistence.postgres.chat_cache import ChatCache
 from turnwise.persistence.postgres.group_commit import GroupCommit, Unanswered
 from turnwise.persistence.postgres.pool import Pool
 from turnwise.persistence.postgres.server_clock import DatabaseClock

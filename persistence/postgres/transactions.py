@@ -13,21 +13,22 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 import asyncpg
 
 from turnwise.persistence.audit.record import GENESIS
+from turnwise.persistence.chat_cache import ChatCache
+from turnwise.persistence.commit import Standing, erasing
 from turnwise.persistence.passed_over import Refusals
 from turnwise.persistence.postgres import queries as reading
 from turnwise.persistence.postgres import raw_rows
-from turnwise.persistence.postgres.chat_cache import ChatCache
-from turnwise.persistence.postgres.commits import Commits, Overtaken, Sent, erasing, landed, prepared
+from turnwise.persistence.postgres.commits import Commits, Overtaken, Sent, landed
 from turnwise.persistence.postgres.group_commit import Unanswered
 from turnwise.persistence.postgres.journal import LOCK, Journal, contradiction
 from turnwise.persistence.postgres.pool import Pool
 from turnwise.persistence.postgres.server_clock import DatabaseClock
-from turnwise.persistence.postgres.write_rows import Standing
+from turnwise.persistence.postgres.write_rows import prepared
 from turnwise.persistence.protocol import Committed, Plan
 from turnwise.persistence.repair.repair import repair_of
 from turnwise.persistence.rows import blank_facts
@@ -129,16 +130,16 @@ class Transactions:
             return None
         if not decisions or erasing(decisions):
             return None
-        commit, committed = prepared(dataclasses.replace(cached, at=at), decisions, shown)
+        commit = prepared(dataclasses.replace(cached, at=at), decisions, shown)
         try:
             if not await self._commits.batches.add(commit):
                 return None
         except Unanswered:
             # The caller reads the chat next, and looks first whether this commit was stored.
-            sent.append((commit, committed))
+            sent.append(commit)
             return None
-        self._commits.note(commit, committed)
-        return committed
+        self._commits.note(commit)
+        return commit.committed
 
     async def repair(self, chat_id: str, plan: Plan) -> Committed:
         """Repair a chat, as `ChatStore.repair` promises."""
@@ -186,7 +187,7 @@ class Transactions:
                 due = [row["id"] for row in locked if not self._refusals.rests(row["id"])]
                 made = await store(connection, await self._claims(connection, due, plan))
                 sent += made
-                claimed += [committed for _, committed in made]
+                claimed += [commit.committed for commit in made]
         return claimed
 
     async def _claims(self, connection: asyncpg.Connection, locked: Sequence[str], plan: Plan) -> Sent:
@@ -207,20 +208,20 @@ class Transactions:
 
     async def _store_together(self, connection: asyncpg.Connection, made: Sent) -> Sent:
         if made:
-            await self._commits.store(connection, [commit for commit, _ in made])
+            await self._commits.store(connection, made)
         return made
 
     async def _store_apart(self, connection: asyncpg.Connection, made: Sent) -> Sent:
         """Store each claim alone; return those that could be stored."""
         stored: Sent = []
-        for commit, committed in made:
+        for commit in made:
             try:
                 async with connection.transaction():
                     await self._commits.store(connection, [commit])
             except asyncpg.UniqueViolationError as error:
                 self._refusals.note("claim_refused", commit.chat_id, contradiction(commit.chat_id, error))
             else:
-                stored.append((commit, committed))
+                stored.append(commit)
         return stored
 
     async def renew(self, worker: str, seconds: float) -> Mapping[str, int]:
@@ -242,14 +243,12 @@ class Transactions:
         if not is_hash(row["head"]):
             raise ChatUnreadable("chats.head", "the hash of an audit record belongs here", chat_id=row["id"])
         cached = self._cache.get(row["id"])
-        if cached is not None and _mark_of(cached) == (row["head"], row["state"], row["token"], row["facts"]):
+        if cached is not None and (cached.head, *cached.mark) == _mark_in(row):
             facts = cached.facts.with_last_seq(row["event_seq"])
         else:
             facts = reading.facts_in(row)
         return Standing(facts, row["head"], self._clock.handed_in or row["at"], row["facts"])
 
 
-def _mark_of(standing: Standing) -> tuple[str, str, int | None, str]:
-    """Return the columns that tell, without parsing any facts, whether a chat still stands there."""
-    facts, token = standing.facts, standing.facts.lease.token if standing.facts.lease else None
-    return standing.head, facts.state, token, standing.body
+def _mark_in(row: asyncpg.Record) -> tuple[Any, ...]:
+    return (row["head"], row["version"], row["state"], row["token"], row["facts"])

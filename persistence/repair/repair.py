@@ -150,6 +150,7 @@ def _rebuilt(chat_id: str, facts: Facts, rows: raw_chat.Rows, marks: Sequence[Me
     steps = [said.step for said in messages] + logged.steps
     turns = [said.turn for said in messages]
     known_calls = {row["call_id"] for row in rows.get("calls", ())}
+    known_queued = {row["id"] for row in rows.get("queue", ())}
     return replace(
         facts,
         history=history,
@@ -158,6 +159,7 @@ def _rebuilt(chat_id: str, facts: Facts, rows: raw_chat.Rows, marks: Sequence[Me
         turn=replace(facts.turn, number=max([facts.turn.number, *turns])),
         step=replace(facts.step, number=max([facts.step.number, *steps])),
         calls=StepCalls(call for call in facts.calls if call.call_id in known_calls),
+        queue=tuple(queued for queued in facts.queue if queued.id in known_queued),
     )
 
 

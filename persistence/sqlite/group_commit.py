@@ -57,10 +57,9 @@ class GroupCommit:
     No timer runs. A lone job is done at once; under load, jobs gather while the transaction before them commits.
     """
 
-    def __init__(self, connection: Connection, *, forget: Callable[[], None], file: DatabaseFile) -> None:
+    def __init__(self, connection: Connection, *, file: DatabaseFile) -> None:
         self._connection = connection
         self._file = file
-        self._forget = forget
         self._waiting: deque[_Job[Any]] = deque()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -146,8 +145,8 @@ class GroupCommit:
         patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
         return [attempt(job.work, connection) for job in jobs]
 
-    def _undo(self, connection: sqlite3.Connection) -> None:
-        self._forget()
+    @staticmethod
+    def _undo(connection: sqlite3.Connection) -> None:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
 
@@ -177,7 +176,6 @@ class GroupCommit:
     def _error_for_caller(self, error: BaseException) -> BaseException:
         translated: BaseException
         if isinstance(error, sqlite3.Error | UnicodeEncodeError):
-            self._forget()
             translated = meaning_of(error, self._connection.path)
         elif isinstance(error, StopIteration):
             translated = RuntimeError("a plan raised StopIteration; nothing was written")  # no future can carry it

@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
+from turnwise.persistence.commit import Tables
 from turnwise.persistence.repair.examine import blamed
 from turnwise.persistence.repair.raw_chat import KEYS, Rows
 from turnwise.persistence.repair.repair import Repair
 from turnwise.persistence.rows import GARBLED, PROFILES
 from turnwise.persistence.sqlite.connection import REFUSED
-from turnwise.persistence.sqlite.write_rows import Place, perform
+from turnwise.persistence.sqlite.write_rows import insert_messages
 from turnwise.persistence.stored_chat import Flaw
 from turnwise.states.errors import ChatNotFound
 from turnwise.states.writes import InsertMessage
@@ -89,8 +90,10 @@ def store_repair(connection: sqlite3.Connection, repair: Repair, at: Any) -> Non
             where = "".join(f" AND {key} IS ?" for key in keys)
             sql = f"DELETE FROM {put.table} WHERE chat_id = ?{where}"  # noqa: S608 - names
             connection.execute(sql, (chat_id, *(put.row[key] for key in keys)))
-    place = Place(connection, chat_id, version, at)
-    perform(place, [InsertMessage(mark) for mark in repair.marks])
+    tables = Tables(chat_id, at)
+    for mark in repair.marks:
+        tables.add(InsertMessage(mark), version, 0)
+    insert_messages(connection, tables)
     if any(flaw.column.startswith("profiles.") for flaw in repair.flaws):
         connection.execute(
             "INSERT OR REPLACE INTO profiles (chat_id, body) VALUES (?, ?)",

@@ -12,6 +12,7 @@ from typing import Final, TypeVar
 import anyio
 
 from turnwise.persistence.audit.record import AuditRecord
+from turnwise.persistence.chat_cache import ChatCache
 from turnwise.persistence.chat_rows import ChatRows
 from turnwise.persistence.forks import forks_among, naming
 from turnwise.persistence.migrations import migrations
@@ -25,6 +26,7 @@ from turnwise.persistence.sqlite.connection import Connection, Durability
 from turnwise.persistence.sqlite.database_file import DatabaseFile
 from turnwise.persistence.sqlite.group_commit import GroupCommit, Work
 from turnwise.persistence.sqlite.migrate import migrate
+from turnwise.persistence.sqlite.optimistic import OptimisticCommits
 from turnwise.persistence.sqlite.transactions import Transactions
 from turnwise.persistence.stored_chat import Flaw, Salvaged, salvage
 from turnwise.states.arguments import Cut
@@ -62,7 +64,9 @@ class SQLiteStore(ChatStore):
         self._durability = durability
         self._now = now or partial(datetime.now, UTC)
         self._prunings = Refusals()
-        self._transactions = Transactions(self._now)
+        self._cache = ChatCache()
+        self._transactions = Transactions(self._now, self._cache)
+        self._optimistic = OptimisticCommits(self._now, self._cache, self._write)
         self._connections: list[Connection] = []
         self._file = DatabaseFile(None)
         self._group_commit: GroupCommit | None = None
@@ -82,7 +86,7 @@ class SQLiteStore(ChatStore):
                 raise
             self._file = DatabaseFile(self._path)
             self._file.check_main()
-        self._group_commit = GroupCommit(self._connections[0], forget=self._transactions.forget, file=self._file)
+        self._group_commit = GroupCommit(self._connections[0], file=self._file)
 
     async def close(self) -> None:
         group_commit, self._group_commit = self._group_commit, None
@@ -103,10 +107,15 @@ class SQLiteStore(ChatStore):
     # Changing
 
     async def create(self, chat_id: str, plan: Plan) -> Committed:
-        return await self._write(lambda on: self._transactions.create(on, chat_id, plan))
+        async with self._cache.turn(chat_id):
+            return await self._optimistic.create(chat_id, plan)
 
     async def change(self, chat_id: str, plan: Plan, *, shown: Sequence[PartEvent] = ()) -> Committed:
-        return await self._write(lambda on: self._transactions.change(on, chat_id, plan, shown))
+        async with self._cache.turn(chat_id):
+            committed = await self._optimistic.change(chat_id, plan, shown)
+            if committed is None:
+                committed = await self._write(lambda on: self._transactions.change(on, chat_id, plan, shown))
+        return committed
 
     async def repair(self, chat_id: str, plan: Plan) -> Committed:
         return await self._write(lambda on: self._transactions.repair(on, chat_id, plan))
@@ -115,7 +124,11 @@ class SQLiteStore(ChatStore):
         return await self._write(lambda on: self._transactions.claim(on, plan, limit))
 
     async def journal(self, chat_id: str, token: int, state: ChatState, shown: Sequence[Event]) -> tuple[Event, ...]:
-        return await self._write(lambda on: self._transactions.journal(on, chat_id, token, state, shown))
+        async with self._cache.turn(chat_id):
+            stored = await self._optimistic.journal(chat_id, token, state, shown)
+            if stored is None:
+                stored = await self._write(lambda on: self._transactions.journal(on, chat_id, token, state, shown))
+        return stored
 
     async def renew(self, worker: str, seconds: float) -> Mapping[str, int]:
         return await self._write(lambda on: self._transactions.renew(on, worker, seconds))

@@ -1,153 +1,222 @@
-"""Performs a decision's writes in SQLite: one function for each kind of write, inside a transaction."""
+"""Stores commits in SQLite, inside a transaction that the group commit begins and commits."""
 
 from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from functools import partial
 from typing import Any, Final
 
+from turnwise.persistence.audit.row_digests import EventFields
+from turnwise.persistence.commit import Commit, Row, Tables, commit_of
+from turnwise.persistence.event_rows import EventRow, rows_of
 from turnwise.persistence.protocol import DuplicateReceipt
-from turnwise.persistence.rows import CALLS, columns_of_call, columns_of_message, micros_in, micros_of
-from turnwise.states import writes as w
-from turnwise.states.errors import StoreError
-from turnwise.states.messages import FORMAT
+from turnwise.persistence.rows import micros_in, micros_of
+from turnwise.states.errors import ChatUnreadable, StoreError
+from turnwise.states.events import Event
+from turnwise.states.names import ChatState
 
-_INSERT_MESSAGE: Final = """
-INSERT INTO messages (chat_id, position, id, role, turn, step, audience, added, erased, digest, salt, format, body)
-VALUES (:chat_id, :position, :id, :role, :turn, :step, :audience, :added, :erased, :digest, :salt, :format, :body)
+SQLiteCommit = Commit[list[EventRow]]
+
+_INSERT_CHAT: Final = """
+INSERT OR IGNORE INTO chats (state, settled, archived, version, calls, facts, event_seq, head, since, salt, id)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
-_PUT_CALL: Final = """
-INSERT INTO calls (chat_id, call_id, step, idx, status, deadline, body)
-VALUES (:chat_id, :call_id, :step, :idx, :status, :deadline, :body)
-ON CONFLICT (chat_id, call_id) DO UPDATE SET step = excluded.step, idx = excluded.idx,
-    status = excluded.status, deadline = excluded.deadline, body = excluded.body
+_UPDATE_CHAT: Final = """
+UPDATE chats SET state = ?, settled = ?, archived = ?, version = ?, calls = ?, facts = ?, event_seq = ?,
+    head = ?, since = ?, salt = ? WHERE id = ?
 """
+_AS_FOUND: Final = """
+AND event_seq = ? AND head = ? AND version = ? AND state = ? AND (SELECT token FROM leases WHERE chat_id = id) IS ?
+AND facts = ?
+"""
+_MOVE: Final = """
+UPDATE chats SET event_seq = ?
+WHERE id = ? AND event_seq = ? AND state = ? AND (SELECT token FROM leases WHERE chat_id = id) = ?
+"""
+_CUTS: Final = tuple(
+    f"UPDATE {table} SET cut = :version WHERE chat_id = :chat_id AND position >= :position AND cut IS NULL"  # noqa: S608 - two names
+    for table in ("messages", "boundaries")
+)
+_PUT_LEASE: Final = "INSERT OR REPLACE INTO leases (chat_id, worker, token, expires, lasts) VALUES (?, ?, ?, ?, ?)"
+_PUT_PROFILE: Final = "INSERT OR REPLACE INTO profiles (chat_id, body, salt) VALUES (?, ?, ?)"
+_INSERT: Final = {
+    "messages": """
+        INSERT INTO messages
+            (chat_id, position, id, role, turn, step, audience, added, cut, erased, digest, salt, format, body)
+        VALUES (:chat_id, :position, :id, :role, :turn, :step, :audience, :added, :cut, :erased, :digest, :salt,
+            :format, :body)
+    """,
+    "boundaries": """
+        INSERT INTO boundaries (chat_id, position, reason, step, carried, cut)
+        VALUES (:chat_id, :position, :reason, :step, :carried, :cut)
+    """,
+    "calls": """
+        INSERT INTO calls (chat_id, call_id, step, idx, status, deadline, body)
+        VALUES (:chat_id, :call_id, :step, :idx, :status, :deadline, :body)
+        ON CONFLICT (chat_id, call_id) DO UPDATE SET step = excluded.step, idx = excluded.idx,
+            status = excluded.status, deadline = excluded.deadline, body = excluded.body
+    """,
+    "queue": """
+        INSERT OR REPLACE INTO queue (chat_id, id, rank, body, salt)
+        VALUES (:chat_id, :id, coalesce(:rank, (SELECT rank FROM queue WHERE chat_id = :chat_id AND id = :id)),
+            :body, :salt)
+    """,
+    "receipts": "INSERT INTO receipts (chat_id, client_id, body) VALUES (:chat_id, :client_id, :body)",
+    "usage": "INSERT INTO usage (chat_id, version, number, body) VALUES (:chat_id, :version, :number, :body)",
+    "audit": "INSERT INTO audit (chat_id, version, hash, body, aside) VALUES (?, ?, ?, ?, ?)",
+    "events": """
+        INSERT INTO events (chat_id, seq, kind, at, step, attempt, position, body) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+    """,
+}
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where and when a decision is performed."""
-
-    connection: sqlite3.Connection
-    chat_id: str
-    version: int
-    """The version that the decision makes."""
-    at: datetime
+def _spelled(events: Sequence[Event]) -> tuple[list[EventRow], list[EventFields]]:
+    rows = rows_of(events)
+    return rows, [row.fields_bound for row in rows]
 
 
-def perform(place: Place, writes: Sequence[w.Write]) -> None:
-    """Do the writes, in order.
+prepared = partial(commit_of, spelled=_spelled, whole=False)
+"""Returns the rows that commit decisions in SQLite."""
+
+
+def insert(commit: SQLiteCommit, connection: sqlite3.Connection) -> None:
+    """Store the first commit of a chat.
+
+    Raises:
+        StoreError: the id is taken.
+    """
+    if not connection.execute(_INSERT_CHAT, _chat_row(commit)).rowcount:
+        raise StoreError(f"there is a chat {commit.chat_id!r} in this store already; nothing was written")
+    _fill(connection, commit)
+
+
+def update_as_found(commit: SQLiteCommit, connection: sqlite3.Connection) -> bool:
+    """Store a commit if the chat still stands where its decisions found it; return whether it did.
+
+    Raises:
+        StoreError: as for `update`.
+    """
+    found = commit.found
+    proof = (found.facts.last_seq, found.head, *found.mark)
+    if not connection.execute(_UPDATE_CHAT + _AS_FOUND, (*_chat_row(commit), *proof)).rowcount:
+        return False
+    _fill(connection, commit)
+    return True
+
+
+def update(commit: SQLiteCommit, connection: sqlite3.Connection) -> None:
+    """Store a commit on a chat that was read in the same transaction.
 
     Raises:
         DuplicateReceipt: a receipt's `client_id` has one already.
         StoreError: the step has a compaction already.
+        ChatUnreadable: the next row exists already.
     """
-    for number, write in enumerate(writes):
-        if isinstance(write, w.RecordUsage):
-            _record_usage(place, write, number)
-        else:
-            _PERFORM[type(write)](place, write)
+    connection.execute(_UPDATE_CHAT, _chat_row(commit))
+    _fill(connection, commit)
 
 
-def _insert_message(place: Place, write: w.InsertMessage) -> None:
-    own = {"digest": write.digest, "salt": write.salt, "format": FORMAT, "body": write.body}
-    row = columns_of_message(write.message) | own | {"chat_id": place.chat_id, "added": place.version}
-    place.connection.execute(_INSERT_MESSAGE, row)
+def insert_messages(connection: sqlite3.Connection, tables: Tables) -> None:
+    """Insert messages alone, without a transition."""
+    connection.executemany(_INSERT["messages"], tables.rows.get("messages", ()))
 
 
-def _cut_history(place: Place, write: w.CutHistory) -> None:
-    cut = (place.version, place.chat_id, write.position)
-    for table in ("messages", "boundaries"):
-        place.connection.execute(
-            f"UPDATE {table} SET cut = ? WHERE chat_id = ? AND position >= ? AND cut IS NULL",  # noqa: S608 - two names
-            cut,
-        )
+def insert_events_as_found(
+    rows: Sequence[EventRow], before: int, token: int, state: ChatState, connection: sqlite3.Connection
+) -> bool:
+    """Insert events of a running job if the chat is in `state`, held under `token`, and `before` is its last number.
+
+    Return whether it was.
+
+    Raises:
+        ChatUnreadable: one of the numbers is taken.
+    """
+    chat_id = rows[0].chat_id
+    if not connection.execute(_MOVE, (rows[-1].seq, chat_id, before, state.value, token)).rowcount:
+        return False
+    insert_events(rows, connection)
+    return True
 
 
-def _put_call(place: Place, write: w.PutCall) -> None:
-    row = columns_of_call(write.call) | {"chat_id": place.chat_id, "body": CALLS.dump(write.call)}
-    place.connection.execute(_PUT_CALL, row)
+def insert_events(rows: Sequence[EventRow], connection: sqlite3.Connection) -> None:
+    """Insert events of one chat.
+
+    Raises:
+        ChatUnreadable: one of the numbers is taken.
+    """
+    _insert(connection, rows[0].chat_id, "events", rows)
 
 
-def _put_queued(place: Place, write: w.PutQueued) -> None:
-    if write.rank is None:
-        sql = "UPDATE queue SET body = ?, salt = ? WHERE chat_id = ? AND id = ?"
-        place.connection.execute(sql, (write.body, write.salt, place.chat_id, write.id))
-    else:
-        sql = "INSERT OR REPLACE INTO queue (chat_id, id, rank, body, salt) VALUES (?, ?, ?, ?, ?)"
-        place.connection.execute(sql, (place.chat_id, write.id, write.rank, write.body, write.salt))
+def _chat_row(commit: SQLiteCommit) -> tuple[Any, ...]:
+    id_, *columns = commit.row
+    return (*columns, commit.after.head, micros_of(commit.since), commit.salt, id_)
 
 
-def _drop_queued(place: Place, write: w.DropQueued) -> None:
-    place.connection.execute("DELETE FROM queue WHERE chat_id = ? AND id = ?", (place.chat_id, write.queued_id))
+def _fill(connection: sqlite3.Connection, commit: SQLiteCommit) -> None:
+    """Store what a commit puts into the other tables."""
+    chat_id, tables = commit.chat_id, commit.tables
+    rows = tables.rows
+    for cut in rows.get("cuts", ()):
+        for sql in _CUTS:
+            connection.execute(sql, cut)
+    for table in ("messages", "receipts", "usage"):
+        if table in rows:
+            _insert(connection, chat_id, table, rows[table])
+    if "boundaries" in rows:
+        carried = [row | {"carried": json.dumps(row["carried"])} for row in rows["boundaries"]]
+        _insert(connection, chat_id, "boundaries", carried)
+    if tables.calls:
+        connection.executemany(_INSERT["calls"], tables.calls.values())
+    if tables.queue:
+        connection.executemany(_INSERT["queue"], tables.queued)
+        connection.executemany("DELETE FROM queue WHERE chat_id = :chat_id AND id = :id", tables.dropped)
+    _put_lease(connection, commit)
+    if tables.profile is not None:
+        connection.execute(_PUT_PROFILE, (chat_id, tables.profile.body, tables.profile.salt))
+        connection.execute("UPDATE chats SET owner = ? WHERE id = ?", (tables.profile.profile.owner, chat_id))
+    records = [(chat_id, entry.version, bytes.fromhex(entry.hash), entry.body, entry.aside) for entry in tables.entries]
+    _insert(connection, chat_id, "audit", records)
+    if commit.event_rows:
+        _insert(connection, chat_id, "events", commit.event_rows)
 
 
-def _insert_boundary(place: Place, write: w.InsertBoundary) -> None:
+def _put_lease(connection: sqlite3.Connection, commit: SQLiteCommit) -> None:
+    lease, granted = commit.after.facts.lease, commit.tables.lease
+    if lease is None:
+        if granted is not None or commit.found.facts.lease is not None:
+            connection.execute("DELETE FROM leases WHERE chat_id = ?", (commit.chat_id,))
+    elif granted is not None:
+        lasts = timedelta(seconds=granted.seconds)
+        times = (micros_of(commit.found.at + lasts), micros_in(lasts))
+        connection.execute(_PUT_LEASE, (commit.chat_id, lease.worker, lease.token, *times))
+
+
+def _insert(
+    connection: sqlite3.Connection,
+    chat_id: str,
+    table: str,
+    rows: Sequence[Row] | Sequence[Sequence[Any]],
+) -> None:
     try:
-        place.connection.execute(
-            "INSERT INTO boundaries (chat_id, position, reason, step, carried) VALUES (?, ?, ?, ?, ?)",
-            (place.chat_id, write.position, write.reason, write.step, json.dumps(write.carried)),
-        )
+        connection.executemany(_INSERT[table], rows)
     except sqlite3.IntegrityError as error:
-        raise StoreError(
-            f"chat {place.chat_id!r} has a compaction for step {write.step} already; nothing was written"
-        ) from error
+        raise _refusal(chat_id, table, rows[0], error) from error
 
 
-def _grant_lease(place: Place, write: w.GrantLease) -> None:
-    lasts = timedelta(seconds=write.seconds)
-    place.connection.execute(
-        "INSERT OR REPLACE INTO leases (chat_id, worker, token, expires, lasts) VALUES (?, ?, ?, ?, ?)",
-        (place.chat_id, write.lease.worker, write.lease.token, micros_of(place.at + lasts), micros_in(lasts)),
-    )
+def _refusal(chat_id: str, table: str, row: Row | Sequence[Any], error: sqlite3.IntegrityError) -> StoreError:
+    """Return the error that tells the caller which key was taken already."""
+    if table == "receipts" and isinstance(row, Mapping):
+        return DuplicateReceipt(chat_id, row["client_id"])
+    if table == "boundaries" and isinstance(row, Mapping):
+        return StoreError(f"chat {chat_id!r} has a compaction for step {row['step']} already; nothing was written")
+    return contradiction(chat_id, error)
 
 
-def _drop_lease(place: Place, write: w.DropLease) -> None:
-    place.connection.execute("DELETE FROM leases WHERE chat_id = ? AND token = ?", (place.chat_id, write.token))
-
-
-def _record_usage(place: Place, write: w.RecordUsage, number: int) -> None:
-    place.connection.execute(
-        "INSERT INTO usage (chat_id, version, number, body) VALUES (?, ?, ?, ?)",
-        (place.chat_id, place.version, number, write.body),
-    )
-
-
-def _put_profile(place: Place, write: w.PutProfile) -> None:
-    place.connection.execute(
-        "INSERT OR REPLACE INTO profiles (chat_id, body, salt) VALUES (?, ?, ?)",
-        (place.chat_id, write.body, write.salt),
-    )
-    place.connection.execute("UPDATE chats SET owner = ? WHERE id = ?", (write.profile.owner, place.chat_id))
-
-
-def _record_receipt(place: Place, write: w.RecordReceipt) -> None:
-    try:
-        place.connection.execute(
-            "INSERT INTO receipts (chat_id, client_id, body) VALUES (?, ?, ?)",
-            (place.chat_id, write.client_id, write.body),
-        )
-    except sqlite3.IntegrityError as error:
-        raise DuplicateReceipt(place.chat_id, write.client_id) from error
-
-
-def _elsewhere(place: Place, write: w.Write) -> None:
-    """Store nothing: deadline and reason stand in other rows, and `erasure` blanks what is erased."""
-
-
-_PERFORM: Final[dict[type[w.Write], Callable[[Place, Any], None]]] = {
-    w.InsertMessage: _insert_message,
-    w.CutHistory: _cut_history,
-    w.PutCall: _put_call,
-    w.PutQueued: _put_queued,
-    w.DropQueued: _drop_queued,
-    w.InsertBoundary: _insert_boundary,
-    w.GrantLease: _grant_lease,
-    w.DropLease: _drop_lease,
-    w.PutProfile: _put_profile,
-    w.RecordReceipt: _record_receipt,
-    **dict.fromkeys((w.EraseEdits, w.EraseMessage, w.EraseText, w.NoteDeadline, w.NoteReason), _elsewhere),
-}
+def contradiction(chat_id: str, error: sqlite3.IntegrityError) -> ChatUnreadable:
+    """Return the error for a chat whose next row exists already: the stored rows contradict each other."""
+    text = str(error)
+    column = text.rpartition(": ")[2].rpartition(", ")[2] if "." in text else "chats"
+    return ChatUnreadable(column, f"what is stored contradicts the next row ({text})", chat_id=chat_id)

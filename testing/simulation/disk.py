@@ -79,7 +79,6 @@ class SimulatedStore(SQLiteStore):
             done = work(connection)
         except BaseException as error:
             connection.execute("ROLLBACK")
-            self._transactions.forget()
             if isinstance(error, sqlite3.Error):
                 raise meaning_of(error, "simulated") from error
             raise

@@ -215,9 +215,12 @@ async def test_a_chain_has_entered_a_state_only_if_it_came_from_another(database
     entered: list[bool] = []
 
     def noting(change: Callable[[Chain], object]) -> Change:
+        number = len(entered)
+        entered.append(False)
+
         def planned(chain: Chain) -> None:
             change(chain)
-            entered.append(chain.entered)
+            entered[number] = chain.entered
 
         return planned
 

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterator
-from contextlib import closing
 from functools import partial
-from pathlib import Path
 
 from support.counting import functions_called
 from support.life import NOW, Life, executing, local
+from support.sqlite_chats import Chats, at_once
 from turnwise.persistence.audit.record import GENESIS
-from turnwise.persistence.migrations import migrations
-from turnwise.persistence.postgres.write_rows import Standing, commit_of, parameters_of
-from turnwise.persistence.sqlite.migrate import migrate
-from turnwise.persistence.sqlite.transactions import Transactions
+from turnwise.persistence.commit import Standing
+from turnwise.persistence.postgres.write_rows import parameters_of, prepared
 from turnwise.states.calls import ToolCall
 from turnwise.states.decide import Decision
 from turnwise.states.facts import Facts
@@ -22,9 +18,9 @@ from turnwise.states.facts import Facts
 FEW, MANY = 500, 2000
 
 
-def test_sqlite_does_the_same_for_a_call_of_many(tmp_path: Path) -> None:
+def test_sqlite_does_the_same_for_a_call_of_many() -> None:
     """Counted are the functions that are called to store a commit, of Python and of C."""
-    few, many = (_stored_in_sqlite(tmp_path / f"{count}.db", count) for count in (FEW, MANY))
+    few, many = (_stored_in_sqlite(count) for count in (FEW, MANY))
     assert many <= few
 
 
@@ -34,24 +30,25 @@ def test_postgres_does_the_same_and_is_sent_the_same_for_a_call_of_many() -> Non
     assert many[1] <= few[1] * 1.02, "a number may have a digit more"
 
 
-def _stored_in_sqlite(path: Path, count: int) -> int:
-    transactions = Transactions(lambda: NOW)
+def _stored_in_sqlite(count: int) -> int:
     life = executing(*_calls(count))
-    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        migrate(connection, str(path), migrations("sqlite"))
-        transactions.create(connection, life.facts.chat_id, lambda *_: life.decisions)
+    with Chats.in_memory() as chats:
+        chats.create(life.facts.chat_id, lambda *_: life.decisions)
         return sum(
-            functions_called(partial(transactions.change, connection, facts.chat_id, partial(_given, decision), ()))
-            for facts, decision in _moves(life)
+            functions_called(partial(_change, chats, facts.chat_id, decision)) for facts, decision in _moves(life)
         )
+
+
+def _change(chats: Chats, chat_id: str, decision: Decision) -> None:
+    assert at_once(chats.optimistic.change(chat_id, lambda *_: [decision], ())) is not None
 
 
 def _sent_to_postgres(count: int) -> tuple[int, int]:
     functions, sent = 0, 0
     for facts, decision in _moves(executing(*_calls(count))):
         standing = Standing(facts, GENESIS, NOW)
-        functions += functions_called(partial(commit_of, standing, [decision], ()))
-        sent += sum(map(len, parameters_of([commit_of(standing, [decision], ())[0]])))
+        functions += functions_called(partial(prepared, standing, (decision,), ()))
+        sent += sum(map(len, parameters_of([prepared(standing, (decision,), ())])))
     return functions, sent
 
 
@@ -65,7 +62,3 @@ def _moves(life: Life) -> Iterator[tuple[Facts, Decision]]:
     yield before, life.start("c0250")
     before = life.facts
     yield before, life.finish("c0250")
-
-
-def _given(decision: Decision, *_: object) -> list[Decision]:
-    return [decision]

@@ -25,13 +25,9 @@ class Bench:
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
-        self.forgotten = 0
-        self.group_commit = GroupCommit(connection, forget=self._forget, file=DatabaseFile(None))
+        self.group_commit = GroupCommit(connection, file=DatabaseFile(None))
         self.reached = threading.Event()
         self.gate = threading.Event()
-
-    def _forget(self) -> None:
-        self.forgotten += 1
 
     def hold(self, connection: sqlite3.Connection) -> None:
         connection.execute("INSERT INTO notes VALUES ('held')")
@@ -103,7 +99,6 @@ async def test_a_job_that_fails_takes_only_its_own_writes_with_it(bench: Bench) 
     )
     assert [repr(answer) for answer in answers] == ["None", "LookupError('mine')", "None"]
     assert await bench.notes() == ["before", "after"]
-    assert bench.forgotten > 0
 
 
 async def test_a_job_that_fails_before_it_has_written_costs_the_others_nothing(bench: Bench) -> None:
@@ -119,7 +114,6 @@ async def test_a_job_that_fails_before_it_has_written_costs_the_others_nothing(b
     assert [repr(answer) for answer in answers] == ["None", "LookupError('mine')"]
     assert commands.count("BEGIN IMMEDIATE") == 1
     assert "ROLLBACK" not in commands
-    assert bench.forgotten == 0
 
 
 async def test_a_job_that_raises_stop_iteration_is_answered(bench: Bench) -> None:
@@ -132,12 +126,11 @@ async def test_a_job_that_raises_stop_iteration_is_answered(bench: Bench) -> Non
         await bench.group_commit.submit(fail)
 
 
-async def test_a_database_error_of_a_job_becomes_a_store_error_and_is_no_reason_to_trust_memory(bench: Bench) -> None:
+async def test_a_database_error_of_a_job_becomes_a_store_error(bench: Bench) -> None:
     await bench.group_commit.submit(note("once"))
     with pytest.raises(StoreError, match="UNIQUE") as caught:
         await bench.group_commit.submit(note("once"))
     assert isinstance(caught.value.__cause__, sqlite3.IntegrityError)
-    assert bench.forgotten == 1
 
 
 async def test_a_commit_that_fails_fails_every_job_of_the_batch(bench: Bench) -> None:
@@ -149,7 +142,6 @@ async def test_a_commit_that_fails_fails_every_job_of_the_batch(bench: Bench) ->
     )
     assert all(isinstance(answer, StoreError) for answer in answers)
     assert await bench.notes() == []
-    assert bench.forgotten > 0
     await bench.group_commit.submit(note("next"))
     assert await bench.notes() == ["next"]
 

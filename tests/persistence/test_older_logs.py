@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 
 from support.sql_by_hand import by_hand
+from turnwise.persistence import commit
 from turnwise.persistence.audit.record import Entry, entry_of
 from turnwise.persistence.audit.verify import Verdict, verify_stored
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.from_url import store_from_url
-from turnwise.persistence.postgres import write_rows
 from turnwise.persistence.protocol import ChatStore
-from turnwise.persistence.sqlite import transactions
 from turnwise.states.writes import PutCall, PutProfile, PutQueued, RecordReceipt, RecordUsage
 
 LIFE = [
@@ -40,8 +39,7 @@ async def lived(store: ChatStore, monkeypatch: pytest.MonkeyPatch, *, older: int
         return entry_of(*given, **{**named, "bonds": ()})
 
     with monkeypatch.context() as before:
-        before.setattr(transactions, "entry_of", unbound)
-        before.setattr(write_rows, "entry_of", unbound)
+        before.setattr(commit, "entry_of", unbound)
         for kind in (PutProfile, PutCall, PutQueued, RecordReceipt, RecordUsage):
             before.setattr(kind, "digest", property(lambda _: "0" * 64))
         await store.create("chat", plans.plan(plans.create()))

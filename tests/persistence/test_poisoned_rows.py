@@ -52,7 +52,9 @@ async def test_a_poisoned_column_is_one_chats_trouble(
             explained = await engine.explain(found.chat_id)
             assert {flaw.column for flaw in found.flaws} == {flaw.column for flaw in explained.unreadable}
             assert "--repair" in explained.reason
-            assert (await engine.repair(found.chat_id)).state is ChatState.error
+            repaired = await engine.repair(found.chat_id)
+            assert repaired.state is ChatState.error
+            assert repaired == await engine.get_chat(found.chat_id)
             rest = [left for left in await _diagnosed(engine) if left.chat_id == found.chat_id]
             assert all(flaw.column.startswith("audit.") for left in rest for flaw in left.flaws), rest
             assert (await engine.get_chat(found.chat_id)).unreadable is None

@@ -5,71 +5,51 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing
-from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from datetime import timedelta
+from typing import Final
 
 import pytest
 
+from support.sqlite_chats import NOON, Chats
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.conformance.checks import part
 from turnwise.persistence.rows import micros_of
 from turnwise.persistence.sqlite import queries, raw_rows
-from turnwise.persistence.sqlite.store import SQLiteStore
-from turnwise.persistence.sqlite.transactions import Transactions
 from turnwise.persistence.stored_chat import Salvaged
 from turnwise.states.errors import ChatNotFound, ChatUnreadable
 from turnwise.states.facts import Facts
 from turnwise.states.names import ChatState
 from turnwise.states.triggers import Archived, ClearContext
 
-NOON: Final = datetime(2026, 11, 22, 12, tzinfo=UTC)
 MICROS: Final = micros_of(NOON)
-
-
-class Chats:
-    """A database of its own, and a clock that stands still until it is told to go on."""
-
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self.at = NOON
-        self.on = connection
-        self.transactions = Transactions(lambda: self.at)
-
-    def live(self, chat_id: str, *moves: plans.Move, owner: str | None = None) -> None:
-        self.transactions.create(self.on, chat_id, plans.plan(plans.create(owner)))
-        for move in moves:
-            self.transactions.change(self.on, chat_id, plans.plan(move), ())
-
-    def sql(self, sql: str, *values: Any) -> list[Any]:
-        return self.on.execute(sql, values).fetchall()
-
-    def listed(
-        self, *, owner: str | None = None, state: ChatState | None = None, limit: int = 9, after: str | None = None
-    ) -> list[str]:
-        found = queries.chats(self.on, owner=owner, state=state, limit=limit, after=after)
-        return [(chat.facts if isinstance(chat, Salvaged) else chat).chat_id for chat in found]
 
 
 @pytest.fixture
 def chats() -> Iterator[Chats]:
-    with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
-        SQLiteStore(None).prepare(connection)
-        yield Chats(connection)
+    with Chats.in_memory() as chats:
+        yield chats
+
+
+def listed(
+    chats: Chats, *, owner: str | None = None, state: ChatState | None = None, limit: int = 9, after: str | None = None
+) -> list[str]:
+    found = queries.chats(chats.on, owner=owner, state=state, limit=limit, after=after)
+    return [(chat.facts if isinstance(chat, Salvaged) else chat).chat_id for chat in found]
 
 
 def test_chats_are_listed_by_owner_state_and_page_together(chats: Chats) -> None:
     for number, owner in enumerate((None, "ann", "bob", "ann", "ann")):
         chats.live(f"c{number}", *([plans.send("hello")] if number % 2 else []), owner=owner)
-    assert chats.listed() == ["c4", "c3", "c2", "c1", "c0"]
-    assert chats.listed(owner="ann") == ["c4", "c3", "c1"]
-    assert chats.listed(state=ChatState.pending) == ["c3", "c1"]
-    assert chats.listed(owner="ann", state=ChatState.pending, limit=1) == ["c3"]
-    assert chats.listed(owner="ann", after="c3") == ["c1"]
-    assert chats.listed(owner="ann", state=ChatState.waiting, after="c4") == []
-    assert chats.listed(after="none") == []
-    assert chats.listed(owner="") == []
+    assert listed(chats) == ["c4", "c3", "c2", "c1", "c0"]
+    assert listed(chats, owner="ann") == ["c4", "c3", "c1"]
+    assert listed(chats, state=ChatState.pending) == ["c3", "c1"]
+    assert listed(chats, owner="ann", state=ChatState.pending, limit=1) == ["c3"]
+    assert listed(chats, owner="ann", after="c3") == ["c1"]
+    assert listed(chats, owner="ann", state=ChatState.waiting, after="c4") == []
+    assert listed(chats, after="none") == []
+    assert listed(chats, owner="") == []
     chats.sql("UPDATE chats SET facts = 'poison' WHERE id = 'c3'")
-    assert chats.listed(limit=2) == ["c4", "c3"]
+    assert listed(chats, limit=2) == ["c4", "c3"]
 
 
 def test_ids_are_found_by_their_beginning_whatever_it_holds(chats: Chats) -> None:

@@ -4,60 +4,37 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import closing
-from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
 
+from support.sqlite_chats import NOON, Chats
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.conformance.checks import part
 from turnwise.persistence.rows import micros_of
 from turnwise.persistence.sqlite import queries
-from turnwise.persistence.sqlite.store import SQLiteStore
-from turnwise.persistence.sqlite.transactions import Transactions, contradiction
+from turnwise.persistence.sqlite.write_rows import contradiction
 from turnwise.states.decide import Decision
 from turnwise.states.errors import ChatNotFound, ChatUnreadable, StaleLease, StoreError
 from turnwise.states.facts import Facts
 from turnwise.states.names import ChatState
 from turnwise.states.triggers import Renamed
 
-NOON: Final = datetime(2026, 11, 22, 12, tzinfo=UTC)
-
-
-class Chats:
-    """A database of its own, its transactions, and a clock that stands still until it is told to go on."""
-
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self.at = NOON
-        self.on = connection
-        self.transactions = Transactions(lambda: self.at)
-
-    def live(self, chat_id: str, *moves: plans.Move) -> None:
-        self.transactions.create(self.on, chat_id, plans.plan(plans.create()))
-        for move in moves:
-            self.change(chat_id, move)
-
-    def change(self, chat_id: str, *moves: plans.Move) -> Facts:
-        return self.transactions.change(self.on, chat_id, plans.plan(*moves), ()).facts
-
-    def claim(self, limit: int = 9) -> list[str]:
-        claimed = self.transactions.claim(self.on, plans.plan(plans.claim()), limit)
-        return [committed.facts.chat_id for committed in claimed]
-
-    def sql(self, sql: str, *values: Any) -> list[Any]:
-        return self.on.execute(sql, values).fetchall()
-
 
 @pytest.fixture
 def chats() -> Iterator[Chats]:
-    with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
-        SQLiteStore(None).prepare(connection)
-        yield Chats(connection)
+    with Chats.in_memory() as chats:
+        yield chats
+
+
+def claimed(chats: Chats, limit: int = 9) -> list[str]:
+    found = chats.transactions.claim(chats.on, plans.plan(plans.claim()), limit)
+    return [committed.facts.chat_id for committed in found]
 
 
 def test_a_chat_is_created_once_and_only_if_something_is_decided(chats: Chats) -> None:
-    chats.transactions.create(chats.on, "chat", plans.idle)
+    chats.create("chat", plans.idle)
     assert chats.sql("SELECT * FROM chats") == []
     chats.live("chat")
     assert chats.sql("SELECT since FROM chats") == [(micros_of(NOON),)]
@@ -127,7 +104,7 @@ def test_what_others_have_changed_is_seen(chats: Chats, sql: str, seen: Any) -> 
     chats.sql(sql)
     chats.transactions.change(chats.on, "chat", look, ())
     assert seen(found[1])
-    chats.transactions.forget()
+    chats.cache.forget("chat")
     chats.transactions.change(chats.on, "chat", look, ())
     assert found[1] == found[2]
 
@@ -136,18 +113,18 @@ def test_those_that_wait_longest_are_claimed_first_and_no_more_than_asked_for(ch
     for number, chat_id in enumerate("cabd"):
         chats.at = NOON + timedelta(seconds=number)
         chats.live(chat_id, plans.send("hello"))
-    assert chats.claim(0) == []
-    assert chats.claim(1) == ["c"]
-    assert chats.claim(2) == ["a", "b"]
-    assert chats.claim() == ["d"]
-    assert chats.claim() == []
+    assert claimed(chats, 0) == []
+    assert claimed(chats, 1) == ["c"]
+    assert claimed(chats, 2) == ["a", "b"]
+    assert claimed(chats) == ["d"]
+    assert claimed(chats) == []
 
 
 def test_chats_that_waited_equally_long_are_all_claimed(chats: Chats) -> None:
     for chat_id in "abc":
         chats.live(chat_id, plans.send("hello"))
     chats.sql("UPDATE chats SET since = 0")
-    assert [chats.claim(1), chats.claim(1), chats.claim(1)] == [["a"], ["b"], ["c"]]
+    assert [claimed(chats, 1), claimed(chats, 1), claimed(chats, 1)] == [["a"], ["b"], ["c"]]
 
 
 def test_a_chat_that_cannot_be_claimed_is_left_alone_for_a_while(
@@ -156,9 +133,9 @@ def test_a_chat_that_cannot_be_claimed_is_left_alone_for_a_while(
     for chat_id in "abc":
         chats.live(chat_id, plans.send("hello"))
     chats.sql("UPDATE chats SET facts = 'poison' WHERE id = 'a'")
-    assert chats.claim(2) == ["b", "c"]
+    assert claimed(chats, 2) == ["b", "c"]
     assert sum("claim_refused" in record.getMessage() for record in caplog.records) == 1
-    assert chats.claim() == []
+    assert claimed(chats) == []
     chats.sql("DELETE FROM leases")
     assert chats.sql("SELECT version FROM chats WHERE id = 'a'") == [(2,)]
 
@@ -172,9 +149,9 @@ def test_a_plan_that_refuses_one_chat_keeps_no_other_from_being_claimed(chats: C
             raise ValueError("not this one")
         return [] if facts.chat_id == "c" else plans.plan(plans.claim())(facts, now)
 
-    claimed = chats.transactions.claim(chats.on, picky, 9)
-    assert [committed.facts.chat_id for committed in claimed] == ["a"]
-    assert chats.claim() == ["b", "c"]
+    found = chats.transactions.claim(chats.on, picky, 9)
+    assert [committed.facts.chat_id for committed in found] == ["a"]
+    assert claimed(chats) == ["b", "c"]
 
 
 def test_a_worker_renews_its_own_leases_from_now(chats: Chats) -> None:
@@ -207,7 +184,7 @@ def test_a_repair_that_decides_nothing_writes_nothing(chats: Chats) -> None:
 def test_every_commit_stores_where_the_chat_stands(chats: Chats) -> None:
     chats.live("chat", plans.send("hello"), plans.claim(), plans.start(), plans.send("queued"))
     facts = chats.change("chat", plans.move(Renamed(title="x")), plans.move(Renamed(title="y")))
-    chats.transactions.forget()
+    chats.cache.forget("chat")
     assert queries.facts(chats.on, "chat") == facts
     assert facts.version == 7
     heads = chats.sql("SELECT lower(hex(hash)) FROM audit ORDER BY version")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import JsonValue
-from pydantic_core import to_json
 
 from turnwise.states.output_limit import text_within, within
 
@@ -25,7 +25,7 @@ VALUES: st.SearchStrategy[JsonValue] = st.recursive(
 def test_no_value_is_longer_than_the_limit_but_for_the_note(output: JsonValue, limit: int) -> None:
     kept = within(output, limit)
     if kept is output:
-        assert len(output.encode() if isinstance(output, str) else to_json(output)) <= limit
+        assert len(output.encode() if isinstance(output, str) else msgspec.json.encode(output)) <= limit
         return
     assert isinstance(kept, str)
     cut = re.fullmatch(r"(?s)(.*)\n\[cut: (\d+) of (\d+) bytes are not shown\]", kept)

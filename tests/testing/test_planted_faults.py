@@ -15,6 +15,7 @@ from support.planted_faults import nothing, plant_functions, plant_no_refusal
 from turnwise.engine.jobs import run_tools
 from turnwise.engine.prompt import history
 from turnwise.engine.tools.declare import Tool
+from turnwise.persistence import commit
 from turnwise.persistence.audit.record import GENESIS
 from turnwise.persistence.protocol import Overdue
 from turnwise.persistence.sqlite import transactions
@@ -43,19 +44,19 @@ def quiet() -> Iterator[None]:
 
 
 def write_under_another_target(patch: Patch) -> None:
-    recorded = transactions.entry_of
+    recorded = commit.entry_of
 
     def entry_of(decision: Any, **more: Any) -> Any:
         if decision.trigger is Trigger.call_finished:
             decision = replace(decision, target=ChatState.waiting)
         return recorded(decision, **more)
 
-    patch.setattr(transactions, "entry_of", entry_of)
+    patch.setattr(commit, "entry_of", entry_of)
 
 
 def break_the_chain(patch: Patch) -> None:
-    recorded = transactions.entry_of
-    patch.setattr(transactions, "entry_of", lambda decision, *, prev, **more: recorded(decision, prev=GENESIS, **more))
+    recorded = commit.entry_of
+    patch.setattr(commit, "entry_of", lambda decision, *, prev, **more: recorded(decision, prev=GENESIS, **more))
 
 
 def skip_a_version(patch: Patch) -> None:

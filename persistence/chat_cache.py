@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
@@ -10,21 +11,28 @@ from weakref import WeakValueDictionary
 
 import anyio
 
-from turnwise.persistence.postgres.write_rows import Standing
+from turnwise.persistence.commit import Standing
 
 _CHATS: Final = 1024
 
 
 class ChatCache:
-    """Keeps the latest standing of a limited number of chats. It may be out of date: every statement checks it."""
+    """Keeps the latest standing of a limited number of chats; any thread may use it.
+
+    It may be out of date, or ahead of what was rolled back: every commit checks it.
+    """
 
     def __init__(self) -> None:
+        self._changing = threading.Lock()
         self._standings: OrderedDict[str, Standing] = OrderedDict()
         self._turns: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
 
     def turn(self, chat_id: str) -> AbstractAsyncContextManager[None]:
         """Return a lock on a chat: its changes in this process wait for each other, and race only with others."""
-        return self._turns.setdefault(chat_id, anyio.Lock())
+        lock = self._turns.get(chat_id)
+        if lock is None:
+            self._turns[chat_id] = lock = anyio.Lock(fast_acquire=True)
+        return lock
 
     def get(self, chat_id: str) -> Standing | None:
         """Return the chat's last known standing; `None` without one."""
@@ -32,17 +40,20 @@ class ChatCache:
 
     def put(self, standing: Standing) -> None:
         """Remember where a chat stands."""
-        self._standings[standing.facts.chat_id] = standing
-        self._standings.move_to_end(standing.facts.chat_id)
-        if len(self._standings) > _CHATS:
-            self._standings.popitem(last=False)
+        with self._changing:
+            self._standings[standing.facts.chat_id] = standing
+            self._standings.move_to_end(standing.facts.chat_id)
+            if len(self._standings) > _CHATS:
+                self._standings.popitem(last=False)
 
     def move(self, chat_id: str, event_seq: int) -> None:
         """Update the number of a chat's last event."""
-        standing = self._standings.get(chat_id)
-        if standing is not None:
-            self._standings[chat_id] = replace(standing, facts=standing.facts.with_last_seq(event_seq))
+        with self._changing:
+            standing = self._standings.get(chat_id)
+            if standing is not None:
+                self._standings[chat_id] = replace(standing, facts=standing.facts.with_last_seq(event_seq))
 
     def forget(self, chat_id: str) -> None:
         """Forget a chat."""
-        self._standings.pop(chat_id, None)
+        with self._changing:
+            self._standings.pop(chat_id, None)

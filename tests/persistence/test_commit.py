@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
-from typing import Any
+from datetime import UTC, datetime
 
 import pytest
 
-from turnwise.persistence.postgres.write_rows import Tables
+from turnwise.persistence.commit import Tables
 from turnwise.states import writes as w
 from turnwise.states.facts import Lease, QueuedMessage
 from turnwise.states.messages import Message, TextPart
@@ -27,21 +26,21 @@ def boundary(position: int) -> w.InsertBoundary:
     return w.InsertBoundary("requested", 1, position, ())
 
 
-def rows(*writes: w.Write | tuple[int, w.Write]) -> dict[str, list[dict[str, Any]]]:
+def tables_of(*writes: w.Write) -> Tables:
     """Return the rows of writes, each of a version of its own."""
     tables = Tables("chat", NOW)
     for version, write in enumerate(writes, start=1):
         tables.add(write, version, 0)
-    return tables.rows()
+    return tables
 
 
 @pytest.mark.parametrize("table", ["messages", "boundaries"])
 def test_a_row_is_cut_once_by_the_first_that_cuts_it(table: str) -> None:
     """As of the version between two cuts, what only the second one cut is still there."""
     make = message if table == "messages" else boundary
-    found = rows(
+    found = tables_of(
         make(1), make(2), make(3), w.CutHistory(3, "m3"), w.CutHistory(2, "m2"), make(2), w.CutHistory(2, "m2"), make(4)
-    )
+    ).rows
     assert [(row["position"], row["cut"]) for row in found[table]] == [(1, None), (2, 5), (3, 4), (2, 7), (4, None)]
     assert [(cut["position"], cut["version"]) for cut in found["cuts"]] == [(3, 4), (2, 5), (2, 7)]
 
@@ -51,25 +50,25 @@ def queued(text: str, rank: int | None) -> w.PutQueued:
 
 
 def test_a_queued_message_keeps_its_rank_unless_it_is_given_another() -> None:
-    assert [row["rank"] for row in rows(queued("a", 3), queued("b", None))["queued"]] == [3]
-    assert [row["rank"] for row in rows(queued("a", 3), queued("b", 4))["queued"]] == [4]
-    assert [row["rank"] for row in rows(queued("a", None))["queued"]] == [None]
-    found = rows(queued("first words", 3), queued("last words", None))["queued"]
+    assert [row["rank"] for row in tables_of(queued("a", 3), queued("b", None)).queued] == [3]
+    assert [row["rank"] for row in tables_of(queued("a", 3), queued("b", 4)).queued] == [4]
+    assert [row["rank"] for row in tables_of(queued("a", None)).queued] == [None]
+    found = tables_of(queued("first words", 3), queued("last words", None)).queued
     assert "last words" in found[0]["body"]
 
 
 def test_a_queued_message_that_was_taken_is_dropped_unless_it_comes_back() -> None:
     dropped = w.DropQueued("q1", "taken")
-    found = rows(queued("a", 1), dropped)
-    assert (found["queued"], [row["id"] for row in found["dropped"]]) == ([], ["q1"])
-    found = rows(queued("a", 1), dropped, queued("b", None))
-    assert (found["dropped"], [row["rank"] for row in found["queued"]]) == ([], [None])
+    found = tables_of(queued("a", 1), dropped)
+    assert (found.queued, [row["id"] for row in found.dropped]) == ([], ["q1"])
+    found = tables_of(queued("a", 1), dropped, queued("b", None))
+    assert (found.dropped, [row["rank"] for row in found.queued]) == ([], [None])
 
 
-def test_a_lease_ends_so_many_seconds_from_the_commit() -> None:
-    tables = Tables("chat", NOW)
-    tables.add(w.GrantLease(Lease(worker="w", token=1), 30), 1, 0)
-    assert tables.expires == NOW + timedelta(seconds=30)
+def test_a_lease_is_the_one_that_was_granted_last() -> None:
+    first, second = (w.GrantLease(Lease(worker="w", token=token), 30) for token in (1, 2))
+    assert tables_of(first, w.DropLease(1), second).lease is second
+    assert tables_of(w.DropLease(1)).lease is None
 
 
 def test_every_row_says_whose_it_is_and_usage_which_write_of_which_version() -> None:
@@ -77,7 +76,7 @@ def test_every_row_says_whose_it_is_and_usage_which_write_of_which_version() -> 
     usage = w.RecordUsage("step", 1, 1, 1, Usage(input_tokens=3))
     tables.add(usage, 4, 1)
     tables.add(usage, 4, 2)
-    assert [(row["chat_id"], row["version"], row["number"]) for row in tables.rows()["usage"]] == [
+    assert [(row["chat_id"], row["version"], row["number"]) for row in tables.rows["usage"]] == [
         ("chat", 4, 1),
         ("chat", 4, 2),
     ]

@@ -1,0 +1,248 @@
+"""A commit: what the decisions on a chat put into the tables, before a store spells it in its SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, Generic, TypeVar
+
+from turnwise.persistence.audit.asides import aside_of
+from turnwise.persistence.audit.record import Entry, WriteRecord, entry_of
+from turnwise.persistence.audit.row_digests import EventFields, bond_of_events, bond_of_facts, salt_of_facts
+from turnwise.persistence.erasure import erases
+from turnwise.persistence.protocol import Committed
+from turnwise.persistence.rows import (
+    CALLS,
+    FactsRow,
+    columns_of_call,
+    columns_of_message,
+    micros_of,
+    numbered,
+    row_of,
+)
+from turnwise.states import writes as w
+from turnwise.states.decide import Decision
+from turnwise.states.events import Event, PartEvent
+from turnwise.states.facts import Facts
+from turnwise.states.messages import FORMAT
+
+Row = dict[str, Any]
+EventRows = TypeVar("EventRows")
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A chat as it was read, or as a commit of this process has left it."""
+
+    facts: Facts
+    head: str
+    """The hash of its last audit record."""
+    at: datetime
+    """When it was read, by the store's clock."""
+    body: str = ""
+    """The body of the facts, as it is stored."""
+
+    @property
+    def state(self) -> str:
+        """The stored word for the state."""
+        return self.facts.stored_state or self.facts.state.value
+
+    @property
+    def token(self) -> int | None:
+        """The token of the lease; `None` without one."""
+        return self.facts.lease.token if self.facts.lease else None
+
+    @property
+    def mark(self) -> tuple[int, str, int | None, str]:
+        """The columns that tell, without parsing any facts, whether the chat still stands there."""
+        return (self.facts.version, self.state, self.token, self.body)
+
+
+@dataclass(frozen=True, slots=True)
+class Commit(Generic[EventRows]):
+    """What one chat's commit puts into each table."""
+
+    found: Standing
+    """The chat as the decisions were made on it: the commit is stored only if it still stands there."""
+    after: Standing
+    """The chat as the commit leaves it."""
+    row: FactsRow
+    since: datetime
+    """When the state last changed."""
+    salt: str
+    """Of the digest of the chat's own row."""
+    tables: Tables
+    """The rows for the other tables, but those of events."""
+    event_rows: EventRows
+    committed: Committed
+    """What the caller learns once the commit is stored."""
+
+    @property
+    def chat_id(self) -> str:
+        """The id of the chat."""
+        return self.row.id
+
+    @property
+    def erasing(self) -> bool:
+        """Whether one of the decisions erases something."""
+        return erasing(self.committed.decisions)
+
+
+def erasing(decisions: Iterable[Decision]) -> bool:
+    """Return whether one of the decisions erases something."""
+    return any(erases(decision.writes) for decision in decisions)
+
+
+def commit_of(
+    found: Standing,
+    decisions: tuple[Decision, ...],
+    shown: Sequence[PartEvent],
+    *,
+    restated: Sequence[WriteRecord] = (),
+    spelled: Callable[[Sequence[Event]], tuple[EventRows, Iterable[EventFields]]],
+    whole: bool,
+) -> Commit[EventRows]:
+    """Return the rows that commit the decisions.
+
+    Args:
+        found: the chat as the decisions were made on it.
+        decisions: at least one.
+        shown: part events that come before those of the decisions.
+        restated: the digests that an erasure among the decisions states anew.
+        spelled: returns events as rows of the store, and the fields of those rows that an audit record covers.
+        whole: whether the body of an audit row is the whole record.
+    """
+    chat_id, head, at = found.facts.chat_id, found.head, found.at
+    tables, unnumbered = Tables(chat_id, at), list[Event](shown)
+    for decision in decisions:
+        for number, write in enumerate(decision.writes):
+            tables.add(write, decision.facts.version, number)
+        unnumbered.extend(decision.events)
+    last, before = decisions[-1], found.facts.last_seq
+    events = numbered(unnumbered, chat_id=chat_id, after=before, at=at)
+    event_rows, bound = spelled(events)
+    facts = last.facts.with_last_seq(before + len(events))
+    row, since, salt = row_of(facts), facts.since or at, salt_of_facts(last)
+    bonds = [
+        *restated,
+        bond_of_facts(row, since=micros_of(since), salt=salt),
+        *bond_of_events(before + 1, facts.last_seq, bound, salt=aside_of(last).events),
+    ]
+    for decision in decisions:
+        entry = entry_of(decision, prev=head, at=at, whole=whole, bonds=bonds if decision is last else ())
+        head = entry.hash
+        tables.entries.append(entry)
+    after = Standing(facts, head, at, row.facts)
+    committed = Committed(found.facts, facts, decisions, events, at)
+    return Commit(found, after, row, since, salt, tables, event_rows, committed)
+
+
+class Tables:
+    """Collects the rows of the writes so far. Times are left as they are."""
+
+    def __init__(self, chat_id: str, at: datetime) -> None:
+        self._chat_id = chat_id
+        self._at = at
+        self.rows: dict[str, list[Row]] = {}
+        """Rows to insert, by table; `cuts` holds the positions from which on the history was cut."""
+        self.calls: dict[str, Row] = {}
+        """Rows to put, by the call's id."""
+        self.queue: dict[str, Row | None] = {}
+        """Rows to put, by the message's id, without a rank where it stays; `None` to drop."""
+        self.profile: w.PutProfile | None = None
+        self.lease: w.GrantLease | None = None
+        self.entries: list[Entry] = []
+        """The audit records."""
+
+    def put(self, table: str, **row: Any) -> None:
+        """Add a row."""
+        self.rows.setdefault(table, []).append({"chat_id": self._chat_id, **row})
+
+    def add(self, write: w.Write, version: int, number: int) -> None:
+        """Add the rows of a write: the one of that number in the decision that makes the version."""
+        _ADD[type(write)](self, write, version, number)
+
+    def add_message(self, write: w.InsertMessage, version: int, _number: int) -> None:
+        """Add a message."""
+        own = {"digest": write.digest, "salt": write.salt, "format": FORMAT, "body": write.body}
+        self.put("messages", **columns_of_message(write.message), **own, added=version, cut=None)
+
+    def add_cut(self, write: w.CutHistory, version: int, _number: int) -> None:
+        """Cut the history, and the rows that were added from the position on."""
+        self.put("cuts", position=write.position, version=version)
+        for table in ("messages", "boundaries"):
+            for row in self.rows.get(table, ()):
+                if row["position"] >= write.position and row["cut"] is None:
+                    row["cut"] = version
+
+    def add_boundary(self, write: w.InsertBoundary, _version: int, _number: int) -> None:
+        """Add a boundary."""
+        own = {"reason": write.reason, "step": write.step, "carried": write.carried}
+        self.put("boundaries", position=write.position, **own, cut=None)
+
+    def put_call(self, write: w.PutCall, _version: int, _number: int) -> None:
+        """Put a call: the last one of an id counts."""
+        self.calls[write.call.call_id] = {
+            "chat_id": self._chat_id,
+            **columns_of_call(write.call),
+            "body": CALLS.dump(write.call),
+        }
+
+    def put_queued(self, write: w.PutQueued, _version: int, _number: int) -> None:
+        """Put a queued message; without a rank it keeps its own."""
+        before = self.queue.get(write.id) or {"rank": None}
+        rank = before["rank"] if write.rank is None else write.rank
+        own = {"rank": rank, "body": write.body, "salt": write.salt}
+        self.queue[write.id] = {"chat_id": self._chat_id, "id": write.id, **own}
+
+    def drop_queued(self, write: w.DropQueued, _version: int, _number: int) -> None:
+        """Drop a queued message."""
+        self.queue[write.queued_id] = None
+
+    def grant_lease(self, write: w.GrantLease, _version: int, _number: int) -> None:
+        """Give the lease to a worker, from now on."""
+        self.lease = write
+
+    def add_usage(self, write: w.RecordUsage, version: int, number: int) -> None:
+        """Add what a call of the model has used."""
+        self.put("usage", version=version, number=number, body=write.body)
+
+    def put_profile(self, write: w.PutProfile, _version: int, _number: int) -> None:
+        """Put the profile."""
+        self.profile = write
+
+    def add_receipt(self, write: w.RecordReceipt, _version: int, _number: int) -> None:
+        """Add the receipt of a message."""
+        self.put("receipts", client_id=write.client_id, body=write.body)
+
+    def stand_elsewhere(self, write: w.Write, version: int, number: int) -> None:
+        """Add nothing: lease, deadline and reason stand in other rows, and `erasure` blanks what is erased."""
+
+    @property
+    def queued(self) -> list[Row]:
+        """The rows of queued messages to put."""
+        return [row for row in self.queue.values() if row is not None]
+
+    @property
+    def dropped(self) -> list[Row]:
+        """The ids of queued messages to drop."""
+        return [{"chat_id": self._chat_id, "id": name} for name, row in self.queue.items() if row is None]
+
+
+_Add = Callable[[Tables, Any, int, int], None]
+_ADD: Final[dict[type[w.Write], _Add]] = {
+    w.InsertMessage: Tables.add_message,
+    w.CutHistory: Tables.add_cut,
+    w.InsertBoundary: Tables.add_boundary,
+    w.PutCall: Tables.put_call,
+    w.PutQueued: Tables.put_queued,
+    w.DropQueued: Tables.drop_queued,
+    w.GrantLease: Tables.grant_lease,
+    w.RecordUsage: Tables.add_usage,
+    w.PutProfile: Tables.put_profile,
+    w.RecordReceipt: Tables.add_receipt,
+    **dict.fromkeys(
+        (w.DropLease, w.EraseEdits, w.EraseMessage, w.EraseText, w.NoteDeadline, w.NoteReason), Tables.stand_elsewhere
+    ),
+}

@@ -1,0 +1,72 @@
+"""Chats in a SQLite database of their own, changed without threads, and a clock that stands still."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import closing, contextmanager
+from datetime import UTC, datetime
+from typing import Any, Final, TypeVar
+
+from turnwise.persistence.chat_cache import ChatCache
+from turnwise.persistence.conformance import plans
+from turnwise.persistence.protocol import Committed, Plan
+from turnwise.persistence.sqlite.optimistic import OptimisticCommits
+from turnwise.persistence.sqlite.store import SQLiteStore
+from turnwise.persistence.sqlite.transactions import Transactions
+from turnwise.states.facts import Facts
+
+NOON: Final = datetime(2026, 11, 22, 12, tzinfo=UTC)
+
+_T = TypeVar("_T")
+
+
+class Chats:
+    """A database of its own, what changes it, and a clock that stands still until it is told to go on."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self.at = NOON
+        self.on = connection
+        self.cache = ChatCache()
+        self.transactions = Transactions(lambda: self.at, self.cache)
+        self.optimistic = OptimisticCommits(lambda: self.at, self.cache, self._submit)
+
+    @classmethod
+    @contextmanager
+    def in_memory(cls) -> Iterator[Chats]:
+        """Give chats in a database in memory."""
+        with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+            SQLiteStore(None).prepare(connection)
+            yield cls(connection)
+
+    def create(self, chat_id: str, plan: Plan) -> Committed:
+        """Create a chat as a plan decides."""
+        return at_once(self.optimistic.create(chat_id, plan))
+
+    def live(self, chat_id: str, *moves: plans.Move, owner: str | None = None) -> None:
+        """Create a chat and let things happen to it."""
+        self.create(chat_id, plans.plan(plans.create(owner)))
+        for move in moves:
+            self.change(chat_id, move)
+
+    def change(self, chat_id: str, *moves: plans.Move) -> Facts:
+        """Let things happen to a chat, all in one transaction."""
+        return self.transactions.change(self.on, chat_id, plans.plan(*moves), ()).facts
+
+    def sql(self, sql: str, *values: Any) -> list[Any]:
+        """Return the rows of a statement."""
+        return self.on.execute(sql, values).fetchall()
+
+    async def _submit(self, work: Callable[[sqlite3.Connection], Any]) -> Any:
+        return work(self.on)
+
+
+def at_once(work: Coroutine[Any, Any, _T]) -> _T:
+    """Return the result of a coroutine that never waits."""
+    try:
+        work.send(None)
+    except StopIteration as ended:
+        result: _T = ended.value
+        return result
+    work.close()
+    raise AssertionError("it waits for something")
