@@ -21,14 +21,16 @@ from turnwise.engine.prompt.hooks import Hooks
 from turnwise.engine.tasks import Tasks
 from turnwise.engine.tools.toolbox import Toolbox
 from turnwise.engine.worker.leased_chat import ChatMoved, LeasedChat, Runtime
-from turnwise.persistence.protocol import Committed
+from turnwise.persistence.conformance import plans
+from turnwise.persistence.protocol import ChatStore, Committed
 from turnwise.providers.scripted import ScriptedModel
 from turnwise.states.arguments import Reply
+from turnwise.states.decide import job_of
 from turnwise.states.errors import StaleLease
 from turnwise.states.facts import Facts, Lease, Limits
 from turnwise.states.messages import Message, TextPart, ToolCallPart
 from turnwise.states.names import Audience, ChatState, Executor, Trigger
-from turnwise.states.triggers import Circumstances, StepFinished
+from turnwise.states.triggers import Circumstances, LeaseExpired, StepFinished, ToolsFinished
 from turnwise.testing import ManualClock
 
 
@@ -71,10 +73,15 @@ class Asked(Delegate):
 
 def held(database: Path, **more: Any) -> tuple[LeasedChat, ManualClock, Asked]:
     """Return a chat that is held under the token 1, of version 5."""
-    clock, options = ManualClock(NOW), Settings()
+    clock = ManualClock(NOW)
     facts = replace(BLANK, **{"version": 5, "lease": Lease("w", 1), "state": ChatState.executing_tools, **more})
     store = Asked(stored_at(database, clock), facts)
-    runtime = Runtime(
+    return LeasedChat(runtime_of(store, clock), facts, 1), clock, store
+
+
+def runtime_of(store: ChatStore, clock: ManualClock) -> Runtime:
+    options = Settings()
+    return Runtime(
         applier=Applier(store, Broadcaster(), options.limits(None)),
         model=ScriptedModel([]),
         toolbox=Toolbox({}, options),
@@ -84,7 +91,6 @@ def held(database: Path, **more: Any) -> tuple[LeasedChat, ManualClock, Asked]:
         tasks=Tasks(),
         hooks=Hooks(),
     )
-    return LeasedChat(runtime, facts, 1), clock, store
 
 
 def commit_of(facts: Facts) -> Committed:
@@ -165,6 +171,22 @@ async def test_no_tool_starts_once_the_chat_is_known_to_have_moved(database: Pat
         with pytest.raises(ChatMoved):
             await leased.assert_tools_may_start()
     assert store.asked == 1, "a moment after a commit nobody has to look"
+
+
+async def test_whoever_finds_the_lease_lost_has_not_failed_even_if_another_has_found_it_before(database: Path) -> None:
+    """Two tools end, one after the other, after another worker has taken the chat over in the same state."""
+    clock = ManualClock(NOW)
+    store = stored_at(database, clock)
+    await store.open()
+    moves = (plans.send("hello"), plans.claim("w"), plans.start(), plans.reply("", local=["a", "b"]))
+    before = (await plans.created(store, "chat", *moves)).facts
+    leased = LeasedChat(runtime_of(store, clock), before, 1, job=job_of(before))
+    for move in (plans.move(LeaseExpired(token=plans.HOLDER)), plans.claim("v")):
+        await store.change("chat", plans.plan(move))
+    for _ in range(2):
+        with pytest.raises(ChatMoved):
+            await leased.fire(ToolsFinished(token=1))
+    await store.close()
 
 
 @pytest.mark.parametrize("passed", [0.02, 1, 3600])
