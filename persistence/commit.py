@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from turnwise.persistence.audit.asides import aside_of
 from turnwise.persistence.audit.record import Entry, WriteRecord, entry_of
@@ -153,71 +153,51 @@ class Tables:
         self.profile: w.PutProfile | None = None
         self.lease: w.GrantLease | None = None
         self.entries: list[Entry] = []
-        """The audit records."""
 
     def put(self, table: str, **row: Any) -> None:
         """Add a row."""
         self.rows.setdefault(table, []).append({"chat_id": self._chat_id, **row})
 
-    def add(self, write: w.Write, version: int, number: int) -> None:
+    def add(self, write: w.Write, version: int, number: int) -> None:  # noqa: C901 - one case per kind of write
         """Add the rows of a write: the one of that number in the decision that makes the version."""
-        _ADD[type(write)](self, write, version, number)
+        match write:
+            case w.InsertMessage():
+                own = {"digest": write.digest, "salt": write.salt, "format": FORMAT, "body": write.body}
+                self.put("messages", **columns_of_message(write.message), **own, added=version, cut=None)
+            case w.CutHistory():
+                self.put("cuts", position=write.position, version=version)
+                self._cut(write.position, version)
+            case w.InsertBoundary():
+                own = {"reason": write.reason, "step": write.step, "carried": write.carried}
+                self.put("boundaries", position=write.position, **own, cut=None)
+            case w.PutCall():
+                own = {"chat_id": self._chat_id, "body": CALLS.dump(write.call)}
+                self.calls[write.call.call_id] = columns_of_call(write.call) | own
+            case w.PutQueued():
+                before = self.queue.get(write.id) or {"rank": None}
+                rank = before["rank"] if write.rank is None else write.rank
+                own = {"rank": rank, "body": write.body, "salt": write.salt}
+                self.queue[write.id] = {"chat_id": self._chat_id, "id": write.id, **own}
+            case w.DropQueued():
+                self.queue[write.queued_id] = None
+            case w.GrantLease():
+                self.lease = write
+            case w.RecordUsage():
+                self.put("usage", version=version, number=number, body=write.body)
+            case w.PutProfile():
+                self.profile = write
+            case w.RecordReceipt():
+                self.put("receipts", client_id=write.client_id, body=write.body)
+            case w.DropLease() | w.NoteDeadline() | w.NoteReason():
+                pass  # lease, deadline and reason stand in other rows
+            case w.EraseEdits() | w.EraseMessage() | w.EraseText():
+                pass  # `erasure` blanks what is erased
 
-    def add_message(self, write: w.InsertMessage, version: int, _number: int) -> None:
-        """Add a message."""
-        own = {"digest": write.digest, "salt": write.salt, "format": FORMAT, "body": write.body}
-        self.put("messages", **columns_of_message(write.message), **own, added=version, cut=None)
-
-    def add_cut(self, write: w.CutHistory, version: int, _number: int) -> None:
-        """Cut the history, and the rows that were added from the position on."""
-        self.put("cuts", position=write.position, version=version)
-        for table in ("messages", "boundaries"):
-            for row in self.rows.get(table, ()):
-                if row["position"] >= write.position and row["cut"] is None:
-                    row["cut"] = version
-
-    def add_boundary(self, write: w.InsertBoundary, _version: int, _number: int) -> None:
-        """Add a boundary."""
-        own = {"reason": write.reason, "step": write.step, "carried": write.carried}
-        self.put("boundaries", position=write.position, **own, cut=None)
-
-    def put_call(self, write: w.PutCall, _version: int, _number: int) -> None:
-        """Put a call: the last one of an id counts."""
-        self.calls[write.call.call_id] = {
-            "chat_id": self._chat_id,
-            **columns_of_call(write.call),
-            "body": CALLS.dump(write.call),
-        }
-
-    def put_queued(self, write: w.PutQueued, _version: int, _number: int) -> None:
-        """Put a queued message; without a rank it keeps its own."""
-        before = self.queue.get(write.id) or {"rank": None}
-        rank = before["rank"] if write.rank is None else write.rank
-        own = {"rank": rank, "body": write.body, "salt": write.salt}
-        self.queue[write.id] = {"chat_id": self._chat_id, "id": write.id, **own}
-
-    def drop_queued(self, write: w.DropQueued, _version: int, _number: int) -> None:
-        """Drop a queued message."""
-        self.queue[write.queued_id] = None
-
-    def grant_lease(self, write: w.GrantLease, _version: int, _number: int) -> None:
-        """Give the lease to a worker, from now on."""
-        self.lease = write
-
-    def add_usage(self, write: w.RecordUsage, version: int, number: int) -> None:
-        """Add what a call of the model has used."""
-        self.put("usage", version=version, number=number, body=write.body)
-
-    def put_profile(self, write: w.PutProfile, _version: int, _number: int) -> None:
-        """Put the profile."""
-        self.profile = write
-
-    def add_receipt(self, write: w.RecordReceipt, _version: int, _number: int) -> None:
-        """Add the receipt of a message."""
-        self.put("receipts", client_id=write.client_id, body=write.body)
-
-    def stand_elsewhere(self, write: w.Write, version: int, number: int) -> None:
-        """Add nothing: lease, deadline and reason stand in other rows, and `erasure` blanks what is erased."""
+    def _cut(self, position: int, version: int) -> None:
+        """Cut the rows that were added from the position on."""
+        for row in (*self.rows.get("messages", ()), *self.rows.get("boundaries", ())):
+            if row["position"] >= position and row["cut"] is None:
+                row["cut"] = version
 
     @property
     def queued(self) -> list[Row]:
@@ -228,21 +208,3 @@ class Tables:
     def dropped(self) -> list[Row]:
         """The ids of queued messages to drop."""
         return [{"chat_id": self._chat_id, "id": name} for name, row in self.queue.items() if row is None]
-
-
-_Add = Callable[[Tables, Any, int, int], None]
-_ADD: Final[dict[type[w.Write], _Add]] = {
-    w.InsertMessage: Tables.add_message,
-    w.CutHistory: Tables.add_cut,
-    w.InsertBoundary: Tables.add_boundary,
-    w.PutCall: Tables.put_call,
-    w.PutQueued: Tables.put_queued,
-    w.DropQueued: Tables.drop_queued,
-    w.GrantLease: Tables.grant_lease,
-    w.RecordUsage: Tables.add_usage,
-    w.PutProfile: Tables.put_profile,
-    w.RecordReceipt: Tables.add_receipt,
-    **dict.fromkeys(
-        (w.DropLease, w.EraseEdits, w.EraseMessage, w.EraseText, w.NoteDeadline, w.NoteReason), Tables.stand_elsewhere
-    ),
-}

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import NamedTuple
 
+import msgspec
+
 from turnwise.states.decide import Decision
 from turnwise.states.digests import derived
 from turnwise.states.writes import NoteReason
@@ -22,7 +24,7 @@ class Aside(NamedTuple):
 
     def dump(self) -> str:
         """Return the aside as JSON."""
-        return json.dumps(self._asdict())
+        return msgspec.json.encode(self._asdict()).decode()
 
     @classmethod
     def load(cls, text: str | None) -> Aside:

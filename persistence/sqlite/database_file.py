@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
@@ -20,7 +21,7 @@ class DatabaseFile:
 
     def __init__(self, path: str | None) -> None:
         self._path = Path(path or "/").absolute()
-        self._paths = {part: Path(f"{self._path}{part}") for part in _PARTS if path is not None}
+        self._paths = {part: f"{self._path}{part}" for part in _PARTS if path is not None}
         self._opened: dict[str, tuple[int, int]] = {}
 
     def check(self) -> None:
@@ -42,7 +43,7 @@ class DatabaseFile:
     def _check(self, parts: Iterable[str]) -> None:
         for part in parts:
             try:
-                status = self._paths[part].stat()
+                status = os.stat(self._paths[part])  # noqa: PTH116 - twice a commit, and three times as quick
             except FileNotFoundError:
                 found = None
             except OSError:
