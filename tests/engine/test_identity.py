@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -31,6 +32,8 @@ def test_a_worker_is_dead_as_soon_as_its_process_is_killed() -> None:
         name = process.stdout.readline().strip()
         assert not is_dead(name)
         process.send_signal(signal.SIGKILL)
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert is_dead(name), "nobody has taken note of its end yet"
         process.wait()
         assert is_dead(name)
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from support.engines import MakeModel, OpenEngine
@@ -451,4 +453,36 @@ async def test_a_tool_in_a_thread_shows_its_progress_at_once(open_engine: OpenEn
                 break
         latch.open()
         await engine.wait(chat.id)
-        assert [one.call_id for one in await events_of(engine, chat.id, "tool_progress")] == ["call_1"]
+        told = (event.chat_id, event.step, event.call_id, event.progress)
+        assert told == (chat.id, 1, "call_1", "half-way")
+        assert await events_of(engine, chat.id, "tool_progress") == [event]
+
+
+async def test_progress_that_comes_after_a_stop_is_dropped_and_the_log_says_of_which_call(
+    open_engine: OpenEngine, strict_model: MakeModel, caplog: pytest.LogCaptureFixture
+) -> None:
+    began = anyio.Event()
+
+    @tool
+    async def build(context: ToolContext) -> str:
+        """Build."""
+        began.set()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            context.report("too late")
+
+    def lines() -> list[str]:
+        return [line for record in caplog.records if (line := record.getMessage()).startswith("progress_dropped ")]
+
+    model = strict_model([Reply(calls=[Call("build", {}, id="b")])])
+    with caplog.at_level(logging.DEBUG, logger="turnwise"):
+        async with open_engine(model, tools=[build], settings=AT_ONCE) as engine:
+            chat = await engine.create_chat()
+            await engine.send_message(chat.id, "go")
+            await began.wait()
+            await engine.interrupt(chat.id)
+            while not lines():
+                await anyio.lowlevel.checkpoint()
+            assert await events_of(engine, chat.id, "tool_progress") == []
+    assert all(word in lines()[0] for word in (f"chat_id={chat.id}", "call_id=b", "problem="))
