@@ -93,6 +93,7 @@ class Lifetime:
             await opened.wait()
         except BaseException:
             self._owner = None
+            self._leaving.set()  # it ends, too, if it does not hear of its cancellation
             owner.cancel()
             await over(owner)
             raise

@@ -161,3 +161,13 @@ def test_a_view_whose_history_was_cut_or_erased_has_to_be_read_again() -> None:
     view = View(history, 1)
     assert view.after(PutProfile(PROFILE), 2) is view
     assert (view.messages, view.history_version) == (history, 1)
+
+
+def test_results_move_to_their_calls_place_and_nothing_else_moves() -> None:
+    history = [
+        message("assistant", call("a"), call("b"), position=1),
+        result("b", 1, step=1, position=2),
+        result("a", 0, step=1, position=3),
+        message("user", TextPart(text="go on"), position=4, synthetic=True),
+    ]
+    assert [sent.position for sent in View(history, 4).to_send()] == [1, 3, 2, 4]

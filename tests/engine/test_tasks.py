@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -118,6 +119,30 @@ async def test_a_task_that_fails_is_told_by_name_and_takes_no_other_with_it(
     assert told.exc_info[1] is fault
 
 
+async def test_a_signal_that_ends_the_program_is_no_failure_of_the_task_that_it_strikes(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def end(*_: object) -> None:
+        raise Odd
+
+    async def struck() -> None:
+        signal.raise_signal(signal.SIGUSR1)
+
+    async def run() -> None:
+        async with tasks.running():
+            tasks.start_soon(struck)
+            await asyncio.Event().wait()
+
+    tasks, before = Tasks(), signal.signal(signal.SIGUSR1, end)
+    try:
+        with pytest.raises(BaseExceptionGroup) as ended:
+            await run()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert ended.group_contains(Odd)
+    assert caplog.records == []
+
+
 async def test_a_task_that_fails_as_it_is_cancelled_is_told_and_spoils_no_end(caplog: pytest.LogCaptureFixture) -> None:
     tasks, entered = Tasks(), anyio.Event()
 
@@ -201,6 +226,28 @@ async def test_who_is_cancelled_while_entering_leaves_nothing_behind_and_may_ent
     await lifetime.begin(life)
     await lifetime.end()
     assert life.told == ["ended", "begun", "ended"]
+
+
+async def test_who_is_cancelled_while_entering_what_does_not_hear_of_it_is_cancelled_and_leaves_it() -> None:
+    lifetime, life, go_on = Lifetime(), Life(), anyio.Event()
+
+    @asynccontextmanager
+    async def deaf() -> AsyncIterator[None]:
+        while not go_on.is_set():
+            try:
+                await go_on.wait()
+            except asyncio.CancelledError:
+                go_on.set()
+        async with life():
+            yield
+
+    entering = asyncio.create_task(lifetime.begin(deaf))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    entering.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await entering
+    assert life.told == ["begun", "ended"]
 
 
 async def test_a_life_whose_own_task_was_cancelled_ends_without_a_fuss() -> None:
