@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import logging
 import signal
 import sys
 import threading
+import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from datetime import datetime
 from typing import Annotated, Any
@@ -436,7 +439,64 @@ async def test_a_task_knows_whether_it_was_cancelled_or_something_in_it_was() ->
 def test_an_error_without_a_text_can_be_told() -> None:
     assert described(Mute()).startswith("Mute")
     assert described(UserCodeError(SystemExit(3))) == "SystemExit: 3"
+    assert described(ValueError()) == "ValueError"
     assert described(ValueError("half \ud800")) == "ValueError: half \ufffd"
+
+
+async def test_code_that_was_given_up_before_it_began_never_begins() -> None:
+    calls, ran = UserCalls(), []
+
+    async def code() -> None:
+        ran.append(1)
+
+    call = calls.start(code, "code")
+    call.abandon()
+    call.abandon()
+    await calls.close()
+    assert (ran, call.task.done()) == ([], True)
+
+
+@pytest.mark.parametrize("given_up", [False, True])
+async def test_what_fails_after_its_answer_is_told_unless_it_was_given_up(
+    caplog: pytest.LogCaptureFixture, *, given_up: bool
+) -> None:
+    caplog.set_level(logging.DEBUG, "turnwise")
+    calls, go_on = UserCalls(), anyio.Event()
+
+    async def code() -> str:
+        try:
+            await go_on.wait()
+        finally:
+            raise ValueError("late")
+
+    call = calls.start(code, "code", chat_id="c")
+    await anyio.wait_all_tasks_blocked()
+    call.give("first")
+    call.give("second")
+    assert await call.outcome() == "first"
+    if given_up:
+        call.abandon()
+    go_on.set()
+    await asyncio.wait([call.task])
+    told = [record.getMessage() for record in caplog.records if "user_code" in record.getMessage()]
+    assert told == ([] if given_up else ["user_code_failed_late code=code problem=ValueError: late chat_id=c"])
+
+
+async def test_nothing_is_kept_of_code_that_is_over() -> None:
+    calls = UserCalls()
+
+    async def code() -> None:
+        await checkpoint()
+
+    call = calls.start(code, "code")
+    await call.outcome()
+    await asyncio.wait([call.task])
+    await checkpoint()
+    known = weakref.ref(call)
+    del call
+    gc.collect()
+    assert known() is None
+    await calls.close()
 
 
 async def test_who_is_cancelled_leaves_deaf_code_behind_and_drops_what_it_says(caplog: Any) -> None:

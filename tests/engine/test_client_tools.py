@@ -1,0 +1,47 @@
+"""Tools that a client declares: what each must be, before a chat is created with it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from turnwise import ClientTool, SettingsError
+from turnwise.engine.settings import LONGEST
+from turnwise.engine.tools.client_tools import check_client_tools
+
+OBJECT = {"type": "object"}
+
+
+def asking(name: str = "ask", schema: Any = OBJECT, **more: Any) -> ClientTool:
+    return ClientTool(name, "Ask.", schema, **more)
+
+
+@pytest.mark.parametrize("deadline", [None, 0.001, 1, LONGEST])
+def test_tools_that_keep_the_rules_are_taken_in_their_order(deadline: float | None) -> None:
+    tools = [asking("b", deadline=deadline), asking("a"), asking("a" * 64)]
+    assert check_client_tools(tools, {"look", "c"}) == tuple(tools)
+    assert check_client_tools([], {"look"}) == ()
+
+
+@pytest.mark.parametrize(
+    ("tools", "whose", "problem"),
+    [
+        ([asking("look")], "'look'", "needs a name of its own"),
+        ([asking("a"), asking("b"), asking("a")], "'a'", "needs a name of its own"),
+        ([asking("two words")], "'two words'", "needs a name of 1 to 64"),
+        ([asking(schema={"type": "array"})], "'ask'", 'of type "object"'),
+        ([asking(), asking("b", schema={"type": "object", "required": 3})], "'b'", "not valid at required"),
+    ],
+)
+def test_a_tool_that_no_model_or_no_engine_could_tell_from_others_or_call_is_refused(
+    tools: list[ClientTool], whose: str, problem: str
+) -> None:
+    with pytest.raises(SettingsError, match=f"^client tool {whose}: .*{problem}"):
+        check_client_tools(tools, {"look"})
+
+
+@pytest.mark.parametrize("deadline", [0, -1, LONGEST + 1])
+def test_a_deadline_lies_ahead_and_within_a_life(deadline: float) -> None:
+    with pytest.raises(SettingsError, match="deadline"):
+        check_client_tools([asking(deadline=deadline)], ())
