@@ -1,6 +1,7 @@
 """The race: turnwise beside other libraries, every measurement in a process of its own, the repetitions interleaved.
 
-Run by `make bench`. `--only A,B` and `--peers turnwise,langgraph` choose, `--json` and `--plot` name files to write.
+Run by `make bench`. `--only A,B` and `--peers turnwise,langgraph` choose, `--chats 1000,100000` says how many chats the
+stores of H hold, `--json` and `--plot` name files to write.
 """
 
 from __future__ import annotations
@@ -28,23 +29,38 @@ HERE: Final = Path(__file__).parent
 COUNTS: Final = {"A": 200, "B": 200, "C": 300, "D": 5000}
 WORKERS: Final = (1, 2, 4)
 CHATS: Final = 1000
-TURNWISE_ONLY: Final = {
-    "F": {"F killed": ["takeover.py", "killed"], "F frozen": ["takeover.py", "frozen"]},
-    "G": {f"G {workers}": ["scaling.py", str(workers), str(CHATS)] for workers in WORKERS},
-}
+STORES: Final = ("sqlite", "postgres")
+SIZES: Final = "1000,100000,1000000"
+ONCE: Final = "H"
+"""Not repeated: each figure is the median of many already."""
 _TIMEOUT: Final = 400
+_TIMEOUTS: Final = {"many_chats.py": 7200}
+_NO_DIRECTORY: Final = frozenset({"scaling.py", "startup.py"})
 _ENVIRONMENT: Final = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 """Every library may keep its modules compiled, as an installed one does."""
 
 Runs = dict[str, dict[str, list[dict[str, float]]]]
 
 
-def jobs(letters: str, contestants: list[str]) -> list[tuple[str, str, list[str]]]:
+Programs = dict[str, list[str]]
+"""The programs of a letter, by the name of the measurement."""
+
+
+def turnwise_only(sizes: list[int]) -> dict[str, Programs]:
+    """Return what is measured of turnwise alone, by letter."""
+    return {
+        "F": {"F killed": ["takeover.py", "killed"], "F frozen": ["takeover.py", "frozen"]},
+        "G": {f"G {workers}": ["scaling.py", str(workers), str(CHATS)] for workers in WORKERS},
+        "H": {f"H {store} {size}": ["many_chats.py", store, str(size)] for store in STORES for size in sizes},
+    }
+
+
+def jobs(letters: str, contestants: list[str], alone: dict[str, Programs]) -> list[tuple[str, str, list[str]]]:
     """Return contestant, name of the measurement and the program to run, in the order of one repetition."""
     chosen = []
     for letter in letters:
-        if letter in TURNWISE_ONLY:
-            chosen += [("turnwise", name, program) for name, program in TURNWISE_ONLY[letter].items()]
+        if letter in alone:
+            chosen += [("turnwise", name, program) for name, program in alone[letter].items()]
             continue
         for name in contestants:
             contestant = load(name)
@@ -61,13 +77,13 @@ def run(program: list[str]) -> dict[str, float]:
     Raises:
         RuntimeError: it failed; the text says how.
     """
-    takes_directory = program[0] in ("measure.py", "takeover.py")
+    takes_directory = program[0] not in _NO_DIRECTORY
     with tempfile.TemporaryDirectory(prefix="race-") as directory:
         done = subprocess.run(  # noqa: S603 - our own programs
             [sys.executable, HERE / program[0], *program[1:], *([directory] if takes_directory else [])],
             capture_output=True,
             text=True,
-            timeout=_TIMEOUT,
+            timeout=_TIMEOUTS.get(program[0], _TIMEOUT),
             env=_ENVIRONMENT,
             check=False,
         )
@@ -78,14 +94,13 @@ def run(program: list[str]) -> dict[str, float]:
     return result
 
 
-def race(letters: str, contestants: list[str], repetitions: int) -> Runs:
+def race(todo: list[tuple[str, str, list[str]]], repetitions: int) -> Runs:
     """Run everything, the contestants taking turns, so that a noisy minute hits all of them alike."""
     runs: Runs = defaultdict(lambda: defaultdict(list))
     failed: set[tuple[str, str]] = set()
-    todo = jobs(letters, contestants)
     for repetition in range(repetitions):
         for number, (name, measurement, program) in enumerate(todo, start=1):
-            if (name, measurement) in failed:
+            if (name, measurement) in failed or (repetition and measurement[0] in ONCE):
                 continue
             _tell(f"\r\033[K{repetition + 1}/{repetitions} {number}/{len(todo)} {name} {measurement}")
             try:
@@ -124,7 +139,8 @@ def main() -> None:
     """Run the race and show its results."""
     parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
     parser.add_argument("--reps", type=int, default=3, help="repetitions, of which the median counts")
-    parser.add_argument("--only", default="ABCDEFG", help="measurements, for example AB")
+    parser.add_argument("--only", default="ABCDEFGH", help="measurements, for example AB")
+    parser.add_argument("--chats", default=SIZES, help="how many chats are in the stores of H, each at least 50")
     parser.add_argument("--peers", default=",".join(MODULES), help=f"of {', '.join(MODULES)}")
     parser.add_argument("--json", type=Path, help="file for every figure of every run")
     parser.add_argument("--plot", type=Path, help="file for the drawing, an SVG")
@@ -133,7 +149,8 @@ def main() -> None:
     if options.source:
         results = json.loads(options.source.read_text())
     else:
-        results = _measured(options.only.replace(",", ""), options.peers.split(","), options.reps)
+        alone = turnwise_only([int(size) for size in options.chats.split(",")])
+        results = _measured(options.only.replace(",", ""), options.peers.split(","), options.reps, alone)
     print(render(results))
     if options.json:
         options.json.write_text(json.dumps(results, indent=1) + "\n")
@@ -141,7 +158,7 @@ def main() -> None:
         options.plot.write_text(draw(results))
 
 
-def _measured(letters: str, wanted: list[str], repetitions: int) -> dict[str, Any]:
+def _measured(letters: str, wanted: list[str], repetitions: int, alone: dict[str, Programs]) -> dict[str, Any]:
     contestants = []
     for name in wanted:
         package = missing(name)
@@ -151,7 +168,7 @@ def _measured(letters: str, wanted: list[str], repetitions: int) -> dict[str, An
             _tell(f"{name} does not take part: {package} is not installed; `make bench PEERS=1` installs all\n")
     about = machine()
     classes = {name: load(name) for name in contestants}
-    runs = race(letters, contestants, repetitions)
+    runs = race(jobs(letters, contestants, alone), repetitions)
     return {
         "machine": about | {"load_after": round(os.getloadavg()[0], 2)},
         "repetitions": repetitions,

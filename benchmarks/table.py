@@ -4,6 +4,13 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+OPERATIONS: Final = (
+    "send", "claim", "sweep", "list", "of owner", "in state", "of owner in state", "show", "explain", "prune", "open",
+)  # fmt: skip
+"""What is measured in a store of many chats."""
+
+Figures = dict[str, dict[str, float]]
+
 _COLUMNS: Final = (
     ("A ms/turn", "A", "ms", 1),
     ("A CPU ms", "A", "cpu_ms", 1),
@@ -25,10 +32,7 @@ def render(results: dict[str, Any]) -> str:
     for name, about in results["contestants"].items():
         figures = measured.get(name, {})
         rows.append([about["title"], about["keeps"], *(_cell(figures, *column[1:]) for column in columns)])
-    widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
-    lines = [_line(row, widths) for row in rows] if columns else []
-    lines[1:1] = [_line(["-" * width for width in widths], widths)] if columns else []
-    return "\n".join(lines + _alone(results))
+    return "\n".join((_table(rows, left=2) if columns else []) + _alone(results))
 
 
 def _alone(results: dict[str, Any]) -> list[str]:
@@ -45,7 +49,28 @@ def _alone(results: dict[str, Any]) -> list[str]:
     if workers:
         each = ", ".join(f"{count}: {speed:.0f}" for count, speed in workers.items())
         lines.append(f"G  turnwise, PostgreSQL, chats/s by workers - {each}; every model call made once")
-    return ["", *lines] if lines else []
+    return (["", *lines] if lines else []) + _many_chats(figures)
+
+
+def _many_chats(figures: Figures) -> list[str]:
+    """Return a table for each store: what the operations take, a line for each size, and the last to the first."""
+    lines = []
+    for store in dict.fromkeys(key.split()[1] for key in figures if key.startswith("H ")):
+        sizes = {int(key.split()[2]): row for key, row in figures.items() if key.startswith(f"H {store} ")}
+        first, last = sizes[min(sizes)], sizes[max(sizes)]
+        rows = [[f"H {store}, ms", *OPERATIONS]]
+        rows += [[f"{size:,} chats", *(f"{sizes[size][name]:.2f}" for name in OPERATIONS)] for size in sorted(sizes)]
+        rows.append(["last : first", *(f"{last[name] / first[name]:.2f}" for name in OPERATIONS)])
+        lines += ["", *_table(rows, left=1)]
+    return lines
+
+
+def _table(rows: list[list[str]], *, left: int) -> list[str]:
+    """Return the lines of a table, its first columns aligned to the left."""
+    widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
+    lines = [_line(row, widths, left) for row in rows]
+    lines[1:1] = [_line(["-" * width for width in widths], widths, left)]
+    return lines
 
 
 def _cell(figures: dict[str, dict[str, float]], measurement: str, figure: str, digits: int) -> str:
@@ -55,7 +80,9 @@ def _cell(figures: dict[str, dict[str, float]], measurement: str, figure: str, d
     return f"{value / 1024 if figure == 'stored_kb' else value:,.{digits}f}"
 
 
-def _line(row: list[str], widths: list[int]) -> str:
-    left = [text.ljust(width) for text, width in zip(row[:2], widths[:2], strict=True)]
-    right = [text.rjust(width) for text, width in zip(row[2:], widths[2:], strict=True)]
-    return f"| {' | '.join(left + right)} |"
+def _line(row: list[str], widths: list[int], left: int) -> str:
+    cells = [
+        text.ljust(width) if place < left else text.rjust(width)
+        for place, (text, width) in enumerate(zip(row, widths, strict=True))
+    ]
+    return f"| {' | '.join(cells)} |"

@@ -30,6 +30,21 @@ def test_deltas_are_measured_beyond_the_model_s_own_time(tmp_path: Path) -> None
     assert "us_per_delta" in json.loads(run("measure.py", "turnwise", "D", "100", str(tmp_path)))
 
 
+@pytest.mark.parametrize("store", ["sqlite", "postgres"])
+def test_a_store_of_many_chats_is_filled_and_measured(store: str, tmp_path: Path) -> None:
+    """The table shows each operation for each size, and the last size beside the first."""
+    figures = json.loads(run("many_chats.py", store, "50", str(tmp_path)))
+    assert all(taken > 0 for taken in figures.values())
+    twice = {operation: 2 * taken for operation, taken in figures.items()}
+    medians = {"turnwise": {f"H {store} 50": figures, f"H {store} 1000": twice}}
+    results = tmp_path / "results.json"
+    results.write_text(json.dumps({"contestants": {}, "medians": medians}))
+    *_, first, last, ratio = run("run.py", "--from", str(results)).splitlines()
+    assert first.startswith("| 50 chats ")
+    assert last.startswith("| 1,000 chats ")
+    assert {cell.strip() for cell in ratio.split("|")[2:-1]} == {"2.00"}
+
+
 def test_the_published_drawing_shows_the_published_results(tmp_path: Path) -> None:
     run("run.py", "--from", str(PUBLISHED / "results.json"), "--plot", str(tmp_path / "race.svg"))
     assert (tmp_path / "race.svg").read_text() == (PUBLISHED / "race.svg").read_text()
