@@ -16,6 +16,7 @@ from turnwise import (
     InvalidContent,
     MessageNotFound,
     ModelError,
+    Settings,
     TextPart,
     fold,
     tool,
@@ -174,6 +175,27 @@ async def test_a_partial_answer_is_continued_on_request_and_the_request_is_not_s
         assert lines_of(model.requests[1].messages) == expected
         assert lines_of(await engine.messages(chat.id)) == ["user: first", "assistant: Hel", "assistant: lo again"]
         assert (await engine.ask(chat.id, "more")).text == "bye"
+
+
+async def test_while_an_answer_is_continued_the_model_sees_nothing_of_what_waits_behind_it(
+    open_engine: Any, strict_model: Any
+) -> None:
+    model = strict_model([Reply("Hello", chunks=["Hel", "lo"], stall_after=1), Reply(stall_after=0)])
+    async with open_engine(model, settings=Settings(shutdown_grace=0)) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "first")
+        async for event in engine.events(chat.id):
+            if event.kind == "part":
+                break
+        await engine.interrupt(chat.id)
+        await engine.wait(chat.id)
+        await engine.resume(chat.id)
+        assert (await engine.send_message(chat.id, "later")).queued
+        shown = ["user: first", "assistant: Hel"]
+        assert lines_of(await engine.messages(chat.id, view="model")) == [*shown, "user: Continue."]
+        await engine.interrupt(chat.id)
+        await engine.wait(chat.id)
+        assert lines_of(await engine.messages(chat.id, view="model")) == shown, "what waits is asked next"
 
 
 async def test_an_error_is_named_and_a_resume_tries_again(open_engine: Any, strict_model: Any) -> None:

@@ -30,7 +30,7 @@ from turnwise.states.errors import StaleLease
 from turnwise.states.facts import Facts, Lease, Limits
 from turnwise.states.messages import Message, TextPart, ToolCallPart
 from turnwise.states.names import Audience, ChatState, Executor, Trigger
-from turnwise.states.triggers import Circumstances, LeaseExpired, StepFinished, ToolsFinished
+from turnwise.states.triggers import Circumstances, Interrupt, LeaseExpired, StepFinished, ToolsFinished
 from turnwise.testing import ManualClock
 
 
@@ -162,6 +162,9 @@ MOVES: dict[str, dict[str, Any]] = {
 }
 
 
+STOP = plans.move(Interrupt())
+
+
 @pytest.mark.parametrize("moved", MOVES)
 async def test_no_tool_starts_once_the_chat_is_known_to_have_moved(database: Path, moved: str) -> None:
     leased, clock, store = held(database)
@@ -186,6 +189,30 @@ async def test_whoever_finds_the_lease_lost_has_not_failed_even_if_another_has_f
     for _ in range(2):
         with pytest.raises(ChatMoved):
             await leased.fire(ToolsFinished(token=1))
+    await store.close()
+
+
+@pytest.mark.parametrize("what", ["fire", "show"])
+@pytest.mark.parametrize("moved", ["stopped", "another's"])
+async def test_who_comes_too_late_writes_nothing_and_knows_where_the_chat_is_now(
+    database: Path, moved: str, what: str
+) -> None:
+    """It would begin the same job again, and ask the model once more."""
+    clock = ManualClock(NOW)
+    store = stored_at(database, clock)
+    await store.open()
+    moves = (plans.send("hello"), plans.claim("w"), plans.start(), plans.reply("", local=["a", "b"]))
+    before = (await plans.created(store, "chat", *moves)).facts
+    leased = LeasedChat(runtime_of(store, clock), before, 1, job=job_of(before))
+    later = [plans.move(LeaseExpired(token=plans.HOLDER)), plans.claim("v")] if moved == "another's" else [STOP]
+    for move in later:
+        await store.change("chat", plans.plan(move))
+    now = await store.facts("chat")
+    late = leased.fire(ToolsFinished(token=1)) if what == "fire" else leased.show(ChatState.executing_tools, ())
+    with pytest.raises(ChatMoved):
+        await late
+    assert (leased.facts, leased.lost) == (now, moved == "another's")
+    assert await store.facts("chat") == now
     await store.close()
 
 

@@ -227,14 +227,17 @@ async def test_news_that_leave_the_chat_where_it_is_end_no_job(database: Path, m
 
 
 async def test_a_job_that_finds_that_the_chat_has_moved_is_over_and_no_failure(
-    database: Path, monkeypatch: pytest.MonkeyPatch
+    database: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     jobs = Jobs(monkeypatch, raises(ChatMoved()), answers)
     async with held(database) as leased:
-        async with running(Runner(leased)):
-            pass
+        with caplog.at_level(logging.DEBUG):
+            async with running(Runner(leased)):
+                pass
         assert jobs.begun == [Job.stream_step, Job.stream_step]
         assert await triggers(leased) == [("step_finished", "worker:w")]
+    (line,) = [record.getMessage() for record in caplog.records if "chat_moved" in record.getMessage()]
+    assert "job=stream_step" in line
 
 
 # Failing
@@ -298,7 +301,7 @@ async def test_a_job_that_fails_where_its_reply_cannot_be_kept_takes_it_back_and
 
 
 async def test_a_failure_that_cannot_be_stored_reaches_who_follows_and_the_chat_is_let_alone(
-    database: Path, monkeypatch: pytest.MonkeyPatch
+    database: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     jobs = Jobs(monkeypatch, raises(ValueError("planted")))
     store = Forgetful(stored_at(database), refused=9)
@@ -311,6 +314,8 @@ async def test_a_failure_that_cannot_be_stored_reaches_who_follows_and_the_chat_
                 await follower.wait()
         assert jobs.begun == [Job.stream_step]
         assert await triggers(leased) == []
+    (line,) = [record for record in caplog.records if "failure_not_stored" in record.getMessage()]
+    assert isinstance(line.exc_info and line.exc_info[1], StoreError)
 
 
 async def test_a_failure_of_what_another_holds_by_now_writes_nothing(

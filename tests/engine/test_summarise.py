@@ -138,6 +138,9 @@ def test_what_just_fits_is_not_cut() -> None:
     (whole,) = shortened(ToolResultPart(call_id="c", name="look", output="x" * 300))
     assert isinstance(whole, ToolResultPart)
     assert whole.output == "x" * 300
+    together = [message("assistant", ReasoningPart(text="r" * 10), *said("a" * 10)), result(20)]
+    assert taken(together, length(together)) == (together, [])
+    assert taken(together, length(together) - 1)[0] != together
 
 
 @pytest.mark.parametrize(

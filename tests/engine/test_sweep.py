@@ -11,7 +11,9 @@ from typing import Any, Final
 
 import pytest
 import structlog
+from msgspec.structs import replace
 
+from support.life import BLANK, NOW
 from support.stores import Delegate, stored_at
 from turnwise import ChatNotFound, ChatUnreadable, IllegalTransition, Settings, StoreError
 from turnwise.engine.apply import Applier, Chain, Change
@@ -24,9 +26,10 @@ from turnwise.engine.worker.leased_chat import Runtime
 from turnwise.engine.worker.sweep import Sweeper
 from turnwise.persistence.protocol import Committed, Overdue
 from turnwise.providers.scripted import ScriptedModel
-from turnwise.states.facts import Profile
+from turnwise.states.facts import Limits, Profile
 from turnwise.states.messages import TextPart
-from turnwise.states.triggers import Claimed, Create, SendMessage
+from turnwise.states.names import ChatState
+from turnwise.states.triggers import Circumstances, Claimed, Create, SendMessage
 from turnwise.testing.clock import ManualClock
 
 LEASE: Final = Settings(lease=30, renew_every=10)
@@ -311,3 +314,31 @@ async def test_the_leases_of_each_worker_that_died_are_ended_once(database: Path
         swept.store.dead = {"is-gone"}
         await swept.sweep()
         assert [worker for worker, _ in swept.store.ended].count("is-gone") == 2, "it had come back meanwhile"
+
+
+@pytest.mark.parametrize(("stored", "told"), [(None, "streaming"), ("dreaming", "dreaming")])
+async def test_a_stray_is_brought_to_an_error_that_says_in_which_state_it_was_found(
+    database: Path, stored: str | None, told: str
+) -> None:
+    changes: list[Change] = []
+
+    async with sweeping(database) as swept:
+
+        async def noted(chat_id: str, *given: Change, actor: str) -> Committed:
+            changes.extend(given)
+            return await swept.runtime.applier.change(chat_id, lambda _: None, actor=actor)
+
+        await swept.idle("stray")
+        swept.store.due = Overdue(strays=("stray",))
+        await Sweeper(swept.runtime, noted, runs_here=lambda *_: False).sweep()
+    (repair,) = changes
+    assert callable(repair)
+    found = replace(BLANK, version=5, state=ChatState.streaming, stored_state=stored)
+    chain = Chain(found, Circumstances(now=NOW, limits=Limits(), actor="worker:sweeper"))
+    repair(chain)
+    error = chain.facts.last_error
+    assert error is not None
+    assert (chain.facts.state, error.kind) == ("error", "repaired")
+    assert error.message.startswith(f"found in state {told} with ")
+    assert error.message.endswith(" broken")
+    assert len(error.message) > len(f"found in state {told} with  broken")
