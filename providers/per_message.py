@@ -32,7 +32,7 @@ class PerMessage(Generic[Worked]):
         """Return what was worked out of the message, now or before."""
         address, known = id(message), self._known
         found = known.get(address)
-        if found is not None and found[0]() is message:
+        if found is not None:
             return found[1]
         worked = self._work(message)
         known[address] = (ref(message, lambda _: known.pop(address, None)), worked)

@@ -69,7 +69,7 @@ async def test_a_whole_reply_comes_with_what_was_asked_for() -> None:
 async def test_a_reply_that_the_provider_paused_is_asked_to_go_on() -> None:
     paused = response(
         theirs.TextPart("I search."),
-        theirs.NativeToolCallPart("web", None, "w1", provider_name="function"),
+        theirs.NativeToolCallPart("web", {"query": "turn"}, "w1", provider_name="function"),
         state="suspended",
     )
     found = theirs.NativeToolReturnPart("web", "hit", "w1", provider_name="function")
@@ -78,7 +78,7 @@ async def test_a_reply_that_the_provider_paused_is_asked_to_go_on() -> None:
     assert len(answering.asked) == 2
     assert answering.asked[1] == [*answering.asked[0], paused]
     assert [part.type for part in reply.parts] == ["text", "tool_call", "tool_result", "text"]
-    assert reply.calls[0].executor is Executor.provider
+    assert (reply.calls[0].executor, reply.calls[0].arguments) == (Executor.provider, {"query": "turn"})
     assert reply.usage is not None
     assert (reply.usage.input_tokens, reply.usage.output_tokens) == (20, 2)
 

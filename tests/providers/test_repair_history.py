@@ -202,10 +202,12 @@ def test_what_says_nothing_or_is_for_users_only_is_left_out() -> None:
     history = [
         said("user", "Hi.", " "),
         said("assistant", ReasoningPart(), ""),
-        said("assistant", SourcePart(url="https://turn.example"), "Hello."),
+        said("assistant", SourcePart(url="https://turn.example"), "Hello.", call("a")),
+        said("tool", " ", result("a")),
         said("user", "And?"),
     ]
-    assert told(HistoryRepair().made_valid(request(history))) == ["user: Hi.", "assistant: Hello.", "user: And?"]
+    mended = HistoryRepair().made_valid(request(history))
+    assert told(mended) == ["user: Hi.", "assistant: Hello. + call a", "tool: seen a", "user: And?"]
 
 
 def test_one_result_answers_one_call() -> None:
