@@ -12,6 +12,7 @@ from turnwise.persistence.conformance import plans
 from turnwise.persistence.conformance.checks import part
 from turnwise.persistence.postgres import pruning
 from turnwise.persistence.postgres.store import PostgresStore
+from turnwise.persistence.protocol import Pruned
 from turnwise.states.names import ChatState
 
 CHATS = 20
@@ -66,6 +67,19 @@ async def test_workers_prune_at_once_and_chats_go_on_meanwhile(store: PostgresSt
     for number in range(CHATS):
         shown = await store.shown(f"live-{number}", 1, 1)
         assert [event.part.delta for event in shown] == ["0", "1", "2", "0", "1", "2", "3", "4"]
+
+
+async def test_a_chat_that_cannot_be_read_keeps_no_other_from_being_pruned(
+    store: PostgresStore, beside: asyncpg.Connection, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is told, and its parts stay for whoever mends it."""
+    for chat_id in ("a", "b"):
+        await streaming(store, chat_id, 1)
+        await store.change(chat_id, plans.plan(plans.reply("hi")))
+    await beside.execute("UPDATE facts SET body = 'torn' WHERE chat_id = 'a'")
+    assert await store.prune(keep=0, after="", limit=10) == Pruned(1, None)
+    assert [len(await store.shown(chat_id, 1, 1)) for chat_id in ("a", "b")] == [1, 0]
+    assert "prune_refused chat_id=a" in caplog.text
 
 
 async def test_what_is_old_is_found_by_the_index_of_parts(store: PostgresStore, postgres_url: str) -> None:

@@ -78,6 +78,7 @@ async def test_a_value_that_cannot_be_read_is_told_and_the_rest_is_kept(lived: l
                 assert getattr(rest.facts, name) == kept[name], (field, name)
             for name in (kept.keys() & lost) - {"call_ids"}:
                 assert getattr(rest.facts, name) != kept[name], (field, name)
+            assert "lease" not in lost or rest.facts.lease is None, (field, value)
 
 
 async def test_what_is_lost_gets_a_harmless_value(lived: list[tuple[Stored, Facts]]) -> None:
