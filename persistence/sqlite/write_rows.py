@@ -21,8 +21,8 @@ from turnwise.states.names import ChatState
 SQLiteCommit = Commit[list[EventRow]]
 
 _INSERT_CHAT: Final = """
-INSERT OR IGNORE INTO chats (state, settled, archived, version, calls, facts, event_seq, head, since, salt, id)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO chats (state, settled, archived, version, calls, facts, event_seq, head, since, salt, id)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING
 """
 _UPDATE_CHAT: Final = """
 UPDATE chats SET state = ?, settled = ?, archived = ?, version = ?, calls = ?, facts = ?, event_seq = ?,
