@@ -6,12 +6,12 @@ A step costs the same at any length of the chat: what a request needs of a messa
 from __future__ import annotations
 
 from collections.abc import Iterable
-from copy import deepcopy
-from typing import Any, Final
+from typing import Final
 
 from msgspec.structs import replace
 
 from turnwise.engine.prompt.history import length_of, sendable
+from turnwise.engine.prompt.lent import Tell, lent
 from turnwise.states.messages import Message, Part
 from turnwise.states.names import Audience, Executor
 from turnwise.states.writes import CutHistory, EraseEdits, EraseMessage, InsertBoundary, InsertMessage, Write
@@ -30,8 +30,8 @@ class View:
         self.characters = 0
         """How long all of it is, for an estimate of its tokens."""
         self._sent: list[Message] = []
-        self._fragile: list[tuple[list[Any], list[Any], Message, Message]] = []
-        """Messages with parts that can be changed in place: those parts, and the same of the copy that is sent."""
+        self._changed: list[tuple[Message, Message]] = []
+        """Copies that were sent and have been changed since, each after its original."""
         self._call_ids: set[str] = set()
         self._unanswered: set[str] = set()
         self._astray = False
@@ -61,13 +61,12 @@ class View:
     def to_send(self) -> list[Message]:
         """Return the messages for a request, as a strict provider takes them.
 
-        They are copies, made once, and restored if an adapter has changed one: its changes never reach the history.
+        They are copies, made once, and made again if an adapter has changed one: its changes never reach the history.
         """
-        for place, (mine, theirs, original, copy) in enumerate(self._fragile):
-            if mine != theirs:
-                fresh = _apart(original)
-                self._sent[next(at for at, sent in enumerate(self._sent) if sent is copy)] = fresh
-                self._fragile[place] = (mine, _containers(fresh), original, fresh)
+        changed, self._changed = self._changed, []
+        for original, copy in {id(copy): (original, copy) for original, copy in changed}.values():
+            at = next(at for at, sent in enumerate(self._sent) if sent is copy)
+            self._sent[at] = self._lent(original)
         return [*self._sent]
 
     def _append(self, message: Message) -> None:
@@ -75,12 +74,20 @@ class View:
         self._call_ids.update(call.call_id for call in message.calls)
         self.characters += sum(length_of(part) for part in message.parts)
         for original in sendable([message]):
-            copy, mine = original, _containers(original)
-            if mine:
-                copy = _apart(original)
-                self._fragile.append((mine, _containers(copy), original, copy))
+            copy = self._lent(original)
             self._sent.insert(self._place_of(copy), copy)
             self._pair(original)
+
+    def _lent(self, original: Message) -> Message:
+        """Return the message itself if nothing of it can be changed in place, else a copy that tells of changes."""
+        if not any(map(_is_open, original.parts)):
+            return original
+
+        def tell() -> None:
+            self._changed.append((original, copy))
+
+        copy = replace(original, parts=tuple(_part_lent(part, tell) for part in original.parts))
+        return copy
 
     def _pair(self, message: Message) -> None:
         """Note which calls wait for a result, and whether a result stands where none is awaited."""
@@ -105,17 +112,11 @@ def _comes_after(known: Message, message: Message) -> bool:
     return known.step == message.step and (known.call_index or 0) > (message.call_index or 0)
 
 
-def _containers(message: Message) -> list[Any]:
-    """Return what of a message can be changed in place."""
-    values = (getattr(part, name, None) for part in message.parts for name in _OPEN)
-    return [value for value in values if isinstance(value, dict | list)]
+def _is_open(part: Part) -> bool:
+    """Whether something of a part can be changed in place."""
+    return any(isinstance(getattr(part, name, None), dict | list) for name in _OPEN)
 
 
-def _apart(message: Message) -> Message:
-    """Return a copy that shares nothing with the message that can be changed in place."""
-    return replace(message, parts=tuple(map(_part_apart, message.parts)))
-
-
-def _part_apart(part: Part) -> Part:
+def _part_lent(part: Part, tell: Tell) -> Part:
     found = {name: getattr(part, name, None) for name in _OPEN}
-    return replace(part, **{name: deepcopy(value) for name, value in found.items() if isinstance(value, dict | list)})
+    return replace(part, **{name: lent(value, tell) for name, value in found.items() if isinstance(value, dict | list)})

@@ -10,6 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec import convert, to_builtins
 
+from support.counting import functions_called
 from support.life import PROFILE
 from turnwise.engine.prompt.context import View
 from turnwise.engine.prompt.history import length_of, sendable
@@ -152,6 +153,27 @@ def test_what_a_model_changes_is_restored_every_time() -> None:
         sent[1].calls[0].arguments["at"].append("lies")
         assert sent[2].result is not None
         sent[2].result.output["seen"].clear()
+
+
+def test_what_is_sent_costs_the_same_after_a_thousand_steps_as_after_ten() -> None:
+    """Counted are the functions that are called, of Python and of C, so the list of messages itself is not seen."""
+    few, many = (View(_steps(count), 1) for count in (10, 1000))
+    assert functions_called(many.to_send) == functions_called(few.to_send)
+    for view in (few, many):
+        sent = view.to_send()
+        sent[-1].parts[0].output["seen"].append("lies")  # type: ignore[union-attr]
+    assert many.to_send() == _steps(1000)
+
+
+def _steps(count: int) -> list[Message]:
+    return [
+        said
+        for step in range(1, count + 1)
+        for said in (
+            message("assistant", call(f"c{step}"), step=step, position=2 * step),
+            result(f"c{step}", 0, step=step, position=2 * step + 1),
+        )
+    ]
 
 
 def test_a_view_whose_history_was_cut_or_erased_has_to_be_read_again() -> None:
