@@ -114,17 +114,28 @@ async def chats(
     connection: asyncpg.Connection, *, owner: str | None, state: ChatState | None, limit: int, after: str | None
 ) -> list[Facts | Salvaged]:
     """Return chats, newest first."""
-    conditions = {
-        "owner = ${}": owner,
-        "state = ${}": state.value if state else None,
-        "number < (SELECT number FROM chats WHERE id = ${})": after,
-    }
-    asked = [(condition, value) for condition, value in conditions.items() if value is not None]
-    where = " AND ".join(condition.format(place) for place, (condition, _) in enumerate(asked, start=2)) or "true"
-    rows = await connection.fetch(
-        f"{_FACTS} WHERE {where} ORDER BY number DESC LIMIT $1", limit, *(value for _, value in asked)
-    )
+    given = {"owner": owner, "(state || '')": state.value if state else None}
+    keys = {name: value for name, value in given.items() if value is not None}
+    values, before = [limit, *keys.values()], "9223372036854775807"
+    if after is not None:
+        values.append(after)
+        before = f"(SELECT number FROM chats WHERE id = ${len(values)})"  # noqa: S608 - a number
+    sql = f"{_FACTS} WHERE {_within([*keys], before)} ORDER BY {', '.join(f'{key} DESC' for key in (*keys, 'number'))}"
+    rows = await connection.fetch(f"{sql} LIMIT $1", *values)
     return [facts_or_rest(stored_in(row)) for row in rows]
+
+
+def _within(keys: Sequence[str], before: str) -> str:
+    """Return the condition that the keys equal $2 and so on, and the number is below another.
+
+    It is spelled as a range of the one index whose columns these are: an equation would leave the planner free to walk
+    down all chats by number, however rare those that are wanted.
+    """
+    places = [f"${place}" for place, _ in enumerate(keys, start=2)]
+    ends = f"({', '.join((*keys, 'number'))}) < ({', '.join((*places, before))})"
+    begins = f"({', '.join(keys)}) >= ({', '.join(places)})" if keys else "true"
+    bounds = [f"{key} BETWEEN {place} AND {place}" for key, place in zip(keys, places, strict=True)]
+    return " AND ".join((ends, begins, *bounds))
 
 
 async def ids(connection: asyncpg.Connection, prefix: str, limit: int) -> list[str]:

@@ -52,7 +52,7 @@ def chats(
     """Return chats, newest first."""
     conditions = {
         "owner = ?": owner,
-        "state = ?": state.value if state else None,
+        "state || '' = ?": state.value if state else None,
         "number < (SELECT number FROM chats WHERE id = ?)": after,
     }
     asked = {condition: value for condition, value in conditions.items() if value is not None}

@@ -1,0 +1,107 @@
+"""To list chats costs a store the same, however many others it holds, and however rare those are that are wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import anyio.lowlevel
+import asyncpg
+import pytest
+
+from support.sqlite_chats import Chats
+from turnwise.persistence.conformance import plans
+from turnwise.persistence.postgres import queries as postgres
+from turnwise.persistence.postgres.store import PostgresStore
+from turnwise.persistence.sqlite import queries as sqlite
+from turnwise.states.names import ChatState
+
+FEW, MANY = 100, 5000
+QUESTIONS: Final = [
+    {"owner": owner, "state": state, "after": after}
+    for owner in (None, "everyone", "ann")
+    for state in (None, ChatState.error, ChatState.waiting)
+    for after in (None, "first-of-many")
+]
+asked = pytest.mark.parametrize("question", QUESTIONS, ids=lambda question: "-".join(map(str, question.values())))
+
+
+@asked
+def test_sqlite_reads_no_chat_in_vain(question: dict[str, Any]) -> None:
+    """Counted are the instructions of its virtual machine."""
+    few, many = (_instructions(count, question) for count in (FEW, MANY))
+    assert many <= few * 1.1
+
+
+def _instructions(count: int, question: dict[str, Any]) -> int:
+    with Chats.in_memory() as chats:
+        for chat_id, owner in (("old", "everyone"), ("older", "ann"), ("first-of-many", "everyone")):
+            chats.live(chat_id, plans.send("hello"), owner=owner)
+        chats.sql("UPDATE chats SET state = 'error' WHERE id <> 'first-of-many'")
+        chats.sql(
+            "WITH RECURSIVE counted (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM counted WHERE n < ?) "
+            "INSERT INTO chats (id, state, settled, archived, version, event_seq, head, since, owner, calls, facts) "
+            "SELECT 'c' || n, 'waiting', 1, 0, version, event_seq, head, since, 'everyone', calls, facts "
+            "FROM counted, chats WHERE id = 'first-of-many'",
+            count,
+        )
+        steps = 0
+
+        def step() -> None:
+            nonlocal steps
+            steps += 1
+
+        chats.on.set_progress_handler(step, 1)
+        sqlite.chats(chats.on, **question, limit=5)
+        chats.on.set_progress_handler(None, 0)
+    return steps
+
+
+@asked
+async def test_postgres_reads_no_chat_in_vain(
+    question: dict[str, Any], postgres_url: str, beside: asyncpg.Connection
+) -> None:
+    """Seen from its plan, with which it tells how many rows it read and threw away."""
+    store = PostgresStore(postgres_url)
+    await store.open()
+    try:
+        found = await _nodes_asked(store, question, beside)
+    finally:
+        await store.close()
+    assert not [node for node in found if node["Node Type"] in ("Seq Scan", "Sort", "Incremental Sort")], found
+    assert sum(node.get("Rows Removed by Filter", 0) for node in found) == 0, found
+    assert sum(node["Actual Rows"] for node in found if node.get("Relation Name") == "chats") <= 6, found
+
+
+async def _nodes_asked(
+    store: PostgresStore, question: dict[str, Any], beside: asyncpg.Connection
+) -> list[dict[str, Any]]:
+    await plans.created(store, "old", plans.send("hello"), owner="everyone")
+    await beside.execute("UPDATE chats SET state = 'error'")
+    await beside.execute(
+        "INSERT INTO chats (id, state, settled, archived, version, event_seq, head, since, owner, calls)"
+        " SELECT CASE n WHEN 1 THEN 'first-of-many' ELSE 'c' || n END, 'waiting', true, false, version, event_seq,"
+        " head, since, 'everyone', calls FROM chats, generate_series(1, $1::int) AS n",
+        MANY,
+    )
+    await beside.execute("ANALYZE")
+
+    async def nodes(on: Any) -> list[dict[str, Any]]:
+        seen: list[Any] = []
+        with on.query_logger(seen.append):
+            await postgres.chats(on, **question, limit=5)
+            await anyio.lowlevel.checkpoint()  # the driver tells of it later
+        statement = await on.prepare(seen[0].query)
+        return list(_nodes(await statement.explain(*seen[0].args, analyze=True)))
+
+    return await store._pool.run(nodes)
+
+
+def _nodes(plan: Any) -> Iterator[dict[str, Any]]:
+    """Yield the steps of a plan, without those that gather the calls and the queue of a chat that was found."""
+    for part in plan if isinstance(plan, list) else [plan]:
+        if part.get("Parent Relationship") == "SubPlan":
+            continue
+        if "Node Type" in part:
+            yield {name: value for name, value in part.items() if name != "Plans"}
+        yield from _nodes([part["Plan"]] if "Plan" in part else part.get("Plans", []))
