@@ -7,14 +7,18 @@ their audit logs name the first ones, so `verify` fails for them.
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import sqlite3
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Final
 
+import anyio
 import asyncpg
+from scaling import server
 from workload import DELTA, DELTAS, TOOL_ARGUMENTS, TOOL_NAME
 
 from turnwise import ChatState, ClientTool, Engine, ModelError, ModelPart, ModelReply, ModelRequest, Settings, TextPart
@@ -179,3 +183,21 @@ async def _copy_in_postgres(server: asyncpg.Connection, chunk: list[_Copy]) -> N
             columns = [name for (name,) in await server.fetch(sql, table) if name != "number" or table == "usage"]
             if columns:
                 await server.execute(_inserted(table, columns))
+
+
+@contextmanager
+def empty_store(kind: str, directory: Path) -> Iterator[str]:
+    """Yield the URL of an empty store."""
+    if kind == "sqlite":
+        yield f"sqlite:///{directory}/chats.db"
+        return
+    with server() as address:
+        schema = f"bench_{os.getpid()}"
+        yield f"{address}{'&' if '?' in address else '?'}schema={schema}"
+        anyio.run(_drop, address, schema)
+
+
+async def _drop(address: str, schema: str) -> None:
+    connection = await asyncpg.connect(address)
+    await connection.execute(f"SET client_min_messages = warning; DROP SCHEMA {schema} CASCADE")
+    await connection.close()

@@ -6,20 +6,16 @@ Each figure is the median of many, most of them on chats that no process remembe
 from __future__ import annotations
 
 import json
-import os
 import statistics
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import anyio
-import asyncpg
-from filled_store import BIG_OWNER, OWNER, RARE, ScriptedModel, fill
-from scaling import server
+from filled_store import BIG_OWNER, OWNER, RARE, ScriptedModel, empty_store, fill
 from turnwise_engine import lookup
 from workload import USER
 
@@ -105,28 +101,10 @@ async def _median(count: int, sample: Callable[[], Awaitable[float]]) -> float:
     return statistics.median([await sample() for _ in range(count)])
 
 
-@contextmanager
-def _store(kind: str, directory: Path) -> Iterator[str]:
-    """Yield the URL of an empty store."""
-    if kind == "sqlite":
-        yield f"sqlite:///{directory}/chats.db"
-        return
-    with server() as address:
-        schema = f"many_chats_{os.getpid()}"
-        yield f"{address}{'&' if '?' in address else '?'}schema={schema}"
-        anyio.run(_drop, address, schema)
-
-
-async def _drop(address: str, schema: str) -> None:
-    connection = await asyncpg.connect(address)
-    await connection.execute(f"SET client_min_messages = warning; DROP SCHEMA {schema} CASCADE")
-    await connection.close()
-
-
 def main() -> None:
     """Measure what the command line says."""
     kind, chats, directory = sys.argv[1:]
-    with _store(kind, Path(directory)) as url:
+    with empty_store(kind, Path(directory)) as url:
         print(json.dumps(anyio.run(measure, url, int(chats))))
 
 

@@ -49,6 +49,15 @@ def _alone(results: dict[str, Any]) -> list[str]:
     if workers:
         each = ", ".join(f"{count}: {speed:.0f}" for count, speed in workers.items())
         lines.append(f"G  turnwise, PostgreSQL, chats/s by workers - {each}; every model call made once")
+    for key, row in figures.items():
+        letter, *names = key.split()
+        if letter == "I":
+            lines.append(f"I  turnwise, memory, chats {names[0]}: {row['mb']:.0f} MB, {row['kb_per_chat']:.1f} KB each")
+        elif letter == "K":
+            lines.append(
+                f"K  turnwise, {' '.join(names)}: {row['first_ms']:.2f} ms first, {row['last_ms']:.2f} at last; "
+                f"transcript {row['show_ms']:.1f}, explain {row['explain_ms']:.1f}"
+            )
     return (["", *lines] if lines else []) + _many_chats(figures)
 
 

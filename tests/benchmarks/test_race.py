@@ -45,6 +45,26 @@ def test_a_store_of_many_chats_is_filled_and_measured(store: str, tmp_path: Path
     assert {cell.strip() for cell in ratio.split("|")[2:-1]} == {"2.00"}
 
 
+@pytest.mark.parametrize("what", ["calls", "messages", "megabytes"])
+def test_a_long_chat_is_measured_while_it_is_short_and_when_it_is_long(what: str, tmp_path: Path) -> None:
+    figures = json.loads(run("long_chat.py", what, "sqlite", "2", str(tmp_path)))
+    assert all(taken > 0 for taken in figures.values())
+    assert shown(tmp_path, {f"K sqlite {what}": figures}).startswith(f"K  turnwise, sqlite {what}: ")
+
+
+@pytest.mark.parametrize("what", ["resting", "streaming"])
+def test_the_memory_of_chats_is_measured(what: str, tmp_path: Path) -> None:
+    figures = json.loads(run("memory.py", what, "20", str(tmp_path)))
+    assert shown(tmp_path, {f"I {what}": figures}).startswith(f"I  turnwise, memory, chats {what}: ")
+
+
+def shown(folder: Path, medians: dict[str, dict[str, float]]) -> str:
+    """Return the last line that is shown of such results."""
+    results = folder / "results.json"
+    results.write_text(json.dumps({"contestants": {}, "medians": {"turnwise": medians}}))
+    return run("run.py", "--from", str(results)).splitlines()[-1]
+
+
 def test_the_published_drawing_shows_the_published_results(tmp_path: Path) -> None:
     run("run.py", "--from", str(PUBLISHED / "results.json"), "--plot", str(tmp_path / "race.svg"))
     assert (tmp_path / "race.svg").read_text() == (PUBLISHED / "race.svg").read_text()
