@@ -29,6 +29,7 @@ HERE: Final = Path(__file__).parent
 COUNTS: Final = {"A": 200, "B": 200, "C": 300, "D": 5000}
 WORKERS: Final = (1, 2, 4)
 CHATS: Final = 1000
+ORPHANS: Final = 10_000
 STORES: Final = ("sqlite", "postgres")
 SIZES: Final = "1000,100000,1000000"
 MEMORY: Final = {"resting": 10_000, "streaming": 1000}
@@ -36,7 +37,7 @@ LONG_CHATS: Final = {"calls": 5000, "messages": 10_000, "megabytes": 100}
 ONCE: Final = "HIK"
 """Not repeated: each figure is the median of many already."""
 _TIMEOUT: Final = 400
-_TIMEOUTS: Final = {"many_chats.py": 7200, "long_chat.py": 1800, "memory.py": 1800}
+_TIMEOUTS: Final = {"many_chats.py": 7200, "long_chat.py": 1800, "memory.py": 1800, "orphans.py": 1800}
 _NO_DIRECTORY: Final = frozenset({"scaling.py", "startup.py"})
 _ENVIRONMENT: Final = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 """Every library may keep its modules compiled, as an installed one does."""
@@ -55,6 +56,11 @@ def turnwise_only(sizes: list[int]) -> dict[str, Programs]:
         "G": {f"G {workers}": ["scaling.py", str(workers), str(CHATS)] for workers in WORKERS},
         "H": {f"H {store} {size}": ["many_chats.py", store, str(size)] for store in STORES for size in sizes},
         "I": {f"I {what}": ["memory.py", what, str(count)] for what, count in MEMORY.items()},
+        "J": {
+            f"J {store} {workers}": ["orphans.py", store, str(workers), str(ORPHANS)]
+            for store in STORES
+            for workers in WORKERS
+        },
         "K": {
             f"K {store} {what}": ["long_chat.py", what, store, str(count)]
             for store in STORES
@@ -147,7 +153,7 @@ def main() -> None:
     """Run the race and show its results."""
     parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
     parser.add_argument("--reps", type=int, default=3, help="repetitions, of which the median counts")
-    parser.add_argument("--only", default="ABCDEFGHIK", help="measurements, for example AB")
+    parser.add_argument("--only", default="ABCDEFGHIJK", help="measurements, for example AB")
     parser.add_argument("--chats", default=SIZES, help="how many chats are in the stores of H, each at least 50")
     parser.add_argument("--peers", default=",".join(MODULES), help=f"of {', '.join(MODULES)}")
     parser.add_argument("--json", type=Path, help="file for every figure of every run")
@@ -180,7 +186,7 @@ def _measured(letters: str, wanted: list[str], repetitions: int, alone: dict[str
     return {
         "machine": about | {"load_after": round(os.getloadavg()[0], 2)},
         "repetitions": repetitions,
-        "counts": COUNTS | {"G": CHATS, "I": MEMORY, "K": LONG_CHATS},
+        "counts": COUNTS | {"G": CHATS, "I": MEMORY, "J": ORPHANS, "K": LONG_CHATS},
         "contestants": {
             name: {
                 "title": contestant.title,

@@ -53,6 +53,11 @@ def _alone(results: dict[str, Any]) -> list[str]:
         letter, *names = key.split()
         if letter == "I":
             lines.append(f"I  turnwise, memory, chats {names[0]}: {row['mb']:.0f} MB, {row['kb_per_chat']:.1f} KB each")
+        elif letter == "J":
+            lines.append(
+                f"J  turnwise, {names[0]}, workers: {names[1]}; all orphans stream again after {row['seconds']:.1f} s, "
+                f"{row['per_second']:,.0f} a second"
+            )
         elif letter == "K":
             lines.append(
                 f"K  turnwise, {' '.join(names)}: {row['first_ms']:.2f} ms first, {row['last_ms']:.2f} at last; "

@@ -58,6 +58,12 @@ def test_the_memory_of_chats_is_measured(what: str, tmp_path: Path) -> None:
     assert shown(tmp_path, {f"I {what}": figures}).startswith(f"I  turnwise, memory, chats {what}: ")
 
 
+@pytest.mark.parametrize("store", ["sqlite", "postgres"])
+def test_orphans_are_taken_over_and_the_time_is_measured(store: str, tmp_path: Path) -> None:
+    figures = json.loads(run("orphans.py", store, "2", "20", str(tmp_path)))
+    assert shown(tmp_path, {f"J {store} 2": figures}).startswith(f"J  turnwise, {store}, workers: 2; ")
+
+
 def shown(folder: Path, medians: dict[str, dict[str, float]]) -> str:
     """Return the last line that is shown of such results."""
     results = folder / "results.json"
