@@ -129,13 +129,15 @@ def _within(keys: Sequence[str], before: str) -> str:
     """Return the condition that the keys equal $2 and so on, and the number is below another.
 
     It is spelled as a range of the one index whose columns these are: an equation would leave the planner free to walk
-    down all chats by number, however rare those that are wanted.
+    down all chats by number, however rare those that are wanted. There is no upper bound for a key alone, where the
+    server would begin.
     """
+    if not keys:
+        return f"number < {before}"
     places = [f"${place}" for place, _ in enumerate(keys, start=2)]
     ends = f"({', '.join((*keys, 'number'))}) < ({', '.join((*places, before))})"
-    begins = f"({', '.join(keys)}) >= ({', '.join(places)})" if keys else "true"
-    bounds = [f"{key} BETWEEN {place} AND {place}" for key, place in zip(keys, places, strict=True)]
-    return " AND ".join((ends, begins, *bounds))
+    begins = f"({', '.join(keys)}) >= ({', '.join(places)})"
+    return f"{ends} AND {begins} AND {keys[0]} >= {places[0]}"  # the last tells that an owner is not null
 
 
 async def ids(connection: asyncpg.Connection, prefix: str, limit: int) -> list[str]:

@@ -70,6 +70,7 @@ async def test_postgres_reads_no_chat_in_vain(
         await store.close()
     assert not [node for node in found if node["Node Type"] in ("Seq Scan", "Sort", "Incremental Sort")], found
     assert sum(node.get("Rows Removed by Filter", 0) for node in found) == 0, found
+    assert sum(node.get("Shared Hit Blocks", 0) for node in found if node.get("Relation Name") == "chats") <= 12, found
     assert sum(node["Actual Rows"] for node in found if node.get("Relation Name") == "chats") <= 6, found
 
 
