@@ -23,8 +23,11 @@ _OLDEST_SERVER: Final = 15
 
 _BY_INDEX: Final = dict.fromkeys(
     ("enable_seqscan", "enable_bitmapscan", "enable_hashjoin", "enable_mergejoin", "jit"), "off"
-)
-"""Every query finds a few rows by an index. Plans are kept, so one made for an empty table must not stay a scan."""
+) | {"max_parallel_workers_per_gather": "0"}
+"""Every query finds a few rows by an index, before a parallel process would have started.
+
+Plans are kept, so one made for an empty table must not stay a scan.
+"""
 
 _KEPT_ALIVE: Final = {"tcp_keepalives_idle": "5", "tcp_keepalives_interval": "2", "tcp_keepalives_count": "3"}
 

@@ -46,10 +46,11 @@ ORDER BY expires LIMIT $2
 """
 _DEADLINES: Final = """
 SELECT chat_id FROM calls JOIN chats ON chats.id = chat_id
-WHERE deadline <= coalesce($1, clock_timestamp()) AND status = ANY ($3)
+WHERE deadline <= (SELECT coalesce($1, clock_timestamp())) AND status = ANY ($3)
 AND chats.state = 'requires_action' AND NOT archived
-GROUP BY chat_id ORDER BY min(deadline) LIMIT $2
+ORDER BY deadline LIMIT $2
 """
+"""A clock is asked once, in a query of its own: no index could be compared with a time that runs on."""
 _KNOWN_STATES: Final = ", ".join(f"'{state}'" for state in ChatState)
 _IDS: Final = "SELECT id FROM chats WHERE starts_with(id, $1) ORDER BY since DESC, number DESC LIMIT $2"
 STRAYS: Final = f"SELECT id FROM chats WHERE state NOT IN ({_KNOWN_STATES}) ORDER BY number LIMIT $1"  # noqa: S608 - ours
@@ -273,6 +274,6 @@ async def overdue(connection: asyncpg.Connection, *, now: datetime | None, limit
     strays = await connection.fetch(STRAYS, limit)
     return Overdue(
         leases=tuple((row["id"], row["token"]) for row in leases),
-        deadlines=tuple(row["chat_id"] for row in deadlines),
+        deadlines=tuple(dict.fromkeys(row["chat_id"] for row in deadlines)),
         strays=tuple(row["id"] for row in strays),
     )

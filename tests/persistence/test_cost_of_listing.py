@@ -1,8 +1,11 @@
-"""To list chats costs a store the same, however many others it holds, and however rare those are that are wanted."""
+"""To list chats costs a store the same, however many others it holds, and however rare those are that are wanted.
+
+So does a sweep.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Final
 
 import anyio.lowlevel
@@ -87,13 +90,55 @@ async def _nodes_asked(
     )
     await beside.execute("ANALYZE")
 
+    return await _explained(store, lambda on: postgres.chats(on, **question, limit=5))
+
+
+async def test_a_sweep_of_postgres_reads_no_call_in_vain(postgres_url: str, beside: asyncpg.Connection) -> None:
+    """Neither those without a deadline nor those whose deadline is to come."""
+    store = PostgresStore(postgres_url)
+    await store.open()
+    try:
+        await beside.execute(
+            "INSERT INTO chats (id, state, settled, archived, version, event_seq, head, since, calls)"
+            " SELECT 'c' || n, 'requires_action', true, false, 1, 0, '', now(), '{}'"
+            " FROM generate_series(1, $1::int) AS n",
+            MANY,
+        )
+        await beside.execute(
+            "INSERT INTO calls (chat_id, call_id, step, idx, status, deadline, body)"
+            " SELECT 'c' || n, n, 1, 0, 'awaiting_client', CASE WHEN n % 2 = 0 THEN now() + interval '1 day' END, '{}'"
+            " FROM generate_series(1, $1::int) AS n",
+            MANY,
+        )
+        await beside.execute("ANALYZE")
+        found = await _explained(store, lambda on: postgres.overdue(on, now=None, limit=100))
+    finally:
+        await store.close()
+    assert not [node for node in found if node["Node Type"] == "Seq Scan"], found
+    assert sum(node.get("Rows Removed by Filter", 0) for node in found) == 0, found
+    assert sum(node.get("Shared Hit Blocks", 0) for node in found if node.get("Relation Name") == "calls") <= 12, found
+
+
+async def test_no_process_has_to_start_to_help_with_a_query(postgres_url: str) -> None:
+    store = PostgresStore(postgres_url)
+    await store.open()
+    assert await store._pool.run(lambda on: on.fetchval("SHOW max_parallel_workers_per_gather")) == "0"
+    await store.close()
+
+
+async def _explained(store: PostgresStore, ask: Callable[[Any], Awaitable[Any]]) -> list[dict[str, Any]]:
+    """Return the steps that the server took for what is asked."""
+
     async def nodes(on: Any) -> list[dict[str, Any]]:
         seen: list[Any] = []
         with on.query_logger(seen.append):
-            await postgres.chats(on, **question, limit=5)
+            await ask(on)
             await anyio.lowlevel.checkpoint()  # the driver tells of it later
-        statement = await on.prepare(seen[0].query)
-        return list(_nodes(await statement.explain(*seen[0].args, analyze=True)))
+        return [
+            node
+            for query in seen
+            for node in _nodes(await (await on.prepare(query.query)).explain(*query.args, analyze=True))
+        ]
 
     return await store._pool.run(nodes)
 
