@@ -115,7 +115,7 @@ async def chats(
     connection: asyncpg.Connection, *, owner: str | None, state: ChatState | None, limit: int, after: str | None
 ) -> list[Facts | Salvaged]:
     """Return chats, newest first."""
-    given = {"owner": owner, "(state || '')": state.value if state else None}
+    given = {"owner" if state is None else "(owner || '')": owner, "(state || '')": state.value if state else None}
     keys = {name: value for name, value in given.items() if value is not None}
     values, before = [limit, *keys.values()], "9223372036854775807"
     if after is not None:
