@@ -47,10 +47,10 @@ class _LentList(list[Any]):
         return list(self)
 
 
-def _telling(change: Callable[..., Any]) -> Callable[..., Any]:
+def _telling(kind: type, name: str) -> Callable[..., Any]:
     def told(self: Any, *given: Any, **named: Any) -> Any:
         self._tell()
-        return change(self, *given, **named)
+        return getattr(kind, name)(self, *given, **named)
 
     return told
 
@@ -66,4 +66,4 @@ CHANGES: Final[dict[type, tuple[str, ...]]] = {
 
 for _kind, _lent in ((dict, _LentDict), (list, _LentList)):
     for _name in CHANGES[_kind]:
-        setattr(_lent, _name, _telling(getattr(_kind, _name)))
+        setattr(_lent, _name, _telling(_kind, _name))
