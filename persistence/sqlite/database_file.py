@@ -43,7 +43,7 @@ class DatabaseFile:
     def _check(self, parts: Iterable[str]) -> None:
         for part in parts:
             try:
-                status = os.stat(self._paths[part])  # noqa: PTH116 - twice a commit, and three times as quick
+                status = os.stat(self._paths[part])  # noqa: PTH116 - it is asked twice a commit, and a Path takes longer
             except FileNotFoundError:
                 found = None
             except OSError:

@@ -176,14 +176,19 @@ async def test_no_tool_starts_once_the_chat_is_known_to_have_moved(database: Pat
     assert store.asked == 1, "a moment after a commit nobody has to look"
 
 
-async def test_whoever_finds_the_lease_lost_has_not_failed_even_if_another_has_found_it_before(database: Path) -> None:
-    """Two tools end, one after the other, after another worker has taken the chat over in the same state."""
+async def executing_at(database: Path) -> tuple[ChatStore, LeasedChat]:
+    """Return an open store, and its one chat in the hands of a worker that runs two tools."""
     clock = ManualClock(NOW)
     store = stored_at(database, clock)
     await store.open()
     moves = (plans.send("hello"), plans.claim("w"), plans.start(), plans.reply("", local=["a", "b"]))
     before = (await plans.created(store, "chat", *moves)).facts
-    leased = LeasedChat(runtime_of(store, clock), before, 1, job=job_of(before))
+    return store, LeasedChat(runtime_of(store, clock), before, 1, job=job_of(before))
+
+
+async def test_whoever_finds_the_lease_lost_has_not_failed_even_if_another_has_found_it_before(database: Path) -> None:
+    """Two tools end, one after the other, after another worker has taken the chat over in the same state."""
+    store, leased = await executing_at(database)
     for move in (plans.move(LeaseExpired(token=plans.HOLDER)), plans.claim("v")):
         await store.change("chat", plans.plan(move))
     for _ in range(2):
@@ -198,12 +203,7 @@ async def test_who_comes_too_late_writes_nothing_and_knows_where_the_chat_is_now
     database: Path, moved: str, what: str
 ) -> None:
     """It would begin the same job again, and ask the model once more."""
-    clock = ManualClock(NOW)
-    store = stored_at(database, clock)
-    await store.open()
-    moves = (plans.send("hello"), plans.claim("w"), plans.start(), plans.reply("", local=["a", "b"]))
-    before = (await plans.created(store, "chat", *moves)).facts
-    leased = LeasedChat(runtime_of(store, clock), before, 1, job=job_of(before))
+    store, leased = await executing_at(database)
     later = [plans.move(LeaseExpired(token=plans.HOLDER)), plans.claim("v")] if moved == "another's" else [STOP]
     for move in later:
         await store.change("chat", plans.plan(move))
