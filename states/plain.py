@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from copy import deepcopy
 from itertools import islice
 from typing import Any, Final
 
@@ -10,6 +11,7 @@ DEEPEST: Final = 100
 """How many objects and arrays may stand inside each other."""
 BIGGEST: Final = 2**63
 """The first whole number that 64 bits do not hold."""
+_ATOMIC: Final = frozenset({str, int, float, bool, type(None)})
 _WORD: Final = 120
 """How much of a value an error shows."""
 
@@ -105,6 +107,16 @@ def plain(value: Any, depth: int = 0) -> Any:
     if issubclass(kind, list | tuple):
         return [plain(inner, depth + 1) for inner in listed(value)]
     raise Misfit(f"must hold JSON values only; it held {shown(value)}", unstorable=True)
+
+
+def copied(value: Any) -> Any:
+    """Return a copy of a JSON value that was checked before, at any depth a checked value has."""
+    kind = type(value)
+    if kind is dict:
+        return {key: copied(inner) for key, inner in value.items()}
+    if kind is list:
+        return [copied(inner) for inner in value]
+    return value if kind in _ATOMIC else deepcopy(value)
 
 
 def _key(key: Any) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from copy import deepcopy
 from typing import Any, Final
 
 from turnwise.engine.prompt.history import continued, transient
@@ -14,6 +13,7 @@ from turnwise.engine.worker.leased_chat import LeasedChat
 from turnwise.providers.protocol import ModelRequest, Purpose
 from turnwise.providers.repair_history import HistoryRepair
 from turnwise.states.messages import Message
+from turnwise.states.plain import copied
 
 _FORCING: Final = frozenset(
     {
@@ -60,7 +60,7 @@ async def prepared_for(leased: LeasedChat, purpose: Purpose, messages: list[Mess
     context = RequestContext(
         chat_id=leased.chat_id,
         owner=profile.owner,
-        metadata=deepcopy(dict(profile.metadata)),
+        metadata=copied(dict(profile.metadata)),
         purpose=purpose,
         step=leased.facts.step.number,
     )
@@ -91,7 +91,7 @@ def request_of(
         attempt=step.attempt,
         system=profile.system,
         tools=leased.runtime.toolbox.offered(profile.client_tools),
-        parameters=deepcopy(dict(parameters)),
+        parameters=copied(dict(parameters)),
     )
     return request if paired else dataclasses.replace(request, messages=HistoryRepair().paired(request))
 

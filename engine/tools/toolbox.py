@@ -6,7 +6,6 @@ import asyncio
 import dataclasses
 import inspect
 from collections.abc import Mapping, Sequence
-from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -26,6 +25,7 @@ from turnwise.states.errors import FatalToolError, InvalidContent, SettingsError
 from turnwise.states.facts import Facts
 from turnwise.states.messages import FilePart, ToolCallPart
 from turnwise.states.names import CallStatus, Executor, Stage
+from turnwise.states.plain import copied
 from turnwise.states.unicode import well_formed
 from turnwise.states.values import Json
 
@@ -236,7 +236,7 @@ def idempotency_key(chat_id: str, call: ToolCall) -> str:
 
 
 def _copied(spec: ToolSpec) -> ToolSpec:
-    return ToolSpec(spec.name, spec.description, deepcopy(dict(spec.schema)))
+    return ToolSpec(spec.name, spec.description, copied(dict(spec.schema)))
 
 
 async def _result_of(tool: Tool, arguments: Mapping[str, Any], context: ToolContext) -> Any:

@@ -53,15 +53,13 @@ class Runner:
             self.done.set()
 
     async def _run_jobs(self) -> None:
-        while (job := self._next_job()) is not None:
-            self.leased.job = job
+        while self._next_job() is not None and not self._let_go:
             with anyio.CancelScope() as self._scope:
-                if self._let_go:
-                    self._scope.cancel()
-                await self._run(job)
-            if self._let_go:
-                await self._release()
-                return
+                while (job := self._next_job()) is not None and not self._scope.cancel_called:
+                    self.leased.job = job
+                    await self._run(job)
+        if self._let_go:
+            await self._release()
 
     def observe(self, facts: Facts) -> None:
         """Take note of where the chat stands; cancel the job if others have moved the chat out of its state.

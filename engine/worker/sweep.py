@@ -5,6 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Concatenate
+from zlib import crc32
+
+import anyio
 
 from turnwise.engine.apply import Chain, Change
 from turnwise.engine.worker.identity import is_dead
@@ -18,6 +21,9 @@ from turnwise.states.promises import broken_promises
 from turnwise.states.triggers import DeadlinePassed, LeaseExpired, Repaired
 
 SWEEP_LIMIT = 100
+"""The most leases, deadlines and strays of one sweep, besides the chats that rest."""
+AT_ONCE = 10
+"""Chats that are changed at a time: they share commits."""
 LONGEST_REST = 64
 """The most sweeps for which a chat is skipped that could not be changed several times in a row."""
 
@@ -46,21 +52,28 @@ class Sweeper:
         self._ended: frozenset[str] = frozenset()
         """Dead workers whose leases were ended."""
 
-    async def sweep(self) -> None:
-        """Expire what has run out, and repair strays.
+    async def sweep(self) -> bool:
+        """Expire what has run out, and repair strays. Return whether another sweep would find more of it.
 
         Raises:
             StoreError: the store is out of reach.
         """
         await self._end_leases_of_the_dead()
-        # The lists include the chats to skip, which must not crowd out the others.
-        overdue = await self._runtime.store.overdue(limit=SWEEP_LIMIT + len(self._rests))
+        limit = SWEEP_LIMIT + len(self._rests)  # the chats to skip must not crowd out the others
+        overdue = await self._runtime.store.overdue(limit=limit)
         leases = await self._without_doubt([lease for lease in overdue.leases if not self._runs_here(*lease)])
         due: list[tuple[str, Change]] = [(chat_id, LeaseExpired(token=token)) for chat_id, token in leases]
         due += [(chat_id, DeadlinePassed()) for chat_id in overdue.deadlines]
         due += [(chat_id, _repair) for chat_id in overdue.strays]
         self._rests = {chat_id: self._rests[chat_id] for chat_id, _ in due if chat_id in self._rests}
-        await self._change_each(due)
+        changed = await self._change_each(self._from_own_place(due))
+        lists = overdue.leases, overdue.deadlines, overdue.strays
+        return changed > 0 and any(len(found) >= limit for found in lists)
+
+    def _from_own_place(self, due: list[tuple[str, Change]]) -> list[tuple[str, Change]]:
+        """Return the list from another place for each worker, so that they do not all change the same chats."""
+        place = crc32(self._runtime.worker_id.encode()) % max(1, len(due))
+        return due[place:] + due[:place]
 
     async def _without_doubt(self, leases: Sequence[tuple[str, int]]) -> Sequence[tuple[str, int]]:
         """Return the leases that have really run out, and not only because the time was set forward.
@@ -119,26 +132,45 @@ class Sweeper:
             logger.debug("chat_is_gone", chat_id=chat_id, problem=str(error))
         return None
 
-    async def _change_each(self, due: Iterable[tuple[str, Change]]) -> None:
-        refused: StoreError | None = None
-        for chat_id, change in due:
-            if self._is_resting(chat_id):
-                continue
-            try:
-                changed = await self.change(chat_id, change)
-            except StoreError as error:
-                self._rest(chat_id)
-                if refused is not None:
-                    raise  # two chats in a row: the store is the cause
+    async def _change_each(self, due: Iterable[tuple[str, Change]]) -> int:
+        """Change the chats that do not rest, a few at a time, and return how many were changed."""
+        awake = [(chat_id, change) for chat_id, change in due if not self._is_resting(chat_id)]
+        total, refused = 0, None
+        for first in range(0, len(awake), AT_ONCE):
+            batch = awake[first : first + AT_ONCE]
+            changed, error = await self._change_together(batch)
+            total += changed
+            if changed or error is None:
+                refused = None
+            elif refused is not None or len(batch) > 1:
+                raise error  # the store took none of several chats: it is the cause
+            else:
                 refused = error
-                continue
-            refused = None
-            if changed:
+        if refused is not None:
+            raise refused
+        return total
+
+    async def _change_together(self, batch: Sequence[tuple[str, Change]]) -> tuple[int, StoreError | None]:
+        """Return how many of the chats were changed, and the error of the store if it refused all of them."""
+        changed: list[str] = []
+        refused: list[StoreError] = []
+
+        async def change(chat_id: str, wanted: Change) -> None:
+            try:
+                if await self.change(chat_id, wanted):
+                    changed.append(chat_id)
+            except StoreError as error:
+                refused.append(error)
+
+        async with anyio.create_task_group() as tasks:
+            for one in batch:
+                tasks.start_soon(change, *one)
+        for chat_id, _ in batch:
+            if chat_id in changed:
                 self._rests.pop(chat_id, None)
             else:
                 self._rest(chat_id)
-        if refused is not None:
-            raise refused
+        return len(changed), refused[-1] if len(refused) == len(batch) else None
 
     def _is_resting(self, chat_id: str) -> bool:
         rounds, left = self._rests.get(chat_id, (0, 0))

@@ -151,7 +151,7 @@ class Worker:
             await self._do("renew", self._renew())
         if now >= self._sweep_at:
             self._sweep_at = now + self._settings.poll_interval
-            await self._do("sweep", self._sweeper.sweep())
+            await self._do("sweep", self._sweep())
             self._backlog = True
         if self._backlog:
             await self._do("claim", self._claim())
@@ -183,6 +183,11 @@ class Worker:
                     runner.observe(replace(runner.leased.facts, lease=None))
         for chat_id, token in orphans.items():  # their runners gave up while the store was out of reach
             await self._sweeper.change(chat_id, Released(token=token))
+
+    async def _sweep(self) -> None:
+        """Sweep, and again in the next tick while there is more."""
+        if await self._sweeper.sweep():
+            self._sweep_at = self._runtime.clock.monotonic()
 
     async def _look(self, chat_id: str, runner: Runner) -> bool:
         """Show a runner where its chat stands; return whether that could be read."""

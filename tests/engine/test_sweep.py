@@ -75,17 +75,17 @@ class Swept:
         return self.sweeper
 
     async def _act(self, chat_id: str, _change: Change, *, actor: str) -> Committed:
-        assert actor == "worker:sweeper"
+        assert actor == self.runtime.actor
         self.tried.append(chat_id)
         if chat_id in self.faults:
             raise self.faults[chat_id]
         return await self.runtime.applier.change(chat_id, lambda _: None, actor=actor)
 
     async def sweep(self) -> list[str]:
-        """Sweep; return what was tried."""
+        """Sweep; return what was tried, in the order of the ids."""
         self.tried.clear()
         await self.sweeper.sweep()
-        return [*self.tried]
+        return sorted(self.tried)
 
     async def held(self, chat_id: str, worker: str) -> None:
         """Let a chat be held by a worker."""
@@ -136,23 +136,62 @@ FAULTS: Final[dict[str, Exception]] = {
 }
 
 
-async def test_only_a_store_that_refuses_two_chats_in_a_row_ends_a_sweep(database: Path) -> None:
+@pytest.mark.parametrize("at_once", [1, 2, 3, 10])
+async def test_only_a_store_that_takes_none_of_several_chats_in_a_row_ends_a_sweep(
+    database: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
     """One that it refuses may be that chat's trouble, and is told if nothing after it shows that the store answers."""
+    monkeypatch.setattr("turnwise.engine.worker.sweep.AT_ONCE", at_once)
     async with sweeping(database) as swept:
-        chats = ("a", "b", "c", "d")
+        chats = [*"dabc"]  # in the order in which a worker of that name tries them
         await swept.idle(*chats)
-        swept.store.due = Overdue(strays=chats)
+        swept.store.due = Overdue(strays=tuple(sorted(chats)))
         for outcomes in itertools.product(("fine", "the store", "odd"), repeat=len(chats)):
             swept.begin_anew()
             swept.faults = {chat: FAULTS[each] for chat, each in zip(chats, outcomes, strict=True) if each != "fine"}
-            ends = [place for place, pair in enumerate(itertools.pairwise(outcomes)) if set(pair) == {"the store"}]
-            expected = chats[: ends[0] + 2] if ends else chats
-            if outcomes[len(expected) - 1] == "the store":
+            expected, in_a_row = 0, 0
+            while expected < len(chats) and in_a_row < 2:
+                batch = outcomes[expected : expected + at_once]
+                expected += len(batch)
+                in_a_row = in_a_row + len(batch) if set(batch) == {"the store"} else 0
+            if in_a_row:
                 with pytest.raises(StoreError):
                     await swept.sweep()
             else:
                 await swept.sweep()
-            assert swept.tried == [*expected], outcomes
+            assert swept.tried == chats[:expected], outcomes
+
+
+async def test_a_sweep_says_whether_another_would_find_more(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So a worker goes on at once with ten thousand orphans, but not with chats that nobody can change."""
+    monkeypatch.setattr("turnwise.engine.worker.sweep.SWEEP_LIMIT", 3)
+    async with sweeping(database) as swept:
+        chats = tuple("abcdef")
+        await swept.idle(*chats)
+        for kind, many in itertools.product(("leases", "deadlines", "strays"), range(5)):
+            due = chats[:many]
+            swept.store.due = Overdue(**{kind: tuple((one, 1) for one in due) if kind == "leases" else due})
+            swept.begin_anew()
+            assert await swept.sweeper.sweep() == (many >= 3), (kind, many)
+            swept.faults = dict.fromkeys(chats, FAULTS["odd"])
+            assert not await swept.sweeper.sweep(), "nothing was changed: the same would be found again"
+            swept.faults.clear()
+
+
+async def test_each_worker_begins_its_sweep_elsewhere(database: Path) -> None:
+    """Several that notice a death at the same moment do not try the same chats one after another."""
+    async with sweeping(database) as swept:
+        chats = [f"c{number}" for number in range(9)]
+        await swept.idle(*chats)
+        swept.store.due = Overdue(strays=tuple(chats))
+        first = set()
+        for number in range(50):
+            swept.runtime.worker_id = f"worker {number}"
+            swept.begin_anew()
+            await swept.sweep()
+            assert sorted(swept.tried) == chats
+            first.add(swept.tried[0])
+        assert len(first) > 4
 
 
 @pytest.mark.parametrize("fault", FAULTS)
