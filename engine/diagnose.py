@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from turnwise.engine.apply import Chain, Change
+from turnwise.engine.tasks import off_the_loop
 from turnwise.persistence.protocol import ChatStore
 from turnwise.persistence.repair.examine import examine
 from turnwise.persistence.stored_chat import Flaw
@@ -58,7 +59,9 @@ async def diagnose(store: ChatStore) -> AsyncIterator[Diagnosis]:
 
 async def flaws_of(store: ChatStore, chat_id: str) -> tuple[Flaw, ...]:
     """Return all flaws of a chat."""
-    return tuple(finding.flaw for finding in examine(chat_id, await store.raw_rows(chat_id)))
+    rows = await store.raw_rows(chat_id)
+    findings = await off_the_loop(lambda: examine(chat_id, rows))
+    return tuple(finding.flaw for finding in findings)
 
 
 def is_repairable(flaws: Sequence[Flaw]) -> bool:

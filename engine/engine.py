@@ -36,7 +36,7 @@ from turnwise.engine.results import (
     chat_of,
 )
 from turnwise.engine.settings import Settings
-from turnwise.engine.tasks import Lifetime, Tasks
+from turnwise.engine.tasks import Lifetime, Tasks, off_the_loop
 from turnwise.engine.tools.client_tools import check_client_tools
 from turnwise.engine.tools.declare import Tool, ToolFunction, tools_by_name
 from turnwise.engine.tools.toolbox import Toolbox
@@ -553,7 +553,8 @@ class Engine:
 
     async def export_rows(self, chat_id: str) -> str:
         """Return every row of a chat as it is stored, readable or not, as JSON Lines. Nothing is changed."""
-        return "".join(f"{line}\n" for line in lines_of(await self._chats().raw_rows(chat_id)))
+        rows = await self._chats().raw_rows(chat_id)
+        return await off_the_loop(lambda: "".join(f"{line}\n" for line in lines_of(rows)))
 
     # The audit log
 
@@ -564,11 +565,13 @@ class Engine:
 
     async def export_audit(self, chat_id: str, *, key: bytes | None = None) -> str:
         """Return the log as JSON Lines, signed if a key is given. `verify_export` checks it without a store."""
-        return export(chat_id, await self.audit(chat_id), key=key)
+        records = await self.audit(chat_id)
+        return await off_the_loop(lambda: export(chat_id, records, key=key))
 
     async def verify(self, chat_id: str) -> Verdict:
         """Check the log's chain, every transition and promise against the table, and every row against the log."""
-        return verify_stored(chat_id, await self._chats().rows(chat_id))
+        rows = await self._chats().rows(chat_id)
+        return await off_the_loop(lambda: verify_stored(chat_id, rows))
 
     def _commands(self, actor: str) -> Commands:
         if self._commands_or_none is None:

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 import anyio
+import anyio.to_thread
 from anyio.abc import TaskGroup
 
 from turnwise.engine.user_code import LAST_PATIENCE, UserCalls, is_the_programs
@@ -135,6 +136,11 @@ async def finish(work: Coroutine[Any, Any, T]) -> T:
         if not task.cancelled():
             task.exception()  # or asyncio would log an exception that nobody retrieved
         raise
+
+
+async def off_the_loop(work: Callable[[], T]) -> T:
+    """Return what `work` computes in a thread. With a long chat it may take a second; all others go on meanwhile."""
+    return await anyio.to_thread.run_sync(work)
 
 
 async def over(task: asyncio.Task[Any]) -> None:
