@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 
@@ -30,7 +31,19 @@ class _DataclassFields:
         return _dataclass_fields_of(cls)
 
 
-class Value(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+class Readable(msgspec.StructMeta):
+    """The metaclass of values: msgspec learns how to read a kind of value when its class is made.
+
+    Else it would learn that as it reads the first one, and a thread that reads one meanwhile would crash the process.
+    """
+
+    def __init__(cls, *arguments: Any, **options: Any) -> None:  # noqa: N805 - a class is what is made
+        super().__init__(*arguments, **options)
+        with suppress(NameError, TypeError):  # a kind that holds itself is read by its own module; others never are
+            msgspec.json.Decoder(cls)
+
+
+class Value(msgspec.Struct, metaclass=Readable, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A value of turnwise's. Its JSON leaves out fields that have their default.
 
     No value is part of a cycle, so the garbage collector need not look at any.
@@ -100,7 +113,7 @@ class Tagged:
         return handler.generate_schema(Annotated[source, Field(discriminator=self._field)])
 
 
-class Checked(msgspec.StructMeta):
+class Checked(Readable):
     """The metaclass of values that others make, too: a field of the wrong type raises an error of turnwise.
 
     What is read from a store, and what is made of a value with `replace`, goes past it.
