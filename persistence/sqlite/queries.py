@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
@@ -153,7 +154,7 @@ def _messages(connection: sqlite3.Connection, chat_id: str, condition: str, *val
     return [message_of(form, body, chat_id) for form, body in connection.execute(sql, (chat_id, *values))]
 
 
-def _newest_boundary(connection: sqlite3.Connection, chat_id: str, *, before: int = 2**63 - 1) -> tuple[int, str]:
+def _newest_boundary(connection: sqlite3.Connection, chat_id: str, *, before: float = math.inf) -> tuple[int, str]:
     row: tuple[int, str] | None = connection.execute(
         "SELECT position, carried FROM boundaries WHERE chat_id = ? AND cut IS NULL AND position < ?"
         " ORDER BY position DESC LIMIT 1",

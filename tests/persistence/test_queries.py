@@ -13,8 +13,10 @@ import pytest
 from support.sqlite_chats import NOON, Chats
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.conformance.checks import part
+from turnwise.persistence.passed_over import Refusals
+from turnwise.persistence.protocol import Pruned
 from turnwise.persistence.rows import micros_of
-from turnwise.persistence.sqlite import queries, raw_rows
+from turnwise.persistence.sqlite import pruning, queries, raw_rows
 from turnwise.persistence.stored_chat import Salvaged
 from turnwise.states.errors import ChatNotFound, ChatUnreadable
 from turnwise.states.facts import Facts
@@ -195,6 +197,22 @@ def test_a_log_that_cannot_be_read_is_told(chats: Chats) -> None:
     chats.sql("UPDATE audit SET body = 'poison' WHERE version = 1")
     with pytest.raises(ChatUnreadable, match=r"audit\.body"):
         queries.audit(chats.on, "chat")
+
+
+def test_a_chat_that_is_not_there_is_not_found_and_its_parts_are_passed_over(
+    chats: Chats, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(ChatNotFound):
+        queries.facts(chats.on, "none")
+    for chat_id in ("gone", "left"):
+        chats.live(chat_id, plans.send("hi"), plans.claim(), plans.start())
+        chats.transactions.journal(chats.on, chat_id, 1, ChatState.streaming, [part("a")])
+        chats.change(chat_id, plans.reply("a"))
+    chats.sql("PRAGMA foreign_keys = OFF")
+    chats.sql("DELETE FROM chats WHERE id = 'gone'")
+    assert pruning.prune(chats.on, Refusals(), until=NOON, after="", limit=9) == Pruned(1, None)
+    assert len(queries.shown(chats.on, "gone", 1, 1)) == 1
+    assert "prune_refused chat_id=gone" in caplog.text
 
 
 def test_a_question_leaves_no_transaction_behind(chats: Chats) -> None:
