@@ -121,5 +121,7 @@ class PruningConformance:
         first = await store.prune(keep=0, after="", limit=2)
         assert first.parts == 2  # noqa: PLR2004 - the limit
         assert first.after is not None
-        assert await _pruned(store, limit=1) == 7  # noqa: PLR2004 - the rest
+        second = await store.prune(keep=0, after=first.after, limit=3)
+        assert second.parts == 3  # noqa: PLR2004 - what is left of one chat, and no more than the limit with the next
+        assert await _pruned(store, limit=1) == 4  # noqa: PLR2004 - the rest
         assert [await _kept(store, chat_id) for chat_id in "abcd"] == [[], ["live"], [], []]

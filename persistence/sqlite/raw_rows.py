@@ -91,8 +91,8 @@ def store_repair(connection: sqlite3.Connection, repair: Repair, at: Any) -> Non
             sql = f"DELETE FROM {put.table} WHERE chat_id = ?{where}"  # noqa: S608 - names
             connection.execute(sql, (chat_id, *(put.row[key] for key in keys)))
     tables = Tables(chat_id, at)
-    for mark in repair.marks:
-        tables.add(InsertMessage(mark), version, 0)
+    for number, mark in enumerate(repair.marks):
+        tables.add(InsertMessage(mark), version, number)
     insert_messages(connection, tables)
     if any(flaw.column.startswith("profiles.") for flaw in repair.flaws):
         connection.execute(

@@ -66,20 +66,20 @@ class Transactions:
     def claim(self, connection: sqlite3.Connection, plan: Plan, limit: int) -> list[Committed]:
         """Claim chats, as `ChatStore.claim` promises."""
         claimed: list[Committed] = []
-        since, number = -1, -1
+        since, number = 0, 0
         while len(claimed) < limit:
             found = connection.execute(_CLAIMABLE, (since, number, limit - len(claimed))).fetchall()
             if not found:
                 break
             for chat_id, since, number in found:  # noqa: B007 - the next page begins after the last
-                if self._refusals.rests(chat_id):
-                    continue
                 committed = self._claim_one(connection, chat_id, plan)
                 if committed is not None and committed.decisions:
                     claimed.append(committed)
         return claimed
 
     def _claim_one(self, connection: sqlite3.Connection, chat_id: str, plan: Plan) -> Committed | None:
+        if self._refusals.rests(chat_id):
+            return None
         connection.execute("SAVEPOINT claim")
         try:
             committed = self.change(connection, chat_id, plan, ())

@@ -215,6 +215,16 @@ def test_a_chat_that_is_not_there_is_not_found_and_its_parts_are_passed_over(
     assert "prune_refused chat_id=gone" in caplog.text
 
 
+def test_who_has_pruned_as_much_as_it_may_looks_no_further(chats: Chats) -> None:
+    chats.live("chat", plans.send("hi"), plans.claim(), plans.start())
+    chats.transactions.journal(chats.on, "chat", 1, ChatState.streaming, [part("a"), part("b"), part("c")])
+    chats.change("chat", plans.reply("abc"))
+    asked: list[str] = []
+    chats.on.set_trace_callback(asked.append)
+    assert pruning.prune(chats.on, Refusals(), until=NOON, after="", limit=2) == Pruned(2, "")
+    assert sum("SELECT chat_id" in sql and "FROM events" in sql for sql in asked) == 1
+
+
 def test_a_question_leaves_no_transaction_behind(chats: Chats) -> None:
     def fail(_on: sqlite3.Connection) -> None:
         assert chats.on.in_transaction

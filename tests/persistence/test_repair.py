@@ -237,3 +237,18 @@ async def test_a_repair_puts_every_unreadable_row_aside_under_its_version_and_re
     assert [message.text for message in await store.history(CHAT)][1:] == ["1", "two", "2"]
     assert repair_of(CHAT, await store.raw_rows(CHAT), AT).aside == ()
     await store.close()
+
+
+@pytest.mark.parametrize("profile", ["lost", "sound"])
+async def test_a_repaired_chat_is_listed_under_the_owner_that_its_profile_names(either_url: str, profile: str) -> None:
+    store = store_from_url(either_url, durability="normal", now=None)
+    await store.open()
+    await plans.created(store, CHAT, owner="ann")
+    await by_hand(
+        either_url, "UPDATE profiles SET body = '{'" if profile == "lost" else "UPDATE chats SET owner = 'eve'"
+    )
+    repaired = await store.repair(CHAT, plans.plan(plans.move(Repaired(error=ErrorInfo(kind="repaired", message="")))))
+    assert repaired.facts.profile.owner == (None if profile == "lost" else "ann")
+    listed = {owner: await store.chats(owner=owner, state=None, limit=9, after=None) for owner in ("ann", "eve")}
+    assert listed == {"ann": [] if profile == "lost" else [repaired.facts], "eve": []}
+    await store.close()

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from support.life import NOW, Life, client, local
 from turnwise.persistence.rows import (
@@ -88,6 +89,7 @@ def test_facts_are_columns_and_a_body() -> None:
     assert (row.id, row.state, row.settled, row.archived) == ("c", "pending", True, False)
     assert (row.version, row.last_seq) == (life.facts.version, life.facts.last_seq)
     assert '"profile"' not in row.facts
+    assert row_of(replace(life.facts, stored_state="lost")).state == "lost", "a word of another version is kept"
     blank = blank_facts("new", NOW)
     assert (blank.chat_id, blank.version, blank.profile.created_at) == ("new", 0, NOW)
     assert blank.state in set(ChatState)
@@ -111,7 +113,7 @@ def test_a_problem_is_told_without_the_value() -> None:
     assert described(caught.value) == "Expected `array`, got `int`"
     assert described(ValueError("it is bad")) == "ValueError: it is bad"
     assert described(ChatUnreadable("a.b", "it is bad", chat_id="c")) == "it is bad"
-    assert len(described(ValueError("x" * 1000))) == len(described(ValueError("x" * 2000))) < 1000
+    assert len(described(ValueError("x" * 1000))) == len(described(ValueError("x" * 2000))) == 300
     error = unreadable("c", "a.b", ValueError("it is bad"))
     assert (error.chat_id, error.column, error.problem) == ("c", "a.b", "ValueError: it is bad")
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from support.sqlite_chats import NOON, Chats
+from support.sqlite_chats import NOON, Chats, at_once
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.conformance.checks import part
 from turnwise.persistence.rows import micros_of
@@ -19,7 +19,7 @@ from turnwise.states.decide import Decision
 from turnwise.states.errors import ChatNotFound, ChatUnreadable, StaleLease, StoreError
 from turnwise.states.facts import Facts
 from turnwise.states.names import ChatState
-from turnwise.states.triggers import Renamed
+from turnwise.states.triggers import Released, Renamed
 
 
 @pytest.fixture
@@ -63,6 +63,7 @@ def test_a_journal_belongs_to_the_holder_in_the_state_that_it_knows(chats: Chats
     assert [event.seq for event in events] == [before + 1] * len(shown)
     assert chats.sql("SELECT event_seq FROM chats") == [(before + len(shown),)]
     assert chats.sql("SELECT max(seq) FROM events") == [(before + len(shown),)]
+    assert at_once(chats.optimistic.change("chat", plans.plan(plans.send("more")), ())) is not None, "it is remembered"
     chats.sql("UPDATE chats SET event_seq = 'poison'")
     with pytest.raises(ChatUnreadable, match=r"chats\.event_seq"):
         chats.transactions.journal(chats.on, "chat", 1, ChatState.streaming, shown)
@@ -152,6 +153,47 @@ def test_a_plan_that_refuses_one_chat_keeps_no_other_from_being_claimed(chats: C
     found = chats.transactions.claim(chats.on, picky, 9)
     assert [committed.facts.chat_id for committed in found] == ["a"]
     assert claimed(chats) == ["b", "c"]
+
+
+def refused(_facts: Facts, _now: datetime) -> Sequence[Decision]:
+    raise ValueError("not this one")
+
+
+def test_a_claim_that_fails_half_way_leaves_its_chat_as_it_was(chats: Chats) -> None:
+    for chat_id in "ab":
+        chats.live(chat_id, plans.send("hello"))
+    taken = "INSERT INTO events (chat_id, seq, kind, body) SELECT id, event_seq + 1, 'status', '{}' FROM chats"
+    chats.sql(f"{taken} WHERE id = 'a'")
+    before = chats.sql("SELECT * FROM chats WHERE id = 'a'")
+    assert claimed(chats) == ["b"]
+    assert chats.sql("SELECT * FROM chats WHERE id = 'a'") == before
+    assert chats.sql("SELECT chat_id FROM leases") == [("b",)]
+    assert not chats.on.in_transaction
+
+
+def test_a_claim_in_a_transaction_that_the_database_gave_up_is_told_why(chats: Chats) -> None:
+    chats.live("a", plans.send("hello"))
+
+    def give_up(_facts: Facts, _now: datetime) -> Sequence[Decision]:
+        chats.sql("ROLLBACK")
+        raise sqlite3.OperationalError("the disk is full")
+
+    with pytest.raises(sqlite3.OperationalError, match="the disk is full"):
+        chats.transactions.claim(chats.on, give_up, 9)
+    assert claimed(chats) == ["a"]
+
+
+def test_a_chat_that_was_claimed_and_is_refused_again_is_logged_again(
+    chats: Chats, caplog: pytest.LogCaptureFixture
+) -> None:
+    chats.live("a", plans.send("hello"))
+    for _ in range(2):
+        assert chats.transactions.claim(chats.on, refused, 9) == []
+    assert caplog.text.count("claim_refused chat_id=a") == 1
+    assert claimed(chats) == ["a"]
+    chats.change("a", plans.move(Released(token=plans.HOLDER)))
+    assert chats.transactions.claim(chats.on, refused, 9) == []
+    assert caplog.text.count("claim_refused chat_id=a") == 2
 
 
 def test_a_worker_renews_its_own_leases_from_now(chats: Chats) -> None:
