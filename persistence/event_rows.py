@@ -71,7 +71,7 @@ def event_of(  # noqa: PLR0913, PLR0917 - the columns of a row
         if at is not None:
             columns = json.dumps({"kind": kind, "chat_id": chat_id, "seq": seq, "at": time_of(at).isoformat()})
             body = columns if body == "{}" else f"{columns[:-1]},{body[1:]}"
-        if form is None or message is None:
+        if message is None:
             return EVENTS.load(body, chat_id)
         said = message_of(form, message, chat_id)
         if kind == "message":

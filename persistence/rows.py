@@ -102,7 +102,7 @@ def blank_facts(chat_id: str, at: datetime) -> Facts:
     return Facts(chat_id=chat_id, profile=Profile(created_at=at))
 
 
-def message_of(form: int, body: str, chat_id: str) -> Message:
+def message_of(form: int | None, body: str, chat_id: str) -> Message:
     """Return the message of a chat that a body in the format `form` holds.
 
     Raises:

@@ -259,6 +259,18 @@ class ReadingConformance:
         assert {event.seq for event in events if event.kind != "part"} <= {event.seq for event in left}
         assert verify_records(await store.audit("chat")).ok
 
+    async def test_an_erasure_that_is_decided_with_something_else_is_done(self, store: ChatStore) -> None:
+        """Whatever is decided before and after it in the same transaction."""
+        await plans.created(store, "chat", plans.send("secret"))
+        (said,) = await store.history("chat")
+        erase = MessageErased(erasing=Erasing(messages=(replace(said, parts=(), erased=True),)))
+        moves = (plans.move(Renamed(title="before")), plans.move(erase), plans.move(Renamed(title="after")))
+        await store.change("chat", plans.plan(*moves))
+        assert [(left.id, left.parts, left.erased) for left in await store.history("chat")] == [(said.id, (), True)]
+        assert "secret" not in repr(await store.events("chat", after=0, limit=100))
+        assert (await store.facts("chat")).profile.title == "after"
+        assert verify_stored("chat", await store.rows("chat")) == Verdict(ok=True)
+
     async def test_every_call_is_remembered(self, store: ChatStore) -> None:
         """Those of earlier steps too, with their answers; unknown ids are left out."""
         asked = (plans.send("look"), plans.claim(), plans.start(), plans.reply("", client=["c"]), plans.submit("c"))

@@ -40,6 +40,9 @@ def test_a_remembered_chat_is_changed_without_being_read_at_the_time_of_the_chan
     assert committed is not None
     assert (committed.at, committed.facts.version) == (chats.at, 2)
     assert {event.at for event in committed.events} == {chats.at}
+    again = at_once(chats.optimistic.change("chat", plans.plan(plans.claim(), plans.start()), ()))
+    assert again is not None
+    assert (again.before, again.facts.version) == (committed.facts, 4)
     assert not [sql for sql in asked if sql.lstrip().startswith("SELECT")]
 
 

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from support.sqlite_chats import NOON, Chats, at_once
 from turnwise.persistence.conformance import plans
@@ -15,11 +16,12 @@ from turnwise.persistence.conformance.checks import part
 from turnwise.persistence.rows import micros_of
 from turnwise.persistence.sqlite import queries
 from turnwise.persistence.sqlite.write_rows import contradiction
+from turnwise.states.arguments import Erasing
 from turnwise.states.decide import Decision
 from turnwise.states.errors import ChatNotFound, ChatUnreadable, StaleLease, StoreError
 from turnwise.states.facts import Facts
 from turnwise.states.names import ChatState
-from turnwise.states.triggers import Released, Renamed
+from turnwise.states.triggers import MessageErased, Released, Renamed
 
 
 @pytest.fixture
@@ -75,8 +77,9 @@ def test_a_journal_belongs_to_the_holder_in_the_state_that_it_knows(chats: Chats
 def test_a_change_reads_what_it_goes_on_from(chats: Chats, column: str, value: object) -> None:
     chats.live("chat")
     chats.sql(f"UPDATE chats SET {column} = ?", value)  # noqa: S608 - two names
-    with pytest.raises(ChatUnreadable, match=rf"chats\.{column}"):
+    with pytest.raises(ChatUnreadable, match=rf"chats\.{column}") as caught:
         chats.change("chat", plans.send("hello"))
+    assert caught.value.chat_id == "chat"
     assert chats.sql("SELECT version FROM chats") == [(1,)]
 
 
@@ -232,6 +235,15 @@ def test_every_commit_stores_where_the_chat_stands(chats: Chats) -> None:
     heads = chats.sql("SELECT lower(hex(hash)) FROM audit ORDER BY version")
     assert chats.sql("SELECT head FROM chats") == heads[-1:]
     assert len(heads) == facts.version
+
+
+def test_a_chat_of_which_something_was_erased_is_remembered_no_more(chats: Chats) -> None:
+    """Its facts may still hold the arguments of calls whose rows are blank."""
+    chats.live("chat", plans.send("hello"))
+    (said,) = queries.history(chats.on, "chat", at_version=None, after=0)
+    erasing = Erasing(messages=(replace(said, parts=(), erased=True),))
+    chats.change("chat", plans.move(MessageErased(erasing=erasing)), plans.move(Renamed(title="x")))
+    assert chats.cache.get("chat") is None
 
 
 @pytest.mark.parametrize(
