@@ -65,17 +65,18 @@ class ChangingConformance:
         assert (await store.facts("chat")).calls == ()
 
     async def test_a_queue_is_read_in_the_order_in_which_it_waits(self, store: ChatStore) -> None:
-        """Also where messages came after others were taken, and where one was edited."""
+        """Also where messages came after others were taken, and where the first and the last of them were edited."""
         await plans.created(store, "chat", plans.send("hello"), plans.claim(), plans.start())
         for text in ("one", "two", "three"):
             await store.change("chat", plans.plan(plans.send(text)))
         for _ in range(2):
             await store.change("chat", plans.plan(plans.reply("so"), plans.claim(), plans.start()))
-        await store.change("chat", plans.plan(plans.send("four")))
-        head = (await store.facts("chat")).queue[0]
-        edit = plans.move(EditQueued(queued_id=head.id, parts=(TextPart(text="3"),)))
-        committed = await store.change("chat", plans.plan(edit))
-        assert [queued.text for queued in (await store.facts("chat")).queue] == ["3", "four"]
+        await store.change("chat", plans.plan(plans.send("four"), plans.send("five")))
+        head, _, last = (await store.facts("chat")).queue
+        for queued, text in ((head, "3"), (last, "5")):
+            edit = plans.move(EditQueued(queued_id=queued.id, parts=(TextPart(text=text),)))
+            committed = await store.change("chat", plans.plan(edit))
+        assert [queued.text for queued in (await store.facts("chat")).queue] == ["3", "four", "5"]
         assert (await store.facts("chat")).queue == committed.facts.queue
         assert committed.facts.queue[0].accepted_at == head.accepted_at
 

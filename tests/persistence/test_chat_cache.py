@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Final
 
 import pytest
 
 from support.sql_by_hand import by_hand
+from turnwise.persistence.audit.record import GENESIS
 from turnwise.persistence.audit.verify import verify_stored
+from turnwise.persistence.chat_cache import ChatCache
+from turnwise.persistence.commit import Standing
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.from_url import store_from_url
 from turnwise.persistence.protocol import ChatStore
+from turnwise.persistence.rows import blank_facts
 from turnwise.states.decide import Decision
 from turnwise.states.facts import Facts
 from turnwise.states.names import ChatState
@@ -147,3 +151,15 @@ async def test_what_was_changed_by_hand_is_seen_although_no_version_was_made(
 
     await here.change("chat", look)
     assert asked[-1] == await elsewhere.facts("chat")
+
+
+def test_the_chats_that_were_used_last_are_remembered_and_no_more_than_it_keeps() -> None:
+    cache, at = ChatCache(), datetime(2026, 1, 1, tzinfo=UTC)
+    names = [str(number) for number in range(3000)]
+    for name in names:
+        cache.put(Standing(blank_facts(name, at), GENESIS, at))
+        cache.put(Standing(blank_facts("again", at), GENESIS, at))
+    remembered = [name for name in names if cache.get(name) is not None]
+    assert remembered == names[-len(remembered) :]
+    assert 100 < len(remembered) < len(names)
+    assert cache.get("again") is not None

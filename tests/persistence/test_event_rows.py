@@ -10,18 +10,23 @@ import pytest
 from msgspec.structs import replace
 
 from turnwise.persistence.event_rows import body_of, event_of, rows_of
+from turnwise.persistence.rows import MESSAGES
+from turnwise.states.errors import ChatUnreadable
 from turnwise.states.events import (
     CompactionEvent,
     ErrorEvent,
     ErrorInfo,
     Event,
+    MessageEvent,
     PartDelta,
     PartEvent,
     StatusEvent,
     ToolProgressEvent,
     ToolResultEvent,
 )
+from turnwise.states.messages import FORMAT, Message, Part, Role, TextPart, ToolResultPart
 from turnwise.states.names import CallStatus, ChatState
+from turnwise.states.values import Json
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 RESULT = ToolResultEvent(
@@ -65,3 +70,73 @@ def test_a_row_spells_out_nothing_that_was_not_said(event: Event) -> None:
     body = json.loads(body_of(numbered(event)))
     assert not nulls_in(body)
     assert not {"chat_id", "seq", "kind", "at"} & set(body), "columns of their own"
+
+
+def said(position: int, *parts: Part, role: Role = "tool") -> Message:
+    return Message(
+        id=f"m{position}", role=role, parts=parts, turn=1, step=1, created_at=AT, position=position, synthetic=True
+    )
+
+
+def result(call_id: str, output: Json) -> ToolResultPart:
+    return ToolResultPart(call_id=call_id, name="look", output=output)
+
+
+ASKED = said(1, TextPart(text="look"), role="user")
+ANSWERED = said(2, result("b", "seen"))
+OTHER = said(3, result("a", "nothing"))
+SAME = said(4, result("a", "seen"))
+TOLD = numbered(replace(RESULT, output="seen"))
+
+
+def kept(*events: Event) -> list[Event]:
+    """Return the events as they are read back, each with the message that its row points at."""
+    messages = {event.message.position: event.message for event in events if isinstance(event, MessageEvent)}
+    read = []
+    for row in rows_of(events):
+        message = None if row.position is None else messages[row.position]
+        stored = (None, None) if message is None else (FORMAT, MESSAGES.dump(message))
+        read.append(event_of(row.chat_id, row.seq, row.kind, row.at, row.body, *stored))
+    return read
+
+
+def test_content_is_stored_once_with_its_message() -> None:
+    """A result is that of the message with the same call and output, wherever it stands."""
+    events = [*(numbered(MessageEvent(message=message)) for message in (ASKED, ANSWERED, OTHER, SAME)), TOLD]
+    rows = rows_of(events)
+    assert [row.position for row in rows] == [1, 2, 3, 4, 4]
+    assert not any("seen" in row.body or "look" in row.body.replace('"name":"look"', "") for row in rows)
+    assert kept(*events) == events
+
+
+@pytest.mark.parametrize("messages", [(), (ASKED,), (ANSWERED,), (OTHER,), (ASKED, ANSWERED, OTHER)])
+def test_a_result_that_no_message_of_the_transaction_holds_is_stored_with_its_event(
+    messages: tuple[Message, ...],
+) -> None:
+    events = [*(numbered(MessageEvent(message=message)) for message in messages), TOLD]
+    assert rows_of(events)[-1].position is None
+    assert kept(*events) == events
+
+
+def test_a_result_of_an_erased_message_is_told_without_its_output() -> None:
+    *_, row = rows_of([numbered(MessageEvent(message=SAME)), TOLD])
+    blank = replace(SAME, parts=(), erased=True)
+    read = event_of("c", row.seq, row.kind, row.at, row.body, FORMAT, MESSAGES.dump(blank))
+    assert read == replace(TOLD, output=None)
+
+
+@pytest.mark.parametrize(
+    ("at", "body", "form", "column"),
+    [
+        ("poison", "{}", FORMAT, "events.body"),
+        (10**30, "{}", FORMAT, "events.body"),
+        (0, "poison", FORMAT, "events.body"),
+        (0, "[]", FORMAT, "events.body"),
+        (0, "{}", FORMAT, "events.body"),
+        (0, "{}", FORMAT + 1, "messages.format"),
+    ],
+)
+def test_a_row_that_holds_no_event_is_told_at_its_place(at: Any, body: str, form: int, column: str) -> None:
+    with pytest.raises(ChatUnreadable) as caught:
+        event_of("c", 7, "tool_result", at, body, form, MESSAGES.dump(SAME))
+    assert (caught.value.chat_id, caught.value.column) == ("c", column)

@@ -86,6 +86,24 @@ async def test_jobs_that_come_during_a_commit_share_the_next(bench: Bench) -> No
     assert len(await bench.notes()) == 6
 
 
+async def test_the_next_job_of_who_was_answered_joins_those_that_wait_already(bench: Bench) -> None:
+    commits: list[str] = []
+
+    async def twice() -> None:
+        await bench.group_commit.submit(bench.hold)
+        await bench.group_commit.submit(note("next"))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(twice)
+        await anyio.to_thread.run_sync(bench.reached.wait)
+        tasks.start_soon(bench.group_commit.submit, note("waiting"))
+        tasks.start_soon(bench.connection.run, lambda on: on.set_trace_callback(commits.append))
+        await anyio.wait_all_tasks_blocked()
+        bench.gate.set()
+    assert commits.count("COMMIT") == 1
+    assert await bench.notes() == ["held", "waiting", "next"]
+
+
 async def test_a_job_that_fails_takes_only_its_own_writes_with_it(bench: Bench) -> None:
     def fail(connection: sqlite3.Connection) -> None:
         note("undone")(connection)

@@ -29,6 +29,12 @@ def test_what_is_deleted_is_overwritten_however_sqlite_was_built(tmp_path: Path)
         assert connection.execute("PRAGMA secure_delete").fetchone() == (1,)
 
 
+def test_the_write_ahead_log_is_moved_to_the_database_every_sixteen_megabytes(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "chats.db", isolation_level=None)) as connection:
+        SQLiteStore(tmp_path / "chats.db").prepare(connection)
+        assert connection.execute("PRAGMA wal_autocheckpoint").fetchone() == (4000,)
+
+
 @pytest.mark.parametrize("durability", ["full", "normal"])
 async def test_every_connection_writes_as_durably_as_was_asked_for(
     tmp_path: Path, durability: Durability, monkeypatch: pytest.MonkeyPatch
@@ -114,6 +120,19 @@ async def test_what_is_written_to_a_file_that_was_taken_away_is_not_acknowledged
     if not replaced:  # and if it comes back, nothing was lost
         shutil.move(tmp_path / "elsewhere", taken)
         assert (await store.change("chat", rename)).facts.version == 2
+    await store.close()
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+async def test_a_file_that_goes_before_anything_was_asked_of_it_is_noticed(tmp_path: Path, *, replaced: bool) -> None:
+    path = tmp_path / "chats.db"
+    store = SQLiteStore(path)
+    await store.open()
+    shutil.move(path, tmp_path / "elsewhere")
+    if replaced:
+        shutil.copy(tmp_path / "elsewhere", path)
+    with pytest.raises(StoreError, match="replaced" if replaced else "deleted"):
+        await plans.created(store, "chat")
     await store.close()
 
 

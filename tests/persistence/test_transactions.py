@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
@@ -235,6 +236,8 @@ def test_every_commit_stores_where_the_chat_stands(chats: Chats) -> None:
     heads = chats.sql("SELECT lower(hex(hash)) FROM audit ORDER BY version")
     assert chats.sql("SELECT head FROM chats") == heads[-1:]
     assert len(heads) == facts.version
+    bodies = [json.loads(body) for (body,) in chats.sql("SELECT body FROM audit")]
+    assert not any({"hash", "prev", "chat_id", "version"} & body.keys() for body in bodies), "columns of their own"
 
 
 def test_a_chat_of_which_something_was_erased_is_remembered_no_more(chats: Chats) -> None:
