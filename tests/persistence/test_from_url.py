@@ -11,10 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from turnwise.persistence.conformance import plans
 from turnwise.persistence.from_url import store_from_url
 from turnwise.persistence.postgres.store import PostgresStore
+from turnwise.persistence.sqlite.connection import Durability
 from turnwise.persistence.sqlite.store import SQLiteStore
 from turnwise.states.errors import SettingsError, StoreError
+from turnwise.testing import ManualClock
 
 
 def located(url: str) -> SQLiteStore:
@@ -47,12 +50,44 @@ async def test_no_path_is_a_database_in_memory(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.parametrize(
-    "url", ["chats.db", "mysql://host/db", "sqlite:chats.db", "sqlite://chats.db", "sqlite:///", ""]
+    "url", ["chats.db", "mysql://host/db", "sqlite", "sqlite:chats.db", "sqlite://chats.db", "sqlite:///", "sqlite:////", ""]
 )
 def test_what_is_no_url_of_a_store_is_answered_with_one(url: str) -> None:
     with pytest.raises(SettingsError, match=r"sqlite:///chats\.db") as caught:
         located(url)
     assert caught.value.field == "store"
+
+
+@pytest.mark.parametrize("path", [None, "chats.db"])
+@pytest.mark.parametrize(("durability", "synchronous"), [("full", 2), ("normal", 1)])
+async def test_a_store_is_as_durable_as_was_asked_for_and_keeps_the_time_that_it_was_given(
+    tmp_path: Path, path: str | None, durability: Durability, synchronous: int
+) -> None:
+    clock = ManualClock()
+    url = "sqlite://" if path is None else f"sqlite:///{tmp_path / path}"
+    store = store_from_url(url, durability=durability, now=clock.now)
+    assert isinstance(store, SQLiteStore)
+    await store.open()
+    found = await store._opened()[0].run(lambda on: on.execute("PRAGMA synchronous").fetchone())
+    assert found == (synchronous,)
+    assert (await plans.created(store, "chat")).at == clock.now()
+    await store.close()
+
+
+async def test_a_store_on_postgresql_keeps_the_time_that_it_was_given(postgres_url: str) -> None:
+    clock = ManualClock()
+    store = store_from_url(postgres_url, durability="full", now=clock.now)
+    await store.open()
+    assert (await plans.created(store, "chat")).at == clock.now()
+    await store.close()
+
+
+def test_any_other_module_that_is_missing_is_told_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever has the extra must not be told to install it."""
+    monkeypatch.delattr("turnwise.persistence.postgres")
+    monkeypatch.setitem(sys.modules, "turnwise.persistence.postgres.store", None)
+    with pytest.raises(ModuleNotFoundError, match="postgres.store"):
+        store_from_url("postgresql://host/db", durability="full", now=None)
 
 
 @pytest.mark.parametrize("scheme", ["postgresql", "postgres"])

@@ -121,6 +121,18 @@ def test_missing_migrations_are_applied_together_or_not_at_all(path: Path) -> No
     assert names == [("0001_a",), ("0002_b",)]
 
 
+def test_migrations_are_the_files_of_sql_in_the_order_of_their_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "schema").mkdir()
+    for name in ("0010_c.sql", "0002_b.sql", "0001_a.sql", "0001_a.sql~", ".0002_b.sql.swp", "notes.md"):
+        (tmp_path / "schema" / name).write_text(name)
+    monkeypatch.setattr("importlib.resources.files", lambda _package: tmp_path)
+    assert [(found.name, found.sql) for found in migrations("sqlite")] == [
+        (name, f"{name}.sql") for name in ("0001_a", "0002_b", "0010_c")
+    ]
+
+
 def test_the_schema_knows_every_state() -> None:
     """The index of strays lists the states; one that is missing there would be swept as a stray's."""
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
