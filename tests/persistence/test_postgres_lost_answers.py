@@ -9,6 +9,7 @@ import anyio
 import asyncpg
 import pytest
 
+from support.postgres_locks import blocked
 from turnwise.persistence.audit.verify import verify_records
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.conformance.checks import part
@@ -166,3 +167,36 @@ async def test_a_statement_that_the_server_takes_up_late_is_done_once(
     assert [message.text for message in await store.history("chat")] == ["hello"]
     assert committed.facts.queue == ()
     assert verify_records(await store.audit("chat")).ok
+
+
+async def test_parts_that_the_server_takes_up_late_are_stored_once(
+    store: PostgresStore, beside: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its session was frozen in the middle of the statement: who looks whether it was done waits for its end."""
+    await plans.created(store, "chat", plans.send("hello"), plans.claim(), plans.start())
+    told = await store.events("chat", after=0, limit=100)
+    frozen = beside.transaction()
+    ask, begun = asyncpg.Connection.fetch, anyio.Event()
+
+    async def asked(connection: asyncpg.Connection, query: str, *arguments: Any, **options: Any) -> Any:
+        if query.startswith("-- Events of running jobs") and not begun.is_set():
+            await frozen.start()
+            await ask(beside, query, *arguments)
+            begun.set()
+            connection.terminate()
+            raise asyncpg.ConnectionDoesNotExistError("connection was closed in the middle of operation")
+        return await ask(connection, query, *arguments, **options)
+
+    monkeypatch.setattr(asyncpg.Connection, "fetch", asked)
+    stored: list[object] = []
+
+    async def show() -> None:
+        stored.extend(await store.journal("chat", 1, ChatState.streaming, [part("h"), part("i")]))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(show)
+        await begun.wait()
+        await blocked(beside)
+        await frozen.commit()
+    assert await store.events("chat", after=0, limit=100) == [*told, *stored]
+    assert len(stored) == 2
