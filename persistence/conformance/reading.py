@@ -153,6 +153,23 @@ class ReadingConformance:
         assert said(await store.history("chat", at_version=now)) == said(await store.history("chat")) == ["four"]
         assert verify_stored("chat", await store.rows("chat")) == Verdict(ok=True)
 
+    async def test_two_edits_of_one_plan_each_cut_at_their_own_version(self, store: ChatStore) -> None:
+        """The later message first: what stood before it belongs to the history between them."""
+        clear = plans.move(ClearContext())
+        lived = (*plans.turn("one", "1"), clear, *plans.turn("two", "2"), clear)
+        before = (await plans.created(store, "chat", *lived)).facts.version
+        history = await store.history("chat")
+        edits = []
+        for message, text in ((history[3], "three"), (history[0], "four")):
+            found = await store.cut_at("chat", message.id)
+            assert found is not None
+            edits.append(plans.move(EditMessage(cut=found[1], parts=(TextPart(text=text),))))
+        await store.change("chat", plans.plan(*edits))
+        assert said(await store.history("chat", at_version=before)) == ["one", "1", "-", "two", "2", "-"]
+        assert said(await store.history("chat", at_version=before + 1)) == ["one", "1", "-", "three"]
+        assert said(await store.history("chat", at_version=before + 2)) == said(await store.history("chat")) == ["four"]
+        assert verify_stored("chat", await store.rows("chat")) == Verdict(ok=True)
+
     async def test_an_edit_before_a_boundary_takes_the_boundary_away(self, store: ChatStore) -> None:
         """What it hid is seen again; one of two boundaries leaves the other."""
         clear = plans.move(ClearContext())

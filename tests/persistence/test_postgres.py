@@ -19,8 +19,9 @@ from turnwise.persistence.conformance.checks import contents, part
 from turnwise.persistence.postgres import pool
 from turnwise.persistence.postgres.store import PostgresStore
 from turnwise.states.errors import StoreError
+from turnwise.states.messages import TextPart
 from turnwise.states.names import ChatState
-from turnwise.states.triggers import Renamed
+from turnwise.states.triggers import ClearContext, EditMessage, Renamed
 
 OpenStore = Callable[..., Awaitable[PostgresStore]]
 
@@ -296,6 +297,22 @@ async def test_a_boundary_of_an_earlier_version_shows_its_summary_first(
     await beside.execute("UPDATE boundaries SET carried = ARRAY[3]")
     other = await open_store()
     assert [message.text for message in await other.prompt("chat")] == ["summary", "two", "3"]
+
+
+async def test_an_edit_rewrites_no_row_that_it_does_not_cut(open_store: OpenStore, beside: asyncpg.Connection) -> None:
+    """To edit the end of a long chat costs no more than that of a short one."""
+    store = await open_store()
+    clear = plans.move(ClearContext())
+    await plans.created(store, "chat", *plans.turn("one", "1"), clear, *plans.turn("two", "2"), clear)
+    rows = "SELECT position, ctid FROM messages UNION ALL SELECT -position, ctid FROM boundaries"
+    before = dict(await beside.fetch(rows))
+    last = (await store.history("chat"))[3]
+    found = await store.cut_at("chat", last.id)
+    assert found is not None
+    edit = EditMessage(cut=found[1], parts=(TextPart(text="three"),))
+    await store.change("chat", plans.plan(plans.move(edit)))
+    after = dict(await beside.fetch(rows))
+    assert {position for position, place in before.items() if after[position] != place} == {4, 5, 6, -6}
 
 
 async def test_attempts_to_reach_a_server_come_ever_more_seldom_until_patience_ends(

@@ -154,3 +154,18 @@ async def test_a_state_that_somebody_wrote_by_hand_is_not_written_over(
     with pytest.raises(IllegalTransition, match="unknown"):
         await one.change("chat", plans.plan(plans.reply("hi")))
     assert await beside.fetchval("SELECT state FROM chats WHERE id = 'chat'") == "dreaming"
+
+
+@pytest.mark.parametrize(("column", "value"), [("version", 9), ("head", "f" * 64)])
+async def test_a_place_in_the_log_that_somebody_wrote_by_hand_is_not_written_over(
+    stores: tuple[PostgresStore, PostgresStore], beside: asyncpg.Connection, column: str, value: object
+) -> None:
+    """The next record follows what the chat's row says, not what is remembered of it."""
+    one, _ = stores
+    await plans.created(one, "chat", plans.send("hello"), plans.claim(), plans.start())
+    await one.change("chat", rename("remembered"))
+    await beside.execute(f"UPDATE chats SET {column} = $1", value)  # noqa: S608 - two names
+    found = await beside.fetchrow("SELECT version, head FROM chats")
+    await one.change("chat", rename("after"))
+    last = (await one.audit("chat"))[-1]
+    assert (last.version, last.prev) == (found["version"] + 1, found["head"])

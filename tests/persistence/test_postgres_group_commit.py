@@ -115,14 +115,18 @@ async def test_a_chat_that_is_refused_touches_no_neighbour(
         )
 
 
+@pytest.mark.parametrize("words", ["-- Commits", "-- Events of running jobs"])
 async def test_a_chat_that_another_holds_locked_keeps_no_neighbour_waiting(
-    store: PostgresStore, beside: asyncpg.Connection, asked: list[str]
+    store: PostgresStore, beside: asyncpg.Connection, asked: list[str], words: str
 ) -> None:
-    """It waits alone, and is changed once the lock is gone; no statement of the others was given up."""
+    """It waits alone, and is written once the lock is gone; no statement of the others was given up."""
     done: list[str] = []
 
     async def write(chat_id: str) -> None:
-        await store.change(chat_id, say("more"))
+        if words == "-- Commits":
+            await store.change(chat_id, say("more"))
+        else:
+            await store.journal(chat_id, 1, ChatState.streaming, [part("h")])
         done.append(chat_id)
 
     async with anyio.create_task_group() as tasks, beside.transaction():
@@ -133,7 +137,7 @@ async def test_a_chat_that_another_holds_locked_keeps_no_neighbour_waiting(
                 if chat_id != "chat-7":
                     others.start_soon(write, chat_id)
         assert sorted(done) == sorted(set(CHATS) - {"chat-7"})
-        assert len([line for line in asked if line.startswith("-- Commits")]) <= 2
+        assert len([line for line in asked if line.startswith(words)]) <= 2
     assert done[-1] == "chat-7"
 
 

@@ -82,6 +82,20 @@ async def test_a_chat_that_cannot_be_read_keeps_no_other_from_being_pruned(
     assert "prune_refused chat_id=a" in caplog.text
 
 
+async def test_parts_of_no_chat_keep_no_other_from_being_pruned(
+    store: PostgresStore, beside: asyncpg.Connection, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever deleted a chat by hand may have left them."""
+    await streaming(store, "chat", 1)
+    await store.change("chat", plans.plan(plans.reply("hi")))
+    await beside.execute(
+        "INSERT INTO partial_events SELECT 'a ghost', seq, kind, step, attempt, at, body FROM partial_events"
+    )
+    assert await store.prune(keep=0, after="", limit=10) == Pruned(1, None)
+    assert await beside.fetchval("SELECT chat_id FROM partial_events") == "a ghost"
+    assert "prune_refused" in caplog.text
+
+
 async def test_what_is_old_is_found_by_the_index_of_parts(store: PostgresStore, postgres_url: str) -> None:
     """Whatever else there is, and as whoever prunes asks it: with a plan for any value."""
     server, _, schema = postgres_url.rpartition("schema=")
