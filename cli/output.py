@@ -8,7 +8,7 @@ from typing import Final
 
 from turnwise.states.errors import SettingsError, TurnwiseError
 
-_MISUSES: Final = {
+_MISUSES: Final[dict[int | None, str]] = {
     errno.ENOENT: "there is no folder {folder!r}; make it first",
     errno.ENOTDIR: "{folder!r} is no folder",
     errno.EISDIR: "{path!r} is a folder; name a file in it",
@@ -68,7 +68,7 @@ def read_file(option: str, path: Path) -> bytes:
 def _meaning(option: str, path: Path, error: OSError | ValueError) -> TurnwiseError:
     if isinstance(error, ValueError):
         return SettingsError(option, f"{str(path)!r} is no name of a file: {error}")
-    template = _MISUSES.get(error.errno or 0)
+    template = _MISUSES.get(error.errno)
     if template is None:
         return FileFailed(path, error)
     return SettingsError(option, template.format(path=str(path), folder=str(path.parent)))

@@ -9,17 +9,10 @@ import struct
 import subprocess
 import sys
 import zlib
-from collections.abc import AsyncIterator
-from concurrent.futures import Future
-from datetime import UTC, datetime
 from typing import Any
 
-import anyio
 import pytest
 import typer
-from prompt_toolkit.application import create_app_session
-from prompt_toolkit.input import DummyInput
-from prompt_toolkit.output import DummyOutput
 
 import turnwise
 from support.look import colours, marked
@@ -28,10 +21,6 @@ from turnwise.cli import chat, failures, worker
 from turnwise.cli.app import app
 from turnwise.cli.diagram import png
 from turnwise.cli.failures import DEBUG, PROBLEM, exit_code_of
-from turnwise.cli.terminal import TerminalTalk
-from turnwise.states.calls import ToolCall, ToolResult
-from turnwise.states.events import StatusEvent
-from turnwise.states.names import ChatState, Executor
 
 COMMANDS = (
     "demo chat list show audit verify explain send submit interrupt resume archive unarchive erase "
@@ -67,6 +56,41 @@ def test_every_command_and_every_option_says_what_it_is_for() -> None:
                 seen = (parameter.metavar, parameter.envvar, parameter.default)
                 assert seen == SHARED[parameter.name], (one.name, parameter.name)
                 assert parameter.show_default is (parameter.name != "chat")
+
+
+TAKES = {
+    "demo": "--fast --out:DIR=demo-out",
+    "chat": "--store:URL --chat:CHAT --model:NAME --system --pace",
+    "list": "--store:URL --state --limit=50 --json",
+    "show": "CHAT --store:URL --view=user --json",
+    "audit": "CHAT --store:URL --export:FILE --key:FILE --json",
+    "verify": "FILE|CHAT --store:URL --key:FILE --json",
+    "explain": "CHAT --store:URL --json",
+    "send": "CHAT MESSAGE --when-busy=queue --client-id --store:URL --actor:NAME --json",
+    "submit": "CHAT [CALL=]ANSWER... --error --results:FILE --store:URL --actor:NAME --json",
+    "interrupt": "CHAT --reason --store:URL --actor:NAME --json",
+    "resume": "CHAT --store:URL --actor:NAME --json",
+    "archive": "CHAT --store:URL --actor:NAME --json",
+    "unarchive": "CHAT --store:URL --actor:NAME --json",
+    "erase": "CHAT MESSAGE --what:WORD --everything --yes/-y --store:URL --actor:NAME --json",
+    "doctor": "[FILE] --store:URL --repair:CHAT --export:CHAT --json",
+    "diagram": "[CHAT] --store:URL --format --out:FILE",
+    "worker": "--store:URL --model:NAME --concurrency=100 --quiet",
+    "migrate": "--store:URL --json",
+}
+
+
+def test_what_a_command_takes_is_called_by_what_it_is() -> None:
+    command: Any = typer.main.get_command(app)
+    assert {one.name: " ".join(map(taken, one.params)) for one in command.commands.values()} == TAKES
+
+
+def taken(parameter: Any) -> str:
+    if parameter.param_type_name == "argument":
+        return str(parameter.metavar)
+    default = "" if parameter.name in SHARED else parameter.default
+    given = f":{parameter.metavar}" if parameter.metavar else ""
+    return "/".join(parameter.opts) + given + (f"={default}" if default else "")
 
 
 def test_nothing_typed_is_a_call_for_help(terminal: Terminal) -> None:
@@ -186,127 +210,6 @@ def test_ctrl_c_at_a_question_stops_the_turn_and_asks_nothing_more(
     told = terminal.run("chat")
     assert asked == ["» ", "  ask_user: ", "» ", "» "]
     assert "interrupted" in told.out
-
-
-class Engaged:
-    """What a conversation at a terminal talks through: it notes what it is asked for."""
-
-    def __init__(self, asked: list[ToolCall]) -> None:
-        self.chat_id: str | None = "c"
-        self.done: list[Any] = []
-        self.portal = self
-        self.view = self
-        self.scroll = self
-        self.tail = "so far"
-        self.after = 3
-        self.engine = self
-        self._asked = asked
-
-    def do(self, line: str) -> None:
-        self.done.append(line)
-
-    def submit(self, results: list[ToolResult]) -> None:
-        self.done.append(results)
-
-    def stop(self) -> None:
-        self.done.append("stop")
-
-    def show(self, event: StatusEvent) -> None:
-        self.done.append(event.seq)
-
-    def tell_states(self) -> None:
-        self.done.append("told")
-
-    def exit(self, *, exception: type[BaseException]) -> None:
-        self.done.append(exception)
-
-    def start_task_soon(self, *task: Any) -> Future[None]:
-        self.done.append(task[1:])
-        return Future()
-
-    async def get_chat(self, chat_id: str) -> Any:
-        self.state = ChatState.requires_action if self._asked else ChatState.waiting
-        self.open_calls = self._asked
-        return self
-
-
-def call(number: int, name: str, approval: Any = None) -> ToolCall:
-    return ToolCall(
-        call_id=f"c{number}",
-        name=name,
-        arguments={},
-        executor=Executor.client,
-        index=number,
-        step=1,
-        **({"approval": approval} if approval else {}),
-    )
-
-
-def test_a_terminal_asks_one_question_after_the_other_and_stops_what_runs() -> None:
-    talk = Engaged([call(1, "pay\x1b", "asked"), call(2, "say\x1b")])
-    event: Any = type("Press", (), {"app": talk})
-    with create_app_session(input=DummyInput(), output=DummyOutput()):
-        terminal = TerminalTalk(talk)  # type: ignore[arg-type]
-        assert terminal._message() == "» "
-        terminal._stop(event)
-        anyio.run(terminal._rested, "c")
-        assert terminal._message() == r"  allow pay\x1b? (y/n) "
-        terminal._stop(event)
-        terminal._take("/state")
-        terminal._take("Y")
-        assert terminal._message() == r"  say\x1b: "
-        assert [*talk.done] == [EOFError, "stop", "/state", ("c",)]
-        terminal._take("to the left")
-        assert talk.done[4:] == [[ToolResult("c1", True), ToolResult("c2", "to the left")]]  # noqa: FBT003
-        assert terminal._message() == "» "
-        terminal._take("next")
-        assert talk.done[5:] == ["next"]  # it follows already
-        terminal._state = ChatState.streaming
-        terminal._stop(event)
-        talk.chat_id = None
-        terminal._stop(event)
-        assert talk.done[6:] == ["stop", EOFError]
-
-
-def test_what_happens_is_followed_and_every_rest_is_looked_at() -> None:
-    talk = Engaged([call(1, "pay", "asked"), call(2, "say")])
-    with create_app_session(input=DummyInput(), output=DummyOutput()):
-        terminal = TerminalTalk(talk)  # type: ignore[arg-type]
-
-        async def events(chat_id: str, *, after: int) -> AsyncIterator[Any]:
-            assert (chat_id, after) == ("c", 3)
-            assert terminal._state is ChatState.requires_action
-            assert [asked.name for asked in terminal._asked] == ["pay", "say"]
-            yield status(4, ChatState.streaming)
-            terminal._answer("y")
-            assert terminal._state is ChatState.streaming
-            assert terminal._toolbar() == " streaming  so far"
-            yield status(5, ChatState.requires_action)
-            assert terminal._answers == []
-            assert [asked.name for asked in terminal._asked] == ["pay", "say"]
-            talk._asked = []
-            yield status(6, ChatState.waiting)
-            assert terminal._asked == []
-
-        talk.events = events  # type: ignore[attr-defined]
-        anyio.run(terminal._show, "c")
-    assert talk.done == [4, 5, "told", 6, "told"]
-
-
-def status(seq: int, state: ChatState) -> StatusEvent:
-    return StatusEvent(chat_id="c", seq=seq, at=datetime(2026, 1, 1, tzinfo=UTC), state=state, previous=None)
-
-
-def test_nothing_is_followed_before_there_is_a_chat() -> None:
-    talk = Engaged([])
-    talk.chat_id = None
-    with create_app_session(input=DummyInput(), output=DummyOutput()):
-        terminal = TerminalTalk(talk)  # type: ignore[arg-type]
-        terminal._follow()
-        assert talk.done == []
-        talk.chat_id = "c"
-        terminal._take("hello")
-        assert talk.done == ["hello", ("c",)]
 
 
 ASKING = """

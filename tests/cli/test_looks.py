@@ -158,6 +158,20 @@ def test_chats_are_listed_with_what_fits(monkeypatch: pytest.MonkeyPatch) -> Non
     assert look(_table([long]), width=150)[1].endswith(f" {'t' * 59}…")
 
 
+def test_on_the_narrowest_screen_a_state_is_whole_and_on_a_wider_one_a_title_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    chats = [CHAT, replace(CHAT, archived=True, title="z" * 60)]
+    monkeypatch.setattr(style.console, "width", 19)
+    assert look(_table(chats), width=19) == [
+        "[dim]…  state           [/]",
+        "…  [green]waiting         [/]",
+        "…  [green]waiting[/][dim green] archived[/]",
+    ]
+    monkeypatch.setattr(style.console, "width", 90)
+    assert "".join(look(_table(chats), width=90)).count("z") == 60
+
+
 EXPLAINED = Explanation(
     chat_id="c1",
     state=ChatState.requires_action,
@@ -252,6 +266,22 @@ def test_what_was_erased_and_what_is_left_is_told_where_there_is_any() -> None:
 
 
 # Commands
+
+
+def test_of_many_chats_so_many_are_listed_as_were_asked_for_newest_first(terminal: Terminal) -> None:
+    first, second, third = [begun(terminal, *replies) for replies in ([], [Reply(error=ModelError("quota"))], [])]
+
+    def listed(*words: str) -> list[str]:
+        return [chat["id"] for chat in json.loads(terminal.run("list", "--json", *words).out)]
+
+    assert listed() == [third, second, first]
+    assert listed("--limit", "2") == [third, second]
+    assert listed("--state", "error") == [second]
+    assert terminal.run("list", "--state", "pending").out == "There is no such chat.\n"
+    assert [line.split()[:2] for line in terminal.run("list", "--limit", "2").out.splitlines()[1:]] == [
+        [third, "waiting"],
+        [second, "error"],
+    ]
 
 
 def test_an_erasure_is_told_line_by_line(terminal: Terminal) -> None:

@@ -137,14 +137,44 @@ def test_answers_come_from_a_file_or_from_standard_input(terminal: Terminal) -> 
     chat_id = begun(terminal, Reply(calls=[Call("ask", {}, id="c1")]))
     results = '[{"call_id": "c1", "output": "no", "is_error": true}]'
     (terminal.folder / "results.json").write_text(results)
-    assert terminal.run("submit", chat_id, "--results", "results.json").code == 0
+    assert terminal.run("submit", chat_id, "--results", "results.json", "--actor", "jane").code == 0
     assert json.loads(terminal.run("submit", chat_id, "--results", "-", "--json", typed=results).out)["replayed"]
+    assert last_record(terminal, chat_id)["actor"] == "jane"
     for wrong, words in (("{}", "must hold JSON"), ("[", "must hold JSON"), ("", "must hold JSON")):
         (terminal.folder / "wrong.json").write_text(wrong)
         refused = terminal.run("submit", chat_id, "--results", "wrong.json")
         assert (refused.code, words in refused.words) == (2, True)
     assert terminal.run("submit", chat_id).code == 2
     assert terminal.run("submit", chat_id, "--results", "missing.json").code == 2
+
+
+def test_a_call_of_a_local_tool_is_not_for_the_client_to_answer(terminal: Terminal) -> None:
+    """A worker has let the chat go while its tool ran."""
+
+    async def leave() -> str:
+        running = anyio.Event()
+
+        @tool(crash="at_least_once")
+        async def wait() -> str:
+            """Wait."""
+            running.set()
+            await anyio.sleep_forever()
+            raise AssertionError
+
+        url, model = (
+            f"sqlite:///{terminal.folder}/turnwise.db",
+            ScriptedModel([Reply(calls=[Call("wait", {}, id="c1")])]),
+        )
+        async with Engine(url, model=model, tools=[wait], settings=Settings(shutdown_grace=0)) as engine:
+            chat = await engine.create_chat()
+            await engine.send_message(chat.id, "the-question")
+            await running.wait()
+            return chat.id
+
+    chat_id = anyio.run(leave)
+    assert [call["call_id"] for call in chat_of(terminal, chat_id)["open_calls"]] == ["c1"]
+    refused = terminal.run("submit", chat_id, "yes")
+    assert (refused.code, "'yes' names no call; open are: none" in refused.words) == (2, True)
 
 
 # Signed logs

@@ -1,0 +1,51 @@
+"""The key of signed logs: a file before the variable, whole but for its line's end, and never empty."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from turnwise.cli.key import VARIABLE, signing_key
+from turnwise.states.errors import SettingsError
+
+
+@pytest.mark.parametrize(
+    ("content", "key"),
+    [
+        (b"secret", b"secret"),
+        (b" secret \r\n", b" secret "),
+        (b"two\nlines\n\n", b"two\nlines"),
+        (b"\xff\0", b"\xff\0"),
+    ],
+)
+def test_a_key_is_what_its_file_holds_without_the_lines_end(tmp_path: Path, content: bytes, key: bytes) -> None:
+    (tmp_path / "key").write_bytes(content)
+    assert signing_key(tmp_path / "key") == key
+
+
+def test_a_file_goes_before_the_variable_and_without_either_there_is_no_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    assert signing_key(None) is None
+    monkeypatch.setenv(VARIABLE, os.fsdecode(b"of the variable \xff\n"))
+    assert signing_key(None) == b"of the variable \xff\n"
+    (tmp_path / "key").write_text("of the file")
+    assert signing_key(tmp_path / "key") == b"of the file"
+
+
+def test_an_empty_key_is_refused_by_the_name_of_where_it_came_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, "a key that the empty file must not fall back on")
+    for content in (b"", b"\r\n\n"):
+        (tmp_path / "key").write_bytes(content)
+        with pytest.raises(SettingsError, match="--key: the key is empty"):
+            signing_key(tmp_path / "key")
+    monkeypatch.setenv(VARIABLE, "")
+    with pytest.raises(SettingsError, match=f"{VARIABLE}: the key is empty"):
+        signing_key(None)
+    with pytest.raises(SettingsError, match="--key: there is no file"):
+        signing_key(tmp_path / "missing")

@@ -1,0 +1,68 @@
+"""Files that are named on the command line: what is written and read, and why a name is refused."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from turnwise.cli.output import FileFailed, make_folder, read_file, write_file
+from turnwise.states.errors import SettingsError
+
+
+@pytest.mark.parametrize(("content", "written"), [("naïve\n", "naïve\n".encode()), (b"\xff\r\n", b"\xff\r\n")])
+def test_what_is_written_is_read_again_byte_by_byte(tmp_path: Path, content: str | bytes, written: bytes) -> None:
+    write_file("--out", tmp_path / "file", content)
+    assert (tmp_path / "file").read_bytes() == written
+    assert read_file("--key", tmp_path / "file") == written
+
+
+def write(option: str, path: Path) -> None:
+    write_file(option, path, "text")
+
+
+@pytest.mark.parametrize(
+    ("command", "name", "told"),
+    [
+        (write, "missing/file", "there is no folder '{}/missing'; make it first"),
+        (write, "folder", "'{}/folder' is a folder; name a file in it"),
+        (write, "file/below", "'{}/file' is no folder"),
+        (write, "circle", "'{}/circle' is a link that leads to itself"),
+        (write, "n" * 256, "the name is longer than the file system takes"),
+        (write, "a\0b", r"'{}/a\x00b' is no name of a file: "),
+        (make_folder, "file", "'{}/file' is there already, and is no folder"),
+        (make_folder, "file/below", "'{}/file' is no folder"),
+        (make_folder, "a\0b", r"'{}/a\x00b' is no name of a file: "),
+        (read_file, "missing", "there is no file '{}/missing'"),
+        (read_file, "folder", "'{}/folder' cannot be read: Is a directory"),
+        (read_file, "a\0b", r"'{}/a\x00b' cannot be read: embedded null byte"),
+    ],
+)
+def test_a_name_that_is_wrong_is_refused_with_what_is_wrong_about_it(
+    tmp_path: Path, command: Callable[[str, Path], object], name: str, told: str
+) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").write_text("kept")
+    (tmp_path / "circle").symlink_to(tmp_path / "circle")
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(SettingsError) as refused:
+        command("--this", tmp_path / name)
+    assert told.format(tmp_path) in str(refused.value)
+    assert "--this" in str(refused.value)
+    assert (sorted(tmp_path.iterdir()), (tmp_path / "file").read_text()) == (before, "kept")
+
+
+def test_a_file_that_is_not_whole_says_so_beside_the_reason() -> None:
+    with pytest.raises(FileFailed, match=r"^'/dev/full': No space left on device; the file is not whole"):
+        write("--out", Path("/dev/full"))
+    assert str(FileFailed(Path("a"), OSError("odd"))) == "'a': odd; the file is not whole"
+    assert str(FileFailed(Path("a"), OSError(errno.EIO, "Broken disk"))) == "'a': Broken disk; the file is not whole"
+
+
+def test_folders_above_a_folder_are_made_too_and_what_is_there_stays(tmp_path: Path) -> None:
+    make_folder("--out", tmp_path / "a" / "b")
+    write("--out", tmp_path / "a" / "b" / "file")
+    make_folder("--out", tmp_path / "a" / "b")
+    assert (tmp_path / "a" / "b" / "file").read_text() == "text"
