@@ -64,9 +64,9 @@ async def outlives_its_process(play: Play, pace: float) -> None:
 
 @asynccontextmanager
 async def _process(play: Play, pace: float) -> AsyncIterator[Process]:
-    """Start a process that runs the store's chats; it does not outlive the block."""
+    """Start a process that runs the store's chats; it outlives neither the block nor this process."""
     async with await anyio.open_process(
-        command(play.scene, pace=pace), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=None
+        command(play.scene, pace=pace), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=None
     ) as process:
         try:
             yield process

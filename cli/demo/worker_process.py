@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
+import threading
 from pathlib import Path
 
 import anyio
@@ -18,10 +21,17 @@ def command(scene: Scene, *, pace: float) -> list[str]:
 
 
 def main(root: str, out: str, pace: str) -> None:
-    """Run a worker until SIGTERM."""
+    """Run a worker until SIGTERM, or until the process that started it is gone."""
     quiet_logs()
+    threading.Thread(target=_follow_the_parent, daemon=True).start()
     scene = Scene(Path(root), Path(out))
     anyio.run(run_until_stopped, scene.engine(scene.model(float(pace))))
+
+
+def _follow_the_parent() -> None:
+    """Stop when the parent ends, however it ends: its end of the pipe is closed then."""
+    os.read(sys.stdin.fileno(), 1)
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 if __name__ == "__main__":

@@ -259,11 +259,20 @@ async def test_a_process_ends_with_the_block_that_started_it(tmp_path: Path) -> 
         for ends in (True, False):
             with anyio.fail_after(60):
                 async with _process(play, 0) as process:
-                    assert (process.stdin, process.stdout, process.stderr) == (None, None, None)
+                    assert (process.stdout, process.stderr) == (None, None)
                     if ends:
                         process.kill()
                         await process.wait()
             assert process.returncode == -9
+
+
+async def test_a_process_ends_with_the_one_that_started_it(tmp_path: Path) -> None:
+    """Killed, that one cannot stop it: but its end of the pipe is closed."""
+    async with play_on(tmp_path) as (play, _), _process(play, 0) as process:
+        assert process.stdin is not None
+        await process.stdin.aclose()
+        with anyio.fail_after(60):
+            assert await process.wait() in (0, -15)
 
 
 def part(kind: str, delta: str | None) -> PartEvent:
