@@ -78,7 +78,7 @@ class Swept:
         assert actor == self.runtime.actor
         self.tried.append(chat_id)
         if chat_id in self.faults:
-            raise self.faults[chat_id]
+            raise self.faults[chat_id].with_traceback(None)  # or each raising would lengthen the last one's
         return await self.runtime.applier.change(chat_id, lambda _: None, actor=actor)
 
     async def sweep(self) -> list[str]:

@@ -1,0 +1,141 @@
+"""What an erasure takes and what it leaves, and what followers and the log are told of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.engines import OpenEngine
+from support.sql_by_hand import by_hand, raw
+from turnwise import (
+    ChatUnreadable,
+    CompactionPolicy,
+    Engine,
+    InvalidArgument,
+    Settings,
+    ToolResult,
+    tool,
+)
+from turnwise.engine.erase import wanted
+from turnwise.providers.scripted import Call, Reply, ScriptedModel
+
+SECRET = "hunter2-erase"  # noqa: S105 - the word that is searched
+EDITED = {"approved": True, "arguments": {"to": SECRET}}
+IDLE = Settings(run_worker=False)
+
+
+@tool(policy="ask")
+async def pay(to: str) -> str:
+    """Pay."""
+    return f"paid {to}"
+
+
+@pytest.mark.parametrize("by", ["ids", "messages"])
+async def test_a_result_that_is_erased_with_its_call_loses_what_it_says_too(
+    open_engine: OpenEngine, database: Path, by: str
+) -> None:
+    """Not only the arguments that a client gave, which would go with the call alone."""
+    model = ScriptedModel([Reply(calls=[Call("pay", {"to": "ann"}, id="p")]), Reply("done")])
+    async with open_engine(model, tools=[pay]) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, "pay")
+        await engine.submit_tool_results(chat.id, [ToolResult("p", EDITED)])
+        await engine.wait(chat.id)
+        _, asking, result, *_ = [message.id for message in await engine.messages(chat.id)]
+        what: dict[str, Any] = {"messages": [asking, result]} if by == "ids" else {"what": ["messages"]}
+        assert {asking, result} <= set((await engine.erase(chat.id, **what)).messages)
+        assert SECRET.encode() not in raw(database)
+
+
+async def test_a_message_that_was_cut_is_erased_without_a_word_to_followers(open_engine: OpenEngine) -> None:
+    """They have been told that it is gone; one that is in the history they learn anew."""
+    async with open_engine(ScriptedModel(["one", "two"])) as engine:
+        chat = await engine.create_chat()
+        first = await engine.send_message(chat.id, "first")
+        await engine.wait(chat.id)
+        await engine.edit_message(chat.id, first.message_id, "second")
+        seen = (await engine.wait(chat.id)).last_seq
+        second, _ = await engine.messages(chat.id)
+
+        async def told() -> list[str]:
+            events = [event async for event in engine.events(chat.id, after=seen, follow=False)]
+            return [event.message.id for event in events if event.kind == "message"]
+
+        cut = await engine.erase(chat.id, messages=[first.message_id])
+        assert cut.messages == (first.message_id,)
+        assert await told() == []
+        await engine.erase(chat.id, messages=[second.id])
+        assert await told() == [second.id]
+
+
+@pytest.mark.parametrize("label", ["title", "metadata", "system"])
+async def test_a_label_is_erased_and_the_others_stay(open_engine: OpenEngine, database: Path, label: Any) -> None:
+    async with open_engine("demo", settings=IDLE) as engine:
+        chat = await engine.create_chat(title="a title", metadata={"a": 1}, system="Be terse.")
+        report = await engine.erase(chat.id, what=[label])
+        assert report.labels == (label,)
+        kept = {"title": "a title", "metadata": {"a": 1}, "system": "Be terse."}
+        kept[label] = {} if label == "metadata" else None
+        ((body,),) = await by_hand(f"sqlite:///{database}", "SELECT body FROM profiles")
+        assert {name: json.loads(body).get(name) or ({} if name == "metadata" else None) for name in kept} == kept
+
+
+@pytest.mark.parametrize("before_it", [0, 1])
+async def test_a_summary_may_quote_the_earliest_of_what_was_erased(before_it: int) -> None:
+    settings = Settings(compaction=CompactionPolicy(context_limit=100))
+    model = ScriptedModel([Reply("long", usage=(90, 1)), "after", "third"], summary="all of it")
+    async with Engine("sqlite://", model=model, settings=settings) as engine:
+        chat = await engine.create_chat()
+        early = (await engine.ask(chat.id, "hi")).messages[0].id
+        late = (await engine.ask(chat.id, "more")).messages[-1].id
+        (summary,) = [said.id for said in await engine.messages(chat.id, view="model") if "all of it" in said.text]
+        report = await engine.erase(chat.id, messages=[early, late] if before_it else [late])
+        assert report.may_quote == ((summary,) if before_it else ())
+
+
+async def test_an_erasure_of_something_else_does_not_touch_what_was_put_aside(open_engine: OpenEngine) -> None:
+    """Where nothing was put aside, the log does not say that it was deleted."""
+    async with open_engine("demo", settings=IDLE) as engine:
+        chat = await engine.create_chat(title="a title")
+        sent = await engine.send_message(chat.id, "hi")
+        await engine.erase(chat.id, messages=[sent.message_id], what=["title"])
+        assert "quarantine" not in await engine.export_audit(chat.id)
+        await engine.erase(chat.id, what=["quarantine"])
+        assert "quarantine" in await engine.export_audit(chat.id)
+
+
+async def test_what_was_told_of_a_message_that_is_gone_can_be_erased_before_any_repair(database: Path) -> None:
+    """Its row is in no table, so its id leads nowhere; but its event still tells it."""
+    url = f"sqlite:///{database}"
+    async with Engine(url, model="demo", settings=IDLE) as engine:
+        chat = await engine.create_chat()
+        sent = await engine.send_message(chat.id, SECRET)
+        await by_hand(url, f"DELETE FROM messages WHERE id = '{sent.message_id}'")  # noqa: S608
+    async with Engine(url, model="demo", settings=IDLE) as engine:
+        report = await engine.erase(chat.id, what=["quarantine"])
+        assert (report.messages, report.quarantined) == ((), 0)
+        assert SECRET.encode() not in raw(database)
+
+
+async def test_an_event_that_cannot_be_read_is_named_and_nothing_is_erased(database: Path) -> None:
+    """Nobody can tell from it what was queued."""
+    url = f"sqlite:///{database}"
+    async with Engine(url, model="demo", settings=IDLE) as engine:
+        chat = await engine.create_chat(title="a title")
+        sent = [await engine.send_message(chat.id, text) for text in ("hi", "and then")]
+        before = await engine.get_chat(chat.id)
+        await by_hand(url, "UPDATE events SET body = '[' WHERE kind = 'queue'")
+        for one in sent:
+            with pytest.raises(ChatUnreadable) as caught:
+                await engine.erase(chat.id, messages=[one.message_id], what=["title"])
+            assert caught.value.column == "events.body"
+        assert await engine.get_chat(chat.id) == before
+
+
+@pytest.mark.parametrize("what", [["titel"], ["title", "titel"], ["titel", "everything"]])
+def test_an_unknown_word_is_named(what: list[str]) -> None:
+    with pytest.raises(InvalidArgument, match=r"must be of everything, .*found 'titel'"):
+        wanted(["m1"], what)
