@@ -36,7 +36,9 @@ def _table(chats: list[Chat]) -> Table:
     for column in table.columns[:4]:
         column.no_wrap = True
     table.columns[0].overflow = "ellipsis"
-    standing = [(chat, state_text(chat.state).append(" archived" if chat.archived else "", style="dim")) for chat in chats]
+    standing = [
+        (chat, state_text(chat.state).append(" archived" if chat.archived else "", style="dim")) for chat in chats
+    ]
     table.columns[1].width = max(state.cell_len for _, state in standing)
     if narrow:
         table.columns[0].max_width = max(console.width - table.columns[1].width - 2, 1)

@@ -72,7 +72,9 @@ class Sweeper:
 
     def _from_own_place(self, due: list[tuple[str, Change]]) -> list[tuple[str, Change]]:
         """Return the list from another place for each worker, so that they do not all change the same chats."""
-        place = crc32(self._runtime.worker_id.encode()) % max(1, len(due))
+        if not due:
+            return due
+        place = crc32(self._runtime.worker_id.encode()) % len(due)
         return due[place:] + due[:place]
 
     async def _without_doubt(self, leases: Sequence[tuple[str, int]]) -> Sequence[tuple[str, int]]:
@@ -140,7 +142,7 @@ class Sweeper:
             batch = awake[first : first + AT_ONCE]
             changed, error = await self._change_together(batch)
             total += changed
-            if changed or error is None:
+            if error is None:
                 refused = None
             elif refused is not None or len(batch) > 1:
                 raise error  # the store took none of several chats: it is the cause
@@ -173,15 +175,15 @@ class Sweeper:
         return len(changed), refused[-1] if len(refused) == len(batch) else None
 
     def _is_resting(self, chat_id: str) -> bool:
-        rounds, left = self._rests.get(chat_id, (0, 0))
-        if left > 0:
-            self._rests[chat_id] = (rounds, left - 1)
+        if chat_id not in self._rests:
+            return False
+        rounds, left = self._rests[chat_id]
+        self._rests[chat_id] = (rounds, left - 1)
         return left > 0
 
     def _rest(self, chat_id: str) -> None:
         """Skip a chat in the next sweeps: none after its first failure, then more each time."""
-        rounds = self._rests.get(chat_id, (-1, 0))[0]
-        longer = 0 if rounds < 0 else min(max(1, rounds * 2), LONGEST_REST)
+        longer = min(max(1, self._rests[chat_id][0] * 2), LONGEST_REST) if chat_id in self._rests else 0
         self._rests[chat_id] = (longer, longer)
 
     def _tell(self, chat_id: str, error: Exception) -> None:

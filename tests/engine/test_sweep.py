@@ -175,6 +175,9 @@ async def test_a_sweep_says_whether_another_would_find_more(database: Path, monk
             assert await swept.sweeper.sweep() == (many >= 3), (kind, many)
             swept.faults = dict.fromkeys(chats, FAULTS["odd"])
             assert not await swept.sweeper.sweep(), "nothing was changed: the same would be found again"
+            del swept.faults["b"]
+            swept.begin_anew()
+            assert await swept.sweeper.sweep() == (many >= 3), "one chat was changed"
             swept.faults.clear()
 
 
@@ -215,16 +218,18 @@ async def test_a_chat_that_cannot_be_changed_is_tried_ever_more_seldom_but_alway
 
 
 async def test_a_chat_that_was_not_due_meanwhile_rests_no_more(database: Path) -> None:
+    """However long it rested: what was wrong with it is over, and what is found now is something else."""
     async with sweeping(database) as swept:
         await swept.idle("bad")
         swept.faults = {"bad": FAULTS["odd"]}
         swept.store.due = Overdue(strays=("bad",))
-        while await swept.sweep():
-            pass
+        for _ in range(10):
+            await swept.sweep()
+        assert await swept.sweep() == [], "it rests"
         swept.store.due = Overdue()
         assert await swept.sweep() == []
         swept.store.due = Overdue(strays=("bad",))
-        assert await swept.sweep() == ["bad"]
+        assert [await swept.sweep() for _ in range(4)] == [["bad"], ["bad"], [], ["bad"]], "as at first"
 
 
 async def test_chats_that_rest_crowd_out_no_other(database: Path) -> None:
@@ -269,6 +274,7 @@ async def test_trouble_with_a_chat_is_told_once_until_it_is_another_one(database
             assert await told("c", FAULTS["moved"]) == [("swept_by_another", "c", "debug")]
             assert (logs[0]["state"], logs[0]["problem"]) == ("waiting", str(FAULTS["moved"]))
             assert await told("gone", FAULTS["moved"]) == [("chat_is_gone", "gone", "debug")]
+            assert "'gone'" in logs[0]["problem"]
     structlog.reset_defaults()
 
 
@@ -288,9 +294,12 @@ async def test_where_a_chat_stands_is_known_none_or_the_stores_trouble(database:
         found = await swept.sweeper.facts("a")
         assert found is not None
         assert found.chat_id == "a"
-        for fault in (ChatUnreadable("chats.facts", "no JSON"), ChatNotFound("a")):
+        structlog.reset_defaults()
+        for fault, told in ((FAULTS["unreadable"], "chat_unreadable"), (ChatNotFound("a"), "chat_is_gone")):
             store.fault = fault
-            assert await swept.sweeper.facts("a") is None
+            with structlog.testing.capture_logs() as logs:
+                assert await swept.sweeper.facts("a") is None
+            assert [(log["event"], log["chat_id"]) for log in logs] == [(told, "a")]
         store.fault = StoreError("out of reach")
         with pytest.raises(StoreError):
             await swept.sweeper.facts("a")
@@ -328,6 +337,17 @@ async def test_a_time_that_is_set_forward_ends_no_lease_of_who_lives(
         assert await swept.sweep() == ["c", "d"], "whoever lives has renewed by now"
 
 
+async def test_while_the_time_is_doubted_only_leases_that_are_held_are_asked_about(database: Path) -> None:
+    """One that was given back since, or whose chat is gone, is nobody's; the others are looked at all the same."""
+    async with sweeping(database) as swept:
+        await swept.held("d", "is-gone")
+        await swept.idle("free")
+        swept.store.dead = {"is-gone"}
+        swept.store.due = Overdue(leases=(("free", 1), ("deleted", 1), ("d", 1)))
+        swept.clock.step(3600)
+        assert await swept.sweep() == ["d"]
+
+
 async def test_what_runs_here_is_not_ended_from_here(database: Path) -> None:
     async with sweeping(database) as swept:
         swept.own = {("c", 2)}
@@ -339,13 +359,18 @@ async def test_what_runs_here_is_not_ended_from_here(database: Path) -> None:
 
 
 async def test_the_leases_of_each_worker_that_died_are_ended_once(database: Path) -> None:
+    structlog.reset_defaults()
     async with sweeping(database) as swept:
         holders = ("sweeper", "elsewhere", "is-gone", DEAD)
         for place, worker in enumerate(holders):
             await swept.held(f"c{place}", worker)
         swept.store.dead = {"is-gone", "sweeper"}
-        for _ in range(3):
-            await swept.sweep()
+        with structlog.testing.capture_logs() as logs:
+            for _ in range(3):
+                await swept.sweep()
+        assert sorted((log["event"], log["worker"]) for log in logs) == [
+            ("worker_is_dead", holder) for holder in sorted(("is-gone", DEAD))
+        ]
         assert sorted(swept.store.ended) == sorted([("is-gone", 0), (DEAD, 0)])
         assert all(asked == {"elsewhere", "is-gone"} for asked in swept.store.asked_of), "of the others all is known"
         swept.store.dead = set()

@@ -50,7 +50,8 @@ async def test_no_path_is_a_database_in_memory(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.parametrize(
-    "url", ["chats.db", "mysql://host/db", "sqlite", "sqlite:chats.db", "sqlite://chats.db", "sqlite:///", "sqlite:////", ""]
+    "url",
+    ["chats.db", "mysql://host/db", "sqlite", "sqlite:chats.db", "sqlite://chats.db", "sqlite:///", "sqlite:////", ""],
 )
 def test_what_is_no_url_of_a_store_is_answered_with_one(url: str) -> None:
     with pytest.raises(SettingsError, match=r"sqlite:///chats\.db") as caught:
