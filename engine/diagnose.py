@@ -49,7 +49,7 @@ async def diagnose(store: ChatStore) -> AsyncIterator[Diagnosis]:
             try:
                 flaws = await flaws_of(store, chat_id)
             except ChatNotFound:
-                continue  # deleted meanwhile
+                flaws = ()  # deleted meanwhile
             if flaws:
                 yield Diagnosis(chat_id, flaws, advice_on(flaws))
     orphans = await store.orphans()

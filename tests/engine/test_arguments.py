@@ -6,10 +6,12 @@ import json
 from typing import Annotated, Any
 
 import pytest
+import structlog
 from pydantic import AfterValidator
 
 from turnwise import ClientTool, tool
 from turnwise.engine.tools.arguments import BadArguments, checked, coerced, parse
+from turnwise.engine.tools.declare import Tool
 from turnwise.providers.reply_builder import ARGUMENT_TEXT
 from turnwise.states.plain import DEEPEST
 
@@ -47,6 +49,16 @@ def fragile(value: Annotated[int, AfterValidator(_odd)]) -> str:
     return str(value)
 
 
+def _wordy(_value: int) -> int:
+    raise ValueError("x" * 500)
+
+
+@tool
+def picky(value: Annotated[int, AfterValidator(_wordy)]) -> str:
+    """Pick."""
+    return str(value)
+
+
 def nested(levels: int) -> str:
     """Return a JSON object with objects and arrays inside each other, that many in all."""
     objects = levels - levels // 2
@@ -67,6 +79,7 @@ def nested(levels: int) -> str:
         ("[{'seconds': 3", {ARGUMENT_TEXT: "[{'seconds': 3"}),
         ("[" * 200_000, {ARGUMENT_TEXT: "[" * 200_000}),
         ('{"a":' * 20_000, {ARGUMENT_TEXT: '{"a":' * 20_000}),
+        (f'{{"b": 1, "a": {nested(DEEPEST)}}}', {ARGUMENT_TEXT: f'{{"b": 1, "a": {nested(DEEPEST)}}}'}),
         *((nested(levels), json.loads(nested(levels))) for levels in (2, DEEPEST)),
         *((nested(levels), {ARGUMENT_TEXT: nested(levels)}) for levels in (DEEPEST + 1, 490, 900)),
     ],
@@ -74,6 +87,15 @@ def nested(levels: int) -> str:
 )
 def test_a_text_is_an_object_or_stays_a_text(text: str, read: dict[str, Any]) -> None:
     assert parse(text) == read
+
+
+def test_what_was_mended_is_told_by_its_size_alone() -> None:
+    structlog.reset_defaults()
+    with structlog.testing.capture_logs() as logs:
+        for text in ("{'secret': 3, 'b': 4", '{"secret": 3}', "{", "secret"):
+            parse(text)
+    assert logs[0] == {"event": "arguments_repaired", "length": 20, "keys": 2, "log_level": "info"}
+    assert "secret" not in str(logs)
 
 
 @pytest.mark.parametrize("declared", [rest, LOOK], ids=["typed", "by schema"])
@@ -98,6 +120,24 @@ def test_arguments_are_meant_as_the_schema_says_and_always_json(
     known = coerced(declared, given)
     assert known == meant
     assert json.loads(json.dumps(known, allow_nan=False)) == known
+
+
+SPELLED = Tool(name="spelled", description="Look.", schema=SCHEMA, run=lambda **given: given)
+"""A tool that is declared by a JSON schema, not by a function's parameters."""
+
+
+def test_a_tool_that_is_declared_by_schema_is_meant_and_checked_by_it() -> None:
+    assert coerced(SPELLED, {"seconds": "30", "where": {"x": "1.5"}}) == {"seconds": 30, "where": {"x": 1.5}}
+    assert checked(SPELLED, {"seconds": 3}) == {"seconds": 3}
+    with pytest.raises(BadArguments, match=r"Invalid arguments for spelled: .*seconds"):
+        checked(SPELLED, {"seconds": "soon"})
+
+
+def test_a_text_that_is_no_object_is_never_meant_as_something_else() -> None:
+    """Whatever the schema says of fields that it does not name: it is shown as the model spelled it."""
+    numbers = ClientTool("add", "Add.", {"type": "object", "additionalProperties": {"type": "integer"}})
+    assert coerced(numbers, {"n": "30"}) == {"n": 30}
+    assert coerced(numbers, parse("30")) == {ARGUMENT_TEXT: "30"}
 
 
 def test_what_a_type_lets_through_is_json_all_the_same() -> None:
@@ -144,7 +184,7 @@ def test_of_many_problems_and_fields_the_first_twenty_are_told() -> None:
         problems, _, fields = str(refused.value).partition("Received fields: ")
         assert fields.count("(int)") == 20
         assert ("f19" in fields, "f20" in fields) == (True, False)
-        assert ("and 1 more." in fields) == (len(given) == 21)
+        assert [fields.endswith(", and 1 more."), "more" in fields] == [len(given) == 21] * 2
         assert problems.count(";") < 20
 
 
@@ -153,3 +193,10 @@ def test_one_problem_is_told_in_a_few_words() -> None:
     with pytest.raises(BadArguments) as refused:
         checked(ClientTool("look", "Look.", schema), {"mode": 7})
     assert 200 < len(str(refused.value)) < 400
+
+
+def test_one_problem_of_a_type_is_told_in_three_hundred_characters() -> None:
+    with pytest.raises(BadArguments) as refused:
+        checked(picky, {"value": 1})
+    problem = str(refused.value).removeprefix("Invalid arguments for picky: ").partition(". Received fields: ")[0]
+    assert (len(problem), problem[:7], problem[-1]) == (300, "value: ", "x")

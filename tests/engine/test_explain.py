@@ -14,6 +14,7 @@ from support.life import BLANK, NOW, client, local
 from turnwise import ClientTool, ModelError, Settings, tool
 from turnwise.engine.explain import explanation
 from turnwise.engine.worker.identity import worker_name
+from turnwise.persistence.stored_chat import Flaw
 from turnwise.providers.scripted import Call, Reply
 from turnwise.states.events import ErrorInfo
 from turnwise.states.facts import Facts, Lease
@@ -258,3 +259,11 @@ def test_the_next_timer_is_the_first_thing_that_the_clock_will_do(
 ) -> None:
     explained = explanation(facts, lease_expires=None if expires is None else later(expires), now=NOW)
     assert explained.next_timer == (None if due is None else later(due))
+
+
+def test_what_cannot_be_read_is_the_reason_before_any_other() -> None:
+    flaw = Flaw("chats.turn", "is no JSON")
+    explained = explanation(standing(S.streaming), lease_expires=None, now=NOW, flaws=[flaw])
+    assert explained.unreadable == (flaw,)
+    assert explained.reason.startswith("Something stored of the chat cannot be read: chats.turn: is no JSON. ")
+    assert explanation(standing(S.streaming), lease_expires=None, now=NOW).unreadable == ()
