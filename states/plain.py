@@ -28,7 +28,6 @@ class Misfit(Exception):
         self.place = ""
         self.type_only = type_only
         self.unstorable = unstorable
-        super().__init__(problem)
 
 
 def of_kind(value: object, *kinds: type) -> bool:
