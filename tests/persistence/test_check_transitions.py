@@ -88,7 +88,7 @@ SOUND: Final = {
 
 FORGED: Final = {
     **{
-        f"a chat begins at {n}": (f"create - waiting {n} profile=", "turn, step and attempt")
+        f"a chat begins at {n}": (f"create - waiting {n} profile=", "after (0, 0, 0), but (0, 0, 0) follows")
         for n in ("-1 0 0", "0 -1 0", "0 0 -1")
     },
     "no such trigger": (NEW + "sing waiting waiting 0 0 0", "no such trigger"),

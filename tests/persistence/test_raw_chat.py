@@ -1,10 +1,13 @@
-"""What the raw rows of a chat tell: which messages are missing."""
+"""What the raw rows of a chat tell: which messages are missing, which event is the last, and all they hold."""
 
 from __future__ import annotations
 
+import json
+from datetime import UTC, datetime
+
 import pytest
 
-from turnwise.persistence.repair.raw_chat import missing_messages
+from turnwise.persistence.repair.raw_chat import columns_in, last_seq_in, lines_of, missing_messages
 
 
 @pytest.mark.parametrize(
@@ -15,6 +18,7 @@ from turnwise.persistence.repair.raw_chat import missing_messages
         ({1: 2, 2: 3}, 2, []),
         ({1: 2, 3: 4}, 3, [2]),
         ({1: 2, 3: 4}, 2, [2]),
+        ({1: 2, 4: 3}, 2, [2, 3]),
         ({2: 2, 3: 3}, 3, [1]),
         ({1: 1, 4: 1, 5: 2}, 5, []),
         ({1: 1, 4: 1, 6: 2}, 6, [5]),
@@ -34,3 +38,31 @@ def test_an_absurd_length_is_not_believed() -> None:
     rows = {"messages": [{"position": 1, "added": 2}, {"position": "poison", "added": 2}]}
     assert missing_messages(rows, 10**12) == list(range(2, 1002))
     assert missing_messages({"messages": [{"position": 10**12, "added": 2}]}, 0) == list(range(1, 1002))
+
+
+def test_the_last_event_is_the_last_that_has_a_number() -> None:
+    events = [{"seq": 3}, {"seq": "poison"}, {"seq": None}, {"seq": 1}]
+    assert last_seq_in({"events": events}) == 3
+    assert last_seq_in({"events": events, "partial_events": [{"seq": 5}, {"seq": b"9"}, {"seq": 4}]}) == 5
+    assert last_seq_in({"events": [{"seq": -1}, {"seq": True}]}) == last_seq_in({}) == 0
+
+
+def test_every_row_is_a_line_whatever_its_columns_hold() -> None:
+    row = {
+        "a": b"\xff\x00",
+        "b": memoryview(b"\x01"),
+        "c": "half \ud800",
+        "d": "grün",
+        "e": None,
+        "f": [1, "x"],
+        "g": 2.5,
+    }
+    at = datetime(2026, 11, 22, tzinfo=UTC)
+    told = {**row, "a": {"hex": "ff00"}, "b": {"hex": "01"}, "c": "half \\ud800"}
+    assert columns_in(row) == told
+    lines = list(lines_of({"messages": [row, {"at": at}], "queue": [], "usage": [{"version": 3}]}))
+    assert [json.loads(line) for line in lines] == [
+        {"table": "messages", "row": told},
+        {"table": "messages", "row": {"at": "2026-11-22T00:00:00+00:00"}},
+        {"table": "usage", "row": {"version": 3}},
+    ]
