@@ -87,7 +87,7 @@ def test_any_other_module_that_is_missing_is_told_as_it_is(monkeypatch: pytest.M
     """Whoever has the extra must not be told to install it."""
     monkeypatch.delattr("turnwise.persistence.postgres")
     monkeypatch.setitem(sys.modules, "turnwise.persistence.postgres.store", None)
-    with pytest.raises(ModuleNotFoundError, match="postgres.store"):
+    with pytest.raises(ModuleNotFoundError, match=r"postgres\.store"):
         store_from_url("postgresql://host/db", durability="full", now=None)
 
 
