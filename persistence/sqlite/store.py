@@ -75,7 +75,7 @@ class SQLiteStore(ChatStore):
         if self._group_commit is not None:
             return
         folder = Path(self._path).parent
-        if not await anyio.Path(folder).is_dir():
+        if self._path != _IN_MEMORY and not await anyio.Path(folder).is_dir():
             raise StoreError(f"the store {self._path!r}: there is no folder {str(folder)!r}; create it first")
         self._connections.append(await Connection.open(self._path, self.prepare))
         if self._path != _IN_MEMORY:
