@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Generator
 from typing import Any
 
@@ -27,6 +28,12 @@ def anyio_backend() -> str:
 def pytest_collection_finish() -> None:
     """Leave five thousand collected tests out of every garbage collection to come."""
     gc.freeze()
+
+
+def pytest_runtest_teardown() -> None:
+    """Let no test configure the log of those after it: capturing what is logged counts as configuring structlog."""
+    if "structlog" in sys.modules:
+        sys.modules["structlog"].reset_defaults()
 
 
 @pytest.hookimpl(wrapper=True)
