@@ -109,7 +109,7 @@ def plain(value: Any, depth: int = 0) -> Any:
 
 
 def copied(value: Any) -> Any:
-    """Return a copy of a JSON value that was checked before, at any depth a checked value has."""
+    """Return a copy of a JSON value, many times as fast as `deepcopy`, which copies what is no JSON in it."""
     kind = type(value)
     if kind is dict:
         return {key: copied(inner) for key, inner in value.items()}

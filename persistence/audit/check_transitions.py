@@ -24,7 +24,8 @@ class Replay:
     def __init__(self) -> None:
         self._write_checker = WriteChecker()
         self._state: str | None = None
-        self._settled = self._archived = False
+        self._settled = True
+        self._archived = False
         self._numbers = (0, 0, 0)
         self._refused_step = 0
         """The last step whose prompt the provider refused as too long; a compaction lets it go on."""
