@@ -15,10 +15,10 @@ import anyio
 from turnwise.engine.follow.broadcast import Broadcaster
 from turnwise.engine.observers.observer import Observers
 from turnwise.logger import about, logger
-from turnwise.persistence.protocol import ChatStore, Committed
+from turnwise.persistence.protocol import ChatStore, Committed, Runs
 from turnwise.states.decide import Decision, decide
 from turnwise.states.events import AttemptDiscardedEvent, CompactionEvent, ErrorEvent, PartEvent, RetryEvent
-from turnwise.states.facts import Facts, Limits
+from turnwise.states.facts import Facts, Limits, Profile
 from turnwise.states.names import Trigger
 from turnwise.states.triggers import Circumstances, Occurrence
 
@@ -80,17 +80,22 @@ The function is pure: a store may run it in another thread, and again after a co
 """
 
 
+LimitsOf = Callable[[Profile], Limits]
+"""Returns the limits of a chat, by its profile."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Plan:
     """Changes as one plan for the store, with a salt for the digests of their decisions."""
 
     changes: Sequence[Change]
-    limits: Limits
+    limits_of: LimitsOf
     actor: str
     salt: str = field(default_factory=partial(secrets.token_hex, 16))
 
     def __call__(self, facts: Facts, now: datetime) -> Sequence[Decision]:
-        chain = Chain(facts, Circumstances(now=now, limits=self.limits, salt=self.salt, actor=self.actor))
+        limits = self.limits_of(facts.profile)
+        chain = Chain(facts, Circumstances(now=now, limits=limits, salt=self.salt, actor=self.actor))
         for change in self.changes:
             if chain.stopped:
                 break
@@ -110,25 +115,25 @@ class Applier:
 
     store: ChatStore
     broadcaster: Broadcaster
-    limits: Limits
+    limits_of: LimitsOf
     observers: Observers = field(default_factory=Observers)
 
     async def change(self, chat_id: str, *changes: Change, actor: str, shown: Sequence[PartEvent] = ()) -> Committed:
         """Change a chat, then tell its followers."""
-        plan = _Plan(changes, self.limits, actor)
+        plan = _Plan(changes, self.limits_of, actor)
         return self._announced(await _shielded(self.store.change(chat_id, plan, shown=shown)))
 
     async def create(self, chat_id: str, change: Change, *, actor: str) -> Committed:
         """Create a chat."""
-        return self._announced(await _shielded(self.store.create(chat_id, _Plan((change,), self.limits, actor))))
+        return self._announced(await _shielded(self.store.create(chat_id, _Plan((change,), self.limits_of, actor))))
 
     async def repair(self, chat_id: str, change: Change, *, actor: str) -> Committed:
         """Change what can be read of a chat."""
-        return self._announced(await _shielded(self.store.repair(chat_id, _Plan((change,), self.limits, actor))))
+        return self._announced(await _shielded(self.store.repair(chat_id, _Plan((change,), self.limits_of, actor))))
 
-    async def claim(self, *changes: Change, actor: str, limit: int) -> list[Committed]:
-        """Change chats that want a worker."""
-        committed = await _shielded(self.store.claim(_Plan(changes, self.limits, actor), limit=limit))
+    async def claim(self, *changes: Change, actor: str, runs: Runs, limit: int) -> list[Committed]:
+        """Change chats that want a worker which runs these."""
+        committed = await _shielded(self.store.claim(_Plan(changes, self.limits_of, actor), runs=runs, limit=limit))
         return [self._announced(claimed) for claimed in committed]
 
     def _announced(self, committed: Committed) -> Committed:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -42,6 +42,7 @@ from turnwise.states.facts import Facts
 from turnwise.states.messages import Content, Part, parts_of, size_of
 from turnwise.states.names import CallStatus, ChatState, WhenBusy
 from turnwise.states.triggers import (
+    Configured,
     Create,
     DeadlinePassed,
     EditMessage,
@@ -60,6 +61,7 @@ CLIENT: Final = "client"
 """The actor in the audit log if the caller names none."""
 WORKER: Final = "worker:"
 """The prefix of a worker's id in the audit log."""
+_CONFIGURABLE: Final = ("agent", "model", "parameters", "active_tools", "system")
 LONGEST_NAME: Final = 1024
 """Bytes that an actor's name may have: every record of the log holds it."""
 
@@ -187,7 +189,7 @@ class Commands:
         asked = {call.call_id: call for call in facts.open_calls if call.approval == "asked"}
         for result in results:
             call, edits = asked.get(result.call_id), result.edits
-            tool = None if call is None else self.runtime.toolbox.tools.get(call.name)
+            tool = None if call is None else self.runtime.agents.toolbox(facts.profile).tools.get(call.name)
             if tool is None or not isinstance(edits, dict) or result.approval_problem is not None:
                 continue  # the transition refuses it, and says why
             limit, size = self.runtime.settings.message_limit_bytes, len(canonical(edits))
@@ -250,6 +252,31 @@ class Commands:
             committed = await self._act(chat_id, replace)
             if committed.decisions:
                 return chat_of(committed.facts)
+
+    async def configure(self, chat_id: str, given: Mapping[str, Any]) -> Chat:
+        """Change who answers in a chat, or how; what is not given stays.
+
+        Raises:
+            SettingsError: nothing is given, or there is no such agent, model, parameter or tool.
+        """
+        agents = self.runtime.agents
+        if not given:
+            raise SettingsError("configure", f"needs one of {', '.join(_CONFIGURABLE)} to change")
+        if "agent" in given:
+            agents.chosen(given["agent"])
+        agents.check(given.get("model"), given.get("parameters"))
+
+        def change(chain: Chain) -> None:
+            profile = chain.facts.profile
+            before = {name: getattr(profile, name) for name in _CONFIGURABLE}
+            stays = before if given.get("agent", profile.agent) == profile.agent else dict.fromkeys(_CONFIGURABLE)
+            after = {**stays, **given}
+            agents.check_active(after["agent"], given.get("active_tools"), profile.client_tools)
+            if after != before:
+                chain.fire(Configured(**after))
+
+        committed = await self._act(chat_id, change)
+        return chat_of(committed.facts)
 
     async def resume(self, chat_id: str) -> Chat:
         """Go on after an interrupt or an error."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager, nullcontext
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from functools import partial
-from typing import Final, Self
+from typing import Annotated, Final, Self
 
 import anyio
 
+from turnwise.engine.agents.agent import Agent
+from turnwise.engine.agents.configuration import UNCHANGED, Agents, Unchanged
 from turnwise.engine.apply import Applier
 from turnwise.engine.clock import Clock, GuardedClock, SteadyClock, SystemClock
 from turnwise.engine.commands import CLIENT, Commands
@@ -23,7 +25,7 @@ from turnwise.engine.follow.watch import watch
 from turnwise.engine.guarded_store import guarded_store
 from turnwise.engine.observers.observer import Observer, Observers
 from turnwise.engine.prompt.history import continued, sendable
-from turnwise.engine.prompt.hooks import Hooks, PrepareMessages, Reminder
+from turnwise.engine.prompt.hooks import PrepareMessages, Reminder
 from turnwise.engine.prompt.views import HistoryView, compactions_of, raw_view, transcript_of, user_view
 from turnwise.engine.results import (
     Chat,
@@ -38,8 +40,7 @@ from turnwise.engine.results import (
 from turnwise.engine.settings import Settings
 from turnwise.engine.tasks import Lifetime, Tasks, off_the_loop
 from turnwise.engine.tools.client_tools import check_client_tools
-from turnwise.engine.tools.declare import Tool, ToolFunction, tools_by_name
-from turnwise.engine.tools.toolbox import Toolbox
+from turnwise.engine.tools.declare import Tool, ToolFunction
 from turnwise.engine.user_code import LAST_PATIENCE
 from turnwise.engine.worker.identity import worker_name
 from turnwise.engine.worker.leased_chat import Runtime
@@ -49,17 +50,16 @@ from turnwise.persistence.audit.verify import Verdict, verify_stored
 from turnwise.persistence.from_url import store_from_url
 from turnwise.persistence.protocol import ChatStore
 from turnwise.persistence.repair.raw_chat import lines_of
-from turnwise.providers.from_name import model_named
 from turnwise.providers.protocol import Model
-from turnwise.providers.windows import window_of
 from turnwise.states.calls import ClientTool, ToolResult
 from turnwise.states.checked import checked, fit
 from turnwise.states.errors import ChatUnreadable, EngineClosed, SettingsError
 from turnwise.states.events import Event, PartEvent
 from turnwise.states.facts import Facts, Profile
-from turnwise.states.limits import JsonObject, Key, Label, Ordinal, PageSize, Seconds, at_most
+from turnwise.states.limits import JsonObject, Key, Label, Name, Ordinal, PageSize, Seconds, at_most
 from turnwise.states.messages import Content, Message, QueuedMessage
-from turnwise.states.names import RESTING, ChatState, WhenBusy
+from turnwise.states.names import DEFAULT_AGENT, RESTING, ChatState, WhenBusy
+from turnwise.states.shapes import LATER
 from turnwise.states.transcript import Transcript, fold
 from turnwise.states.triggers import (
     Archived,
@@ -92,7 +92,12 @@ class Engine:
     Args:
         store: `sqlite:///path`, `sqlite://` (in memory), `postgresql://...`, or a `ChatStore`.
         model: a `Model`, or the name of one. The engine closes the connections of a model that it made from a name.
+            With `tools`, `reminders` and `prepare_messages` it makes the agent `default`; agents without a model of
+            their own have this one, too.
         tools: functions declared by `tool`; bare functions are declared with the defaults.
+        agents: the agents that the engine runs, if one is not enough.
+        deps: what tools find in `ToolContext.deps`: a value, or a function of the `Chat` that returns an async context
+            manager. That is entered when a tool first runs while this worker holds the chat, and left with the hold.
         settings: every constant of the engine.
         reminders: producers of system messages for single requests.
         prepare_messages: replaces the messages of single requests; the stored history is never changed.
@@ -109,8 +114,10 @@ class Engine:
         self,
         store: str | ChatStore,
         *,
-        model: Model | str,
+        model: Model | str | None = None,
         tools: Sequence[Tool | ToolFunction] = (),
+        agents: Sequence[Agent] = (),
+        deps: Annotated[object, LATER] = None,
         settings: Settings | None = None,
         reminders: Sequence[Reminder] = (),
         prepare_messages: PrepareMessages | None = None,
@@ -119,12 +126,9 @@ class Engine:
     ) -> None:
         self.settings = settings or Settings()
         self._clock: SteadyClock = SystemClock() if clock is None else GuardedClock(clock)
-        self._model = model_named(model) if isinstance(model, str) else model
-        self._connections: AbstractAsyncContextManager[object] = nullcontext()
-        if isinstance(model, str) and isinstance(self._model, AbstractAsyncContextManager):
-            self._connections = self._model
-        self._toolbox = Toolbox(tools_by_name(tools), self.settings)
-        self._hooks = Hooks(tuple(reminders), prepare_messages)
+        own = Agent(DEFAULT_AGENT, model, tools=tools, reminders=reminders, prepare_messages=prepare_messages)
+        self._agents = Agents(_declared(own, agents), self.settings, model=model)
+        self._deps = deps
         self._observers = Observers(tuple(observers))
         self._store = (
             store_from_url(store, durability=self.settings.durability, now=None if clock is None else self._clock.now)
@@ -156,21 +160,18 @@ class Engine:
     async def _life(self) -> AsyncIterator[None]:
         """Keep the engine open inside; the store and the worker belong to the task that enters this."""
         async with AsyncExitStack() as opened:
-            await opened.enter_async_context(self._connections)
+            await opened.enter_async_context(self._agents.connected())
             await self._store.open()
             opened.push_async_callback(self._store.close)
             self._broadcaster, tasks = Broadcaster(), Tasks(self._patience)
             runtime = Runtime(
-                applier=Applier(
-                    self._store, self._broadcaster, self.settings.limits(window_of(self._model)), self._observers
-                ),
-                model=self._model,
-                toolbox=self._toolbox,
+                applier=Applier(self._store, self._broadcaster, self._agents.limits, self._observers),
+                agents=self._agents,
+                deps=self._deps,
                 settings=self.settings,
                 clock=self._clock,
                 worker_id=worker_name(),
                 tasks=tasks,
-                hooks=self._hooks,
             )
             await opened.enter_async_context(tasks.running())
             if self.settings.run_worker:
@@ -210,15 +211,35 @@ class Engine:
         title: Label | None = None,
         metadata: JsonObject | None = None,
         parent: str | None = None,
+        agent: Name | None = None,
+        model: Name | None = None,
+        parameters: JsonObject | None = None,
+        active_tools: Sequence[str] | None = None,
         actor: str = CLIENT,
     ) -> Chat:
         """Create a chat, in `waiting`.
 
+        Args:
+            system: the system prompt, instead of the agent's.
+            client_tools: tools that only the client can run.
+            owner: whose chat it is.
+            title: for people.
+            metadata: whatever the service wants to keep with the chat.
+            parent: another chat.
+            agent: who answers; the engine's only agent, or `default`, if none is named.
+            model: the name of a model that is asked instead of the agent's.
+            parameters: of model calls; each stands for the agent's own of that name.
+            active_tools: the tools to offer, as in `Settings.active_tools`.
+            actor: who acts, for the audit log.
+
         Raises:
-            SettingsError: a client tool is invalid.
+            SettingsError: a client tool is invalid, or there is no such agent, model, parameter or tool.
             ChatNotFound: there is no chat `parent`.
         """
-        declared = check_client_tools(client_tools, self._toolbox.tools)
+        named = self._agents.chosen(agent)
+        declared = check_client_tools(client_tools, self._agents.runs[named])
+        self._agents.check(model, parameters)
+        self._agents.check_active(named, active_tools, declared)
         fit("system", at_most(self.settings.message_limit_bytes), system or "")
         if parent is not None:
             await self._chats().facts(parent)
@@ -227,6 +248,10 @@ class Engine:
                 Create(
                     profile=Profile(
                         created_at=chain.now,
+                        agent=named,
+                        model=model,
+                        parameters=None if parameters is None else dict(parameters),
+                        active_tools=None if active_tools is None else tuple(active_tools),
                         system=system,
                         client_tools=declared,
                         owner=owner,
@@ -274,6 +299,35 @@ class Engine:
     async def set_metadata(self, chat_id: str, metadata: JsonObject, *, actor: str = CLIENT) -> Chat:
         """Replace a chat's metadata."""
         return await self._commands(actor).change(chat_id, MetadataChanged(metadata=dict(metadata)))
+
+    async def configure(  # noqa: PLR0913 - the contract
+        self,
+        chat_id: str,
+        *,
+        agent: Name | Unchanged = UNCHANGED,
+        model: Name | Unchanged | None = UNCHANGED,
+        parameters: JsonObject | Unchanged | None = UNCHANGED,
+        active_tools: Sequence[str] | Unchanged | None = UNCHANGED,
+        system: str | Unchanged | None = UNCHANGED,
+        actor: str = CLIENT,
+    ) -> Chat:
+        """Change who answers in a chat, or how, from its next step on. What is not given stays; `None` is the agent's.
+
+        Another agent takes over with its own model, parameters and tools, unless these are given, too.
+
+        Raises:
+            SettingsError: there is no such agent, model, parameter or tool, or nothing to change was given.
+        """
+        changes = {
+            "agent": agent,
+            "model": model,
+            "parameters": parameters,
+            "active_tools": active_tools,
+            "system": system,
+        }
+        given = {name: value for name, value in changes.items() if value is not UNCHANGED}
+        fit("system", at_most(self.settings.message_limit_bytes), given.get("system") or "")
+        return await self._commands(actor).configure(chat_id, given)
 
     async def archive(self, chat_id: str, *, actor: str = CLIENT) -> Chat:
         """Close a resting chat to everything but `unarchive`."""
@@ -588,6 +642,12 @@ class Engine:
     async def _hear(self, chat_id: str | None) -> None:
         if self._worker is not None:
             await self._worker.hint(chat_id)
+
+
+def _declared(own: Agent, agents: Sequence[Agent]) -> list[Agent]:
+    """Return the agents that an engine runs: those given and, if it has anything of its own, `default`."""
+    has_own = own.model is not None or own.tools or own.reminders or own.prepare_messages or not agents
+    return [own, *agents] if has_own else [*agents]
 
 
 def _state(state: ChatState | str) -> ChatState:

@@ -26,6 +26,8 @@ class Chat(Value, frozen=True, kw_only=True):
     """A chat as it stood at `version`."""
 
     id: str
+    agent: str
+    """The agent that answers."""
     state: ChatState
     version: int
     history_version: int
@@ -48,6 +50,10 @@ class Chat(Value, frozen=True, kw_only=True):
     """Messages that wait in the queue."""
     settled: bool
     parent: str | None
+    model: str | None = None
+    """The model that is asked instead of the agent's; so for the next two, which the chat says itself."""
+    parameters: dict[str, Any] | None = None
+    active_tools: tuple[str, ...] | None = None
     created_at: datetime
     updated_at: datetime
     unreadable: str | None = None
@@ -141,6 +147,7 @@ def chat_of(found: Facts | Salvaged) -> Chat:
     profile = facts.profile
     return Chat(
         id=facts.chat_id,
+        agent=profile.agent,
         state=facts.state,
         version=facts.version,
         history_version=facts.history_version,
@@ -159,6 +166,9 @@ def chat_of(found: Facts | Salvaged) -> Chat:
         queued=len(facts.queue),
         settled=facts.settled,
         parent=profile.parent,
+        model=profile.model,
+        parameters=None if profile.parameters is None else dict(profile.parameters),
+        active_tools=profile.active_tools,
         created_at=profile.created_at,
         updated_at=facts.updated_at or profile.created_at,
         unreadable=unreadable.message if unreadable else None,

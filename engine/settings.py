@@ -215,10 +215,7 @@ class Settings:
                 _positive(name, value)
         if self.renew_every >= self.lease:
             raise SettingsError("renew_every", f"must be shorter than lease ({self.lease}); it was {self.renew_every}")
-        for name in self.parameters:
-            if name not in PARAMETERS:
-                allowed = ", ".join(map(repr, PARAMETERS))
-                raise SettingsError(f"parameters[{name!r}]", f"must be one of {allowed}; it was {name!r}")
+        check_parameters(self.parameters)
         if not self.continue_prompt.strip():
             raise SettingsError("continue_prompt", "must hold text; an empty message is refused by providers")
 
@@ -244,6 +241,14 @@ class Settings:
             output_limit_bytes=self.output_limit_bytes,
             lease=self.lease,
         )
+
+
+def check_parameters(parameters: Mapping[str, Any]) -> None:
+    """Raise a `SettingsError` if one of the parameters of a model call is unknown."""
+    for name in parameters:
+        if name not in PARAMETERS:
+            allowed = ", ".join(map(repr, PARAMETERS))
+            raise SettingsError(f"parameters[{name!r}]", f"must be one of {allowed}; it was {name!r}")
 
 
 _TYPES: Final = {one.name: str(one.type) for one in fields(Settings)}

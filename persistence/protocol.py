@@ -80,6 +80,10 @@ class Pruned:
     """Where the next call goes on: after this chat; `None` after the last chat."""
 
 
+Runs = Mapping[str, Collection[str]]
+"""What a worker runs: its agents by name, each with the names of its tools."""
+
+
 class DuplicateReceipt(StoreError):
     """A message of this `client_id` was accepted before. Nothing was written; the first receipt stands."""
 
@@ -143,10 +147,11 @@ class ChatStore(Protocol):
         marks take its place, and the decisions are done as in `change`. The audit log is left as it is.
         """
 
-    async def claim(self, plan: Plan, *, limit: int) -> list[Committed]:
+    async def claim(self, plan: Plan, *, runs: Runs, limit: int) -> list[Committed]:
         """Apply `plan` to up to `limit` chats that want a worker, longest waiting first.
 
-        These are the chats in `pending`, or in `interrupted` and not settled, without a lease and not archived. If the
+        These are the chats without a lease and not archived: in `interrupted` and not settled, or in `pending` if their
+        agent is one of `runs`, and each tool that their open local calls need one of that agent's. If the
         plan raises for a chat, that chat is left alone and the others are still claimed. Two callers never claim the
         same chat.
         """

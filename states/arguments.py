@@ -5,15 +5,16 @@ from __future__ import annotations
 from turnwise.states.calls import ToolCall
 from turnwise.states.facts import Profile
 from turnwise.states.messages import Message, Part
-from turnwise.states.names import StopReason, Tail
+from turnwise.states.names import DEFAULT_AGENT, StopReason, Tail
 from turnwise.states.usage import Usage
 from turnwise.states.values import Value
 
 
 class Origin(Value, frozen=True, kw_only=True):
-    """The model that was asked for a reply, with digests of its parameters and tools."""
+    """The agent and the model that were asked for a reply, with digests of the parameters and tools."""
 
-    agent: str = "default"
+    agent: str = DEFAULT_AGENT
+    agent_version: str | None = None
     model: str
     provider: str
     response_id: str | None = None

@@ -12,7 +12,7 @@ from msgspec.structs import force_setattr, replace
 from turnwise.states.calls import ClientTool, ToolCall
 from turnwise.states.events import ErrorInfo
 from turnwise.states.messages import QueuedMessage
-from turnwise.states.names import RESTING, ChatState, Need, Purpose, Stage, StopReason, Tail
+from turnwise.states.names import DEFAULT_AGENT, RESTING, ChatState, Need, Purpose, Stage, StopReason, Tail
 from turnwise.states.step_calls import NO_CALLS, StepCalls
 from turnwise.states.usage import NO_USAGE, Usage
 from turnwise.states.values import Value
@@ -27,10 +27,19 @@ class Lease(Value, frozen=True):
 
 
 class Profile(Value, frozen=True, kw_only=True):
-    """The declarations of a chat's creation, and its labels."""
+    """The declarations of a chat: who answers and how, its client's tools, and its labels."""
 
     created_at: datetime
+    agent: str = DEFAULT_AGENT
+    """The name of the agent that answers."""
+    model: str | None = None
+    """The name of the model that is asked instead of the agent's own."""
+    parameters: Mapping[str, Any] | None = None
+    """Parameters of model calls: each stands for the agent's own of that name."""
+    active_tools: tuple[str, ...] | None = None
+    """The tools that are offered instead of the agent's active ones, by the names that `Settings.active_tools` uses."""
     system: str | None = None
+    """The system prompt, instead of the agent's."""
     client_tools: tuple[ClientTool, ...] = ()
     owner: str | None = None
     title: str | None = None

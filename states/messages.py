@@ -164,7 +164,9 @@ class Message(Value, metaclass=Checked, frozen=True, kw_only=True, gc=True, weak
     """True when turnwise wrote the message: a result for an interrupted call, a summary, a marker."""
     erased: bool = False
     agent: str | None = None
-    """In whose name the model answered. This and the following fields are set only in a model's messages."""
+    """The agent in whose name the model answered. This and the following fields are set only in a model's messages."""
+    agent_version: str | None = None
+    """That agent's version."""
     model: str | None = None
     provider: str | None = None
     response_id: str | None = None

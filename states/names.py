@@ -66,6 +66,7 @@ class Trigger(StrEnum):
     unarchived = "unarchived"
     renamed = "renamed"
     metadata_changed = "metadata_changed"
+    configured = "configured"
     message_erased = "message_erased"
 
 
@@ -158,6 +159,9 @@ NEW: Final = "new"
 
 UNKNOWN: Final = "unknown"
 """The source of `repaired` for a stored state that the table does not declare."""
+
+DEFAULT_AGENT: Final = "default"
+"""The name of the agent that an engine makes of its own model and tools."""
 
 Party = Literal["client", "lease holder", "clock", "administrator"]
 """Who fires triggers."""

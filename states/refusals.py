@@ -97,6 +97,11 @@ def refuse_unstorable_metadata(facts: Facts, occurrence: t.MetadataChanged, at: 
     canonical(occurrence.metadata)
 
 
+def refuse_unstorable_configuration(facts: Facts, occurrence: t.Configured, at: t.Circumstances) -> None:
+    """Refuse a configuration that cannot be written as JSON."""
+    canonical([occurrence.agent, occurrence.model, occurrence.parameters, occurrence.active_tools, occurrence.system])
+
+
 def _of(kind: type[_Kind], *refusals: Refusal[_Kind]) -> tuple[Trigger, tuple[Refusal[Any], ...]]:
     return kind.trigger, refusals
 
@@ -114,6 +119,7 @@ REFUSALS: Final[dict[Trigger, tuple[Refusal[Any], ...]]] = {
             _of(t.PromoteQueued, refuse_unknown_queued),
             _of(t.Renamed, refuse_unstorable_title),
             _of(t.MetadataChanged, refuse_unstorable_metadata),
+            _of(t.Configured, refuse_unstorable_configuration),
         )
     ),
 }

@@ -51,6 +51,13 @@ class StepCalls(tuple[ToolCall, ...]):  # noqa: SLOT001 - slots of a tuple would
         return self.open_local + self.open_client > 0
 
     @property
+    def needs(self) -> tuple[str, ...]:
+        """The names of the tools that a worker must have to run the open local calls, in alphabetical order."""
+        if not self.open_local:
+            return ()
+        return tuple(sorted({call.name for call in self if _is_open_local(call) and call.refusal is None}))
+
+    @property
     def ids(self) -> str:
         """The ids in call order, as a JSON array."""
         if self._ids.spelled is None:

@@ -194,6 +194,7 @@ _ADMINISTRATION = (
     *_stay(t.Unarchived, (S.interrupted,), a.unmark_archived, when=(g.settled,)),
     *_stay(t.Renamed,          S, a.change_title),
     *_stay(t.MetadataChanged, S, a.change_metadata),
+    *_stay(t.Configured,      S, a.change_configuration),
     *_stay(t.MessageErased,   S, a.erase_content),
 )
 # fmt: on

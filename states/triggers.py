@@ -298,6 +298,17 @@ class MetadataChanged(Occurrence, frozen=True, kw_only=True):
     metadata: dict[str, Any]
 
 
+@_declared(Trigger.configured, "administrator")
+class Configured(Occurrence, frozen=True, kw_only=True):
+    """Another agent answers from the next step on, or the same one otherwise; see `Profile`."""
+
+    agent: str
+    model: str | None = None
+    parameters: dict[str, Any] | None = None
+    active_tools: tuple[str, ...] | None = None
+    system: str | None = None
+
+
 @_declared(Trigger.message_erased, "administrator", while_archived=True)
 class MessageErased(Occurrence, frozen=True, kw_only=True):
     """Content of the chat is erased."""

@@ -42,7 +42,7 @@ async def _fold(leased: LeasedChat, spending: Spending) -> Summary:
         ModelError: the history could not be folded.
     """
     view, observers = await leased.current_view(), leased.runtime.observers
-    by_strategy = leased.runtime.settings.compaction.strategy is not None
+    by_strategy = leased.configuration.settings.compaction.strategy is not None
     with observers.compaction(leased.facts, by_strategy=by_strategy, messages=len(view.messages)) as run:
         summary = await _summary(leased, view, spending)
         if run is not None:
@@ -52,7 +52,7 @@ async def _fold(leased: LeasedChat, spending: Spending) -> Summary:
 
 async def _summary(leased: LeasedChat, view: View, spending: Spending) -> Summary:
     history, kept = tuple(view.messages), _kept(leased, view.messages)
-    strategy = leased.runtime.settings.compaction.strategy
+    strategy = leased.configuration.settings.compaction.strategy
     try:
         if strategy is not None:
             given = await _by_strategy(leased, strategy, history, spending)
@@ -83,8 +83,8 @@ async def _by_strategy(
 
 async def _fail(leased: LeasedChat, failure: ModelError, spending: Spending) -> None:
     """Commit that the attempt failed."""
-    step, retry = leased.facts.step, leased.runtime.settings.retry
-    error = error_info(failure, step, limit=leased.runtime.settings.output_limit_bytes)
+    step, retry = leased.facts.step, leased.configuration.settings.retry
+    error = error_info(failure, step, limit=leased.configuration.settings.output_limit_bytes)
     if step.stage is Stage.refused and failure.retryable and retry.allows(step.failures + 1, step.broken):
         await leased.try_again(error, failure.retry_after, usage=spending.usage)
     else:

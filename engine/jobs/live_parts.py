@@ -35,7 +35,7 @@ class LiveParts:
         """Note that the builder has something to show."""
         if self._window is None and self._stored is None:
             # Real time even where a test moves the clock by hand: nothing promises when parts are shown.
-            window = self._leased.runtime.settings.coalesce
+            window = self._leased.configuration.settings.coalesce
             begin = self._leased.runtime.tasks.start_soon
             self._window = asyncio.get_running_loop().call_later(window, begin, self._store)
 

@@ -7,10 +7,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from turnwise.engine.agents.configuration import Configuration
 from turnwise.engine.tools.toolbox import Toolbox
 from turnwise.engine.user_code import described
 from turnwise.engine.worker.leased_chat import Runtime
-from turnwise.providers.protocol import Model, ModelRequest
+from turnwise.providers.protocol import ModelRequest
 from turnwise.providers.reply_builder import ReplyBuilder, parts_from_shown
 from turnwise.states.arguments import Origin, Partial
 from turnwise.states.calls import ToolCall
@@ -52,10 +53,13 @@ def _is_blank(part: Part) -> bool:
     return isinstance(part, ReasoningPart) and part.signature is None and not part.text.strip()
 
 
-def origin_of(model: Model, request: ModelRequest) -> Origin:
-    """Return which model is asked, with digests of the parameters and tools."""
+def origin_of(configuration: Configuration, request: ModelRequest) -> Origin:
+    """Return which model is asked, in which agent's name, with digests of the parameters and tools."""
+    model = configuration.model
     offered = [[tool.name, tool.description, dict(tool.schema)] for tool in request.tools]
     return Origin(
+        agent=configuration.agent,
+        agent_version=configuration.version,
         model=well_formed(str(model.name)),
         provider=well_formed(str(model.provider)),
         parameters_digest=_digest_if_any(dict(request.parameters)),
@@ -113,7 +117,8 @@ async def shown_reply(
         return None
     shown = await runtime.store.shown(facts.chat_id, step.number, step.attempt)
     usage = heard.reply().usage if heard is not None else None
-    return partial_reply(parts_from_shown(shown, heard), facts, runtime.toolbox, usage=usage, origin=origin)
+    toolbox = runtime.agents.toolbox(facts.profile)
+    return partial_reply(parts_from_shown(shown, heard), facts, toolbox, usage=usage, origin=origin)
 
 
 def error_info(error: BaseException, step: StepFacts, *, limit: int) -> ErrorInfo:

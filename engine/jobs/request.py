@@ -35,7 +35,7 @@ _FORCING: Final = frozenset(
 
 async def build_request(leased: LeasedChat) -> ModelRequest:
     """Return the request for the chat's current step."""
-    settings, hooks = leased.runtime.settings, leased.runtime.hooks
+    settings, hooks = leased.configuration.settings, leased.configuration.hooks
     view = await leased.current_view()
     as_stored = hooks.prepare_messages is None
     messages = await prepared_for(leased, "step", continued(view.to_send(), settings.continue_prompt))
@@ -49,12 +49,13 @@ async def build_request(leased: LeasedChat) -> ModelRequest:
                 for text in produce(state)
             ]
         messages = [*messages, *reminders]
-    return request_of(leased, "step", messages, settings.parameters, paired=as_stored and view.is_paired)
+    paired = as_stored and view.is_paired
+    return await request_of(leased, "step", messages, settings.parameters, paired=paired)
 
 
 async def prepared_for(leased: LeasedChat, purpose: Purpose, messages: list[Message]) -> list[Message]:
     """Return the messages of a request after the service's `prepare_messages`."""
-    profile, prepare = leased.facts.profile, leased.runtime.hooks.prepare_messages
+    profile, prepare = leased.facts.profile, leased.configuration.hooks.prepare_messages
     if prepare is None:
         return messages
     context = RequestContext(
@@ -69,7 +70,7 @@ async def prepared_for(leased: LeasedChat, purpose: Purpose, messages: list[Mess
     )
 
 
-def request_of(
+async def request_of(
     leased: LeasedChat,
     purpose: Purpose,
     messages: list[Message],
@@ -89,8 +90,8 @@ def request_of(
         messages=messages,
         step=step.number,
         attempt=step.attempt,
-        system=profile.system,
-        tools=leased.runtime.toolbox.offered(profile.client_tools),
+        system=await leased.system(),
+        tools=leased.configuration.toolbox.offered(profile.client_tools),
         parameters=copied(dict(parameters)),
     )
     return request if paired else dataclasses.replace(request, messages=HistoryRepair().paired(request))
@@ -101,9 +102,9 @@ def parameters_for_summaries(leased: LeasedChat) -> dict[str, Any]:
 
     The provider's own options are left out if another model writes the summaries.
     """
-    given = _freed(leased.runtime.settings.parameters)
+    given = _freed(leased.configuration.settings.parameters)
     options = given.pop("provider_options", None)
-    if isinstance(options, Mapping) and leased.runtime.settings.compaction.model is None:
+    if isinstance(options, Mapping) and leased.configuration.settings.compaction.model is None:
         freed = _freed(options)
         if isinstance(freed.get("extra_body"), Mapping):
             freed["extra_body"] = _freed(freed["extra_body"])

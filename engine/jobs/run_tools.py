@@ -7,11 +7,14 @@ import threading
 from collections import deque
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import anyio
 
+from turnwise.engine.agents.deps import DepsFailed
 from turnwise.engine.apply import Chain
 from turnwise.engine.clock import calling_after
+from turnwise.engine.results import Chat, chat_of
 from turnwise.engine.tools.declare import ToolContext
 from turnwise.engine.tools.errors import message_of
 from turnwise.engine.tools.toolbox import failed, idempotency_key
@@ -25,6 +28,7 @@ from turnwise.states.events import ErrorInfo, ToolProgressEvent
 from turnwise.states.names import CallStatus, ChatState
 from turnwise.states.output_limit import text_within, within
 from turnwise.states.triggers import CallFinished, CallStarted, Failed, ToolsFinished
+from turnwise.states.unicode import well_formed
 from turnwise.states.values import Json
 
 
@@ -35,8 +39,14 @@ async def run_tools(leased: LeasedChat) -> None:
     if not waiting:
         await leased.fire(ToolsFinished(token=leased.token))
         return
-    running = Running()
-    width = leased.runtime.toolbox.width(batch)
+    chat = chat_of(leased.facts)
+    try:
+        surroundings = Surroundings(chat, await leased.deps.value(chat))
+    except DepsFailed as error:
+        await _fail_for_lack_of_deps(leased, error)
+        return
+    running = Running(surroundings)
+    width = leased.configuration.toolbox.width(batch)
     try:
         while waiting or running.has_more:
             while waiting and not running.has_results and len(running.calls) < width:
@@ -54,10 +64,20 @@ async def run_tools(leased: LeasedChat) -> None:
         running.abandon()
 
 
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What the calls of a batch share."""
+
+    chat: Chat
+    """The chat as the batch began."""
+    deps: Any
+
+
 @dataclass(slots=True)
 class Running:
     """The calls that run now, each in its own task, so that one that ignores its cancellation blocks no other."""
 
+    surroundings: Surroundings
     calls: dict[str, Run] = field(default_factory=dict)
     _finished: deque[tuple[ToolCall, CallOutcome | FatalToolError]] = field(default_factory=deque)
     _bell: anyio.Event = field(default_factory=anyio.Event)
@@ -110,7 +130,7 @@ class Running:
 class Run:
     """One run of one call."""
 
-    context: ToolContext
+    context: ToolContext[Any]
     call: UserCall[None] | None = None
     result: CallOutcome | FatalToolError | None = None
 
@@ -125,7 +145,7 @@ async def _start(leased: LeasedChat, call: ToolCall, running: Running) -> None:
     """Start one of the job's first calls; record it first, unless the transition into the state did so."""
     if call.call_id not in leased.begun_calls:
         if call.status is CallStatus.started:
-            context = _context(leased, call)
+            context = _context(leased, call, running.surroundings)
             found = await _asked_after_crash(leased, call, context)
             if found is not None:
                 running.calls[call.call_id] = Run(context)
@@ -135,9 +155,9 @@ async def _start(leased: LeasedChat, call: ToolCall, running: Running) -> None:
     _run(leased, call, running)
 
 
-async def _asked_after_crash(leased: LeasedChat, call: ToolCall, context: ToolContext) -> CallOutcome | None:
+async def _asked_after_crash(leased: LeasedChat, call: ToolCall, context: ToolContext[Any]) -> CallOutcome | None:
     """Ask the tool what became of a call that a crash cut off, within the call's own time limit."""
-    toolbox = leased.runtime.toolbox
+    toolbox = leased.configuration.toolbox
     asked = leased.runtime.tasks.user_calls.start(
         lambda: toolbox.after_crash(call, context), f"reconcile of {call.name}", **_where(leased, call)
     )
@@ -155,7 +175,7 @@ async def _asked_after_crash(leased: LeasedChat, call: ToolCall, context: ToolCo
 
 
 def _run(leased: LeasedChat, call: ToolCall, running: Running) -> None:
-    run = Run(_context(leased, call))
+    run = Run(_context(leased, call, running.surroundings))
     running.calls[call.call_id] = run
     run.call = leased.runtime.tasks.user_calls.start(
         lambda: _run_watched(leased, call, run, running), f"tool {call.name}", **_where(leased, call)
@@ -168,7 +188,7 @@ async def _run_watched(leased: LeasedChat, call: ToolCall, run: Run, running: Ru
     except Exception as reason:  # noqa: BLE001 - or the job would wait for a call that never begins
         running.break_off(reason)
         return
-    known = call.name in leased.runtime.toolbox.tools
+    known = call.name in leased.configuration.toolbox.tools
     with leased.runtime.observers.tool_run(leased.chat_id, call, known=known, trace=leased.facts.turn.trace) as watched:
         await _run_one(leased, call, run, running)
         if watched is not None:
@@ -177,7 +197,7 @@ async def _run_watched(leased: LeasedChat, call: ToolCall, run: Run, running: Ru
 
 
 async def _run_one(leased: LeasedChat, call: ToolCall, run: Run, running: Running) -> None:
-    timeout = leased.runtime.toolbox.timeout(call)
+    timeout = leased.configuration.toolbox.timeout(call)
 
     def expire() -> None:
         run.stop()
@@ -185,7 +205,7 @@ async def _run_one(leased: LeasedChat, call: ToolCall, run: Run, running: Runnin
 
     try:
         with calling_after(leased.runtime.clock, timeout, expire):
-            running.finish(call, await leased.runtime.toolbox.run(call, run.context))
+            running.finish(call, await leased.configuration.toolbox.run(call, run.context))
     except FatalToolError as fatal:
         running.finish(call, fatal)
     except Exception as error:  # noqa: BLE001 - a defect of turnwise: the job must not wait for this call for ever
@@ -207,7 +227,7 @@ async def _finish(leased: LeasedChat, outcome: CallOutcome, following: ToolCall 
 
 
 async def _fail(leased: LeasedChat, call: ToolCall, fatal: FatalToolError) -> None:
-    limit = leased.runtime.settings.output_limit_bytes
+    limit = leased.configuration.settings.output_limit_bytes
     message = text_within(message_of(fatal), limit) or "the tool ended the chat"
     logger.exception("tool_failed", error=fatal, tool=call.name, call_id=call.call_id)
     error = ErrorInfo(kind="tool", message=f"{call.name}: {message}", step=call.step, attempt=leased.facts.step.attempt)
@@ -219,6 +239,14 @@ async def _fail(leased: LeasedChat, call: ToolCall, fatal: FatalToolError) -> No
     await leased.fire(plan)
 
 
+async def _fail_for_lack_of_deps(leased: LeasedChat, unopened: DepsFailed) -> None:
+    logger.exception("deps_failed", error=unopened.__cause__)
+    step, limit = leased.facts.step, leased.configuration.settings.output_limit_bytes
+    message = text_within(well_formed(str(unopened)), limit)
+    error = ErrorInfo(kind="deps", message=message, step=step.number, attempt=step.attempt)
+    await leased.fire(Failed(token=leased.token, error=error))
+
+
 def _timed_out(call: ToolCall, timeout: float | None) -> CallOutcome:
     text = f"{call.name} timed out after {timeout:g} s. Its outcome is unknown: it may or may not have taken effect."
     return failed(call, text, CallStatus.timed_out)
@@ -228,11 +256,11 @@ def _where(leased: LeasedChat, call: ToolCall) -> dict[str, str]:
     return {"chat_id": leased.chat_id, "call_id": call.call_id}
 
 
-def _context(leased: LeasedChat, call: ToolCall) -> ToolContext:
+def _context(leased: LeasedChat, call: ToolCall, surroundings: Surroundings) -> ToolContext[Any]:
     loop, thread = asyncio.get_running_loop(), threading.get_ident()
 
     def report(progress: Json) -> None:
-        limited = within(as_json(progress), leased.runtime.settings.output_limit_bytes)
+        limited = within(as_json(progress), leased.configuration.settings.output_limit_bytes)
         event = ToolProgressEvent(chat_id=leased.chat_id, step=call.step, call_id=call.call_id, progress=limited)
         start = partial(leased.runtime.tasks.start_soon, _show_progress, leased, event)
         if threading.get_ident() == thread:
@@ -247,6 +275,8 @@ def _context(leased: LeasedChat, call: ToolCall) -> ToolContext:
         attempt=leased.facts.step.attempt,
         idempotency_key=idempotency_key(leased.chat_id, call),
         report=report,
+        chat=surroundings.chat,
+        deps=surroundings.deps,
     )
 
 

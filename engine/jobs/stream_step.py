@@ -78,7 +78,7 @@ class Attempt:
         """
         leased = self._leased
         request = await build_request(leased)
-        leased.origin = origin_of(leased.runtime.model, request)
+        leased.origin = origin_of(leased.configuration, request)
         try:
             await self._stream_watched(request)
         except Exception:
@@ -96,8 +96,8 @@ class Attempt:
         """Commit the failure of the attempt."""
         leased = self._leased
         rest = await self._live.close()
-        step, policy = leased.facts.step, leased.runtime.settings.retry
-        info = error_info(error, step, limit=leased.runtime.settings.output_limit_bytes)
+        step, policy = leased.facts.step, leased.configuration.settings.retry
+        info = error_info(error, step, limit=leased.configuration.settings.output_limit_bytes)
         stays = policy.after_output == "never" and self._builder.visible
         opened, used = self._builder.begun, self._builder.reply().usage
         if error.retryable and not stays and policy.allows(step.failures + 1, step.broken + opened):
@@ -105,17 +105,17 @@ class Attempt:
         elif error.kind == CONTEXT_OVERFLOW and not stays and await self._can_make_room():
             await leased.fire(AttemptDiscarded(token=leased.token, error=info, usage=used))
         else:
-            shown, toolbox = self._builder.partial_parts(), leased.runtime.toolbox
+            shown, toolbox = self._builder.partial_parts(), leased.configuration.toolbox
             partial = partial_reply(shown, leased.facts, toolbox, usage=used, origin=leased.origin)
             await leased.fire(Failed(token=leased.token, error=info, partial=partial), shown=rest)
 
     async def _can_make_room(self) -> bool:
-        limits = self._leased.runtime.applier.limits
+        limits = self._leased.configuration.limits
         return may_make_room(self._leased.facts, limits) and await can_fold(self._leased)
 
     async def _stream_watched(self, request: ModelRequest) -> None:
         with self._leased.runtime.observers.model_call(
-            self._leased.runtime.model, request, trace=self._leased.facts.turn.trace
+            self._leased.configuration.model, request, trace=self._leased.facts.turn.trace
         ) as call:
             try:
                 await self._stream(request)
@@ -125,7 +125,7 @@ class Attempt:
                     call.reply = self._builder.reply()
 
     async def _stream(self, request: ModelRequest) -> None:
-        settings = self._leased.runtime.settings
+        settings = self._leased.configuration.settings
         builder, live = self._builder, self._live
         limit = startup_limit(settings.startup_timeout, self._leased.facts.step.startup_timeouts)
         with self._scope:
@@ -155,7 +155,7 @@ class Attempt:
         """Feed the model's parts to the builder, until the reply is finished or the call was abandoned."""
         builder = self._builder
         names = CallNames(self._leased.knows_call, self._leased.facts.step.number)
-        async with aclosing(self._leased.runtime.model.stream(request)) as stream:  # type: ignore[type-var]
+        async with aclosing(self._leased.configuration.model.stream(request)) as stream:  # type: ignore[type-var]
             async for part in stream:
                 if call.abandoned:
                     return
@@ -173,16 +173,16 @@ class Attempt:
 
     def _read_arguments(self, name: str, given: str | Mapping[str, Any]) -> dict[str, Any]:
         parsed = arguments.parse(given) if isinstance(given, str) else dict(given)
-        tool = self._leased.runtime.toolbox.tool_for(name, self._leased.facts.profile.client_tools)
+        tool = self._leased.configuration.toolbox.tool_for(name, self._leased.facts.profile.client_tools)
         return arguments.coerced(tool, parsed)
 
     def _reply(self, request: ModelRequest) -> Reply:
         leased, reply = self._leased, self._builder.reply()
         finish = reply.finish
-        parts, calls = planned(reply.parts, leased.facts, leased.runtime.toolbox)
+        parts, calls = planned(reply.parts, leased.facts, leased.configuration.toolbox)
         word = str(finish.stop_reason) if finish.stop_reason is not None else None
         reported = finish.usage.input_tokens if finish.usage is not None else None
-        limit = finish.context_limit and leased.runtime.settings.compaction.strictest(finish.context_limit)
+        limit = finish.context_limit and leased.configuration.settings.compaction.strictest(finish.context_limit)
         return Reply(
             parts=parts,
             calls=calls,

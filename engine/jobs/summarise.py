@@ -47,7 +47,7 @@ async def in_time(leased: LeasedChat, work: Callable[[], Awaitable[Outcome]]) ->
     Raises:
         ModelError: of kind `network`: it took longer than `CompactionPolicy.timeout`.
     """
-    limit = leased.runtime.settings.compaction.timeout
+    limit = leased.configuration.settings.compaction.timeout
     with anyio.CancelScope() as scope, calling_after(leased.runtime.clock, limit, scope.cancel):
         return await leased.runtime.tasks.user_calls.run(work, "compaction", chat_id=leased.chat_id)
     raise ModelError("network", message=f"no summary within {limit:g} s")
@@ -84,7 +84,7 @@ async def summarise(leased: LeasedChat, messages: Sequence[Message], spending: S
 async def _ask(leased: LeasedChat, summary: str, messages: Sequence[Message], spending: Spending) -> str:
     before = [transient("user", SUMMARY_PREFIX + summary, messages[0])] if summary else []
     asked = await prepared_for(leased, "summary", [*before, *messages])
-    prompt = transient("user", leased.runtime.settings.compaction.prompt, messages[-1])
+    prompt = transient("user", leased.configuration.settings.compaction.prompt, messages[-1])
     parameters = parameters_for_summaries(leased)
     reply = await _generate(leased, [*asked, prompt], parameters, spending)
     if reply.calls and not reply.text.strip():
@@ -98,8 +98,8 @@ async def _ask(leased: LeasedChat, summary: str, messages: Sequence[Message], sp
 async def _generate(
     leased: LeasedChat, messages: list[Message], parameters: dict[str, Any], spending: Spending
 ) -> ModelReply:
-    model = leased.runtime.settings.compaction.model or leased.runtime.model
-    request = request_of(leased, "summary", messages, parameters)
+    model = leased.configuration.settings.compaction.model or leased.configuration.model
+    request = await request_of(leased, "summary", messages, parameters)
     usage: Usage | None = None
     try:
         with leased.runtime.observers.model_call(model, request, trace=leased.facts.turn.trace) as call:

@@ -20,14 +20,14 @@ async def with_own_rule(leased: LeasedChat, reply: Reply) -> Reply:
 
     A rule that fails is logged and counts as "no": the reply must not be lost.
     """
-    policy, limit = leased.runtime.settings.compaction, reply.context_limit
+    policy, limit = leased.configuration.settings.compaction, reply.context_limit
     rule = policy.should_compact
     if rule is None:
         _warn_of_unknown_window(leased, limit)
         return reply
     figures = CompactionInput(
         context_tokens=reply.context_tokens,
-        context_limit=limit if limit is not None else leased.runtime.applier.limits.context_limit,
+        context_limit=limit if limit is not None else leased.configuration.limits.context_limit,
         compactions=leased.facts.compaction.count,
     )
     try:
@@ -48,14 +48,14 @@ async def _asked(rule: ShouldCompact, history: Sequence[Message], figures: Compa
 
 def _warn_of_unknown_window(leased: LeasedChat, limit: int | None) -> None:
     """Warn once per model whose window is unknown: nothing is folded before the provider refuses a prompt."""
-    runtime, limits = leased.runtime, leased.runtime.applier.limits
-    model = (runtime.model.provider, runtime.model.name)
+    runtime, limits, asked = leased.runtime, leased.configuration.limits, leased.configuration.model
+    model = (asked.provider, asked.name)
     unknown = limit is None and limits.context_limit is None and compaction_is_on(limits)
     if unknown and model not in runtime.warned_of:
         runtime.warned_of.add(model)
         logger.warning(
             "context_window_unknown",
-            provider=runtime.model.provider,
-            model=runtime.model.name,
+            provider=asked.provider,
+            model=asked.name,
             problem="no compaction is due before the provider refuses a prompt; set CompactionPolicy.context_limit",
         )

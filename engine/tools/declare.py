@@ -6,8 +6,9 @@ import functools
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, overload
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, overload
 
+from turnwise.engine.results import Chat
 from turnwise.engine.tools.schemas import check_name, check_schema
 from turnwise.engine.tools.signatures import Signature, context_parameter, function_under, signature_of
 from turnwise.providers.protocol import ToolSpec
@@ -17,6 +18,15 @@ from turnwise.states.messages import FilePart
 from turnwise.states.names import Crash
 from turnwise.states.shapes import LATER
 from turnwise.states.values import Json
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    Deps = TypeVar("Deps", default=Any)
+else:
+    from typing import TypeVar
+
+    Deps = TypeVar("Deps")
 
 
 @checked
@@ -29,8 +39,11 @@ class ToolOutput:
 
 
 @dataclass(slots=True)
-class ToolContext:
-    """What a tool may know about its call. A tool asks for it by a parameter annotated with this class."""
+class ToolContext(Generic[Deps]):
+    """What a tool may know about its call. A tool asks for it by a parameter annotated with this class.
+
+    `ToolContext[MyDeps]` says what the tool expects of `deps`, which the engine was given.
+    """
 
     chat_id: str
     call_id: str
@@ -40,11 +53,20 @@ class ToolContext:
     """The same for every run of this call, before and after a crash."""
     report: Callable[[Json], None]
     """Shows progress to followers."""
+    chat: Chat
+    """The chat as it stood when the calls of this step began: its id, owner, metadata and agent, among others."""
+    deps: Deps
+    """What the engine was given as `deps`, or what that made for this chat."""
     cancelled: bool = False
     """Turns true when the call is interrupted: for tools that run in a thread and have to look."""
 
+    @property
+    def key(self) -> str:
+        """The idempotency key, under its short name."""
+        return self.idempotency_key
 
-Reconcile = Callable[[ToolContext], Awaitable[Json | ToolOutput | None]]
+
+Reconcile = Callable[[ToolContext[Any]], Awaitable[Json | ToolOutput | None]]
 """Says after a crash what became of a call; if it returns `None` it cannot tell, and the crash policy decides."""
 
 

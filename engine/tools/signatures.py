@@ -178,7 +178,7 @@ def _is(hint: Any, context: type) -> bool:
         return _is(typing.get_args(hint)[0], context)
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         return all(_is(choice, context) for choice in typing.get_args(hint) if choice is not type(None))
-    return hint is context
+    return hint is context or typing.get_origin(hint) is context
 
 
 def _checked_by_pydantic(name: str, fields: Mapping[str, Any]) -> tuple[Adapter, dict[str, Any]]:

@@ -143,7 +143,7 @@ class Toolbox:
         tool = self.tools.get(call.name)
         return tool.timeout if tool is not None and tool.timeout is not None else self.settings.tool_timeout
 
-    async def run(self, call: ToolCall, context: ToolContext) -> CallOutcome:
+    async def run(self, call: ToolCall, context: ToolContext[Any]) -> CallOutcome:
         """Run a call and return what the model will see: a failure is a result, too.
 
         Raises:
@@ -179,7 +179,7 @@ class Toolbox:
         text = text_for_model(error, self.settings.describe_error)
         return dataclasses.replace(failed(call, text), error=error)
 
-    async def after_crash(self, call: ToolCall, context: ToolContext) -> CallOutcome | None:
+    async def after_crash(self, call: ToolCall, context: ToolContext[Any]) -> CallOutcome | None:
         """Return what became of a started call whose process is gone; `None` if it has to run again.
 
         The tool is asked first. If it cannot tell, or fails, the call's crash policy decides.
@@ -191,7 +191,7 @@ class Toolbox:
         """Return the outcome that the crash policy gives a call of unknown fate; `None` if it runs again."""
         return None if call.crash == "at_least_once" else failed(call, UNKNOWN_TEXT, CallStatus.unknown)
 
-    async def _reconciled(self, call: ToolCall, context: ToolContext) -> CallOutcome | None:
+    async def _reconciled(self, call: ToolCall, context: ToolContext[Any]) -> CallOutcome | None:
         tool = self.tools.get(call.name)
         if tool is None or tool.reconcile is None or call.refusal is not None:
             return None
@@ -239,7 +239,7 @@ def _copied(spec: ToolSpec) -> ToolSpec:
     return ToolSpec(spec.name, spec.description, copied(dict(spec.schema)))
 
 
-async def _result_of(tool: Tool, arguments: Mapping[str, Any], context: ToolContext) -> Any:
+async def _result_of(tool: Tool, arguments: Mapping[str, Any], context: ToolContext[Any]) -> Any:
     def begin() -> Any:
         if context.cancelled:  # it waited for a thread, and was given up meanwhile
             raise RuntimeError("given up before it began")

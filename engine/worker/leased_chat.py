@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 import anyio.lowlevel
 
+from turnwise.engine.agents.configuration import Agents, Configuration
+from turnwise.engine.agents.deps import HeldDeps
 from turnwise.engine.apply import Applier, Chain, Change
 from turnwise.engine.clock import SteadyClock, sleep
 from turnwise.engine.observers.observer import Observers
 from turnwise.engine.prompt.context import View
-from turnwise.engine.prompt.hooks import Hooks
+from turnwise.engine.results import Chat, chat_of
 from turnwise.engine.settings import Settings
 from turnwise.engine.tasks import Tasks
-from turnwise.engine.tools.toolbox import Toolbox
 from turnwise.persistence.protocol import ChatStore, Committed
-from turnwise.providers.protocol import Model
 from turnwise.providers.reply_builder import ReplyBuilder
 from turnwise.states.arguments import Origin
 from turnwise.states.decide import job_of
@@ -27,6 +28,7 @@ from turnwise.states.facts import Facts
 from turnwise.states.messages import Message
 from turnwise.states.names import Audience, ChatState, Job, Trigger
 from turnwise.states.triggers import AttemptDiscarded, AttemptStarted, CallStarted, Claimed
+from turnwise.states.unicode import well_formed
 from turnwise.states.usage import Usage
 from turnwise.states.writes import PutCall
 
@@ -43,14 +45,16 @@ class Runtime:
     """What every job of an engine works with."""
 
     applier: Applier
-    model: Model
-    toolbox: Toolbox
+    agents: Agents
+    """Who answers in which chat, and how."""
     settings: Settings
+    """The engine's: an agent may have other ones for its own chats."""
     clock: SteadyClock
     worker_id: str
     tasks: Tasks
     """Run work that must not hold up a job: storing parts, and user code."""
-    hooks: Hooks
+    deps: object = None
+    """What tools need beside their arguments, or what makes it of a chat."""
     warned_of: set[tuple[str, str]] = field(default_factory=set)
     """Providers and models whose unknown context window was logged."""
     stopping: bool = False
@@ -74,18 +78,20 @@ class Runtime:
     def begin(self, chain: Chain, *, claims: bool) -> None:
         """Fire the triggers that are known to come next, so that they share the commit.
 
-        With `claims` a chat that waits for a worker is claimed; then the first trigger of its job is fired.
+        With `claims` a chat that waits for a worker is claimed if this one can run it; then the first trigger of its
+        job is fired.
         """
-        while claims and not self.stopping and chain.facts.state is ChatState.pending:
+        can_run = self.agents.can_run(chain.facts)
+        while claims and can_run and not self.stopping and chain.facts.state is ChatState.pending:
             chain.fire(Claimed(worker=self.worker_id), actor=self.actor)
         facts = chain.facts
         if facts.lease is None or facts.lease.worker != self.worker_id or not chain.entered:
             return
         token = facts.lease.token
-        if facts.state in (ChatState.streaming, ChatState.compacting) and facts.step.retry_at is None:
+        if facts.state in (ChatState.streaming, ChatState.compacting) and facts.step.retry_at is None and can_run:
             chain.fire(AttemptStarted(token=token), actor=self.actor)
         elif facts.state is ChatState.executing_tools:
-            for call in self.toolbox.first_calls(facts):
+            for call in self.agents.toolbox(facts.profile).first_calls(facts):
                 chain.fire(CallStarted(token=token, call_id=call.call_id), actor=self.actor)
 
 
@@ -96,6 +102,9 @@ class LeasedChat:
     runtime: Runtime
     facts: Facts
     token: int
+    configuration: Configuration = field(init=False)
+    """How the chat's current step is run: what is configured during a step counts from the next one on."""
+    deps: HeldDeps = field(init=False)
     job: Job | None = None
     """The running job. It changes the chat only while the chat is in the job's state."""
     begun_attempt: tuple[int, int] | None = None
@@ -119,6 +128,33 @@ class LeasedChat:
     """The same moment by the monotonic clock."""
     _folded: tuple[View, list[Message]] | None = None
     """A view, and the turn's messages before its boundary, which are read once per view."""
+    _system: tuple[int, str] | None = None
+    """A turn, and the system prompt that the agent's function made for it."""
+
+    def __post_init__(self) -> None:
+        self.deps = HeldDeps(self.runtime.deps, self.runtime.tasks.user_calls)
+        self.configure()
+
+    def configure(self) -> None:
+        """Run the chat from now on as its profile says."""
+        self.configuration = self.runtime.agents.configuration(self.facts.profile)
+
+    async def system(self) -> str | None:
+        """Return the chat's system prompt: its own, or its agent's, which may be made once per turn.
+
+        Raises:
+            Exception: what the agent's function raised.
+        """
+        own, given = self.facts.profile.system, self.configuration.system
+        if own is not None:
+            return own
+        if given is None or isinstance(given, str):
+            return given
+        turn = self.facts.turn.number
+        if self._system is None or self._system[0] != turn:
+            chat, calls = chat_of(self.facts), self.runtime.tasks.user_calls
+            self._system = turn, await calls.run(lambda: _said(given, chat), "system", chat_id=self.chat_id)
+        return self._system[1]
 
     @property
     def chat_id(self) -> str:
@@ -164,6 +200,7 @@ class LeasedChat:
     async def begin_attempt(self) -> None:
         """Start the next attempt, once it may start, unless this holder has started it."""
         await self.wait_for_retry()
+        self.configure()
         if not self.attempt_is_begun or not self.facts.step.attempt_open:
             await self.fire(AttemptStarted(token=self.token))
 
@@ -176,7 +213,7 @@ class LeasedChat:
         self, error: ErrorInfo, retry_after: float | None, *, usage: Usage | None, opened: bool = False
     ) -> None:
         """Discard the attempt; the next one may start after the policy's delay, or the provider's if that is longer."""
-        delay = self.runtime.settings.retry.delay(self.facts.step.failures + 1, retry_after)
+        delay = self.configuration.settings.retry.delay(self.facts.step.failures + 1, retry_after)
         discarded = AttemptDiscarded(token=self.token, error=error, delay=delay, usage=usage, opened=opened)
         await self.fire(lambda chain: chain.fire(replace(discarded, retry_at=chain.now + timedelta(seconds=delay))))
 
@@ -295,3 +332,11 @@ class LeasedChat:
         """Update the facts after anybody's commit."""
         if facts.version >= self.facts.version:
             self.facts = facts
+
+
+async def _said(prompt: Callable[[Chat], str | Awaitable[str]], chat: Chat) -> str:
+    said = prompt(chat)
+    text = await said if inspect.isawaitable(said) else said
+    if not isinstance(text, str):
+        raise TypeError(f"the agent's system prompt has to be text; the function returned {type(text).__name__}")
+    return well_formed(text)

@@ -50,12 +50,16 @@ class Runner:
             with concerning(lambda: self.leased.facts):
                 await self._run_jobs()
         finally:
+            await self.leased.deps.close()
             self.done.set()
 
     async def _run_jobs(self) -> None:
         while self._next_job() is not None and not self._let_go:
             with anyio.CancelScope() as self._scope:
                 while (job := self._next_job()) is not None and not self._scope.cancel_called:
+                    if not self.leased.runtime.agents.can_run(self.leased.facts):
+                        self._let_go = True  # it was given to an agent that others run
+                        break
                     self.leased.job = job
                     await self._run(job)
         if self._let_go:
@@ -93,7 +97,7 @@ class Runner:
     async def _fail(self, error: BaseException) -> None:
         """End the chat in `error`: with the shown part of the reply, or without it if that cannot be stored either."""
         leased = self.leased
-        info = error_info(error, leased.facts.step, limit=leased.runtime.settings.output_limit_bytes)
+        info = error_info(error, leased.facts.step, limit=leased.configuration.settings.output_limit_bytes)
         try:
             try:
                 partial = await shown_reply(leased.runtime, leased.facts, leased.heard, origin=leased.origin)

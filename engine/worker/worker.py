@@ -204,7 +204,8 @@ class Worker:
         self._backlog = False
         take, begin = Claimed(worker=self._runtime.worker_id), partial(self._runtime.begin, claims=True)
         try:
-            claimed = await self._runtime.applier.claim(take, begin, actor=self._runtime.actor, limit=limit)
+            runs, actor = self._runtime.agents.runs, self._runtime.actor
+            claimed = await self._runtime.applier.claim(take, begin, actor=actor, runs=runs, limit=limit)
         finally:
             self._reserved -= limit
         for committed in claimed:

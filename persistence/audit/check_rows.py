@@ -184,8 +184,11 @@ class Evidence:
             yield Finding(
                 said.version, Place("profiles", "", ("body", "salt")), "it is not what the log has the digest of"
             )
-        elif self._found.chat["owner"] != PROFILES.load(row["body"], self._found.chat["id"]).owner:
-            yield Finding(said.version, Place("chats", "", ("owner",)), "the profile names another owner")
+        else:
+            profile = PROFILES.load(row["body"], self._found.chat["id"])
+            for column in ("owner", "agent"):
+                if self._found.chat[column] != getattr(profile, column):
+                    yield Finding(said.version, Place("chats", "", (column,)), f"the profile names another {column}")
 
     def _lease(self) -> Iterator[Finding]:
         row, said = self._found.lease, self._log.lease

@@ -208,6 +208,7 @@ _WRITES_ONCE: Final = {
     a.insert_chat: "profile",
     a.change_title: "profile",
     a.change_metadata: "profile",
+    a.change_configuration: "profile",
     a.cut_history: "cut",
     a.insert_clear_boundary: "boundary:clear",
     a.commit_boundary: "boundary:compaction",

@@ -158,7 +158,7 @@ class ChangingConformance:
         check(await store.create("chat", noting(plans.create())), 0)
         check(await store.change("chat", noting(plans.send("hello"), plans.send("again"))), 1)
         check(await store.change("chat", noting()), 3)
-        (claimed,) = await store.claim(noting(plans.claim(), plans.start()), limit=1)
+        (claimed,) = await store.claim(noting(plans.claim(), plans.start()), runs=plans.RUNS, limit=1)
         check(claimed, 3)
         check(await store.change("chat", noting()), 5)
         check(await store.change("chat", noting(plans.reply("hi")), shown=[part("hi")]), 5)

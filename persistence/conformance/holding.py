@@ -40,10 +40,10 @@ class HoldingConformance:
         for chat_id in ("b", "c", "a"):
             await store.change(chat_id, plans.plan(plans.send("hello")))
         await store.change("b", plans.plan(plans.move(Renamed(title="still waiting"))))
-        first = await store.claim(plans.plan(plans.claim()), limit=2)
-        second = await store.claim(plans.plan(plans.claim()), limit=2)
+        first = await store.claim(plans.plan(plans.claim()), runs=plans.RUNS, limit=2)
+        second = await store.claim(plans.plan(plans.claim()), runs=plans.RUNS, limit=2)
         assert [[claimed.facts.chat_id for claimed in claim] for claim in (first, second)] == [["b", "c"], ["a"]]
-        assert await store.claim(plans.plan(plans.claim()), limit=2) == []
+        assert await store.claim(plans.plan(plans.claim()), runs=plans.RUNS, limit=2) == []
 
     async def test_only_chats_that_want_a_worker_are_claimed(self, store: ChatStore) -> None:
         """Pending ones, and interrupted ones that are unsettled and unleased; none that rests or is held."""
@@ -65,7 +65,7 @@ class HoldingConformance:
             asked.append(facts.chat_id)
             return plans.plan(plans.claim())(facts, now)
 
-        claimed = await store.claim(asking, limit=10)
+        claimed = await store.claim(asking, runs=plans.RUNS, limit=10)
         assert [committed.facts.chat_id for committed in claimed] == ["stopped"]
         assert set(asked) == {"stopped"}, "the plan is not even asked about the others"
 
@@ -76,7 +76,7 @@ class HoldingConformance:
         claimed: list[Committed] = []
 
         async def claim(worker: str) -> None:
-            claimed.extend(await store.claim(plans.plan(plans.claim(worker)), limit=3))
+            claimed.extend(await store.claim(plans.plan(plans.claim(worker)), runs=plans.RUNS, limit=3))
 
         async with anyio.create_task_group() as tasks:
             for number in range(10):
@@ -95,7 +95,7 @@ class HoldingConformance:
                 raise RuntimeError(facts.chat_id)
             return plans.plan(plans.claim())(facts, now)
 
-        claimed = await store.claim(picky, limit=2)
+        claimed = await store.claim(picky, runs=plans.RUNS, limit=2)
         assert [committed.facts.chat_id for committed in claimed] == ["good", "better"]
         assert await contents(store, "poison") == before
 

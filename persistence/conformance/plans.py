@@ -22,6 +22,8 @@ Move = Callable[[Facts, datetime], Decision]
 
 _MOMENT: Final = timedelta(microseconds=1)
 LIMITS: Final = Limits(context_limit=100)
+RUNS: Final = {"default": ("look",)}
+"""A worker that runs every chat of this suite."""
 HOLDER: Final = 0
 """Stands for the token of the lease under which a move is made."""
 

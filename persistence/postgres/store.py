@@ -22,7 +22,7 @@ from turnwise.persistence.postgres.notices import Notices
 from turnwise.persistence.postgres.pool import Pool
 from turnwise.persistence.postgres.pruning import prune
 from turnwise.persistence.postgres.transactions import Transactions
-from turnwise.persistence.protocol import ChatStore, Committed, Overdue, Plan, Pruned, Snapshot
+from turnwise.persistence.protocol import ChatStore, Committed, Overdue, Plan, Pruned, Runs, Snapshot
 from turnwise.persistence.repair.raw_chat import Rows
 from turnwise.persistence.store_url import check_password
 from turnwise.persistence.stored_chat import Flaw, Salvaged
@@ -104,8 +104,8 @@ class PostgresStore(ChatStore):
     async def repair(self, chat_id: str, plan: Plan) -> Committed:
         return await self._transactions.repair(chat_id, plan)
 
-    async def claim(self, plan: Plan, *, limit: int) -> list[Committed]:
-        return await self._transactions.claim(plan, limit)
+    async def claim(self, plan: Plan, *, runs: Runs, limit: int) -> list[Committed]:
+        return await self._transactions.claim(plan, runs, limit)
 
     async def journal(self, chat_id: str, token: int, state: ChatState, shown: Sequence[Event]) -> tuple[Event, ...]:
         return await self._transactions.journal.add(chat_id, token, state, shown)

@@ -29,7 +29,7 @@ from turnwise.persistence.postgres.journal import LOCK, Journal, contradiction
 from turnwise.persistence.postgres.pool import Pool
 from turnwise.persistence.postgres.server_clock import DatabaseClock
 from turnwise.persistence.postgres.write_rows import prepared
-from turnwise.persistence.protocol import Committed, Plan
+from turnwise.persistence.protocol import Committed, Plan, Runs
 from turnwise.persistence.repair.repair import repair_of
 from turnwise.persistence.rows import blank_facts
 from turnwise.persistence.stored_chat import is_hash
@@ -41,10 +41,23 @@ INSERT INTO chats (id, state, settled, archived, version, event_seq, head, since
 VALUES ($1, 'waiting', true, false, 0, 0, $3, $2, '{}')
 """
 _CLAIMABLE: Final = """
-SELECT id, since, number FROM chats
-WHERE NOT archived AND (state = 'pending' OR (state = 'interrupted' AND NOT settled)) AND worker IS NULL
-AND (since, number) > ($1, $2)
-ORDER BY since, number LIMIT $3 FOR UPDATE SKIP LOCKED
+SELECT id, since, number FROM (
+    SELECT pending.* FROM unnest($1::text[], $2::text[]) AS runs (agent, tools) CROSS JOIN LATERAL (
+        SELECT id, since, number FROM chats
+        WHERE NOT archived AND state = 'pending' AND worker IS NULL AND chats.agent = runs.agent
+          AND needs <@ string_to_array(runs.tools, ' ') AND (since, number) > ($3, $4)
+        ORDER BY since, number LIMIT $5) AS pending
+    UNION ALL (
+        SELECT id, since, number FROM chats
+        WHERE NOT archived AND state = 'interrupted' AND NOT settled AND worker IS NULL AND (since, number) > ($3, $4)
+        ORDER BY since, number LIMIT $5)) AS found
+ORDER BY since, number LIMIT $5
+"""
+_LOCKED: Final = """
+SELECT id FROM chats
+WHERE id = ANY ($1) AND NOT archived AND worker IS NULL
+  AND (state = 'pending' OR (state = 'interrupted' AND NOT settled))
+ORDER BY since, number FOR UPDATE SKIP LOCKED
 """
 _LONG_AGO: Final = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
 _RACES: Final = 3
@@ -159,31 +172,33 @@ class Transactions:
         async with self._cache.turn(chat_id):
             return (await self._commits.answered(chat_id, work))[0]
 
-    async def claim(self, plan: Plan, limit: int) -> list[Committed]:
+    async def claim(self, plan: Plan, runs: Runs, limit: int) -> list[Committed]:
         """Claim chats, as `ChatStore.claim` promises."""
 
         async def work(connection: asyncpg.Connection, sent: Sent) -> list[Committed]:
             unanswered = len(sent)
             try:
-                return await self._claim_pages(connection, plan, limit, sent, self._store_together)
+                return await self._claim_pages(connection, plan, runs, limit, sent, self._store_together)
             except asyncpg.UniqueViolationError:
                 # One chat broke the statement that they share: store each alone, so that the others are claimed.
                 del sent[unanswered:]
-                return await self._claim_pages(connection, plan, limit, sent, self._store_apart)
+                return await self._claim_pages(connection, plan, runs, limit, sent, self._store_apart)
 
         return await self._commits.answered("", work)
 
     async def _claim_pages(
-        self, connection: asyncpg.Connection, plan: Plan, limit: int, sent: Sent, store: _StoreClaims
+        self, connection: asyncpg.Connection, plan: Plan, runs: Runs, limit: int, sent: Sent, store: _StoreClaims
     ) -> list[Committed]:
         claimed: list[Committed] = []
         page: tuple[datetime, int] = (_LONG_AGO, 0)
+        having = ([*runs], [" ".join(tools) for tools in runs.values()])
         async with connection.transaction():
             while len(claimed) < limit:
-                locked = await connection.fetch(_CLAIMABLE, *page, limit - len(claimed))
-                if not locked:
+                found = await connection.fetch(_CLAIMABLE, *having, *page, limit - len(claimed))
+                if not found:
                     break
-                page = (locked[-1]["since"], locked[-1]["number"])
+                page = (found[-1]["since"], found[-1]["number"])
+                locked = await connection.fetch(_LOCKED, [row["id"] for row in found])
                 due = [row["id"] for row in locked if not self._refusals.rests(row["id"])]
                 made = await store(connection, await self._claims(connection, due, plan))
                 sent += made

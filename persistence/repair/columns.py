@@ -77,6 +77,8 @@ COLUMNS: Final[Mapping[str, Mapping[str, _Wanted]]] = {
         "head": _HASH,
         "since": _TIME,
         "owner": _or_nothing(_Wanted("a text", lambda value: isinstance(value, str))),
+        "agent": _TEXT,
+        "needs": _Wanted("a list of tools' names", _reads(ids_of)),
         "calls": _Wanted("a list of call ids", _reads(ids_of)),
         "worker": _or_nothing(_TEXT),
         "token": _or_nothing(_COUNT),

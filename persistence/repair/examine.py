@@ -24,8 +24,9 @@ from turnwise.persistence.rows import (
     message_of,
     micros_of,
 )
-from turnwise.persistence.stored_chat import Flaw, is_count, salvage
+from turnwise.persistence.stored_chat import Flaw, ids_of, is_count, salvage
 from turnwise.states.errors import ChatUnreadable
+from turnwise.states.facts import Facts
 from turnwise.states.promises import broken_promises
 
 
@@ -175,8 +176,7 @@ def _standing_problems(chat_id: str, rows: Rows) -> Iterator[Finding]:
     named = "" if facts.stored_state is None else f": {facts.stored_state!r} is no state of the table's"
     for promise in broken_promises(facts):
         yield Finding("chats", chat, "state", f"the promise {promise} is broken{named}")
-    if chat["owner"] != facts.profile.owner:
-        yield Finding("chats", chat, "owner", "it is not what the profile says")
+    yield from _repeated_elsewhere(chat, facts)
     if facts.since is not None and chat["since"] not in (facts.since, micros_of(facts.since)):
         yield Finding("chats", chat, "since", "it is not what the facts say")
     last = last_seq_in(rows)
@@ -185,6 +185,15 @@ def _standing_problems(chat_id: str, rows: Rows) -> Iterator[Finding]:
     missing = missing_messages(rows, facts.history.length)
     if missing:
         yield Finding("messages", chat, "position", f"{len(missing)} message(s) are missing, first number {missing[0]}")
+
+
+def _repeated_elsewhere(chat: Row, facts: Facts) -> Iterator[Finding]:
+    """Find columns by which chats are found, and which do not repeat what other tables say."""
+    for label in ("owner", "agent"):
+        if chat[label] != getattr(facts.profile, label):
+            yield Finding("chats", chat, label, "it is not what the profile says")
+    if tuple(ids_of(chat["needs"])) != facts.calls.needs:
+        yield Finding("chats", chat, "needs", "it is not what the open calls say")
 
 
 def _log_problems(chat_id: str, rows: Rows) -> Iterator[Finding]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -99,7 +100,11 @@ def store_repair(connection: sqlite3.Connection, repair: Repair, at: Any) -> Non
             "INSERT OR REPLACE INTO profiles (chat_id, body) VALUES (?, ?)",
             (chat_id, PROFILES.dump(repair.facts.profile)),
         )
-    connection.execute("UPDATE chats SET owner = ? WHERE id = ?", (repair.facts.profile.owner, chat_id))
+    facts = repair.facts
+    connection.execute(
+        "UPDATE chats SET owner = ?, agent = ?, needs = ? WHERE id = ?",
+        (facts.profile.owner, facts.profile.agent, json.dumps(facts.calls.needs), chat_id),
+    )
 
 
 def fetched(connection: sqlite3.Connection, sql: str, *values: str) -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ from turnwise.persistence.chat_rows import ChatRows
 from turnwise.persistence.forks import forks_among, naming
 from turnwise.persistence.migrations import migrations
 from turnwise.persistence.passed_over import Refusals
-from turnwise.persistence.protocol import ChatStore, Committed, Overdue, Plan, Pruned, Snapshot
+from turnwise.persistence.protocol import ChatStore, Committed, Overdue, Plan, Pruned, Runs, Snapshot
 from turnwise.persistence.repair.raw_chat import Rows
 from turnwise.persistence.rows import micros_of
 from turnwise.persistence.sqlite import pruning, queries, raw_rows
@@ -120,8 +120,8 @@ class SQLiteStore(ChatStore):
     async def repair(self, chat_id: str, plan: Plan) -> Committed:
         return await self._write(lambda on: self._transactions.repair(on, chat_id, plan))
 
-    async def claim(self, plan: Plan, *, limit: int) -> list[Committed]:
-        return await self._write(lambda on: self._transactions.claim(on, plan, limit))
+    async def claim(self, plan: Plan, *, runs: Runs, limit: int) -> list[Committed]:
+        return await self._write(lambda on: self._transactions.claim(on, plan, runs, limit))
 
     async def journal(self, chat_id: str, token: int, state: ChatState, shown: Sequence[Event]) -> tuple[Event, ...]:
         async with self._cache.turn(chat_id):

@@ -5,6 +5,7 @@ So are claims, repairs and erasures, and a change that has met another process's
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -16,7 +17,7 @@ from turnwise.persistence.commit import Standing, erasing
 from turnwise.persistence.erasure import erases, wipe
 from turnwise.persistence.event_rows import rows_of
 from turnwise.persistence.passed_over import Refusals
-from turnwise.persistence.protocol import Committed, Plan
+from turnwise.persistence.protocol import Committed, Plan, Runs
 from turnwise.persistence.repair.repair import repair_of
 from turnwise.persistence.rows import micros_in, micros_of, numbered
 from turnwise.persistence.sqlite import queries, raw_rows
@@ -31,10 +32,19 @@ from turnwise.states.names import ChatState
 _STANDING: Final = """
 SELECT version, state, event_seq, head, token, facts FROM chats LEFT JOIN leases ON chat_id = id WHERE id = ?
 """
-_CLAIMABLE: Final = """
-SELECT id, since, number FROM chats
-WHERE archived = 0 AND (state = 'pending' OR (state = 'interrupted' AND settled = 0))
-AND (since, number) > (?, ?) AND NOT EXISTS (SELECT 1 FROM leases WHERE chat_id = id)
+_PENDING: Final = """
+SELECT since, number, id FROM chats
+WHERE archived = 0 AND state = 'pending' AND agent = ? AND (since, number) > (?, ?)
+AND NOT EXISTS (SELECT 1 FROM leases WHERE chat_id = id)
+AND (needs = '[]' OR NOT EXISTS (
+    SELECT 1 FROM json_each(iif(json_valid(needs), needs, '[]'))
+    WHERE value NOT IN (SELECT value FROM json_each(?))))
+ORDER BY since, number LIMIT ?
+"""
+_UNSETTLED: Final = """
+SELECT since, number, id FROM chats
+WHERE archived = 0 AND state = 'interrupted' AND settled = 0 AND (since, number) > (?, ?)
+AND NOT EXISTS (SELECT 1 FROM leases WHERE chat_id = id)
 ORDER BY since, number LIMIT ?
 """
 
@@ -63,15 +73,15 @@ class Transactions:
             raw_rows.store_repair(connection, repair, at)
         return self._store(connection, Standing(repair.facts, repair.head, at), decisions, ())
 
-    def claim(self, connection: sqlite3.Connection, plan: Plan, limit: int) -> list[Committed]:
+    def claim(self, connection: sqlite3.Connection, plan: Plan, runs: Runs, limit: int) -> list[Committed]:
         """Claim chats, as `ChatStore.claim` promises."""
         claimed: list[Committed] = []
-        since, number = 0, 0
+        after: Sequence[int] = (0, 0)
         while len(claimed) < limit:
-            found = connection.execute(_CLAIMABLE, (since, number, limit - len(claimed))).fetchall()
+            found = _claimable(connection, runs, after, limit - len(claimed))
             if not found:
                 break
-            for chat_id, since, number in found:  # noqa: B007 - the next page begins after the last
+            for *after, chat_id in found:  # noqa: B007 - the next page begins after the last
                 committed = self._claim_one(connection, chat_id, plan)
                 if committed is not None and committed.decisions:
                     claimed.append(committed)
@@ -154,6 +164,16 @@ class Transactions:
         else:
             self._cache.put(commit.after)
         return commit.committed
+
+
+def _claimable(
+    connection: sqlite3.Connection, runs: Runs, after: Sequence[int], limit: int
+) -> list[tuple[int, int, str]]:
+    """Return the chats that want a worker which runs these, longest waiting first: when, which number, which id."""
+    found = connection.execute(_UNSETTLED, (*after, limit)).fetchall()
+    for agent, tools in runs.items():
+        found += connection.execute(_PENDING, (agent, *after, json.dumps([*tools]), limit))
+    return sorted(found)[:limit]
 
 
 def _no_count(column: str, chat_id: str) -> ChatUnreadable:

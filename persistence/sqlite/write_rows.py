@@ -21,12 +21,12 @@ from turnwise.states.names import ChatState
 SQLiteCommit = Commit[list[EventRow]]
 
 _INSERT_CHAT: Final = """
-INSERT INTO chats (state, settled, archived, version, calls, facts, event_seq, head, since, salt, id)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING
+INSERT INTO chats (state, settled, archived, version, calls, facts, event_seq, head, since, salt, agent, needs, id)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING
 """
 _UPDATE_CHAT: Final = """
 UPDATE chats SET state = ?, settled = ?, archived = ?, version = ?, calls = ?, facts = ?, event_seq = ?,
-    head = ?, since = ?, salt = ? WHERE id = ?
+    head = ?, since = ?, salt = ?, agent = ?, needs = ? WHERE id = ?
 """
 _AS_FOUND: Final = """
 AND event_seq = ? AND head = ? AND version = ? AND state = ? AND (SELECT token FROM leases WHERE chat_id = id) IS ?
@@ -152,7 +152,9 @@ def insert_events(rows: Sequence[EventRow], connection: sqlite3.Connection) -> N
 
 def _chat_row(commit: SQLiteCommit) -> tuple[Any, ...]:
     id_, *columns = commit.row
-    return (*columns, commit.after.head, micros_of(commit.since), commit.salt, id_)
+    facts = commit.after.facts
+    runs = (facts.profile.agent, json.dumps(facts.calls.needs))
+    return (*columns, commit.after.head, micros_of(commit.since), commit.salt, *runs, id_)
 
 
 def _fill(connection: sqlite3.Connection, commit: SQLiteCommit) -> None:

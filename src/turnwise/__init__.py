@@ -4,6 +4,7 @@ The stored state is where the chat is; a declared table says what may happen; a 
 in it.
 """
 
+from turnwise.engine.agents.agent import Agent
 from turnwise.engine.engine import Engine
 from turnwise.engine.erase import Erasure
 from turnwise.engine.explain import Explanation
@@ -51,6 +52,7 @@ from turnwise.states.usage import Usage
 
 __all__ = [
     "RESTING",
+    "Agent",
     "AuditRecord",
     "BrokenPromise",
     "Chat",

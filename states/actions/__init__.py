@@ -21,7 +21,14 @@ from turnwise.states.actions.compaction import (
 )
 from turnwise.states.actions.failing import clear_error, restore_promises, set_error, set_overflow
 from turnwise.states.actions.history import append_user_message, cut_history, erase_content
-from turnwise.states.actions.profile import change_metadata, change_title, insert_chat, mark_archived, unmark_archived
+from turnwise.states.actions.profile import (
+    change_configuration,
+    change_metadata,
+    change_title,
+    insert_chat,
+    mark_archived,
+    unmark_archived,
+)
 from turnwise.states.actions.queue import (
     change_queued,
     clear_queue,

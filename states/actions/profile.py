@@ -10,7 +10,7 @@ from turnwise.states.events import MessageEvent
 from turnwise.states.facts import CompactionFacts, HistoryFacts, Profile, StepFacts, TurnFacts
 from turnwise.states.messages import without_metadata
 from turnwise.states.names import Audience, BoundaryReason
-from turnwise.states.triggers import Create, MetadataChanged, Occurrence, Renamed
+from turnwise.states.triggers import Configured, Create, MetadataChanged, Occurrence, Renamed
 from turnwise.states.writes import InsertBoundary, InsertMessage, PutProfile
 
 
@@ -30,6 +30,22 @@ def change_title(draft: Draft[Renamed]) -> None:
 def change_metadata(draft: Draft[MetadataChanged]) -> None:
     """Store the new metadata."""
     _put(draft, replace(draft.before.profile, metadata=draft.occurrence.metadata))
+
+
+def change_configuration(draft: Draft[Configured]) -> None:
+    """Store who answers from the next step on, and how."""
+    given = draft.occurrence
+    _put(
+        draft,
+        replace(
+            draft.before.profile,
+            agent=given.agent,
+            model=given.model,
+            parameters=given.parameters,
+            active_tools=given.active_tools,
+            system=given.system,
+        ),
+    )
 
 
 def mark_archived(draft: Draft[Occurrence]) -> None:

@@ -60,7 +60,7 @@ async def applying(store: Any) -> AsyncIterator[tuple[Applier, Watcher, list[int
     broadcaster.observe(lambda facts: told.append(facts.version))
     await store.open()
     try:
-        yield Applier(store, broadcaster, Limits(), Observers((watcher,))), watcher, told
+        yield Applier(store, broadcaster, lambda _: Limits(), Observers((watcher,))), watcher, told
     finally:
         await store.close()
 
@@ -203,7 +203,7 @@ async def test_what_is_committed_is_told_once_and_what_changes_nothing_is_not(da
         nothing = await applier.change("c", lambda _: None, actor="ann")
         assert (nothing.decisions, len(watcher.seen), told) == ((), 4, [4])
         await applier.change("c", Released(token=1), actor="worker:w")
-        (claimed,) = await applier.claim(Claimed(worker="v"), actor="worker:v", limit=5)
+        (claimed,) = await applier.claim(Claimed(worker="v"), actor="worker:v", runs={"default": ()}, limit=5)
         assert claimed.facts.lease is not None
         assert (watcher.seen[4:], told) == (["released", "claimed"], [4, 5, 6])
         damage(database)
@@ -277,7 +277,7 @@ WAYS: Final[dict[str, Callable[[Applier], Any]]] = {
     "create": lambda applier: applier.create("new", begun, actor="ann"),
     "change": lambda applier: applier.change("c", expired, actor="ann"),
     "repair": lambda applier: applier.repair("c", repaired, actor="ann"),
-    "claim": lambda applier: applier.claim(Claimed(worker="v"), actor="ann", limit=1),
+    "claim": lambda applier: applier.claim(Claimed(worker="v"), actor="ann", runs={"default": ()}, limit=1),
 }
 
 

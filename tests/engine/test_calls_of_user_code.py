@@ -31,18 +31,18 @@ from turnwise.engine.worker.leased_chat import LeasedChat
 
 
 async def asks_the_model(leased: LeasedChat, request: Any) -> None:
-    await leased.runtime.model.generate(request)  # found
-    async with aclosing(leased.runtime.model.stream(request)) as stream:  # found
+    await leased.configuration.model.generate(request)  # found
+    async with aclosing(leased.configuration.model.stream(request)) as stream:  # found
         async for _ in stream:  # found
             pass
-    await leased.runtime.tasks.user_calls.run(lambda: leased.runtime.model.generate(request), "model")
+    await leased.runtime.tasks.user_calls.run(lambda: leased.configuration.model.generate(request), "model")
 
 
 def asks_hooks(leased: LeasedChat, error: BaseException) -> list[str]:
-    leased.runtime.settings.describe_error(error)  # found
+    leased.configuration.settings.describe_error(error)  # found
     with guarded():
-        leased.runtime.settings.describe_error(error)
-    return [text for produce in leased.runtime.hooks.reminders for text in produce(None)]  # found
+        leased.configuration.settings.describe_error(error)
+    return [text for produce in leased.configuration.hooks.reminders for text in produce(None)]  # found
 
 
 async def asks_the_tool(leased: LeasedChat, tools: dict[str, Tool], context: ToolContext) -> Any:
@@ -66,7 +66,7 @@ def tells(observers: tuple[Observer, ...], clock: Clock) -> None:
 class Folder:
     def __init__(self, leased: LeasedChat) -> None:
         self._leased = leased
-        self._strategy = leased.runtime.settings.compaction.strategy
+        self._strategy = leased.configuration.settings.compaction.strategy
 
     async def fold(self) -> None:
         await self._leased.runtime.tasks.user_calls.run(self._fold_guarded, "fold")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -107,6 +108,7 @@ async def test_a_model_whose_window_is_unknown_is_warned_of_if_a_compaction_hang
 async def test_each_model_is_warned_of_on_its_own(caplog: pytest.LogCaptureFixture) -> None:
     leased, _ = leased_chat(HISTORY)
     for name, provider in (("a", "p"), ("b", "p"), ("a", "q"), ("a", "p")):
-        leased.runtime.model = ScriptedModel([], name=name, provider=provider)
+        model = ScriptedModel([], name=name, provider=provider)
+        leased.configuration = dataclasses.replace(leased.configuration, model=model)
         await with_own_rule(leased, Reply(parts=()))
     assert sum("context_window_unknown" in record.getMessage() for record in caplog.records) == 3

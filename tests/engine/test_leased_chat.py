@@ -12,18 +12,13 @@ import pytest
 from msgspec.structs import replace
 
 from support.life import BLANK, NOW, Life, interrupted, local, parts_of, pending, streaming, waiting
+from support.runtimes import runtime_of
 from support.stores import Delegate, stored_at
-from turnwise import Settings
-from turnwise.engine.apply import Applier, Chain
-from turnwise.engine.follow.broadcast import Broadcaster
+from turnwise.engine.apply import Chain
 from turnwise.engine.prompt.context import View
-from turnwise.engine.prompt.hooks import Hooks
-from turnwise.engine.tasks import Tasks
-from turnwise.engine.tools.toolbox import Toolbox
-from turnwise.engine.worker.leased_chat import ChatMoved, LeasedChat, Runtime
+from turnwise.engine.worker.leased_chat import ChatMoved, LeasedChat
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.protocol import ChatStore, Committed
-from turnwise.providers.scripted import ScriptedModel
 from turnwise.states.arguments import Reply
 from turnwise.states.decide import job_of
 from turnwise.states.errors import StaleLease
@@ -77,20 +72,6 @@ def held(database: Path, **more: Any) -> tuple[LeasedChat, ManualClock, Asked]:
     facts = replace(BLANK, **{"version": 5, "lease": Lease("w", 1), "state": ChatState.executing_tools, **more})
     store = Asked(stored_at(database, clock), facts)
     return LeasedChat(runtime_of(store, clock), facts, 1), clock, store
-
-
-def runtime_of(store: ChatStore, clock: ManualClock) -> Runtime:
-    options = Settings()
-    return Runtime(
-        applier=Applier(store, Broadcaster(), options.limits(None)),
-        model=ScriptedModel([]),
-        toolbox=Toolbox({}, options),
-        settings=options,
-        clock=clock,
-        worker_id="w",
-        tasks=Tasks(),
-        hooks=Hooks(),
-    )
 
 
 def commit_of(facts: Facts) -> Committed:

@@ -28,7 +28,8 @@ from mcp.types import (
 )
 
 from support import mcp_server
-from turnwise import FilePart, Tool, ToolContext
+from support.runtimes import tool_context
+from turnwise import FilePart, Tool
 from turnwise.engine.mcp import MCPToolFailed, MCPTools, MCPUnreachable
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}}
@@ -57,7 +58,7 @@ def offered(name: str = "give", **more: Any) -> mcp.types.Tool:
 
 async def ran(tool: Tool, report: Callable[[Any], None] = lambda _: None, **arguments: Any) -> Any:
     """Run a tool as the engine does, and return what it returns."""
-    context = ToolContext(chat_id="c", call_id="x", step=1, attempt=1, idempotency_key="k", report=report)
+    context = tool_context(report=report)
     assert tool.context_parameter is not None
     return await tool.run(**{tool.context_parameter: context}, **arguments)
 

@@ -9,8 +9,10 @@ from msgspec.structs import replace
 
 from support.leased import leased_chat
 from support.life import said, streaming
+from support.runtimes import only_agent
 from support.shelf import stands
 from turnwise import ClientTool, ModelError, Settings, Usage, tool
+from turnwise.engine.agents.configuration import Configuration
 from turnwise.engine.jobs.reply import error_info, origin_of, partial_reply, planned, shown_reply
 from turnwise.engine.tools.toolbox import Toolbox
 from turnwise.providers.protocol import ModelPart, ModelRequest, ToolSpec
@@ -142,11 +144,15 @@ def request(*tools: ToolSpec, **parameters: Any) -> ModelRequest:
     return ModelRequest(purpose="step", chat_id="c", messages=[], tools=tools, parameters=parameters)
 
 
+def asking(model: ScriptedModel) -> Configuration:
+    return only_agent(model).configuration(stands(ChatState.waiting).profile)
+
+
 def test_the_same_question_has_the_same_origin_and_another_one_another() -> None:
-    model = ScriptedModel([])
+    model = asking(ScriptedModel([]))
     spec = ToolSpec("look", "Look.", {"type": "object"})
     plain = origin_of(model, request())
-    assert plain == Origin(model=model.name, provider=model.provider)
+    assert plain == Origin(model=model.model.name, provider=model.model.provider)
     same = origin_of(model, request(spec, top_k=1, seed=2))
     assert same == origin_of(model, request(spec, seed=2, top_k=1))
     others = [
@@ -166,7 +172,7 @@ def test_the_same_question_has_the_same_origin_and_another_one_another() -> None
 
 
 def test_a_parameter_that_is_no_json_has_no_digest_and_an_infinite_one_has() -> None:
-    model = ScriptedModel([])
+    model = asking(ScriptedModel([]))
     assert origin_of(model, request(stop=object())).parameters_digest is None
     assert origin_of(model, request(temperature=float("inf"))).parameters_digest is not None
 
@@ -174,7 +180,7 @@ def test_a_parameter_that_is_no_json_has_no_digest_and_an_infinite_one_has() -> 
 def test_names_of_a_model_are_text_that_a_store_keeps() -> None:
     model = ScriptedModel([])
     model.name, model.provider = "m\ud800", "p\ud800"
-    origin = origin_of(model, request())
+    origin = origin_of(asking(model), request())
     assert f"{origin.model}{origin.provider}".encode()
 
 

@@ -112,7 +112,7 @@ async def test_every_call_has_its_one_result_whoever_made_the_history() -> None:
     assert request.messages[-1].result != PAIRED[-1].result, "what a hook has left out is not sent"
 
     leased, _ = leased_chat()
-    assert results(request_of(leased, "summary", broken, {}).messages) == ["a"]
+    assert results((await request_of(leased, "summary", broken, {})).messages) == ["a"]
 
 
 async def test_a_hook_is_told_what_a_request_is_for_and_changes_that_request_alone() -> None:

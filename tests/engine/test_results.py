@@ -43,6 +43,7 @@ def test_a_chat_is_told_field_by_field() -> None:
     )
     assert chat == Chat(
         id="c",
+        agent="default",
         state=ChatState.waiting,
         version=7,
         history_version=6,

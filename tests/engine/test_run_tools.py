@@ -15,6 +15,7 @@ from support.engines import MakeModel, OpenEngine
 from support.events import events_of
 from support.latches import Gate, Latch
 from support.life import local
+from support.runtimes import A_CHAT, tool_context
 from support.stores import Delegate, stored_at
 from turnwise import (
     Engine,
@@ -27,7 +28,7 @@ from turnwise import (
     ToolRun,
     tool,
 )
-from turnwise.engine.jobs.run_tools import Run, Running
+from turnwise.engine.jobs.run_tools import Run, Running, Surroundings
 from turnwise.engine.tools.toolbox import Toolbox, failed
 from turnwise.providers.scripted import Call, Reply
 from turnwise.states.events import ToolProgressEvent
@@ -41,13 +42,11 @@ AT_ONCE = Settings(coalesce=0, shutdown_grace=0)
 
 
 def context(call_id: str = "a") -> ToolContext:
-    return ToolContext(
-        chat_id="c", call_id=call_id, step=1, attempt=1, idempotency_key="k", report=lambda _progress: None
-    )
+    return tool_context(call_id=call_id)
 
 
 def running(*call_ids: str) -> Running:
-    return Running({call_id: Run(context(call_id)) for call_id in call_ids})
+    return Running(Surroundings(A_CHAT, None), {call_id: Run(context(call_id)) for call_id in call_ids})
 
 
 A, B = local("a"), local("b")

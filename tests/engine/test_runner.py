@@ -14,19 +14,13 @@ import anyio
 import pytest
 
 from support.chats import said
+from support.runtimes import runtime_of
 from support.stores import Delegate, stored_at
-from turnwise import Settings
-from turnwise.engine.apply import Applier
-from turnwise.engine.follow.broadcast import Broadcaster
-from turnwise.engine.prompt.hooks import Hooks
-from turnwise.engine.tasks import Tasks
-from turnwise.engine.tools.toolbox import Toolbox
-from turnwise.engine.worker.leased_chat import ChatMoved, LeasedChat, Runtime
+from turnwise.engine.worker.leased_chat import ChatMoved, LeasedChat
 from turnwise.engine.worker.runner import JOBS, Runner
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.conformance.checks import part
 from turnwise.persistence.protocol import ChatStore
-from turnwise.providers.scripted import ScriptedModel
 from turnwise.states.arguments import Origin, Reply
 from turnwise.states.errors import StoreError
 from turnwise.states.messages import TextPart
@@ -79,21 +73,11 @@ def raises(error: BaseException) -> Does:
 @asynccontextmanager
 async def held(database: Path, store: ChatStore | None = None) -> AsyncIterator[LeasedChat]:
     """Give a chat that streams, of which "so far" was shown, in the hands of the worker `w`."""
-    store, options = store or stored_at(database, ManualClock()), Settings()
+    store = store or stored_at(database, ManualClock())
     await store.open()
     await plans.created(store, "chat", plans.send("hello"), plans.claim("w"), plans.start())
     await store.journal("chat", 1, ChatState.streaming, [part("so far")])
-    runtime = Runtime(
-        applier=Applier(store, Broadcaster(), options.limits(None)),
-        model=ScriptedModel([]),
-        toolbox=Toolbox({}, options),
-        settings=options,
-        clock=ManualClock(),
-        worker_id="w",
-        tasks=Tasks(),
-        hooks=Hooks(),
-    )
-    yield LeasedChat(runtime, await store.facts("chat"), 1)
+    yield LeasedChat(runtime_of(store, ManualClock()), await store.facts("chat"), 1)
     await store.close()
 
 

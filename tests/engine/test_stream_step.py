@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Callable
-from typing import Any, cast
+from typing import Any
 
 import anyio
 import pytest
@@ -12,6 +12,7 @@ import pytest
 from support.engines import MakeModel, OpenEngine
 from support.events import assert_told_right, events_of
 from support.latches import Latch
+from support.leased import leased_chat
 from support.shelf import stands
 from turnwise import (
     CompactionPolicy,
@@ -25,7 +26,6 @@ from turnwise import (
     tool,
 )
 from turnwise.engine.jobs.stream_step import _refuse_endless_attempts
-from turnwise.engine.worker.leased_chat import LeasedChat
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.events import PartEvent, TurnFinishedEvent
 from turnwise.states.facts import StepFacts
@@ -265,7 +265,7 @@ def test_a_step_that_was_lost_with_twenty_five_workers_is_given_up_and_failures_
 ) -> None:
     """The reply itself may be what kills the workers."""
     step = StepFacts(number=1, attempt=attempt, failures=failures)
-    leased = LeasedChat(cast("Any", None), stands(ChatState.streaming, step=step), 1)
+    leased = leased_chat(facts=stands(ChatState.streaming, step=step))[0]
     if not refused:
         _refuse_endless_attempts(leased)
         return

@@ -14,18 +14,14 @@ import structlog
 from msgspec.structs import replace
 
 from support.life import BLANK, NOW
+from support.runtimes import runtime_of
 from support.stores import Delegate, stored_at
 from turnwise import ChatNotFound, ChatUnreadable, IllegalTransition, Settings, StoreError
-from turnwise.engine.apply import Applier, Chain, Change
-from turnwise.engine.follow.broadcast import Broadcaster
-from turnwise.engine.prompt.hooks import Hooks
-from turnwise.engine.tasks import Tasks
-from turnwise.engine.tools.toolbox import Toolbox
+from turnwise.engine.apply import Chain, Change
 from turnwise.engine.worker.identity import worker_name
 from turnwise.engine.worker.leased_chat import Runtime
 from turnwise.engine.worker.sweep import Sweeper
 from turnwise.persistence.protocol import Committed, Overdue
-from turnwise.providers.scripted import ScriptedModel
 from turnwise.states.facts import Limits, Profile
 from turnwise.states.messages import TextPart
 from turnwise.states.names import ChatState
@@ -110,17 +106,7 @@ async def sweeping(database: Path, options: Settings = LEASE) -> AsyncIterator[S
     """Open a sweeper on a file."""
     clock = ManualClock()
     store = ToldStore(stored_at(database, clock))
-    applier = Applier(store, Broadcaster(), options.limits(None))
-    runtime = Runtime(
-        applier=applier,
-        model=ScriptedModel([]),
-        toolbox=Toolbox({}, options),
-        settings=options,
-        clock=clock,
-        worker_id="sweeper",
-        tasks=Tasks(),
-        hooks=Hooks(),
-    )
+    runtime = runtime_of(store, clock, settings=options, worker_id="sweeper")
     await store.open()
     try:
         yield Swept(runtime, store, clock)

@@ -15,6 +15,7 @@ import pytest
 import structlog
 from msgspec.structs import replace
 
+from support.runtimes import tool_context
 from turnwise import (
     ClientTool,
     FatalToolError,
@@ -82,8 +83,7 @@ def facts(*client_tools: ClientTool, calls: tuple[ToolCall, ...] = (), stage: St
 
 
 def context(**fields: Any) -> ToolContext:
-    given: dict[str, Any] = {"chat_id": "chat", "call_id": "c", "step": 1, "attempt": 1, "idempotency_key": "k"}
-    return ToolContext(**given | fields, report=lambda _progress: None)
+    return tool_context(**{"chat_id": "chat", "call_id": "c", **fields})
 
 
 def named(toolbox: Toolbox, *client_tools: ClientTool) -> list[tuple[str, str]]:

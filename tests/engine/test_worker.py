@@ -14,15 +14,11 @@ from support import life
 from support.chats import said
 from support.events import events_of, seen
 from support.latches import Gate, Latch
+from support.runtimes import runtime_of
 from support.stores import Delegate, stored_at
 from turnwise import Engine, ModelError, RetryPolicy, Settings, StoreError, ToolContext, tool
-from turnwise.engine.apply import Applier, Chain
+from turnwise.engine.apply import Chain
 from turnwise.engine.clock import sleep
-from turnwise.engine.follow.broadcast import Broadcaster
-from turnwise.engine.prompt.hooks import Hooks
-from turnwise.engine.tasks import Tasks
-from turnwise.engine.tools.toolbox import Toolbox
-from turnwise.engine.worker.leased_chat import Runtime
 from turnwise.engine.worker.runner import JOBS
 from turnwise.engine.worker.worker import Worker
 from turnwise.persistence.protocol import Overdue, Pruned
@@ -448,7 +444,7 @@ async def test_a_claim_that_fails_half_way_claims_nothing_and_is_made_again(open
     class Refusing(Delegate):
         refused = 0
 
-        async def claim(self, plan: Any, *, limit: int) -> Any:
+        async def claim(self, plan: Any, *, runs: Any, limit: int) -> Any:
             if self.refused < 2:
                 self.refused += 1
 
@@ -456,9 +452,9 @@ async def test_a_claim_that_fails_half_way_claims_nothing_and_is_made_again(open
                     plan(facts, at)
                     raise StoreError("planted")
 
-                assert await self._store.claim(halfway, limit=limit) == []
+                assert await self._store.claim(halfway, runs=runs, limit=limit) == []
                 raise StoreError("planted")
-            return await self._store.claim(plan, limit=limit)
+            return await self._store.claim(plan, runs=runs, limit=limit)
 
     waiting = await filled(open_engine, 3)
     model = Counting()
@@ -593,9 +589,9 @@ async def test_a_worker_claims_ten_chats_at_a_time_and_none_without_room(open_en
     limits: list[int] = []
 
     class Noting(Unwatched):
-        async def claim(self, plan: Any, *, limit: int) -> Any:
+        async def claim(self, plan: Any, *, runs: Any, limit: int) -> Any:
             limits.append(limit)
-            return await self._store.claim(plan, limit=limit)
+            return await self._store.claim(plan, runs=runs, limit=limit)
 
     waiting = await filled(open_engine, 25)
     clock, model = ManualClock(), Counting(together=23)
@@ -678,8 +674,8 @@ async def test_what_found_no_room_is_run_as_soon_as_there_is_some_though_no_time
     class Held(Unwatched):
         """Its first claim, which finds nothing, takes until the test lets it go."""
 
-        async def claim(self, plan: Any, *, limit: int) -> Any:
-            found = await self._store.claim(plan, limit=limit)
+        async def claim(self, plan: Any, *, runs: Any, limit: int) -> Any:
+            found = await self._store.claim(plan, runs=runs, limit=limit)
             if not claiming.is_set():
                 claiming.set()
                 await claimed.wait()
@@ -728,23 +724,13 @@ async def test_a_worker_looks_for_chats_at_once_if_one_wants_a_worker_and_nobody
     clock, looks = ManualClock(), [0]
 
     class Counted(Delegate):
-        async def claim(self, plan: Any, *, limit: int) -> Any:
+        async def claim(self, plan: Any, *, runs: Any, limit: int) -> Any:
             looks[0] += 1
             return []
 
-    store, options = Counted(stored_at(database, clock)), Settings()
+    store = Counted(stored_at(database, clock))
     await store.open()
-    runtime = Runtime(
-        applier=Applier(store, Broadcaster(), options.limits(None)),
-        model=ScriptedModel([]),
-        toolbox=Toolbox({}, options),
-        settings=options,
-        clock=clock,
-        worker_id="w",
-        tasks=Tasks(),
-        hooks=Hooks(),
-    )
-    worker = Worker(runtime)
+    worker = Worker(runtime_of(store, clock))
     builds, wants = STANDS[stands]
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(worker.run)
@@ -832,8 +818,8 @@ async def test_who_stops_while_a_claim_is_under_way_gives_back_what_it_brings(op
     claiming, go_on = anyio.Event(), anyio.Event()
 
     class Slow(Unwatched):
-        async def claim(self, plan: Any, *, limit: int) -> Any:
-            found = await self._store.claim(plan, limit=limit)
+        async def claim(self, plan: Any, *, runs: Any, limit: int) -> Any:
+            found = await self._store.claim(plan, runs=runs, limit=limit)
             claiming.set()
             await go_on.wait()
             return found

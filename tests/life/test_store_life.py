@@ -21,6 +21,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from support.damaged_rows import UNTOLD, Place, columns_of, copied
 from support.life import ERROR, PROFILE, client, local, own_of, parts_of, said, summary_of
+from support.runtimes import only_agent
 from turnwise import (
     ChatArchived,
     ChatBusy,
@@ -37,15 +38,12 @@ from turnwise.engine.diagnose import Diagnosis, diagnose
 from turnwise.engine.erase import wanted
 from turnwise.engine.follow.broadcast import Broadcaster
 from turnwise.engine.jobs.reply import shown_reply
-from turnwise.engine.prompt.hooks import Hooks
 from turnwise.engine.prompt.views import transcript_of, user_view
 from turnwise.engine.results import SendReceipt, SubmissionReceipt
-from turnwise.engine.tools.toolbox import Toolbox
 from turnwise.engine.worker.leased_chat import Runtime
 from turnwise.persistence.audit.verify import verify_records, verify_stored
 from turnwise.persistence.sqlite.store import SQLiteStore
 from turnwise.persistence.stored_chat import Salvaged
-from turnwise.providers.scripted import ScriptedModel
 from turnwise.states.arguments import Reply
 from turnwise.states.calls import CallOutcome, ToolCall, ToolResult
 from turnwise.states.errors import ConflictingReplay, DeadlineExpired, StoreError, TurnwiseError
@@ -81,6 +79,8 @@ TOKENS = st.sampled_from([None, 10, 90])
 TOOLS = st.lists(st.sampled_from(["local", "once", "client", "client with deadline"]), max_size=3)
 ENGINE = Settings(lease=30, queue_limit=3)
 LIMITS = ENGINE.limits(100)
+RUNS = {"default": ("search",)}
+"""What every process runs."""
 RACERS = 5
 QUIET = (S.waiting, S.interrupted, S.error)
 
@@ -92,16 +92,14 @@ class Process:
         self.name = name
         self.store = SQLiteStore(file, now=clock.now, durability="normal")
         self.token: int | None = None
-        self.applier = Applier(self.store, Broadcaster(), LIMITS)
+        self.applier = Applier(self.store, Broadcaster(), lambda _: LIMITS)
         runtime = Runtime(
             applier=self.applier,
-            model=ScriptedModel(()),
-            toolbox=Toolbox({}, ENGINE),
+            agents=only_agent(settings=ENGINE),
             settings=ENGINE,
             clock=clock,
             worker_id=name,
             tasks=None,  # type: ignore[arg-type] - commands start none
-            hooks=Hooks(),
         )
         self.commands = Commands(runtime, None)
 
@@ -338,7 +336,7 @@ class StoreLife(RuleBasedStateMachine):
         facts, process = self.facts, self.processes[node]
         wants = facts.state is S.pending or (facts.state is S.interrupted and not facts.settled)
         claim = _occurrence(T.claimed, worker=process.name)
-        claimed = self.do(process.applier.claim(claim, actor=process.name, limit=5))
+        claimed = self.do(process.applier.claim(claim, actor=process.name, runs=RUNS, limit=5))
         assert len(claimed) == (wants and facts.lease is None)
         if claimed and claimed[0].facts.lease is not None:
             assert claimed[0].facts.lease.token > facts.fence
@@ -474,7 +472,7 @@ class StoreLife(RuleBasedStateMachine):
             "rename": lambda: commands.change(chat_id, Renamed(title="other")),
             "fork": lambda: commands.fork(chat_id, self.facts.version),
             "erase": lambda: commands.erase(chat_id, wanted([], ["messages"])),
-            "claim": lambda: process.applier.claim(_occurrence(T.claimed, worker="C"), actor="C", limit=5),
+            "claim": lambda: process.applier.claim(_occurrence(T.claimed, worker="C"), actor="C", runs=RUNS, limit=5),
             "overdue": lambda: process.store.overdue(limit=10),
             "renew": lambda: process.store.renew("C", 30),
             "prune": lambda: process.store.prune(keep=0, after="", limit=100),

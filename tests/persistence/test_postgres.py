@@ -76,7 +76,7 @@ async def test_many_stores_claim_every_chat_once(open_store: OpenStore) -> None:
 
     async def work(worker: int) -> None:
         claim = plans.plan(plans.claim(f"worker-{worker}"))
-        while found := await stores[worker % 2].claim(claim, limit=10):
+        while found := await stores[worker % 2].claim(claim, runs=plans.RUNS, limit=10):
             claimed.extend(committed.facts.chat_id for committed in found)
 
     async with anyio.create_task_group() as tasks:

@@ -32,7 +32,7 @@ def chats() -> Iterator[Chats]:
 
 
 def claimed(chats: Chats, limit: int = 9) -> list[str]:
-    found = chats.transactions.claim(chats.on, plans.plan(plans.claim()), limit)
+    found = chats.transactions.claim(chats.on, plans.plan(plans.claim()), plans.RUNS, limit)
     return [committed.facts.chat_id for committed in found]
 
 
@@ -154,7 +154,7 @@ def test_a_plan_that_refuses_one_chat_keeps_no_other_from_being_claimed(chats: C
             raise ValueError("not this one")
         return [] if facts.chat_id == "c" else plans.plan(plans.claim())(facts, now)
 
-    found = chats.transactions.claim(chats.on, picky, 9)
+    found = chats.transactions.claim(chats.on, picky, plans.RUNS, 9)
     assert [committed.facts.chat_id for committed in found] == ["a"]
     assert claimed(chats) == ["b", "c"]
 
@@ -183,7 +183,7 @@ def test_a_claim_in_a_transaction_that_the_database_gave_up_is_told_why(chats: C
         raise sqlite3.OperationalError("the disk is full")
 
     with pytest.raises(sqlite3.OperationalError, match="the disk is full"):
-        chats.transactions.claim(chats.on, give_up, 9)
+        chats.transactions.claim(chats.on, give_up, plans.RUNS, 9)
     assert claimed(chats) == ["a"]
 
 
@@ -192,11 +192,11 @@ def test_a_chat_that_was_claimed_and_is_refused_again_is_logged_again(
 ) -> None:
     chats.live("a", plans.send("hello"))
     for _ in range(2):
-        assert chats.transactions.claim(chats.on, refused, 9) == []
+        assert chats.transactions.claim(chats.on, refused, plans.RUNS, 9) == []
     assert caplog.text.count("claim_refused chat_id=a") == 1
     assert claimed(chats) == ["a"]
     chats.change("a", plans.move(Released(token=plans.HOLDER)))
-    assert chats.transactions.claim(chats.on, refused, 9) == []
+    assert chats.transactions.claim(chats.on, refused, plans.RUNS, 9) == []
     assert caplog.text.count("claim_refused chat_id=a") == 2
 
 

@@ -167,6 +167,8 @@ def test_what_an_archived_chat_accepts_is_said_once() -> None:
         (T.create, {"profile": replace(PROFILE, title="\ud800")}),
         (T.renamed, {"title": "\ud800"}),
         (T.metadata_changed, {"metadata": {"k": object()}}),
+        (T.configured, {"agent": "a", "parameters": {"k": object()}}),
+        (T.configured, {"agent": "a", "system": "\ud800"}),
     ],
 )
 def test_what_has_no_spelling_as_json_is_refused_before_anything_is_decided(

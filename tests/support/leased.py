@@ -7,15 +7,12 @@ from typing import Any
 
 import anyio
 
+from support.runtimes import only_agent, runtime_of
 from support.shelf import Shelf, stands
 from turnwise import Message, Settings
-from turnwise.engine.apply import Applier
 from turnwise.engine.prompt.hooks import Hooks
 from turnwise.engine.tasks import Tasks
-from turnwise.engine.tools.toolbox import Toolbox
-from turnwise.engine.worker.leased_chat import LeasedChat, Runtime
-from turnwise.providers.scripted import ScriptedModel
-from turnwise.providers.windows import window_of
+from turnwise.engine.worker.leased_chat import LeasedChat
 from turnwise.states.facts import Facts, Lease, StepFacts
 from turnwise.states.names import ChatState, Stage
 from turnwise.testing import ManualClock
@@ -40,18 +37,16 @@ def leased_chat(
     tools: Sequence[Any] = (),
 ) -> tuple[LeasedChat, Shelf]:
     """Return a chat under the token 1, and the store that it is read from."""
-    settings, model = settings or Settings(), model or ScriptedModel([])
+    settings = settings or Settings()
     shelf = Shelf(facts=facts or streams())
     shelf.messages = list(messages)
-    runtime = Runtime(
-        applier=Applier(shelf.store, shelf.broadcaster, settings.limits(window_of(model))),
-        model=model,
-        toolbox=Toolbox({tool.name: tool for tool in tools}, settings),
+    runtime = runtime_of(
+        shelf.store,
+        ManualClock(),
+        agents=only_agent(model, tools=tools, settings=settings, hooks=hooks),
         settings=settings,
-        clock=ManualClock(),
-        worker_id="w",
+        broadcaster=shelf.broadcaster,
         tasks=Tasks(patience=0.01),
-        hooks=hooks or Hooks(),
     )
     return LeasedChat(runtime, shelf.stand, 1), shelf
 

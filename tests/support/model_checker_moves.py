@@ -124,6 +124,7 @@ def _moves_of_operators(facts: Facts) -> Iterator[Move]:
     yield Move("outside", T.unarchived if facts.archived else T.archived)
     yield Move("outside", T.renamed, {"title": "other"})
     yield Move("outside", T.metadata_changed, {"metadata": {}})
+    yield Move("outside", T.configured, {"agent": "research"})
     yield Move("outside", T.message_erased, {"erasing": Erasing(messages=(_MESSAGE,))})
 
 

@@ -409,6 +409,7 @@ def administration() -> Iterator[Case]:
     for at in S:
         yield Case(lazily(standing, at), fired(T.renamed, title="Apples"), "profile")
         yield Case(lazily(standing, at), fired(T.metadata_changed, metadata={"a": 1}), "profile")
+        yield Case(lazily(standing, at), fired(T.configured, agent="research", system="Be brief."), "profile")
         yield Case(lazily(standing, at), erase, "erase", "message")
 
 

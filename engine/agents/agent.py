@@ -1,0 +1,82 @@
+"""Agents: declared, named configurations that chats, workers and the audit log refer to."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Generic
+
+from turnwise.engine.prompt.hooks import PrepareMessages, Reminder
+from turnwise.engine.results import Chat
+from turnwise.engine.settings import Settings
+from turnwise.engine.tools.declare import Tool, ToolFunction
+from turnwise.providers.protocol import Model
+from turnwise.states.checked import checked
+from turnwise.states.errors import SettingsError
+from turnwise.states.limits import Name
+from turnwise.states.shapes import LATER
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    Deps = TypeVar("Deps", default=Any)
+    Output = TypeVar("Output", default=Any)
+else:
+    from typing import TypeVar
+
+    Deps = TypeVar("Deps")
+    Output = TypeVar("Output")
+
+SystemPrompt = str | Callable[[Chat], str | Awaitable[str]]
+"""A system prompt, or a function of the chat that makes one; it is asked once per turn."""
+
+
+@checked
+@dataclass(frozen=True)
+class Agent(Generic[Deps, Output]):
+    """A way to answer: a model, a system prompt, tools and settings, under a name that chats keep.
+
+    Raises:
+        SettingsError: the name is empty or too long, or a setting belongs to the engine.
+    """
+
+    name: Name
+    model: Model | str | None = None
+    """A `Model`, or the name of one; by default the engine's."""
+    system: Annotated[SystemPrompt | None, LATER] = None
+    """The system prompt of chats that have none of their own."""
+    tools: Sequence[Tool | ToolFunction] = ()
+    settings: Settings | None = None
+    """The engine's by default. What concerns a whole worker is always the engine's: see `OF_THE_ENGINE`."""
+    version: Name | None = None
+    """Recorded with every answer."""
+    reminders: Sequence[Reminder] = ()
+    prepare_messages: PrepareMessages | None = None
+
+    def __post_init__(self) -> None:
+        if self.system is not None and not isinstance(self.system, str) and not callable(self.system):
+            raise SettingsError(
+                f"agent {self.name!r}", f"system must be text or a function of the chat; it was {self.system!r:.100}"
+            )
+        if self.settings is None:
+            return
+        usual = Settings()
+        for name in OF_THE_ENGINE:
+            if getattr(self.settings, name) != getattr(usual, name):
+                raise SettingsError(
+                    f"agent {self.name!r}", f"settings.{name} belongs to the engine; give it in Engine(settings=...)"
+                )
+
+
+OF_THE_ENGINE = (
+    "run_worker",
+    "max_running",
+    "poll_interval",
+    "lease",
+    "renew_every",
+    "shutdown_grace",
+    "durability",
+    "keep_parts",
+    "message_limit_bytes",
+)
+"""The settings that are the same for every agent of an engine."""

@@ -1,0 +1,248 @@
+"""Configurations: how each chat is run, by its agent and by what the chat itself says instead."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final
+
+from turnwise.engine.agents.agent import OF_THE_ENGINE, Agent, SystemPrompt
+from turnwise.engine.prompt.hooks import Hooks
+from turnwise.engine.settings import Settings, check_parameters
+from turnwise.engine.tools.declare import Tool, tools_by_name
+from turnwise.engine.tools.toolbox import CLIENT_PREFIX, Toolbox
+from turnwise.providers.from_name import model_named
+from turnwise.providers.protocol import Model
+from turnwise.providers.windows import window_of
+from turnwise.states.calls import ClientTool
+from turnwise.states.digests import canonical
+from turnwise.states.errors import SettingsError
+from turnwise.states.facts import Facts, Limits, Profile
+from turnwise.states.names import DEFAULT_AGENT, ChatState
+
+
+class Unchanged(Enum):
+    """Stands for what a call leaves as it is, where `None` says something."""
+
+    UNCHANGED = "unchanged"
+
+
+UNCHANGED: Final = Unchanged.UNCHANGED
+_KEPT: Final = 1024
+"""Configurations of chats that differ from their agents', kept for the next step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Configuration:
+    """How a chat is run."""
+
+    agent: str
+    version: str | None
+    model: Model
+    system: SystemPrompt | None
+    """The agent's; a chat may have a system prompt of its own."""
+    toolbox: Toolbox
+    settings: Settings
+    limits: Limits
+    hooks: Hooks
+
+
+class Agents:
+    """The agents that an engine runs.
+
+    Raises:
+        SettingsError: two have one name, one has no model, or a tool or setting of one is invalid.
+    """
+
+    def __init__(self, agents: Iterable[Agent], settings: Settings, *, model: Model | str | None = None) -> None:
+        self._settings = settings
+        self._models: dict[str, Model] = {}
+        """Models that were made from names: the engine closes them."""
+        self._own: dict[str, Configuration] = {}
+        self._changed: OrderedDict[tuple[Any, ...], Configuration] = OrderedDict()
+        for agent in agents:
+            if agent.name in self._own:
+                raise SettingsError("agents", f"two agents are named {agent.name!r}; names must be unique")
+            self._own[agent.name] = self._configuration(agent, model)
+        self._toolbox = Toolbox({}, dataclasses.replace(settings, active_tools=None))
+        self._limits = settings.limits(None)
+        self.runs: Mapping[str, Collection[str]] = {
+            name: frozenset(own.toolbox.tools) for name, own in self._own.items()
+        }
+        """What a worker with these agents runs: their names, each with the names of its tools."""
+
+    def __contains__(self, name: str) -> bool:
+        """Return whether there is an agent of that name."""
+        return name in self._own
+
+    def configuration(self, profile: Profile) -> Configuration:
+        """Return how a chat is run. If its agent is not one of these, only an interrupt may be settled with it."""
+        own = self._own.get(profile.agent)
+        if own is None:
+            return self._foreign(profile.agent)
+        if profile.model is None and profile.parameters is None and profile.active_tools is None:
+            return own
+        parameters = b"" if profile.parameters is None else canonical(profile.parameters)
+        key = (profile.agent, profile.model, parameters, profile.active_tools)
+        found = self._changed.get(key)
+        if found is None:
+            found = self._changed[key] = self._as_changed(own, profile)
+            if len(self._changed) > _KEPT:
+                self._changed.popitem(last=False)
+        return found
+
+    def _foreign(self, agent: str) -> Configuration:
+        anyone = next(iter(self._own.values()))
+        return dataclasses.replace(
+            anyone,
+            agent=agent,
+            version=None,
+            system=None,
+            toolbox=self._toolbox,
+            settings=self._settings,
+            limits=self._limits,
+            hooks=Hooks(),
+        )
+
+    def toolbox(self, profile: Profile) -> Toolbox:
+        """Return the tools of a chat; none if its agent is not one of these."""
+        own = self._own.get(profile.agent)
+        if own is None or profile.active_tools is None:
+            return self._toolbox if own is None else own.toolbox
+        return _as_active(own, profile.active_tools).toolbox
+
+    def limits(self, profile: Profile) -> Limits:
+        """Return the limits of a chat; the engine's if its agent is not one of these."""
+        own = self._own.get(profile.agent)
+        if own is None:
+            return self._limits
+        return own.limits if profile.model is None else self.configuration(profile).limits
+
+    def can_run(self, facts: Facts) -> bool:
+        """Return whether these agents can run a chat: its own one is among them, and has the tools it needs.
+
+        What an interrupt has left is settled by any worker.
+        """
+        return facts.state is ChatState.interrupted or not self.missing(facts)
+
+    def missing(self, facts: Facts) -> str:
+        """Return in words what a chat needs and these agents lack; empty if they lack nothing."""
+        name = facts.profile.agent
+        tools = [repr(tool) for tool in facts.calls.needs if tool not in self.runs.get(name, ())]
+        if name in self._own and not tools:
+            return ""
+        having = f" with tool {', '.join(tools)}" if len(tools) == 1 else f" with tools {', '.join(tools)}"
+        return f"agent {name!r}{having if tools else ''}"
+
+    def chosen(self, name: str | None) -> str:
+        """Return the name of the agent that a new chat gets: the one asked for, or the only one, or `default`.
+
+        Raises:
+            SettingsError: there is none of that name, or several and no name.
+        """
+        known = ", ".join(map(repr, sorted(self._own)))
+        if name is None:
+            if len(self._own) == 1:
+                return next(iter(self._own))
+            if DEFAULT_AGENT in self._own:
+                return DEFAULT_AGENT
+            raise SettingsError("agent", f"must be one of {known}: this engine has several")
+        if name not in self._own:
+            raise SettingsError("agent", f"must be one of {known}; it was {name!r:.100}")
+        return name
+
+    def check(self, model: str | None, parameters: Mapping[str, Any] | None) -> None:
+        """Check the model and the parameters that a chat has instead of its agent's.
+
+        Raises:
+            SettingsError: there is no such model or parameter.
+        """
+        if model is not None:
+            self._model_named(model)
+        check_parameters(parameters or {})
+
+    def check_active(self, agent: str, active: Sequence[str] | None, client_tools: Sequence[ClientTool]) -> None:
+        """Check the tools that a chat has active instead of its agent's.
+
+        Raises:
+            SettingsError: there is no such tool.
+        """
+        if active is None:
+            return
+        tools = self.runs.get(agent, ())
+        known = [*sorted(tools), *sorted(CLIENT_PREFIX + tool.name for tool in client_tools)]
+        for name in active:
+            if name not in known:
+                there = ", ".join(known) or "none"
+                raise SettingsError(
+                    "active_tools", f"agent {agent!r} and this chat's client have no tool {name!r:.100}; tools: {there}"
+                )
+
+    @asynccontextmanager
+    async def connected(self) -> AsyncIterator[None]:
+        """Hold the connections of the models that were made from names; on leaving, close them."""
+        async with AsyncExitStack() as opened:
+            for model in self._connections():
+                await opened.enter_async_context(model)
+            at_first = self._connections()
+            try:
+                yield
+            finally:
+                for model in self._connections():  # those that chats have named since: whoever enters may close
+                    if model not in at_first:
+                        await opened.enter_async_context(model)
+
+    def _connections(self) -> list[AbstractAsyncContextManager[object]]:
+        return [model for model in self._models.values() if isinstance(model, AbstractAsyncContextManager)]
+
+    def _configuration(self, agent: Agent, model: Model | str | None) -> Configuration:
+        given = agent.model if agent.model is not None else model
+        if given is None:
+            raise SettingsError(f"agent {agent.name!r}", "needs a model, of its own or the engine's")
+        settings = self._settings
+        if agent.settings is not None:
+            shared = {name: getattr(settings, name) for name in OF_THE_ENGINE}
+            settings = dataclasses.replace(agent.settings, **shared)
+        asked = self._model_named(given) if isinstance(given, str) else given
+        return Configuration(
+            agent=agent.name,
+            version=agent.version,
+            model=asked,
+            system=agent.system,
+            toolbox=Toolbox(tools_by_name(agent.tools), settings),
+            settings=settings,
+            limits=settings.limits(window_of(asked)),
+            hooks=Hooks(tuple(agent.reminders), agent.prepare_messages),
+        )
+
+    def _as_changed(self, own: Configuration, profile: Profile) -> Configuration:
+        settings, model = own.settings, own.model
+        if profile.parameters is not None:
+            settings = dataclasses.replace(settings, parameters={**settings.parameters, **profile.parameters})
+        if profile.model is not None:
+            model = self._model_named(profile.model)
+        changed = dataclasses.replace(
+            own,
+            model=model,
+            settings=settings,
+            toolbox=Toolbox(own.toolbox.tools, settings),
+            limits=own.limits if profile.model is None else settings.limits(window_of(model)),
+        )
+        return changed if profile.active_tools is None else _as_active(changed, profile.active_tools)
+
+    def _model_named(self, name: str) -> Model:
+        if name not in self._models:
+            self._models[name] = model_named(name)
+        return self._models[name]
+
+
+def _as_active(configuration: Configuration, active: Sequence[str]) -> Configuration:
+    """Return the configuration with those tools active that there are: another version's agent may have had more."""
+    tools: Mapping[str, Tool] = configuration.toolbox.tools
+    there = tuple(name for name in active if name in tools or name.startswith(CLIENT_PREFIX))
+    settings = dataclasses.replace(configuration.settings, active_tools=there)
+    return dataclasses.replace(configuration, settings=settings, toolbox=Toolbox(tools, settings))

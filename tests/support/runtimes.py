@@ -1,0 +1,68 @@
+"""Runtimes of a worker, for tests of what works with one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from turnwise import Settings
+from turnwise.engine.agents.agent import Agent
+from turnwise.engine.agents.configuration import Agents
+from turnwise.engine.apply import Applier
+from turnwise.engine.clock import SteadyClock
+from turnwise.engine.follow.broadcast import Broadcaster
+from turnwise.engine.prompt.hooks import Hooks
+from turnwise.engine.results import chat_of
+from turnwise.engine.tasks import Tasks
+from turnwise.engine.tools.declare import ToolContext
+from turnwise.engine.worker.leased_chat import Runtime
+from turnwise.persistence.protocol import ChatStore
+from turnwise.providers.scripted import ScriptedModel
+from turnwise.states.facts import Facts, Profile
+
+A_CHAT = chat_of(Facts(chat_id="c", profile=Profile(created_at=datetime(2026, 1, 1, tzinfo=UTC))))
+
+
+def tool_context(**fields: Any) -> ToolContext[Any]:
+    """Return what a tool is told about a call; by default the first one of an empty chat."""
+    given: dict[str, Any] = {"chat_id": "c", "call_id": "x", "step": 1, "attempt": 1, "idempotency_key": "k"}
+    return ToolContext(**{**given, "report": lambda _progress: None, "chat": A_CHAT, "deps": None, **fields})
+
+
+def only_agent(
+    model: Any = None, *, tools: Sequence[Any] = (), settings: Settings | None = None, hooks: Hooks | None = None
+) -> Agents:
+    """Return the agents of an engine that has one, `default`."""
+    hooks = hooks or Hooks()
+    agent = Agent(
+        "default",
+        model or ScriptedModel([]),
+        tools=tools,
+        reminders=hooks.reminders,
+        prepare_messages=hooks.prepare_messages,
+    )
+    return Agents([agent], settings or Settings())
+
+
+def runtime_of(  # noqa: PLR0913 - what a test may choose
+    store: ChatStore,
+    clock: SteadyClock,
+    *,
+    agents: Agents | None = None,
+    settings: Settings | None = None,
+    broadcaster: Broadcaster | None = None,
+    worker_id: str = "w",
+    tasks: Tasks | None = None,
+) -> Runtime:
+    """Return the runtime of a worker on a store; of an engine that has one agent without tools, if none is given."""
+    settings = settings or Settings()
+    agents = agents or only_agent(settings=settings)
+    return Runtime(
+        applier=Applier(store, broadcaster or Broadcaster(), agents.limits),
+        agents=agents,
+        settings=settings,
+        clock=clock,
+        worker_id=worker_id,
+        tasks=tasks or Tasks(),
+    )
