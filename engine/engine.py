@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Collection, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from functools import partial
-from typing import Annotated, Final, Self
+from typing import Annotated, Any, Final, Self
 
 import anyio
 
-from turnwise.engine.agents.agent import Agent
+from turnwise.engine.agents.agent import Agent, Output
 from turnwise.engine.agents.configuration import UNCHANGED, Agents, Unchanged
 from turnwise.engine.apply import Applier
 from turnwise.engine.clock import Clock, GuardedClock, SteadyClock, SystemClock
@@ -191,6 +191,11 @@ class Engine:
                     self._worker = None
                 self._closed = LEFT
                 self._broadcaster.close(LEFT)
+
+    @property
+    def agents(self) -> Mapping[str, Collection[str]]:
+        """The agents that the engine runs, by name, each with the names of its tools."""
+        return self._agents.runs
 
     def release_followers(self) -> None:
         """End every `events`, `wait`, `ask` and `stream`, running or still to come, with `EngineClosed`.
@@ -376,9 +381,12 @@ class Engine:
         content: Content,
         *,
         timeout: Seconds | None = None,  # noqa: ASYNC109 - the contract's word
+        agent: Agent[Any, Output] | None = None,
         actor: str = CLIENT,
-    ) -> TurnResult:
+    ) -> TurnResult[Output]:
         """Send a message and wait until the turn that answers it ends, or the chat rests before that.
+
+        With `agent` the chat's agent is checked first, and a type checker knows the type of `TurnResult.output`.
 
         If the chat waits for its client, or is interrupted, the message may stay in the queue; the result's
         `message_state` says so.
@@ -386,12 +394,18 @@ class Engine:
         Raises:
             TimeoutError: it took longer than `timeout` seconds; the turn goes on.
             EngineClosed: the engine was closed, or released its followers, before that.
+            SettingsError: the chat has another agent than `agent`; nothing was sent.
         """
+        if agent is not None:
+            known = (await self._chats().facts(chat_id)).profile.agent
+            if known != agent.name:
+                raise SettingsError("agent", f"{agent.name!r} does not answer in this chat: its agent is {known!r}")
         receipt = await self.send_message(chat_id, content, actor=actor)
         reader = TurnReader(self._chats(), self._broadcaster, receipt)
         with anyio.fail_after(timeout):
             events = [event async for event in reader.events() if not isinstance(event, PartEvent)]
-        return turn_result(reader, fold(events), await self._chats().facts(chat_id))
+        facts = await self._chats().facts(chat_id)
+        return turn_result(reader, fold(events), facts, self._agents.answer(facts.profile))
 
     async def stream(
         self,

@@ -25,6 +25,10 @@ class Explanation:
     state: ChatState
     since: datetime | None
     """When the chat came into this state."""
+    agent: str
+    """The agent that a worker must run to go on with the chat."""
+    tools_needed: tuple[str, ...]
+    """The tools that it must have for the open local calls."""
     lease_worker: str | None
     lease_expires: datetime | None
     next_timer: datetime | None
@@ -53,6 +57,8 @@ def explanation(
         chat_id=facts.chat_id,
         state=facts.state,
         since=facts.since,
+        agent=facts.profile.agent,
+        tools_needed=facts.calls.needs,
         lease_worker=facts.lease.worker if facts.lease else None,
         lease_expires=lease_expires,
         next_timer=min(timers, default=None),
@@ -90,7 +96,13 @@ def _resting(facts: Facts) -> str:
         case ChatState.interrupted if facts.settled:
             waits = f" {len(facts.queue)} queued message(s) wait;" if facts.queue else ""
             return f"The user said stop;{waits} resume it or send a message to go on."
-    return "There is work to do and no worker has claimed the chat: is a worker running?"
+    return f"There is work to do: the chat waits for a worker that runs {_needed(facts)}; is one running?"
+
+
+def _needed(facts: Facts) -> str:
+    tools = ", ".join(map(repr, facts.calls.needs))
+    having = f" with tool{'s' if len(facts.calls.needs) > 1 else ''} {tools}" if tools else ""
+    return f"agent {facts.profile.agent!r}{having}"
 
 
 def _awaiting_client(facts: Facts) -> str:

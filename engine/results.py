@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from turnwise.persistence.stored_chat import Flaw, Salvaged, unread
 from turnwise.states.calls import ToolCall
@@ -16,6 +16,12 @@ from turnwise.states.names import ChatState, Purpose, StopReason
 from turnwise.states.usage import Usage
 from turnwise.states.values import Value
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as TypeVarWithDefault
+
+    Output = TypeVarWithDefault("Output", default=Any)
+else:
+    Output = TypeVar("Output")
 Item = TypeVar("Item")
 
 MessageState = Literal["taken", "queued", "removed"]
@@ -111,7 +117,7 @@ class SubmissionReceipt:
 
 
 @dataclass(frozen=True, slots=True)
-class TurnResult:
+class TurnResult(Generic[Output]):
     """The result of a message: of its own turn only, whatever else happened in the chat."""
 
     chat: Chat
@@ -124,6 +130,8 @@ class TurnResult:
     """What the turn used."""
     messages: list[Message]
     """What the turn added to the history, the message first."""
+    output: Output | None
+    """The answer in the form that the agent declares (`Agent.output`); `None` without one, or if the turn gave none."""
     open_calls: list[ToolCall]
     """The turn waits for the client to answer these."""
     message_state: MessageState = "taken"

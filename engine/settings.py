@@ -169,6 +169,8 @@ class Settings:
     max_steps: int | None = 50
     turn_tokens: int | None = None
     turn_seconds: float | None = None
+    answer_retries: int = 3
+    """How often in a turn an answer without the form of `Agent.output` goes back to the model; then the chat fails."""
     tools_parallel: Literal["safe", "all"] = "safe"
     parallel_cap: int = 10
     tool_timeout: float | None = 120

@@ -35,6 +35,8 @@ class Reply(Value, frozen=True, kw_only=True):
     context_limit: int | None = None
     estimated: bool = False
     origin: Origin | None = None
+    refused: bool = False
+    """Whether this is an answer without the form that the agent wants: the model is asked again."""
     should_compact: bool | None = None
     """What the embedding service decides about a compaction; `None` leaves it to the threshold."""
 

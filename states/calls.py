@@ -109,6 +109,8 @@ class ToolCall(Value, frozen=True, kw_only=True):
     status: CallStatus = CallStatus.planned
     crash: Crash = "at_most_once"
     stop_after: bool = False
+    answers: bool = False
+    """Whether the call gives the turn's answer, in the form that the agent wants."""
     approval: Approval = "not_needed"
     """While "asked", the client has to answer the call; once "granted", the call is local."""
     asked_arguments: dict[str, Any] | None = None

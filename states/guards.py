@@ -106,6 +106,12 @@ def prompt_refused(facts: Facts, occurrence: t.Occurrence, at: t.Circumstances) 
     return facts.step.stage is Stage.refused
 
 
+def answer_refused(facts: Facts, occurrence: t.StepFinished, at: t.Circumstances) -> bool:
+    """The answer lacks the form that the agent wants, and the turn's budgets allow another step."""
+    spent = turn_limits.why_spent(facts.turn, at.limits, at.now)
+    return occurrence.reply.refused and spent is None
+
+
 def turn_over(facts: Facts, occurrence: t.Occurrence, at: t.Circumstances) -> bool:
     """A stop-after tool succeeded, or the turn's budget of steps, tokens or time is spent."""
     if turn_limits.stop_after_succeeded(facts.calls):

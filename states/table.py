@@ -150,8 +150,9 @@ _HOLDER = (
     _on(t.StepFinished, S.streaming, S.executing_tools, when=(g.has_local_calls,), actions=_COMMIT),
     _on(t.StepFinished, S.streaming, S.compacting,      when=(g.compaction_due,), unless=(g.has_local_calls,), actions=_COMMIT),
     _on(t.StepFinished, S.streaming, S.requires_action, when=(g.has_client_calls,), unless=(g.has_local_calls, g.compaction_due), actions=(*_COMMIT, a.ask_client)),
-    _on(t.StepFinished, S.streaming, S.pending,         when=(g.queue_waits,), unless=(g.has_local_calls, g.compaction_due, g.has_client_calls), actions=(*_COMMIT, a.finish_turn, a.take_queue_head)),
-    _on(t.StepFinished, S.streaming, S.waiting,         unless=(g.has_local_calls, g.compaction_due, g.has_client_calls, g.queue_waits), actions=(*_COMMIT, a.finish_turn)),
+    _on(t.StepFinished, S.streaming, S.streaming,       when=(g.answer_refused,), unless=(g.has_local_calls, g.compaction_due, g.has_client_calls), actions=(*_COMMIT, a.begin_step)),
+    _on(t.StepFinished, S.streaming, S.pending,         when=(g.queue_waits,), unless=(g.has_local_calls, g.compaction_due, g.has_client_calls, g.answer_refused), actions=(*_COMMIT, *_FINISH, a.take_queue_head)),
+    _on(t.StepFinished, S.streaming, S.waiting,         unless=(g.has_local_calls, g.compaction_due, g.has_client_calls, g.answer_refused, g.queue_waits), actions=(*_COMMIT, *_FINISH)),
 
     *_stay(t.CallStarted,  (S.executing_tools,), a.start_call,  when=(g.call_may_start,)),
     *_stay(t.CallFinished, (S.executing_tools,), a.finish_call, when=(g.call_lacks_result,)),

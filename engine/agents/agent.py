@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Generic
 
@@ -46,6 +46,8 @@ class Agent(Generic[Deps, Output]):
     system: Annotated[SystemPrompt | None, LATER] = None
     """The system prompt of chats that have none of their own."""
     tools: Sequence[Tool | ToolFunction] = ()
+    output: Annotated[type[Output] | Mapping[str, Any] | None, LATER] = None
+    """The form of final answers: a type that pydantic can check, or a JSON schema. `TurnResult.output` is the value."""
     settings: Settings | None = None
     """The engine's by default. What concerns a whole worker is always the engine's: see `OF_THE_ENGINE`."""
     version: Name | None = None

@@ -11,6 +11,7 @@ from enum import Enum
 from typing import Any, Final
 
 from turnwise.engine.agents.agent import OF_THE_ENGINE, Agent, SystemPrompt
+from turnwise.engine.agents.answer_format import AnswerFormat, format_of
 from turnwise.engine.prompt.hooks import Hooks
 from turnwise.engine.settings import Settings, check_parameters
 from turnwise.engine.tools.declare import Tool, tools_by_name
@@ -46,6 +47,8 @@ class Configuration:
     system: SystemPrompt | None
     """The agent's; a chat may have a system prompt of its own."""
     toolbox: Toolbox
+    answer: AnswerFormat | None
+    """The form of final answers; `None` for text."""
     settings: Settings
     limits: Limits
     hooks: Hooks
@@ -75,10 +78,6 @@ class Agents:
         }
         """What a worker with these agents runs: their names, each with the names of its tools."""
 
-    def __contains__(self, name: str) -> bool:
-        """Return whether there is an agent of that name."""
-        return name in self._own
-
     def configuration(self, profile: Profile) -> Configuration:
         """Return how a chat is run. If its agent is not one of these, only an interrupt may be settled with it."""
         own = self._own.get(profile.agent)
@@ -103,6 +102,7 @@ class Agents:
             version=None,
             system=None,
             toolbox=self._toolbox,
+            answer=None,
             settings=self._settings,
             limits=self._limits,
             hooks=Hooks(),
@@ -114,6 +114,11 @@ class Agents:
         if own is None or profile.active_tools is None:
             return self._toolbox if own is None else own.toolbox
         return _as_active(own, profile.active_tools).toolbox
+
+    def answer(self, profile: Profile) -> AnswerFormat | None:
+        """Return the form in which a chat is answered; `None` for text, or if its agent is not one of these."""
+        own = self._own.get(profile.agent)
+        return None if own is None else own.answer
 
     def limits(self, profile: Profile) -> Limits:
         """Return the limits of a chat; the engine's if its agent is not one of these."""
@@ -127,16 +132,10 @@ class Agents:
 
         What an interrupt has left is settled by any worker.
         """
-        return facts.state is ChatState.interrupted or not self.missing(facts)
-
-    def missing(self, facts: Facts) -> str:
-        """Return in words what a chat needs and these agents lack; empty if they lack nothing."""
-        name = facts.profile.agent
-        tools = [repr(tool) for tool in facts.calls.needs if tool not in self.runs.get(name, ())]
-        if name in self._own and not tools:
-            return ""
-        having = f" with tool {', '.join(tools)}" if len(tools) == 1 else f" with tools {', '.join(tools)}"
-        return f"agent {name!r}{having if tools else ''}"
+        tools = self.runs.get(facts.profile.agent)
+        return facts.state is ChatState.interrupted or (
+            tools is not None and all(name in tools for name in facts.calls.needs)
+        )
 
     def chosen(self, name: str | None) -> str:
         """Return the name of the agent that a new chat gets: the one asked for, or the only one, or `default`.
@@ -208,12 +207,14 @@ class Agents:
             shared = {name: getattr(settings, name) for name in OF_THE_ENGINE}
             settings = dataclasses.replace(agent.settings, **shared)
         asked = self._model_named(given) if isinstance(given, str) else given
+        answer = None if agent.output is None else format_of(agent.name, agent.output)
         return Configuration(
             agent=agent.name,
             version=agent.version,
             model=asked,
             system=agent.system,
-            toolbox=Toolbox(tools_by_name(agent.tools), settings),
+            toolbox=_toolbox(agent, answer, settings),
+            answer=answer,
             settings=settings,
             limits=settings.limits(window_of(asked)),
             hooks=Hooks(tuple(agent.reminders), agent.prepare_messages),
@@ -229,7 +230,7 @@ class Agents:
             own,
             model=model,
             settings=settings,
-            toolbox=Toolbox(own.toolbox.tools, settings),
+            toolbox=dataclasses.replace(own.toolbox, settings=settings),
             limits=own.limits if profile.model is None else settings.limits(window_of(model)),
         )
         return changed if profile.active_tools is None else _as_active(changed, profile.active_tools)
@@ -245,4 +246,10 @@ def _as_active(configuration: Configuration, active: Sequence[str]) -> Configura
     tools: Mapping[str, Tool] = configuration.toolbox.tools
     there = tuple(name for name in active if name in tools or name.startswith(CLIENT_PREFIX))
     settings = dataclasses.replace(configuration.settings, active_tools=there)
-    return dataclasses.replace(configuration, settings=settings, toolbox=Toolbox(tools, settings))
+    toolbox = dataclasses.replace(configuration.toolbox, settings=settings)
+    return dataclasses.replace(configuration, settings=settings, toolbox=toolbox)
+
+
+def _toolbox(agent: Agent, answer: AnswerFormat | None, settings: Settings) -> Toolbox:
+    given = [*agent.tools, *([] if answer is None else [answer.tool])]
+    return Toolbox(tools_by_name(given), settings, None if answer is None else answer.tool)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from typing import Any
 
+from turnwise.engine.agents.answer_format import AnswerFormat
 from turnwise.engine.follow.broadcast import Broadcaster
 from turnwise.engine.follow.follow import follow
 from turnwise.engine.results import MessageState, SendReceipt, TurnResult, chat_of
 from turnwise.persistence.protocol import ChatStore
 from turnwise.states.events import Event, HistoryResetEvent, MessageEvent, QueueEvent, TurnFinishedEvent
 from turnwise.states.facts import Facts
+from turnwise.states.names import CallStatus
 from turnwise.states.transcript import Transcript
 from turnwise.states.usage import NO_USAGE
 
@@ -69,8 +72,13 @@ class TurnReader:
         return self.finished is not None or self.message_state == "removed"
 
 
-def turn_result(reader: TurnReader, transcript: Transcript, facts: Facts) -> TurnResult:
-    """Return the result of a message's turn, from the turn's transcript and the chat's facts after it."""
+def turn_result(
+    reader: TurnReader, transcript: Transcript, facts: Facts, answer: AnswerFormat | None = None
+) -> TurnResult[Any]:
+    """Return the result of a message's turn, from the turn's transcript and the chat's facts after it.
+
+    `answer` is the form in which the chat's agent gives answers.
+    """
     answers = [message.text for message in transcript.messages if message.role == "assistant" and message.text]
     so_far = facts.turn.usage if facts.turn.number == reader.turn else NO_USAGE
     return TurnResult(
@@ -79,6 +87,18 @@ def turn_result(reader: TurnReader, transcript: Transcript, facts: Facts) -> Tur
         stop_reason=reader.finished.stop_reason if reader.finished is not None else None,
         usage=reader.finished.usage if reader.finished is not None else so_far,
         messages=transcript.messages,
+        output=None if answer is None else _answered(transcript, answer),
         open_calls=[call.shown for call in transcript.open_calls],
         message_state=reader.message_state,
     )
+
+
+def _answered(transcript: Transcript, answer: AnswerFormat) -> Any:
+    """Return the last answer of that form which was accepted; `None` if there is none."""
+    results = [message.result for message in transcript.messages if message.result is not None]
+    accepted = {result.call_id for result in results if result.outcome is CallStatus.succeeded}
+    for message in reversed(transcript.messages):
+        for call in message.calls:
+            if call.name == answer.tool.name and call.call_id in accepted:
+                return answer.read(call.arguments)
+    return None

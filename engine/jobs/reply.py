@@ -121,6 +121,11 @@ async def shown_reply(
     return partial_reply(parts_from_shown(shown, heard), facts, toolbox, usage=usage, origin=origin)
 
 
+def never_answered(refused: int) -> str:
+    """Return the error text of a turn whose answers were refused."""
+    return f"{refused} answers did not have the form that the agent wants (Settings.answer_retries)"
+
+
 def error_info(error: BaseException, step: StepFacts, *, limit: int) -> ErrorInfo:
     """Return an error as events and `last_error` hold it, its text cut at `limit` bytes."""
     if not isinstance(error, ModelError):

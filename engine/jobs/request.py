@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Final
 
+from turnwise.engine.agents.answer_format import DEMAND
 from turnwise.engine.prompt.history import continued, transient
 from turnwise.engine.prompt.hooks import RequestContext, loop_state, prepared
 from turnwise.engine.user_code import guarded
@@ -38,7 +39,8 @@ async def build_request(leased: LeasedChat) -> ModelRequest:
     settings, hooks = leased.configuration.settings, leased.configuration.hooks
     view = await leased.current_view()
     as_stored = hooks.prepare_messages is None
-    messages = await prepared_for(leased, "step", continued(view.to_send(), settings.continue_prompt))
+    prompt = DEMAND if leased.facts.turn.refused else settings.continue_prompt
+    messages = await prepared_for(leased, "step", continued(view.to_send(), prompt))
     if hooks.reminders and view.messages:
         state = loop_state(leased.facts, await leased.messages_of_turn())
         last = view.messages[-1]

@@ -14,6 +14,7 @@ import anyio
 from turnwise.engine.agents.deps import DepsFailed
 from turnwise.engine.apply import Chain
 from turnwise.engine.clock import calling_after
+from turnwise.engine.jobs.reply import never_answered
 from turnwise.engine.results import Chat, chat_of
 from turnwise.engine.tools.declare import ToolContext
 from turnwise.engine.tools.errors import message_of
@@ -218,7 +219,11 @@ async def _run_one(leased: LeasedChat, call: ToolCall, run: Run, running: Runnin
 async def _finish(leased: LeasedChat, outcome: CallOutcome, following: ToolCall | None) -> None:
     def plan(chain: Chain) -> None:
         facts = chain.fire(CallFinished(token=leased.token, outcome=outcome))
-        if following is not None:
+        if facts.turn.refused > leased.configuration.settings.answer_retries:
+            step, message = facts.step, never_answered(facts.turn.refused)
+            error = ErrorInfo(kind="invalid_answer", message=message, step=step.number, attempt=step.attempt)
+            chain.fire(Failed(token=leased.token, error=error))
+        elif following is not None:
             chain.fire(CallStarted(token=leased.token, call_id=following.call_id))
         elif not facts.calls.open_local:
             chain.fire(ToolsFinished(token=leased.token))

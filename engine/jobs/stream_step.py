@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from turnwise.engine.jobs.call_names import CallNames
 from turnwise.engine.jobs.compact import can_fold
 from turnwise.engine.jobs.live_parts import LiveParts
-from turnwise.engine.jobs.reply import error_info, origin_of, partial_reply, planned
+from turnwise.engine.jobs.reply import error_info, never_answered, origin_of, partial_reply, planned
 from turnwise.engine.jobs.request import build_request
 from turnwise.engine.jobs.watchdog import Watchdog, startup_limit
 from turnwise.engine.prompt.context_window import with_own_rule
@@ -89,6 +89,8 @@ class Attempt:
             raise
         rest = await self._live.close()
         reply = await with_own_rule(leased, self._reply(request))
+        if reply.refused and leased.facts.turn.refused >= leased.configuration.settings.answer_retries:
+            raise ModelError("invalid_answer", retryable=False, message=never_answered(leased.facts.turn.refused + 1))
         logger.debug("step_streamed", step=leased.facts.step.number, calls=len(reply.calls))
         await leased.fire(StepFinished(token=leased.token, reply=reply), shown=rest)
 
@@ -183,11 +185,14 @@ class Attempt:
         word = str(finish.stop_reason) if finish.stop_reason is not None else None
         reported = finish.usage.input_tokens if finish.usage is not None else None
         limit = finish.context_limit and leased.configuration.settings.compaction.strictest(finish.context_limit)
+        stop_reason = _STOP_REASONS.get(word or "", StopReason.end_turn)
+        wants_form = leased.configuration.answer is not None
         return Reply(
             parts=parts,
             calls=calls,
+            refused=wants_form and not calls and stop_reason is StopReason.end_turn,
             usage=finish.usage,
-            stop_reason=_STOP_REASONS.get(word or "", StopReason.end_turn),
+            stop_reason=stop_reason,
             provider_reason=(finish.metadata or {}).get("reason", word),
             context_tokens=self._estimated_tokens(request) if reported is None else reported,
             context_limit=limit,

@@ -45,6 +45,8 @@ class Toolbox:
 
     tools: Mapping[str, Tool]
     settings: Settings
+    answer: Tool | None = None
+    """The one of them by which the model gives its answer; it is always active."""
 
     def __post_init__(self) -> None:
         for name in self.settings.active_tools or ():
@@ -94,6 +96,7 @@ class Toolbox:
             step=facts.step.number,
             crash="at_least_once" if refusal is not None else local.crash if local is not None else "at_most_once",
             stop_after=local is not None and local.stop_after,
+            answers=local is not None and local is self.answer,
             refusal=refusal,
             reconciles=refusal is None and local is not None and local.reconcile is not None,
             within=tool.deadline if isinstance(tool, ClientTool) else None,
@@ -119,7 +122,11 @@ class Toolbox:
 
     def _is_active(self, tool: Tool | ClientTool) -> bool:
         active = self.settings.active_tools
-        return active is None or (CLIENT_PREFIX if isinstance(tool, ClientTool) else "") + tool.name in active
+        return (
+            active is None
+            or tool is self.answer
+            or (CLIENT_PREFIX if isinstance(tool, ClientTool) else "") + tool.name in active
+        )
 
     def first_calls(self, facts: Facts) -> tuple[ToolCall, ...]:
         """Return the calls to start as soon as the chat executes tools: one, or a batch that may run in parallel.

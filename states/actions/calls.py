@@ -38,7 +38,10 @@ def start_call(draft: Draft[CallStarted]) -> None:
 
 def finish_call(draft: Draft[CallFinished]) -> None:
     """Append the call's result as a message of its own."""
-    _answer(draft, draft.occurrence.outcome)
+    outcome = draft.occurrence.outcome
+    if outcome.is_error and _known(draft, outcome.call_id).answers:
+        draft.turn = replace(draft.turn, refused=draft.turn.refused + 1)
+    _answer(draft, outcome)
 
 
 def conclude_tools(draft: Draft[Occurrence]) -> None:

@@ -85,7 +85,8 @@ def lose_attempt(draft: Draft[Occurrence], reason: str) -> None:
 def commit_reply(draft: Draft[StepFinished]) -> None:
     """Append the assistant message, book its usage, and note how full the context is."""
     reply = draft.occurrence.reply
-    tail = Tail.awaits_answer if reply.calls else Tail.answered
+    goes_on = bool(reply.calls) or reply.refused
+    tail = Tail.awaits_answer if goes_on else Tail.answered
     if reply.parts:
         draft.append("assistant", reply.parts, tail=tail, reply=reply)
     else:
@@ -96,7 +97,10 @@ def commit_reply(draft: Draft[StepFinished]) -> None:
         number=draft.step.number, stage=Stage.acting if acts else Stage.done, attempt=draft.step.attempt
     )
     draft.turn = replace(
-        draft.turn, ended_by=None if reply.calls else reply.stop_reason, provider_reason=reply.provider_reason
+        draft.turn,
+        ended_by=None if goes_on else reply.stop_reason,
+        provider_reason=reply.provider_reason,
+        refused=draft.turn.refused + reply.refused,
     )
     measure_context(draft)
 

@@ -303,7 +303,9 @@ def test_what_operators_do_is_told_with_where_the_chat_stands_and_why(terminal: 
     assert sent[0] == "[green]✓ [/]message m3 is accepted"
     assert again[0] == "[green]✓ [/]message m3 was accepted before"
     assert sent[1].startswith(stands)
-    assert sent[2] == "[dim]There is work to do and no worker has claimed the chat: is a worker running?[/]"
+    assert (
+        sent[2] == "[dim]There is work to do: the chat waits for a worker that runs agent 'default'; is one running?[/]"
+    )
     assert stopped[0].startswith(f"[bold]{chat_id} [/][bold magenta]interrupted[/][dim]")
     assert stopped[1:] == ["[dim]The user said stop; resume it or send a message to go on.[/]"]
 

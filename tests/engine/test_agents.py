@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any, Literal, cast
 
-from turnwise import Agent, Engine, tool
+import anyio
+import pytest
+from pydantic import BaseModel, Field
+
+from support.engines import OpenEngine
+from turnwise import Agent, Chat, Engine, Settings, SettingsError, ToolContext, tool
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 
 
@@ -51,3 +59,335 @@ async def test_each_chat_is_answered_by_its_agent(tmp_path: Path) -> None:
         ("Be keen.", ["look"])
     ]
     assert (answered.agent, answered.agent_version, answered.model) == ("support", "2026-11-22", "gentle")
+
+
+async def test_an_engine_without_agents_has_one_of_its_own(open_engine: OpenEngine) -> None:
+    async with open_engine(ScriptedModel(["hello"])) as engine:
+        chat = await engine.create_chat()
+        assert chat.agent == "default"
+        assert engine.agents == {"default": frozenset()}
+        await engine.ask(chat.id, "hi")
+        (_, answered) = await engine.messages(chat.id)
+        assert (answered.agent, answered.agent_version) == ("default", None)
+
+
+def test_agents_that_make_no_sense_are_refused_when_the_engine_is_built() -> None:
+    support, research = shop()
+    wrong: dict[str, dict[str, object]] = {
+        "two agents are named 'support'": {"agents": [support, support]},
+        "two agents are named 'default'": {"model": "demo", "agents": [Agent("default", "demo")]},
+        "agent 'bare': needs a model": {"agents": [Agent("bare")]},
+        "agent 'default': needs a model": {},
+        "two tools are named 'refund'": {"agents": [Agent("twice", "demo", tools=[refund, refund])]},
+        "agent 'odd', output: .*schema": {"agents": [Agent("odd", "demo", output={"type": "object", "required": 3})]},
+        "no JSON schema can be made of its output": {"agents": [Agent("odd", "demo", output=ScriptedModel)]},
+        "needs the extra|names no model": {"agents": [Agent("odd", "nothing")]},
+    }
+    for problem, options in wrong.items():
+        with pytest.raises(SettingsError, match=problem):
+            Engine("sqlite://", **options)  # type: ignore[arg-type]
+    assert set(Engine("sqlite://", agents=[support, research]).agents) == {"support", "research"}
+    assert set(Engine("sqlite://", model="demo", agents=[support, Agent("bare")]).agents) == {
+        "default",
+        "support",
+        "bare",
+    }
+
+
+@pytest.mark.parametrize("name", ["lease", "max_running", "durability", "run_worker"])
+def test_what_concerns_a_whole_worker_is_no_setting_of_an_agent(name: str) -> None:
+    values = {"lease": 60.0, "max_running": 1, "durability": "normal", "run_worker": False}
+    with pytest.raises(SettingsError, match=f"settings.{name} belongs to the engine"):
+        Agent("support", "demo", settings=Settings(**{name: values[name]}))
+
+
+async def test_a_new_chat_names_an_agent_that_there_is(tmp_path: Path) -> None:
+    async with Engine(f"sqlite:///{tmp_path}/a.db", agents=shop()) as engine:
+        for options, problem in (
+            ({}, "agent: must be one of 'research', 'support': this engine has several"),
+            ({"agent": "nobody"}, "agent: must be one of 'research', 'support'; it was 'nobody'"),
+            ({"agent": "support", "model": "nothing"}, "names no model"),
+            ({"agent": "support", "parameters": {"heat": 1}}, "parameters"),
+            ({"agent": "support", "active_tools": ["look"]}, "have no tool 'look'; tools: refund"),
+        ):
+            with pytest.raises(SettingsError, match=problem):
+                await engine.create_chat(**options)  # type: ignore[arg-type]
+        assert (await engine.list_chats()).items == []
+        chat = await engine.create_chat(
+            agent="support", model="demo", parameters={"temperature": 0.5}, active_tools=["refund"]
+        )
+        assert (chat.model, chat.parameters, chat.active_tools) == ("demo", {"temperature": 0.5}, ("refund",))
+        assert await engine.get_chat(chat.id) == chat
+
+
+async def test_what_a_chat_says_itself_stands_for_its_agents(tmp_path: Path) -> None:
+    model = ScriptedModel(["1", "2"])
+    agent = Agent(
+        "support",
+        model,
+        tools=[refund, look],
+        settings=Settings(parameters={"temperature": 0.0, "top_p": 1.0}, max_steps=7),
+    )
+    async with Engine(f"sqlite:///{tmp_path}/a.db", agents=[agent]) as engine:
+        chat = await engine.create_chat(parameters={"temperature": 0.5}, active_tools=["look"])
+        await engine.ask(chat.id, "hi")
+        other = await engine.create_chat()
+        await engine.ask(other.id, "hi")
+    own, agents = model.requests
+    assert (own.parameters, [spec.name for spec in own.tools]) == ({"temperature": 0.5, "top_p": 1.0}, ["look"])
+    assert (agents.parameters, [spec.name for spec in agents.tools]) == (
+        {"temperature": 0.0, "top_p": 1.0},
+        ["refund", "look"],
+    )
+
+
+async def test_a_chat_is_configured_otherwise_from_its_next_step_on(tmp_path: Path) -> None:
+    support = ScriptedModel(["One."], name="gentle")
+    research = ScriptedModel([Reply(calls=[Call("look", {"place": "x"})]), "Two.", "Three."], name="keen")
+    async with Engine(f"sqlite:///{tmp_path}/a.db", agents=shop(support=support, research=research)) as engine:
+        chat = await engine.create_chat(agent="support", parameters={"top_k": 3}, system="Be brief.")
+        await engine.ask(chat.id, "hi")
+        moved = await engine.configure(chat.id, agent="research", actor="user:ann")
+        assert (moved.agent, moved.parameters) == ("research", None)
+        assert (await engine.ask(chat.id, "go on")).text == "Two."
+        assert (await engine.configure(chat.id, system="Be long.")).agent == "research"
+        await engine.ask(chat.id, "and on")
+        unchanged = await engine.configure(chat.id, system="Be long.", agent="research")
+        records = await engine.audit(chat.id)
+        verdict = await engine.verify(chat.id)
+    assert verdict.ok, verdict
+    assert [request.system for request in research.requests] == [None, None, "Be long."]
+    configured = [record for record in records if record.trigger == "configured"]
+    assert [record.actor for record in configured] == ["user:ann", "client"]
+    assert unchanged.version == records[-1].version
+
+
+async def test_a_configuration_that_makes_no_sense_changes_nothing(tmp_path: Path) -> None:
+    async with Engine(f"sqlite:///{tmp_path}/a.db", agents=shop()) as engine:
+        chat = await engine.create_chat(agent="support")
+        for options, problem in (
+            ({}, "needs one of agent, model, parameters, active_tools, system to change"),
+            ({"agent": "nobody"}, "must be one of 'research', 'support'"),
+            ({"model": "nothing"}, "names no model"),
+            ({"parameters": {"heat": 1}}, "parameters"),
+            ({"active_tools": ["look"]}, "have no tool 'look'"),
+            ({"agent": "research", "active_tools": ["refund"]}, "have no tool 'refund'"),
+        ):
+            with pytest.raises(SettingsError, match=problem):
+                await engine.configure(chat.id, **options)  # type: ignore[arg-type]
+        assert await engine.get_chat(chat.id) == chat
+
+
+async def test_a_system_prompt_may_be_made_of_the_chat_once_per_turn(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    async def system(chat: Chat) -> str:
+        asked.append(f"{chat.id} {chat.owner} {chat.metadata['tier']}")
+        return f"You help {chat.owner}."
+
+    model = ScriptedModel([Reply(calls=[Call("look", {"place": "x"})]), "1", "2"])
+    agent = Agent("support", model, system=system, tools=[look])
+    async with Engine(f"sqlite:///{tmp_path}/a.db", agents=[agent]) as engine:
+        chat = await engine.create_chat(owner="ann", metadata={"tier": "gold"})
+        await engine.ask(chat.id, "hi")
+        await engine.ask(chat.id, "again")
+    assert [request.system for request in model.requests] == ["You help ann."] * 3
+    assert asked == [f"{chat.id} ann gold"] * 2
+
+
+@pytest.mark.parametrize("returned", [None, 3, RuntimeError("no")])
+async def test_a_system_prompt_that_fails_ends_in_error_and_the_chat_can_go_on(tmp_path: Path, returned: Any) -> None:
+    made = [returned, "Be brief."]
+
+    def system(chat: Chat) -> str:
+        text = made.pop(0)
+        if isinstance(text, Exception):
+            raise text
+        return cast("str", text)
+
+    agent = Agent("support", ScriptedModel(["fine"]), system=system)
+    async with Engine(f"sqlite:///{tmp_path}/a.db", agents=[agent]) as engine:
+        chat = await engine.create_chat()
+        result = await engine.ask(chat.id, "hi")
+        assert (result.chat.state, result.stop_reason) == ("error", "error")
+        await engine.resume(chat.id)
+        await engine.wait(chat.id)
+        assert (await engine.messages(chat.id))[-1].text == "fine"
+
+
+# Deps
+
+
+class Opened:
+    """Deps of a chat, and what became of them."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        self.closed = anyio.Event()
+
+    @asynccontextmanager
+    async def __call__(self, chat: Chat) -> AsyncIterator[str]:
+        self.told.append(f"open {chat.owner}")
+        yield f"deps of {chat.owner}"
+        self.told.append(f"close {chat.owner}")
+        self.closed.set()
+
+
+@tool
+async def uses(ctx: ToolContext[str]) -> str:
+    """Use the deps."""
+    return f"{ctx.deps}, {ctx.chat.owner}, {ctx.chat.agent}, {ctx.key == ctx.idempotency_key}"
+
+
+async def test_deps_are_opened_once_per_hold_and_closed_with_it(open_engine: OpenEngine) -> None:
+    opened = Opened()
+    asks = Reply(calls=[Call("uses", {}), Call("uses", {})])
+    model = ScriptedModel([asks, asks, "done", "no tools", asks, "done"])
+    async with open_engine(model, tools=[uses], deps=opened) as engine:
+        chat = await engine.create_chat(owner="ann")
+        turn = await engine.ask(chat.id, "hi")
+        results = {message.result.output for message in turn.messages if message.result}
+        assert results == {"deps of ann, ann, default, True"}
+        await engine.ask(chat.id, "hi")
+        with anyio.fail_after(10):
+            await opened.closed.wait()
+        await engine.ask(chat.id, "hi")
+    assert opened.told == ["open ann", "close ann"] * 2
+
+
+async def test_deps_that_are_a_value_are_handed_on_as_they_are(open_engine: OpenEngine) -> None:
+    given = {"db": object()}
+    seen: list[object] = []
+
+    @tool
+    def note(context: ToolContext[dict[str, object]]) -> str:
+        """Note the deps."""
+        seen.append(context.deps)
+        return "noted"
+
+    async with open_engine(
+        ScriptedModel([Reply(calls=[Call("note", {})]), "done"]), tools=[note], deps=given
+    ) as engine:
+        await engine.ask((await engine.create_chat()).id, "hi")
+    assert seen == [given]
+    assert seen[0] is given
+
+
+def _raises(chat: Chat) -> Any:
+    raise KeyError("db")
+
+
+@asynccontextmanager
+async def _refuses(chat: Chat) -> AsyncIterator[str]:
+    raise ConnectionError("no db")
+    yield "never"
+
+
+@pytest.mark.parametrize("deps", [_raises, _refuses, lambda chat: "no context manager", lambda: "no chat"])
+async def test_deps_that_fail_to_open_end_in_error_and_no_call_stays_open(open_engine: OpenEngine, deps: Any) -> None:
+    model = ScriptedModel([Reply(calls=[Call("uses", {}), Call("look", {"place": "x"})]), "done"])
+    async with open_engine(model, tools=[uses, look], deps=deps) as engine:
+        result = await engine.ask((await engine.create_chat()).id, "hi")
+        assert result.chat.state == "error"
+        assert result.chat.last_error is not None
+        assert (result.chat.last_error.kind, result.open_calls) == ("deps", [])
+        assert "deps of the chat could not be opened" in result.chat.last_error.message
+
+
+# Answers in a form
+
+
+class Resolution(BaseModel):
+    """How a complaint was resolved."""
+
+    refunded: bool
+    cents: int = Field(ge=0, le=1000)
+
+
+def answering(*replies: Any, output: Any = Resolution, **settings: Any) -> tuple[Agent[Any, Resolution], ScriptedModel]:
+    model = ScriptedModel(replies)
+    return Agent("support", model, tools=[look], output=output, settings=Settings(**settings)), model
+
+
+def answer(**arguments: Any) -> Reply:
+    return Reply(calls=[Call("final_answer", arguments)])
+
+
+async def test_an_answer_has_the_form_that_the_agent_declares(tmp_path: Path) -> None:
+    agent, model = answering(Reply(calls=[Call("look", {"place": "x"})]), answer(refunded=True, cents="250"))
+    async with Engine(f"sqlite:///{tmp_path}/a.db", agents=[agent]) as engine:
+        chat = await engine.create_chat()
+        result = await engine.ask(chat.id, "My parcel is broken", agent=agent)
+        verdict = await engine.verify(chat.id)
+    assert result.output == Resolution(refunded=True, cents=250)
+    assert (result.stop_reason, result.chat.state) == ("stop_after_tool", "waiting")
+    assert verdict.ok, verdict
+    assert [[spec.name for spec in request.tools] for request in model.requests] == [["look", "final_answer"]] * 2
+    schema = model.requests[0].tools[1].schema
+    assert (schema["type"], set(schema["properties"])) == ("object", {"refunded", "cents"})
+
+
+async def test_an_answer_without_the_form_goes_back_with_the_problem_and_is_bounded(tmp_path: Path) -> None:
+    agent, model = answering(
+        "Sure!", answer(refunded=True), answer(refunded=True, cents=9999), answer(refunded=False, cents=1)
+    )
+    async with Engine(f"sqlite:///{tmp_path}/a.db", agents=[agent]) as engine:
+        chat = await engine.create_chat()
+        result = await engine.ask(chat.id, "hi")
+        verdict = await engine.verify(chat.id)
+        records = [record.trigger for record in await engine.audit(chat.id)]
+    assert result.output == Resolution(refunded=False, cents=1)
+    assert verdict.ok, verdict
+    said = [request.messages[-1] for request in model.requests[1:]]
+    assert (said[0].role, said[0].text) == ("user", "Give your final answer by calling the tool final_answer.")
+    assert [message.result.is_error for message in said[1:] if message.result] == [True, True]
+    assert "cents" in str([message.result.output for message in said[1:] if message.result])
+    assert records.count("step_finished") == 4
+    assert [message.text for message in result.messages if message.role == "user"] == ["hi"]
+
+
+@pytest.mark.parametrize("wrong", ["Sure!", answer(refunded=1, cents=-3), Reply(calls=[Call("final_answer", "{oops")])])
+async def test_a_model_that_never_gives_the_form_ends_in_error(tmp_path: Path, wrong: Any) -> None:
+    agent, model = answering(*[wrong] * 30, answer_retries=2)
+    async with Engine(f"sqlite:///{tmp_path}/a.db", agents=[agent]) as engine:
+        chat = await engine.create_chat()
+        result = await engine.ask(chat.id, "hi")
+        verdict = await engine.verify(chat.id)
+    assert verdict.ok, verdict
+    assert (result.chat.state, result.output, len(model.requests)) == ("error", None, 3)
+    assert result.chat.last_error is not None
+    assert (result.chat.last_error.kind, result.open_calls) == ("invalid_answer", [])
+
+
+async def test_budgets_end_a_turn_whose_answer_has_no_form(tmp_path: Path) -> None:
+    agent, model = answering("Sure!", "Sure!", "Sure!", max_steps=2)
+    async with Engine(f"sqlite:///{tmp_path}/a.db", agents=[agent]) as engine:
+        result = await engine.ask((await engine.create_chat()).id, "hi")
+    assert (result.chat.state, result.stop_reason, result.output) == ("waiting", "max_steps", None)
+    assert len(model.requests) == 2
+
+
+@pytest.mark.parametrize(
+    ("output", "given", "value"),
+    [
+        (list[int], {"answer": ["1", 2]}, [1, 2]),
+        (int, {"answer": 5}, 5),
+        (Literal["yes", "no"], {"answer": "no"}, "no"),
+        ({"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}, {"n": 3}, {"n": 3}),
+        ({"type": "array", "items": {"type": "string"}}, {"answer": ["a"]}, ["a"]),
+    ],
+)
+async def test_a_form_may_be_any_type_or_schema(tmp_path: Path, output: Any, given: Any, value: Any) -> None:
+    agent, _ = answering(answer(**given), output=output)
+    async with Engine(f"sqlite:///{tmp_path}/a.db", agents=[agent]) as engine:
+        assert (await engine.ask((await engine.create_chat()).id, "hi")).output == value
+
+
+async def test_who_asks_another_agent_than_the_chats_is_told_before_anything_is_sent(tmp_path: Path) -> None:
+    agent, _ = answering()
+    other = Agent("other", ScriptedModel([]))
+    async with Engine(f"sqlite:///{tmp_path}/a.db", agents=[agent, other]) as engine:
+        chat = await engine.create_chat(agent="other")
+        with pytest.raises(SettingsError, match="'support' does not answer in this chat: its agent is 'other'"):
+            await engine.ask(chat.id, "hi", agent=agent)
+        assert await engine.get_chat(chat.id) == chat

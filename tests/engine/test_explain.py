@@ -42,7 +42,7 @@ async def test_a_chat_that_nobody_claims_asks_for_a_worker(open_engine: Any, str
         await engine.send_message(chat.id, "hi")
         explained = await engine.explain(chat.id)
         assert (explained.state, explained.lease_worker) == ("pending", None)
-        assert "no worker has claimed" in explained.reason
+        assert "waits for a worker that runs agent 'default'" in explained.reason
 
 
 async def test_a_chat_that_waits_for_its_client_names_the_calls_and_the_deadline(
@@ -164,7 +164,7 @@ ASKED: Final = StepCalls(
 )
 MIXED: Final = StepCalls((local("l", 0), client("a", 1, status=CallStatus.started)))
 QUEUED: Final = tuple(QueuedMessage(id=f"m{n}", parts=(TextPart(text="x"),), accepted_at=NOW) for n in range(2))
-NO_WORKER: Final = "There is work to do and no worker has claimed the chat: is a worker running?"
+NO_WORKER: Final = "There is work to do: the chat waits for a worker that runs agent 'default'; is one running?"
 GONE: Final = f"{worker_name().rpartition(':')[0][:-1]}:x"
 """A worker of this machine that no process is: another one has its number."""
 REASONS: Final[list[tuple[Facts, float | None, str]]] = [

@@ -1,0 +1,89 @@
+"""The target of a command that runs chats: an engine, or agents, of the service's own code."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from turnwise.cli.chat_argument import FILE_SCHEME
+from turnwise.engine.agents.agent import Agent
+from turnwise.engine.engine import Engine
+from turnwise.engine.settings import Settings
+from turnwise.states.errors import SettingsError
+
+TargetArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODULE:ATTRIBUTE",
+        help="Your engine, a function that makes one, an agent, or a list of agents.",
+        show_default=False,
+    ),
+]
+CreateOption = Annotated[bool, typer.Option("--create", help="Create the store's file if it is missing.")]
+
+
+def engine_of(target: str, *, store: str | None, default_store: str, create: bool, settings: Settings) -> Engine:
+    """Return the engine that a target names, not entered yet.
+
+    Args:
+        target: `module:attribute`, looked for in the current folder first.
+        store: what the command line says; only agents need it.
+        default_store: for agents, if the command line says nothing.
+        create: whether the file of a SQLite store may be missing.
+        settings: for the engine that runs agents.
+
+    Raises:
+        SettingsError: the target is not there, or is none; it is an engine, and the command line names a store.
+    """
+    found = _found(target)
+    made = found() if callable(found) and not isinstance(found, Agent | type) else found
+    if isinstance(made, Engine):
+        if store is not None:
+            raise SettingsError("--store", f"belongs to the engine {target!r}; give a store only with agents")
+        return made
+    agents = [made] if isinstance(made, Agent) else made
+    if not isinstance(agents, Sequence) or not agents or not all(isinstance(agent, Agent) for agent in agents):
+        raise SettingsError(
+            "MODULE:ATTRIBUTE",
+            f"{target!r} must be an Engine, a function that makes one, an Agent, or a list of agents; it was "
+            f"{made!r:.100}",
+        )
+    url = store or default_store
+    check_is_there(url, create=create)
+    return Engine(url, agents=agents, settings=settings)
+
+
+def check_is_there(store: str, *, create: bool) -> None:
+    """Raise a `SettingsError` if a store's file is missing and may not be created: its name may be misspelt."""
+    path = store.removeprefix(FILE_SCHEME)
+    if not create and path not in (store, "") and not Path(path).is_file():
+        raise SettingsError("--store", f"there is no file {path!r}; --create creates it")
+
+
+def _found(target: str) -> Any:
+    name, colon, attribute = target.partition(":")
+    if not (name and colon and attribute):
+        raise SettingsError("MODULE:ATTRIBUTE", f"must be like shop.agents:engine; it was {target!r}")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found: Any = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not (name == error.name or name.startswith(f"{error.name}.")):
+            raise SettingsError("MODULE:ATTRIBUTE", f"{name!r} cannot be imported: {error}") from error
+        raise SettingsError("MODULE:ATTRIBUTE", f"there is no module {name!r} here or among those installed") from error
+    except Exception as error:
+        raise SettingsError(
+            "MODULE:ATTRIBUTE", f"{name!r} cannot be imported: {type(error).__name__}: {error}"
+        ) from error
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            raise SettingsError("MODULE:ATTRIBUTE", f"module {name!r} has no {attribute!r}")
+        found = getattr(found, part)
+    return found
