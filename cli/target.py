@@ -27,24 +27,21 @@ TargetArgument = Annotated[
 CreateOption = Annotated[bool, typer.Option("--create", help="Create the store's file if it is missing.")]
 
 
-def engine_of(target: str, *, store: str | None, default_store: str, create: bool, settings: Settings) -> Engine:
+def engine_of(target: str, *, store: str, create: bool, settings: Settings) -> Engine:
     """Return the engine that a target names, not entered yet.
 
     Args:
         target: `module:attribute`, looked for in the current folder first.
-        store: what the command line says; only agents need it.
-        default_store: for agents, if the command line says nothing.
+        store: where the chats of agents are kept; an engine has its own store.
         create: whether the file of a SQLite store may be missing.
-        settings: for the engine that runs agents.
+        settings: for the engine that runs agents; an engine has its own.
 
     Raises:
-        SettingsError: the target is not there, or is none; it is an engine, and the command line names a store.
+        SettingsError: the target is not there, or is neither an engine nor agents, or the store's file is missing.
     """
     found = _found(target)
     made = found() if callable(found) and not isinstance(found, Agent | type) else found
     if isinstance(made, Engine):
-        if store is not None:
-            raise SettingsError("--store", f"belongs to the engine {target!r}; give a store only with agents")
         return made
     agents = [made] if isinstance(made, Agent) else made
     if not isinstance(agents, Sequence) or not agents or not all(isinstance(agent, Agent) for agent in agents):
@@ -53,9 +50,8 @@ def engine_of(target: str, *, store: str | None, default_store: str, create: boo
             f"{target!r} must be an Engine, a function that makes one, an Agent, or a list of agents; it was "
             f"{made!r:.100}",
         )
-    url = store or default_store
-    check_is_there(url, create=create)
-    return Engine(url, agents=agents, settings=settings)
+    check_is_there(store, create=create)
+    return Engine(store, agents=agents, settings=settings)
 
 
 def check_is_there(store: str, *, create: bool) -> None:

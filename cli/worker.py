@@ -21,16 +21,18 @@ def worker(
     target: TargetArgument,
     *,
     store: Annotated[
-        str | None,
+        str,
         typer.Option(
             "--store",
             envvar="TURNWISE_STORE",
             metavar="URL",
-            help=f"Where the chats of the agents are kept. [default: {DEFAULT_STORE}]",
+            help="Where the chats of agents are kept; an engine has its own store.",
         ),
-    ] = None,
+    ] = DEFAULT_STORE,
     create: CreateOption = False,
-    concurrency: Annotated[int | None, typer.Option(min=1, help="Chats to run at once.", show_default="100")] = None,
+    concurrency: Annotated[
+        int, typer.Option(min=1, help="Chats of agents to run at once; an engine has its own setting.")
+    ] = 100,
     quiet: Annotated[bool, typer.Option("--quiet", help="Do not tell every transition.")] = False,
 ) -> None:
     """Run the chats of a store until SIGTERM or Ctrl-C; running steps get their grace, then the chats are let go.
@@ -41,11 +43,8 @@ def worker(
         level=logging.WARNING if quiet else logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S"
     )
     logging.raiseExceptions = False  # whoever reads the log may leave
-    settings = Settings() if concurrency is None else Settings(max_running=concurrency)
-    anyio.run(
-        run_until_stopped,
-        engine_of(target, store=store, default_store=DEFAULT_STORE, create=create, settings=settings),
-    )
+    settings = Settings(max_running=concurrency)
+    anyio.run(run_until_stopped, engine_of(target, store=store, create=create, settings=settings))
 
 
 async def run_until_stopped(engine: Engine) -> None:

@@ -25,6 +25,7 @@ from turnwise.persistence.rows import (
 from turnwise.states.digests import canonical, digest, salted
 from turnwise.states.errors import TurnwiseError
 from turnwise.states.names import OPEN_STATUSES
+from turnwise.states.step_calls import StepCalls
 from turnwise.states.writes import ERASED, digest_of_call, digest_of_time
 
 
@@ -233,6 +234,10 @@ class Evidence:
         demanded = {"version": log.last, "head": log.records[-1].hash, "state": log.records[-1].target}
         for columns, problem in _unlike(row, demanded, "the log"):
             yield Finding(log.last, Place("chats", "", columns), problem)
+        needs, open_calls = _listed(row["needs"]), self._calls_of_the_step()
+        if needs != [*open_calls.needs]:
+            problem = f"it holds {row['needs']!a:.80}, but the open local calls need {json.dumps(open_calls.needs)}"
+            yield Finding(log.last, Place("chats", "", ("needs",)), problem)
         if said is None or said.version != log.last or row["state"] != demanded["state"]:
             return
         last_seq = max([int(said.id), *(event["seq"] for event in self._found.tables["events"])])
@@ -242,6 +247,16 @@ class Evidence:
         elif not _is_bound(row, said):
             place = Place("chats", "", ("settled", "archived", "calls", "facts", "since", "salt"))
             yield Finding(log.last, place, "the chat does not stand where the log says")
+
+    def _calls_of_the_step(self) -> StepCalls:
+        ids = _listed(self._found.chat["calls"])
+        rows = [row for row in self._found.tables["calls"] if row["call_id"] in ids]
+        return StepCalls(CALLS.load(row["body"], row["chat_id"]) for row in rows)
+
+
+def _listed(stored: Any) -> list[Any]:
+    """Return an array of a row: some stores keep it as JSON."""
+    return [*(json.loads(stored) if isinstance(stored, str) else stored)]
 
 
 def _name_of(table: str, row: Row) -> str:

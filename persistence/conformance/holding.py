@@ -18,7 +18,19 @@ from turnwise.states.errors import StaleLease, StoreError
 from turnwise.states.events import ErrorInfo
 from turnwise.states.facts import Facts
 from turnwise.states.names import ChatState
-from turnwise.states.triggers import Archived, DeadlinePassed, Interrupt, LeaseExpired, Renamed, Repaired, Settled
+from turnwise.states.triggers import (
+    Archived,
+    Configured,
+    DeadlinePassed,
+    Interrupt,
+    LeaseExpired,
+    Released,
+    Renamed,
+    Repaired,
+    Settled,
+)
+
+_RELEASED = Released(token=plans.HOLDER)
 
 
 async def _stray(store: ChatStore, chat_id: str) -> None:
@@ -68,6 +80,26 @@ class HoldingConformance:
         claimed = await store.claim(asking, runs=plans.RUNS, limit=10)
         assert [committed.facts.chat_id for committed in claimed] == ["stopped"]
         assert set(asked) == {"stopped"}, "the plan is not even asked about the others"
+
+    async def test_chats_are_claimed_by_those_who_run_them(self, store: ChatStore) -> None:
+        """The agent is the one that the chat was given last; a tool counts while a local call of it is open."""
+        asked = (plans.claim(lease=0), plans.start(), plans.reply("", local=["one", "two"]), plans.move(_RELEASED))
+        await plans.created(store, "acts", plans.send("hello"), *asked)
+        await plans.created(store, "asks", plans.send("hello"), agent="support")
+        await plans.created(store, "moved", plans.send("hello"), plans.move(Configured(agent="support")))
+        await plans.created(store, "plain", plans.send("hello"))
+        stopped = (plans.send("hello"), plans.claim(), plans.move(Interrupt()), plans.move(_RELEASED))
+        await plans.created(store, "stops", *stopped, agent="gone")
+
+        async def claimed(**runs: tuple[str, ...]) -> list[str]:
+            found = await store.claim(plans.plan(plans.claim()), runs=runs, limit=9)
+            return [committed.facts.chat_id for committed in found]
+
+        assert await claimed() == ["stops"]
+        assert await claimed(research=("look",)) == []
+        assert await claimed(default=("listen",), support=("look",)) == ["asks", "moved", "plain"]
+        assert await claimed(default=(), support=("look",)) == []
+        assert await claimed(default=("listen", "look")) == ["acts"]
 
     async def test_two_callers_never_claim_the_same_chat(self, store: ChatStore) -> None:
         """Ten callers at once share twenty chats."""

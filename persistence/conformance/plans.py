@@ -15,7 +15,7 @@ from turnwise.states.decide import Decision, decide
 from turnwise.states.digests import digest
 from turnwise.states.facts import Facts, Limits, Profile
 from turnwise.states.messages import Message, Part, TextPart, ToolCallPart
-from turnwise.states.names import CallStatus, Executor
+from turnwise.states.names import DEFAULT_AGENT, CallStatus, Executor
 from turnwise.states.usage import Usage
 
 Move = Callable[[Facts, datetime], Decision]
@@ -45,9 +45,11 @@ def idle(facts: Facts, now: datetime) -> list[Decision]:  # noqa: ARG001 - a pla
     return []
 
 
-async def created(store: ChatStore, chat_id: str, *moves: Move, owner: str | None = None) -> Committed:
+async def created(
+    store: ChatStore, chat_id: str, *moves: Move, owner: str | None = None, agent: str = DEFAULT_AGENT
+) -> Committed:
     """Create a chat, make the moves, and return what the last of them did."""
-    committed = await store.create(chat_id, plan(create(owner)))
+    committed = await store.create(chat_id, plan(create(owner, agent)))
     for made in moves:
         committed = await store.change(chat_id, plan(made))
     return committed
@@ -64,11 +66,11 @@ def move(occurrence: t.Occurrence, *, limits: Limits = LIMITS, reason: str | Non
     return made
 
 
-def create(owner: str | None = None) -> Move:
+def create(owner: str | None = None, agent: str = DEFAULT_AGENT) -> Move:
     """Create a chat."""
 
     def made(facts: Facts, now: datetime) -> Decision:
-        profile = Profile(created_at=now, system="Be brief.", owner=owner, metadata={"kind": ["test"]})
+        profile = Profile(created_at=now, agent=agent, system="Be brief.", owner=owner, metadata={"kind": ["test"]})
         return move(t.Create(profile=profile))(facts, now)
 
     return made

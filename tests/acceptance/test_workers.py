@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from turnwise import Engine, Settings
 from turnwise.providers.demo import DemoModel
 from turnwise.states.events import Event, PartEvent
 
+TESTS = Path(__file__).parents[1]
 LONG = 600.0
 """A lease that does not run out in a test."""
 SHORT = 1.0
@@ -50,8 +52,10 @@ def client_of(place: Place) -> Engine:
 @contextlib.contextmanager
 def commanded(*options: str) -> Iterator[list[subprocess.Popen[bytes]]]:
     """Give two workers of the command line; none outlives the block."""
-    command = [sys.executable, "-m", "turnwise.cli", "worker", "--quiet", *options]
-    workers = [subprocess.Popen(command, stdout=subprocess.DEVNULL) for _ in range(2)]
+    target = "support.processes.demo_agents:AGENTS"
+    command = [sys.executable, "-m", "turnwise.cli", "worker", target, "--quiet", *options]
+    environment = os.environ | {"PYTHONPATH": str(TESTS)}
+    workers = [subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment) for _ in range(2)]
     try:
         yield workers
     finally:

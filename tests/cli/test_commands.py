@@ -145,8 +145,9 @@ def test_a_prefix_of_several_chats_is_refused_with_their_names(terminal: Termina
 
 
 def test_a_worker_stops_gracefully_when_asked(terminal: Terminal) -> None:
-    with Keyboard(terminal, ("worker",)) as keyboard:
-        keyboard.see("runs; SIGTERM or Ctrl-C stops it")
+    (terminal.folder / "shop.py").write_text('from turnwise import Agent\n\nagents = [Agent("support", "demo")]\n')
+    with Keyboard(terminal, ("worker", "shop:agents", "--create")) as keyboard:
+        keyboard.see("runs support; SIGTERM or Ctrl-C stops it")
         keyboard.process.send_signal(signal.SIGTERM)
         keyboard.see("stopped")
         assert keyboard.process.wait() == 0

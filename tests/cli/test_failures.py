@@ -72,7 +72,7 @@ QUICK = {
     "mermaid": ("diagram",),
     "demo": ("demo", "--fast"),
     "chat": ("chat",),
-    "worker": ("worker",),
+    "worker": ("worker", "support.processes.demo_agents:AGENTS", "--create"),
 }
 
 
@@ -141,7 +141,13 @@ def test_what_nobody_foresaw_is_one_sentence_unless_asked_for_more(
 
 def test_the_store_that_cannot_be_opened_is_told(terminal: Terminal) -> None:
     (terminal.folder / "turnwise.db").write_bytes(b"no database" * 100)
-    for arguments in (("list",), ("chat",), ("migrate",), ("send", "last", "hi"), ("worker",)):
+    for arguments in (
+        ("list",),
+        ("chat",),
+        ("migrate",),
+        ("send", "last", "hi"),
+        ("worker", "support.processes.demo_agents:AGENTS"),
+    ):
         told = terminal.run_apart(*arguments)
         assert (told.code, "Traceback" in told.err) == (1, False), told
 

@@ -38,6 +38,7 @@ EMPTY = {
     "leases.worker",
     "leases.token",
     "chats.worker",
+    "chats.needs",
     "chats.token",
     "events.step",
     "events.attempt",

@@ -285,7 +285,8 @@ async def test_a_chat_that_cannot_be_read_keeps_no_other_from_being_pruned(
     "question",
     [
         transactions._STANDING,
-        transactions._CLAIMABLE,
+        transactions._PENDING,
+        transactions._UNSETTLED,
         queries._STRAYS,
         queries._DEADLINES,
         pruning._NEXT,

@@ -186,6 +186,7 @@ class Life:
         tokens: int | None = None,
         usage: Usage | None = USAGE,
         stop: StopReason = StopReason.end_turn,
+        refused: bool = False,
     ) -> Decision:
         """Finish the step with a reply that uses `tokens` of a window of 100."""
         calls = tuple(replace(call, step=self.facts.step.number) for call in calls)
@@ -194,6 +195,7 @@ class Life:
             calls=calls,
             usage=usage,
             stop_reason=stop,
+            refused=refused,
             provider_reason="stop",
             context_tokens=tokens,
             context_limit=100,

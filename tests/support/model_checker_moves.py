@@ -160,6 +160,9 @@ def _replies(facts: Facts) -> Iterator[Move]:
             reply = Reply(parts=HELLO + parts_of(calls), calls=calls, context_tokens=tokens, context_limit=100)
             over = "" if tokens < 80 else ", over the threshold"
             yield Move("progress", T.step_finished, {"reply": reply}, note + over)
+            if not calls:
+                asked_again = {"reply": replace(reply, refused=True)}
+                yield Move("mishap", T.step_finished, asked_again, f"without the form that is wanted{over}")
 
 
 def _partials(facts: Facts) -> dict[str, Partial | None]:

@@ -327,6 +327,7 @@ def after_a_step() -> Iterator[Case]:
     yield Case(streaming, lambda life: life.reply(tokens=80), reply, "message status")
     asks, asked = f"{reply} {ASKED} {ASKED} deadline lease:dropped", "message action_required status"
     yield Case(streaming, lambda life: life.reply(client("b", within=60)), asks, asked)
+    yield Case(streaming, lambda life: life.reply(refused=True), reply, "message")
     told = f"message {ENDED} message queue status"
     yield Case(lazily(with_queue, S.streaming), Life.reply, f"{reply} {TAKEN} lease:dropped", told)
     yield Case(streaming, Life.reply, f"{reply} lease:dropped", f"message status {ENDED}")

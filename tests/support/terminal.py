@@ -50,7 +50,7 @@ class Finished(NamedTuple):
 
 @dataclass(frozen=True)
 class Terminal:
-    """Types commands in a folder."""
+    """Types commands in a folder. The modules of the tests can be imported there."""
 
     folder: Path
     store: str = "sqlite:///turnwise.db"
@@ -79,7 +79,8 @@ class Terminal:
 
     @property
     def environment(self) -> dict[str, str]:
-        return os.environ | {"COLUMNS": "100", "NO_COLOR": "1", "TERM": "xterm", "TURNWISE_STORE": self.store}
+        known = {"COLUMNS": "100", "NO_COLOR": "1", "TERM": "xterm", "TURNWISE_STORE": self.store}
+        return os.environ | known | {"PYTHONPATH": str(Path(__file__).parents[1])}
 
 
 @dataclass

@@ -1,0 +1,145 @@
+"""A rolling deploy: old and new workers on one store, with processes of their own; nothing is lost, nothing burnt."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.processes.postgres_server import Server
+from turnwise import Agent, ChatState, Engine, Settings, ToolResult
+
+SHOP = '''
+"""The shop's agents, as the version that is named by SHOP_VERSION declares them."""
+
+import os
+from pathlib import Path
+
+from turnwise import Agent, tool
+from turnwise.providers.scripted import Call, Reply, ScriptedModel
+
+VERSION = os.environ["SHOP_VERSION"]
+
+
+@tool(policy="ask", crash="at_most_once")
+async def refund(order: str) -> str:
+    """Pay an order back."""
+    with Path("world").open("a") as world:
+        world.write(f"refund {order} by {VERSION}\\n")
+    return "paid"
+
+
+@tool
+async def look(order: str) -> str:
+    """Look an order up."""
+    return f"{order} as {VERSION} sees it"
+
+
+def reply(request):
+    wanted, _, order = request.messages[-1].text.partition(" ")
+    if request.messages[-1].role == "user" and wanted in [spec.name for spec in request.tools]:
+        return Reply(calls=[Call(wanted, {"order": order}, id=f"{wanted}-{order}")])
+    return "done"
+
+
+support = Agent(
+    "support",
+    ScriptedModel(reply),
+    tools=[refund] if VERSION == "old" else [look],
+    version=VERSION,
+)
+'''
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[Server]:
+    with Server.running() as server:
+        yield server
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/chats.db"
+    server: Server = request.getfixturevalue("postgres")
+    return server.url(f"s{abs(hash(tmp_path))}")
+
+
+@contextlib.contextmanager
+def deployed(version: str, url: str, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Give a worker of a version; on leaving, stop it as a deploy does."""
+    command = [sys.executable, "-m", "turnwise.cli", "worker", "shop:support", "--quiet", "--store", url, "--create"]
+    environment = os.environ | {"SHOP_VERSION": version}
+    worker = subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.DEVNULL)
+    try:
+        yield worker
+        worker.terminate()
+        assert worker.wait(60) == 0
+    finally:
+        worker.kill()
+        worker.wait()
+
+
+async def test_an_approved_call_waits_for_a_worker_that_has_its_tool(url: str, tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(SHOP)
+    client = Engine(url, agents=[Agent("support", "demo")], settings=Settings(run_worker=False))
+    async with client:
+        with deployed("old", url, tmp_path):
+            asked = [await client.create_chat() for _ in range(3)]
+            for number, chat in enumerate(asked):
+                await client.send_message(chat.id, f"refund {number}")
+            for chat in asked:
+                assert (await client.wait(chat.id, timeout=60)).state == "requires_action"
+        with deployed("new", url, tmp_path):
+            for number, chat in enumerate(asked):
+                await client.submit_tool_results(chat.id, [ToolResult(f"refund-{number}", output=True)])
+            plain = await client.create_chat()
+            await client.send_message(plain.id, "look 7")
+            assert (await client.wait(plain.id, timeout=60)).state == "waiting"
+            explained = [await client.explain(chat.id) for chat in asked]
+            assert {(one.state, one.agent, one.tools_needed) for one in explained} == {
+                (ChatState.pending, "support", ("refund",))
+            }
+            assert "waits for a worker that runs agent 'support' with tool 'refund'" in explained[0].reason
+            assert not (tmp_path / "world").exists()
+            with deployed("old", url, tmp_path):
+                for chat in asked:
+                    assert (await client.wait(chat.id, until=[ChatState.waiting], timeout=60)).stop_reason == "end_turn"
+        seen = await client.messages(plain.id)
+        verdicts = [await client.verify(chat.id) for chat in (*asked, plain)]
+    assert [message.result.output for message in seen if message.result] == ["7 as new sees it"]
+    assert {message.agent_version for message in seen if message.role == "assistant"} == {"new"}
+    assert sorted((tmp_path / "world").read_text().splitlines()) == [f"refund {number} by old" for number in range(3)]
+    assert all(verdict.ok for verdict in verdicts), verdicts
+
+
+async def test_a_chat_moves_on_under_load_while_versions_come_and_go(url: str, tmp_path: Path) -> None:
+    """Whichever worker takes a step, no call is answered by one that lacks the tool, and no chat is left behind."""
+    (tmp_path / "shop.py").write_text(SHOP)
+    client = Engine(url, agents=[Agent("support", "demo")], settings=Settings(run_worker=False))
+    async with client:
+        chats = [await client.create_chat() for _ in range(12)]
+        with contextlib.ExitStack() as workers:
+            workers.enter_context(deployed("old", url, tmp_path))
+            for number, chat in enumerate(chats):
+                await client.send_message(chat.id, f"{'refund' if number % 2 else 'look'} {number}")
+            workers.enter_context(deployed("new", url, tmp_path))
+            for number, chat in enumerate(chats):
+                if (await client.wait(chat.id, timeout=60)).state == "requires_action":
+                    await client.submit_tool_results(chat.id, [ToolResult(f"refund-{number}", output=True)])
+            for chat in chats:
+                assert (await client.wait(chat.id, timeout=60)).state == "waiting"
+        results = [
+            message.result for chat in chats for message in await client.messages(chat.id) if message.result is not None
+        ]
+        verdicts = [await client.verify(chat.id) for chat in chats]
+    assert {result.is_error for result in results} <= {False}
+    paid = [result for result in results if result.name == "refund"]
+    world = tmp_path / "world"
+    assert len(paid) == len(world.read_text().splitlines() if world.exists() else [])
+    assert all(verdict.ok for verdict in verdicts), verdicts

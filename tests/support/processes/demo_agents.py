@@ -1,0 +1,11 @@
+"""What `turnwise worker` runs in tests that need nothing of their own: the demo model with tools for this folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from turnwise import Agent
+from turnwise.cli.files import file_tools
+
+AGENTS: Final = [Agent("default", "demo", tools=file_tools(Path.cwd()))]
