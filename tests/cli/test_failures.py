@@ -141,13 +141,8 @@ def test_what_nobody_foresaw_is_one_sentence_unless_asked_for_more(
 
 def test_the_store_that_cannot_be_opened_is_told(terminal: Terminal) -> None:
     (terminal.folder / "turnwise.db").write_bytes(b"no database" * 100)
-    for arguments in (
-        ("list",),
-        ("chat",),
-        ("migrate",),
-        ("send", "last", "hi"),
-        ("worker", "support.processes.demo_agents:AGENTS"),
-    ):
+    worker = ("worker", "support.processes.demo_agents:AGENTS")
+    for arguments in (("list",), ("chat",), ("migrate",), ("send", "last", "hi"), worker):
         told = terminal.run_apart(*arguments)
         assert (told.code, "Traceback" in told.err) == (1, False), told
 
