@@ -264,7 +264,7 @@ class Commands:
             raise SettingsError("configure", f"needs one of {', '.join(_CONFIGURABLE)} to change")
         if "agent" in given:
             agents.chosen(given["agent"])
-        agents.check(given.get("model"), given.get("parameters"))
+        await agents.check(given.get("model"), given.get("parameters"))
 
         def change(chain: Chain) -> None:
             profile = chain.facts.profile

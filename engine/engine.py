@@ -243,7 +243,7 @@ class Engine:
         """
         named = self._agents.chosen(agent)
         declared = check_client_tools(client_tools, self._agents.runs[named])
-        self._agents.check(model, parameters)
+        await self._agents.check(model, parameters)
         self._agents.check_active(named, active_tools, declared)
         fit("system", at_most(self.settings.message_limit_bytes), system or "")
         if parent is not None:

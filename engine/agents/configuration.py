@@ -8,20 +8,22 @@ from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequen
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from typing import Any, Final
 
 from turnwise.engine.agents.agent import OF_THE_ENGINE, Agent, SystemPrompt
 from turnwise.engine.agents.answer_format import AnswerFormat, format_of
 from turnwise.engine.prompt.hooks import Hooks
 from turnwise.engine.settings import Settings, check_parameters
+from turnwise.engine.tasks import off_the_loop
 from turnwise.engine.tools.declare import Tool, tools_by_name
 from turnwise.engine.tools.toolbox import CLIENT_PREFIX, Toolbox
 from turnwise.providers.from_name import model_named
-from turnwise.providers.protocol import Model
+from turnwise.providers.protocol import Model, ModelPart, ModelReply, ModelRequest
 from turnwise.providers.windows import window_of
 from turnwise.states.calls import ClientTool
 from turnwise.states.digests import canonical
-from turnwise.states.errors import SettingsError
+from turnwise.states.errors import ModelError, SettingsError
 from turnwise.states.facts import Facts, Limits, Profile
 from turnwise.states.names import DEFAULT_AGENT, ChatState
 
@@ -83,10 +85,9 @@ class Agents:
         own = self._own.get(profile.agent)
         if own is None:
             return self._foreign(profile.agent)
-        if profile.model is None and profile.parameters is None and profile.active_tools is None:
+        key = _key_of(profile)
+        if key is None:
             return own
-        parameters = b"" if profile.parameters is None else canonical(profile.parameters)
-        key = (profile.agent, profile.model, parameters, profile.active_tools)
         found = self._changed.get(key)
         if found is None:
             found = self._changed[key] = self._as_changed(own, profile)
@@ -125,7 +126,10 @@ class Agents:
         own = self._own.get(profile.agent)
         if own is None:
             return self._limits
-        return own.limits if profile.model is None else self.configuration(profile).limits
+        if profile.model is None:
+            return own.limits
+        known = self._changed.get(_key_of(profile) or ())  # to make a model may take seconds
+        return own.limits if known is None else known.limits
 
     def can_run(self, facts: Facts) -> bool:
         """Return whether these agents can run a chat: its own one is among them, and has the tools it needs.
@@ -154,14 +158,14 @@ class Agents:
             raise SettingsError("agent", f"must be one of {known}; it was {name!r:.100}")
         return name
 
-    def check(self, model: str | None, parameters: Mapping[str, Any] | None) -> None:
+    async def check(self, model: str | None, parameters: Mapping[str, Any] | None) -> None:
         """Check the model and the parameters that a chat has instead of its agent's.
 
         Raises:
             SettingsError: there is no such model or parameter.
         """
         if model is not None:
-            self._model_named(model)
+            await off_the_loop(partial(self._model_named, model))  # a provider's library takes seconds to import
         check_parameters(parameters or {})
 
     def check_active(self, agent: str, active: Sequence[str] | None, client_tools: Sequence[ClientTool]) -> None:
@@ -225,7 +229,7 @@ class Agents:
         if profile.parameters is not None:
             settings = dataclasses.replace(settings, parameters={**settings.parameters, **profile.parameters})
         if profile.model is not None:
-            model = self._model_named(profile.model)
+            model = self._model_here(profile.model)
         changed = dataclasses.replace(
             own,
             model=model,
@@ -235,10 +239,44 @@ class Agents:
         )
         return changed if profile.active_tools is None else _as_active(changed, profile.active_tools)
 
+    def _model_here(self, name: str) -> Model:
+        """Return the model of that name; if it cannot be made in this process, one that says so when it is asked."""
+        try:
+            return self._model_named(name)
+        except SettingsError as error:
+            return _Missing(name, str(error))
+
     def _model_named(self, name: str) -> Model:
         if name not in self._models:
             self._models[name] = model_named(name)
         return self._models[name]
+
+
+class _Missing:
+    """Stands for a model that cannot be made in this process, for lack of a library or a key."""
+
+    context_limit = None
+
+    def __init__(self, name: str, problem: str) -> None:
+        self.provider, _, self.name = name.rpartition(":")
+        self._problem = problem
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelPart]:
+        """Raise what is missing."""
+        await self.generate(request)
+        yield ModelPart("heartbeat")
+
+    async def generate(self, request: ModelRequest) -> ModelReply:  # noqa: ARG002 - as every model is asked
+        """Raise what is missing."""
+        raise ModelError("auth", retryable=False, message=self._problem)
+
+
+def _key_of(profile: Profile) -> tuple[Any, ...] | None:
+    """Return what tells a chat's own configuration from others; `None` if the chat says nothing of its own."""
+    if profile.model is None and profile.parameters is None and profile.active_tools is None:
+        return None
+    parameters = b"" if profile.parameters is None else canonical(profile.parameters)
+    return (profile.agent, profile.model, parameters, profile.active_tools)
 
 
 def _as_active(configuration: Configuration, active: Sequence[str]) -> Configuration:

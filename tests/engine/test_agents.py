@@ -13,6 +13,7 @@ from pydantic import BaseModel, Field
 
 from support.engines import OpenEngine
 from turnwise import Agent, Chat, Engine, Settings, SettingsError, ToolContext, tool
+from turnwise.engine.agents import configuration
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 
 
@@ -391,3 +392,26 @@ async def test_who_asks_another_agent_than_the_chats_is_told_before_anything_is_
         with pytest.raises(SettingsError, match="'support' does not answer in this chat: its agent is 'other'"):
             await engine.ask(chat.id, "hi", agent=agent)
         assert await engine.get_chat(chat.id) == chat
+
+
+async def test_a_model_that_this_process_cannot_make_ends_its_chat_in_error_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It could where the chat was created; here a library or a key is missing."""
+    url = f"sqlite:///{tmp_path}/a.db"
+    agent = Agent("support", ScriptedModel(["fine"]))
+    async with Engine(url, agents=[agent], settings=Settings(run_worker=False)) as engine:
+        chats = [await engine.create_chat(model="demo:x"), await engine.create_chat()]
+        for chat in chats:
+            await engine.send_message(chat.id, "hi")
+
+    def unmade(name: str) -> Any:
+        raise SettingsError("model", f"{name} needs a key")
+
+    monkeypatch.setattr(configuration, "model_named", unmade)
+    async with Engine(url, agents=[agent]) as engine:
+        broken, sound = [await engine.wait(chat.id, timeout=30) for chat in chats]
+        assert (broken.state, sound.state) == ("error", "waiting")
+        assert broken.last_error is not None
+        assert (broken.last_error.kind, "demo:x needs a key" in broken.last_error.message) == ("auth", True)
+        assert (await engine.verify(broken.id)).ok
