@@ -318,7 +318,7 @@ class Engine:
     ) -> Chat:
         """Change who answers in a chat, or how, from its next step on. What is not given stays; `None` is the agent's.
 
-        Another agent takes over with its own model, parameters and tools, unless these are given, too.
+        Another agent takes over with its own prompt, model, parameters and tools, unless these are given, too.
 
         Raises:
             SettingsError: there is no such agent, model, parameter or tool, or nothing to change was given.

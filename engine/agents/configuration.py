@@ -109,12 +109,18 @@ class Agents:
             hooks=Hooks(),
         )
 
+    def _known(self, own: Configuration, profile: Profile) -> Configuration | None:
+        """Return a chat's configuration if it is made already: its model may take seconds to make."""
+        key = _key_of(profile)
+        return own if key is None else self._changed.get(key)
+
     def toolbox(self, profile: Profile) -> Toolbox:
         """Return the tools of a chat; none if its agent is not one of these."""
         own = self._own.get(profile.agent)
-        if own is None or profile.active_tools is None:
-            return self._toolbox if own is None else own.toolbox
-        return _as_active(own, profile.active_tools).toolbox
+        if own is None:
+            return self._toolbox
+        known = self._known(own, profile)
+        return known.toolbox if known is not None else _as_active(own, profile.active_tools).toolbox
 
     def answer(self, profile: Profile) -> AnswerFormat | None:
         """Return the form in which a chat is answered; `None` for text, or if its agent is not one of these."""
@@ -126,10 +132,7 @@ class Agents:
         own = self._own.get(profile.agent)
         if own is None:
             return self._limits
-        if profile.model is None:
-            return own.limits
-        known = self._changed.get(_key_of(profile) or ())  # to make a model may take seconds
-        return own.limits if known is None else known.limits
+        return (self._known(own, profile) or own).limits
 
     def can_run(self, facts: Facts) -> bool:
         """Return whether these agents can run a chat: its own one is among them, and has the tools it needs.
@@ -237,7 +240,7 @@ class Agents:
             toolbox=dataclasses.replace(own.toolbox, settings=settings),
             limits=own.limits if profile.model is None else settings.limits(window_of(model)),
         )
-        return changed if profile.active_tools is None else _as_active(changed, profile.active_tools)
+        return _as_active(changed, profile.active_tools)
 
     def _model_here(self, name: str) -> Model:
         """Return the model of that name; if it cannot be made in this process, one that says so when it is asked."""
@@ -279,8 +282,10 @@ def _key_of(profile: Profile) -> tuple[Any, ...] | None:
     return (profile.agent, profile.model, parameters, profile.active_tools)
 
 
-def _as_active(configuration: Configuration, active: Sequence[str]) -> Configuration:
+def _as_active(configuration: Configuration, active: Sequence[str] | None) -> Configuration:
     """Return the configuration with those tools active that there are: another version's agent may have had more."""
+    if active is None:
+        return configuration
     tools: Mapping[str, Tool] = configuration.toolbox.tools
     there = tuple(name for name in active if name in tools or name.startswith(CLIENT_PREFIX))
     settings = dataclasses.replace(configuration.settings, active_tools=there)

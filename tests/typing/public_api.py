@@ -1,9 +1,12 @@
 """Checked by mypy and never run: what users write type-checks, and each mistake below is found."""
 
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import assert_type
 
 from turnwise import (
+    Agent,
     Chat,
     ChatState,
     ClientTool,
@@ -47,6 +50,47 @@ def declared(path: str, context: ToolContext) -> str:
 
 assert_type(bare, Tool)
 assert_type(declared, Tool)
+
+
+@dataclass
+class Deps:
+    """What the tools of an agent need."""
+
+    customer: str
+
+
+@dataclass
+class Resolution:
+    """What an agent's answer is."""
+
+    refunded: bool
+
+
+@tool
+async def uses(ctx: ToolContext[Deps]) -> str:
+    """Use the deps."""
+    assert_type(ctx.chat, Chat)
+    return assert_type(ctx.deps.customer, str)
+
+
+@asynccontextmanager
+async def open_deps(chat: Chat) -> AsyncIterator[Deps]:
+    """Open the deps of a chat."""
+    yield Deps(chat.owner or "")
+
+
+support: Agent[Deps, Resolution] = Agent("support", "demo", tools=[uses], output=Resolution)
+plain = Agent("plain", system=lambda chat: chat.agent)
+
+
+async def use_agents() -> None:
+    """Run several agents."""
+    async with Engine("sqlite://", model="demo", agents=[support, plain], deps=open_deps) as engine:
+        chat = await engine.create_chat(agent="support", parameters={"temperature": 0.5}, active_tools=["uses"])
+        result = await engine.ask(chat.id, "Hi.", agent=support)
+        assert_type(result, TurnResult[Resolution])
+        assert_type(result.output, Resolution | None)
+        assert_type(await engine.configure(chat.id, agent="plain", model=None), Chat)
 
 
 class Own:
@@ -109,4 +153,5 @@ async def mistakes(engine: Engine) -> None:
     await engine.create_chat(prompt="You are terse.")  # type: ignore[call-arg]
     Engine("sqlite://", model=object())  # type: ignore[arg-type]
     tool(crash="never")  # type: ignore[call-overload]
+    await engine.configure("c", agent=None)  # type: ignore[arg-type]
     (await engine.get_chat("c")).state = ChatState.error  # type: ignore[misc] # what is returned is frozen
