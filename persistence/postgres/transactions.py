@@ -28,12 +28,14 @@ from turnwise.persistence.postgres.group_commit import Unanswered
 from turnwise.persistence.postgres.journal import LOCK, Journal, contradiction
 from turnwise.persistence.postgres.pool import Pool
 from turnwise.persistence.postgres.server_clock import DatabaseClock
+from turnwise.persistence.postgres.tombstones import check_not_deleted, insert_tombstone, missing, tombstone
 from turnwise.persistence.postgres.write_rows import prepared
-from turnwise.persistence.protocol import Committed, Plan
+from turnwise.persistence.protocol import Committed, Permission, Plan
 from turnwise.persistence.repair.repair import repair_of
 from turnwise.persistence.rows import blank_facts
-from turnwise.persistence.stored_chat import is_hash
-from turnwise.states.errors import ChatNotFound, ChatUnreadable
+from turnwise.persistence.stored_chat import Salvaged, is_hash, rest_of
+from turnwise.persistence.tombstone import Tombstone, tombstone_of
+from turnwise.states.errors import ChatUnreadable
 from turnwise.states.events import PartEvent
 
 _BLANK: Final = """
@@ -46,6 +48,7 @@ WHERE NOT archived AND (state = 'pending' OR (state = 'interrupted' AND NOT sett
 AND (since, number) > ($1, $2)
 ORDER BY since, number LIMIT $3 FOR UPDATE SKIP LOCKED
 """
+_LOCKED: Final = "SELECT head, clock_timestamp() AS at FROM chats WHERE id = $1 FOR UPDATE"
 _LONG_AGO: Final = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
 _RACES: Final = 3
 """How often a change is tried without a lock before it takes one."""
@@ -66,6 +69,7 @@ class Transactions:
         self._cache = ChatCache()
         self._commits = Commits(pool, clock=self._clock, cache=self._cache, tell=tell)
         self._refusals = Refusals()
+        self._tell = tell
         self.journal = Journal(pool, clock=self._clock, cache=self._cache, tell=tell)
 
     async def close(self) -> None:
@@ -84,6 +88,8 @@ class Transactions:
                 return [Committed(blank.facts, blank.facts, (), (), at)]
             async with connection.transaction():
                 await connection.execute(_BLANK, chat_id, at, GENESIS)
+                # Not before: a deletion under way holds the id up until it has committed.
+                await check_not_deleted(connection, chat_id)
                 return [await self._commits.commit(connection, blank, decisions, (), sent)]
 
         async with self._cache.turn(chat_id):
@@ -159,6 +165,34 @@ class Transactions:
         async with self._cache.turn(chat_id):
             return (await self._commits.answered(chat_id, work))[0]
 
+    async def delete(self, chat_id: str, permit: Permission, actor: str) -> Tombstone:
+        """Delete a chat, as `ChatStore.delete` promises. It may be tried again: then the tombstone is found."""
+
+        async def work(connection: asyncpg.Connection) -> Tombstone:
+            async with connection.transaction():
+                row = await connection.fetchrow(_LOCKED, chat_id)
+                if row is None:
+                    left = await tombstone(connection, chat_id)
+                    if left is None:
+                        raise await missing(connection, chat_id)
+                    return left
+                at = self._clock.handed_in or row["at"]
+                rest = await _rest(connection, chat_id)
+                permit(rest, at)
+                records = await connection.fetchval("SELECT count(*) FROM audit WHERE chat_id = $1", chat_id)
+                left = tombstone_of(rest, at=at, actor=actor, records=records, head=row["head"])
+                await insert_tombstone(connection, left)
+                for table in await raw_rows.tables_of(connection):
+                    await connection.execute(f"DELETE FROM {table} WHERE chat_id = $1", chat_id)  # noqa: S608 - a name
+                await connection.execute("DELETE FROM chats WHERE id = $1", chat_id)
+                return left
+
+        async with self._cache.turn(chat_id):
+            left = await self._pool.run(work)
+            self._cache.forget(chat_id)
+        self._tell(chat_id)
+        return left
+
     async def claim(self, plan: Plan, limit: int) -> list[Committed]:
         """Claim chats, as `ChatStore.claim` promises."""
 
@@ -233,7 +267,7 @@ class Transactions:
     async def _standing(self, connection: asyncpg.Connection, chat_id: str) -> Standing:
         rows = await self._rows(connection, [chat_id])
         if not rows:
-            raise ChatNotFound(chat_id)
+            raise await missing(connection, chat_id)
         return self._standing_of(rows[0])
 
     async def _rows(self, connection: asyncpg.Connection, chat_ids: Sequence[str]) -> list[asyncpg.Record]:
@@ -248,6 +282,12 @@ class Transactions:
         else:
             facts = reading.facts_in(row)
         return Standing(facts, row["head"], self._clock.handed_in or row["at"], row["facts"])
+
+
+async def _rest(connection: asyncpg.Connection, chat_id: str) -> Salvaged:
+    """Return what can be read of a chat, whatever is stored."""
+    rows = await reading.rows_of(connection, [chat_id])
+    return rest_of(chat_id, lambda: reading.stored_in(rows[0]), without=())
 
 
 def _mark_in(row: asyncpg.Record) -> tuple[Any, ...]:

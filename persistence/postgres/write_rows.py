@@ -108,6 +108,7 @@ def _chat_row(commit: PostgresCommit) -> Row:
         "event_seq": row.last_seq,
         "head": commit.after.head,
         "since": commit.since.isoformat(),
+        "rested": commit.rested and commit.rested.isoformat(),
         "owner": facts.profile.owner,
         "calls": None if facts.calls.are_those_of(found.facts.calls) else [call.call_id for call in facts.calls],
         "worker": facts.lease and facts.lease.worker,

@@ -76,6 +76,7 @@ COLUMNS: Final[Mapping[str, Mapping[str, _Wanted]]] = {
         "event_seq": _COUNT,
         "head": _HASH,
         "since": _TIME,
+        "rested": _or_nothing(_TIME),
         "owner": _or_nothing(_Wanted("a text", lambda value: isinstance(value, str))),
         "calls": _Wanted("a list of call ids", _reads(ids_of)),
         "worker": _or_nothing(_TEXT),

@@ -14,6 +14,7 @@ from turnwise.persistence.commit import Commit, Row, Tables, commit_of
 from turnwise.persistence.event_rows import EventRow, rows_of
 from turnwise.persistence.protocol import DuplicateReceipt
 from turnwise.persistence.rows import micros_in, micros_of
+from turnwise.persistence.sqlite.tombstones import check_not_deleted
 from turnwise.states.errors import ChatUnreadable, StoreError
 from turnwise.states.events import Event
 from turnwise.states.names import ChatState
@@ -21,12 +22,12 @@ from turnwise.states.names import ChatState
 SQLiteCommit = Commit[list[EventRow]]
 
 _INSERT_CHAT: Final = """
-INSERT INTO chats (state, settled, archived, version, calls, facts, event_seq, head, since, salt, id)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING
+INSERT INTO chats (state, settled, archived, version, calls, facts, event_seq, head, since, salt, rested, id)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING
 """
 _UPDATE_CHAT: Final = """
 UPDATE chats SET state = ?, settled = ?, archived = ?, version = ?, calls = ?, facts = ?, event_seq = ?,
-    head = ?, since = ?, salt = ? WHERE id = ?
+    head = ?, since = ?, salt = ?, rested = ? WHERE id = ?
 """
 _AS_FOUND: Final = """
 AND event_seq = ? AND head = ? AND version = ? AND state = ? AND (SELECT token FROM leases WHERE chat_id = id) IS ?
@@ -87,7 +88,9 @@ def insert(commit: SQLiteCommit, connection: sqlite3.Connection) -> None:
 
     Raises:
         StoreError: the id is taken.
+        ChatDeleted: it was taken, by a chat that was deleted.
     """
+    check_not_deleted(connection, commit.chat_id)
     if not connection.execute(_INSERT_CHAT, _chat_row(commit)).rowcount:
         raise StoreError(f"there is a chat {commit.chat_id!r} in this store already; nothing was written")
     _fill(connection, commit)
@@ -152,7 +155,8 @@ def insert_events(rows: Sequence[EventRow], connection: sqlite3.Connection) -> N
 
 def _chat_row(commit: SQLiteCommit) -> tuple[Any, ...]:
     id_, *columns = commit.row
-    return (*columns, commit.after.head, micros_of(commit.since), commit.salt, id_)
+    rested = None if commit.rested is None else micros_of(commit.rested)
+    return (*columns, commit.after.head, micros_of(commit.since), commit.salt, rested, id_)
 
 
 def _fill(connection: sqlite3.Connection, commit: SQLiteCommit) -> None:

@@ -15,12 +15,14 @@ from turnwise.engine.tools.declare import Tool, ToolContext, ToolOutput, tool
 from turnwise.persistence.audit.record import AuditRecord
 from turnwise.persistence.audit.verify import Verdict, verify_export
 from turnwise.persistence.protocol import ChatStore
+from turnwise.persistence.tombstone import Tombstone
 from turnwise.providers.protocol import Model, ModelPart, ModelReply, ModelRequest, ToolSpec
 from turnwise.states.calls import ClientTool, ToolCall, ToolResult
 from turnwise.states.errors import (
     BrokenPromise,
     ChatArchived,
     ChatBusy,
+    ChatDeleted,
     ChatNotFound,
     ChatUnreadable,
     ConflictingReplay,
@@ -33,6 +35,7 @@ from turnwise.states.errors import (
     InvalidContent,
     MessageNotFound,
     ModelError,
+    NotResting,
     NothingToCompact,
     QueueFull,
     SettingsError,
@@ -56,6 +59,7 @@ __all__ = [
     "Chat",
     "ChatArchived",
     "ChatBusy",
+    "ChatDeleted",
     "ChatNotFound",
     "ChatState",
     "ChatStore",
@@ -89,6 +93,7 @@ __all__ = [
     "ModelPart",
     "ModelReply",
     "ModelRequest",
+    "NotResting",
     "NothingToCompact",
     "Observer",
     "Page",
@@ -105,6 +110,7 @@ __all__ = [
     "StoreError",
     "SubmissionReceipt",
     "TextPart",
+    "Tombstone",
     "Tool",
     "ToolCall",
     "ToolContext",
