@@ -12,6 +12,7 @@ import typer
 
 from turnwise.cli.audit import audit
 from turnwise.cli.chat import chat
+from turnwise.cli.delete import delete
 from turnwise.cli.demo.command import demo
 from turnwise.cli.diagram import diagram
 from turnwise.cli.doctor import doctor
@@ -30,7 +31,7 @@ from turnwise.cli.worker import worker
 _COMMANDS: Final[tuple[Callable[..., Any], ...]] = (
     *(demo, chat),
     *(list_chats, show, audit, verify, explain),
-    *(send, submit, interrupt, resume, archive, unarchive, erase),
+    *(send, submit, interrupt, resume, archive, unarchive, erase, delete),
     *(doctor, diagram, worker, migrate),
 )
 

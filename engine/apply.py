@@ -15,7 +15,8 @@ import anyio
 from turnwise.engine.follow.broadcast import Broadcaster
 from turnwise.engine.observers.observer import Observers
 from turnwise.logger import about, logger
-from turnwise.persistence.protocol import ChatStore, Committed
+from turnwise.persistence.protocol import ChatStore, Committed, Permission
+from turnwise.persistence.tombstone import Tombstone
 from turnwise.states.decide import Decision, decide
 from turnwise.states.events import AttemptDiscardedEvent, CompactionEvent, ErrorEvent, PartEvent, RetryEvent
 from turnwise.states.facts import Facts, Limits
@@ -125,6 +126,13 @@ class Applier:
     async def repair(self, chat_id: str, change: Change, *, actor: str) -> Committed:
         """Change what can be read of a chat."""
         return self._announced(await _shielded(self.store.repair(chat_id, _Plan((change,), self.limits, actor))))
+
+    async def delete(self, chat_id: str, permit: Permission, *, actor: str) -> Tombstone:
+        """Delete a chat if that is permitted, then let everybody in this process forget it."""
+        left = await _shielded(self.store.delete(chat_id, permit, actor=actor))
+        logger.info("deleted", chat_id=chat_id, actor=left.actor, records=left.records)
+        self.broadcaster.forget(chat_id)
+        return left
 
     async def claim(self, *changes: Change, actor: str, limit: int) -> list[Committed]:
         """Change chats that want a worker."""

@@ -14,6 +14,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from turnwise.engine.apply import Chain, Change
+from turnwise.engine.delete import if_resting
 from turnwise.engine.diagnose import flaws_of, is_repairable, repairing
 from turnwise.engine.erase import Erasure, Wanted, summaries_after
 from turnwise.engine.fork import inheritance_of
@@ -24,6 +25,7 @@ from turnwise.engine.tools.arguments import BadArguments, checked, coerced
 from turnwise.engine.worker.leased_chat import Runtime
 from turnwise.engine.worker.worker import Worker
 from turnwise.persistence.protocol import ChatStore, Committed
+from turnwise.persistence.tombstone import Tombstone
 from turnwise.states.arguments import Erasing, Partial
 from turnwise.states.calls import ToolResult
 from turnwise.states.digests import canonical, digest, digest_of_answer
@@ -288,6 +290,16 @@ class Commands:
             quarantined=found.quarantined,
             may_quote=tuple(name for name in summaries_after(found, names) if name not in names),
             forks=await self._forks(chat_id),
+            overwritten=await self._store.scrub(),
+        )
+
+    async def delete(self, chat_id: str) -> Tombstone:
+        """Delete a chat, and return what is left of it and who has to do with it."""
+        left = await finish(self.runtime.applier.delete(chat_id, if_resting, actor=self.actor))
+        return dataclasses.replace(
+            left,
+            forks=await self._forks(chat_id),
+            children=tuple(await self._store.children(chat_id)),
             overwritten=await self._store.scrub(),
         )
 

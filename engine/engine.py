@@ -49,6 +49,7 @@ from turnwise.persistence.audit.verify import Verdict, verify_stored
 from turnwise.persistence.from_url import store_from_url
 from turnwise.persistence.protocol import ChatStore
 from turnwise.persistence.repair.raw_chat import lines_of
+from turnwise.persistence.tombstone import Tombstone
 from turnwise.providers.from_name import model_named
 from turnwise.providers.protocol import Model
 from turnwise.providers.windows import window_of
@@ -176,7 +177,7 @@ class Engine:
             if self.settings.run_worker:
                 self._worker = Worker(runtime)
                 self._store.attend(runtime.worker_id)
-                self._broadcaster.observe(self._worker.observe)
+                self._broadcaster.observe(self._worker.observe, forget=self._worker.forget)
                 tasks.start_soon(self._worker.run)
             self._commands_or_none = Commands(runtime, self._worker)
             tasks.start_soon(watch, self._store, self._broadcaster, self._hear)
@@ -292,6 +293,30 @@ class Engine:
             SettingsError: the chat has no such version.
         """
         return await self._commands(actor).fork(chat_id, at_version)
+
+    async def delete_chat(self, chat_id: str, *, actor: str = CLIENT) -> Tombstone:
+        """Delete a resting chat for good, archived or not, readable or not, and return the tombstone that is left.
+
+        Nothing of it stays in the store but the tombstone. From then on every method raises `ChatDeleted` for it, and
+        whoever follows it gets that, too. Deleting it again changes nothing and returns the same tombstone. Forks and
+        children are chats of their own and stay.
+
+        Raises:
+            NotResting: the chat works; interrupt it first. Nothing was deleted.
+            ChatNotFound: there never was such a chat.
+        """
+        return await self._commands(actor).delete(chat_id)
+
+    async def tombstone(self, chat_id: str) -> Tombstone | None:
+        """Return what is left of a deleted chat; `None` if the chat is still there.
+
+        Raises:
+            ChatNotFound: there never was such a chat.
+        """
+        found = await self._chats().tombstone(chat_id)
+        if found is None:
+            await self._chats().rest(chat_id)
+        return found
 
     # Turns
 

@@ -199,6 +199,9 @@ class ChatStore(Protocol):
     async def tombstone(self, chat_id: str) -> Tombstone | None:
         """Return what is left of a deleted chat; `None` if no chat of that id was deleted."""
 
+    async def deleted(self, chat_ids: Collection[str]) -> frozenset[str]:
+        """Return those of the chats that were deleted; forget them, and any other that this store remembers."""
+
     async def facts(self, chat_id: str) -> Facts:
         """Return where a chat stands."""
 

@@ -54,9 +54,8 @@ class ChatDeleted(ChatNotFound):
     def __init__(self, chat_id: str, deleted_at: datetime) -> None:
         super().__init__(chat_id)
         self.deleted_at = deleted_at
-        self.args = (
-            f"chat {chat_id!r} was deleted at {deleted_at.isoformat(timespec='seconds')}, for good; nothing was written",
-        )
+        at = deleted_at.isoformat(timespec="seconds")
+        self.args = (f"chat {chat_id!r} was deleted at {at}, for good; nothing was written",)
 
 
 class MessageNotFound(TurnwiseError):

@@ -97,18 +97,28 @@ class DeletingConformance:
             assert (error.chat_id, error.deleted_at) == ("chat", left.deleted_at), method
         assert await store.ids(prefix="", limit=10) == []
 
+    async def test_the_store_tells_which_of_many_chats_were_deleted(self, store: ChatStore) -> None:
+        """A process asks now and then about those that it remembers."""
+        for chat_id in "abc":
+            await plans.created(store, chat_id)
+        await deleted(store, "a")
+        await deleted(store, "b")
+        assert await store.deleted(["b", "c", "never"]) == {"b"}
+        assert await store.deleted([]) == frozenset()
+
     async def test_a_second_deletion_finds_the_first(self, store: ChatStore) -> None:
         """It asks nobody, and changes nothing."""
         await _rich(store, "chat")
         first = await deleted(store, "chat")
 
-        def never(rest: Salvaged, now: datetime) -> None:
+        def never(rest: Salvaged, now: datetime) -> None:  # noqa: ARG001 - a permission's signature
             raise AssertionError("nobody is to be asked")
 
         assert await store.delete("chat", never, actor="another") == first
         assert await store.tombstone("chat") == first
 
     async def test_racing_deletions_leave_one_tombstone(self, store: ChatStore) -> None:
+        """Whoever comes first is named in it, and all get it."""
         await _rich(store, "chat")
         found: list[Tombstone] = []
 

@@ -127,6 +127,9 @@ class PostgresStore(ChatStore):
     async def tombstone(self, chat_id: str) -> Tombstone | None:
         return await self._pool.run(lambda on: tombstone(on, chat_id))
 
+    async def deleted(self, chat_ids: Collection[str]) -> frozenset[str]:
+        return await self._transactions.deleted(chat_ids)
+
     async def facts(self, chat_id: str) -> Facts:
         return await self._read_of(chat_id, lambda on: reading.facts(on, chat_id))
 

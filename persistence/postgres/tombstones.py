@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final
 
 import asyncpg
@@ -29,6 +30,12 @@ async def tombstone(connection: asyncpg.Connection, chat_id: str) -> Tombstone |
         records=row["records"],
         head=row["head"],
     )
+
+
+async def deleted_among(connection: asyncpg.Connection, chat_ids: Collection[str]) -> frozenset[str]:
+    """Return those of the chats that were deleted."""
+    rows = await connection.fetch("SELECT id FROM tombstones WHERE id = ANY ($1)", [*chat_ids])
+    return frozenset(row["id"] for row in rows)
 
 
 async def insert_tombstone(connection: asyncpg.Connection, left: Tombstone) -> None:

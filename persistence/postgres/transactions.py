@@ -11,7 +11,7 @@ comparison. These commits, and the events of running jobs, share statements with
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -28,7 +28,13 @@ from turnwise.persistence.postgres.group_commit import Unanswered
 from turnwise.persistence.postgres.journal import LOCK, Journal, contradiction
 from turnwise.persistence.postgres.pool import Pool
 from turnwise.persistence.postgres.server_clock import DatabaseClock
-from turnwise.persistence.postgres.tombstones import check_not_deleted, insert_tombstone, missing, tombstone
+from turnwise.persistence.postgres.tombstones import (
+    check_not_deleted,
+    deleted_among,
+    insert_tombstone,
+    missing,
+    tombstone,
+)
 from turnwise.persistence.postgres.write_rows import prepared
 from turnwise.persistence.protocol import Committed, Permission, Plan
 from turnwise.persistence.repair.repair import repair_of
@@ -192,6 +198,14 @@ class Transactions:
             self._cache.forget(chat_id)
         self._tell(chat_id)
         return left
+
+    async def deleted(self, chat_ids: Collection[str]) -> frozenset[str]:
+        """Return those of the chats that were deleted, as `ChatStore.deleted` promises."""
+        cached = self._cache.known()
+        gone = await self._pool.run(lambda on: deleted_among(on, {*chat_ids, *cached}))
+        for chat_id in gone:
+            self._cache.forget(chat_id)
+        return gone & {*chat_ids}
 
     async def claim(self, plan: Plan, limit: int) -> list[Committed]:
         """Claim chats, as `ChatStore.claim` promises."""

@@ -27,7 +27,7 @@ from turnwise.persistence.sqlite.database_file import DatabaseFile
 from turnwise.persistence.sqlite.group_commit import GroupCommit, Work
 from turnwise.persistence.sqlite.migrate import migrate
 from turnwise.persistence.sqlite.optimistic import OptimisticCommits
-from turnwise.persistence.sqlite.tombstones import check_not_deleted, tombstone
+from turnwise.persistence.sqlite.tombstones import check_not_deleted, deleted_among, tombstone
 from turnwise.persistence.sqlite.transactions import Transactions
 from turnwise.persistence.stored_chat import Flaw, Salvaged, salvage
 from turnwise.persistence.tombstone import Tombstone
@@ -147,6 +147,13 @@ class SQLiteStore(ChatStore):
 
     async def tombstone(self, chat_id: str) -> Tombstone | None:
         return await self._read(lambda on: tombstone(on, chat_id))
+
+    async def deleted(self, chat_ids: Collection[str]) -> frozenset[str]:
+        cached = self._cache.known()
+        gone = await self._read(lambda on: deleted_among(on, {*chat_ids, *cached}))
+        for chat_id in gone:
+            self._cache.forget(chat_id)
+        return gone & {*chat_ids}
 
     async def facts(self, chat_id: str) -> Facts:
         return await self._read_of(chat_id, lambda on: queries.facts(on, chat_id))

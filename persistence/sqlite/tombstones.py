@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
+from collections.abc import Collection
 from typing import Final
 
 from turnwise.persistence.rows import micros_of, time_of
@@ -30,6 +32,12 @@ def tombstone(connection: sqlite3.Connection, chat_id: str) -> Tombstone | None:
         records=records,
         head=head,
     )
+
+
+def deleted_among(connection: sqlite3.Connection, chat_ids: Collection[str]) -> frozenset[str]:
+    """Return those of the chats that were deleted."""
+    sql = "SELECT id FROM tombstones WHERE id IN (SELECT value FROM json_each(?))"
+    return frozenset(chat_id for (chat_id,) in connection.execute(sql, (json.dumps([*chat_ids]),)))
 
 
 def insert_tombstone(connection: sqlite3.Connection, left: Tombstone) -> None:

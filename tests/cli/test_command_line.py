@@ -23,7 +23,7 @@ from turnwise.cli.diagram import png
 from turnwise.cli.failures import DEBUG, PROBLEM, exit_code_of
 
 COMMANDS = (
-    "demo chat list show audit verify explain send submit interrupt resume archive unarchive erase "
+    "demo chat list show audit verify explain send submit interrupt resume archive unarchive erase delete "
     "doctor diagram worker migrate"
 )
 SHARED = {
@@ -72,6 +72,7 @@ TAKES = {
     "resume": "CHAT --store:URL --actor:NAME --json",
     "archive": "CHAT --store:URL --actor:NAME --json",
     "unarchive": "CHAT --store:URL --actor:NAME --json",
+    "delete": "CHAT --yes/-y --store:URL --actor:NAME --json",
     "erase": "CHAT MESSAGE --what:WORD --everything --yes/-y --store:URL --actor:NAME --json",
     "doctor": "[FILE] --store:URL --repair:CHAT --export:CHAT --json",
     "diagram": "[CHAT] --store:URL --format --out:FILE",
