@@ -130,7 +130,7 @@ class ChatStore(Protocol):
         """Create a chat: `plan` gets blank facts of version 0.
 
         Raises:
-            StoreError: the id is taken.
+            ChatExists: the id is taken.
             ChatDeleted: it was taken, by a chat that was deleted.
         """
 

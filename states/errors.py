@@ -20,7 +20,9 @@
     |       |-- InvalidContent  a message or a result that says nothing, or is no JSON
     |       `-- WrongCall       an argument that is missing, or that the function does not have
     |-- StoreError              the database refused
+    |   |-- ChatExists          there is a chat of that id already
     |   `-- ChatUnreadable      something stored of one chat is not what turnwise stored
+    |-- ImportRefused           the lines are not those of one whole exported chat
     |-- EngineClosed            the engine is not open, or closed while someone waited
     |-- EngineInUse             the engine is entered while it is open
     |-- ModelError              the provider failed, classified
@@ -247,6 +249,26 @@ class StoreError(TurnwiseError):
     def __init__(self, problem: str) -> None:
         self.problem = problem
         super().__init__(problem)
+
+
+class ChatExists(StoreError):
+    """There is a chat of that id in the store already. Nothing was written."""
+
+    def __init__(self, chat_id: str) -> None:
+        self.chat_id = chat_id
+        super().__init__(f"there is a chat {chat_id!r} in this store already; nothing was written")
+
+
+class ImportRefused(TurnwiseError):
+    """The lines are not those of one whole chat, as it was exported. Nothing was written.
+
+    `line` is the number of the first that is wrong or missing, from 1 on; `problem` says what was found there.
+    """
+
+    def __init__(self, line: int, problem: str) -> None:
+        self.line = line
+        self.problem = problem
+        super().__init__(f"line {line} of the exported chat: {problem}; nothing was written")
 
 
 class EngineInUse(TurnwiseError):

@@ -67,6 +67,7 @@ class Trigger(StrEnum):
     renamed = "renamed"
     metadata_changed = "metadata_changed"
     message_erased = "message_erased"
+    imported = "imported"
 
 
 class Job(StrEnum):

@@ -195,6 +195,7 @@ _ADMINISTRATION = (
     *_stay(t.Renamed,          S, a.change_title),
     *_stay(t.MetadataChanged, S, a.change_metadata),
     *_stay(t.MessageErased,   S, a.erase_content),
+    *(_on(t.Imported, at, at) for at in S),
 )
 # fmt: on
 

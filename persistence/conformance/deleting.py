@@ -15,7 +15,7 @@ from turnwise.persistence.protocol import ChatStore, Committed
 from turnwise.persistence.stored_chat import Salvaged
 from turnwise.persistence.tombstone import Tombstone
 from turnwise.states.decide import Decision
-from turnwise.states.errors import ChatDeleted, ChatNotFound, NotResting, StoreError
+from turnwise.states.errors import ChatDeleted, ChatExists, ChatNotFound, NotResting
 from turnwise.states.facts import Facts
 from turnwise.states.names import ChatState
 from turnwise.states.triggers import Create
@@ -154,7 +154,7 @@ class DeletingConformance:
     async def test_an_id_that_is_taken_stays_taken(self, store: ChatStore) -> None:
         """By a chat that is there: the error is another, and no tombstone comes of it."""
         await plans.created(store, "chat")
-        await refused(store, "chat", store.create("chat", plans.plan(plans.create())), StoreError)
+        await refused(store, "chat", store.create("chat", plans.plan(plans.create())), ChatExists)
 
     async def test_a_list_goes_on_after_a_chat_that_was_deleted_meanwhile(self, store: ChatStore) -> None:
         """Who reads page by page holds the id of the last chat of a page, and it may be gone by then."""

@@ -15,7 +15,7 @@ from turnwise.persistence.event_rows import EventRow, rows_of
 from turnwise.persistence.protocol import DuplicateReceipt
 from turnwise.persistence.rows import micros_in, micros_of
 from turnwise.persistence.sqlite.tombstones import check_not_deleted
-from turnwise.states.errors import ChatUnreadable, StoreError
+from turnwise.states.errors import ChatExists, ChatUnreadable, StoreError
 from turnwise.states.events import Event
 from turnwise.states.names import ChatState
 
@@ -87,12 +87,12 @@ def insert(commit: SQLiteCommit, connection: sqlite3.Connection) -> None:
     """Store the first commit of a chat.
 
     Raises:
-        StoreError: the id is taken.
+        ChatExists: the id is taken.
         ChatDeleted: it was taken, by a chat that was deleted.
     """
     check_not_deleted(connection, commit.chat_id)
     if not connection.execute(_INSERT_CHAT, _chat_row(commit)).rowcount:
-        raise StoreError(f"there is a chat {commit.chat_id!r} in this store already; nothing was written")
+        raise ChatExists(commit.chat_id)
     _fill(connection, commit)
 
 

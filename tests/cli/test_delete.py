@@ -58,7 +58,7 @@ def test_other_commands_say_that_it_was_deleted(terminal: Terminal, command: str
     chat_id = begun(terminal)
     terminal.run("delete", chat_id, "--yes")
     refused = terminal.run(command, chat_id)
-    assert (refused.code, f"chat '{chat_id}' was deleted at" in refused.words) == (1, True), refused.words
+    assert (refused.code, f"chat '{chat_id}' was deleted at" in refused.words) == (2, True), refused.words
 
 
 def test_forks_and_children_are_named(terminal: Terminal) -> None:
