@@ -15,6 +15,7 @@ import anyio
 from turnwise.engine.follow.broadcast import Broadcaster
 from turnwise.engine.observers.observer import Observers
 from turnwise.logger import about, logger
+from turnwise.persistence.chat_file import WholeChat
 from turnwise.persistence.protocol import ChatStore, Committed, Permission
 from turnwise.persistence.tombstone import Tombstone
 from turnwise.states.decide import Decision, decide
@@ -122,6 +123,10 @@ class Applier:
     async def create(self, chat_id: str, change: Change, *, actor: str) -> Committed:
         """Create a chat."""
         return self._announced(await _shielded(self.store.create(chat_id, _Plan((change,), self.limits, actor))))
+
+    async def import_chat(self, chat: WholeChat, change: Change, *, actor: str) -> Committed:
+        """Take a chat in, and change it."""
+        return self._announced(await _shielded(self.store.import_chat(chat, _Plan((change,), self.limits, actor))))
 
     async def repair(self, chat_id: str, change: Change, *, actor: str) -> Committed:
         """Change what can be read of a chat."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -22,6 +22,7 @@ from turnwise.engine.jobs.reply import shown_reply
 from turnwise.engine.results import Chat, SendReceipt, SubmissionReceipt, chat_of
 from turnwise.engine.tasks import finish
 from turnwise.engine.tools.arguments import BadArguments, checked, coerced
+from turnwise.engine.transfer import arriving, read
 from turnwise.engine.worker.leased_chat import Runtime
 from turnwise.engine.worker.worker import Worker
 from turnwise.persistence.protocol import ChatStore, Committed
@@ -302,6 +303,11 @@ class Commands:
             children=tuple(await self._store.children(chat_id)),
             overwritten=await self._store.scrub(),
         )
+
+    async def import_chat(self, lines: Iterable[str] | AsyncIterable[str], *, key: bytes | None) -> Chat:
+        """Take in a chat that was exported elsewhere, after all of it was checked."""
+        chat = await read(lines, key=key)
+        return chat_of((await finish(self.runtime.applier.import_chat(chat, arriving(chat), actor=self.actor))).facts)
 
     async def _forks(self, chat_id: str) -> tuple[str, ...]:
         """Return the forks of a chat, and the forks of those."""

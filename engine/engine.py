@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Collection, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Collection, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager, nullcontext
 from functools import partial
-from typing import Final, Self
+from typing import Annotated, Final, Self
 
 import anyio
 
@@ -40,6 +40,7 @@ from turnwise.engine.tasks import Lifetime, Tasks, off_the_loop
 from turnwise.engine.tools.client_tools import check_client_tools
 from turnwise.engine.tools.declare import Tool, ToolFunction, tools_by_name
 from turnwise.engine.tools.toolbox import Toolbox
+from turnwise.engine.transfer import exported
 from turnwise.engine.user_code import LAST_PATIENCE
 from turnwise.engine.worker.identity import worker_name
 from turnwise.engine.worker.leased_chat import Runtime
@@ -61,6 +62,7 @@ from turnwise.states.facts import Facts, Profile
 from turnwise.states.limits import JsonObject, Key, Label, Ordinal, PageSize, Seconds, at_most
 from turnwise.states.messages import Content, Message, QueuedMessage
 from turnwise.states.names import RESTING, ChatState, WhenBusy
+from turnwise.states.shapes import LATER
 from turnwise.states.transcript import Transcript, fold
 from turnwise.states.triggers import (
     Archived,
@@ -317,6 +319,38 @@ class Engine:
         if found is None:
             await self._chats().rest(chat_id)
         return found
+
+    async def export_chat(self, chat_id: str, *, key: bytes | None = None) -> AsyncGenerator[str, None]:
+        """Yield a whole chat as lines of JSON, each with its line feed, signed if a key is given.
+
+        All of it is of one moment, whatever the chat does. `import_chat` takes the lines in, on a store of any kind.
+
+        Raises:
+            ChatUnreadable: its rows are not what its log says. `export_rows` writes down what is stored.
+        """
+        async with aclosing(exported(self._chats(), chat_id, key=key)) as lines:
+            async for line in lines:
+                yield line
+
+    async def import_chat(
+        self,
+        lines: Annotated[Iterable[str] | AsyncIterable[str], LATER],
+        *,
+        key: bytes | None = None,
+        actor: str = CLIENT,
+    ) -> Chat:
+        """Take in a chat that `export_chat` wrote, under its own id, and go on with it where it stood.
+
+        Every line is checked, and every row against the chat's audit log, before anything is written; then all of it
+        is written in one transaction. The log goes on with a record of the import. A chat that was being worked on waits
+        for a worker of this store. With a `key` the lines must be signed with it.
+
+        Raises:
+            ImportRefused: the lines are not those of one whole chat, or not signed with the key.
+            ChatExists: there is a chat of that id.
+            ChatDeleted: there was one.
+        """
+        return await self._commands(actor).import_chat(lines, key=key)
 
     # Turns
 

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Protocol
 
 from turnwise.persistence.audit.record import AuditRecord
+from turnwise.persistence.chat_file import WholeChat
 from turnwise.persistence.chat_rows import ChatRows
 from turnwise.persistence.repair.raw_chat import Rows
 from turnwise.persistence.stored_chat import Flaw, Salvaged
@@ -151,6 +152,17 @@ class ChatStore(Protocol):
         `plan` gets what is left: facts with defaults for what cannot be read, in an unknown state; of a sound chat, its
         facts. If it decides something, every unreadable row is kept in `quarantine` as it was stored, readable rows or
         marks take its place, and the decisions are done as in `change`. The audit log is left as it is.
+        """
+
+    async def import_chat(self, chat: WholeChat, plan: Plan) -> Committed:
+        """Take in a chat of another store: its rows, and what `plan` decides on its facts, in one transaction.
+
+        The caller has checked the rows. The facts have the lease that the chat was exported with: the plan must end it.
+        A plan that decides nothing leaves the store as it was.
+
+        Raises:
+            ChatExists: the id is taken.
+            ChatDeleted: it was taken, by a chat that was deleted.
         """
 
     async def delete(self, chat_id: str, permit: Permission, *, actor: str) -> Tombstone:

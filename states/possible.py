@@ -20,7 +20,9 @@ def possible_triggers(place: str, facts: Facts) -> tuple[Trigger, ...]:
     return tuple(
         trigger
         for trigger in triggers_in(place)
-        if trigger is not Trigger.imported and not is_shut_to(trigger, facts) and any(_may_match(row, facts) for row in rows_of(trigger, place))
+        if trigger is not Trigger.imported
+        and not is_shut_to(trigger, facts)
+        and any(_may_match(row, facts) for row in rows_of(trigger, place))
     )
 
 

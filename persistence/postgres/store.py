@@ -8,6 +8,7 @@ from typing import Any, Final, TypeVar
 from urllib.parse import parse_qsl, urlencode
 
 from turnwise.persistence.audit.record import AuditRecord
+from turnwise.persistence.chat_file import WholeChat
 from turnwise.persistence.chat_rows import ChatRows
 from turnwise.persistence.forks import children_among, forks_among, naming
 from turnwise.persistence.migrations import migrations
@@ -105,6 +106,9 @@ class PostgresStore(ChatStore):
 
     async def repair(self, chat_id: str, plan: Plan) -> Committed:
         return await self._transactions.repair(chat_id, plan)
+
+    async def import_chat(self, chat: WholeChat, plan: Plan) -> Committed:
+        return await self._transactions.import_chat(chat, plan)
 
     async def delete(self, chat_id: str, permit: Permission, *, actor: str) -> Tombstone:
         return await self._transactions.delete(chat_id, permit, actor)

@@ -19,12 +19,15 @@ import asyncpg
 
 from turnwise.persistence.audit.record import GENESIS
 from turnwise.persistence.chat_cache import ChatCache
+from turnwise.persistence.chat_file import WholeChat
 from turnwise.persistence.commit import Standing, erasing
+from turnwise.persistence.imported_rows import standing_of
 from turnwise.persistence.passed_over import Refusals
 from turnwise.persistence.postgres import queries as reading
 from turnwise.persistence.postgres import raw_rows
 from turnwise.persistence.postgres.commits import Commits, Overtaken, Sent, landed
 from turnwise.persistence.postgres.group_commit import Unanswered
+from turnwise.persistence.postgres.import_rows import insert_imported
 from turnwise.persistence.postgres.journal import LOCK, Journal, contradiction
 from turnwise.persistence.postgres.pool import Pool
 from turnwise.persistence.postgres.server_clock import DatabaseClock
@@ -167,6 +170,31 @@ class Transactions:
                     return [Committed(rest.facts, rest.facts, (), (), at)]
                 await raw_rows.store_repair(connection, repair)
                 return [await self._commits.commit(connection, rest, decisions, (), sent)]
+
+        async with self._cache.turn(chat_id):
+            return (await self._commits.answered(chat_id, work))[0]
+
+    async def import_chat(self, chat: WholeChat, plan: Plan) -> Committed:
+        """Take a chat in, as `ChatStore.import_chat` promises."""
+        chat_id = chat.chat_id
+
+        async def work(connection: asyncpg.Connection, sent: Sent) -> list[Committed]:
+            at = self._clock.handed_in or await connection.fetchval("SELECT clock_timestamp()")
+            standing = standing_of(chat, at)
+            decisions = tuple(plan(standing.facts, at))
+            if not decisions:
+                return [Committed(standing.facts, standing.facts, (), (), at)]
+            async with connection.transaction():
+                try:
+                    restated = await insert_imported(connection, chat)
+                except asyncpg.UniqueViolationError as error:
+                    if error.table_name == "chats":
+                        raise
+                    raise contradiction(chat_id, error) from error
+                commit = prepared(standing, decisions, (), restated=restated)
+                sent.append(commit)
+                await self._commits.store(connection, [commit])
+                return [commit.committed]
 
         async with self._cache.turn(chat_id):
             return (await self._commits.answered(chat_id, work))[0]

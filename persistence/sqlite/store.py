@@ -13,6 +13,7 @@ import anyio
 
 from turnwise.persistence.audit.record import AuditRecord
 from turnwise.persistence.chat_cache import ChatCache
+from turnwise.persistence.chat_file import WholeChat
 from turnwise.persistence.chat_rows import ChatRows
 from turnwise.persistence.forks import children_among, forks_among, naming
 from turnwise.persistence.migrations import migrations
@@ -121,6 +122,10 @@ class SQLiteStore(ChatStore):
 
     async def repair(self, chat_id: str, plan: Plan) -> Committed:
         return await self._write(lambda on: self._transactions.repair(on, chat_id, plan))
+
+    async def import_chat(self, chat: WholeChat, plan: Plan) -> Committed:
+        async with self._cache.turn(chat.chat_id):
+            return await self._write(lambda on: self._transactions.import_chat(on, chat, plan))
 
     async def delete(self, chat_id: str, permit: Permission, *, actor: str) -> Tombstone:
         async with self._cache.turn(chat_id):

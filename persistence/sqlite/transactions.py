@@ -12,9 +12,11 @@ from typing import Final
 
 from turnwise.persistence.audit.record import WriteRecord
 from turnwise.persistence.chat_cache import ChatCache
+from turnwise.persistence.chat_file import WholeChat
 from turnwise.persistence.commit import Standing, erasing
 from turnwise.persistence.erasure import erases, wipe
 from turnwise.persistence.event_rows import rows_of
+from turnwise.persistence.imported_rows import standing_of
 from turnwise.persistence.passed_over import Refusals
 from turnwise.persistence.protocol import Committed, Permission, Plan
 from turnwise.persistence.repair.repair import repair_of
@@ -22,6 +24,7 @@ from turnwise.persistence.rows import micros_in, micros_of, numbered
 from turnwise.persistence.sqlite import queries, raw_rows
 from turnwise.persistence.sqlite.chat_rows import rows_of_chat
 from turnwise.persistence.sqlite.connection import REFUSED
+from turnwise.persistence.sqlite.import_rows import insert_imported
 from turnwise.persistence.sqlite.tombstones import insert_tombstone, missing, tombstone
 from turnwise.persistence.sqlite.write_rows import insert_events, prepared, update
 from turnwise.persistence.stored_chat import is_count, is_hash, rest_of
@@ -116,6 +119,17 @@ class Transactions:
         connection.execute("UPDATE chats SET event_seq = ? WHERE id = ?", (events[-1].seq, chat_id))
         self._cache.move(chat_id, events[-1].seq)
         return events
+
+    def import_chat(self, connection: sqlite3.Connection, chat: WholeChat, plan: Plan) -> Committed:
+        """Take a chat in, as `ChatStore.import_chat` promises."""
+        standing = standing_of(chat, self._now())
+        decisions = tuple(plan(standing.facts, standing.at))
+        if not decisions:
+            return Committed(standing.facts, standing.facts, (), (), standing.at)
+        commit = prepared(standing, decisions, (), restated=insert_imported(connection, chat))
+        update(commit, connection)
+        self._cache.put(commit.after)
+        return commit.committed
 
     def delete(self, connection: sqlite3.Connection, chat_id: str, permit: Permission, actor: str) -> Tombstone:
         """Delete a chat, as `ChatStore.delete` promises."""
