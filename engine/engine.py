@@ -342,8 +342,8 @@ class Engine:
         """Take in a chat that `export_chat` wrote, under its own id, and go on with it where it stood.
 
         Every line is checked, and every row against the chat's audit log, before anything is written; then all of it
-        is written in one transaction. The log goes on with a record of the import. A chat that was being worked on waits
-        for a worker of this store. With a `key` the lines must be signed with it.
+        is written in one transaction. The log goes on with a record of the import. A chat that was being worked on
+        waits for a worker of this store. With a `key` the lines must be signed with it.
 
         Raises:
             ImportRefused: the lines are not those of one whole chat, or not signed with the key.

@@ -53,12 +53,10 @@ async def read(lines: Iterable[str] | AsyncIterable[str], *, key: bytes | None) 
         ImportRefused: they are not the lines of one whole chat.
         InvalidArgument: they are no lines, or one of them is no string.
     """
-    given: list[str] = []
     if isinstance(lines, AsyncIterable):
-        async for line in lines:
-            given.append(line)
+        given = [line async for line in lines]
     elif isinstance(lines, Iterable):
-        given += lines.split("\n") if isinstance(lines, str) else lines
+        given = lines.split("\n") if isinstance(lines, str) else [*lines]
     else:
         raise InvalidArgument("lines", f"must be the lines that `export_chat` yields; it was {type(lines).__name__}")
     for number, line in enumerate(given):

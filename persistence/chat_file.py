@@ -1,8 +1,8 @@
 """A whole chat as lines of JSON, which any store takes in: written, read, and checked to the last value.
 
-A header comes first, then every row, table by table, then a checkpoint. Each line holds a hash of itself and of the hash
-before it, so that the first line that was changed, moved or lost is found. The rows are compared with the chat's own
-audit log besides: a file whose hashes were made anew still has to tell a chat's true life.
+A header comes first, then every row, table by table, then a checkpoint. Each line holds a hash of itself and of the
+hash before it, so that the first line that was changed, moved or lost is found. The rows are compared with the chat's
+own audit log besides: a file whose hashes were made anew still has to tell a chat's true life.
 """
 
 from __future__ import annotations
@@ -141,10 +141,13 @@ def _rows_in(chat: WholeChat) -> Iterator[dict[str, Any]]:
         ),
         "quarantine": chat.quarantine,
     }
-    for table, columns in _COLUMNS.items():
+    for table in _COLUMNS:
         for row in tables[table]:
-            kept = columns | (_POINTED if "position" in row and table == "events" else {})
-            yield {"table": table, "row": {name: _portable(name, row[name]) for name in kept}}
+            yield {"table": table, "row": {name: _portable(name, row[name]) for name in _columns_of(table, row)}}
+
+
+def _columns_of(table: str, row: Row) -> Mapping[str, tuple[type, ...]]:
+    return {**_COLUMNS[table], **(_POINTED if table == "events" and "position" in row else {})}
 
 
 def _portable(column: str, value: Any) -> Any:
@@ -179,7 +182,8 @@ class _Reader:
         self._key = key
         self._line = 0
         self._prev = GENESIS
-        self._chat_id: str | None = None
+        self._chat_id = ""
+        self._begun = False
         self._ended = False
         self._tables: dict[str, list[dict[str, Any]]] = {table: [] for table in _COLUMNS}
         self._newest = ""
@@ -198,7 +202,7 @@ class _Reader:
             chained = _chained(self._prev, fields)
         except (*GARBLED, TurnwiseError) as error:
             self._refuse(f"it is no line of JSON: {str(error)[:200]}")
-        is_header = self._chat_id is None
+        is_header = not self._begun
         if is_header:
             self._begin(fields)
         if known != chained:
@@ -217,7 +221,7 @@ class _Reader:
             self._refuse(f"it has version {version} of the format, and this version of turnwise reads {FORMAT_VERSION}")
         if set(fields) != {"format", "format_version", "chat_id"} or type(fields["chat_id"]) is not str:
             self._refuse("the header holds a format, its version and the id of a chat, and nothing else")
-        self._chat_id = fields["chat_id"]
+        self._chat_id, self._begun = fields["chat_id"], True
 
     def _take_row(self, fields: dict[str, Any]) -> None:
         table, row = fields["table"], fields.get("row")
@@ -227,7 +231,7 @@ class _Reader:
         if self._newest and order.index(table) < order.index(self._newest):
             self._refuse(f"rows of {table} come before those of {self._newest}")
         self._newest = table
-        columns = _COLUMNS[table] | (_POINTED if table == "events" and "position" in row else {})
+        columns = _columns_of(table, row)
         if set(row) != set(columns):
             self._refuse(f"a row of {table} has the columns {', '.join(columns)}")
         for column, kinds in columns.items():
@@ -264,7 +268,7 @@ class _Reader:
         """
         if not self._ended:
             self._line += 1
-            what = "the header" if self._chat_id is None else "the checkpoint that ends a chat"
+            what = "the checkpoint that ends a chat" if self._begun else "the header"
             self._refuse(f"{what} is missing: the file was cut off here")
         tables = self._tables
         for table, most in (("chats", 1), ("leases", 1), ("profiles", 1)):

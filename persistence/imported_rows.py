@@ -1,7 +1,7 @@
 """What stores share when they take in a chat of another: where it stands, and its events in their own spelling.
 
-Each store spells the rows of events in its own way, and the audit log holds digests of the rows. Where a spelling differs
-from that of the store that the chat came from, the record of the import states the digests anew.
+Each store spells the rows of events in its own way, and the audit log holds digests of the rows. Where a spelling
+differs from that of the store that the chat came from, the record of the import states the digests anew.
 """
 
 from __future__ import annotations

@@ -21,12 +21,18 @@ from __future__ import annotations
 from turnwise.persistence.conformance.changing import ChangingConformance
 from turnwise.persistence.conformance.deleting import DeletingConformance
 from turnwise.persistence.conformance.holding import HoldingConformance
+from turnwise.persistence.conformance.importing import ImportingConformance
 from turnwise.persistence.conformance.pruning import PruningConformance
 from turnwise.persistence.conformance.reading import ReadingConformance
 
 
 class StoreConformance(
-    ChangingConformance, DeletingConformance, HoldingConformance, PruningConformance, ReadingConformance
+    ChangingConformance,
+    DeletingConformance,
+    HoldingConformance,
+    ImportingConformance,
+    PruningConformance,
+    ReadingConformance,
 ):
     """Everything that `ChatStore` promises."""
 

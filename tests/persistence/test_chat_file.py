@@ -137,7 +137,7 @@ def _rows_of(lines: list[str]) -> set[str]:
 
 async def _drop(url: str) -> None:
     if url.startswith("sqlite"):
-        Path(url.removeprefix("sqlite:///")).unlink()
+        await anyio.Path(url.removeprefix("sqlite:///")).unlink()
         return
     await by_hand(url, f"DROP SCHEMA {url.rpartition('schema=')[2]} CASCADE")
 
@@ -274,7 +274,7 @@ async def test_lines_come_in_any_form(tmp_path: Path) -> None:
             opened,
             "".join(lines),
             [line.rstrip() for line in lines],
-            ["\r\n".join((line.rstrip(), "")) for line in lines],
+            [f"{line.rstrip()}\r\n" for line in lines],
         ):
             async with on("sqlite://", settings=IDLE) as elsewhere:
                 assert (await elsewhere.import_chat(given)).id == chat.id
@@ -477,7 +477,7 @@ async def test_what_was_put_aside_moves_too(tmp_path: Path) -> None:
         chat = await engine.create_chat()
         await by_hand(
             url,
-            "INSERT INTO quarantine (chat_id, version, origin, problem, row) "
+            "INSERT INTO quarantine (chat_id, version, origin, problem, row) "  # noqa: S608 - our own
             f"VALUES ('{chat.id}', 1, 'messages', 'garbled', '{{}}')",
         )
         await elsewhere.import_chat(await exported(engine, chat.id))
