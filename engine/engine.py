@@ -56,7 +56,7 @@ from turnwise.providers.protocol import Model
 from turnwise.providers.windows import window_of
 from turnwise.states.calls import ClientTool, ToolResult
 from turnwise.states.checked import checked, fit
-from turnwise.states.errors import ChatUnreadable, EngineClosed, SettingsError
+from turnwise.states.errors import ChatDeleted, ChatUnreadable, EngineClosed, SettingsError
 from turnwise.states.events import Event, PartEvent
 from turnwise.states.facts import Facts, Profile
 from turnwise.states.limits import JsonObject, Key, Label, Ordinal, PageSize, Seconds, at_most
@@ -317,7 +317,10 @@ class Engine:
         """
         found = await self._chats().tombstone(chat_id)
         if found is None:
-            await self._chats().rest(chat_id)
+            try:
+                await self._chats().rest(chat_id)
+            except ChatDeleted:  # between the two questions
+                return await self._chats().tombstone(chat_id)
         return found
 
     async def export_chat(self, chat_id: str, *, key: bytes | None = None) -> AsyncGenerator[str, None]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -327,7 +328,9 @@ def _chained(prev: str, fields: Mapping[str, Any]) -> str:
 
 
 def _spelled(fields: Mapping[str, Any]) -> str:
-    return canonical(fields).decode() + "\n"
+    """Return a line in ASCII, which no reader splits or re-encodes."""
+    text = canonical(fields).decode()
+    return f"{text if text.isascii() else json.dumps(fields, sort_keys=True, separators=(',', ':'))}\n"
 
 
 def _signature(checkpoint: Mapping[str, Any], key: bytes) -> str:

@@ -306,6 +306,12 @@ class ChatStore(Protocol):
     async def overdue(self, *, limit: int) -> Overdue:
         """Return what has run out by the database's clock."""
 
+    async def rested(self, *, archived: bool, seconds: float, limit: int) -> list[str]:
+        """Return up to `limit` resting chats, archived or not, unchanged for `seconds` or longer, the longest first.
+
+        By the database's clock. Chats that cannot be read are included.
+        """
+
     # Noticing
 
     def attend(self, worker: str) -> None:

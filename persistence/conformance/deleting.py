@@ -18,7 +18,7 @@ from turnwise.states.decide import Decision
 from turnwise.states.errors import ChatDeleted, ChatExists, ChatNotFound, NotResting
 from turnwise.states.facts import Facts
 from turnwise.states.names import ChatState
-from turnwise.states.triggers import Create
+from turnwise.states.triggers import Archived, Create, Renamed, Unarchived
 
 
 def anything(rest: Salvaged, now: datetime) -> None:
@@ -164,6 +164,29 @@ class DeletingConformance:
         for owner in (None, "me"):
             rest = await store.chats(owner=owner, state=None, limit=10, after="c")
             assert [found.chat_id for found in rest if isinstance(found, Facts)] == ["b", "a"]
+
+    async def test_chats_that_rest_are_found_by_how_long_they_were_unchanged(self, store: ChatStore) -> None:
+        """The longest first, archived ones apart; one that works is not found, however long it works."""
+        for chat_id in "abcd":
+            await plans.created(store, chat_id)
+        await plans.created(store, "works", plans.send("hello"))
+        await plans.created(store, "runs", plans.send("hello"), plans.claim(), plans.start())
+        await store.change("a", plans.plan(plans.move(Renamed(title="changed last"))))
+        await store.change("b", plans.plan(plans.move(Archived())))
+
+        async def found(*, archived: bool, seconds: float = 0, limit: int = 10) -> list[str]:
+            return await store.rested(archived=archived, seconds=seconds, limit=limit)
+
+        assert await found(archived=False) == ["c", "d", "a"]
+        assert await found(archived=False, limit=2) == ["c", "d"]
+        assert await found(archived=True) == ["b"]
+        assert await found(archived=False, seconds=3600) == await found(archived=True, seconds=3600) == []
+        await store.change("runs", plans.plan(plans.reply("hi")))
+        await store.change("c", plans.plan(plans.send("wake up")))
+        await store.change("b", plans.plan(plans.move(Unarchived())))
+        await deleted(store, "d")
+        assert await found(archived=False) == ["a", "runs", "b"]
+        assert await found(archived=True) == []
 
     async def test_forks_and_children_of_a_deleted_chat_are_known(self, store: ChatStore) -> None:
         """They name it still."""

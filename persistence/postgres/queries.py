@@ -52,6 +52,11 @@ AND chats.state = 'requires_action' AND NOT archived
 ORDER BY deadline LIMIT $2
 """
 """A clock is asked once, in a query of its own: no index could be compared with a time that runs on."""
+_RESTED: Final = """
+SELECT id FROM chats
+WHERE archived = $2 AND rested <= (SELECT coalesce($1, clock_timestamp()) - make_interval(secs => $3))
+ORDER BY rested LIMIT $4
+"""
 _KNOWN_STATES: Final = ", ".join(f"'{state}'" for state in ChatState)
 _IDS: Final = "SELECT id FROM chats WHERE starts_with(id, $1) ORDER BY since DESC, number DESC LIMIT $2"
 STRAYS: Final = f"SELECT id FROM chats WHERE state NOT IN ({_KNOWN_STATES}) ORDER BY number LIMIT $1"  # noqa: S608 - ours
@@ -266,6 +271,13 @@ async def holders(connection: asyncpg.Connection) -> frozenset[str]:
     """Return the workers that hold a lease."""
     rows = await connection.fetch("SELECT DISTINCT worker FROM chats WHERE worker IS NOT NULL")
     return frozenset(row["worker"] for row in rows)
+
+
+async def rested(
+    connection: asyncpg.Connection, *, now: datetime | None, archived: bool, seconds: float, limit: int
+) -> list[str]:
+    """Return resting chats, archived or not, that were not changed for so long."""
+    return [row["id"] for row in await connection.fetch(_RESTED, now, archived, seconds, limit)]
 
 
 async def overdue(connection: asyncpg.Connection, *, now: datetime | None, limit: int) -> Overdue:

@@ -220,6 +220,12 @@ class PostgresStore(ChatStore):
         now = self._now() if self._now else None
         return await self._pool.run(lambda on: reading.overdue(on, now=now, limit=limit))
 
+    async def rested(self, *, archived: bool, seconds: float, limit: int) -> list[str]:
+        now = self._now() if self._now else None
+        return await self._pool.run(
+            lambda on: reading.rested(on, now=now, archived=archived, seconds=seconds, limit=limit)
+        )
+
     # Noticing
 
     def attend(self, worker: str) -> None:

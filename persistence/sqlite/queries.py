@@ -235,6 +235,12 @@ def overdue(connection: sqlite3.Connection, *, now: int, limit: int) -> Overdue:
     )
 
 
+def rested(connection: sqlite3.Connection, *, archived: bool, until: int, limit: int) -> list[str]:
+    """Return resting chats, archived or not, that were changed last at `until` or before, in microseconds."""
+    sql = "SELECT id FROM chats WHERE archived = ? AND rested <= ? ORDER BY rested LIMIT ?"
+    return [chat_id for (chat_id,) in connection.execute(sql, (archived, until, limit))]
+
+
 def _listed(words: Iterable[str]) -> str:
     return ", ".join(f"'{word}'" for word in words)
 

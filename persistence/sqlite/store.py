@@ -245,6 +245,10 @@ class SQLiteStore(ChatStore):
         now = micros_of(self._now())
         return await self._read(lambda on: queries.overdue(on, now=now, limit=limit))
 
+    async def rested(self, *, archived: bool, seconds: float, limit: int) -> list[str]:
+        until = micros_of(self._now() - timedelta(seconds=seconds))
+        return await self._read(lambda on: queries.rested(on, archived=archived, until=until, limit=limit))
+
     # Noticing
 
     def attend(self, worker: str) -> None:
