@@ -1,4 +1,4 @@
-"""Expires leases and deadlines, repairs strays and keeps to retention, chat by chat: no fault of one stops the others."""
+"""Expires leases and deadlines, repairs strays and keeps to retention. A fault of one chat does not stop the others."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Sweeper:
         """Dead workers whose leases were ended."""
 
     async def sweep(self) -> bool:
-        """Expire what has run out, repair strays, keep to retention. Return whether another sweep would find more of it.
+        """Expire what has run out, repair strays, keep to retention. Return whether another sweep would find more.
 
         Raises:
             StoreError: the store is out of reach.

@@ -1,4 +1,4 @@
-"""Retention: workers archive what rests for long and delete what was archived, and nothing else, and not a moment early."""
+"""Retention: workers archive what rests for long, delete what was archived, and nothing else, not a moment early."""
 
 from __future__ import annotations
 
