@@ -12,6 +12,7 @@ import typer
 
 from turnwise.cli.audit import audit
 from turnwise.cli.chat import chat
+from turnwise.cli.delete import delete
 from turnwise.cli.demo.command import demo
 from turnwise.cli.diagram import diagram
 from turnwise.cli.doctor import doctor
@@ -24,15 +25,20 @@ from turnwise.cli.operating import archive, interrupt, resume, send, unarchive
 from turnwise.cli.show import show
 from turnwise.cli.style import quiet_logs
 from turnwise.cli.submit import submit
+from turnwise.cli.transfer import export, import_chat
 from turnwise.cli.verify import verify
 from turnwise.cli.worker import worker
 
 _COMMANDS: Final[tuple[Callable[..., Any], ...]] = (
     *(demo, chat),
     *(list_chats, show, audit, verify, explain),
-    *(send, submit, interrupt, resume, archive, unarchive, erase),
+    *(send, submit, interrupt, resume, archive, unarchive, erase, delete),
+    *(export, import_chat),
     *(doctor, diagram, worker, migrate),
 )
+
+_NAMES: Final = {list_chats: "list", import_chat: "import"}
+"""The names of commands whose functions cannot be called so in Python."""
 
 COLLECT_AFTER: Final = 100_000
 """How many more objects there must be before Python looks for cycles. Chats make many objects and hardly a cycle: with
@@ -62,7 +68,7 @@ def _options(
 
 
 for command in _COMMANDS:
-    app.command("list" if command is list_chats else command.__name__)(command)
+    app.command(_NAMES.get(command, command.__name__))(command)
 
 
 def main() -> None:

@@ -59,11 +59,13 @@ async def chosen_id(engine: Engine, name: str) -> str:
 
     Raises:
         ChatNotFound: there is none.
+        ChatDeleted: there was one of exactly that id.
         AmbiguousChat: there are several.
     """
     wanted = "" if name == LAST else name
     found = await engine.chat_ids(wanted, limit=SHOWN + 1) if name else []
     if not found:
+        await engine.get_chat(name)  # which says if it was deleted
         raise ChatNotFound(name)
     if len(found) == 1 or name == LAST:
         return found[0]

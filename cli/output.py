@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -29,15 +30,17 @@ class FileFailed(TurnwiseError):
         super().__init__(f"{str(path)!r}: {error.strerror or error}; the file is not whole")
 
 
-def write_file(option: str, path: Path, content: str | bytes) -> None:
-    """Write a file that was named on the command line.
+def write_file(option: str, path: Path, content: str | bytes | Iterable[str]) -> None:
+    """Write a file that was named on the command line; the content may be given in pieces.
 
     Raises:
         SettingsError: there cannot be a file of that name.
         FileFailed: the disk is full, or broken.
     """
     try:
-        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        with path.open("wb") as file:
+            for piece in [content] if isinstance(content, str | bytes) else content:
+                file.write(piece.encode() if isinstance(piece, str) else piece)
     except (OSError, ValueError) as error:
         raise _meaning(option, path, error) from error
 

@@ -15,7 +15,9 @@ import anyio
 from turnwise.engine.follow.broadcast import Broadcaster
 from turnwise.engine.observers.observer import Observers
 from turnwise.logger import about, logger
-from turnwise.persistence.protocol import ChatStore, Committed, Runs
+from turnwise.persistence.chat_file import WholeChat
+from turnwise.persistence.protocol import ChatStore, Committed, Permission, Runs
+from turnwise.persistence.tombstone import Tombstone
 from turnwise.states.decide import Decision, decide
 from turnwise.states.events import AttemptDiscardedEvent, CompactionEvent, ErrorEvent, PartEvent, RetryEvent
 from turnwise.states.facts import Facts, Limits, Profile
@@ -127,9 +129,20 @@ class Applier:
         """Create a chat."""
         return self._announced(await _shielded(self.store.create(chat_id, _Plan((change,), self.limits_of, actor))))
 
+    async def import_chat(self, chat: WholeChat, change: Change, *, actor: str) -> Committed:
+        """Take a chat in, and change it."""
+        return self._announced(await _shielded(self.store.import_chat(chat, _Plan((change,), self.limits_of, actor))))
+
     async def repair(self, chat_id: str, change: Change, *, actor: str) -> Committed:
         """Change what can be read of a chat."""
         return self._announced(await _shielded(self.store.repair(chat_id, _Plan((change,), self.limits_of, actor))))
+
+    async def delete(self, chat_id: str, permit: Permission, *, actor: str) -> Tombstone:
+        """Delete a chat if that is permitted, then let everybody in this process forget it."""
+        left = await _shielded(self.store.delete(chat_id, permit, actor=actor))
+        logger.info("deleted", chat_id=chat_id, actor=left.actor, records=left.records)
+        self.broadcaster.forget(chat_id)
+        return left
 
     async def claim(self, *changes: Change, actor: str, runs: Runs, limit: int) -> list[Committed]:
         """Change chats that want a worker which runs these."""

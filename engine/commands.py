@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -14,6 +14,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from turnwise.engine.apply import Chain, Change
+from turnwise.engine.delete import if_resting
 from turnwise.engine.diagnose import flaws_of, is_repairable, repairing
 from turnwise.engine.erase import Erasure, Wanted, summaries_after
 from turnwise.engine.fork import inheritance_of
@@ -21,9 +22,11 @@ from turnwise.engine.jobs.reply import shown_reply
 from turnwise.engine.results import Chat, SendReceipt, SubmissionReceipt, chat_of
 from turnwise.engine.tasks import finish
 from turnwise.engine.tools.arguments import BadArguments, checked, coerced
+from turnwise.engine.transfer import arriving, read
 from turnwise.engine.worker.leased_chat import Runtime
 from turnwise.engine.worker.worker import Worker
 from turnwise.persistence.protocol import ChatStore, Committed
+from turnwise.persistence.tombstone import Tombstone
 from turnwise.states.arguments import Erasing, Partial
 from turnwise.states.calls import ToolResult
 from turnwise.states.digests import canonical, digest, digest_of_answer
@@ -317,6 +320,21 @@ class Commands:
             forks=await self._forks(chat_id),
             overwritten=await self._store.scrub(),
         )
+
+    async def delete(self, chat_id: str) -> Tombstone:
+        """Delete a chat, and return what is left of it and who has to do with it."""
+        left = await finish(self.runtime.applier.delete(chat_id, if_resting, actor=self.actor))
+        return dataclasses.replace(
+            left,
+            forks=await self._forks(chat_id),
+            children=tuple(await self._store.children(chat_id)),
+            overwritten=await self._store.scrub(),
+        )
+
+    async def import_chat(self, lines: Iterable[str] | AsyncIterable[str], *, key: bytes | None) -> Chat:
+        """Take in a chat that was exported elsewhere, after all of it was checked."""
+        chat = await read(lines, key=key)
+        return chat_of((await finish(self.runtime.applier.import_chat(chat, arriving(chat), actor=self.actor))).facts)
 
     async def _forks(self, chat_id: str) -> tuple[str, ...]:
         """Return the forks of a chat, and the forks of those."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from functools import partial
 from typing import Annotated, Any, Final, Self
@@ -41,6 +41,7 @@ from turnwise.engine.settings import Settings
 from turnwise.engine.tasks import Lifetime, Tasks, off_the_loop
 from turnwise.engine.tools.client_tools import check_client_tools
 from turnwise.engine.tools.declare import Tool, ToolFunction
+from turnwise.engine.transfer import exported
 from turnwise.engine.user_code import LAST_PATIENCE
 from turnwise.engine.worker.identity import worker_name
 from turnwise.engine.worker.leased_chat import Runtime
@@ -50,10 +51,11 @@ from turnwise.persistence.audit.verify import Verdict, verify_stored
 from turnwise.persistence.from_url import store_from_url
 from turnwise.persistence.protocol import ChatStore
 from turnwise.persistence.repair.raw_chat import lines_of
+from turnwise.persistence.tombstone import Tombstone
 from turnwise.providers.protocol import Model
 from turnwise.states.calls import ClientTool, ToolResult
 from turnwise.states.checked import checked, fit
-from turnwise.states.errors import ChatUnreadable, EngineClosed, SettingsError
+from turnwise.states.errors import ChatDeleted, ChatUnreadable, EngineClosed, SettingsError
 from turnwise.states.events import Event, PartEvent
 from turnwise.states.facts import Facts, Profile
 from turnwise.states.limits import JsonObject, Key, Label, Name, Ordinal, PageSize, Seconds, at_most
@@ -177,7 +179,7 @@ class Engine:
             if self.settings.run_worker:
                 self._worker = Worker(runtime)
                 self._store.attend(runtime.worker_id)
-                self._broadcaster.observe(self._worker.observe)
+                self._broadcaster.observe(self._worker.observe, forget=self._worker.forget)
                 tasks.start_soon(self._worker.run)
             self._commands_or_none = Commands(runtime, self._worker)
             tasks.start_soon(watch, self._store, self._broadcaster, self._hear)
@@ -351,6 +353,65 @@ class Engine:
             SettingsError: the chat has no such version.
         """
         return await self._commands(actor).fork(chat_id, at_version)
+
+    async def delete_chat(self, chat_id: str, *, actor: str = CLIENT) -> Tombstone:
+        """Delete a resting chat for good, archived or not, readable or not, and return the tombstone that is left.
+
+        Nothing of it stays in the store but the tombstone. From then on every method raises `ChatDeleted` for it, and
+        whoever follows it gets that, too. Deleting it again changes nothing and returns the same tombstone. Forks and
+        children are chats of their own and stay.
+
+        Raises:
+            NotResting: the chat works; interrupt it first. Nothing was deleted.
+            ChatNotFound: there never was such a chat.
+        """
+        return await self._commands(actor).delete(chat_id)
+
+    async def tombstone(self, chat_id: str) -> Tombstone | None:
+        """Return what is left of a deleted chat; `None` if the chat is still there.
+
+        Raises:
+            ChatNotFound: there never was such a chat.
+        """
+        found = await self._chats().tombstone(chat_id)
+        if found is None:
+            try:
+                await self._chats().rest(chat_id)
+            except ChatDeleted:  # between the two questions
+                return await self._chats().tombstone(chat_id)
+        return found
+
+    async def export_chat(self, chat_id: str, *, key: bytes | None = None) -> AsyncGenerator[str, None]:
+        """Yield a whole chat as lines of JSON, each with its line feed, signed if a key is given.
+
+        All of it is of one moment, whatever the chat does. `import_chat` takes the lines in, on a store of any kind.
+
+        Raises:
+            ChatUnreadable: its rows are not what its log says. `export_rows` writes down what is stored.
+        """
+        async with aclosing(exported(self._chats(), chat_id, key=key)) as lines:
+            async for line in lines:
+                yield line
+
+    async def import_chat(
+        self,
+        lines: Annotated[Iterable[str] | AsyncIterable[str], LATER],
+        *,
+        key: bytes | None = None,
+        actor: str = CLIENT,
+    ) -> Chat:
+        """Take in a chat that `export_chat` wrote, under its own id, and go on with it where it stood.
+
+        Every line is checked, and every row against the chat's audit log, before anything is written; then all of it
+        is written in one transaction. The log goes on with a record of the import. A chat that was being worked on
+        waits for a worker of this store. With a `key` the lines must be signed with it.
+
+        Raises:
+            ImportRefused: the lines are not those of one whole chat, or not signed with the key.
+            ChatExists: there is a chat of that id.
+            ChatDeleted: there was one.
+        """
+        return await self._commands(actor).import_chat(lines, key=key)
 
     # Turns
 

@@ -195,6 +195,11 @@ class Settings:
     """How long text deltas are gathered before they are stored and shown."""
     keep_parts: float | None = 86400
     """How long the deltas of a reply that is over are kept; its message stays. `None` keeps them for ever."""
+    archive_after: float | None = None
+    """How long a resting chat may be unchanged before a worker archives it; `None` archives none."""
+    delete_after: float | None = None
+    """How long an archived chat may be unchanged before a worker deletes it, for good; `None` deletes none. Being
+    archived is a change: what is archived after 30 days and deleted after 60 is gone after 90."""
     continue_prompt: str = "Continue."
     parameters: Mapping[str, Any] = field(default_factory=dict)
     """Passed to the model with every step: `max_output_tokens`, `temperature`, `top_p`, `top_k`, `presence_penalty`,

@@ -53,6 +53,11 @@ class ChatCache:
             if standing is not None:
                 self._standings[chat_id] = replace(standing, facts=standing.facts.with_last_seq(event_seq))
 
+    def known(self) -> list[str]:
+        """Return the chats of which a standing is kept."""
+        with self._changing:
+            return [*self._standings]
+
     def forget(self, chat_id: str) -> None:
         """Forget a chat."""
         with self._changing:

@@ -84,6 +84,11 @@ class Commit(Generic[EventRows]):
         return self.row.id
 
     @property
+    def rested(self) -> datetime | None:
+        """When the chat was changed last; `None` while it works."""
+        return self.found.at if self.after.facts.resting else None
+
+    @property
     def erasing(self) -> bool:
         """Whether one of the decisions erases something."""
         return erasing(self.committed.decisions)

@@ -196,7 +196,7 @@ class _Wiping:
 
     def _bind_anew(self, changed: Mapping[int, str]) -> None:
         """State the digests of the changed events again, under a new salt."""
-        for version, first, last in _spans(self._found):
+        for version, first, last in spans_of(self._found):
             if not any(first <= seq <= last for seq in changed):
                 continue
             salt = derived(self._salt, "events", version)
@@ -217,7 +217,7 @@ class _Wiping:
         self._change("audit", {"version": version}, aside=aside.dump())
 
 
-def _spans(found: ChatRows) -> Iterator[tuple[int, int, int]]:
+def spans_of(found: ChatRows) -> Iterator[tuple[int, int, int]]:
     """Yield the version, first number and last number of each commit's events, as its own record states them."""
     seen = set()
     for entry in found.audit:

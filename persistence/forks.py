@@ -1,4 +1,4 @@
-"""Finds the forks of a chat by the parent that their profiles name."""
+"""Finds the forks and the children of a chat by the parent that their profiles name."""
 
 from __future__ import annotations
 
@@ -17,6 +17,19 @@ def naming(parent: str) -> str:
 def forks_among(parent: str, profiles: Iterable[tuple[str, str]]) -> list[str]:
     """Return the chats that are forks of `parent`, and those whose profile cannot be read: they may be forks, too."""
     return [chat_id for chat_id, body in profiles if _is_fork(parent, chat_id, body)]
+
+
+def children_among(parent: str, profiles: Iterable[tuple[str, str]]) -> list[str]:
+    """Return the chats that name `parent` as theirs and are no forks of it."""
+    found: list[str] = []
+    for chat_id, body in profiles:
+        try:
+            profile = PROFILES.load(body, chat_id)
+        except ChatUnreadable:
+            continue  # among the forks
+        if profile.parent == parent and profile.forked_from is None:
+            found.append(chat_id)
+    return found
 
 
 def _is_fork(parent: str, chat_id: str, body: str) -> bool:

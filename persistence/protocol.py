@@ -8,9 +8,11 @@ from datetime import datetime
 from typing import Protocol
 
 from turnwise.persistence.audit.record import AuditRecord
+from turnwise.persistence.chat_file import WholeChat
 from turnwise.persistence.chat_rows import ChatRows
 from turnwise.persistence.repair.raw_chat import Rows
 from turnwise.persistence.stored_chat import Flaw, Salvaged
+from turnwise.persistence.tombstone import Tombstone
 from turnwise.states.arguments import Cut
 from turnwise.states.calls import ToolCall
 from turnwise.states.decide import Decision
@@ -27,6 +29,13 @@ Plan = Callable[[Facts, datetime], Sequence[Decision]]
 The decisions follow one another, each made on the facts that the one before left. None means: nothing to do.
 A plan is pure: a store may call it in another thread, and again after a conflict. An error that it raises ends the
 transaction, writes nothing, and reaches the caller.
+"""
+
+
+Permission = Callable[[Salvaged, datetime], None]
+"""Decides, inside a transaction, whether a chat may be deleted: given what can be read of it and the database's time.
+
+It raises what refuses the deletion; like a plan it is pure.
 """
 
 
@@ -99,8 +108,9 @@ class ChatStore(Protocol):
     """Keeps chats. One `change` is one transaction: all of it is durable when the call returns, or none of it is.
 
     Methods raise what the caller's own plan raises, and otherwise only `StoreError`s. If there is no such chat,
-    `change`, `repair`, `journal`, `facts`, `rest`, `rows`, `raw_rows` and `snapshot` raise `ChatNotFound`; the others
-    find nothing.
+    `change`, `repair`, `delete`, `journal`, `facts`, `rest`, `rows`, `raw_rows` and `snapshot` raise `ChatNotFound`;
+    the others find nothing. If there was one and it was deleted, every method about one chat raises `ChatDeleted`, but
+    `delete`, `tombstone`, `forks` and `children`.
 
     A chat is one failure domain. A method about one chat raises `ChatUnreadable` if a stored value of that chat cannot
     be read; a method about many chats goes on with the others.
@@ -125,7 +135,8 @@ class ChatStore(Protocol):
         """Create a chat: `plan` gets blank facts of version 0.
 
         Raises:
-            StoreError: the id is taken.
+            ChatExists: the id is taken.
+            ChatDeleted: it was taken, by a chat that was deleted.
         """
 
     async def change(self, chat_id: str, plan: Plan, *, shown: Sequence[PartEvent] = ()) -> Committed:
@@ -145,6 +156,24 @@ class ChatStore(Protocol):
         `plan` gets what is left: facts with defaults for what cannot be read, in an unknown state; of a sound chat, its
         facts. If it decides something, every unreadable row is kept in `quarantine` as it was stored, readable rows or
         marks take its place, and the decisions are done as in `change`. The audit log is left as it is.
+        """
+
+    async def import_chat(self, chat: WholeChat, plan: Plan) -> Committed:
+        """Take in a chat of another store: its rows, and what `plan` decides on its facts, in one transaction.
+
+        The caller has checked the rows. The facts have the lease that the chat was exported with: the plan must end it.
+        A plan that decides nothing leaves the store as it was.
+
+        Raises:
+            ChatExists: the id is taken.
+            ChatDeleted: it was taken, by a chat that was deleted.
+        """
+
+    async def delete(self, chat_id: str, permit: Permission, *, actor: str) -> Tombstone:
+        """Delete everything of a chat for good, if `permit` lets it, and leave a tombstone, in one transaction.
+
+        Of a chat that was deleted it returns the tombstone and asks nobody. Erased text may stay in the database's
+        files until `scrub`.
         """
 
     async def claim(self, plan: Plan, *, runs: Runs, limit: int) -> list[Committed]:
@@ -183,6 +212,12 @@ class ChatStore(Protocol):
         """
 
     # Reading
+
+    async def tombstone(self, chat_id: str) -> Tombstone | None:
+        """Return what is left of a deleted chat; `None` if no chat of that id was deleted."""
+
+    async def deleted(self, chat_ids: Collection[str]) -> frozenset[str]:
+        """Return those of the chats that were deleted; forget them, and any other that this store remembers."""
 
     async def facts(self, chat_id: str) -> Facts:
         """Return where a chat stands."""
@@ -255,6 +290,9 @@ class ChatStore(Protocol):
     async def forks(self, chat_id: str) -> list[str]:
         """Return the chats that began with this one's history."""
 
+    async def children(self, chat_id: str) -> list[str]:
+        """Return the chats whose parent is this one and that are no forks of it."""
+
     async def scrub(self) -> bool:
         """Remove erased text from the database's files; return whether they are free of it.
 
@@ -272,6 +310,12 @@ class ChatStore(Protocol):
 
     async def overdue(self, *, limit: int) -> Overdue:
         """Return what has run out by the database's clock."""
+
+    async def rested(self, *, archived: bool, seconds: float, limit: int) -> list[str]:
+        """Return up to `limit` resting chats, archived or not, unchanged for `seconds` or longer, the longest first.
+
+        By the database's clock. Chats that cannot be read are included.
+        """
 
     # Noticing
 

@@ -31,7 +31,8 @@ _STATES: Final = frozenset(ChatState)
 _HASH_LENGTH: Final = 64
 _OWN_FIELDS: Final = {*Facts.__struct_fields__} - ELSEWHERE
 _FLAGS: Final = (0, 1)
-_UNKNOWN_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)
+UNKNOWN_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)
+"""When a chat was created of which that cannot be read."""
 
 
 class Flaw(NamedTuple):
@@ -107,6 +108,20 @@ def facts_or_rest(stored: Stored) -> Facts | Salvaged:
 def salvage(stored: Stored) -> Salvaged:
     """Return as much of the facts as can be read, with every flaw that was found."""
     return _Salvage(stored).done()
+
+
+def rest_of(chat_id: str, read: Callable[[], Stored], *, without: tuple[type[Exception], ...]) -> Salvaged:
+    """Return what can be read of a chat, whatever is stored: nothing but its id, if even reading the rows fails.
+
+    Errors of the kinds `without` are those of the database itself, and are raised.
+    """
+    try:
+        return salvage(read())
+    except without:
+        raise
+    except GARBLED as error:
+        blank = Facts(chat_id=chat_id, profile=Profile(created_at=UNKNOWN_TIME))
+        return flawed(blank, (Flaw("chats", described(error)),))
 
 
 def flawed(facts: Facts, flaws: Sequence[Flaw]) -> Salvaged:
@@ -209,16 +224,16 @@ class _Salvage:
         """Return the fields of the facts' body that can be read."""
         found = self._object(self._stored.facts_column, self._stored.facts)
         found = {name: value for name, value in found.items() if name in _OWN_FIELDS}
-        blank = {"chat_id": self._stored.id, "profile": {"created_at": _UNKNOWN_TIME}}
+        blank = {"chat_id": self._stored.id, "profile": {"created_at": UNKNOWN_TIME}}
         facts = self._whole(self._stored.facts_column, found, lambda fields: msgspec.convert(fields | blank, Facts))
         return {name: getattr(facts, name) for name in found if facts is not None}
 
     def _profile(self) -> Profile:
         found = self._object("profiles.body", self._stored.profile)
-        unknown = Profile(created_at=_UNKNOWN_TIME)
+        unknown = Profile(created_at=UNKNOWN_TIME)
         if not found:
             return unknown
-        blank = {"created_at": _UNKNOWN_TIME}
+        blank = {"created_at": UNKNOWN_TIME}
         read = self._whole("profiles.body", found, lambda fields: msgspec.convert(blank | fields, Profile))
         return read or unknown
 

@@ -2,12 +2,14 @@
 
     TurnwiseError
     |-- ChatNotFound            no chat of that id
+    |   `-- ChatDeleted         there was one: a tombstone is left
     |-- MessageNotFound         no message of that id where one was asked for
     |-- IllegalTransition       the table has no row for the trigger in that state
     |-- ToolResultMismatch      a submission that does not name exactly the open client calls
     |-- ConflictingReplay       an answered call or an accepted message, again, with other content
     |-- DeadlineExpired         a result for a call that was answered by its deadline
     |-- ChatBusy                `when_busy="reject"` and the chat works
+    |   `-- NotResting          only a resting chat can be deleted
     |-- QueueFull               the queue holds as many messages as it may
     |-- ChatArchived            an archived chat accepts nothing but `unarchived`
     |-- NothingToCompact        no message to fold
@@ -18,7 +20,9 @@
     |       |-- InvalidContent  a message or a result that says nothing, or is no JSON
     |       `-- WrongCall       an argument that is missing, or that the function does not have
     |-- StoreError              the database refused
+    |   |-- ChatExists          there is a chat of that id already
     |   `-- ChatUnreadable      something stored of one chat is not what turnwise stored
+    |-- ImportRefused           the lines are not those of one whole exported chat
     |-- EngineClosed            the engine is not open, or closed while someone waited
     |-- EngineInUse             the engine is entered while it is open
     |-- ModelError              the provider failed, classified
@@ -31,6 +35,7 @@ Each carries its facts as attributes and makes its own text from them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 
 
 class TurnwiseError(Exception):
@@ -43,6 +48,16 @@ class ChatNotFound(TurnwiseError):
     def __init__(self, chat_id: str) -> None:
         self.chat_id = chat_id
         super().__init__(f"there is no chat {chat_id!r} in this store; nothing was written")
+
+
+class ChatDeleted(ChatNotFound):
+    """The chat was deleted at `deleted_at`, and its id is never used again. Nothing was written."""
+
+    def __init__(self, chat_id: str, deleted_at: datetime) -> None:
+        super().__init__(chat_id)
+        self.deleted_at = deleted_at
+        at = deleted_at.isoformat(timespec="seconds")
+        self.args = (f"chat {chat_id!r} was deleted at {at}, for good; nothing was written",)
 
 
 class MessageNotFound(TurnwiseError):
@@ -119,6 +134,17 @@ class ChatBusy(TurnwiseError):
         self.state = state
         super().__init__(
             f"the chat is busy ({state!s}); send with when_busy='queue' or 'interrupt', or wait; nothing was written"
+        )
+
+
+class NotResting(ChatBusy):
+    """The chat works, and only a resting chat can be deleted. Nothing was written."""
+
+    def __init__(self, chat_id: str, state: str) -> None:
+        super().__init__(state)
+        self.chat_id = chat_id
+        self.args = (
+            f"chat {chat_id!r} is at work ({state!s}): interrupt it, and delete it once it rests; nothing was written",
         )
 
 
@@ -223,6 +249,26 @@ class StoreError(TurnwiseError):
     def __init__(self, problem: str) -> None:
         self.problem = problem
         super().__init__(problem)
+
+
+class ChatExists(StoreError):
+    """There is a chat of that id in the store already. Nothing was written."""
+
+    def __init__(self, chat_id: str) -> None:
+        self.chat_id = chat_id
+        super().__init__(f"there is a chat {chat_id!r} in this store already; nothing was written")
+
+
+class ImportRefused(TurnwiseError):
+    """The lines are not those of one whole chat, as it was exported. Nothing was written.
+
+    `line` is the number of the first that is wrong or missing, from 1 on; `problem` says what was found there.
+    """
+
+    def __init__(self, line: int, problem: str) -> None:
+        self.line = line
+        self.problem = problem
+        super().__init__(f"line {line} of the exported chat: {problem}; nothing was written")
 
 
 class EngineInUse(TurnwiseError):

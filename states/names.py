@@ -68,6 +68,7 @@ class Trigger(StrEnum):
     metadata_changed = "metadata_changed"
     configured = "configured"
     message_erased = "message_erased"
+    imported = "imported"
 
 
 class Job(StrEnum):

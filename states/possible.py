@@ -13,11 +13,16 @@ from turnwise.states.triggers import OCCURRENCES
 
 
 def possible_triggers(place: str, facts: Facts) -> tuple[Trigger, ...]:
-    """Return the triggers that would be accepted with the right arguments, in the order of their declaration."""
+    """Return the triggers that would be accepted with the right arguments, in the order of their declaration.
+
+    `imported` is not among them: it is what brings a chat into a store, and nobody asks it of one that is there.
+    """
     return tuple(
         trigger
         for trigger in triggers_in(place)
-        if not is_shut_to(trigger, facts) and any(_may_match(row, facts) for row in rows_of(trigger, place))
+        if trigger is not Trigger.imported
+        and not is_shut_to(trigger, facts)
+        and any(_may_match(row, facts) for row in rows_of(trigger, place))
     )
 
 

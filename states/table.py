@@ -197,6 +197,7 @@ _ADMINISTRATION = (
     *_stay(t.MetadataChanged, S, a.change_metadata),
     *_stay(t.Configured,      S, a.change_configuration),
     *_stay(t.MessageErased,   S, a.erase_content),
+    *(_on(t.Imported, at, at) for at in S),
 )
 # fmt: on
 

@@ -316,6 +316,11 @@ class MessageErased(Occurrence, frozen=True, kw_only=True):
     erasing: Erasing
 
 
+@_declared(Trigger.imported, "administrator", while_archived=True)
+class Imported(Occurrence, frozen=True, kw_only=True):
+    """The chat came from another store. A lease that it was exported with expires in the same commit."""
+
+
 def occurrence_of(trigger: Trigger, arguments: Mapping[str, Any]) -> tuple[Occurrence, Circumstances]:
     """Return a trigger and its circumstances, made from arguments by name.
 

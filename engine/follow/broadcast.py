@@ -91,12 +91,15 @@ class Broadcaster:
     def __init__(self) -> None:
         self._listeners: dict[str, dict[Listener, None]] = {}
         self._observers: list[Callable[[Facts], None]] = []
+        self._forgetters: list[Callable[[str], None]] = []
         self.closed: str | None = None
         """Why the broadcaster was closed; `None` while it is open."""
 
-    def observe(self, observer: Callable[[Facts], None]) -> None:
-        """Call `observer` with the facts of every chat that this process changes."""
+    def observe(self, observer: Callable[[Facts], None], *, forget: Callable[[str], None] | None = None) -> None:
+        """Call `observer` with the facts of every chat that this process changes, `forget` with the id of a deleted."""
         self._observers.append(observer)
+        if forget is not None:
+            self._forgetters.append(forget)
 
     @contextmanager
     def listen(self, chat_id: str) -> Iterator[Listener]:
@@ -134,6 +137,12 @@ class Broadcaster:
         for known in list(self._listeners) if chat_id is None else [chat_id]:
             for listener in self._listeners.get(known, ()):
                 listener.hint()
+
+    def forget(self, chat_id: str) -> None:
+        """Wake the listeners of a chat that was deleted: the store tells them so."""
+        for forget in self._forgetters:
+            forget(chat_id)
+        self.hint(chat_id)
 
     def fail(self, chat_id: str, failure: Exception) -> None:
         """Wake the listeners of a chat with an error: its state could not be stored."""

@@ -1,4 +1,4 @@
-"""Expires leases and deadlines and repairs strays, chat by chat. A fault of one chat does not stop the others."""
+"""Expires leases and deadlines, repairs strays and keeps to retention. A fault of one chat does not stop the others."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import anyio
 from turnwise.engine.apply import Chain, Change
 from turnwise.engine.worker.identity import is_dead
 from turnwise.engine.worker.leased_chat import Runtime
+from turnwise.engine.worker.retention import SYSTEM, Deletion, due_chats
 from turnwise.logger import about, logger
 from turnwise.persistence.protocol import Committed
 from turnwise.states.errors import ChatUnreadable, StoreError, TurnwiseError
@@ -27,12 +28,16 @@ AT_ONCE = 10
 LONGEST_REST = 64
 """The most sweeps for which a chat is skipped that could not be changed several times in a row."""
 
+Due = tuple[str, Change | Deletion]
+"""A chat, and what is to happen to it."""
 Act = Callable[Concatenate[str, Change, ...], Awaitable[Committed]]
 """Changes a chat in one transaction, on behalf of `actor`."""
 
 
 class Sweeper:
-    """Expires leases and deadlines and repairs strays; a fault of one chat does not stop the others.
+    """Expires leases and deadlines, repairs strays, archives and deletes what was unchanged for as long as is set.
+
+    A fault of one chat does not stop the others.
 
     Args:
         runs_here: whether this worker itself runs a chat under a token.
@@ -49,11 +54,13 @@ class Sweeper:
         self._now, self._passed = runtime.clock.now(), runtime.clock.monotonic()
         self._doubts_until = self._passed
         """Until then, by the monotonic clock, a lease that seems to have run out may belong to a live worker."""
+        self._deleted = False
+        """Whether this sweep has deleted a chat."""
         self._ended: frozenset[str] = frozenset()
         """Dead workers whose leases were ended."""
 
     async def sweep(self) -> bool:
-        """Expire what has run out, and repair strays. Return whether another sweep would find more of it.
+        """Expire what has run out, repair strays, keep to retention. Return whether another sweep would find more.
 
         Raises:
             StoreError: the store is out of reach.
@@ -62,15 +69,20 @@ class Sweeper:
         limit = SWEEP_LIMIT + len(self._rests)  # the chats to skip must not crowd out the others
         overdue = await self._runtime.store.overdue(limit=limit)
         leases = await self._without_doubt([lease for lease in overdue.leases if not self._runs_here(*lease)])
-        due: list[tuple[str, Change]] = [(chat_id, LeaseExpired(token=token)) for chat_id, token in leases]
+        due: list[Due] = [(chat_id, LeaseExpired(token=token)) for chat_id, token in leases]
         due += [(chat_id, DeadlinePassed()) for chat_id in overdue.deadlines]
         due += [(chat_id, _repair) for chat_id in overdue.strays]
+        retained = await due_chats(self._runtime.store, self._runtime.settings, limit=limit)
+        due += retained
         self._rests = {chat_id: self._rests[chat_id] for chat_id, _ in due if chat_id in self._rests}
         changed = await self._change_each(self._from_own_place(due))
-        lists = overdue.leases, overdue.deadlines, overdue.strays
+        if self._deleted:
+            self._deleted = False
+            self._runtime.tasks.start_soon(self._runtime.store.scrub)
+        lists = overdue.leases, overdue.deadlines, overdue.strays, retained
         return changed > 0 and any(len(found) >= limit for found in lists)
 
-    def _from_own_place(self, due: list[tuple[str, Change]]) -> list[tuple[str, Change]]:
+    def _from_own_place(self, due: list[Due]) -> list[Due]:
         """Return the list from another place for each worker, so that they do not all change the same chats."""
         if not due:
             return due
@@ -95,14 +107,18 @@ class Sweeper:
         holders = {chat_id: facts.lease.worker for chat_id, facts in seen.items() if facts and facts.lease}
         return [(chat_id, token) for chat_id, token in leases if holders.get(chat_id) in self._ended]
 
-    async def change(self, chat_id: str, change: Change) -> bool:
-        """Change a chat; return whether it was changed. A fault of the chat is logged.
+    async def change(self, chat_id: str, change: Change | Deletion) -> bool:
+        """Change or delete a chat; return whether it was changed. A fault of the chat is logged.
 
         Raises:
             StoreError: the store is out of reach, or refuses this chat; the next chat shows which.
         """
         try:
-            await self._act(chat_id, change, actor=self._runtime.actor)
+            if isinstance(change, Deletion):
+                await self._runtime.applier.delete(chat_id, change.permit, actor=SYSTEM)
+                self._deleted = True
+            else:
+                await self._act(chat_id, change, actor=self._runtime.actor)
         except ChatUnreadable as error:
             self._tell(chat_id, error)
         except StoreError:
@@ -134,7 +150,7 @@ class Sweeper:
             logger.debug("chat_is_gone", chat_id=chat_id, problem=str(error))
         return None
 
-    async def _change_each(self, due: Iterable[tuple[str, Change]]) -> int:
+    async def _change_each(self, due: Iterable[Due]) -> int:
         """Change the chats that do not rest, a few at a time, and return how many were changed."""
         awake = [(chat_id, change) for chat_id, change in due if not self._is_resting(chat_id)]
         total, refused = 0, None
@@ -152,12 +168,12 @@ class Sweeper:
             raise refused
         return total
 
-    async def _change_together(self, batch: Sequence[tuple[str, Change]]) -> tuple[int, StoreError | None]:
+    async def _change_together(self, batch: Sequence[Due]) -> tuple[int, StoreError | None]:
         """Return how many of the chats were changed, and the error of the store if it refused all of them."""
         changed: list[str] = []
         refused: list[StoreError] = []
 
-        async def change(chat_id: str, wanted: Change) -> None:
+        async def change(chat_id: str, wanted: Change | Deletion) -> None:
             try:
                 if await self.change(chat_id, wanted):
                     changed.append(chat_id)

@@ -88,6 +88,13 @@ class Worker:
         if facts.state is ChatState.pending or (facts.lease is None and not facts.settled):
             self.wake()
 
+    def forget(self, chat_id: str) -> None:
+        """Forget a chat that was deleted; if it runs here, let nothing more be done."""
+        self._views.pop(chat_id, None)
+        runner = self._runners.get(chat_id)
+        if runner is not None:
+            runner.observe(replace(runner.leased.facts, lease=None))
+
     def wake(self) -> None:
         """Look for chats that want a worker now, without waiting for the next poll."""
         self._backlog = True
@@ -95,6 +102,8 @@ class Worker:
 
     async def hint(self, chat_id: str | None) -> None:
         """Take a hint that another process may have changed this chat, or some chat."""
+        if chat_id is not None:
+            self._views.pop(chat_id, None)
         for known in [*self._runners] if chat_id is None else [chat_id]:
             runner = self._runners.get(known)
             if runner is not None:
@@ -181,6 +190,7 @@ class Worker:
                 seen = await self._look(chat_id, runner)
                 if not seen and chat_id not in held:
                     runner.observe(replace(runner.leased.facts, lease=None))
+        await self._forget_deleted([*self._views])
         for chat_id, token in orphans.items():  # their runners gave up while the store was out of reach
             await self._sweeper.change(chat_id, Released(token=token))
 
@@ -194,7 +204,14 @@ class Worker:
         facts = await self._sweeper.facts(chat_id)
         if facts is not None:
             runner.observe(facts)
+        else:
+            await self._forget_deleted([chat_id])
         return facts is not None
+
+    async def _forget_deleted(self, chat_ids: Sequence[str]) -> None:
+        """Forget those of the chats that another process may have deleted."""
+        for chat_id in await self._runtime.store.deleted(chat_ids):
+            self.forget(chat_id)
 
     async def _claim(self) -> None:
         limit = min(CLAIMS_PER_TICK, self._room())

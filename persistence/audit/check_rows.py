@@ -73,7 +73,7 @@ class Evidence:
     def _lasts(self, finding: Finding) -> bool:
         table, name, columns = finding.place.table, finding.place.row, finding.place.columns
         rows = self._found.tables.get(table, ())
-        row: Row = next((row for row in rows if _name_of(table, row) == name), {})
+        row: Row = next((row for row in rows if name_of(table, row) == name), {})
         lasts = {
             "messages": name in self._log.rows["messages"]
             and not row.get("erased")
@@ -97,7 +97,7 @@ class Evidence:
         rows = [(table, row) for table, known in found.tables.items() for row in known]
         rows += [("chats", found.chat), *([("leases", found.lease)] if found.lease is not None else [])]
         for table, row in rows:
-            name = _name_of(table, row)
+            name = name_of(table, row)
             known = log.rows.get(table, {}).get(name)
             for column, problem in misfits(table, row):
                 version = log.last if known is None else known.version
@@ -114,7 +114,7 @@ class Evidence:
     def _rows(self, table: str) -> Iterator[Finding]:
         """Yield the rows that are missing, too many, or not what the log says of them."""
         known = self._log.rows[table]
-        found = {_name_of(table, row): row for row in self._found.tables[table]}
+        found = {name_of(table, row): row for row in self._found.tables[table]}
         for name, said in known.items():
             if name not in found:
                 yield Finding(said.version, Place(table, name), "the row is missing")
@@ -259,7 +259,7 @@ def _listed(stored: Any) -> list[Any]:
     return [*(json.loads(stored) if isinstance(stored, str) else stored)]
 
 
-def _name_of(table: str, row: Row) -> str:
+def name_of(table: str, row: Row) -> str:
     """Return what identifies a row in its chat."""
     if table == "usage":
         return f"{row['version']}/{row['number']}"

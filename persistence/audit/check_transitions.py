@@ -56,7 +56,7 @@ class Replay:
         if self._state is None and trigger is not Trigger.create:
             self._refuse("a chat begins with create")
         if self._archived and not OCCURRENCES[trigger].while_archived:
-            self._refuse("the chat is archived, and an archived chat accepts only unarchived and message_erased")
+            self._refuse(f"the chat is archived, and an archived chat accepts only {', '.join(_WHILE_ARCHIVED)}")
         rows = rows_of(trigger, place)
         if not rows:
             self._refuse(f"the table has no such row in {place}; it allows there: {', '.join(triggers_in(place))}")
@@ -194,6 +194,7 @@ def _place_of(source: str | None) -> str:
     return source if source in _STATES else UNKNOWN
 
 
+_WHILE_ARCHIVED: Final = [trigger for trigger, kind in OCCURRENCES.items() if kind.while_archived]
 _STATES: Final = frozenset(state.value for state in ChatState)
 _TRIGGERS: Final = frozenset(trigger.value for trigger in Trigger)
 _CLIENT_MAY_OWE: Final = (ChatState.executing_tools, ChatState.compacting, ChatState.requires_action)

@@ -19,12 +19,21 @@ clock that can be moved, so the suite needs only a store's protocol.
 from __future__ import annotations
 
 from turnwise.persistence.conformance.changing import ChangingConformance
+from turnwise.persistence.conformance.deleting import DeletingConformance
 from turnwise.persistence.conformance.holding import HoldingConformance
+from turnwise.persistence.conformance.importing import ImportingConformance
 from turnwise.persistence.conformance.pruning import PruningConformance
 from turnwise.persistence.conformance.reading import ReadingConformance
 
 
-class StoreConformance(ChangingConformance, HoldingConformance, PruningConformance, ReadingConformance):
+class StoreConformance(
+    ChangingConformance,
+    DeletingConformance,
+    HoldingConformance,
+    ImportingConformance,
+    PruningConformance,
+    ReadingConformance,
+):
     """Everything that `ChatStore` promises."""
 
 

@@ -14,10 +14,10 @@ from turnwise.persistence.chat_rows import ORDER, ChatRows
 from turnwise.persistence.erasure import erases, wipe
 from turnwise.persistence.postgres.queries import one_moment
 from turnwise.persistence.postgres.raw_rows import rows_within
+from turnwise.persistence.postgres.tombstones import missing
 from turnwise.persistence.repair.examine import blamed
 from turnwise.persistence.rows import GARBLED, micros_of
 from turnwise.states.decide import Decision
-from turnwise.states.errors import ChatNotFound
 
 _TABLES: Final = {
     **{table: f"SELECT * FROM {table} WHERE chat_id = $1 ORDER BY {order}" for table, order in ORDER.items()},  # noqa: S608 - ours
@@ -68,7 +68,7 @@ async def wipe_all(connection: asyncpg.Connection, chat_id: str, decisions: Sequ
 async def _rows_of_chat(connection: asyncpg.Connection, chat_id: str) -> ChatRows:
     chat = await connection.fetchrow(_CHAT, chat_id)
     if chat is None:
-        raise ChatNotFound(chat_id)
+        raise await missing(connection, chat_id)
     tables = {table: [_plain(row) for row in await connection.fetch(sql, chat_id)] for table, sql in _TABLES.items()}
     sql = "SELECT version, body, aside FROM audit WHERE chat_id = $1 ORDER BY version"
     records = await connection.fetch(sql, chat_id)

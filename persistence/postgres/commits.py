@@ -26,7 +26,7 @@ from turnwise.persistence.postgres.write_rows import (
 from turnwise.persistence.protocol import Committed, DuplicateReceipt
 from turnwise.persistence.rows import GARBLED, unreadable
 from turnwise.states.decide import Decision
-from turnwise.states.errors import StoreError
+from turnwise.states.errors import ChatExists, StoreError
 from turnwise.states.events import PartEvent
 
 _COMMIT: Final = statement("commit", PARAMETERS)
@@ -154,7 +154,7 @@ def _hash_in(chat_id: str, body: str) -> str:
 def _refusal(error: asyncpg.UniqueViolationError, chat_id: str, sent: Sent) -> StoreError:
     """Return the error that tells the caller which key was taken already."""
     if error.table_name == "chats":
-        return StoreError(f"there is a chat {chat_id!r} in this store already; nothing was written")
+        return ChatExists(chat_id)
     if error.table_name == "receipts":
         (receipt, *_) = sent[-1].tables.rows["receipts"]
         return DuplicateReceipt(chat_id, receipt["client_id"])

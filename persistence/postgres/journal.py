@@ -16,9 +16,10 @@ from turnwise.persistence.postgres import queries as reading
 from turnwise.persistence.postgres.group_commit import GroupCommit, Unanswered
 from turnwise.persistence.postgres.pool import Pool
 from turnwise.persistence.postgres.server_clock import DatabaseClock
+from turnwise.persistence.postgres.tombstones import missing
 from turnwise.persistence.postgres.write_rows import event_rows, statement
 from turnwise.persistence.rows import numbered
-from turnwise.states.errors import ChatNotFound, ChatUnreadable, StaleLease
+from turnwise.states.errors import ChatUnreadable, StaleLease
 from turnwise.states.events import Event
 from turnwise.states.names import ChatState
 
@@ -142,7 +143,7 @@ async def _held(connection: asyncpg.Connection, shown: _Shown, question: str) ->
     """
     row = await connection.fetchrow(question, shown.chat_id)
     if row is None:
-        raise ChatNotFound(shown.chat_id)
+        raise await missing(connection, shown.chat_id)
     if (row["state"], row["token"]) != (shown.state, shown.token):
         raise StaleLease(shown.chat_id, shown.token, row["token"])
     return row

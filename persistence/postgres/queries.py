@@ -12,13 +12,13 @@ from msgspec.json import decode
 from msgspec.structs import replace
 
 from turnwise.persistence.audit.record import AuditRecord, Entry, log_of
+from turnwise.persistence.postgres.tombstones import missing
 from turnwise.persistence.postgres.write_rows import body_of, statement
 from turnwise.persistence.protocol import Overdue, Snapshot
 from turnwise.persistence.rows import CALLS, EVENTS, GARBLED, RECEIPTS, USAGE, message_of, unreadable
 from turnwise.persistence.stored_chat import Salvaged, Stored, facts_of, facts_or_rest, salvage
 from turnwise.states.arguments import Cut
 from turnwise.states.calls import ToolCall
-from turnwise.states.errors import ChatNotFound
 from turnwise.states.events import Event, PartEvent, TurnFinishedEvent
 from turnwise.states.facts import Facts
 from turnwise.states.messages import Message, in_call_order
@@ -37,6 +37,7 @@ _SAME_EVENT: Final = """
 SELECT at FROM events WHERE chat_id = $1 AND seq = $2 AND body = $3
 UNION ALL SELECT at FROM partial_events WHERE chat_id = $1 AND seq = $2 AND body = $3
 """
+_NUMBERS: Final = "SELECT id, number FROM chats UNION ALL SELECT id, number FROM tombstones"
 _LAST_FINISHED: Final = """
 SELECT chat_id, seq, at, body FROM events WHERE chat_id = $1 AND kind = 'turn_finished' ORDER BY seq DESC LIMIT 1
 """
@@ -51,6 +52,11 @@ AND chats.state = 'requires_action' AND NOT archived
 ORDER BY deadline LIMIT $2
 """
 """A clock is asked once, in a query of its own: no index could be compared with a time that runs on."""
+_RESTED: Final = """
+SELECT id FROM chats
+WHERE archived = $2 AND rested <= (SELECT coalesce($1, clock_timestamp()) - make_interval(secs => $3))
+ORDER BY rested LIMIT $4
+"""
 _KNOWN_STATES: Final = ", ".join(f"'{state}'" for state in ChatState)
 _IDS: Final = "SELECT id FROM chats WHERE starts_with(id, $1) ORDER BY since DESC, number DESC LIMIT $2"
 STRAYS: Final = f"SELECT id FROM chats WHERE state NOT IN ({_KNOWN_STATES}) ORDER BY number LIMIT $1"  # noqa: S608 - ours
@@ -107,7 +113,7 @@ async def stored(connection: asyncpg.Connection, chat_id: str) -> Stored:
     """Return the stored values that say where a chat stands."""
     rows = await rows_of(connection, [chat_id])
     if not rows:
-        raise ChatNotFound(chat_id)
+        raise await missing(connection, chat_id)
     return stored_in(rows[0])
 
 
@@ -120,7 +126,7 @@ async def chats(
     values, before = [limit, *keys.values()], "9223372036854775807"
     if after is not None:
         values.append(after)
-        before = f"(SELECT number FROM chats WHERE id = ${len(values)})"  # noqa: S608 - a number
+        before = f"(SELECT number FROM ({_NUMBERS}) AS known WHERE id = ${len(values)})"  # noqa: S608 - a number
     sql = f"{_FACTS} WHERE {_within([*keys], before)} ORDER BY {', '.join(f'{key} DESC' for key in (*keys, 'number'))}"
     rows = await connection.fetch(f"{sql} LIMIT $1", *values)
     return [facts_or_rest(stored_in(row)) for row in rows]
@@ -265,6 +271,13 @@ async def holders(connection: asyncpg.Connection) -> frozenset[str]:
     """Return the workers that hold a lease."""
     rows = await connection.fetch("SELECT DISTINCT worker FROM chats WHERE worker IS NOT NULL")
     return frozenset(row["worker"] for row in rows)
+
+
+async def rested(
+    connection: asyncpg.Connection, *, now: datetime | None, archived: bool, seconds: float, limit: int
+) -> list[str]:
+    """Return resting chats, archived or not, that were not changed for so long."""
+    return [row["id"] for row in await connection.fetch(_RESTED, now, archived, seconds, limit)]
 
 
 async def overdue(connection: asyncpg.Connection, *, now: datetime | None, limit: int) -> Overdue:

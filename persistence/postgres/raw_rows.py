@@ -8,12 +8,12 @@ from typing import Final, TypeVar
 import asyncpg
 
 from turnwise.persistence.postgres.queries import one_moment
+from turnwise.persistence.postgres.tombstones import missing
 from turnwise.persistence.repair.examine import blamed
 from turnwise.persistence.repair.raw_chat import KEYS, Rows
 from turnwise.persistence.repair.repair import Repair
 from turnwise.persistence.rows import GARBLED, MESSAGES, PROFILES, columns_of_message
 from turnwise.persistence.stored_chat import Flaw
-from turnwise.states.errors import ChatNotFound
 from turnwise.states.messages import FORMAT
 from turnwise.states.writes import InsertMessage
 
@@ -52,7 +52,7 @@ async def rows_within(connection: asyncpg.Connection, chat_id: str) -> Rows:
     """
     rows = {"chats": [dict(row) for row in await connection.fetch("SELECT * FROM chats WHERE id = $1", chat_id)]}
     if not rows["chats"]:
-        raise ChatNotFound(chat_id)
+        raise await missing(connection, chat_id)
     for table in await tables_of(connection):
         found = await connection.fetch(f"SELECT * FROM {table} WHERE chat_id = $1", chat_id)  # noqa: S608 - a name
         rows[table] = [dict(row) for row in found]

@@ -8,8 +8,9 @@ from typing import Any, Final, TypeVar
 from urllib.parse import parse_qsl, urlencode
 
 from turnwise.persistence.audit.record import AuditRecord
+from turnwise.persistence.chat_file import WholeChat
 from turnwise.persistence.chat_rows import ChatRows
-from turnwise.persistence.forks import forks_among, naming
+from turnwise.persistence.forks import children_among, forks_among, naming
 from turnwise.persistence.migrations import migrations
 from turnwise.persistence.passed_over import Refusals
 from turnwise.persistence.postgres import queries as reading
@@ -21,11 +22,13 @@ from turnwise.persistence.postgres.migrate import migrate
 from turnwise.persistence.postgres.notices import Notices
 from turnwise.persistence.postgres.pool import Pool
 from turnwise.persistence.postgres.pruning import prune
+from turnwise.persistence.postgres.tombstones import check_not_deleted, tombstone
 from turnwise.persistence.postgres.transactions import Transactions
-from turnwise.persistence.protocol import ChatStore, Committed, Overdue, Plan, Pruned, Runs, Snapshot
+from turnwise.persistence.protocol import ChatStore, Committed, Overdue, Permission, Plan, Pruned, Runs, Snapshot
 from turnwise.persistence.repair.raw_chat import Rows
 from turnwise.persistence.store_url import check_password
 from turnwise.persistence.stored_chat import Flaw, Salvaged
+from turnwise.persistence.tombstone import Tombstone
 from turnwise.states.arguments import Cut
 from turnwise.states.calls import ToolCall
 from turnwise.states.events import Event, PartEvent
@@ -104,6 +107,12 @@ class PostgresStore(ChatStore):
     async def repair(self, chat_id: str, plan: Plan) -> Committed:
         return await self._transactions.repair(chat_id, plan)
 
+    async def import_chat(self, chat: WholeChat, plan: Plan) -> Committed:
+        return await self._transactions.import_chat(chat, plan)
+
+    async def delete(self, chat_id: str, permit: Permission, *, actor: str) -> Tombstone:
+        return await self._transactions.delete(chat_id, permit, actor)
+
     async def claim(self, plan: Plan, *, runs: Runs, limit: int) -> list[Committed]:
         return await self._transactions.claim(plan, runs, limit)
 
@@ -118,6 +127,12 @@ class PostgresStore(ChatStore):
         return await self._pool.run(lambda on: prune(on, self._prunings, now=now, keep=keep, after=after, limit=limit))
 
     # Reading
+
+    async def tombstone(self, chat_id: str) -> Tombstone | None:
+        return await self._pool.run(lambda on: tombstone(on, chat_id))
+
+    async def deleted(self, chat_ids: Collection[str]) -> frozenset[str]:
+        return await self._transactions.deleted(chat_ids)
 
     async def facts(self, chat_id: str) -> Facts:
         return await self._read_of(chat_id, lambda on: reading.facts(on, chat_id))
@@ -153,10 +168,12 @@ class PostgresStore(ChatStore):
 
     async def prompt(self, chat_id: str) -> list[Message]:
         try:
-            return await self._prompts.add(chat_id)
+            prompt = await self._prompts.add(chat_id)
         except Unanswered:
             (prompt,) = await self._read_of(chat_id, lambda on: reading.prompts(on, [chat_id]))
-            return prompt
+        if not prompt:
+            await self._pool.run(lambda on: check_not_deleted(on, chat_id))
+        return prompt
 
     async def cut_at(self, chat_id: str, message_id: str) -> tuple[Message, Cut] | None:
         return await self._read_of(chat_id, lambda on: reading.cut_at(on, chat_id, message_id))
@@ -177,8 +194,14 @@ class PostgresStore(ChatStore):
         return await self._read_of(chat_id, lambda on: reading.audit(on, chat_id))
 
     async def forks(self, chat_id: str) -> list[str]:
-        found = await self._pool.run(lambda on: on.fetch(_NAMING, naming(chat_id)))
-        return forks_among(chat_id, [(row["chat_id"], row["body"]) for row in found])
+        return forks_among(chat_id, await self._naming(chat_id))
+
+    async def children(self, chat_id: str) -> list[str]:
+        return children_among(chat_id, await self._naming(chat_id))
+
+    async def _naming(self, parent: str) -> list[tuple[str, str]]:
+        found = await self._pool.run(lambda on: on.fetch(_NAMING, naming(parent)))
+        return [(row["chat_id"], row["body"]) for row in found]
 
     async def scrub(self) -> bool:
         """Do nothing and return false: the server removes old rows by VACUUM and recycles its log when it sees fit."""
@@ -197,6 +220,12 @@ class PostgresStore(ChatStore):
         now = self._now() if self._now else None
         return await self._pool.run(lambda on: reading.overdue(on, now=now, limit=limit))
 
+    async def rested(self, *, archived: bool, seconds: float, limit: int) -> list[str]:
+        now = self._now() if self._now else None
+        return await self._pool.run(
+            lambda on: reading.rested(on, now=now, archived=archived, seconds=seconds, limit=limit)
+        )
+
     # Noticing
 
     def attend(self, worker: str) -> None:
@@ -212,8 +241,20 @@ class PostgresStore(ChatStore):
         return self._notices.hear()
 
     async def _read_of(self, chat_id: str, question: Callable[[Any], Awaitable[_T]]) -> _T:
-        """Return the answer to a question about one chat; raise `ChatUnreadable` if a stored value is in the way."""
-        return await self._pool.run(lambda on: raw_rows.read_or_blamed(on, chat_id, question))
+        """Return the answer to a question about one chat.
+
+        Raises:
+            ChatUnreadable: a stored value is in the way.
+            ChatDeleted: there is no answer, because the chat is gone.
+        """
+
+        async def answer(connection: Any) -> _T:
+            found = await raw_rows.read_or_blamed(connection, chat_id, question)
+            if not found:
+                await check_not_deleted(connection, chat_id)
+            return found
+
+        return await self._pool.run(answer)
 
 
 def _split_schema(url: str) -> tuple[str, str]:

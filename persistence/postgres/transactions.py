@@ -11,7 +11,7 @@ comparison. These commits, and the events of running jobs, share statements with
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -19,21 +19,32 @@ import asyncpg
 
 from turnwise.persistence.audit.record import GENESIS
 from turnwise.persistence.chat_cache import ChatCache
+from turnwise.persistence.chat_file import WholeChat
 from turnwise.persistence.commit import Standing, erasing
+from turnwise.persistence.imported_rows import standing_of
 from turnwise.persistence.passed_over import Refusals
 from turnwise.persistence.postgres import queries as reading
 from turnwise.persistence.postgres import raw_rows
 from turnwise.persistence.postgres.commits import Commits, Overtaken, Sent, landed
 from turnwise.persistence.postgres.group_commit import Unanswered
+from turnwise.persistence.postgres.import_rows import insert_imported
 from turnwise.persistence.postgres.journal import LOCK, Journal, contradiction
 from turnwise.persistence.postgres.pool import Pool
 from turnwise.persistence.postgres.server_clock import DatabaseClock
+from turnwise.persistence.postgres.tombstones import (
+    check_not_deleted,
+    deleted_among,
+    insert_tombstone,
+    missing,
+    tombstone,
+)
 from turnwise.persistence.postgres.write_rows import prepared
-from turnwise.persistence.protocol import Committed, Plan, Runs
+from turnwise.persistence.protocol import Committed, Permission, Plan, Runs
 from turnwise.persistence.repair.repair import repair_of
 from turnwise.persistence.rows import blank_facts
-from turnwise.persistence.stored_chat import is_hash
-from turnwise.states.errors import ChatNotFound, ChatUnreadable
+from turnwise.persistence.stored_chat import Salvaged, is_hash, rest_of
+from turnwise.persistence.tombstone import Tombstone, tombstone_of
+from turnwise.states.errors import ChatUnreadable
 from turnwise.states.events import PartEvent
 
 _BLANK: Final = """
@@ -59,6 +70,7 @@ WHERE id = ANY ($1) AND NOT archived AND worker IS NULL
   AND (state = 'pending' OR (state = 'interrupted' AND NOT settled))
 ORDER BY since, number FOR UPDATE SKIP LOCKED
 """
+_HEAD: Final = "SELECT head, clock_timestamp() AS at FROM chats WHERE id = $1 FOR UPDATE"
 _LONG_AGO: Final = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
 _RACES: Final = 3
 """How often a change is tried without a lock before it takes one."""
@@ -79,6 +91,7 @@ class Transactions:
         self._cache = ChatCache()
         self._commits = Commits(pool, clock=self._clock, cache=self._cache, tell=tell)
         self._refusals = Refusals()
+        self._tell = tell
         self.journal = Journal(pool, clock=self._clock, cache=self._cache, tell=tell)
 
     async def close(self) -> None:
@@ -97,6 +110,8 @@ class Transactions:
                 return [Committed(blank.facts, blank.facts, (), (), at)]
             async with connection.transaction():
                 await connection.execute(_BLANK, chat_id, at, GENESIS)
+                # Not before: a deletion under way holds the id up until it has committed.
+                await check_not_deleted(connection, chat_id)
                 return [await self._commits.commit(connection, blank, decisions, (), sent)]
 
         async with self._cache.turn(chat_id):
@@ -171,6 +186,67 @@ class Transactions:
 
         async with self._cache.turn(chat_id):
             return (await self._commits.answered(chat_id, work))[0]
+
+    async def import_chat(self, chat: WholeChat, plan: Plan) -> Committed:
+        """Take a chat in, as `ChatStore.import_chat` promises."""
+        chat_id = chat.chat_id
+
+        async def work(connection: asyncpg.Connection, sent: Sent) -> list[Committed]:
+            at = self._clock.handed_in or await connection.fetchval("SELECT clock_timestamp()")
+            standing = standing_of(chat, at)
+            decisions = tuple(plan(standing.facts, at))
+            if not decisions:
+                return [Committed(standing.facts, standing.facts, (), (), at)]
+            async with connection.transaction():
+                try:
+                    restated = await insert_imported(connection, chat)
+                except asyncpg.UniqueViolationError as error:
+                    if error.table_name == "chats":
+                        raise
+                    raise contradiction(chat_id, error) from error
+                commit = prepared(standing, decisions, (), restated=restated)
+                sent.append(commit)
+                await self._commits.store(connection, [commit])
+                return [commit.committed]
+
+        async with self._cache.turn(chat_id):
+            return (await self._commits.answered(chat_id, work))[0]
+
+    async def delete(self, chat_id: str, permit: Permission, actor: str) -> Tombstone:
+        """Delete a chat, as `ChatStore.delete` promises. It may be tried again: then the tombstone is found."""
+
+        async def work(connection: asyncpg.Connection) -> Tombstone:
+            async with connection.transaction():
+                row = await connection.fetchrow(_HEAD, chat_id)
+                if row is None:
+                    left = await tombstone(connection, chat_id)
+                    if left is None:
+                        raise await missing(connection, chat_id)
+                    return left
+                at = self._clock.handed_in or row["at"]
+                rest = await _rest(connection, chat_id)
+                permit(rest, at)
+                records = await connection.fetchval("SELECT count(*) FROM audit WHERE chat_id = $1", chat_id)
+                left = tombstone_of(rest, at=at, actor=actor, records=records, head=row["head"])
+                await insert_tombstone(connection, left)
+                for table in await raw_rows.tables_of(connection):
+                    await connection.execute(f"DELETE FROM {table} WHERE chat_id = $1", chat_id)  # noqa: S608 - a name
+                await connection.execute("DELETE FROM chats WHERE id = $1", chat_id)
+                return left
+
+        async with self._cache.turn(chat_id):
+            left = await self._pool.run(work)
+            self._cache.forget(chat_id)
+        self._tell(chat_id)
+        return left
+
+    async def deleted(self, chat_ids: Collection[str]) -> frozenset[str]:
+        """Return those of the chats that were deleted, as `ChatStore.deleted` promises."""
+        cached = self._cache.known()
+        gone = await self._pool.run(lambda on: deleted_among(on, {*chat_ids, *cached}))
+        for chat_id in gone:
+            self._cache.forget(chat_id)
+        return gone & {*chat_ids}
 
     async def claim(self, plan: Plan, runs: Runs, limit: int) -> list[Committed]:
         """Claim chats, as `ChatStore.claim` promises."""
@@ -248,7 +324,7 @@ class Transactions:
     async def _standing(self, connection: asyncpg.Connection, chat_id: str) -> Standing:
         rows = await self._rows(connection, [chat_id])
         if not rows:
-            raise ChatNotFound(chat_id)
+            raise await missing(connection, chat_id)
         return self._standing_of(rows[0])
 
     async def _rows(self, connection: asyncpg.Connection, chat_ids: Sequence[str]) -> list[asyncpg.Record]:
@@ -263,6 +339,12 @@ class Transactions:
         else:
             facts = reading.facts_in(row)
         return Standing(facts, row["head"], self._clock.handed_in or row["at"], row["facts"])
+
+
+async def _rest(connection: asyncpg.Connection, chat_id: str) -> Salvaged:
+    """Return what can be read of a chat, whatever is stored."""
+    rows = await reading.rows_of(connection, [chat_id])
+    return rest_of(chat_id, lambda: reading.stored_in(rows[0]), without=())
 
 
 def _mark_in(row: asyncpg.Record) -> tuple[Any, ...]:

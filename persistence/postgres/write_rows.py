@@ -108,6 +108,7 @@ def _chat_row(commit: PostgresCommit) -> Row:
         "event_seq": row.last_seq,
         "head": commit.after.head,
         "since": commit.since.isoformat(),
+        "rested": commit.rested and commit.rested.isoformat(),
         "owner": facts.profile.owner,
         "agent": facts.profile.agent,
         "needs": facts.calls.needs,

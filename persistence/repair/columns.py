@@ -76,6 +76,7 @@ COLUMNS: Final[Mapping[str, Mapping[str, _Wanted]]] = {
         "event_seq": _COUNT,
         "head": _HASH,
         "since": _TIME,
+        "rested": _or_nothing(_TIME),
         "owner": _or_nothing(_Wanted("a text", lambda value: isinstance(value, str))),
         "agent": _TEXT,
         "needs": _Wanted("a list of tools' names", _reads(ids_of)),

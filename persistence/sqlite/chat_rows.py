@@ -7,14 +7,14 @@ import sqlite3
 from turnwise.persistence.audit.record import Entry
 from turnwise.persistence.chat_rows import ORDER, ChatRows
 from turnwise.persistence.sqlite.raw_rows import fetched
-from turnwise.states.errors import ChatNotFound
+from turnwise.persistence.sqlite.tombstones import missing
 
 
 def rows_of_chat(connection: sqlite3.Connection, chat_id: str) -> ChatRows:
     """Return the rows of a chat."""
     found = fetched(connection, "SELECT * FROM chats WHERE id = ?", chat_id)
     if not found:
-        raise ChatNotFound(chat_id)
+        raise missing(connection, chat_id)
     tables = {
         table: fetched(connection, f"SELECT * FROM {table} WHERE chat_id = ? ORDER BY {order}", chat_id)  # noqa: S608 - ours
         for table, order in ORDER.items()

@@ -16,10 +16,11 @@ from turnwise.persistence.audit.record import AuditRecord, Entry, log_of
 from turnwise.persistence.event_rows import SELECT_EVENTS, event_of
 from turnwise.persistence.protocol import Overdue, Snapshot
 from turnwise.persistence.rows import CALLS, GARBLED, RECEIPTS, USAGE, Body, message_of, time_of, unreadable
+from turnwise.persistence.sqlite.tombstones import missing
 from turnwise.persistence.stored_chat import Salvaged, Stored, facts_of, facts_or_rest, ids_of, is_count
 from turnwise.states.arguments import Cut
 from turnwise.states.calls import ToolCall
-from turnwise.states.errors import ChatNotFound, ChatUnreadable
+from turnwise.states.errors import ChatUnreadable
 from turnwise.states.events import Event, PartEvent, TurnFinishedEvent
 from turnwise.states.facts import Facts
 from turnwise.states.messages import Message, in_prompt_order
@@ -43,7 +44,7 @@ def stored(connection: sqlite3.Connection, chat_id: str) -> Stored:
     """Return the stored values that say where a chat stands."""
     row = connection.execute(f"{_FACTS} WHERE id = ?", (chat_id,)).fetchone()
     if row is None:
-        raise ChatNotFound(chat_id)
+        raise missing(connection, chat_id)
     return _stored(connection, row)
 
 
@@ -54,7 +55,7 @@ def chats(
     conditions = {
         "owner = ?": owner,
         "state || '' = ?": state.value if state else None,
-        "number < (SELECT number FROM chats WHERE id = ?)": after,
+        f"number < (SELECT number FROM ({_NUMBERS}) WHERE id = ?)": after,  # noqa: S608 - ours
     }
     asked = {condition: value for condition, value in conditions.items() if value is not None}
     where = f"WHERE {' AND '.join(asked)}" if asked else ""
@@ -234,10 +235,17 @@ def overdue(connection: sqlite3.Connection, *, now: int, limit: int) -> Overdue:
     )
 
 
+def rested(connection: sqlite3.Connection, *, archived: bool, until: int, limit: int) -> list[str]:
+    """Return resting chats, archived or not, that were changed last at `until` or before, in microseconds."""
+    sql = "SELECT id FROM chats WHERE archived = ? AND rested <= ? ORDER BY rested LIMIT ?"
+    return [chat_id for (chat_id,) in connection.execute(sql, (archived, until, limit))]
+
+
 def _listed(words: Iterable[str]) -> str:
     return ", ".join(f"'{word}'" for word in words)
 
 
+_NUMBERS: Final = "SELECT id, number FROM chats UNION ALL SELECT id, number FROM tombstones"
 _CALLS: Final = """
 SELECT body FROM calls WHERE chat_id = ? AND call_id IN (SELECT value FROM json_each(?)) ORDER BY step, idx
 """

@@ -14,9 +14,9 @@ from turnwise.persistence.repair.raw_chat import KEYS, Rows
 from turnwise.persistence.repair.repair import Repair
 from turnwise.persistence.rows import GARBLED, PROFILES
 from turnwise.persistence.sqlite.connection import REFUSED
+from turnwise.persistence.sqlite.tombstones import missing
 from turnwise.persistence.sqlite.write_rows import insert_messages
 from turnwise.persistence.stored_chat import Flaw
-from turnwise.states.errors import ChatNotFound
 from turnwise.states.writes import InsertMessage
 
 _TABLES: Final = """
@@ -39,7 +39,7 @@ def rows_of(connection: sqlite3.Connection, chat_id: str) -> Rows:
     """
     rows = {"chats": fetched(connection, "SELECT * FROM chats WHERE id = ?", chat_id)}
     if not rows["chats"]:
-        raise ChatNotFound(chat_id)
+        raise missing(connection, chat_id)
     for table in tables_of(connection):
         rows[table] = fetched(connection, f"SELECT * FROM {table} WHERE chat_id = ?", chat_id)  # noqa: S608 - a name
     return rows

@@ -13,11 +13,12 @@ import anyio
 
 from turnwise.persistence.audit.record import AuditRecord
 from turnwise.persistence.chat_cache import ChatCache
+from turnwise.persistence.chat_file import WholeChat
 from turnwise.persistence.chat_rows import ChatRows
-from turnwise.persistence.forks import forks_among, naming
+from turnwise.persistence.forks import children_among, forks_among, naming
 from turnwise.persistence.migrations import migrations
 from turnwise.persistence.passed_over import Refusals
-from turnwise.persistence.protocol import ChatStore, Committed, Overdue, Plan, Pruned, Runs, Snapshot
+from turnwise.persistence.protocol import ChatStore, Committed, Overdue, Permission, Plan, Pruned, Runs, Snapshot
 from turnwise.persistence.repair.raw_chat import Rows
 from turnwise.persistence.rows import micros_of
 from turnwise.persistence.sqlite import pruning, queries, raw_rows
@@ -27,8 +28,10 @@ from turnwise.persistence.sqlite.database_file import DatabaseFile
 from turnwise.persistence.sqlite.group_commit import GroupCommit, Work
 from turnwise.persistence.sqlite.migrate import migrate
 from turnwise.persistence.sqlite.optimistic import OptimisticCommits
+from turnwise.persistence.sqlite.tombstones import check_not_deleted, deleted_among, tombstone
 from turnwise.persistence.sqlite.transactions import Transactions
 from turnwise.persistence.stored_chat import Flaw, Salvaged, salvage
+from turnwise.persistence.tombstone import Tombstone
 from turnwise.states.arguments import Cut
 from turnwise.states.calls import ToolCall
 from turnwise.states.errors import StoreError
@@ -120,6 +123,14 @@ class SQLiteStore(ChatStore):
     async def repair(self, chat_id: str, plan: Plan) -> Committed:
         return await self._write(lambda on: self._transactions.repair(on, chat_id, plan))
 
+    async def import_chat(self, chat: WholeChat, plan: Plan) -> Committed:
+        async with self._cache.turn(chat.chat_id):
+            return await self._write(lambda on: self._transactions.import_chat(on, chat, plan))
+
+    async def delete(self, chat_id: str, permit: Permission, *, actor: str) -> Tombstone:
+        async with self._cache.turn(chat_id):
+            return await self._write(lambda on: self._transactions.delete(on, chat_id, permit, actor))
+
     async def claim(self, plan: Plan, *, runs: Runs, limit: int) -> list[Committed]:
         return await self._write(lambda on: self._transactions.claim(on, plan, runs, limit))
 
@@ -138,6 +149,16 @@ class SQLiteStore(ChatStore):
         return await self._write(lambda on: pruning.prune(on, self._prunings, until=until, after=after, limit=limit))
 
     # Reading
+
+    async def tombstone(self, chat_id: str) -> Tombstone | None:
+        return await self._read(lambda on: tombstone(on, chat_id))
+
+    async def deleted(self, chat_ids: Collection[str]) -> frozenset[str]:
+        cached = self._cache.known()
+        gone = await self._read(lambda on: deleted_among(on, {*chat_ids, *cached}))
+        for chat_id in gone:
+            self._cache.forget(chat_id)
+        return gone & {*chat_ids}
 
     async def facts(self, chat_id: str) -> Facts:
         return await self._read_of(chat_id, lambda on: queries.facts(on, chat_id))
@@ -193,8 +214,13 @@ class SQLiteStore(ChatStore):
         return await self._read_of(chat_id, lambda on: queries.audit(on, chat_id))
 
     async def forks(self, chat_id: str) -> list[str]:
-        found = await self._read(lambda on: on.execute(_NAMING, (naming(chat_id),)).fetchall())
-        return forks_among(chat_id, found)
+        return forks_among(chat_id, await self._naming(chat_id))
+
+    async def children(self, chat_id: str) -> list[str]:
+        return children_among(chat_id, await self._naming(chat_id))
+
+    async def _naming(self, parent: str) -> list[tuple[str, str]]:
+        return await self._read(lambda on: on.execute(_NAMING, (naming(parent),)).fetchall())
 
     async def scrub(self) -> bool:
         """Checkpoint and empty the write-ahead log; the database itself overwrites deleted rows with zeros."""
@@ -218,6 +244,10 @@ class SQLiteStore(ChatStore):
     async def overdue(self, *, limit: int) -> Overdue:
         now = micros_of(self._now())
         return await self._read(lambda on: queries.overdue(on, now=now, limit=limit))
+
+    async def rested(self, *, archived: bool, seconds: float, limit: int) -> list[str]:
+        until = micros_of(self._now() - timedelta(seconds=seconds))
+        return await self._read(lambda on: queries.rested(on, archived=archived, until=until, limit=limit))
 
     # Noticing
 
@@ -259,11 +289,19 @@ class SQLiteStore(ChatStore):
         return await self._opened()[-1].run(answer)
 
     async def _read_of(self, chat_id: str, question: Callable[[sqlite3.Connection], _T]) -> _T:
-        """Return the answer to a question about one chat; raise `ChatUnreadable` if a stored value is in the way."""
+        """Return the answer to a question about one chat.
+
+        Raises:
+            ChatUnreadable: a stored value is in the way.
+            ChatDeleted: there is no answer, because the chat is gone.
+        """
 
         def answer(connection: sqlite3.Connection) -> _T:
             with raw_rows.blaming(connection, chat_id):
-                return question(connection)
+                found = question(connection)
+            if not found:
+                check_not_deleted(connection, chat_id)
+            return found
 
         return await self._read(answer)
 

@@ -13,19 +13,25 @@ from typing import Final
 
 from turnwise.persistence.audit.record import WriteRecord
 from turnwise.persistence.chat_cache import ChatCache
+from turnwise.persistence.chat_file import WholeChat
 from turnwise.persistence.commit import Standing, erasing
 from turnwise.persistence.erasure import erases, wipe
 from turnwise.persistence.event_rows import rows_of
+from turnwise.persistence.imported_rows import standing_of
 from turnwise.persistence.passed_over import Refusals
-from turnwise.persistence.protocol import Committed, Plan, Runs
+from turnwise.persistence.protocol import Committed, Permission, Plan, Runs
 from turnwise.persistence.repair.repair import repair_of
 from turnwise.persistence.rows import micros_in, micros_of, numbered
 from turnwise.persistence.sqlite import queries, raw_rows
 from turnwise.persistence.sqlite.chat_rows import rows_of_chat
+from turnwise.persistence.sqlite.connection import REFUSED
+from turnwise.persistence.sqlite.import_rows import insert_imported
+from turnwise.persistence.sqlite.tombstones import insert_tombstone, missing, tombstone
 from turnwise.persistence.sqlite.write_rows import insert_events, prepared, update
-from turnwise.persistence.stored_chat import is_count, is_hash
+from turnwise.persistence.stored_chat import is_count, is_hash, rest_of
+from turnwise.persistence.tombstone import Tombstone, tombstone_of
 from turnwise.states.decide import Decision
-from turnwise.states.errors import ChatNotFound, ChatUnreadable, StaleLease
+from turnwise.states.errors import ChatUnreadable, StaleLease
 from turnwise.states.events import Event, PartEvent
 from turnwise.states.names import ChatState
 
@@ -110,7 +116,7 @@ class Transactions:
         """Store events of a running job, as `ChatStore.journal` promises."""
         row = connection.execute(_STANDING, (chat_id,)).fetchone()
         if row is None:
-            raise ChatNotFound(chat_id)
+            raise missing(connection, chat_id)
         _, found, event_seq, _, current, _ = row
         if found != state or current != token:
             raise StaleLease(chat_id, token, current)
@@ -124,6 +130,36 @@ class Transactions:
         self._cache.move(chat_id, events[-1].seq)
         return events
 
+    def import_chat(self, connection: sqlite3.Connection, chat: WholeChat, plan: Plan) -> Committed:
+        """Take a chat in, as `ChatStore.import_chat` promises."""
+        standing = standing_of(chat, self._now())
+        decisions = tuple(plan(standing.facts, standing.at))
+        if not decisions:
+            return Committed(standing.facts, standing.facts, (), (), standing.at)
+        commit = prepared(standing, decisions, (), restated=insert_imported(connection, chat))
+        update(commit, connection)
+        self._cache.put(commit.after)
+        return commit.committed
+
+    def delete(self, connection: sqlite3.Connection, chat_id: str, permit: Permission, actor: str) -> Tombstone:
+        """Delete a chat, as `ChatStore.delete` promises."""
+        left = tombstone(connection, chat_id)
+        if left is not None:
+            return left
+        row, at = connection.execute("SELECT head FROM chats WHERE id = ?", (chat_id,)).fetchone(), self._now()
+        if row is None:
+            raise missing(connection, chat_id)
+        rest = rest_of(chat_id, lambda: queries.stored(connection, chat_id), without=REFUSED)
+        permit(rest, at)
+        (records,) = connection.execute("SELECT count(*) FROM audit WHERE chat_id = ?", (chat_id,)).fetchone()
+        left = tombstone_of(rest, at=at, actor=actor, records=records, head=row[0])
+        insert_tombstone(connection, left)
+        for table in raw_rows.tables_of(connection):
+            connection.execute(f"DELETE FROM {table} WHERE chat_id = ?", (chat_id,))  # noqa: S608 - a name of our own
+        connection.execute("DELETE FROM chats WHERE id = ?", (chat_id,))
+        self._cache.forget(chat_id)
+        return left
+
     def renew(self, connection: sqlite3.Connection, worker: str, seconds: float) -> Mapping[str, int]:
         """Prolong a worker's leases; cut short every lease that became too long because the clock was set back."""
         now, lasts = micros_of(self._now()), micros_in(timedelta(seconds=seconds))
@@ -134,7 +170,7 @@ class Transactions:
     def _standing(self, connection: sqlite3.Connection, chat_id: str) -> Standing:
         row = connection.execute(_STANDING, (chat_id,)).fetchone()
         if row is None:
-            raise ChatNotFound(chat_id)
+            raise missing(connection, chat_id)
         version, state, event_seq, head, token, body = row
         if not is_count(event_seq):
             raise _no_count("chats.event_seq", chat_id)

@@ -14,19 +14,21 @@ from turnwise.persistence.commit import Commit, Row, Tables, commit_of
 from turnwise.persistence.event_rows import EventRow, rows_of
 from turnwise.persistence.protocol import DuplicateReceipt
 from turnwise.persistence.rows import micros_in, micros_of
-from turnwise.states.errors import ChatUnreadable, StoreError
+from turnwise.persistence.sqlite.tombstones import check_not_deleted
+from turnwise.states.errors import ChatExists, ChatUnreadable, StoreError
 from turnwise.states.events import Event
 from turnwise.states.names import ChatState
 
 SQLiteCommit = Commit[list[EventRow]]
 
 _INSERT_CHAT: Final = """
-INSERT INTO chats (state, settled, archived, version, calls, facts, event_seq, head, since, salt, agent, needs, id)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING
+INSERT INTO chats (state, settled, archived, version, calls, facts, event_seq, head, since, salt, rested, agent, needs,
+    id)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING
 """
 _UPDATE_CHAT: Final = """
 UPDATE chats SET state = ?, settled = ?, archived = ?, version = ?, calls = ?, facts = ?, event_seq = ?,
-    head = ?, since = ?, salt = ?, agent = ?, needs = ? WHERE id = ?
+    head = ?, since = ?, salt = ?, rested = ?, agent = ?, needs = ? WHERE id = ?
 """
 _AS_FOUND: Final = """
 AND event_seq = ? AND head = ? AND version = ? AND state = ? AND (SELECT token FROM leases WHERE chat_id = id) IS ?
@@ -86,10 +88,12 @@ def insert(commit: SQLiteCommit, connection: sqlite3.Connection) -> None:
     """Store the first commit of a chat.
 
     Raises:
-        StoreError: the id is taken.
+        ChatExists: the id is taken.
+        ChatDeleted: it was taken, by a chat that was deleted.
     """
+    check_not_deleted(connection, commit.chat_id)
     if not connection.execute(_INSERT_CHAT, _chat_row(commit)).rowcount:
-        raise StoreError(f"there is a chat {commit.chat_id!r} in this store already; nothing was written")
+        raise ChatExists(commit.chat_id)
     _fill(connection, commit)
 
 
@@ -153,8 +157,9 @@ def insert_events(rows: Sequence[EventRow], connection: sqlite3.Connection) -> N
 def _chat_row(commit: SQLiteCommit) -> tuple[Any, ...]:
     id_, *columns = commit.row
     facts = commit.after.facts
-    runs = (facts.profile.agent, json.dumps(facts.calls.needs))
-    return (*columns, commit.after.head, micros_of(commit.since), commit.salt, *runs, id_)
+    rested = None if commit.rested is None else micros_of(commit.rested)
+    hints = (rested, facts.profile.agent, json.dumps(facts.calls.needs))
+    return (*columns, commit.after.head, micros_of(commit.since), commit.salt, *hints, id_)
 
 
 def _fill(connection: sqlite3.Connection, commit: SQLiteCommit) -> None:

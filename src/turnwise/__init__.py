@@ -16,12 +16,15 @@ from turnwise.engine.tools.declare import Tool, ToolContext, ToolOutput, tool
 from turnwise.persistence.audit.record import AuditRecord
 from turnwise.persistence.audit.verify import Verdict, verify_export
 from turnwise.persistence.protocol import ChatStore
+from turnwise.persistence.tombstone import Tombstone
 from turnwise.providers.protocol import Model, ModelPart, ModelReply, ModelRequest, ToolSpec
 from turnwise.states.calls import ClientTool, ToolCall, ToolResult
 from turnwise.states.errors import (
     BrokenPromise,
     ChatArchived,
     ChatBusy,
+    ChatDeleted,
+    ChatExists,
     ChatNotFound,
     ChatUnreadable,
     ConflictingReplay,
@@ -30,11 +33,13 @@ from turnwise.states.errors import (
     EngineInUse,
     FatalToolError,
     IllegalTransition,
+    ImportRefused,
     InvalidArgument,
     InvalidContent,
     MessageNotFound,
     ModelError,
     NothingToCompact,
+    NotResting,
     QueueFull,
     SettingsError,
     StaleLease,
@@ -58,6 +63,8 @@ __all__ = [
     "Chat",
     "ChatArchived",
     "ChatBusy",
+    "ChatDeleted",
+    "ChatExists",
     "ChatNotFound",
     "ChatState",
     "ChatStore",
@@ -80,6 +87,7 @@ __all__ = [
     "FatalToolError",
     "FilePart",
     "IllegalTransition",
+    "ImportRefused",
     "InvalidArgument",
     "InvalidContent",
     "LoopState",
@@ -91,6 +99,7 @@ __all__ = [
     "ModelPart",
     "ModelReply",
     "ModelRequest",
+    "NotResting",
     "NothingToCompact",
     "Observer",
     "Page",
@@ -107,6 +116,7 @@ __all__ = [
     "StoreError",
     "SubmissionReceipt",
     "TextPart",
+    "Tombstone",
     "Tool",
     "ToolCall",
     "ToolContext",

@@ -23,8 +23,8 @@ from turnwise.cli.diagram import png
 from turnwise.cli.failures import DEBUG, PROBLEM, exit_code_of
 
 COMMANDS = (
-    "demo chat list show audit verify explain send submit interrupt resume archive unarchive erase "
-    "doctor diagram worker migrate"
+    "demo chat list show audit verify explain send submit interrupt resume archive unarchive erase delete "
+    "export import doctor diagram worker migrate"
 )
 SHARED = {
     "store": ("URL", "TURNWISE_STORE", "sqlite:///turnwise.db"),
@@ -72,6 +72,9 @@ TAKES = {
     "resume": "CHAT --store:URL --actor:NAME --json",
     "archive": "CHAT --store:URL --actor:NAME --json",
     "unarchive": "CHAT --store:URL --actor:NAME --json",
+    "delete": "CHAT --yes/-y --store:URL --actor:NAME --json",
+    "export": "CHAT --output/-o:FILE --key:FILE --store:URL",
+    "import": "FILE --key:FILE --store:URL --actor:NAME --json",
     "erase": "CHAT MESSAGE --what:WORD --everything --yes/-y --store:URL --actor:NAME --json",
     "doctor": "[FILE] --store:URL --repair:CHAT --export:CHAT --json",
     "diagram": "[CHAT] --store:URL --format --out:FILE",

@@ -24,6 +24,7 @@ from support.fuzzing import LIMITS, filled, runs
 from support.odd_values import Odd, odd_values
 from support.public_surface import OBJECT, Target, makers, methods
 from turnwise import ChatState, ClientTool, Engine, ToolResult, TurnwiseError
+from turnwise.persistence.conformance.importing import exported_lines
 from turnwise.providers.scripted import ScriptedModel
 
 CALLS_OF_ENGINE: Final = 25
@@ -98,6 +99,9 @@ def right_arguments(chat_ids: dict[str, str]) -> dict[str, Any]:
         "edit_message.chat_id": chat_ids["waiting"],
         "erase_message.chat_id": chat_ids["waiting"],
         "erase.chat_id": chat_ids["waiting"],
+        "delete_chat.chat_id": chat_ids["error"],
+        "import_chat.key": None,
+        "lines": exported_lines(),
         "messages": ["m1"],
         "what": ["title"],
         "message_id": "m1",

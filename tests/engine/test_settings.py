@@ -39,6 +39,8 @@ def test_what_nobody_sets_is_what_the_documentation_promises() -> None:
         "action_deadline": None,
         "coalesce": 0.03,
         "keep_parts": 24 * 60 * 60,
+        "archive_after": None,
+        "delete_after": None,
         "continue_prompt": "Continue.",
         "parameters": {},
         "active_tools": None,

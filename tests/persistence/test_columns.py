@@ -44,6 +44,7 @@ PLACES: Final = {
     "chats.event_seq": "a count",
     "chats.head": "a hash",
     "chats.since": "a time",
+    "chats.rested": "a time?",
     "chats.owner": "a label?",
     "chats.calls": "call ids",
     "chats.agent": "a word",

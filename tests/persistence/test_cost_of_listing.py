@@ -120,6 +120,60 @@ async def test_a_sweep_of_postgres_reads_no_call_in_vain(postgres_url: str, besi
     assert sum(node.get("Shared Hit Blocks", 0) for node in found if node.get("Relation Name") == "calls") <= 12, found
 
 
+@pytest.mark.parametrize("archived", [False, True])
+def test_what_is_unchanged_for_long_is_found_in_sqlite_among_any_number_that_is_not(archived: bool) -> None:  # noqa: FBT001
+    few, many = (_instructions_to_find_the_rested(count, archived=archived) for count in (FEW, MANY))
+    assert many <= few * 1.1
+
+
+def _instructions_to_find_the_rested(count: int, *, archived: bool) -> int:
+    with Chats.in_memory() as chats:
+        chats.live("chat", plans.send("hello"))
+        chats.sql(
+            "WITH RECURSIVE counted (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM counted WHERE n < ?) "
+            "INSERT INTO chats (id, state, settled, archived, version, event_seq, head, since, calls, facts, rested) "
+            "SELECT 'c' || n, 'waiting', 1, n % 2, version, event_seq, head, since, calls, facts, "
+            "CASE WHEN n % 3 THEN 1000 + n ELSE n END FROM counted, chats WHERE id = 'chat'",
+            count,
+        )
+        chats.sql("UPDATE chats SET rested = NULL WHERE rested < 1000 AND number > 20")
+        steps = 0
+
+        def step() -> None:
+            nonlocal steps
+            steps += 1
+
+        chats.on.set_progress_handler(step, 1)
+        assert sqlite.rested(chats.on, archived=archived, until=999, limit=5)
+        chats.on.set_progress_handler(None, 0)
+    return steps
+
+
+async def test_what_is_unchanged_for_long_is_found_in_postgres_among_any_number_that_is_not(
+    postgres_url: str, beside: asyncpg.Connection
+) -> None:
+    store = PostgresStore(postgres_url)
+    await store.open()
+    try:
+        await beside.execute(
+            "INSERT INTO chats (id, state, settled, archived, version, event_seq, head, since, calls, rested)"
+            " SELECT 'c' || n, 'waiting', true, n % 2 = 0, 1, 0, '', now(), '{}',"
+            " CASE WHEN n < 9 THEN now() - interval '1 day' WHEN n % 3 = 0 THEN now() END"
+            " FROM generate_series(1, $1::int) AS n",
+            MANY,
+        )
+        await beside.execute("ANALYZE")
+        for archived in (False, True):
+            found = await _explained(
+                store, lambda on, it=archived: postgres.rested(on, now=None, archived=it, seconds=3600, limit=5)
+            )
+            assert not [node for node in found if node["Node Type"] in ("Seq Scan", "Sort")], found
+            assert sum(node.get("Rows Removed by Filter", 0) for node in found) == 0, found
+            assert sum(node["Actual Rows"] for node in found if node.get("Relation Name") == "chats") == 4, found
+    finally:
+        await store.close()
+
+
 async def test_no_process_has_to_start_to_help_with_a_query(postgres_url: str) -> None:
     store = PostgresStore(postgres_url)
     await store.open()

@@ -178,3 +178,23 @@ async def test_rows_written_before_the_leaner_ones_are_read_as_ever(path: Path) 
         assert not any(word in said for word in ("hello", '"hi"', '"saw"'))
     finally:
         await store.close()
+
+
+async def test_chats_that_rest_count_from_the_upgrade_on_for_retention(path: Path) -> None:
+    """Nobody could tell any more when a label was changed last; none is deleted early. One that works does not rest."""
+    before = [one for one in migrations("sqlite") if one.name < "0007"]
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        migrate(connection, str(path), tuple(before))
+        for state, settled in (("waiting", 1), ("interrupted", 1), ("interrupted", 0), ("streaming", 1)):
+            connection.execute(
+                "INSERT INTO chats (id, state, settled, archived, version, event_seq, head, since, calls, facts)"
+                " VALUES (?, ?, ?, 0, 1, 1, '', 1000, '[]', '{}')",
+                (f"{state} {settled}", state, settled),
+            )
+    store = SQLiteStore(path)
+    await store.open()
+    try:
+        assert await store.rested(archived=False, seconds=3600, limit=10) == []
+        assert await store.rested(archived=False, seconds=-3600, limit=10) == ["waiting 1", "interrupted 1"]
+    finally:
+        await store.close()

@@ -132,3 +132,27 @@ async def test_a_migration_may_take_long_and_waits_for_no_lock_for_long(
     knowing(monkeypatch, *KNOWN, NEXT._replace(sql=f"CREATE TABLE found AS SELECT {settings}"))
     await opened(postgres_url)
     assert tuple(await beside.fetchrow("SELECT statement, lock FROM found")) == ("0", "5s")
+
+
+async def test_chats_that_rest_count_from_the_upgrade_on_for_retention(
+    postgres_url: str, beside: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        knowing(patch, *(one for one in KNOWN if one.name < "0006"))
+        await opened(postgres_url)
+    for state, settled in (("waiting", True), ("interrupted", True), ("interrupted", False), ("streaming", True)):
+        await beside.execute(
+            "INSERT INTO chats (id, state, settled, archived, version, event_seq, head, since, calls)"
+            " VALUES ($1, $2, $3, false, 1, 1, '', '2020-01-01Z', '{}')",
+            f"{state} {settled}",
+            state,
+            settled,
+        )
+    store = PostgresStore(postgres_url)
+    await store.open()
+    try:
+        assert await store.rested(archived=False, seconds=3600, limit=10) == []
+        found = await store.rested(archived=False, seconds=-3600, limit=10)
+        assert sorted(found) == ["interrupted True", "waiting True"]
+    finally:
+        await store.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from turnwise.states.errors import (
     BrokenPromise,
     ChatArchived,
     ChatBusy,
+    ChatDeleted,
     ChatNotFound,
     ConflictingReplay,
     DeadlineExpired,
@@ -24,6 +26,7 @@ from turnwise.states.errors import (
     MessageNotFound,
     ModelError,
     NothingToCompact,
+    NotResting,
     QueueFull,
     SettingsError,
     StaleLease,
@@ -35,6 +38,7 @@ from turnwise.states.refusals import REFUSALS
 from turnwise.states.table import BUSY
 
 S, T = ChatState, Trigger
+AT = datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=UTC)
 
 
 def refused(life: Life, error: type[TurnwiseError], act: Callable[[Life], Any]) -> Any:
@@ -162,6 +166,11 @@ def test_every_trigger_says_what_it_refuses() -> None:
     ("error", "text"),
     [
         (ChatNotFound("c"), "there is no chat 'c' in this store; nothing was written"),
+        (ChatDeleted("c", AT), "chat 'c' was deleted at 2026-01-02T03:04:05+00:00, for good; nothing was written"),
+        (
+            NotResting("c", "pending"),
+            "chat 'c' is at work (pending): interrupt it, and delete it once it rests; nothing was written",
+        ),
         (
             IllegalTransition(S.error, T.claimed, [T.resume, T.archived]),
             (

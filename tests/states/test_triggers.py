@@ -156,7 +156,7 @@ def test_what_an_archived_chat_accepts_is_said_once() -> None:
     life.fire(T.archived)
     accepted = {trigger for trigger, kind in OCCURRENCES.items() if kind.while_archived}
 
-    assert accepted == {T.unarchived, T.message_erased, T.repaired}
+    assert accepted == {T.unarchived, T.message_erased, T.repaired, T.imported}
     life.facts = replace(life.facts, stored_state="brooding")
     assert life.fire(T.repaired, error=ERROR).target == "error"
 

@@ -52,7 +52,9 @@ def _columns() -> list[tuple[str, str]]:
             (table, name)
             for table in tables
             for _, name, *_ in on.execute(f"PRAGMA table_info({table})")
-            if table not in ("quarantine", "sqlite_sequence") and not table.startswith("turnwise") and name != "number"
+            if table not in ("quarantine", "sqlite_sequence", "tombstones")
+            and not table.startswith("turnwise")
+            and name != "number"
         ]
 
 

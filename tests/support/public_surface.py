@@ -42,6 +42,7 @@ GIVEN_BACK: Final = frozenset(
         "SendReceipt",
         "StopReason",
         "SubmissionReceipt",
+        "Tombstone",
         "ToolCall",
         "ToolContext",
         "ToolRun",

@@ -412,6 +412,8 @@ def administration() -> Iterator[Case]:
         yield Case(lazily(standing, at), fired(T.metadata_changed, metadata={"a": 1}), "profile")
         yield Case(lazily(standing, at), fired(T.configured, agent="research", system="Be brief."), "profile")
         yield Case(lazily(standing, at), erase, "erase", "message")
+    for at in S:
+        yield Case(lazily(standing, at), fired(T.imported))
 
 
 def matching(facts: Facts, trigger: Trigger, source: str, arguments: dict[str, Any]) -> list[Row]:

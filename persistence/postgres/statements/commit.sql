@@ -5,14 +5,15 @@ WITH made AS (
     FROM json_to_recordset(:chats) AS made (
         chat_id text, found_version bigint, found_event_seq bigint, found_head text, found_state text,
         found_token bigint, state text, settled boolean, archived boolean, version bigint, event_seq bigint, head text,
-        since timestamptz, owner text, agent text, needs text[], calls text[], worker text, token bigint, expires timestamptz, facts text,
+        since timestamptz, rested timestamptz, owner text, agent text, needs text[], calls text[], worker text, token bigint,
+        expires timestamptz, facts text,
         salt text, profile text, profile_salt text, at timestamptz)
 ), free AS (
     SELECT id FROM chats WHERE id = ANY (ARRAY(SELECT chat_id FROM made)) FOR UPDATE SKIP LOCKED
 ), chat AS (
     UPDATE chats
     SET state = made.state, settled = made.settled, archived = made.archived, version = made.version,
-        event_seq = made.event_seq, head = made.head, since = made.since, owner = made.owner,
+        event_seq = made.event_seq, head = made.head, since = made.since, rested = made.rested, owner = made.owner,
         agent = made.agent, needs = made.needs,
         calls = coalesce(made.calls, chats.calls),
         worker = made.worker, token = made.token,

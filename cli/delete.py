@@ -1,0 +1,79 @@
+"""`turnwise delete`: delete a chat for good, and print what is left of it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Annotated
+
+import anyio
+import typer
+from rich.text import Text
+
+from turnwise.cli.chat_argument import attached, chosen_id
+from turnwise.cli.operating import OPERATOR
+from turnwise.cli.options import DEFAULT_STORE, ActorOption, ChatArgument, JsonOption, StoreOption
+from turnwise.cli.style import clean, console, errors, plain_table, print_json
+from turnwise.engine.erase import OUTSIDE
+from turnwise.persistence.tombstone import Tombstone
+from turnwise.states.errors import ChatDeleted, SettingsError
+
+
+def delete(
+    chat: ChatArgument,
+    *,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask; needed where nobody can be asked.")] = False,
+    store: StoreOption = DEFAULT_STORE,
+    actor: ActorOption = OPERATOR,
+    as_json: JsonOption = False,
+) -> None:
+    """Delete a resting chat for good. Its tombstone stays: when it was there, and what its log ended with."""
+    chat_id, is_there = anyio.run(_meant, store, chat)
+    if is_there and not yes:
+        _ask(chat_id)
+    tombstone = anyio.run(_deleted, store, chat_id, actor)
+    if as_json:
+        print_json(tombstone)
+        return
+    console.print(Text.assemble(("✓ ", "green"), f"deleted {clean(chat_id)}"))
+    table = plain_table("", "")
+    for name, text in _told(tombstone):
+        table.add_row(Text(f"  {name}", style="dim"), Text(clean(text)))
+    console.print(table)
+
+
+async def _meant(store: str, chat: str) -> tuple[str, bool]:
+    """Return the id of the chat that was meant, and whether it is still there."""
+    async with attached(store) as engine:
+        try:
+            return await chosen_id(engine, chat), True
+        except ChatDeleted as deleted:
+            return deleted.chat_id, False
+
+
+async def _deleted(store: str, chat_id: str, actor: str) -> Tombstone:
+    async with attached(store) as engine:
+        return await engine.delete_chat(chat_id, actor=actor)
+
+
+def _ask(chat_id: str) -> None:
+    """Ask whether it is meant; leave if it is not, or if there is nobody to ask."""
+    if not sys.stdin.isatty():
+        raise SettingsError("--yes", "say it where no terminal is there to ask at: what is deleted does not come back")
+    errors.print(f"Delete {clean(chat_id)}, all of it, for good? \\[y/N] ", end="", soft_wrap=True)
+    if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
+        errors.print("Nothing was deleted.")
+        raise typer.Exit(1)
+
+
+def _told(tombstone: Tombstone) -> Iterator[tuple[str, str]]:
+    yield "deleted at", f"{tombstone.deleted_at:%Y-%m-%d %H:%M:%S}, by {tombstone.actor}"
+    yield "its log had", f"{tombstone.records} records; the last has the hash {tombstone.head or 'that was unreadable'}"
+    if tombstone.forks:
+        yield "copied it", f"{', '.join(tombstone.forks)}: forks, which stay"
+    if tombstone.children:
+        yield "children", f"{', '.join(tombstone.children)}: chats of their own, which stay"
+    if not tombstone.overwritten:
+        yield "files", "may hold it still: the database has not overwritten them"
+    for number, text in enumerate(OUTSIDE):
+        yield "" if number else "elsewhere", text

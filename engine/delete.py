@@ -1,0 +1,19 @@
+"""Deleting: which chats may be deleted."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from turnwise.persistence.stored_chat import Salvaged
+from turnwise.states.errors import NotResting
+
+
+def if_resting(rest: Salvaged, now: datetime) -> None:  # noqa: ARG001 - a permission's signature
+    """Permit the deletion of a chat that rests, archived or not, or that cannot be read.
+
+    Raises:
+        NotResting: it works.
+    """
+    readable = not rest.flaws and rest.facts.stored_state is None
+    if readable and not rest.facts.resting:
+        raise NotResting(rest.facts.chat_id, rest.facts.state)

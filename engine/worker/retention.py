@@ -1,0 +1,70 @@
+"""Retention: archives chats that rest for long, and deletes archived ones after a while."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from turnwise.engine.apply import Chain, Change
+from turnwise.engine.settings import Settings
+from turnwise.persistence.protocol import ChatStore, Permission
+from turnwise.persistence.stored_chat import Salvaged
+from turnwise.states.errors import TurnwiseError
+from turnwise.states.facts import Facts
+from turnwise.states.triggers import Archived
+
+SYSTEM: Final = "system"
+"""Who archives and deletes what was unchanged for long."""
+
+
+class ChangedMeanwhile(TurnwiseError):
+    """The chat was changed, or opened again, since it was found. Nothing was deleted."""
+
+    def __init__(self, chat_id: str) -> None:
+        super().__init__(f"chat {chat_id!r} is archived no more, or was changed; nothing was written")
+
+
+@dataclass(frozen=True, slots=True)
+class Deletion:
+    """A chat is to be deleted, if that is still permitted."""
+
+    permit: Permission
+
+
+async def due_chats(store: ChatStore, settings: Settings, *, limit: int) -> list[tuple[str, Change | Deletion]]:
+    """Return chats that are to be archived or deleted: up to `limit` of each kind, with what is to happen to them."""
+    return [due async for due in _due(store, settings, limit)]
+
+
+async def _due(store: ChatStore, settings: Settings, limit: int) -> AsyncIterator[tuple[str, Change | Deletion]]:
+    if settings.archive_after is not None:
+        for chat_id in await store.rested(archived=False, seconds=settings.archive_after, limit=limit):
+            yield chat_id, _archiving(settings.archive_after)
+    if settings.delete_after is not None:
+        for chat_id in await store.rested(archived=True, seconds=settings.delete_after, limit=limit):
+            yield chat_id, Deletion(_if_unchanged(settings.delete_after))
+
+
+def _archiving(seconds: float) -> Change:
+    def archive(chain: Chain) -> None:
+        if chain.facts.resting and not chain.facts.archived and _is_unchanged(chain.facts, chain.now, seconds):
+            chain.fire(Archived(), actor=SYSTEM, reason=f"unchanged for {seconds:g} s")
+
+    return archive
+
+
+def _if_unchanged(seconds: float) -> Permission:
+    """Return what permits a deletion as long as the chat is archived and unchanged, or cannot be read."""
+
+    def permit(rest: Salvaged, now: datetime) -> None:
+        facts = rest.facts
+        if not rest.flaws and not (facts.archived and facts.resting and _is_unchanged(facts, now, seconds)):
+            raise ChangedMeanwhile(facts.chat_id)
+
+    return permit
+
+
+def _is_unchanged(facts: Facts, now: datetime, seconds: float) -> bool:
+    return now - (facts.updated_at or facts.profile.created_at) >= timedelta(seconds=seconds)

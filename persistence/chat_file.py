@@ -1,0 +1,358 @@
+"""A whole chat as lines of JSON, which any store takes in: written, read, and checked to the last value.
+
+A header comes first, then every row, table by table, then a checkpoint. Each line holds a hash of itself and of the
+hash before it, so that the first line that was changed, moved or lost is found. The rows are compared with the chat's
+own audit log besides: a file whose hashes were made anew still has to tell a chat's true life.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NoReturn
+
+from turnwise.persistence.audit.check_rows import name_of
+from turnwise.persistence.audit.record import GENESIS, Entry, log_of, object_of, to_json
+from turnwise.persistence.audit.verify import verify_stored
+from turnwise.persistence.chat_rows import ORDER, ChatRows, Row
+from turnwise.persistence.repair.examine import examine
+from turnwise.persistence.rows import CALLS, GARBLED, PROFILES
+from turnwise.persistence.stored_chat import ids_of
+from turnwise.states.digests import canonical
+from turnwise.states.errors import ImportRefused, TurnwiseError
+from turnwise.states.step_calls import StepCalls
+
+FORMAT: Final = "turnwise-chat"
+FORMAT_VERSION: Final = 1
+
+_TEXT: Final = (str,)
+_TEXT_OR_NOT: Final = (str, type(None))
+_COUNT: Final = (int,)
+_COUNT_OR_NOT: Final = (int, type(None))
+_FLAG: Final = (bool,)
+_LIST: Final = (list,)
+_LARGEST: Final = 2**63
+_COLUMNS: Final[Mapping[str, Mapping[str, tuple[type, ...]]]] = {
+    "chats": {
+        "id": _TEXT,
+        "state": _TEXT,
+        "settled": _FLAG,
+        "archived": _FLAG,
+        "version": _COUNT,
+        "event_seq": _COUNT,
+        "head": _TEXT,
+        "since": _COUNT,
+        "owner": _TEXT_OR_NOT,
+        "calls": _LIST,
+        "facts": _TEXT,
+        "salt": _TEXT_OR_NOT,
+    },
+    "leases": {"worker": _TEXT, "token": _COUNT},
+    "profiles": {"body": _TEXT, "salt": _TEXT_OR_NOT},
+    "messages": {
+        "position": _COUNT,
+        "id": _TEXT,
+        "role": _TEXT,
+        "turn": _COUNT,
+        "step": _COUNT,
+        "audience": _TEXT,
+        "added": _COUNT,
+        "cut": _COUNT_OR_NOT,
+        "erased": _FLAG,
+        "digest": _TEXT,
+        "format": _COUNT,
+        "body": _TEXT,
+        "salt": _TEXT_OR_NOT,
+    },
+    "boundaries": {"position": _COUNT, "reason": _TEXT, "step": _COUNT, "carried": _LIST, "cut": _COUNT_OR_NOT},
+    "calls": {
+        "call_id": _TEXT,
+        "step": _COUNT,
+        "idx": _COUNT,
+        "status": _TEXT,
+        "deadline": _COUNT_OR_NOT,
+        "body": _TEXT,
+    },
+    "queue": {"id": _TEXT, "rank": _COUNT, "body": _TEXT, "salt": _TEXT_OR_NOT},
+    "receipts": {"client_id": _TEXT, "body": _TEXT},
+    "usage": {"version": _COUNT, "number": _COUNT, "body": _TEXT},
+    "audit": {"version": _COUNT, "record": (dict,), "aside": _TEXT_OR_NOT},
+    "events": {"seq": _COUNT, "kind": _TEXT, "at": _COUNT_OR_NOT, "body": _TEXT},
+    "quarantine": {"version": _COUNT, "origin": _TEXT, "problem": _TEXT, "row": _TEXT},
+}
+"""The tables in their order, and the columns of each; times are microseconds since 1970."""
+_POINTED: Final = {"step": _COUNT_OR_NOT, "attempt": _COUNT_OR_NOT, "position": _COUNT_OR_NOT}
+"""The further columns of events whose content is stored once, with its message."""
+_JSON_NAMES: Final = {
+    str: "a string",
+    int: "a whole number",
+    bool: "a truth value",
+    list: "an array",
+    dict: "an object",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class WholeChat:
+    """All rows of one chat, of one moment."""
+
+    rows: ChatRows
+    quarantine: Sequence[Row] = ()
+    """What repairs have put aside."""
+
+    @property
+    def chat_id(self) -> str:
+        """The id of the chat."""
+        return str(self.rows.chat["id"])
+
+
+def lines_of(chat: WholeChat, *, key: bytes | None = None) -> Iterator[str]:
+    """Yield a chat as lines, each with its line feed; with a `key` the checkpoint is signed.
+
+    Raises:
+        ValueError: the log cannot be read. A chat that verifies raises nothing.
+    """
+    prev, counts = GENESIS, Counter[str]()
+    header = {"format": FORMAT, "format_version": FORMAT_VERSION, "chat_id": chat.chat_id}
+    for fields in (header, *_rows_in(chat)):
+        counts.update([str(fields["table"])] if "table" in fields else ())
+        prev = _chained(prev, fields)
+        yield _spelled(fields | {"hash": prev})
+    checkpoint: dict[str, Any] = {"rows": dict(counts), "head": chat.rows.chat["head"]}
+    checkpoint["hash"] = _chained(prev, checkpoint)
+    if key is not None:
+        checkpoint["signature"] = _signature(checkpoint, key)
+    yield _spelled(checkpoint)
+
+
+def _rows_in(chat: WholeChat) -> Iterator[dict[str, Any]]:
+    found = chat.rows
+    log = log_of(chat.chat_id, [entry._replace(aside=None) for entry in found.audit])
+    entries = zip(log, found.audit, strict=True)
+    tables: dict[str, Iterable[Row]] = {
+        **found.tables,
+        "chats": [found.chat],
+        "leases": [] if found.lease is None else [found.lease],
+        "audit": (
+            {"version": entry.version, "record": object_of(to_json(record)), "aside": entry.aside}
+            for record, entry in entries
+        ),
+        "quarantine": chat.quarantine,
+    }
+    for table in _COLUMNS:
+        for row in tables[table]:
+            yield {"table": table, "row": {name: _portable(name, row[name]) for name in _columns_of(table, row)}}
+
+
+def _columns_of(table: str, row: Row) -> Mapping[str, tuple[type, ...]]:
+    return {**_COLUMNS[table], **(_POINTED if table == "events" and "position" in row else {})}
+
+
+def _portable(column: str, value: Any) -> Any:
+    """Return a value as every store spells it in a file."""
+    match column:
+        case "settled" | "archived" | "erased":
+            return bool(value)
+        case "calls":
+            return ids_of(value)
+        case "carried":
+            return list(value) if not isinstance(value, str) else object_of(f'{{"it":{value}}}')["it"]
+    return value
+
+
+def read_chat(lines: Iterable[str], *, key: bytes | None = None) -> WholeChat:
+    """Return the chat that lines hold. All of it was checked: every line, and every row against the audit log.
+
+    With a `key` the lines must be signed with it. Without one a signature is ignored.
+
+    Raises:
+        ImportRefused: they are not the lines of one whole chat.
+    """
+    reader = _Reader(key)
+    for number, line in enumerate(lines, start=1):
+        if line.strip():
+            reader.take(number, line)
+    return reader.done()
+
+
+class _Reader:
+    def __init__(self, key: bytes | None) -> None:
+        self._key = key
+        self._line = 0
+        self._prev = GENESIS
+        self._chat_id = ""
+        self._begun = False
+        self._ended = False
+        self._tables: dict[str, list[dict[str, Any]]] = {table: [] for table in _COLUMNS}
+        self._newest = ""
+        """The table of the last row."""
+        self._places: dict[str, int] = {}
+        """The line of each row, by its place as a check names it."""
+
+    def take(self, number: int, line: str) -> None:
+        self._line = number
+        if self._ended:
+            self._refuse("the chat ended before it, with its checkpoint; one file holds one chat")
+        try:
+            fields = object_of(line)
+            known = fields.pop("hash", None)
+            signature = fields.pop("signature", None)
+            chained = _chained(self._prev, fields)
+        except (*GARBLED, TurnwiseError) as error:
+            self._refuse(f"it is no line of JSON: {str(error)[:200]}")
+        is_header = not self._begun
+        if is_header:
+            self._begin(fields)
+        if known != chained:
+            self._refuse("it does not follow the line before it: one of them was changed, moved, or is missing")
+        self._prev = chained
+        if "table" in fields:
+            self._take_row(fields)
+        elif not is_header:
+            self._end(fields, signature)
+
+    def _begin(self, fields: dict[str, Any]) -> None:
+        if fields.get("format") != FORMAT:
+            self._refuse(f"the header of an exported chat belongs here, with the format {FORMAT!r}")
+        if fields.get("format_version") != FORMAT_VERSION:
+            version = f"{fields.get('format_version')!a:.40}"
+            self._refuse(f"it has version {version} of the format, and this version of turnwise reads {FORMAT_VERSION}")
+        if set(fields) != {"format", "format_version", "chat_id"} or type(fields["chat_id"]) is not str:
+            self._refuse("the header holds a format, its version and the id of a chat, and nothing else")
+        self._chat_id, self._begun = fields["chat_id"], True
+
+    def _take_row(self, fields: dict[str, Any]) -> None:
+        table, row = fields["table"], fields.get("row")
+        if set(fields) != {"table", "row"} or table not in _COLUMNS or not isinstance(row, dict):
+            self._refuse(f"a row of one of the tables {', '.join(_COLUMNS)} belongs here")
+        order = [*_COLUMNS]
+        if self._newest and order.index(table) < order.index(self._newest):
+            self._refuse(f"rows of {table} come before those of {self._newest}")
+        self._newest = table
+        columns = _columns_of(table, row)
+        if set(row) != set(columns):
+            self._refuse(f"a row of {table} has the columns {', '.join(columns)}")
+        for column, kinds in columns.items():
+            value = row[column]
+            if type(value) not in kinds or (type(value) is int and abs(value) >= _LARGEST):
+                belongs = " or ".join(_JSON_NAMES.get(kind, "null") for kind in kinds)
+                self._refuse(f"{table}.{column}: {belongs} belongs here")
+        self._tables[table].append(row)
+        place = f"{table}[{row['version'] if table == 'audit' else name_of(table, row)}]"
+        if place in self._places and table != "quarantine":
+            self._refuse(f"{place} is there twice: first on line {self._places[place]}")
+        self._places.setdefault(table, self._line)
+        self._places[place] = self._line
+
+    def _end(self, fields: dict[str, Any], signature: object) -> None:
+        if set(fields) != {"rows", "head"}:
+            self._refuse("a row or the checkpoint belongs here")
+        counts = {table: len(rows) for table, rows in self._tables.items() if rows}
+        if fields["rows"] != counts:
+            self._refuse(f"the checkpoint counts other rows than are there: {_difference(fields['rows'], counts)}")
+        if self._key is not None and signature is None:
+            self._refuse("the checkpoint is not signed, but a key was given")
+        if self._key is not None and signature != _signature(fields | {"hash": self._prev}, self._key):
+            self._refuse("the checkpoint's signature was not made with this key over these lines")
+        if fields["head"] != next((row["head"] for row in self._tables["chats"]), None):
+            self._refuse("the checkpoint names another head of the log than the chat")
+        self._ended = True
+
+    def done(self) -> WholeChat:
+        """Return the chat, once all of its rows were held against each other.
+
+        Raises:
+            ImportRefused: they contradict each other, or the end is missing.
+        """
+        if not self._ended:
+            self._line += 1
+            what = "the checkpoint that ends a chat" if self._begun else "the header"
+            self._refuse(f"{what} is missing: the file was cut off here")
+        tables = self._tables
+        for table, most in (("chats", 1), ("leases", 1), ("profiles", 1)):
+            if len(tables[table]) > most or not (tables[table] or table == "leases"):
+                self._refuse(f"it ends a chat with {len(tables[table])} rows of {table}")
+        (chat,) = tables["chats"]
+        if chat["id"] != self._chat_id:
+            self._refuse(f"the row of the chat is of {chat['id']!a:.80}, the header of {self._chat_id!a:.80}")
+        if len({row["rank"] for row in tables["queue"]}) < len(tables["queue"]):
+            self._line = self._places["queue"]
+            self._refuse("two messages of the queue have the same rank")
+        for table in _COLUMNS:
+            for row in tables[table]:
+                row["chat_id"] = self._chat_id
+        found = WholeChat(self._rows(chat), tables["quarantine"])
+        verdict = verify_stored(self._chat_id, found.rows)
+        if not verdict.ok:
+            self._line = self._line_of(verdict.place or f"audit[{verdict.position}]")
+            self._refuse(f"the rows are not those that the log tells of: {(verdict.problem or '').rstrip('.')}")
+        self._examine(found)
+        return found
+
+    def _rows(self, chat: dict[str, Any]) -> ChatRows:
+        tables = self._tables
+        entries = [
+            Entry(row["version"], "", canonical(row["record"]).decode(), row["aside"]) for row in tables["audit"]
+        ]
+        lease = next(iter(tables["leases"]), None)
+        kept = {table: tables[table] for table in ORDER}
+        whole = chat | self._repeated(chat)
+        return ChatRows(whole, lease, kept, entries, quarantined=len(tables["quarantine"]))
+
+    def _repeated(self, chat: dict[str, Any]) -> dict[str, Any]:
+        """Return the columns of the chat's row that a file leaves out: they repeat what other rows say."""
+        try:
+            profile = PROFILES.load(self._tables["profiles"][0]["body"], self._chat_id)
+            calls = [row["body"] for row in self._tables["calls"] if row["call_id"] in chat["calls"]]
+            needs = StepCalls(CALLS.load(body, self._chat_id) for body in calls).needs
+        except TurnwiseError:
+            return {"agent": "", "needs": []}  # the checks find what cannot be read
+        return {"agent": profile.agent, "needs": [*needs]}
+
+    def _examine(self, found: WholeChat) -> None:
+        """Refuse a chat that a store could not read, or that breaks a promise."""
+        rows = found.rows
+        audit = [{"version": entry.version, "body": entry.body, "aside": entry.aside} for entry in rows.audit]
+        leases = [] if rows.lease is None else [rows.lease]
+        raw = {"chats": [rows.chat], **rows.tables, "leases": leases, "audit": audit}
+        for finding in examine(found.chat_id, raw):
+            self._line = self._line_of(f"{finding.table}[{name_of(finding.table, finding.row)}]")
+            self._refuse(f"{finding.flaw.column}: {finding.flaw.problem}")
+
+    def _line_of(self, place: str) -> int:
+        """Return the line of what a check calls `table[row].column`; of events it may name a first and a last."""
+        table, _, rest = place.partition("[")
+        name = rest.rpartition("]")[0]
+        first = name.partition("-")[0] if table == "events" else name
+        table = table.partition(".")[0]
+        return self._places.get(f"{table}[{first}]", self._places.get(table, self._line))
+
+    def _refuse(self, problem: str) -> NoReturn:
+        raise ImportRefused(self._line, problem)
+
+
+def _chained(prev: str, fields: Mapping[str, Any]) -> str:
+    return hashlib.sha256(prev.encode() + b"\n" + canonical(fields)).hexdigest()
+
+
+def _spelled(fields: Mapping[str, Any]) -> str:
+    """Return a line in ASCII, which no reader splits or re-encodes."""
+    text = canonical(fields).decode()
+    return f"{text if text.isascii() else json.dumps(fields, sort_keys=True, separators=(',', ':'))}\n"
+
+
+def _signature(checkpoint: Mapping[str, Any], key: bytes) -> str:
+    signed = {"format": FORMAT, "format_version": FORMAT_VERSION, **checkpoint}
+    return hmac.new(key, canonical(signed), hashlib.sha256).hexdigest()
+
+
+def _difference(said: object, found: Mapping[str, int]) -> str:
+    wanted = said if isinstance(said, dict) else {}
+    tables = [table for table in _COLUMNS if wanted.get(table, 0) != found.get(table, 0)]
+    return (
+        ", ".join(f"{found.get(table, 0)} of {table}, not {wanted.get(table, 0)!a:.20}" for table in tables) or "none"
+    )

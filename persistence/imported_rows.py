@@ -1,0 +1,65 @@
+"""What stores share when they take in a chat of another: where it stands, and its events in their own spelling.
+
+Each store spells the rows of events in its own way, and the audit log holds digests of the rows. Where a spelling
+differs from that of the store that the chat came from, the record of the import states the digests anew.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import cast
+
+import msgspec
+
+from turnwise.persistence.audit.record import WriteRecord
+from turnwise.persistence.audit.row_digests import FLEETING, EventFields, bond_of_events, fields_bound
+from turnwise.persistence.chat_file import WholeChat
+from turnwise.persistence.chat_rows import Row
+from turnwise.persistence.commit import Standing
+from turnwise.persistence.erasure import aside_in, spans_of
+from turnwise.persistence.repair.raw_chat import stored_in
+from turnwise.persistence.rows import message_of, time_of
+from turnwise.persistence.stored_chat import facts_of
+from turnwise.states.events import Event
+from turnwise.states.messages import Message, without_metadata
+
+
+def standing_of(chat: WholeChat, at: datetime) -> Standing:
+    """Return where an exported chat stands, with the lease that it was exported with."""
+    found = chat.rows
+    rows = {"chats": [found.chat], **found.tables, "leases": [] if found.lease is None else [found.lease]}
+    return Standing(facts_of(stored_in(chat.chat_id, rows)), found.chat["head"], at, found.chat["facts"])
+
+
+def events_in(chat: WholeChat, rows: Sequence[Row]) -> list[Event]:
+    """Return the events that rows of the chat hold, in whatever spelling."""
+    said = {
+        row["position"]: message_of(row["format"], row["body"], chat.chat_id) for row in chat.rows.tables["messages"]
+    }
+    return [_event_in(chat.chat_id, row, said) for row in rows]
+
+
+def _event_in(chat_id: str, row: Row, said: Mapping[int, Message]) -> Event:
+    fields = {**json.loads(row["body"]), "kind": row["kind"], "chat_id": chat_id, "seq": row["seq"]}
+    if row["at"] is not None:
+        fields["at"] = time_of(row["at"]).isoformat()
+    message = said.get(row.get("position", 0))
+    if message is not None and row["kind"] == "message":
+        fields["message"] = msgspec.to_builtins(without_metadata(message))
+    elif message is not None:
+        fields["output"] = None if message.result is None else message.result.output
+    return cast("Event", msgspec.convert(fields, Event))
+
+
+def restated(chat: WholeChat, spelled: Mapping[int, EventFields]) -> list[WriteRecord]:
+    """Return the digests of events to state anew, given the fields that the store has for each number."""
+    known = {row["seq"]: fields_bound(row) for row in chat.rows.tables["events"] if row["kind"] not in FLEETING}
+    asides = {entry.version: aside_in(entry) for entry in chat.rows.audit}
+    bonds: list[WriteRecord] = []
+    for version, first, last in spans_of(chat.rows):
+        within = [seq for seq in range(first, last + 1) if seq in known]
+        if any(known[seq] != list(spelled[seq]) for seq in within):
+            bonds += bond_of_events(first, last, [spelled[seq] for seq in within], salt=asides[version].events)
+    return bonds

@@ -1,0 +1,61 @@
+"""Reads in PostgreSQL what is left of deleted chats."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final
+
+import asyncpg
+
+from turnwise.persistence.tombstone import Tombstone
+from turnwise.states.errors import ChatDeleted, ChatNotFound
+
+_TOMBSTONE: Final = "SELECT created, deleted, actor, records, head FROM tombstones WHERE id = $1"
+_BURY: Final = """
+INSERT INTO tombstones (id, number, created, deleted, actor, records, head)
+SELECT id, number, $2, $3, $4, $5, $6 FROM chats WHERE id = $1
+"""
+
+
+async def tombstone(connection: asyncpg.Connection, chat_id: str) -> Tombstone | None:
+    """Return what is left of a deleted chat; `None` if no chat of that id was deleted."""
+    row = await connection.fetchrow(_TOMBSTONE, chat_id)
+    if row is None:
+        return None
+    return Tombstone(
+        chat_id=chat_id,
+        created_at=row["created"],
+        deleted_at=row["deleted"],
+        actor=row["actor"],
+        records=row["records"],
+        head=row["head"],
+    )
+
+
+async def deleted_among(connection: asyncpg.Connection, chat_ids: Collection[str]) -> frozenset[str]:
+    """Return those of the chats that were deleted."""
+    rows = await connection.fetch("SELECT id FROM tombstones WHERE id = ANY ($1)", [*chat_ids])
+    return frozenset(row["id"] for row in rows)
+
+
+async def insert_tombstone(connection: asyncpg.Connection, left: Tombstone) -> None:
+    """Store what is to be left of a chat that is still there."""
+    values = (left.chat_id, left.created_at, left.deleted_at, left.actor, left.records, left.head)
+    await connection.execute(_BURY, *values)
+
+
+async def missing(connection: asyncpg.Connection, chat_id: str) -> ChatNotFound:
+    """Return the error for a chat that is not there: `ChatDeleted` if it was."""
+    left = await tombstone(connection, chat_id)
+    return ChatNotFound(chat_id) if left is None else ChatDeleted(chat_id, left.deleted_at)
+
+
+async def check_not_deleted(connection: asyncpg.Connection, chat_id: str) -> None:
+    """Check that no chat of that id was deleted.
+
+    Raises:
+        ChatDeleted: there was one.
+    """
+    left = await tombstone(connection, chat_id)
+    if left is not None:
+        raise ChatDeleted(chat_id, left.deleted_at)

@@ -1,0 +1,64 @@
+"""Reads in SQLite what is left of deleted chats."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Collection
+from typing import Final
+
+from turnwise.persistence.rows import micros_of, time_of
+from turnwise.persistence.tombstone import Tombstone
+from turnwise.states.errors import ChatDeleted, ChatNotFound
+
+_TOMBSTONE: Final = "SELECT created, deleted, actor, records, head FROM tombstones WHERE id = ?"
+_BURY: Final = """
+INSERT INTO tombstones (id, number, created, deleted, actor, records, head)
+SELECT id, number, ?, ?, ?, ?, ? FROM chats WHERE id = ?
+"""
+
+
+def tombstone(connection: sqlite3.Connection, chat_id: str) -> Tombstone | None:
+    """Return what is left of a deleted chat; `None` if no chat of that id was deleted."""
+    row = connection.execute(_TOMBSTONE, (chat_id,)).fetchone()
+    if row is None:
+        return None
+    created, deleted, actor, records, head = row
+    return Tombstone(
+        chat_id=chat_id,
+        created_at=None if created is None else time_of(created),
+        deleted_at=time_of(deleted),
+        actor=actor,
+        records=records,
+        head=head,
+    )
+
+
+def deleted_among(connection: sqlite3.Connection, chat_ids: Collection[str]) -> frozenset[str]:
+    """Return those of the chats that were deleted."""
+    sql = "SELECT id FROM tombstones WHERE id IN (SELECT value FROM json_each(?))"
+    return frozenset(chat_id for (chat_id,) in connection.execute(sql, (json.dumps([*chat_ids]),)))
+
+
+def insert_tombstone(connection: sqlite3.Connection, left: Tombstone) -> None:
+    """Store what is to be left of a chat that is still there."""
+    created = None if left.created_at is None else micros_of(left.created_at)
+    values = (created, micros_of(left.deleted_at), left.actor, left.records, left.head, left.chat_id)
+    connection.execute(_BURY, values)
+
+
+def missing(connection: sqlite3.Connection, chat_id: str) -> ChatNotFound:
+    """Return the error for a chat that is not there: `ChatDeleted` if it was."""
+    left = tombstone(connection, chat_id)
+    return ChatNotFound(chat_id) if left is None else ChatDeleted(chat_id, left.deleted_at)
+
+
+def check_not_deleted(connection: sqlite3.Connection, chat_id: str) -> None:
+    """Check that no chat of that id was deleted.
+
+    Raises:
+        ChatDeleted: there was one.
+    """
+    left = tombstone(connection, chat_id)
+    if left is not None:
+        raise ChatDeleted(chat_id, left.deleted_at)

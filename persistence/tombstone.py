@@ -1,0 +1,47 @@
+"""A tombstone: what is left of a chat that was deleted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from turnwise.persistence.stored_chat import UNKNOWN_TIME, Salvaged, is_hash
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tombstone:
+    """Proof that a chat was there. Nothing that was said is in it; two of the same deletion are equal."""
+
+    chat_id: str
+    created_at: datetime | None
+    """`None` if that could not be read any more."""
+    deleted_at: datetime
+    actor: str
+    """Who deleted it."""
+    records: int
+    """How many records its audit log had."""
+    head: str | None
+    """The hash of the last of them: an export of the log that ends with it is that of this chat. `None` if it could not
+    be read any more.
+    """
+    forks: tuple[str, ...] = field(default=(), compare=False)
+    """Chats that began with this one's history, and still hold copies of it. Only `delete_chat` fills this in, as
+    what follows.
+    """
+    children: tuple[str, ...] = field(default=(), compare=False)
+    """Other chats that name this one as their parent."""
+    overwritten: bool = field(default=False, compare=False)
+    """Whether the database's files are free of it. `False` on PostgreSQL, and where readers blocked the cleaning."""
+
+
+def tombstone_of(rest: Salvaged, *, at: datetime, actor: str, records: int, head: object) -> Tombstone:
+    """Return the tombstone of a chat that is deleted now, given what can be read of it."""
+    created = rest.facts.profile.created_at
+    return Tombstone(
+        chat_id=rest.facts.chat_id,
+        created_at=None if created == UNKNOWN_TIME else created,
+        deleted_at=at,
+        actor=actor,
+        records=records,
+        head=head if isinstance(head, str) and is_hash(head) else None,
+    )

@@ -1,0 +1,216 @@
+"""Retention: workers archive what rests for long, delete what was archived, and nothing else, not a moment early."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from support.rich_chat import ASK
+from support.sql_by_hand import by_hand, raw
+from turnwise import ChatArchived, ChatDeleted, ChatNotFound, Engine, Settings, SettingsError, tool
+from turnwise.providers.scripted import Call, Reply, ScriptedModel
+from turnwise.testing.clock import ManualClock
+
+DAY = 86_400.0
+ARCHIVE = Settings(archive_after=30 * DAY)
+DELETE = Settings(delete_after=60 * DAY)
+BOTH = Settings(archive_after=30 * DAY, delete_after=60 * DAY)
+
+
+@asynccontextmanager
+async def on(database: Path, clock: ManualClock, *replies: Any, **options: Any) -> AsyncIterator[Engine]:
+    """Open an engine on the test's database and clock."""
+    url = f"sqlite:///{database}"
+    async with Engine(url, model=ScriptedModel([*replies]), clock=clock, **options) as engine:
+        yield engine
+
+
+async def passes(clock: ManualClock, engine: Any, seconds: float) -> None:
+    """Let time pass, and see to it that the worker has swept after it."""
+    await clock.advance(seconds)
+    if engine._worker is not None:
+        while await engine._worker._sweeper.sweep():
+            pass
+
+
+async def test_a_chat_that_rests_for_long_is_archived_and_then_deleted(database: Path) -> None:
+    """Each counts from the last change; being archived is one. The log and the tombstone say that it was the system."""
+    clock = ManualClock()
+    async with on(database, clock, "hi", settings=BOTH) as engine:
+        chat = await engine.create_chat(title="the-title")
+        await engine.ask(chat.id, "hello")
+        await passes(clock, engine, 30 * DAY - 10)
+        assert not (await engine.get_chat(chat.id)).archived
+        await passes(clock, engine, 10)
+        assert (await engine.get_chat(chat.id)).archived
+        record = (await engine.audit(chat.id))[-1]
+        assert (record.trigger, record.actor, record.reason) == ("archived", "system", "unchanged for 2.592e+06 s")
+        with pytest.raises(ChatArchived):
+            await engine.send_message(chat.id, "too late")
+        await passes(clock, engine, 60 * DAY - 10)
+        assert (await engine.get_chat(chat.id)).archived
+        await passes(clock, engine, 10)
+        left = await engine.tombstone(chat.id)
+        assert left is not None
+        assert (left.actor, left.records) == ("system", record.version)
+        assert (left.deleted_at - record.at).total_seconds() == 60 * DAY
+    assert b"the-title" not in raw(database)
+
+
+@pytest.mark.parametrize("change", ["rename", "send", "unarchive and archive"])
+async def test_every_change_counts_anew(database: Path, change: str) -> None:
+    clock = ManualClock()
+    async with on(database, clock, "hi", "again", settings=BOTH) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, "hello")
+        if change == "unarchive and archive":
+            await engine.archive(chat.id)
+        await passes(clock, engine, 29 * DAY)
+        if change == "rename":
+            await engine.rename(chat.id, "new")
+        elif change == "send":
+            await engine.ask(chat.id, "more")
+        else:
+            await engine.unarchive(chat.id)
+            await engine.archive(chat.id)
+        before = (await engine.get_chat(chat.id)).archived
+        await passes(clock, engine, 29 * DAY)
+        assert (await engine.get_chat(chat.id)).archived is before
+        await passes(clock, engine, 2 * DAY)
+        assert (await engine.get_chat(chat.id)).archived
+        await passes(clock, engine, 61 * DAY)
+        with pytest.raises(ChatDeleted):
+            await engine.get_chat(chat.id)
+
+
+async def test_each_setting_does_its_own_part(database: Path) -> None:
+    """Without `delete_after` an archived chat stays for ever; without `archive_after` people archive."""
+    clock = ManualClock()
+    async with on(database, clock, settings=ARCHIVE) as engine:
+        chat = await engine.create_chat()
+        await passes(clock, engine, 1000 * DAY)
+        assert (await engine.get_chat(chat.id)).archived
+    async with on(database, clock, settings=DELETE) as engine:
+        await passes(clock, engine, 0)
+        other = await engine.create_chat()
+        await passes(clock, engine, 1000 * DAY)
+        assert not (await engine.get_chat(other.id)).archived
+        assert await engine.tombstone(chat.id) is not None
+    async with on(database, clock) as engine:
+        await passes(clock, engine, 1000 * DAY)
+        assert not (await engine.get_chat(other.id)).archived
+
+
+async def test_an_engine_without_a_worker_keeps_everything(database: Path) -> None:
+    clock = ManualClock()
+    idle = Settings(archive_after=1, delete_after=1, run_worker=False)
+    async with on(database, clock, settings=idle) as engine:
+        chat = await engine.create_chat()
+        await passes(clock, engine, 1000)
+        assert not (await engine.get_chat(chat.id)).archived
+
+
+async def test_a_chat_that_works_is_neither_archived_nor_deleted(database: Path) -> None:
+    """However long it takes; one that waits for its client rests."""
+    clock = ManualClock()
+
+    @tool
+    async def wait_for_ever() -> str:
+        """Wait."""
+        await held.wait()
+        return "done"
+
+    held = anyio.Event()
+    replies = Reply(calls=[Call("wait_for_ever", {}, id="c")]), "end"
+    settings = Settings(archive_after=DAY, tool_timeout=30 * DAY)
+    async with on(database, clock, *replies, tools=[wait_for_ever], settings=settings) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "hello")
+        await engine.wait(chat.id, until=["executing_tools"])
+        await passes(clock, engine, 10 * DAY)
+        assert (await engine.get_chat(chat.id)).state == "executing_tools"
+        held.set()
+        chat = await engine.wait(chat.id)
+        assert not chat.archived
+        await passes(clock, engine, DAY)
+        assert (await engine.get_chat(chat.id)).archived
+
+
+async def test_a_chat_that_waits_for_its_client_is_archived(database: Path) -> None:
+    clock = ManualClock()
+    replies = [Reply(calls=[Call("ask_user", {}, id="c")])]
+    async with on(database, clock, *replies, settings=Settings(archive_after=600)) as engine:
+        chat = await engine.create_chat(client_tools=[ASK])
+        assert (await engine.ask(chat.id, "hello")).chat.state == "requires_action"
+        await passes(clock, engine, 490)
+        assert not (await engine.get_chat(chat.id)).archived
+
+
+async def test_many_chats_are_taken_care_of_in_one_go(database: Path) -> None:
+    """More than one sweep takes: the next follows at once."""
+    clock = ManualClock()
+    async with on(database, clock, settings=Settings(run_worker=False)) as engine:
+        ids = [(await engine.create_chat()).id for _ in range(230)]
+    async with on(database, clock, settings=Settings(archive_after=DAY, delete_after=DAY)) as engine:
+        await passes(clock, engine, DAY)
+        assert all([(await engine.get_chat(chat_id)).archived for chat_id in ids])
+        await passes(clock, engine, DAY)
+        assert await engine.chat_ids() == []
+
+
+async def test_a_worker_looks_by_itself(database: Path) -> None:
+    """With its sweep for leases, whose time it keeps to."""
+    clock = ManualClock()
+    settings = Settings(archive_after=DAY, delete_after=DAY)
+    async with on(database, clock, settings=settings) as engine:
+        chat = await engine.create_chat()
+        with anyio.fail_after(30):
+            for _ in range(2):
+                await clock.advance(DAY)
+            while await engine.tombstone(chat.id) is None:
+                await clock.advance(DAY)
+                await anyio.lowlevel.checkpoint()
+
+
+async def test_what_cannot_be_read_is_deleted_in_time_and_hinders_no_other(database: Path) -> None:
+    """It is not archived: that would change it. What was archived before it broke goes when its time has come."""
+    clock = ManualClock()
+    async with on(database, clock, settings=Settings(run_worker=False)) as engine:
+        broken, archived, sound = [(await engine.create_chat()).id for _ in range(3)]
+        await engine.archive(archived)
+    await by_hand(
+        f"sqlite:///{database}",
+        f"UPDATE profiles SET body = 'garbled' WHERE chat_id IN ('{broken}', '{archived}')",  # noqa: S608
+    )
+    async with on(database, clock, settings=Settings(archive_after=DAY, delete_after=DAY)) as engine:
+        await passes(clock, engine, DAY)
+        assert (await engine.get_chat(sound)).archived
+        assert await engine.tombstone(archived) is not None
+        assert await engine.tombstone(broken) is None
+
+
+async def test_two_workers_agree(database: Path) -> None:
+    clock = ManualClock()
+    settings = Settings(archive_after=DAY, delete_after=DAY)
+    async with on(database, clock, settings=settings) as engine, on(database, clock, settings=settings) as other:
+        ids = [(await engine.create_chat()).id for _ in range(20)]
+        await passes(clock, engine, DAY)
+        for chat_id in ids:
+            assert [record.trigger for record in await other.audit(chat_id)] == ["create", "archived"]
+        await passes(clock, engine, DAY)
+        for chat_id in ids:
+            with pytest.raises(ChatNotFound):
+                await other.get_chat(chat_id)
+
+
+@pytest.mark.parametrize("name", ["archive_after", "delete_after"])
+@pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf"), 1e12, "30 days", True])
+def test_a_time_that_makes_no_sense_is_refused(name: str, value: Any) -> None:
+    with pytest.raises(SettingsError, match=name):
+        Settings(**{name: value})
