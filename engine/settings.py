@@ -197,6 +197,9 @@ class Settings:
     parameters: Mapping[str, Any] = field(default_factory=dict)
     """Passed to the model with every step: `max_output_tokens`, `temperature`, `top_p`, `top_k`, `presence_penalty`,
     `frequency_penalty`, `tool_choice`, `parallel_tool_calls`; in `provider_options` what only one provider knows."""
+    title: Literal["model", "first_line"] | None = None
+    """How a chat without a title gets one after its first answer, in the background, once: the model is asked, or the
+    first line of the first message is taken."""
     active_tools: Sequence[str] | None = None
     """Names of the tools that are offered to the model, and may run; `None` offers all.
 

@@ -142,6 +142,8 @@ class Facts(Value, frozen=True, kw_only=True):
     """Whether the first queued message becomes a turn as soon as the interrupt is settled."""
     interrupt_reason: str | None = None
     archived: bool = False
+    titled: bool = False
+    """Whether the chat was given a title or none could be made: turnwise makes none any more."""
     lease: Lease | None = None
     fence: int = 0
     """The last fencing token given."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
@@ -20,7 +20,7 @@ from turnwise.persistence.protocol import ChatStore, Committed
 from turnwise.providers.protocol import Model
 from turnwise.providers.reply_builder import ReplyBuilder
 from turnwise.states.arguments import Origin
-from turnwise.states.decide import job_of
+from turnwise.states.decide import Decision, job_of
 from turnwise.states.errors import IllegalTransition, StaleLease
 from turnwise.states.events import ErrorInfo, Event, PartEvent
 from turnwise.states.facts import Facts
@@ -110,6 +110,8 @@ class LeasedChat:
     """What the model sees; `None` if it has to be read."""
     decided: Facts | None = None
     """The facts after this holder's last decision."""
+    turn_ended: Callable[[Decision], object] | None = None
+    """Learns of each turn that a commit of this holder ended."""
     _inherited: frozenset[str] | None = None
     _asked: float = 0.0
     """When the last commit was begun, by the monotonic clock."""
@@ -285,6 +287,8 @@ class LeasedChat:
             if decision.trigger is Trigger.attempt_started:
                 self.begun_attempt, self.heard = (after.step.number, after.step.attempt), None
                 self.origin = None
+            if decision.ended is not None and self.turn_ended is not None:
+                self.turn_ended(decision)
             for write in decision.writes:
                 if isinstance(write, PutCall) and decision.trigger is Trigger.call_started:
                     self.begun_calls.add(write.call.call_id)

@@ -41,6 +41,7 @@ def test_what_nobody_sets_is_what_the_documentation_promises() -> None:
         "keep_parts": 24 * 60 * 60,
         "continue_prompt": "Continue.",
         "parameters": {},
+        "title": None,
         "active_tools": None,
     }
     retry, compaction = settings.retry, settings.compaction
