@@ -94,7 +94,7 @@ class SimulatedModel:
             yield part
 
     async def generate(self, request: ModelRequest) -> ModelReply:
-        """Return a summary; sometimes it is empty or fails."""
+        """Return a summary or a title; sometimes it is empty or fails."""
         self._look_at(request)
         await self._pause()
         await self._mischief.act("summary")

@@ -152,6 +152,20 @@ class TableLife(RuleBasedStateMachine):
         if trigger is T.clear_context or self.life.facts.history.foldable:
             self.life.fire(trigger)
 
+    @rule(usage=USAGES, final=st.booleans())
+    @facts_say(lambda facts: facts.version > 0)
+    def name(self, usage: Usage | None, final: bool) -> None:  # noqa: FBT001 - hypothesis gives it
+        facts, title = self.life.facts, f"title {self.life.facts.version}"
+        self.life.fire(T.renamed, title=title, usage=usage, final=final)
+        after = self.life.facts
+        assert (after.profile.title, after.titled) == (title, facts.titled or final)
+        assert (after.turn, after.step, after.state, after.history) == (
+            facts.turn,
+            facts.step,
+            facts.state,
+            facts.history,
+        )
+
     @rule()
     @resting
     def archive_and_unarchive(self) -> None:
@@ -328,14 +342,16 @@ class TableLife(RuleBasedStateMachine):
     def usage_is_the_sum_of_the_ledger(self) -> None:
         ledger, facts = self.writes(RecordUsage), self.life.facts
         assert facts.usage == total(ledger)
-        assert facts.turn.usage == total([record for record in ledger if record.turn == facts.turn.number])
+        of_turns = [record for record in ledger if record.purpose != "title"]
+        assert facts.turn.usage == total([record for record in of_turns if record.turn == facts.turn.number])
         summaries = [record for record in ledger if record.purpose == "summary"]
         assert (facts.usage.compaction or NO_USAGE) == replace(total(summaries), compaction=None)
 
     @invariant()
     def every_attempt_is_in_the_ledger_once_it_has_ended(self) -> None:
         started = sum(decision.trigger is T.attempt_started for decision in self.life.decisions)
-        assert started == len(self.writes(RecordUsage)) + self.life.facts.step.attempt_open
+        ended = [entry for entry in self.writes(RecordUsage) if entry.purpose != "title"]
+        assert started == len(ended) + self.life.facts.step.attempt_open
 
     @invariant()
     def a_turn_ends_once_unless_it_is_resumed(self) -> None:
