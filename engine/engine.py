@@ -50,6 +50,7 @@ from turnwise.persistence.from_url import store_from_url
 from turnwise.persistence.protocol import ChatStore
 from turnwise.persistence.repair.raw_chat import lines_of
 from turnwise.providers.from_name import model_named
+from turnwise.providers.prices import load_prices
 from turnwise.providers.protocol import Model
 from turnwise.providers.windows import window_of
 from turnwise.states.calls import ClientTool, ToolResult
@@ -159,6 +160,7 @@ class Engine:
             await opened.enter_async_context(self._connections)
             await self._store.open()
             opened.push_async_callback(self._store.close)
+            load_prices(self._model)
             self._broadcaster, tasks = Broadcaster(), Tasks(self._patience)
             runtime = Runtime(
                 applier=Applier(

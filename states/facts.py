@@ -192,6 +192,8 @@ class Limits(Value, frozen=True, kw_only=True):
     max_steps: int | None = 50
     turn_tokens: int | None = None
     turn_seconds: float | None = None
+    turn_cost: float | None = None
+    """US dollars."""
     queue_limit: int = 20
     promote_after_interrupt: bool = False
     action_deadline: float | None = None

@@ -18,9 +18,10 @@ from turnwise.engine.jobs.watchdog import Watchdog, startup_limit
 from turnwise.engine.prompt.context_window import with_own_rule
 from turnwise.engine.tools import arguments
 from turnwise.engine.user_code import UserCall
-from turnwise.engine.worker.leased_chat import LeasedChat
+from turnwise.engine.worker.leased_chat import LeasedChat, Runtime
 from turnwise.logger import logger
-from turnwise.providers.protocol import ModelPart, ModelRequest
+from turnwise.providers.prices import priced_reply
+from turnwise.providers.protocol import ModelPart, ModelReply, ModelRequest
 from turnwise.providers.reply_builder import ReplyBuilder
 from turnwise.states.arguments import Reply
 from turnwise.states.errors import CONTEXT_OVERFLOW, ModelError
@@ -28,6 +29,7 @@ from turnwise.states.names import StopReason
 from turnwise.states.triggers import AttemptDiscarded, Failed, StepFinished
 from turnwise.states.turn_limits import may_make_room
 from turnwise.states.unicode import well_formed
+from turnwise.states.usage import Usage
 
 MOST_LOST = 25
 """How many attempts of one step may be lost with their workers."""
@@ -64,7 +66,7 @@ class Attempt:
 
     def __init__(self, leased: LeasedChat) -> None:
         self._leased = leased
-        self._builder = leased.heard = ReplyBuilder(read=self._read_arguments)
+        self._builder = leased.heard = ReplyBuilder(read=self._read_arguments, price=self._priced)
         self._scope = anyio.CancelScope()
         self._live = LiveParts(leased, self._builder, self._scope)
         self._first_part_after: float | None = None
@@ -176,9 +178,14 @@ class Attempt:
         tool = self._leased.runtime.toolbox.tool_for(name, self._leased.facts.profile.client_tools)
         return arguments.coerced(tool, parsed)
 
+    def _priced(self, reply: ModelReply) -> ModelReply:
+        runtime = self._leased.runtime
+        return priced_reply(runtime.model, reply, runtime.clock.now())
+
     def _reply(self, request: ModelRequest) -> Reply:
         leased, reply = self._leased, self._builder.reply()
         finish = reply.finish
+        _warn_of_unknown_cost(leased.runtime, finish.usage)
         parts, calls = planned(reply.parts, leased.facts, leased.runtime.toolbox)
         word = str(finish.stop_reason) if finish.stop_reason is not None else None
         reported = finish.usage.input_tokens if finish.usage is not None else None
@@ -200,6 +207,20 @@ class Attempt:
         view = self._leased.view
         characters = view.characters if view is not None else 0
         return (characters + len(request.system or "")) // 4
+
+
+def _warn_of_unknown_cost(runtime: Runtime, usage: Usage | None) -> None:
+    """Warn once per model whose calls have no known cost, if a turn has a budget in dollars."""
+    model = (runtime.model.provider, runtime.model.name)
+    unknown = usage is None or usage.cost is None
+    if unknown and runtime.settings.turn_cost is not None and model not in runtime.unpriced:
+        runtime.unpriced.add(model)
+        logger.warning(
+            "cost_unknown",
+            provider=runtime.model.provider,
+            model=runtime.model.name,
+            problem="calls of unknown cost count nothing for Settings.turn_cost; set turn_tokens, too",
+        )
 
 
 def _response_id(metadata: Mapping[str, Any] | None) -> str | None:

@@ -53,6 +53,8 @@ class Runtime:
     hooks: Hooks
     warned_of: set[tuple[str, str]] = field(default_factory=set)
     """Providers and models whose unknown context window was logged."""
+    unpriced: set[tuple[str, str]] = field(default_factory=set)
+    """Providers and models of which a call of unknown cost was logged."""
     stopping: bool = False
     """Whether the worker is stopping and takes on nothing more."""
 

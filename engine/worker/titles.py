@@ -16,6 +16,7 @@ from turnwise.engine.prompt.title import TitleSource, first_line_of, source_of, 
 from turnwise.engine.user_code import described
 from turnwise.engine.worker.leased_chat import Runtime
 from turnwise.logger import logger
+from turnwise.providers.prices import priced_reply
 from turnwise.providers.protocol import ModelReply, ModelRequest
 from turnwise.providers.repair_history import HistoryRepair
 from turnwise.states.decide import Decision
@@ -182,6 +183,7 @@ class Titles:
                 reply = await runtime.tasks.user_calls.run(
                     lambda: runtime.model.generate(request), "model title", chat_id=facts.chat_id
                 )
+                reply = priced_reply(runtime.model, reply, runtime.clock.now())
                 usage = reply.usage
                 if call is not None:
                     call.reply = reply
