@@ -51,8 +51,9 @@ def _listed(model: Model) -> tuple[Any, Any] | None:
         return None
     from genai_prices.data_snapshot import get_snapshot  # noqa: PLC0415 - the list takes long to load
 
-    address = getattr(model, "address", None) if model.provider == COMPATIBLE else None
-    provider = None if address is not None else model.provider
+    by_address = model.provider == COMPATIBLE
+    provider = None if by_address else model.provider
+    address = getattr(model, "address", None) or "unknown" if by_address else None
     try:
         return get_snapshot().find_provider_model(model.name, None, provider, address)
     except LookupError:

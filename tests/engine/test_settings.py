@@ -181,3 +181,21 @@ def test_limits_are_the_settings() -> None:
 @pytest.mark.parametrize(("configured", "limit"), [(None, 1000), (500, 500), (2000, 2000), (0, 0)])
 def test_a_window_that_is_set_counts_before_the_models(configured: int | None, limit: int) -> None:
     assert Settings(compaction=CompactionPolicy(context_limit=configured)).limits(1000).context_limit == limit
+
+
+@pytest.mark.parametrize("wrong", [0, -0.5, math.inf, math.nan])
+def test_a_budget_in_dollars_is_above_nothing(wrong: float) -> None:
+    with pytest.raises(SettingsError, match=r"^turn_cost: must be"):
+        Settings(turn_cost=wrong)
+
+
+@pytest.mark.parametrize("wrong", ["1", True])
+def test_a_budget_in_dollars_is_a_number(wrong: Any) -> None:
+    with pytest.raises(SettingsError, match="turn_cost"):
+        Settings(turn_cost=wrong)
+
+
+@pytest.mark.parametrize("wrong", ["first", True, ""])
+def test_a_title_is_made_in_one_of_two_ways(wrong: Any) -> None:
+    with pytest.raises(SettingsError, match="title"):
+        Settings(title=wrong)
