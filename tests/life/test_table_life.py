@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
+from decimal import Decimal
 from typing import Any, TypeVar
 
 import pytest
@@ -34,7 +35,9 @@ S, T = ChatState, Trigger
 W = TypeVar("W")
 
 TOKENS = st.sampled_from([None, 10, 90])
-USAGES = st.sampled_from([None, Usage(input_tokens=7, output_tokens=2), Usage(output_tokens=3)])
+USAGES = st.sampled_from(
+    [None, Usage(input_tokens=7, output_tokens=2), Usage(output_tokens=3), Usage(input_tokens=1, cost=Decimal("0.1"))]
+)
 TOOLS = st.lists(st.sampled_from(["local", "once", "stop", "client", "client with deadline"]), max_size=3)
 
 
