@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import datetime
 from decimal import Context, Decimal, localcontext
 from importlib.util import find_spec
@@ -42,7 +43,8 @@ def priced_reply(model: Model, reply: ModelReply, at: datetime) -> ModelReply:
 
 def load_prices(model: Model) -> None:
     """Load the list, if it may have the model's price: it takes half a second, once in a process."""
-    _listed(model)
+    with suppress(Exception):  # without a price every call is made just the same
+        _listed(model)
 
 
 def _listed(model: Model) -> tuple[Any, Any] | None:

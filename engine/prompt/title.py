@@ -57,16 +57,21 @@ def title_messages(source: TitleSource) -> list[Message]:
 
 def first_line_of(text: str) -> str | None:
     """Return the first line of a user's text as a title, cut between words; `None` if it says nothing."""
-    lines = (_in_one_line(line).lstrip("#").strip() for line in text.splitlines())
+    lines = (_in_one_line(line).lstrip("#").strip() for line in _beginning(text))
     return _cut(next(filter(None, lines), "")) or None
 
 
 def title_in(reply: str) -> str | None:
     """Return the title in a model's reply: its first line, without quotation marks; `None` if it says nothing."""
-    lines = [line for line in map(_bare, reply.splitlines()) if line]
+    lines = [line for line in map(_bare, _beginning(reply)) if line]
     if len(lines) > 1 and lines[0].endswith(":"):  # "Here is a title:"
         lines = lines[1:]
     return _cut(lines[0]) if lines else None
+
+
+def _beginning(text: str) -> list[str]:
+    """Return the first lines of a text, of which there may be megabytes."""
+    return text.lstrip()[:_SHOWN].splitlines()
 
 
 def _bare(line: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -77,6 +78,15 @@ def test_no_accent_and_no_emoji_is_cut_in_two(cluster: str) -> None:
 )
 def test_what_a_model_puts_around_a_title_is_no_part_of_it(reply: str, title: str | None) -> None:
     assert title_in(reply) == title
+
+
+@pytest.mark.parametrize("text", ["x" * 30_000_000, " \n" * 10_000_000 + "x" * 200, "x\n" * 10_000_000])
+def test_megabytes_hold_nobody_up(text: str) -> None:
+    """A title is made between the steps of all other chats."""
+    began = time.perf_counter()
+    assert str(first_line_of(text)).startswith("x")
+    assert str(title_in(text)).startswith("x")
+    assert time.perf_counter() - began < 1
 
 
 @given(text=st.text() | st.text(st.characters(codec=None)) | st.text("\"'*_`#. \n:Title“”", max_size=30))
