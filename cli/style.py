@@ -7,6 +7,7 @@ import logging
 import sys
 from collections.abc import Iterable
 from datetime import datetime
+from decimal import Decimal
 from typing import Any, Final
 
 import pydantic_core
@@ -21,6 +22,8 @@ from turnwise.states.values import fields_of
 console: Final = Console(highlight=False)
 errors: Final = Console(stderr=True, highlight=False)
 
+_LEAST: Final = Decimal("0.0001")
+"""The smallest amount of dollars that is shown as a number."""
 MAX_WIDTH: Final = 100
 """Cells beyond which lines of prose are tiring to read."""
 
@@ -106,10 +109,18 @@ def is_narrow() -> bool:
 
 
 def tokens(usage: Usage) -> str:
-    """Return what was used, in words; what was not reported is unknown, not zero."""
+    """Return what was used, and what it cost, in words; what was not reported is unknown, not zero."""
+    cost = "" if usage.cost is None else f" · {dollars(usage.cost)}{' at least' if usage.cost_partial else ''}"
     if usage.input_tokens is None or usage.output_tokens is None:
-        return "tokens unknown"
-    return f"{usage.input_tokens:,} tokens in, {usage.output_tokens:,} out{' at least' if usage.partial else ''}"
+        return f"tokens unknown{cost}"
+    return f"{usage.input_tokens:,} tokens in, {usage.output_tokens:,} out{' at least' if usage.partial else ''}{cost}"
+
+
+def dollars(cost: Decimal) -> str:
+    """Return an amount of US dollars: in cents, or more exactly if it is less than a dollar."""
+    if 0 < cost < _LEAST:
+        return f"under ${_LEAST}"
+    return f"${cost:,.2f}" if cost >= 1 or not cost else f"${cost:.4f}"
 
 
 def plain_table(*columns: str) -> Table:

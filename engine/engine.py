@@ -165,6 +165,7 @@ class Engine:
             await opened.enter_async_context(self._agents.connected())
             await self._store.open()
             opened.push_async_callback(self._store.close)
+            self._agents.load_prices()
             self._broadcaster, tasks = Broadcaster(), Tasks(self._patience)
             runtime = Runtime(
                 applier=Applier(self._store, self._broadcaster, self._agents.limits, self._observers),
@@ -590,7 +591,7 @@ class Engine:
         return compactions_of(await self._chats().history(chat_id), await self._chats().ledger(chat_id))
 
     async def usage(self, chat_id: str) -> list[UsageEntry]:
-        """Return the usage of each model call of a chat, in order: one entry per attempt of a step and per compaction.
+        """Return what the model calls of a chat used, in order: one entry per attempt of a step, compaction and title.
 
         The entry of a compaction that called no model has no figures.
         """

@@ -100,8 +100,9 @@ class UsageEntry:
     """The usage of one model call."""
 
     purpose: Purpose
-    """`"step"` for an answer, `"summary"` for a compaction."""
+    """`"step"` for an answer, `"summary"` for a compaction, `"title"` for a title."""
     turn: int
+    """The turn, step and attempt are 0 for a title: it belongs to the chat, and to no turn."""
     step: int
     attempt: int
     usage: Usage

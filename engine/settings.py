@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from math import inf
 from typing import Any, Final, Literal, Self
 
 from turnwise.engine.tools.errors import describe_error
@@ -171,6 +172,8 @@ class Settings:
     turn_seconds: float | None = None
     answer_retries: int = 3
     """How often in a turn an answer without the form of `Agent.output` goes back to the model; then the chat fails."""
+    turn_cost: float | None = None
+    """US dollars that a turn may cost, compactions included; calls of unknown price count nothing."""
     tools_parallel: Literal["safe", "all"] = "safe"
     parallel_cap: int = 10
     tool_timeout: float | None = 120
@@ -204,6 +207,9 @@ class Settings:
     parameters: Mapping[str, Any] = field(default_factory=dict)
     """Passed to the model with every step: `max_output_tokens`, `temperature`, `top_p`, `top_k`, `presence_penalty`,
     `frequency_penalty`, `tool_choice`, `parallel_tool_calls`; in `provider_options` what only one provider knows."""
+    title: Literal["model", "first_line"] | None = None
+    """How a chat without a title gets one after its first answer, in the background, once: the model is asked, or the
+    first line of the first message is taken."""
     active_tools: Sequence[str] | None = None
     """Names of the tools that are offered to the model, and may run; `None` offers all.
 
@@ -218,8 +224,9 @@ class Settings:
                     raise SettingsError(name, f"must be 0 or more; it was {value}")
             elif kind.startswith("int"):
                 _at_least_one(name, value)
-            elif kind.startswith("float"):
+            elif kind.startswith("float") and name != "turn_cost":
                 _positive(name, value)
+        _affordable("turn_cost", self.turn_cost)
         if self.renew_every >= self.lease:
             raise SettingsError("renew_every", f"must be shorter than lease ({self.lease}); it was {self.renew_every}")
         check_parameters(self.parameters)
@@ -238,6 +245,7 @@ class Settings:
             max_steps=self.max_steps,
             turn_tokens=self.turn_tokens,
             turn_seconds=self.turn_seconds,
+            turn_cost=self.turn_cost,
             queue_limit=self.queue_limit,
             promote_after_interrupt=self.promote_after_interrupt,
             action_deadline=self.action_deadline,
@@ -270,6 +278,11 @@ def _positive(name: str, value: float | None) -> None:
     if value > LONGEST:
         instead = ", or None for no limit" if "None" in _TYPES.get(name, "") else ""
         raise SettingsError(name, f"must be {LONGEST:.0f} s (30 years) at most{instead}; it was {value!r}")
+
+
+def _affordable(name: str, value: float | None) -> None:
+    if value is not None and not 0 < value < inf:
+        raise SettingsError(name, f"must be a number of US dollars above 0; it was {value!r}")
 
 
 def _at_least_one(name: str, value: int | None) -> None:

@@ -44,12 +44,19 @@ class ReplyBuilder:
 
     Args:
         read: makes a call's arguments of the tool's name and what came: JSON text, never blank, or a mapping.
+        price: adds what the reply costs.
     """
 
-    def __init__(self, *, read: Callable[[str, str | Mapping[str, Any]], dict[str, Any]] = read_arguments) -> None:
+    def __init__(
+        self,
+        *,
+        read: Callable[[str, str | Mapping[str, Any]], dict[str, Any]] = read_arguments,
+        price: Callable[[ModelReply], ModelReply] = lambda reply: reply,
+    ) -> None:
         self.finish: ModelPart | None = None
         """The part that ended the reply, once it came."""
         self._read = read
+        self._price = price
         self._builders: list[PartBuilder] = []
         self._news: dict[int, PartBuilder] = {}
         self._calls: list[CallBuilder] = []
@@ -113,7 +120,8 @@ class ReplyBuilder:
 
     def reply(self) -> ModelReply:
         """Return the reply; its `finish` has no stop reason where none came."""
-        return ModelReply(self.partial_parts(), self.finish or ModelPart("finish", usage=self._usage))
+        finish = self.finish or ModelPart("finish", usage=self._usage)
+        return self._price(ModelReply(self.partial_parts(), finish))
 
     def with_unshown(self, shown: Mapping[int, Part]) -> dict[int, Part]:
         """Return the shown parts by index, with the fields that followers are not shown: signatures and metadata.

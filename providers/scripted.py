@@ -76,19 +76,20 @@ Line = str | Reply | Callable[[ModelRequest], "Reply | str"]
 class ScriptedModel:
     """Answers each step with the next of `replies`; a single reply, not in a list, answers every step.
 
-    It answers summaries with `summary`, and titles with its own name. Delays pass on `sleep`; between parts that
-    have none, other tasks get their turn.
+    It answers summaries with `summary`, and titles with `title`, or else its own name. Delays pass on `sleep`; between
+    parts that have none, other tasks get their turn.
 
     Raises:
         ModelError: of kind `bad_request`, not retryable: a step was asked for after the last reply.
     """
 
     @checked
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a script says
         self,
         replies: Line | Iterable[Line],
         *,
         summary: Line = "summary",
+        title: Line | None = None,
         context_limit: Positive | None = None,
         name: Name = "scripted",
         provider: Name = "scripted",
@@ -101,6 +102,7 @@ class ScriptedModel:
         """Every request, in order, as it stood when it came."""
         self._replies: Iterator[Line] = _lines(replies)
         self._summary = summary
+        self._title = title
         self._sleep = sleep
         self._used = 0
         self._call_numbers = itertools.count(1)
@@ -127,7 +129,7 @@ class ScriptedModel:
             case "summary":
                 line = self._summary
             case "title":
-                line = self.name
+                line = self.name if self._title is None else self._title
             case "step":
                 line = self._next_line()
         if callable(line):

@@ -7,7 +7,7 @@ from typing import Final
 
 from turnwise.providers.protocol import Model
 
-_OURS: Final = frozenset({"scripted", "demo"})
+OURS: Final = frozenset({"scripted", "demo"})
 """Providers that no table knows: the models that turnwise ships."""
 
 
@@ -16,7 +16,7 @@ def window_of(model: Model) -> int | None:
 
     `None` if neither knows it. The table is loaded when it is first asked for; it comes with the `models` extra.
     """
-    if model.context_limit is not None or model.provider in _OURS or find_spec("genai_prices") is None:
+    if model.context_limit is not None or model.provider in OURS or find_spec("genai_prices") is None:
         return model.context_limit
     from genai_prices.data_snapshot import get_snapshot  # noqa: PLC0415 - the table takes long to load
 

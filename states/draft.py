@@ -38,6 +38,7 @@ class Draft(Generic[_Kind_co]):
         self.promote = facts.promote
         self.interrupt_reason = facts.interrupt_reason
         self.archived = facts.archived
+        self.titled = facts.titled
         self.lease = facts.lease
         self.fence = facts.fence
         self.serial = facts.serial
@@ -158,6 +159,12 @@ class Draft(Generic[_Kind_co]):
         self.usage += spent
         self.turn = replace(self.turn, usage=self.turn.usage + spent)
         self._enter(spent)
+
+    def book_title(self, usage: Usage) -> None:
+        """Add the model calls for a title to the ledger and the chat; to no turn, for another one may be under way."""
+        spent = reported(usage)
+        self.usage += spent
+        self.writes.append(RecordUsage("title", 0, 0, 0, spent))
 
     def book_nothing(self) -> None:
         """Add an attempt that called no model to the ledger: its usage is nothing, not unknown."""

@@ -153,6 +153,8 @@ class Facts(Value, frozen=True, kw_only=True):
     """Whether the first queued message becomes a turn as soon as the interrupt is settled."""
     interrupt_reason: str | None = None
     archived: bool = False
+    titled: bool = False
+    """Whether the chat was given a title or none could be made: turnwise makes none any more."""
     lease: Lease | None = None
     fence: int = 0
     """The last fencing token given."""
@@ -201,6 +203,8 @@ class Limits(Value, frozen=True, kw_only=True):
     max_steps: int | None = 50
     turn_tokens: int | None = None
     turn_seconds: float | None = None
+    turn_cost: float | None = None
+    """US dollars."""
     queue_limit: int = 20
     promote_after_interrupt: bool = False
     action_deadline: float | None = None

@@ -120,6 +120,7 @@ class StopReason(StrEnum):
     content_filter = "content_filter"
     token_budget = "token_budget"  # noqa: S105 - tokens of a model, no secret
     time_budget = "time_budget"
+    cost_budget = "cost_budget"
     interrupted = "interrupted"
     error = "error"
 

@@ -286,9 +286,13 @@ class Unarchived(Occurrence, frozen=True, kw_only=True):
 
 @_declared(Trigger.renamed, "administrator")
 class Renamed(Occurrence, frozen=True, kw_only=True):
-    """The chat gets another title."""
+    """The chat gets another title, or turnwise notes what it took to ask for one."""
 
     title: str | None
+    usage: Usage | None = None
+    """What the model calls for the title used; `None` if no model was called."""
+    final: bool = True
+    """Whether turnwise makes no title for the chat from now on."""
 
 
 @_declared(Trigger.metadata_changed, "administrator")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime
+from decimal import Decimal
 from typing import Final
 
 from turnwise.states.arguments import Reply
@@ -56,6 +57,10 @@ def why_spent(turn: TurnFacts, limits: Limits, now: datetime) -> StopReason | No
         spent = (turn.usage.input_tokens or 0) + (turn.usage.output_tokens or 0)
         if spent >= limits.turn_tokens:
             return StopReason.token_budget
+    if limits.turn_cost is not None and turn.usage.cost is not None:
+        most = Decimal(str(limits.turn_cost))  # as it is written: a float of 0.1 is a little more
+        if turn.usage.cost >= most:
+            return StopReason.cost_budget
     if limits.turn_seconds is not None and turn.started_at is not None:
         lasted = (now - turn.started_at).total_seconds()
         if lasted >= limits.turn_seconds:

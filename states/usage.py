@@ -1,18 +1,19 @@
-"""Token counts in which unknown is never zero."""
+"""Token counts and costs in which unknown is never zero."""
 
 from __future__ import annotations
 
+from decimal import Context, Decimal
 from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
 from turnwise.states.values import Checked, Value
 
-_Count = TypeVar("_Count", int, "Usage")
+_Count = TypeVar("_Count", int, Decimal, "Usage")
 
 
 class Usage(Value, metaclass=Checked, frozen=True, kw_only=True):
-    """What model calls consumed, in tokens. `None` means that nobody reported the figure."""
+    """What model calls consumed, in tokens, and what that costs. `None` means that nobody knows the figure."""
 
     input_tokens: int | None = None
     """All prompt tokens, cached ones included."""
@@ -22,19 +23,44 @@ class Usage(Value, metaclass=Checked, frozen=True, kw_only=True):
     cache_write_tokens: int | None = None
     partial: bool = False
     """True when a call is missing from the sums: interrupted, discarded, or silent about its usage."""
+    cost: Decimal | None = None
+    """US dollars, by the list prices that the worker knew which made the calls: a later price list changes nothing.
+
+    A decimal number, and text in JSON, so that sums of many small costs are exact: a float would round them, and whole
+    micro-dollars would make a short call on a cheap model cost nothing.
+    """
+    cost_partial: bool = False
+    """True when `cost` leaves something out: a call without a known price, or one that is missing from the sums."""
     compaction: Usage | None = None
-    """The share of these counts that was spent on compactions."""
+    """The share of these figures that was spent on compactions."""
+
+    def __post_init__(self) -> None:
+        if self.cost is not None and not (self.cost.is_finite() and self.cost >= 0):
+            raise ValueError("`cost` must be a finite number of US dollars, 0 or more")
 
     @property
     def known(self) -> bool:
         """Whether any figure was reported."""
-        return any(getattr(self, name) is not None for name in _FIGURES)
+        return self.cost is not None or any(getattr(self, name) is not None for name in _FIGURES)
+
+    @property
+    def _is_unpriced(self) -> bool:
+        return self.cost is None and (self.partial or self.known)
 
     def __add__(self, other: Usage) -> Usage:
         """Return the sum, figure by figure; a figure unknown on both sides stays unknown."""
         figures = {name: _sum(getattr(self, name), getattr(other, name)) for name in _FIGURES}
         share = _sum(self.compaction, other.compaction)
-        return replace(self, **figures, partial=self.partial or other.partial, compaction=share)
+        cost = _sum(self.cost, other.cost)
+        leaves_out = cost is not None and (self._is_unpriced or other._is_unpriced)
+        return replace(
+            self,
+            **figures,
+            partial=self.partial or other.partial,
+            cost=cost,
+            cost_partial=self.cost_partial or other.cost_partial or leaves_out,
+            compaction=share,
+        )
 
     def marked_partial(self) -> Usage:
         """Return the same counts, marked as incomplete."""
@@ -49,6 +75,8 @@ class Usage(Value, metaclass=Checked, frozen=True, kw_only=True):
 _FIGURES: Final = ("input_tokens", "output_tokens", "reasoning_tokens", "cache_read_tokens", "cache_write_tokens")
 NO_USAGE = Usage()
 _INCOMPLETE = Usage(partial=True)
+_EXACT: Final = Context(prec=100, traps=[])
+"""More digits than any sum of costs has."""
 
 
 def reported(usage: Usage | None) -> Usage:
@@ -59,4 +87,8 @@ def reported(usage: Usage | None) -> Usage:
 def _sum(left: _Count | None, right: _Count | None) -> _Count | None:
     if left is None:
         return right
-    return left if right is None else left + right
+    if right is None:
+        return left
+    if isinstance(left, Decimal) and isinstance(right, Decimal):
+        return _EXACT.add(left, right)  # whatever the application's own context rounds to
+    return left + right

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequen
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from enum import Enum
-from functools import partial
 from typing import Any, Final
 
 from turnwise.engine.agents.agent import OF_THE_ENGINE, Agent, SystemPrompt
@@ -19,6 +18,7 @@ from turnwise.engine.tasks import off_the_loop
 from turnwise.engine.tools.declare import Tool, tools_by_name
 from turnwise.engine.tools.toolbox import CLIENT_PREFIX, Toolbox
 from turnwise.providers.from_name import model_named
+from turnwise.providers.prices import load_prices
 from turnwise.providers.protocol import Model, ModelPart, ModelReply, ModelRequest
 from turnwise.providers.windows import window_of
 from turnwise.states.calls import ClientTool
@@ -168,7 +168,8 @@ class Agents:
             SettingsError: there is no such model or parameter.
         """
         if model is not None:
-            await off_the_loop(partial(self._model_named, model))  # a provider's library takes seconds to import
+            # A provider's library takes seconds to import, and its prices half a second to load.
+            await off_the_loop(lambda: load_prices(self._model_named(model)))
         check_parameters(parameters or {})
 
     def check_active(self, agent: str, active: Sequence[str] | None, client_tools: Sequence[ClientTool]) -> None:
@@ -187,6 +188,11 @@ class Agents:
                 raise SettingsError(
                     "active_tools", f"agent {agent!r} and this chat's client have no tool {name!r:.100}; tools: {there}"
                 )
+
+    def load_prices(self) -> None:
+        """Load the prices of the agents' models: that takes a moment, once in a process."""
+        for own in self._own.values():
+            load_prices(own.model)
 
     @asynccontextmanager
     async def connected(self) -> AsyncIterator[None]:

@@ -9,6 +9,7 @@ from typing import Any, Final
 from turnwise.engine.agents.answer_format import DEMAND
 from turnwise.engine.prompt.history import continued, transient
 from turnwise.engine.prompt.hooks import RequestContext, loop_state, prepared
+from turnwise.engine.settings import Settings
 from turnwise.engine.user_code import guarded
 from turnwise.engine.worker.leased_chat import LeasedChat
 from turnwise.providers.protocol import ModelRequest, Purpose
@@ -104,9 +105,19 @@ def parameters_for_summaries(leased: LeasedChat) -> dict[str, Any]:
 
     The provider's own options are left out if another model writes the summaries.
     """
-    given = _freed(leased.configuration.settings.parameters)
+    settings = leased.configuration.settings
+    return _free_parameters(settings, with_options=settings.compaction.model is None)
+
+
+def parameters_for_titles(settings: Settings) -> dict[str, Any]:
+    """Return the parameters without what forces tools or a form of the answer."""
+    return _free_parameters(settings, with_options=True)
+
+
+def _free_parameters(settings: Settings, *, with_options: bool) -> dict[str, Any]:
+    given: dict[str, Any] = copied(_freed(settings.parameters))
     options = given.pop("provider_options", None)
-    if isinstance(options, Mapping) and leased.configuration.settings.compaction.model is None:
+    if isinstance(options, Mapping) and with_options:
         freed = _freed(options)
         if isinstance(freed.get("extra_body"), Mapping):
             freed["extra_body"] = _freed(freed["extra_body"])

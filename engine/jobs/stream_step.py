@@ -20,7 +20,8 @@ from turnwise.engine.tools import arguments
 from turnwise.engine.user_code import UserCall
 from turnwise.engine.worker.leased_chat import LeasedChat
 from turnwise.logger import logger
-from turnwise.providers.protocol import ModelPart, ModelRequest
+from turnwise.providers.prices import priced_reply
+from turnwise.providers.protocol import ModelPart, ModelReply, ModelRequest
 from turnwise.providers.reply_builder import ReplyBuilder
 from turnwise.states.arguments import Reply
 from turnwise.states.errors import CONTEXT_OVERFLOW, ModelError
@@ -28,6 +29,7 @@ from turnwise.states.names import StopReason
 from turnwise.states.triggers import AttemptDiscarded, Failed, StepFinished
 from turnwise.states.turn_limits import may_make_room
 from turnwise.states.unicode import well_formed
+from turnwise.states.usage import Usage
 
 MOST_LOST = 25
 """How many attempts of one step may be lost with their workers."""
@@ -64,7 +66,7 @@ class Attempt:
 
     def __init__(self, leased: LeasedChat) -> None:
         self._leased = leased
-        self._builder = leased.heard = ReplyBuilder(read=self._read_arguments)
+        self._builder = leased.heard = ReplyBuilder(read=self._read_arguments, price=self._priced)
         self._scope = anyio.CancelScope()
         self._live = LiveParts(leased, self._builder, self._scope)
         self._first_part_after: float | None = None
@@ -178,9 +180,13 @@ class Attempt:
         tool = self._leased.configuration.toolbox.tool_for(name, self._leased.facts.profile.client_tools)
         return arguments.coerced(tool, parsed)
 
+    def _priced(self, reply: ModelReply) -> ModelReply:
+        return priced_reply(self._leased.configuration.model, reply, self._leased.runtime.clock.now())
+
     def _reply(self, request: ModelRequest) -> Reply:
         leased, reply = self._leased, self._builder.reply()
         finish = reply.finish
+        _warn_of_unknown_cost(leased, finish.usage)
         parts, calls = planned(reply.parts, leased.facts, leased.configuration.toolbox)
         word = str(finish.stop_reason) if finish.stop_reason is not None else None
         reported = finish.usage.input_tokens if finish.usage is not None else None
@@ -205,6 +211,21 @@ class Attempt:
         view = self._leased.view
         characters = view.characters if view is not None else 0
         return (characters + len(request.system or "")) // 4
+
+
+def _warn_of_unknown_cost(leased: LeasedChat, usage: Usage | None) -> None:
+    """Warn once per model whose calls have no known cost, if a turn has a budget in dollars."""
+    asked, unpriced = leased.configuration.model, leased.runtime.unpriced
+    model = (asked.provider, asked.name)
+    unknown = usage is None or usage.cost is None
+    if unknown and leased.configuration.settings.turn_cost is not None and model not in unpriced:
+        unpriced.add(model)
+        logger.warning(
+            "cost_unknown",
+            provider=asked.provider,
+            model=asked.name,
+            problem="calls of unknown cost count nothing for Settings.turn_cost; set turn_tokens, too",
+        )
 
 
 def _response_id(metadata: Mapping[str, Any] | None) -> str | None:

@@ -16,6 +16,7 @@ from turnwise.engine.jobs.request import parameters_for_summaries, prepared_for,
 from turnwise.engine.prompt.history import length_of, transient
 from turnwise.engine.settings import SUMMARY_PREFIX
 from turnwise.engine.worker.leased_chat import LeasedChat
+from turnwise.providers.prices import priced_reply
 from turnwise.providers.protocol import ModelReply
 from turnwise.states.errors import CONTEXT_OVERFLOW, ModelError
 from turnwise.states.messages import FilePart, Message, Part, ReasoningPart, TextPart, ToolCallPart, ToolResultPart
@@ -104,6 +105,7 @@ async def _generate(
     try:
         with leased.runtime.observers.model_call(model, request, trace=leased.facts.turn.trace) as call:
             reply = await in_time(leased, lambda: model.generate(request))
+            reply = priced_reply(model, reply, leased.runtime.clock.now())
             usage = reply.usage
             if call is not None:
                 call.reply = reply

@@ -16,6 +16,7 @@ from turnwise.states.decide import Decision
 from turnwise.states.errors import SettingsError
 from turnwise.states.messages import Part, ReasoningPart, TextPart, ToolCallPart, ToolResultPart
 from turnwise.states.names import StopReason, Trigger
+from turnwise.states.usage import Usage
 
 try:
     from opentelemetry import context, trace
@@ -90,6 +91,7 @@ class OpenTelemetryObserver(Observer):
                 "gen_ai.conversation.id": decision.facts.chat_id,
                 "gen_ai.usage.input_tokens": turn.usage.input_tokens,
                 "gen_ai.usage.output_tokens": turn.usage.output_tokens,
+                "turnwise.cost": _dollars(turn.usage),
                 "turnwise.turn": turn.number,
                 "turnwise.steps": turn.steps,
                 "turnwise.stop_reason": str(reason or StopReason.end_turn),
@@ -207,6 +209,7 @@ class OpenTelemetryObserver(Observer):
                     "gen_ai.usage.reasoning.output_tokens": usage.reasoning_tokens,
                     "gen_ai.usage.cache_read.input_tokens": usage.cache_read_tokens,
                     "gen_ai.usage.cache_creation.input_tokens": usage.cache_write_tokens,
+                    "turnwise.cost": _dollars(usage),
                 },
             )
         if self._records_content:
@@ -220,6 +223,10 @@ def _above(stored: str | None) -> context.Context | None:
         return None
     known = TurnSpan.stored(stored)
     return None if known is None else known.inside
+
+
+def _dollars(usage: Usage) -> float | None:
+    return None if usage.cost is None else float(usage.cost)
 
 
 def _set(span: trace.Span, attributes: Mapping[str, Any]) -> None:

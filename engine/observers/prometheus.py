@@ -43,6 +43,7 @@ class PrometheusObserver(Observer):
     | `turnwise_model_call_seconds` | `provider`, `model`, `purpose`, `outcome`: see `ModelCall` |
     | `turnwise_first_part_seconds` | `provider`, `model` |
     | `turnwise_tokens_total` | `provider`, `model`, `direction`: `input`, `output` |
+    | `turnwise_cost_dollars_total` | `provider`, `model`: calls of unknown price count nothing |
     | `turnwise_tool_seconds` | `tool`: `unknown` for a name the model made up, `outcome`: see `ToolRun` |
 
     Args:
@@ -68,6 +69,7 @@ class PrometheusObserver(Observer):
         self._model_calls = times("turnwise_model_call_seconds", "Time of a model call.", [*prompt, "outcome"])
         self._first_parts = times("turnwise_first_part_seconds", "Time until a model's first part.", asked)
         self._tokens = counter("turnwise_tokens", "Tokens, as reported.", [*asked, "direction"])
+        self._costs = counter("turnwise_cost_dollars", "US dollars, by list prices.", asked)
         self._tools = times("turnwise_tool_seconds", "Time of a tool run.", ["tool", "outcome"])
         self._asked: OrderedDict[str, tuple[str, str]] = OrderedDict()
         """Provider and model that each chat asked last: its steps, retries and compactions are counted under them."""
@@ -116,6 +118,8 @@ class PrometheusObserver(Observer):
         if usage is not None:
             self._tokens.labels(call.provider, call.model, "input").inc(usage.input_tokens or 0)
             self._tokens.labels(call.provider, call.model, "output").inc(usage.output_tokens or 0)
+            if usage.cost is not None:
+                self._costs.labels(call.provider, call.model).inc(float(usage.cost))
 
     def _measure_tool(self, run: ToolRun) -> None:
         tool = run.call.name if run.known else "unknown"

@@ -63,7 +63,7 @@ class RequestContext:
     owner: str | None
     metadata: Mapping[str, Any]
     purpose: Purpose
-    """`"step"` for an answer, `"summary"` for what a compaction asks."""
+    """`"step"` for an answer, `"summary"` for what a compaction asks, `"title"` for the name of a chat."""
     step: int
 
 

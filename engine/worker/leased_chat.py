@@ -21,7 +21,7 @@ from turnwise.engine.tasks import Tasks
 from turnwise.persistence.protocol import ChatStore, Committed
 from turnwise.providers.reply_builder import ReplyBuilder
 from turnwise.states.arguments import Origin
-from turnwise.states.decide import job_of
+from turnwise.states.decide import Decision, job_of
 from turnwise.states.errors import IllegalTransition, StaleLease
 from turnwise.states.events import ErrorInfo, Event, PartEvent
 from turnwise.states.facts import Facts
@@ -57,6 +57,8 @@ class Runtime:
     """What tools need beside their arguments, or what makes it of a chat."""
     warned_of: set[tuple[str, str]] = field(default_factory=set)
     """Providers and models whose unknown context window was logged."""
+    unpriced: set[tuple[str, str]] = field(default_factory=set)
+    """Providers and models of which a call of unknown cost was logged."""
     stopping: bool = False
     """Whether the worker is stopping and takes on nothing more."""
 
@@ -119,6 +121,8 @@ class LeasedChat:
     """What the model sees; `None` if it has to be read."""
     decided: Facts | None = None
     """The facts after this holder's last decision."""
+    turn_ended: Callable[[Decision], object] | None = None
+    """Learns of each turn that a commit of this holder ended."""
     _inherited: frozenset[str] | None = None
     _asked: float = 0.0
     """When the last commit was begun, by the monotonic clock."""
@@ -322,6 +326,8 @@ class LeasedChat:
             if decision.trigger is Trigger.attempt_started:
                 self.begun_attempt, self.heard = (after.step.number, after.step.attempt), None
                 self.origin = None
+            if decision.ended is not None and self.turn_ended is not None:
+                self.turn_ended(decision)
             for write in decision.writes:
                 if isinstance(write, PutCall) and decision.trigger is Trigger.call_started:
                     self.begun_calls.add(write.call.call_id)

@@ -18,6 +18,7 @@ from turnwise.engine.user_code import described
 from turnwise.engine.worker.leased_chat import LeasedChat, Runtime
 from turnwise.engine.worker.runner import Runner
 from turnwise.engine.worker.sweep import Sweeper
+from turnwise.engine.worker.titles import Titles
 from turnwise.logger import logger
 from turnwise.persistence.protocol import Committed
 from turnwise.states.decide import job_of
@@ -58,6 +59,7 @@ class Worker:
         self._sweep_at = runtime.clock.monotonic()
         self._prune_at = runtime.clock.monotonic() if self._settings.keep_parts is not None else NEVER
         self._pruned_after = ""
+        self._titles = Titles(runtime)
         self._sweeper = Sweeper(runtime, self.act, runs_here=self._runs_here)
 
     # What the engine asks of it
@@ -125,10 +127,11 @@ class Worker:
             self._wake = anyio.Event()
 
     async def stop(self) -> None:
-        """Claim nothing more, give running jobs their grace, then let their chats go."""
+        """Claim nothing more, give running jobs and titles their grace, then let their chats go."""
         self._runtime.stopping = True
         with anyio.move_on_after(self._settings.shutdown_grace):
             await self._all_done(let_go=False)
+            await self._titles.done()
         await self._all_done(let_go=True)
 
     async def _all_done(self, *, let_go: bool) -> None:
@@ -250,7 +253,13 @@ class Worker:
             return
         if facts.lease == before.lease:
             return  # another worker holds the lease and runs the chat
-        leased = LeasedChat(self._runtime, before, facts.lease.token, view=self._view_of(before))
+        leased = LeasedChat(
+            self._runtime,
+            before,
+            facts.lease.token,
+            view=self._view_of(before),
+            turn_ended=self._titles.turn_ended,
+        )
         leased.take(committed)
         runner = Runner(leased)
         self._runners[facts.chat_id] = runner

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+
 from msgspec.structs import replace
 
 from turnwise.persistence.audit.verify import Verdict, verify_records, verify_stored
@@ -16,6 +18,7 @@ from turnwise.states.facts import Facts
 from turnwise.states.messages import Message, TextPart
 from turnwise.states.names import Audience, CallStatus, ChatState
 from turnwise.states.triggers import ClearContext, EditMessage, MessageErased, Renamed
+from turnwise.states.usage import Usage
 
 
 def said(messages: list[Message]) -> list[str]:
@@ -311,9 +314,13 @@ class ReadingConformance:
 
     async def test_the_ledger_has_every_model_call(self, store: ChatStore) -> None:
         """In order, with its purpose."""
-        await plans.created(store, "chat", *plans.turn("one", "1", tokens=90), plans.fold("summary"))
-        ledger = await store.ledger("chat")
-        assert [(entry.purpose, entry.usage.input_tokens) for entry in ledger] == [("step", 90), ("summary", 7)]
+        naming = plans.move(Renamed(title="One", usage=Usage(input_tokens=3, cost=Decimal("0.10"))))
+        await plans.created(store, "chat", *plans.turn("one", "1", tokens=90), plans.fold("summary"), naming)
+        ledger, facts = await store.ledger("chat"), await store.facts("chat")
+        spent = [(entry.purpose, entry.turn, entry.usage.input_tokens) for entry in ledger]
+        assert spent == [("step", 1, 90), ("summary", 1, 7), ("title", 0, 3)]
+        assert (facts.usage.input_tokens, facts.titled, facts.profile.title) == (100, True, "One")
+        assert (ledger[-1].usage.cost, facts.usage.cost_partial) == (Decimal("0.10"), True)
 
     async def test_events_are_numbered_without_gaps_and_read_in_pages(self, store: ChatStore) -> None:
         """Transitions and journal share one sequence."""

@@ -69,6 +69,8 @@ class PydanticAIModel:
         )
         self.name = self._model.model_name
         self.provider = self._model.system
+        self.address = self._model.base_url
+        """The base URL of the provider, if pydantic-ai knows it."""
         self.context_limit = context_limit or self._model.context_window
 
     async def __aenter__(self) -> Self:

@@ -45,6 +45,7 @@ def erase_content(draft: Draft[MessageErased]) -> None:
         _tell_erased(draft, message, erasing.cut)
     _erase_queued(draft, erasing.queued)
     if erasing.profile is not None:
+        draft.titled = draft.titled or draft.profile.title is not None  # what was erased is not made again
         draft.profile = erasing.profile
         draft.writes.append(PutProfile(erasing.profile, draft.salt_of("profile")))
     if erasing.errors:

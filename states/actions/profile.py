@@ -23,8 +23,11 @@ def insert_chat(draft: Draft[Create]) -> None:
 
 
 def change_title(draft: Draft[Renamed]) -> None:
-    """Store the new title."""
+    """Store the new title, and book the model calls that it took."""
     _put(draft, replace(draft.before.profile, title=draft.occurrence.title))
+    draft.titled = draft.titled or draft.occurrence.final
+    if draft.occurrence.usage is not None:
+        draft.book_title(draft.occurrence.usage)
 
 
 def change_metadata(draft: Draft[MetadataChanged]) -> None:

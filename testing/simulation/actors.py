@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from functools import partial
 from random import Random
 from typing import Any, Final
@@ -94,7 +95,7 @@ class SimulatedModel:
             yield part
 
     async def generate(self, request: ModelRequest) -> ModelReply:
-        """Return a summary; sometimes it is empty or fails."""
+        """Return a summary or a title; sometimes it is empty or fails."""
         self._look_at(request)
         await self._pause()
         await self._mischief.act("summary")
@@ -114,7 +115,7 @@ class SimulatedModel:
         parts += [ModelPart("text_delta", text=f"w{number} ") for number in range(random.randrange(4))]
         if random.random() < (0.2 if self.calm else 0.5):
             parts += [self._call(tools) for _ in range(random.randrange(1, 4))]
-        usage = None if random.random() < 0.1 else Usage(input_tokens=random.choice([50, 400, 900]), output_tokens=7)
+        usage = None if random.random() < 0.1 else _used(random.choice([50, 400, 900]))
         return [*parts, ModelPart("finish", stop_reason="end_turn", usage=usage)]
 
     def _call(self, tools: Sequence[ToolSpec]) -> ModelPart:
@@ -142,6 +143,12 @@ class SimulatedModel:
             await sleep(self._clock, self._random.choice([0.5, 20]))
         for _ in range(self._random.randrange(3)):
             await anyio.lowlevel.checkpoint()
+
+
+def _used(tokens: int) -> Usage:
+    """Return the usage of a call; that of a short one has no cost."""
+    cost = Decimal(tokens) / 1_000_000 if tokens > 50 else None
+    return Usage(input_tokens=tokens, output_tokens=7, cost=cost)
 
 
 async def _work(random: Random, clock: SteadyClock, mischief: Mischief) -> None:

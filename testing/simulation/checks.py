@@ -104,8 +104,9 @@ def _of_the_usage(ledger: list[RecordUsage], records: list[AuditRecord], facts: 
     if spent != facts.usage:
         yield f"the chat's usage is {facts.usage}, but its model calls add up to {spent}"
     attempts = sum(record.trigger == Trigger.attempt_started for record in records) - facts.step.attempt_open
-    if attempts != len(ledger):
-        yield f"{attempts} attempts have ended, but the ledger has {len(ledger)} entries"
+    entries = sum(entry.purpose != "title" for entry in ledger)
+    if attempts != entries:
+        yield f"{attempts} attempts have ended, but the ledger has {entries} entries"
 
 
 def was_erased(records: Iterable[AuditRecord]) -> bool:

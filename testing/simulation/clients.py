@@ -31,6 +31,8 @@ REFUSALS = (
 )
 """What a client may be told; the chat is then as it was."""
 MAX_FORKS = 2
+NAME = "name"
+"""How every title begins that a client gives."""
 
 Deed = Callable[[Engine, str], Awaitable[Any]]
 
@@ -41,6 +43,8 @@ class Clients:
     def __init__(self, random: Random, outside: Outside) -> None:
         self.chats: list[str] = []
         self.readings: list[Reading] = []
+        self.named: set[str] = set()
+        """The chats to which a client gave a title: turnwise gives them none from then on."""
         self.problems: list[str] = []
         """Answers that no client may get, in words."""
         self._random = random
@@ -203,7 +207,8 @@ class Clients:
 
     async def label(self, engine: Engine, chat_id: str) -> None:
         """Give the chat another title."""
-        await engine.rename(chat_id, f"title {self._serial}")
+        await engine.rename(chat_id, f"{NAME} {self._serial}")
+        self.named.add(chat_id)
 
     async def archive(self, engine: Engine, chat_id: str) -> None:
         """Archive the chat, or unarchive it."""

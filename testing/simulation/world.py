@@ -20,7 +20,7 @@ from turnwise.states.names import ChatState
 from turnwise.testing.clock import ManualClock
 from turnwise.testing.simulation import actors
 from turnwise.testing.simulation.checks import EVENTS, problems_of, was_erased
-from turnwise.testing.simulation.clients import REFUSALS, Clients
+from turnwise.testing.simulation.clients import NAME, REFUSALS, Clients
 from turnwise.testing.simulation.disk import SimulatedStore, new_disk
 from turnwise.testing.simulation.followers import Follower
 from turnwise.testing.simulation.mischief import Mischief
@@ -87,6 +87,7 @@ class World:
         self.problems: list[str] = []
         self.trace: list[str] = []
         """What happened, in order: the same for the same seed."""
+        self._namer = Random(f"{seed}: titles")  # noqa: S311 - the dice of a simulation
         self._rounds = rounds
         self._chat_count = chats
         self._tools = tools(self.random, self.clock, self.outside, self.mischief)
@@ -292,6 +293,9 @@ class World:
                 for message_id in wanted
                 if kept.count(message_id) != 1
             ]
+            title = (await store.facts(chat_id)).profile.title
+            if chat_id in self._clients.named and not erased and not str(title).startswith(NAME):
+                self.problems.append(f"{chat_id}: the title is {title!r}, which is none that a client gave")
         await self._check_the_list(self._nodes[0].engine)
         for follower in self._followers:
             self.problems += await follower.problems(store, pruned=pruned)
@@ -372,4 +376,5 @@ class World:
                 strategy=actors.simulated_strategy(random, self.mischief) if random.random() < 0.3 else None,
             ),
             keep_parts=random.choice([None, 0.1, 10]),
+            title=self._namer.choice([None, None, "model", "first_line"]),
         )

@@ -7,6 +7,7 @@ import logging
 import sys
 import unicodedata
 from datetime import UTC, datetime
+from decimal import Decimal
 
 import pytest
 
@@ -104,6 +105,12 @@ def test_times_are_told_to_the_millisecond() -> None:
         (Usage(input_tokens=0, output_tokens=0), "0 tokens in, 0 out"),
         (Usage(input_tokens=1200, output_tokens=3400), "1,200 tokens in, 3,400 out"),
         (Usage(input_tokens=1, output_tokens=2, partial=True), "1 tokens in, 2 out at least"),
+        (Usage(input_tokens=1, output_tokens=2, cost=Decimal("0.0123")), "1 tokens in, 2 out · $0.0123"),
+        (Usage(cost=Decimal("1234.5"), cost_partial=True), "tokens unknown · $1,234.50 at least"),
+        (Usage(cost=Decimal("0.00009")), "tokens unknown · under $0.0001"),
+        (Usage(cost=Decimal("0.0001")), "tokens unknown · $0.0001"),
+        (Usage(cost=Decimal(0)), "tokens unknown · $0.00"),
+        (Usage(cost=Decimal(1)), "tokens unknown · $1.00"),
     ],
 )
 def test_what_nobody_reported_is_not_zero(usage: Usage, told: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -27,7 +28,9 @@ from turnwise.states.messages import FilePart, Message, Part, ReasoningPart, Too
 from turnwise.states.names import CallStatus, Executor, StopReason, Trigger
 
 TRACE = str(TurnSpan(trace_id=7, span_id=8, flags=1))
-OVER = TurnFacts(number=3, steps=2, started_at=NOW, usage=Usage(input_tokens=5, output_tokens=6), trace=TRACE)
+OVER = TurnFacts(
+    number=3, steps=2, started_at=NOW, usage=Usage(input_tokens=5, output_tokens=6, cost=Decimal(7)), trace=TRACE
+)
 MADE = ToolCall(call_id="x", name="add", arguments={"n": 1}, executor=Executor.local, index=0, step=1)
 DONE = CallOutcome(call_id="x", status=CallStatus.succeeded, output={"sum": 2}, is_error=False)
 
@@ -113,7 +116,8 @@ def test_a_provider_is_called_as_the_conventions_call_it(traces: Traces, provide
 
 
 def test_a_call_tells_what_was_asked_and_what_it_cost(traces: Traces) -> None:
-    usage = Usage(input_tokens=1, output_tokens=2, reasoning_tokens=3, cache_read_tokens=4, cache_write_tokens=5)
+    counts = {"input_tokens": 1, "output_tokens": 2, "reasoning_tokens": 3}
+    usage = Usage(**counts, cache_read_tokens=4, cache_write_tokens=5, cost=Decimal("0.25"))
     metadata = {"response_model": "m-2", "response_id": "r1", "reason": "stop"}
     parameters = {
         "max_output_tokens": 9,
@@ -149,6 +153,7 @@ def test_a_call_tells_what_was_asked_and_what_it_cost(traces: Traces) -> None:
         "gen_ai.usage.reasoning.output_tokens": 3,
         "gen_ai.usage.cache_read.input_tokens": 4,
         "gen_ai.usage.cache_creation.input_tokens": 5,
+        "turnwise.cost": 0.25,
         "turnwise.purpose": "summary",
         "turnwise.step": 4,
         "turnwise.attempt": 2,
@@ -322,6 +327,7 @@ def test_a_turn_that_ended_is_a_span_with_the_ids_that_were_stored(
         "gen_ai.conversation.id": "c",
         "gen_ai.usage.input_tokens": 5,
         "gen_ai.usage.output_tokens": 6,
+        "turnwise.cost": 7.0,
         "turnwise.turn": 3,
         "turnwise.steps": 2,
         "turnwise.stop_reason": reason,

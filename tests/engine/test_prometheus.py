@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -61,12 +62,13 @@ def test_a_prompt_is_measured_as_soon_as_it_is_sent_and_the_call_when_it_ends(to
     assert told("reminders_total", **ASKED) == 1
     assert told("model_call_seconds_count", purpose="step", outcome="succeeded", **ASKED) is None
     asked.seconds, asked.first_part_after = 4.0, 0.25
-    asked.reply = reply(Usage(input_tokens=10, output_tokens=3))
+    asked.reply = reply(Usage(input_tokens=10, output_tokens=3, cost=Decimal("0.25")))
     ended()
     assert told("model_call_seconds_sum", purpose="step", outcome="succeeded", **ASKED) == 4
     assert told("first_part_seconds_sum", **ASKED) == 0.25
     assert told("tokens_total", direction="input", **ASKED) == 10
     assert told("tokens_total", direction="output", **ASKED) == 3
+    assert told("cost_dollars_total", **ASKED) == 0.25
 
 
 def test_calls_add_up(told: Watched) -> None:
@@ -89,6 +91,7 @@ def test_what_nobody_reported_is_not_counted(told: Watched) -> None:
     assert told("model_call_seconds_count", purpose="summary", outcome="cancelled", **ASKED) == 1
     assert [told(name, **ASKED) for name in ("reminders_total", "first_part_seconds_count")] == [None, None]
     assert told("tokens_total", direction="input", **ASKED) is None
+    assert told("cost_dollars_total", **ASKED) is None
 
 
 def test_a_tool_is_told_by_its_name_only_if_there_is_one(told: Watched) -> None:

@@ -26,6 +26,7 @@ def test_what_nobody_sets_is_what_the_documentation_promises() -> None:
         "max_steps": 50,
         "turn_tokens": None,
         "turn_seconds": None,
+        "turn_cost": None,
         "tools_parallel": "safe",
         "parallel_cap": 10,
         "tool_timeout": 120,
@@ -43,6 +44,7 @@ def test_what_nobody_sets_is_what_the_documentation_promises() -> None:
         "delete_after": None,
         "continue_prompt": "Continue.",
         "parameters": {},
+        "title": None,
         "active_tools": None,
     }
     retry, compaction = settings.retry, settings.compaction
@@ -151,6 +153,7 @@ def test_limits_are_the_settings() -> None:
         max_steps=3,
         turn_tokens=4,
         turn_seconds=5,
+        turn_cost=0.5,
         queue_limit=6,
         promote_after_interrupt=True,
         action_deadline=7,
@@ -164,6 +167,7 @@ def test_limits_are_the_settings() -> None:
         "max_steps": 3,
         "turn_tokens": 4,
         "turn_seconds": 5,
+        "turn_cost": 0.5,
         "queue_limit": 6,
         "promote_after_interrupt": True,
         "action_deadline": 7,
@@ -179,3 +183,21 @@ def test_limits_are_the_settings() -> None:
 @pytest.mark.parametrize(("configured", "limit"), [(None, 1000), (500, 500), (2000, 2000), (0, 0)])
 def test_a_window_that_is_set_counts_before_the_models(configured: int | None, limit: int) -> None:
     assert Settings(compaction=CompactionPolicy(context_limit=configured)).limits(1000).context_limit == limit
+
+
+@pytest.mark.parametrize("wrong", [0, -0.5, math.inf, math.nan])
+def test_a_budget_in_dollars_is_above_nothing(wrong: float) -> None:
+    with pytest.raises(SettingsError, match=r"^turn_cost: must be"):
+        Settings(turn_cost=wrong)
+
+
+@pytest.mark.parametrize("wrong", ["1", True])
+def test_a_budget_in_dollars_is_a_number(wrong: Any) -> None:
+    with pytest.raises(SettingsError, match="turn_cost"):
+        Settings(turn_cost=wrong)
+
+
+@pytest.mark.parametrize("wrong", ["first", True, ""])
+def test_a_title_is_made_in_one_of_two_ways(wrong: Any) -> None:
+    with pytest.raises(SettingsError, match="title"):
+        Settings(title=wrong)

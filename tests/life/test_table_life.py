@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
+from decimal import Decimal
 from typing import Any, TypeVar
 
 import pytest
@@ -34,7 +35,9 @@ S, T = ChatState, Trigger
 W = TypeVar("W")
 
 TOKENS = st.sampled_from([None, 10, 90])
-USAGES = st.sampled_from([None, Usage(input_tokens=7, output_tokens=2), Usage(output_tokens=3)])
+USAGES = st.sampled_from(
+    [None, Usage(input_tokens=7, output_tokens=2), Usage(output_tokens=3), Usage(input_tokens=1, cost=Decimal("0.1"))]
+)
 TOOLS = st.lists(st.sampled_from(["local", "once", "stop", "client", "client with deadline"]), max_size=3)
 
 
@@ -151,6 +154,20 @@ class TableLife(RuleBasedStateMachine):
     def start_anew(self, trigger: Trigger) -> None:
         if trigger is T.clear_context or self.life.facts.history.foldable:
             self.life.fire(trigger)
+
+    @rule(usage=USAGES, final=st.booleans())
+    @facts_say(lambda facts: facts.version > 0)
+    def name(self, usage: Usage | None, final: bool) -> None:  # noqa: FBT001 - hypothesis gives it
+        facts, title = self.life.facts, f"title {self.life.facts.version}"
+        self.life.fire(T.renamed, title=title, usage=usage, final=final)
+        after = self.life.facts
+        assert (after.profile.title, after.titled) == (title, facts.titled or final)
+        assert (after.turn, after.step, after.state, after.history) == (
+            facts.turn,
+            facts.step,
+            facts.state,
+            facts.history,
+        )
 
     @rule()
     @resting
@@ -328,14 +345,16 @@ class TableLife(RuleBasedStateMachine):
     def usage_is_the_sum_of_the_ledger(self) -> None:
         ledger, facts = self.writes(RecordUsage), self.life.facts
         assert facts.usage == total(ledger)
-        assert facts.turn.usage == total([record for record in ledger if record.turn == facts.turn.number])
+        of_turns = [record for record in ledger if record.purpose != "title"]
+        assert facts.turn.usage == total([record for record in of_turns if record.turn == facts.turn.number])
         summaries = [record for record in ledger if record.purpose == "summary"]
         assert (facts.usage.compaction or NO_USAGE) == replace(total(summaries), compaction=None)
 
     @invariant()
     def every_attempt_is_in_the_ledger_once_it_has_ended(self) -> None:
         started = sum(decision.trigger is T.attempt_started for decision in self.life.decisions)
-        assert started == len(self.writes(RecordUsage)) + self.life.facts.step.attempt_open
+        ended = [entry for entry in self.writes(RecordUsage) if entry.purpose != "title"]
+        assert started == len(ended) + self.life.facts.step.attempt_open
 
     @invariant()
     def a_turn_ends_once_unless_it_is_resumed(self) -> None:

@@ -95,7 +95,8 @@ def is_needed(one: dataclasses.Field[Any]) -> bool:
 
 
 def test_an_argument_of_another_trigger_is_refused_and_those_that_there_are_are_told() -> None:
-    problem = "renamed has no such argument; it has title, now, limits, salt, actor, reason; nothing was written"
+    known = "title, usage, final, now, limits, salt, actor, reason"
+    problem = f"renamed has no such argument; it has {known}; nothing was written"
 
     with pytest.raises(WrongCall, match=f"^queued_id: {problem}$"):
         decide(pending().facts, T.renamed, title="a", queued_id="m1", **AROUND)

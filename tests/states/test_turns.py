@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+
 import pytest
 
 from support.life import USAGE, Life, asking, client, executing, failed, interrupted, local, pending, queued, streaming
@@ -60,6 +62,27 @@ def test_a_spent_budget_ends_the_turn_after_its_tools(limits: dict[str, float], 
     life.run_tools()
 
     assert (life.facts.state, life.facts.stop_reason) == (S.waiting, reason)
+
+
+@pytest.mark.parametrize(
+    ("cost", "limit", "spent"),
+    [
+        ("0.1", 0.1, True),
+        ("0.0999999", 0.1, False),
+        ("0.3", 0.1 + 0.2, False),
+        ("0.00000015", 1.5e-7, True),
+        ("2", 2, True),
+        (None, 0.000001, False),
+    ],
+)
+def test_a_turn_may_cost_so_many_dollars(cost: str | None, limit: float, *, spent: bool) -> None:
+    """A budget is what was written, and not the float that is next to it; an unknown price counts nothing."""
+    life = streaming(turn_cost=limit)
+    life.reply(local("a"), usage=Usage(input_tokens=1, cost=None if cost is None else Decimal(cost)))
+    life.run_tools()
+
+    assert life.facts.state is (S.waiting if spent else S.streaming)
+    assert life.facts.stop_reason == (StopReason.cost_budget if spent else None)
 
 
 def test_budgets_that_are_not_spent_let_the_turn_go_on() -> None:

@@ -85,7 +85,8 @@ def test_a_model_of_pydantic_holds_values() -> None:
     assert spelled["usage"] == {
         "input_tokens": 3,
         "partial": True,
-        "compaction": {"output_tokens": 1, "partial": False},
+        "cost_partial": False,
+        "compaction": {"output_tokens": 1, "partial": False, "cost_partial": False},
     }
     with pytest.raises(ValidationError, match=r"usage\.input_tokens"):
         Answered.model_validate({"message": MESSAGE, "usage": {"input_tokens": "many"}})

@@ -1,0 +1,118 @@
+"""Titles of chats: the words they are made of, and how a model's answer becomes one."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from msgspec.structs import replace
+
+from turnwise.engine.prompt.history import transient
+from turnwise.states.messages import Message, TextPart
+from turnwise.states.unicode import well_formed
+
+TITLE_PROMPT: Final = """\
+Give the conversation above a title of at most six words, in its own language. Answer with the title alone: one line \
+of plain text, without quotation marks and without a full stop."""
+
+LONGEST_TITLE: Final = 80
+"""Characters of a title that turnwise makes."""
+_SHOWN: Final = 4000
+"""Characters of the question, and of the answer, that a model is shown."""
+_UNSEEN: Final = frozenset({"Cc", "Cs", "Zl", "Zp"})
+"""Categories of characters that have no place in a line: control characters, separators of lines."""
+_TURNS_TEXT: Final = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+"""Characters that reverse the text after them, also outside the title."""
+_PAIRS: Final = ('""', "''", "``", "**", "__", "“”", "„“", "‘’", "‚‘", "«»", "»«", "‹›", "「」", "『』")  # noqa: RUF001 - quotes
+_AROUND: Final = {pair[0]: pair[1] for pair in _PAIRS}
+"""What models put around a title: the mark before it, and the one after it."""
+_JOINER: Final = "\u200d"
+
+
+class TitleSource(NamedTuple):
+    """What a title is made of."""
+
+    question: Message
+    """The first message of the user that has text."""
+    answer: Message | None
+    """The first answer of the model; `None` if its turns so far have ended without words."""
+
+
+def source_of(history: Sequence[Message]) -> TitleSource | None:
+    """Return what a title can be made of; `None` if the user has said nothing in words."""
+    said = [one for one in history if one.text.strip() and not one.synthetic and not one.erased]
+    question = next((one for one in said if one.role == "user"), None)
+    answer = next((one for one in said if one.role == "assistant" and not one.partial and not one.calls), None)
+    return None if question is None else TitleSource(question, answer)
+
+
+def title_messages(source: TitleSource) -> list[Message]:
+    """Return the messages of a request for a title: question, answer, and the prompt."""
+    question, answer = source
+    said = [question] if answer is None else [question, answer]
+    shown = [replace(one, parts=(TextPart(text=one.text[:_SHOWN]),), step=0) for one in said]
+    return [*shown, transient("user", TITLE_PROMPT, said[-1])]
+
+
+def first_line_of(text: str) -> str | None:
+    """Return the first line of a user's text as a title, cut between words; `None` if it says nothing."""
+    lines = (_in_one_line(line).lstrip("#").strip() for line in _beginning(text))
+    return _cut(next(filter(None, lines), "")) or None
+
+
+def title_in(reply: str) -> str | None:
+    """Return the title in a model's reply: its first line, without quotation marks; `None` if it says nothing."""
+    lines = [line for line in map(_bare, _beginning(reply)) if line]
+    if len(lines) > 1 and lines[0].endswith(":"):  # "Here is a title:"
+        lines = lines[1:]
+    return _cut(lines[0]) if lines else None
+
+
+def _beginning(text: str) -> list[str]:
+    """Return the first lines of a text, of which there may be megabytes."""
+    return text.lstrip()[:_SHOWN].splitlines()
+
+
+def _bare(line: str) -> str:
+    """Return a line without the marks that models put around a title, or the word before it."""
+    bare = _without_marks(_in_one_line(line).lstrip("# "))
+    name, colon, rest = bare.partition(":")
+    return _without_marks(rest.lstrip("*_ ")) if colon and name.strip("*_ ").lower() == "title" else bare
+
+
+def _without_marks(line: str) -> str:
+    """Return a line without quotation marks or emphasis around all of it, and without the full stop of a sentence."""
+    line = line.strip()
+    if line.find(".") == len(line) - 1:
+        line = line[:-1]
+    while len(line) > 1 and line[-1] == _AROUND.get(line[0]):
+        first, last = line[0], line[-1]
+        core = line.lstrip(first).rstrip(last)
+        if first in core or last in core:
+            break
+        line = core.strip()
+    return line
+
+
+def _in_one_line(text: str) -> str:
+    """Return the text on one line, without characters that no line holds."""
+    unseen = (" " if unicodedata.category(one) in _UNSEEN or one in _TURNS_TEXT else one for one in well_formed(text))
+    return " ".join("".join(unseen).split())
+
+
+def _cut(line: str) -> str:
+    """Return the line, cut after a word if it is too long; a single long word is cut between its characters."""
+    if len(line) <= LONGEST_TITLE:
+        return line
+    end = LONGEST_TITLE - 1
+    space = line.rfind(" ", end // 2, end + 1)
+    if space < 0:
+        while end > 1 and (_continues(line[end]) or line[end - 1] == _JOINER):
+            end -= 1
+    return f"{line[: end if space < 0 else space].rstrip(' ,;:.-')}…"
+
+
+def _continues(character: str) -> bool:
+    """Whether a character belongs to the one before it: an accent, or a part of an emoji."""
+    return unicodedata.combining(character) > 0 or unicodedata.category(character) in ("Mn", "Me", "Mc", "Cf", "Sk")

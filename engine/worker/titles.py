@@ -1,0 +1,207 @@
+"""Titles: gives each chat one in the background, after its first answer."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Final, NamedTuple
+
+import anyio
+
+from turnwise.engine.agents.configuration import Configuration
+from turnwise.engine.apply import Chain
+from turnwise.engine.clock import calling_after, sleep
+from turnwise.engine.jobs.request import parameters_for_titles
+from turnwise.engine.jobs.summarise import Spending
+from turnwise.engine.prompt.hooks import RequestContext, prepared
+from turnwise.engine.prompt.title import TitleSource, first_line_of, source_of, title_in, title_messages
+from turnwise.engine.user_code import described
+from turnwise.engine.worker.leased_chat import Runtime
+from turnwise.logger import logger
+from turnwise.providers.prices import priced_reply
+from turnwise.providers.protocol import ModelReply, ModelRequest
+from turnwise.providers.repair_history import HistoryRepair
+from turnwise.states.decide import Decision
+from turnwise.states.errors import ChatArchived, ChatNotFound, ModelError
+from turnwise.states.facts import Facts
+from turnwise.states.messages import Message
+from turnwise.states.names import StopReason
+from turnwise.states.plain import copied
+from turnwise.states.triggers import Renamed
+from turnwise.states.usage import Usage
+
+AT_ONCE: Final = 10
+"""Titles that one worker makes at a time."""
+ATTEMPTS: Final = 3
+"""Model calls for one title: more than one only after failures that may pass."""
+LONGEST_DELAY: Final = 30.0
+"""Seconds between two of them; a title that would have to wait longer is given up."""
+TIMEOUT: Final = 60.0
+"""Seconds for each of them."""
+ACTOR: Final = "system"
+"""Who names the chat, in the audit log."""
+
+_NO_ANSWER: Final = (StopReason.interrupted, StopReason.error)
+
+
+class _Made(NamedTuple):
+    """What came of making a title."""
+
+    title: str | None
+    usage: Usage | None = None
+
+
+class Titles:
+    """Gives chats their titles. A title is made once; no turn waits for it, or fails with it."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._room = anyio.CapacityLimiter(AT_ONCE)
+        self._under_way: dict[str, anyio.Event] = {}
+
+    def turn_ended(self, decision: Decision) -> None:
+        """Begin to make the title of a chat that has none, if its turn ended with an answer."""
+        facts, turn = decision.facts, decision.ended
+        if self._configuration(facts).settings.title is None or turn is None or turn.ended_by in _NO_ANSWER:
+            return
+        if _wants_title(facts) and facts.chat_id not in self._under_way:
+            self._under_way[facts.chat_id] = anyio.Event()
+            self._runtime.tasks.start_soon(self._give, facts.chat_id)
+
+    def _configuration(self, facts: Facts) -> Configuration:
+        return self._runtime.agents.configuration(facts.profile)
+
+    async def done(self) -> None:
+        """Wait until no title is under way."""
+        while self._under_way:
+            await next(iter(self._under_way.values())).wait()
+
+    async def _give(self, chat_id: str) -> None:
+        try:
+            async with self._room:
+                await self._name(chat_id)
+        except (ChatArchived, ChatNotFound):
+            logger.debug("title_too_late", chat_id=chat_id)
+        except Exception as error:  # noqa: BLE001 - whatever goes wrong, it is only a title
+            _tell(chat_id, described(error))
+        finally:
+            self._under_way.pop(chat_id).set()
+
+    async def _name(self, chat_id: str) -> None:
+        """Make the title, and store it if nobody has named the chat meanwhile.
+
+        If the words that it was made of are edited or erased meanwhile, it is thrown away, and made anew of others.
+        """
+        spending, made_of, made = Spending(), None, _Made(None)
+        while True:
+            facts = await self._runtime.store.facts(chat_id)
+            source = source_of(await self._runtime.store.history(chat_id)) if _wants_title(facts) else None
+            if source is not None and source != made_of:
+                made_of, made = source, await self._made(facts, source, spending)
+                continue
+            if source is None:
+                made = _Made(None, spending.usage)
+            if await self._is_stored(facts, made, final=source is not None):
+                return
+
+    async def _is_stored(self, seen: Facts, made: _Made, *, final: bool) -> bool:
+        """Store what was made; return false if the messages have changed since they were seen."""
+        if made == _Made(None) and not final:
+            return True
+
+        def conclude(chain: Chain) -> None:
+            if chain.facts.history_version != seen.history_version:
+                return
+            if _wants_title(chain.facts):
+                chain.fire(Renamed(title=made.title, usage=made.usage, final=final), actor=ACTOR)
+            elif made.usage is not None:  # somebody has named it: that stays, but the model was paid
+                chain.fire(Renamed(title=chain.facts.profile.title, usage=made.usage), actor=ACTOR)
+
+        committed = await self._runtime.applier.change(seen.chat_id, conclude, actor=ACTOR)
+        return bool(committed.decisions) or committed.before.history_version == seen.history_version
+
+    async def _made(self, facts: Facts, source: TitleSource, spending: Spending) -> _Made:
+        if self._configuration(facts).settings.title == "first_line":
+            return _Made(first_line_of(source.question.text))
+        try:
+            reply = await self._ask(facts, source, spending)
+        except Exception as error:  # noqa: BLE001 - the model's error, or that of a hook
+            _tell(facts.chat_id, described(error))
+            return _Made(None, spending.usage)
+        title = title_in(reply.text)
+        if title is None:
+            _tell(facts.chat_id, "the model returned no text")
+        return _Made(title, spending.usage)
+
+    async def _ask(self, facts: Facts, source: TitleSource, spending: Spending) -> ModelReply:
+        """Return the model's reply; try again after failures that may pass.
+
+        Raises:
+            ModelError: it failed for good.
+            Exception: what a hook or the model raised.
+        """
+        messages, settings = await self._prepared(facts, title_messages(source)), self._configuration(facts).settings
+        attempt, retry = 1, settings.retry
+        while True:
+            request = ModelRequest(
+                purpose="title",
+                chat_id=facts.chat_id,
+                messages=messages,
+                step=facts.step.number,
+                attempt=attempt,
+                parameters=parameters_for_titles(settings),
+            )
+            request = dataclasses.replace(request, messages=HistoryRepair().paired(request))
+            try:
+                return await self._generate(facts, request, spending)
+            except ModelError as error:
+                delay = retry.delay(attempt, error.retry_after)
+                if not error.retryable or attempt == ATTEMPTS or not retry.allows(attempt, 0) or delay > LONGEST_DELAY:
+                    raise
+            await sleep(self._runtime.clock, delay)
+            attempt += 1
+
+    async def _prepared(self, facts: Facts, messages: list[Message]) -> list[Message]:
+        """Return the messages after the service's `prepare_messages`, which may have to keep some words secret."""
+        prepare, profile = self._configuration(facts).hooks.prepare_messages, facts.profile
+        if prepare is None:
+            return messages
+        context = RequestContext(
+            chat_id=facts.chat_id,
+            owner=profile.owner,
+            metadata=copied(dict(profile.metadata)),
+            purpose="title",
+            step=facts.step.number,
+        )
+        return await self._runtime.tasks.user_calls.run(
+            lambda: prepared(prepare, messages, context), "prepare_messages", chat_id=facts.chat_id
+        )
+
+    async def _generate(self, facts: Facts, request: ModelRequest, spending: Spending) -> ModelReply:
+        runtime, model, usage = self._runtime, self._configuration(facts).model, None
+        try:
+            with (
+                runtime.observers.model_call(model, request, trace=facts.turn.trace) as call,
+                anyio.CancelScope() as scope,
+                calling_after(runtime.clock, TIMEOUT, scope.cancel),
+            ):
+                reply = await runtime.tasks.user_calls.run(
+                    lambda: model.generate(request), "model title", chat_id=facts.chat_id
+                )
+                reply = priced_reply(model, reply, runtime.clock.now())
+                usage = reply.usage
+                if call is not None:
+                    call.reply = reply
+                return reply
+        finally:
+            spending.add(usage)
+        raise ModelError("network", retryable=False, message=f"no title within {TIMEOUT:g} s")
+
+
+def _wants_title(facts: Facts) -> bool:
+    """Whether turnwise is to name the chat: it has no title, never had one, is no fork and open."""
+    profile = facts.profile
+    return profile.title is None and profile.forked_from is None and not facts.titled and not facts.archived
+
+
+def _tell(chat_id: str, problem: str) -> None:
+    logger.warning("title_failed", chat_id=chat_id, problem=problem)

@@ -1,0 +1,183 @@
+"""Costs: reckoned by the worker that made the call, recorded, summed without pretending, and limited by a budget."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import anyio
+import pytest
+
+from support.engines import OpenEngine
+from support.events import events_of, shown
+from turnwise import CompactionPolicy, CompactionResult, Engine, ModelError, RetryPolicy, Settings, Usage, tool
+from turnwise.engine.observers.observer import ModelCall, Observer
+from turnwise.providers import prices
+from turnwise.providers.protocol import ModelPart
+from turnwise.providers.scripted import Call, Reply, ScriptedModel
+from turnwise.testing import ManualClock
+
+DEAR = Reply("Because.", usage=(1000, 500))
+"""A reply that costs $0.0105 with the model below."""
+COST = Decimal("0.0105")
+LOOK = Reply(calls=[Call("look", {})], usage=(1000, 500))
+
+
+def sonnet(replies: Any, **options: Any) -> ScriptedModel:
+    return ScriptedModel(replies, **{"name": "claude-sonnet-4-5", "provider": "anthropic"} | options)
+
+
+@tool
+async def look() -> str:
+    """Look."""
+    return "seen"
+
+
+async def test_a_cost_is_told_of_call_turn_and_chat(open_engine: OpenEngine) -> None:
+    settings = Settings(title="model")
+    async with open_engine(sonnet([LOOK, DEAR, DEAR], title=DEAR), tools=[look], settings=settings) as engine:
+        chat = await engine.create_chat()
+        first, second = await engine.ask(chat.id, "Why?"), await engine.ask(chat.id, "And?")
+        while (await engine.get_chat(chat.id)).title is None:
+            await anyio.lowlevel.checkpoint()
+        assert (first.usage.cost, second.usage.cost) == (2 * COST, COST)
+        finished = await events_of(engine, chat.id, "turn_finished")
+        assert [event.usage.cost for event in finished] == [2 * COST, COST]  # type: ignore[union-attr] - of that kind
+        assert [entry.usage.cost for entry in await engine.usage(chat.id)] == [COST] * 4
+        answers = [message for message in await engine.messages(chat.id) if message.role == "assistant"]
+        assert [message.usage and message.usage.cost for message in answers] == [COST] * 3
+        usage = (await engine.get_chat(chat.id)).usage
+        assert (usage.cost, usage.cost_partial) == (4 * COST, False)
+
+
+async def test_a_later_list_of_prices_changes_nothing(open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with open_engine(sonnet(DEAR)) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, "Why?")
+    monkeypatch.setattr(prices, "_listed", lambda _model: None)
+    async with open_engine(sonnet(DEAR)) as engine:
+        assert (await engine.get_chat(chat.id)).usage.cost == COST
+        await engine.ask(chat.id, "And?")
+        usage = (await engine.get_chat(chat.id)).usage
+        assert (usage.cost, usage.cost_partial, usage.partial) == (COST, True, False)
+        assert [entry.usage.cost for entry in await engine.usage(chat.id)] == [COST, None]
+
+
+async def test_an_unknown_price_is_not_free(open_engine: OpenEngine) -> None:
+    async with open_engine(ScriptedModel(DEAR)) as engine:
+        chat = await engine.create_chat()
+        result = await engine.ask(chat.id, "Why?")
+        assert (result.usage.cost, result.usage.cost_partial) == (None, False)
+
+
+async def test_a_model_may_know_better_what_it_costs(open_engine: OpenEngine) -> None:
+    own = Reply("Because.", usage=Usage(input_tokens=1000, output_tokens=500, cost=Decimal("0.002")))
+    async with open_engine(sonnet(own)) as engine:
+        chat = await engine.create_chat()
+        assert (await engine.ask(chat.id, "Why?")).usage.cost == Decimal("0.002")
+
+
+async def test_what_was_cut_off_costs_at_least_what_was_reported(open_engine: OpenEngine) -> None:
+    """By an interrupt, and by an error that may pass."""
+    reported = [
+        ModelPart("text_delta", text="Be"),
+        ModelPart("usage", usage=Usage(input_tokens=1000, output_tokens=500)),
+        ModelPart("text_delta", text=" that"),
+    ]
+    failing = Reply(parts=reported, error=ModelError("overloaded"), error_after=3)
+    stalled = Reply(parts=[*reported, ModelPart("text_delta", text=" long ago")], stall_after=4)
+    model = sonnet([failing, DEAR, stalled])
+    async with open_engine(model, settings=Settings(retry=RetryPolicy(first_delay=0.001), coalesce=0)) as engine:
+        chat = await engine.create_chat()
+        result = await engine.ask(chat.id, "Why?")
+        assert (result.usage.cost, result.usage.cost_partial, result.usage.partial) == (2 * COST, True, True)
+        await engine.send_message(chat.id, "And?")
+        with anyio.fail_after(10):
+            await shown(engine, chat.id, "long ago")
+        await engine.interrupt(chat.id)
+        await engine.wait(chat.id)
+        last = (await engine.usage(chat.id))[-1].usage
+        assert (last.cost, last.cost_partial) == (COST, True)
+        assert await engine.verify(chat.id)
+
+
+async def test_a_compaction_has_its_share_of_the_cost(open_engine: OpenEngine) -> None:
+    cheap = ScriptedModel([], summary=Reply("Short.", usage=(1000, 100)), name="gpt-5", provider="openai")
+    policy = CompactionPolicy(after_final_step="rest", context_limit=1000, model=cheap)
+    async with open_engine(sonnet(DEAR), settings=Settings(compaction=policy)) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, "Why?")
+        usage = (await engine.get_chat(chat.id)).usage
+        assert usage.compaction is not None
+        assert (usage.cost, usage.compaction.cost) == (COST + Decimal("0.00225"), Decimal("0.00225"))
+        (compaction,) = await engine.compactions(chat.id)
+        assert compaction.usage is not None
+        assert compaction.usage.cost == Decimal("0.00225")
+
+
+async def test_a_strategy_says_itself_what_it_cost(open_engine: OpenEngine) -> None:
+    async def fold(messages: Any, _figures: Any) -> CompactionResult:
+        return CompactionResult(messages=messages[1:], usage=Usage(input_tokens=1, cost=Decimal("0.5")))
+
+    policy = CompactionPolicy(after_final_step="rest", context_limit=1000, strategy=fold)
+    async with open_engine(sonnet(DEAR), settings=Settings(compaction=policy)) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, "Why?")
+        assert (await engine.get_chat(chat.id)).usage.cost == COST + Decimal("0.5")
+
+
+async def test_a_budget_in_dollars_ends_the_turn_with_everything_stored(open_engine: OpenEngine) -> None:
+    async with open_engine(sonnet(LOOK), tools=[look], settings=Settings(turn_cost=0.03)) as engine:
+        chat = await engine.create_chat()
+        result = await engine.ask(chat.id, "Look!")
+        assert (result.stop_reason, result.usage.cost) == ("cost_budget", 3 * COST)
+        assert [message.role for message in result.messages] == ["user", *["assistant", "tool"] * 3]
+        again = await engine.ask(chat.id, "Look!")  # each turn has a budget of its own
+        assert (again.stop_reason, again.usage.cost) == ("cost_budget", 3 * COST)
+
+
+async def test_a_budget_that_cannot_be_reckoned_is_warned_of_once(
+    open_engine: OpenEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = ScriptedModel([LOOK, DEAR, DEAR], context_limit=100_000)
+    async with open_engine(model, tools=[look], settings=Settings(turn_cost=0.001)) as engine:
+        chat = await engine.create_chat()
+        for _ in range(2):
+            assert (await engine.ask(chat.id, "Look!")).stop_reason == "end_turn"
+    (line,) = [record.getMessage() for record in caplog.records if "cost_unknown" in record.getMessage()]
+    assert "turn_tokens" in line
+
+
+async def test_a_known_cost_is_not_warned_of(open_engine: OpenEngine, caplog: pytest.LogCaptureFixture) -> None:
+    async with open_engine(sonnet(DEAR), settings=Settings(turn_cost=1)) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, "Why?")
+    assert "cost_unknown" not in caplog.text
+
+
+async def test_observers_learn_what_a_call_cost(open_engine: OpenEngine) -> None:
+    calls: list[ModelCall] = []
+
+    class Watch(Observer):
+        def model_called(self, call: ModelCall) -> Any:
+            return lambda: calls.append(call)
+
+    policy = CompactionPolicy(after_final_step="rest", context_limit=1000)
+    settings = Settings(title="model", compaction=policy)
+    async with open_engine(sonnet(DEAR, summary=DEAR, title=DEAR), settings=settings, observers=[Watch()]) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, "Why?")
+    told = [(call.request.purpose, call.reply.usage.cost) for call in calls if call.reply and call.reply.usage]
+    assert told == [("step", COST), ("summary", COST), ("title", COST)]
+
+
+async def test_the_price_is_that_of_the_day() -> None:
+    """The engine's clock tells the day."""
+    costs = []
+    for day in (datetime(2025, 6, 1, tzinfo=UTC), datetime(2025, 7, 1, tzinfo=UTC)):
+        model = ScriptedModel(DEAR, name="o3", provider="openai")
+        async with Engine("sqlite://", model=model, clock=ManualClock(day)) as engine:
+            chat = await engine.create_chat()
+            costs.append((await engine.ask(chat.id, "Why?")).usage.cost)
+    assert costs == [Decimal("0.03"), Decimal("0.006")]

@@ -1,0 +1,444 @@
+"""Titles: made once, after the first answer, in the background; no turn waits for one, and no name is overwritten."""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from support.engines import MakeModel, OpenEngine
+from support.latches import Latch, Started
+from turnwise import ChatState, Engine, Message, ModelError, Observer, RequestContext, RetryPolicy, Settings, Usage
+from turnwise.engine.observers.observer import ModelCall
+from turnwise.engine.prompt.title import TITLE_PROMPT
+from turnwise.engine.worker.titles import AT_ONCE, ATTEMPTS
+from turnwise.providers.protocol import ModelRequest
+from turnwise.providers.scripted import Call, Reply, ScriptedModel
+from turnwise.states.decide import Decision
+from turnwise.testing import ManualClock
+
+BY_MODEL = Settings(title="model", retry=RetryPolicy(first_delay=0.001))
+BY_LINE = Settings(title="first_line")
+NAMED = Reply('"Singing foxes"', usage=(40, 4))
+HI = "Why do foxes sing?\nTell me all."
+
+
+async def settled(engine: Engine) -> None:
+    """Wait until no title is under way."""
+    worker: Any = engine._worker
+    with anyio.fail_after(10):
+        await worker._titles.done()
+
+
+async def renamings(engine: Engine, chat_id: str) -> list[str]:
+    return [record.actor for record in await engine.audit(chat_id) if record.trigger == "renamed"]
+
+
+def asked(model: ScriptedModel) -> int:
+    return sum(request.purpose == "title" for request in model.requests)
+
+
+def failures(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if "title_failed" in record.getMessage()]
+
+
+async def test_a_chat_is_named_once_after_its_first_answer(open_engine: OpenEngine, strict_model: MakeModel) -> None:
+    model = strict_model(Reply("Because.", usage=(10, 2)), title=NAMED)
+    async with open_engine(model, settings=BY_MODEL) as engine:
+        chat = await engine.create_chat(system="You are terse.")
+        result = await engine.ask(chat.id, HI)
+        await settled(engine)
+        named = await engine.get_chat(chat.id)
+        assert (named.title, named.state) == ("Singing foxes", ChatState.waiting)
+        await engine.ask(chat.id, "And owls?")
+        await settled(engine)
+        assert await renamings(engine, chat.id) == ["system"]
+        assert asked(model) == 1
+        entries = [(entry.purpose, entry.turn, entry.usage.input_tokens) for entry in await engine.usage(chat.id)]
+        assert entries == [("step", 1, 10), ("title", 0, 40), ("step", 2, 10)]
+        assert (await engine.get_chat(chat.id)).usage == Usage(input_tokens=60, output_tokens=8)
+        assert result.usage == Usage(input_tokens=10, output_tokens=2)
+    request = next(request for request in model.requests if request.purpose == "title")
+    assert [message.text for message in request.messages] == [HI, "Because.", TITLE_PROMPT]
+    assert (request.system, request.tools, request.parameters) == (None, (), {})
+
+
+@pytest.mark.parametrize(
+    ("content", "title"), [(HI, "Why do foxes sing?"), ("\n# Foxes\n", "Foxes"), ("x " * 99, "x " * 39 + "x…")]
+)
+async def test_the_first_line_costs_no_model_call(open_engine: OpenEngine, content: str, title: str) -> None:
+    model = ScriptedModel("Because.")
+    async with open_engine(model, settings=BY_LINE) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, content)
+        await settled(engine)
+        assert (await engine.get_chat(chat.id)).title == title
+        assert await renamings(engine, chat.id) == ["system"]
+        assert [entry.purpose for entry in await engine.usage(chat.id)] == ["step"]
+    assert asked(model) == 0
+
+
+async def test_the_demo_model_names_a_chat_by_its_first_words(open_engine: OpenEngine) -> None:
+    async with open_engine("demo", settings=BY_MODEL) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, "why do foxes sing in winter?")
+        await settled(engine)
+        assert (await engine.get_chat(chat.id)).title == "Why do foxes sing in winter"
+
+
+async def test_nobody_asked_for_titles_so_there_are_none(open_engine: OpenEngine) -> None:
+    model = ScriptedModel("Because.")
+    async with open_engine(model) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, HI)
+        await settled(engine)
+        assert (await engine.get_chat(chat.id)).title is None
+    assert asked(model) == 0
+
+
+async def test_a_chat_with_a_name_and_a_fork_keep_theirs(open_engine: OpenEngine) -> None:
+    model = ScriptedModel("Because.", title=NAMED)
+    async with open_engine(model) as engine:
+        unnamed = await engine.create_chat()
+        await engine.ask(unnamed.id, HI)
+        version = (await engine.get_chat(unnamed.id)).version
+    async with open_engine(model, settings=BY_MODEL) as engine:
+        fork = await engine.fork(unnamed.id, at_version=version)
+        chat = await engine.create_chat(title="Mine")
+        cleared = await engine.create_chat(title="Mine")
+        await engine.rename(cleared.id, None)
+        for one in (fork, chat, cleared):
+            await engine.ask(one.id, "And owls?")
+        await settled(engine)
+        assert [(await engine.get_chat(one.id)).title for one in (fork, chat, cleared)] == [None, "Mine", None]
+        assert asked(model) == 0
+        await engine.ask(unnamed.id, "And owls?")  # from before titles were asked for
+        await settled(engine)
+        assert (await engine.get_chat(unnamed.id)).title == "Singing foxes"
+
+
+async def test_no_turn_and_no_close_waits_for_a_title(open_engine: OpenEngine, database: Path) -> None:
+    model = ScriptedModel("Because.", title=Reply(stall_after=0))
+    settings = Settings(title="model", shutdown_grace=0.1)
+    async with open_engine(model, settings=settings) as engine:
+        chat = await engine.create_chat()
+        for _ in range(3):
+            await engine.ask(chat.id, HI, timeout=5)
+        began = time.perf_counter()
+    assert time.perf_counter() - began < 3
+    assert asked(model) == 1  # one at a time for a chat
+    async with open_engine(ScriptedModel("Because.", title=NAMED), settings=BY_MODEL) as engine:
+        assert (await engine.get_chat(chat.id)).title is None
+        await engine.ask(chat.id, "And owls?")
+        await settled(engine)
+        assert (await engine.get_chat(chat.id)).title == "Singing foxes"
+        assert await renamings(engine, chat.id) == ["system"]
+
+
+async def test_a_title_under_way_gets_the_grace_of_a_shutdown(open_engine: OpenEngine) -> None:
+    """A script that asks once and leaves has a title, too."""
+    model = ScriptedModel("Because.", title=Reply("Foxes", first_delay=0.05))
+    async with open_engine(model, settings=BY_MODEL) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, HI)
+    async with open_engine(model) as engine:
+        assert (await engine.get_chat(chat.id)).title == "Foxes"
+
+
+@pytest.mark.parametrize(
+    ("title", "problem"),
+    [
+        (Reply(error=ModelError("authentication", message="no key")), "no key"),
+        (Reply(error=RuntimeError("the adapter broke")), "the adapter broke"),
+        (Reply(error=KeyboardInterrupt("not a key")), "not a key"),
+        (Reply(""), "the model returned no text"),
+        (Reply(calls=[Call("look", {})]), "the model returned no text"),
+        (lambda _: 3, "replies"),
+    ],
+)
+async def test_a_failure_is_logged_once_and_tried_no_more(
+    open_engine: OpenEngine, caplog: pytest.LogCaptureFixture, title: Any, problem: str
+) -> None:
+    model = ScriptedModel(Reply("Because.", usage=(10, 2)), title=title)
+    async with open_engine(model, settings=BY_MODEL) as engine:
+        chat = await engine.create_chat()
+        for _ in range(3):
+            result = await engine.ask(chat.id, HI)
+            assert (result.stop_reason, result.chat.last_error) == ("end_turn", None)
+            await settled(engine)
+        named = await engine.get_chat(chat.id)
+        assert (named.title, named.state) == (None, ChatState.waiting)
+        assert named.usage == Usage(input_tokens=30, output_tokens=6, partial=True)
+        assert [entry.purpose for entry in await engine.usage(chat.id)] == ["step", "title", "step", "step"]
+    (line,) = failures(caplog)
+    assert problem in line
+    assert asked(model) == 1
+
+
+async def test_a_failure_that_may_pass_is_tried_again_a_few_times(
+    open_engine: OpenEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    replies = iter([Reply(error=ModelError("overloaded")), Reply(error=ModelError("network")), NAMED])
+    model = ScriptedModel("Because.", title=lambda _: next(replies))
+    async with open_engine(model, settings=BY_MODEL) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, HI)
+        await settled(engine)
+        assert (await engine.get_chat(chat.id)).title == "Singing foxes"
+        spent = next(entry.usage for entry in await engine.usage(chat.id) if entry.purpose == "title")
+        assert spent == Usage(input_tokens=40, output_tokens=4, partial=True)
+    assert [request.attempt for request in model.requests if request.purpose == "title"] == [1, 2, 3]
+    assert failures(caplog) == []
+
+
+@pytest.mark.parametrize(
+    ("error", "retry", "count"),
+    [
+        (ModelError("overloaded"), RetryPolicy(first_delay=0.001), ATTEMPTS),
+        (ModelError("overloaded"), RetryPolicy(first_delay=0.001, attempts=2), 2),
+        (ModelError("rate_limit", retry_after=3600), RetryPolicy(), 1),
+    ],
+)
+async def test_a_title_is_given_up_before_it_waits_long(
+    open_engine: OpenEngine, caplog: pytest.LogCaptureFixture, error: ModelError, retry: RetryPolicy, count: int
+) -> None:
+    model = ScriptedModel("Because.", title=Reply(error=error))
+    async with open_engine(model, settings=Settings(title="model", retry=retry)) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, HI)
+        await settled(engine)
+        await engine.ask(chat.id, HI)
+        await settled(engine)
+    assert (asked(model), len(failures(caplog))) == (count, 1)
+
+
+async def test_a_model_that_never_answers_is_given_up(caplog: pytest.LogCaptureFixture) -> None:
+    clock, silent = ManualClock(), Started(Reply(stall_after=0))
+    async with Engine(
+        "sqlite://", model=ScriptedModel("Because.", title=silent), settings=BY_MODEL, clock=clock
+    ) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, HI)
+        await silent.asked.wait()
+        await clock.advance(61)
+        await settled(engine)
+    (line,) = failures(caplog)
+    assert "no title within 60 s" in line
+
+
+async def test_what_the_client_calls_a_chat_is_never_overwritten(open_engine: OpenEngine) -> None:
+    latch = Latch()
+    model = ScriptedModel("Because.", title=Reply("Foxes", first_delay=1, usage=(40, 4)), sleep=latch.pass_through)
+    async with open_engine(model, settings=BY_MODEL) as engine:
+        mine, cleared = await engine.create_chat(), await engine.create_chat()
+        for chat in (mine, cleared):
+            await engine.ask(chat.id, HI)
+        while asked(model) < 2:
+            await anyio.lowlevel.checkpoint()
+        await engine.rename(mine.id, "Mine")
+        await engine.rename(cleared.id, "Mine")
+        await engine.rename(cleared.id, None)
+        latch.open()
+        await settled(engine)
+        assert [(await engine.get_chat(chat.id)).title for chat in (mine, cleared)] == ["Mine", None]
+        assert await renamings(engine, mine.id) == ["client", "system"]  # the second notes what the model used
+        spent = [entry.usage.input_tokens for entry in await engine.usage(mine.id) if entry.purpose == "title"]
+        assert spent == [40]
+
+
+async def test_two_workers_name_a_chat_once(open_engine: OpenEngine) -> None:
+    latch = Latch()
+    slow = ScriptedModel("Because.", title=Reply("Slow", first_delay=1, usage=(40, 4)), sleep=latch.pass_through)
+    quick = ScriptedModel("Because.", title=Reply("Quick", usage=(1, 1)))
+    async with open_engine(slow, settings=BY_MODEL) as one, open_engine(quick, settings=BY_MODEL) as other:
+        chat = await one.create_chat()
+        await one.ask(chat.id, HI)
+        await latch.entered.wait()
+        await other.ask(chat.id, "And owls?")
+        await settled(other)
+        assert (await one.get_chat(chat.id)).title == "Quick"
+        latch.open()
+        await settled(one)
+        named = await one.get_chat(chat.id)
+        assert (named.title, named.usage.input_tokens) == ("Quick", 41)
+
+
+@pytest.mark.parametrize("title", ["model", "first_line"])
+async def test_what_is_erased_meanwhile_is_in_no_title(open_engine: OpenEngine, title: Any) -> None:
+    latch = Latch()
+    words = iter(["My secret", "Birds"])
+    model = ScriptedModel(
+        "Because.", title=lambda _: Reply(next(words), first_delay=1, usage=(40, 4)), sleep=latch.pass_through
+    )
+
+    async with open_engine(model, settings=Settings(title=title)) as engine:
+        chat = await engine.create_chat()
+        if title == "first_line":
+            receipt = await engine.send_message(chat.id, "My secret")
+            await engine.wait(chat.id)
+            await settled(engine)
+            await engine.erase(chat.id, what=["title", "messages"])
+            assert receipt.message_id == "m1"
+        else:
+            await engine.ask(chat.id, "My secret")
+            await latch.entered.wait()
+            await engine.erase(chat.id, what=["messages"])
+        latch.open()
+        await settled(engine)
+        assert (await engine.get_chat(chat.id)).title is None
+        await engine.ask(chat.id, "Birds")
+        await settled(engine)
+        assert (await engine.get_chat(chat.id)).title == (None if title == "first_line" else "Birds")
+
+
+async def test_an_edit_meanwhile_is_what_the_title_says(open_engine: OpenEngine) -> None:
+    latch = Latch()
+
+    def name(request: ModelRequest) -> Reply:
+        return Reply(request.messages[0].text, first_delay=1, usage=(40, 4))
+
+    model = ScriptedModel("Because.", title=name, sleep=latch.pass_through)
+    async with open_engine(model, settings=BY_MODEL) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, "Foxes")
+        await latch.entered.wait()
+        await engine.edit_message(chat.id, "m1", "Owls")
+        await engine.wait(chat.id)
+        latch.open()
+        await settled(engine)
+        named = await engine.get_chat(chat.id)
+        assert (named.title, named.usage.input_tokens) == ("Owls", 80)
+        assert await renamings(engine, chat.id) == ["system"]
+
+
+async def test_an_archived_chat_gets_none_and_nothing_fails(
+    open_engine: OpenEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    latch = Latch()
+    model = ScriptedModel("Because.", title=Reply("Foxes", first_delay=1), sleep=latch.pass_through)
+    async with open_engine(model, settings=BY_MODEL) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, HI)
+        await latch.entered.wait()
+        await engine.archive(chat.id)
+        latch.open()
+        await settled(engine)
+        assert (await engine.get_chat(chat.id)).title is None
+        await engine.unarchive(chat.id)
+        await engine.ask(chat.id, "And owls?")
+        await settled(engine)
+        assert (await engine.get_chat(chat.id)).title == "Foxes"
+    assert failures(caplog) == []
+
+
+async def test_an_interrupt_or_an_error_is_no_answer(open_engine: OpenEngine) -> None:
+    failing = Reply(error=ModelError("authentication"))
+    model = ScriptedModel([failing, Reply("Be", stall_after=1), "Because."], title=NAMED)
+    async with open_engine(model, settings=BY_MODEL) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, HI)
+        await engine.send_message(chat.id, HI)
+        await engine.interrupt(chat.id)
+        await engine.wait(chat.id)
+        await settled(engine)
+        assert asked(model) == 0
+        await engine.ask(chat.id, HI)
+        await settled(engine)
+        assert (await engine.get_chat(chat.id)).title == "Singing foxes"
+
+
+async def test_a_chat_whose_queue_goes_on_is_named_after_its_first_turn(open_engine: OpenEngine) -> None:
+    latch = Latch()
+    replies = [Reply("one", first_delay=1), Reply("two", stall_after=0)]
+    model = ScriptedModel(replies, title=NAMED, sleep=latch.pass_through)
+    async with open_engine(model, settings=BY_MODEL) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, HI)
+        await latch.entered.wait()
+        await engine.send_message(chat.id, "And owls?")
+        latch.open()
+        while (await engine.get_chat(chat.id)).title is None:
+            await anyio.lowlevel.checkpoint()
+        assert (await engine.get_chat(chat.id)).state is ChatState.streaming
+        await engine.interrupt(chat.id)
+        await engine.wait(chat.id)
+
+
+async def test_hooks_and_observers_see_the_request(open_engine: OpenEngine) -> None:
+    """A hook that keeps words from the provider keeps them from this request, too."""
+    calls: list[ModelCall] = []
+    ended: list[Decision] = []
+
+    class Watch(Observer):
+        def model_called(self, call: ModelCall) -> None:
+            calls.append(call)
+
+        def transitioned(self, decision: Decision) -> None:
+            ended.append(decision)
+
+    def hide(messages: list[Message], context: RequestContext) -> list[Message] | None:
+        contexts.append((context.purpose, context.owner, context.step))
+        return messages[1:] if context.purpose == "title" else None
+
+    contexts: list[Any] = []
+    model = ScriptedModel("Because.", title=NAMED)
+    settings = Settings(title="model", parameters={"temperature": 0.5, "tool_choice": "none"})
+    async with open_engine(model, settings=settings, prepare_messages=hide, observers=[Watch()]) as engine:
+        chat = await engine.create_chat(owner="u1")
+        await engine.ask(chat.id, HI)
+        await settled(engine)
+        assert (await engine.get_chat(chat.id)).title == "Singing foxes"
+    assert contexts == [("step", "u1", 1), ("title", "u1", 1)]
+    request = model.requests[-1]
+    assert [message.text for message in request.messages][-2:] == ["Because.", TITLE_PROMPT]
+    assert request.parameters == {"temperature": 0.5}
+    assert [(call.request.purpose, call.outcome) for call in calls] == [("step", "succeeded"), ("title", "succeeded")]
+    assert ended[-1].trigger == "renamed"
+
+
+async def test_a_hook_that_fails_costs_the_title_alone(
+    open_engine: OpenEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    def hide(_messages: list[Message], context: RequestContext) -> None:
+        if context.purpose == "title":
+            raise RuntimeError("the hook broke")
+
+    model = ScriptedModel(Reply("Because.", usage=(10, 2)), title=NAMED)
+    async with open_engine(model, settings=BY_MODEL, prepare_messages=hide) as engine:
+        chat = await engine.create_chat()
+        for _ in range(2):
+            await engine.ask(chat.id, HI)
+            await settled(engine)
+        assert (await engine.get_chat(chat.id)).usage == Usage(input_tokens=20, output_tokens=4)
+    assert len(failures(caplog)) == 1
+    assert asked(model) == 0
+
+
+async def test_many_titles_are_made_a_few_at_a_time(open_engine: OpenEngine) -> None:
+    latch = Latch()
+    model = ScriptedModel("Because.", title=Reply("Foxes", first_delay=1), sleep=latch.pass_through)
+    async with open_engine(model, settings=BY_MODEL) as engine:
+        chats = [await engine.create_chat() for _ in range(25)]
+        async with anyio.create_task_group() as tasks:
+            for chat in chats:
+                tasks.start_soon(engine.ask, chat.id, HI)
+        while asked(model) < AT_ONCE:
+            await anyio.lowlevel.checkpoint()
+        await anyio.wait_all_tasks_blocked()
+        assert asked(model) == AT_ONCE
+        latch.open()
+        await settled(engine)
+        assert {(await engine.get_chat(chat.id)).title for chat in chats} == {"Foxes"}
+
+
+async def test_no_title_is_in_the_log(open_engine: OpenEngine, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    async with open_engine(ScriptedModel("Because.", title=NAMED), settings=BY_MODEL) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, HI)
+        await settled(engine)
+    assert "Singing" not in "".join(record.getMessage() for record in caplog.records)
