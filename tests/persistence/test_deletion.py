@@ -137,6 +137,7 @@ _METHODS: dict[str, Callable[[Engine, str], Awaitable[object]]] = {
     "wait": lambda engine, it: engine.wait(it),
     "audit": lambda engine, it: engine.audit(it),
     "export_audit": lambda engine, it: engine.export_audit(it),
+    "export_chat": lambda engine, it: anext(engine.export_chat(it)),
     "export_rows": lambda engine, it: engine.export_rows(it),
     "verify": lambda engine, it: engine.verify(it),
     "fork": lambda engine, it: engine.fork(it, at_version=1),
@@ -351,6 +352,22 @@ async def test_a_message_that_races_a_deletion_is_answered_or_refused(either_url
                 assert (await engine.wait(chat.id)).state == "waiting"
             else:
                 assert await engine.tombstone(chat.id) is not None
+
+
+async def test_retention_works_on_every_store(either_url: str) -> None:
+    """By the clock that counts there; `tests/engine/test_retention.py` has the rest."""
+    clock, settings = ManualClock(), Settings(archive_after=600, delete_after=60)
+    async with on(either_url, "hi", settings=settings, clock=clock) as opened:
+        engine: Any = opened
+        chat_id = await _asked(engine)
+        for seconds, archived in ((599, False), (1, True), (59, True)):
+            await clock.advance(seconds)
+            await engine._worker._sweeper.sweep()
+            assert (await engine.get_chat(chat_id)).archived is archived
+        await clock.advance(1)
+        await engine._worker._sweeper.sweep()
+        left = await engine.tombstone(chat_id)
+        assert (left.actor, left.deleted_at) == ("system", clock.now())
 
 
 async def test_what_a_worker_elsewhere_remembers_is_forgotten(tmp_path: Path) -> None:

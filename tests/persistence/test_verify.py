@@ -201,6 +201,7 @@ def _edit_fail_and_rest(life: Life) -> None:
     life.fire(T.renamed, title="A life")
     life.fire(T.metadata_changed, metadata={"mood": "calm"})
     life.fire(T.message_erased, erasing=Erasing(messages=(_blank("m1"),)))
+    life.fire(T.imported)
 
 
 def _break_and_repair(life: Life) -> None:
