@@ -335,5 +335,6 @@ class ChatStore(Protocol):
     def watch(self) -> AsyncIterator[str | None]:
         """Yield a hint whenever another connection may have changed a chat: its id, or `None` for "some chat".
 
+        The first hint is `None` and comes as soon as later changes are noticed: nobody knows what was missed before.
         A hint may be lost or mean nothing: the receiver reads the database to find out.
         """

@@ -259,10 +259,11 @@ class SQLiteStore(ChatStore):
         return frozenset()
 
     async def watch(self) -> AsyncIterator[str | None]:
-        """Yield `None` whenever another process has committed; a database in memory never yields."""
+        """Yield `None` at once and whenever another process has committed; a database in memory never yields."""
         if self._path == _IN_MEMORY:
             await anyio.sleep_forever()
         seen = await self._foreign_commits()
+        yield None
         while True:
             await anyio.sleep(_GLANCE)
             found = await self._foreign_commits()

@@ -58,6 +58,40 @@ async def test_a_look_that_fails_is_repeated_and_told_of_once(database: Path, ca
     assert "the disk failed to read" in told[0]
 
 
+class Late(SQLiteStore):
+    """A store that begins to look for changes only when it is let."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.may_look = anyio.Event()
+
+    async def _foreign_commits(self) -> int:
+        await self.may_look.wait()
+        return await super()._foreign_commits()
+
+
+async def test_what_was_committed_before_the_first_look_is_not_missed(database: Path) -> None:
+    """A follower that has read before that would wait for ever: nothing else happens in this chat."""
+    async with Engine(f"sqlite:///{database}", model=ScriptedModel([Reply("hi")])) as other:
+        chat = await other.create_chat()
+        store = Late(database)
+        async with Engine(store, model=ScriptedModel(()), settings=Settings(run_worker=False)) as engine:
+            events = engine.events(chat.id)
+            assert (await anext(events)).kind == "status"
+
+            async def talk() -> None:
+                await anyio.wait_all_tasks_blocked()
+                await other.ask(chat.id, "hello")
+                store.may_look.set()
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(talk)
+                with anyio.fail_after(60):
+                    async for event in events:
+                        if event.kind == "turn_finished":
+                            break
+
+
 async def test_looks_that_fail_come_ever_more_seldom_and_each_is_followed_by_a_hint_at_everything(
     database: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

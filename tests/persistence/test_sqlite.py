@@ -181,13 +181,17 @@ async def test_a_watcher_is_woken_by_another_process(path: Path) -> None:
         async def watch() -> None:
             async for hint in store.watch():
                 hints.append(hint)
-                return
+                listens.set()
+                if len(hints) == 2:
+                    return
 
+        listens = anyio.Event()
         tasks.start_soon(watch)
+        await listens.wait()
         await anyio.wait_all_tasks_blocked()
-        await store._foreign_commits()
+        assert hints == [None], "what was committed before may have been missed; nothing else has happened"
         await plans.created(other, "theirs")
-    assert hints == [None]
+    assert hints == [None, None]
 
 
 async def test_facts_of_a_commit_that_failed_are_not_remembered(path: Path) -> None:
@@ -300,7 +304,7 @@ def test_what_is_asked_often_is_answered_from_an_index(question: str) -> None:
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
         migrate(connection, ":memory:", migrations("sqlite"))
         rows = connection.execute(f"EXPLAIN QUERY PLAN {question}", [None] * question.count("?")).fetchall()
-    steps = [detail for *_, detail in rows]
+    steps = [detail for *_, detail in rows if "json_each" not in detail]  # an array of one row, or of a parameter
     assert all("USING" in step for step in steps if step.startswith(("SCAN", "SEARCH"))), steps
     assert not any(step.startswith("SCAN") and "chats_stray" not in step for step in steps), steps
     assert not any("TEMP B-TREE" in step for step in steps), steps
