@@ -234,10 +234,7 @@ class Evidence:
         demanded = {"version": log.last, "head": log.records[-1].hash, "state": log.records[-1].target}
         for columns, problem in _unlike(row, demanded, "the log"):
             yield Finding(log.last, Place("chats", "", columns), problem)
-        needs, open_calls = _listed(row["needs"]), self._calls_of_the_step()
-        if needs != [*open_calls.needs]:
-            problem = f"it holds {row['needs']!a:.80}, but the open local calls need {json.dumps(open_calls.needs)}"
-            yield Finding(log.last, Place("chats", "", ("needs",)), problem)
+        yield from self._guarded("chats", self._needs())
         if said is None or said.version != log.last or row["state"] != demanded["state"]:
             return
         last_seq = max([int(said.id), *(event["seq"] for event in self._found.tables["events"])])
@@ -248,10 +245,14 @@ class Evidence:
             place = Place("chats", "", ("settled", "archived", "calls", "facts", "since", "salt"))
             yield Finding(log.last, place, "the chat does not stand where the log says")
 
-    def _calls_of_the_step(self) -> StepCalls:
-        ids = _listed(self._found.chat["calls"])
+    def _needs(self) -> Iterator[Finding]:
+        chat = self._found.chat
+        ids = _listed(chat["calls"])
         rows = [row for row in self._found.tables["calls"] if row["call_id"] in ids]
-        return StepCalls(CALLS.load(row["body"], row["chat_id"]) for row in rows)
+        needs = StepCalls(CALLS.load(row["body"], row["chat_id"]) for row in rows).needs
+        if _listed(chat["needs"]) != [*needs]:
+            problem = f"it holds {chat['needs']!a:.80}, but the open local calls need {json.dumps(needs)}"
+            yield Finding(self._log.last, Place("chats", "", ("needs",)), problem)
 
 
 def _listed(stored: Any) -> list[Any]:

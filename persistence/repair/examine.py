@@ -192,7 +192,11 @@ def _repeated_elsewhere(chat: Row, facts: Facts) -> Iterator[Finding]:
     for label in ("owner", "agent"):
         if chat[label] != getattr(facts.profile, label):
             yield Finding("chats", chat, label, "it is not what the profile says")
-    if tuple(ids_of(chat["needs"])) != facts.calls.needs:
+    try:
+        needs = ids_of(chat["needs"])
+    except GARBLED:
+        return  # reported with its column
+    if tuple(needs) != facts.calls.needs:
         yield Finding("chats", chat, "needs", "it is not what the open calls say")
 
 
