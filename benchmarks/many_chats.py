@@ -66,7 +66,7 @@ async def _behind_the_scenes(url: str, ids: Iterator[str], samples: int) -> Figu
 
         async def claim() -> float:
             await engine.send_message(next(ids), USER)
-            return await _timed(lambda: store.claim(plans.plan(plans.claim()), limit=10))
+            return await _timed(lambda: store.claim(plans.plan(plans.claim()), runs=plans.RUNS, limit=10))
 
         figures["sweep"] = await _median(samples, partial(_timed, sweep))
         figures["prune"] = await _median(

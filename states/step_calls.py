@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from operator import attrgetter
 from typing import Final, Self
 
@@ -30,6 +31,10 @@ class StepCalls(tuple[ToolCall, ...]):  # noqa: SLOT001 - slots of a tuple would
     """How many are local and have no result."""
     open_client: int
     """How many are the client's and have no result."""
+    needs: tuple[str, ...]
+    """The names of the tools that a worker must have to run the open local calls, in alphabetical order."""
+    _to_run: Mapping[str, int]
+    """How many open local calls name each of these tools."""
     step: int | None
     """The step to which all of them belong; `None` if there is none, or they belong to several."""
 
@@ -49,13 +54,6 @@ class StepCalls(tuple[ToolCall, ...]):  # noqa: SLOT001 - slots of a tuple would
     def has_open(self) -> bool:
         """Whether a call lacks its result."""
         return self.open_local + self.open_client > 0
-
-    @property
-    def needs(self) -> tuple[str, ...]:
-        """The names of the tools that a worker must have to run the open local calls, in alphabetical order."""
-        if not self.open_local:
-            return ()
-        return tuple(sorted({call.name for call in self if _is_open_local(call) and call.refusal is None}))
 
     @property
     def ids(self) -> str:
@@ -93,7 +91,17 @@ class StepCalls(tuple[ToolCall, ...]):  # noqa: SLOT001 - slots of a tuple would
         made.local = self.local + call.is_local - before.is_local
         made.open_local = self.open_local + _is_open_local(call) - _is_open_local(before)
         made.open_client = self.open_client + _is_open_client(call) - _is_open_client(before)
+        made._to_run, made.needs = self._to_run, self.needs
+        if _runs(call) != _runs(before) or call.name != before.name:
+            left = Counter(self._to_run)
+            left[before.name] -= _runs(before)
+            left[call.name] += _runs(call)
+            made._set_to_run(left)
         return made
+
+    def _set_to_run(self, left: Counter[str]) -> None:
+        self._to_run = +left
+        self.needs = tuple(sorted(self._to_run))
 
     def _count(self) -> None:
         steps = {call.step for call in self}
@@ -101,10 +109,16 @@ class StepCalls(tuple[ToolCall, ...]):  # noqa: SLOT001 - slots of a tuple would
         self.local = sum(call.is_local for call in self)
         self.open_local = sum(_is_open_local(call) for call in self)
         self.open_client = sum(_is_open_client(call) for call in self)
+        self._set_to_run(Counter(call.name for call in self if _runs(call)))
 
 
 def _is_open_local(call: ToolCall) -> bool:
     return call.open and call.is_local
+
+
+def _runs(call: ToolCall) -> bool:
+    """Whether a worker has still to run the call's tool."""
+    return _is_open_local(call) and call.refusal is None
 
 
 def _is_open_client(call: ToolCall) -> bool:

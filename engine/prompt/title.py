@@ -85,7 +85,7 @@ def _without_marks(line: str) -> str:
     """Return a line without quotation marks or emphasis around all of it, and without the full stop of a sentence."""
     line = line.strip()
     if line.find(".") == len(line) - 1:
-        line = line[:-1]
+        line = line[:-1].rstrip()
     while len(line) > 1 and line[-1] == _AROUND.get(line[0]):
         first, last = line[0], line[-1]
         core = line.lstrip(first).rstrip(last)

@@ -27,6 +27,7 @@ def test_what_nobody_sets_is_what_the_documentation_promises() -> None:
         "turn_tokens": None,
         "turn_seconds": None,
         "turn_cost": None,
+        "answer_retries": 3,
         "tools_parallel": "safe",
         "parallel_cap": 10,
         "tool_timeout": 120,

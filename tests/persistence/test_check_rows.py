@@ -25,10 +25,12 @@ HINTS = {
     "leases.expires": "renewed without a transition: the token is the fence",
     "leases.lasts": "the same: how long the last renewal asked for",
     "chats.expires": "the same, where the lease stands in the chat's row",
+    "chats.rested": "by this retention finds chats; an upgrade sets it for those that were at rest",
     "queue.rank": "the order is compared, the number is free",
     "partial_events": "work under way: pruned later, and a finished message says what it said",
     "quarantine": "what a repair found unreadable and put aside, so what the log does not say",
     "workers": "who lives: of the store, of no chat",
+    "tombstones": "what is left of deleted chats: of the store, of no chat",
     "turnwise_migrations": "of the store, of no chat",
 }
 """What no record binds, and why. The guide of the audit log lists the same."""

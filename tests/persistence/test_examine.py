@@ -104,7 +104,7 @@ async def test_where_a_chat_stands_is_held_against_everything_else(either_url: s
         ({"owner": "bob"}, "owner", "profile"),
         ({"owner": None}, "owner", "profile"),
         ({"agent": "support"}, "agent", "profile"),
-        ({"needs": ["look"]}, "needs", "open calls"),
+        ({"needs": ["listen"]}, "needs", "open calls"),
         ({"since": later}, "since", "facts"),
         ({"event_seq": chat["event_seq"] - 1}, "event_seq", f"number {chat['event_seq']}"),
         ({"version": chat["version"] + 1}, "version", f"{chat['version']} records"),

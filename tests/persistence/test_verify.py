@@ -200,6 +200,7 @@ def _edit_fail_and_rest(life: Life) -> None:
     life.fire(T.unarchived)
     life.fire(T.renamed, title="A life")
     life.fire(T.metadata_changed, metadata={"mood": "calm"})
+    life.fire(T.configured, agent="research")
     life.fire(T.message_erased, erasing=Erasing(messages=(_blank("m1"),)))
     life.fire(T.imported)
 
