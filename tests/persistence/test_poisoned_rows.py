@@ -11,7 +11,7 @@ from typing import Final
 
 import pytest
 
-from support.poisoned_chat import COLUMNS, poison
+from support.poisoned_chat import COLUMNS, look, poison
 from turnwise import Engine, Settings
 from turnwise.engine.diagnose import Diagnosis
 from turnwise.providers.scripted import Reply, ScriptedModel
@@ -38,7 +38,7 @@ async def test_a_poisoned_column_is_one_chats_trouble(
         named = {flaw.column for found in await _diagnosed(engine) for flaw in found.flaws}
         if (table, column, value) not in SENSIBLE:
             assert {f"{table}.{column}"} & named or _tells_of_identity(table, column, named), named
-    async with Engine(f"sqlite:///{path}", model=ScriptedModel([Reply("hi")] * 9)) as engine:
+    async with Engine(f"sqlite:///{path}", model=ScriptedModel([Reply("hi")] * 9), tools=[look]) as engine:
         assert len((await engine.list_chats()).items) == CHATS
         for chat_id in ("waiting for a worker", "sound"):
             chat = await engine.wait(chat_id, timeout=60)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncpg
 import pytest
 
+from support.poisoned_chat import look
 from turnwise import ChatUnreadable, Engine
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.postgres.store import PostgresStore
@@ -39,7 +40,7 @@ async def test_a_poisoned_row_is_one_chats_trouble(postgres_url: str, beside: as
     await plans.created(store, "waiting for a worker", plans.send("hello"))
     await store.close()
     assert not (await beside.execute(POISONS[column])).endswith(" 0")
-    async with Engine(postgres_url, model=ScriptedModel([Reply("hi")] * 9)) as engine:
+    async with Engine(postgres_url, model=ScriptedModel([Reply("hi")] * 9), tools=[look]) as engine:
         assert len((await engine.list_chats()).items) == 3
         for chat_id in ("waiting for a worker", "sound"):
             assert (await engine.wait(chat_id, timeout=60)).state is ChatState.waiting

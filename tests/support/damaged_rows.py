@@ -15,7 +15,7 @@ _IDENTITY: Final = {("chats", "id"), ("chats", "number")}
 _COLUMNS: Final = """
 SELECT tables.name, columns.name, columns.pk > 0 FROM sqlite_master AS tables, pragma_table_info(tables.name) AS columns
 WHERE tables.type = 'table' AND tables.name NOT LIKE 'sqlite%' AND tables.name NOT LIKE 'turnwise%'
-AND tables.name <> 'quarantine' ORDER BY 1, 2
+AND tables.name NOT IN ('quarantine', 'tombstones') ORDER BY 1, 2
 """
 
 

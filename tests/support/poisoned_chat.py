@@ -8,6 +8,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final
 
+from turnwise import tool
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.conformance.checks import part
 from turnwise.persistence.sqlite.store import SQLiteStore
@@ -29,6 +30,12 @@ LIFE: Final = (
     plans.finish("a"),
 )
 """What leaves a row in every table: a lease, open calls, a queue, a boundary, receipts."""
+
+
+@tool
+def look(at: str) -> str:
+    """Be the tool that the life's calls name: only a worker that has it goes on with them."""
+    return at
 
 
 async def live(path: Path) -> None:
