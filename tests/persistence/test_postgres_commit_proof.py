@@ -138,7 +138,7 @@ async def test_a_claim_that_meets_rows_of_versions_to_come_passes_over_that_chat
         "INSERT INTO audit (chat_id, version, body) SELECT chat_id, version + 1, body FROM audit"
         " WHERE chat_id = 'contradicted' AND version = 2"
     )
-    claimed = await one.claim(plans.plan(plans.claim("worker")), limit=10)
+    claimed = await one.claim(plans.plan(plans.claim("worker")), runs=plans.RUNS, limit=10)
     assert [committed.facts.chat_id for committed in claimed] == ["before", "after"]
     assert (await one.facts("contradicted")).state is ChatState.pending
 

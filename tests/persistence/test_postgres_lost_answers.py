@@ -89,7 +89,7 @@ async def test_a_claim_is_known_to_its_worker(store: PostgresStore, lose: Lose) 
     for chat_id in ("a", "b"):
         await plans.created(store, chat_id, plans.send("hello"))
     lose("execute", "COMMIT")
-    claimed = await store.claim(plans.plan(plans.claim("mine")), limit=10)
+    claimed = await store.claim(plans.plan(plans.claim("mine")), runs=plans.RUNS, limit=10)
     tokens = {committed.facts.chat_id: committed.facts.fence for committed in claimed}
     assert await store.renew("mine", 30) == tokens == {"a": 1, "b": 1}
 

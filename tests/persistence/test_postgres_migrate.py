@@ -75,7 +75,7 @@ async def test_a_worker_of_the_version_before_runs_on(
     knowing(monkeypatch, *KNOWN, NEXT)
     await opened(postgres_url)
     assert "more" in await tables(beside)
-    claimed = await old.claim(plans.plan(plans.claim(), plans.start()), limit=1)
+    claimed = await old.claim(plans.plan(plans.claim(), plans.start()), runs=plans.RUNS, limit=1)
     committed = await old.change("chat", plans.plan(plans.reply("hi")))
     assert committed.facts.version == claimed[0].facts.version + 1
     assert [message.text for message in await old.prompt("chat")] == ["hello", "hi"]
