@@ -39,6 +39,7 @@ from turnwise.states.usage import Usage
 AT = datetime(2026, 1, 2, 3, 4, 5, 67_000, tzinfo=UTC)
 CHAT = Chat(
     id="c1",
+    agent="default",
     state=ChatState.waiting,
     version=3,
     history_version=2,

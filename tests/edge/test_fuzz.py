@@ -125,7 +125,9 @@ def right_arguments(chat_ids: dict[str, str]) -> dict[str, Any]:
         "until": {"waiting"},
         "timeout": 0.01,
         "arguments": {},
-        "model": None,
+        "agent": "default",
+        "ask.agent": None,
+        "model": "demo",
         "parameters": {},
         "active_tools": None,
     }
