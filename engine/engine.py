@@ -319,7 +319,7 @@ class Engine:
         system: str | Unchanged | None = UNCHANGED,
         actor: str = CLIENT,
     ) -> Chat:
-        """Change who answers in a chat, or how, from its next step on. What is not given stays; `None` is the agent's.
+        """Change who answers, or how, from the next model call on. What is not given stays; `None` is the agent's.
 
         Another agent takes over with its own prompt, model, parameters and tools, unless these are given, too.
 
@@ -329,8 +329,8 @@ class Engine:
         changes = {
             "agent": agent,
             "model": model,
-            "parameters": parameters,
-            "active_tools": active_tools,
+            "parameters": dict(parameters) if isinstance(parameters, Mapping) else parameters,
+            "active_tools": tuple(active_tools) if isinstance(active_tools, Sequence) else active_tools,
             "system": system,
         }
         given = {name: value for name, value in changes.items() if value is not UNCHANGED}

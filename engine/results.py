@@ -57,9 +57,11 @@ class Chat(Value, frozen=True, kw_only=True):
     settled: bool
     parent: str | None
     model: str | None = None
-    """The model that is asked instead of the agent's; so for the next two, which the chat says itself."""
+    """The model that is asked instead of the agent's; `None` for the agent's."""
     parameters: dict[str, Any] | None = None
+    """Parameters of model calls, each instead of the agent's of that name."""
     active_tools: tuple[str, ...] | None = None
+    """The tools that are offered instead of the agent's active ones."""
     created_at: datetime
     updated_at: datetime
     unreadable: str | None = None

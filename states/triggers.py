@@ -304,7 +304,7 @@ class MetadataChanged(Occurrence, frozen=True, kw_only=True):
 
 @_declared(Trigger.configured, "administrator")
 class Configured(Occurrence, frozen=True, kw_only=True):
-    """Another agent answers from the next step on, or the same one otherwise; see `Profile`."""
+    """Another agent answers from the next model call on, or the same one otherwise; see `Profile`."""
 
     agent: str
     model: str | None = None

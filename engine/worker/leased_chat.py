@@ -105,7 +105,7 @@ class LeasedChat:
     facts: Facts
     token: int
     configuration: Configuration = field(init=False)
-    """How the chat's current step is run: what is configured during a step counts from the next one on."""
+    """How the chat's last model call was made, and how its tools run: a change counts from the next call on."""
     deps: HeldDeps = field(init=False)
     job: Job | None = None
     """The running job. It changes the chat only while the chat is in the job's state."""

@@ -36,7 +36,7 @@ def change_metadata(draft: Draft[MetadataChanged]) -> None:
 
 
 def change_configuration(draft: Draft[Configured]) -> None:
-    """Store who answers from the next step on, and how."""
+    """Store who answers from the next model call on, and how."""
     given = draft.occurrence
     _put(
         draft,

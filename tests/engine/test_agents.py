@@ -163,6 +163,35 @@ async def test_a_chat_is_configured_otherwise_from_its_next_step_on(tmp_path: Pa
     assert unchanged.version == records[-1].version
 
 
+async def test_what_is_configured_while_a_tool_runs_leaves_the_calls_that_were_asked_for(tmp_path: Path) -> None:
+    running, go_on = anyio.Event(), anyio.Event()
+
+    @tool
+    async def wait() -> str:
+        """Wait."""
+        running.set()
+        await go_on.wait()
+        return "waited"
+
+    asks = Reply(calls=[Call("wait", {}), Call("look", {"place": "x"})])
+    model = ScriptedModel([asks, "done"])
+    agent = Agent("support", model, tools=[wait, look])
+    async with Engine(f"sqlite:///{tmp_path}/a.db", agents=[agent]) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "hi")
+        await running.wait()
+        await engine.configure(chat.id, active_tools=[], parameters={"top_k": 1})
+        go_on.set()
+        assert (await engine.wait(chat.id, timeout=30)).state == "waiting"
+        results = [message.result for message in await engine.messages(chat.id) if message.result]
+        assert (await engine.verify(chat.id)).ok
+    assert [result.output for result in results] == ["waited", "nothing at x"]
+    assert [(len(request.tools), dict(request.parameters)) for request in model.requests] == [
+        (2, {}),
+        (0, {"top_k": 1}),
+    ]
+
+
 async def test_a_configuration_that_makes_no_sense_changes_nothing(tmp_path: Path) -> None:
     async with Engine(f"sqlite:///{tmp_path}/a.db", agents=shop()) as engine:
         chat = await engine.create_chat(agent="support")
