@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from typing import Annotated
 
@@ -11,12 +10,13 @@ import typer
 from rich.text import Text
 
 from turnwise.cli.chat_argument import attached, chosen_id
+from turnwise.cli.confirm import confirm
 from turnwise.cli.operating import OPERATOR
 from turnwise.cli.options import DEFAULT_STORE, ActorOption, ChatArgument, JsonOption, StoreOption
-from turnwise.cli.style import clean, console, errors, plain_table, print_json
+from turnwise.cli.style import clean, console, plain_table, print_json
 from turnwise.engine.erase import OUTSIDE
 from turnwise.persistence.tombstone import Tombstone
-from turnwise.states.errors import ChatDeleted, SettingsError
+from turnwise.states.errors import ChatDeleted
 
 
 def delete(
@@ -30,7 +30,7 @@ def delete(
     """Delete a resting chat for good. Its tombstone stays: when it was there, and what its log ended with."""
     chat_id, is_there = anyio.run(_meant, store, chat)
     if is_there and not yes:
-        _ask(chat_id)
+        confirm(f"Delete {clean(chat_id)}, all of it, for good?", done="deleted")
     tombstone = anyio.run(_deleted, store, chat_id, actor)
     if as_json:
         print_json(tombstone)
@@ -54,16 +54,6 @@ async def _meant(store: str, chat: str) -> tuple[str, bool]:
 async def _deleted(store: str, chat_id: str, actor: str) -> Tombstone:
     async with attached(store) as engine:
         return await engine.delete_chat(chat_id, actor=actor)
-
-
-def _ask(chat_id: str) -> None:
-    """Ask whether it is meant; leave if it is not, or if there is nobody to ask."""
-    if not sys.stdin.isatty():
-        raise SettingsError("--yes", "say it where no terminal is there to ask at: what is deleted does not come back")
-    errors.print(f"Delete {clean(chat_id)}, all of it, for good? \\[y/N] ", end="", soft_wrap=True)
-    if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
-        errors.print("Nothing was deleted.")
-        raise typer.Exit(1)
 
 
 def _told(tombstone: Tombstone) -> Iterator[tuple[str, str]]:

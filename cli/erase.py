@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from typing import Annotated, cast, get_args
 
@@ -13,9 +12,10 @@ from rich.table import Table
 from rich.text import Text
 
 from turnwise.cli.chat_argument import attached, chosen_id, on_chat
+from turnwise.cli.confirm import confirm
 from turnwise.cli.operating import OPERATOR
 from turnwise.cli.options import DEFAULT_STORE, ActorOption, ChatArgument, JsonOption, StoreOption
-from turnwise.cli.style import clean, console, errors, plain_table, print_json
+from turnwise.cli.style import clean, console, plain_table, print_json
 from turnwise.engine.engine import Engine
 from turnwise.engine.erase import Erasable, Erasure, wanted
 from turnwise.states.errors import SettingsError
@@ -51,7 +51,7 @@ def erase(  # noqa: PLR0913 - the options of a command
     wanted(names, whole)
     chat_id = anyio.run(_chosen, store, chat)
     if not yes:
-        _ask(chat_id, [*names, *whole])
+        confirm(f"Erase {clean(', '.join([*names, *whole]))} of {chat_id}, for good?", done="erased")
     erasure = on_chat(store, chat_id, partial(Engine.erase, messages=names, what=whole, actor=actor))
     if as_json:
         print_json(erasure)
@@ -59,16 +59,6 @@ def erase(  # noqa: PLR0913 - the options of a command
     console.print(Text.assemble(("✓ ", "green"), f"erased in {erasure.chat.id}"))
     console.print(_table(_erased(erasure)))
     console.print(_table(_left(erasure)))
-
-
-def _ask(chat_id: str, doomed: Sequence[str]) -> None:
-    """Ask whether it is meant; leave if it is not, or if there is nobody to ask."""
-    if not sys.stdin.isatty():
-        raise SettingsError("--yes", "say it where no terminal is there to ask at: what is erased does not come back")
-    errors.print(f"Erase {clean(', '.join(doomed))} of {chat_id}, for good? \\[y/N] ", end="", soft_wrap=True)
-    if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
-        errors.print("Nothing was erased.")
-        raise typer.Exit(1)
 
 
 def _table(rows: Iterator[tuple[str, str]]) -> Table:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from turnwise.engine.tools.arguments import BadArguments, checked
+from turnwise.engine.tools.arguments import BadArguments, checked, listed, problems_of
 from turnwise.engine.tools.declare import Tool
 from turnwise.engine.tools.schemas import check_schema
 from turnwise.engine.user_code import guarded
@@ -91,7 +91,7 @@ def _as_it_is(value: Any) -> Any:
 
 
 def _by_pydantic(whose: str, output: Any) -> tuple[dict[str, Any], Callable[[Any], Any]]:
-    from pydantic import TypeAdapter, ValidationError  # noqa: PLC0415 - takes long to import
+    from pydantic import TypeAdapter  # noqa: PLC0415 - takes long to import
 
     try:
         with guarded():
@@ -106,13 +106,7 @@ def _by_pydantic(whose: str, output: Any) -> tuple[dict[str, Any], Callable[[Any
         try:
             with guarded():
                 return adapter.validate_json(json.dumps(given))
-        except ValidationError as error:
-            problems = [
-                f"{'.'.join(map(str, known['loc'])) or 'answer'}: {known['msg']}"
-                for known in error.errors(include_input=False, include_url=False, include_context=False)
-            ]
-        except Exception as error:  # noqa: BLE001 - a type may check itself by code of its own
-            problems = [f"it cannot be checked ({type(error).__name__})"]
-        raise BadArguments(f"The answer does not fit: {'; '.join(problems[:20])}.")
+        except Exception as error:
+            raise BadArguments(f"The answer does not fit: {listed(problems_of(error))}.") from error
 
     return schema, value

@@ -7,13 +7,15 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from turnwise.engine.agents.answer_format import DEMAND
+from turnwise.engine.agents.configuration import Configuration
 from turnwise.engine.prompt.history import continued, transient
 from turnwise.engine.prompt.hooks import RequestContext, loop_state, prepared
 from turnwise.engine.settings import Settings
 from turnwise.engine.user_code import guarded
-from turnwise.engine.worker.leased_chat import LeasedChat
+from turnwise.engine.worker.leased_chat import LeasedChat, Runtime
 from turnwise.providers.protocol import ModelRequest, Purpose
 from turnwise.providers.repair_history import HistoryRepair
+from turnwise.states.facts import Facts
 from turnwise.states.messages import Message
 from turnwise.states.plain import copied
 
@@ -41,7 +43,9 @@ async def build_request(leased: LeasedChat) -> ModelRequest:
     view = await leased.current_view()
     as_stored = hooks.prepare_messages is None
     prompt = DEMAND if leased.facts.turn.refused else settings.continue_prompt
-    messages = await prepared_for(leased, "step", continued(view.to_send(), prompt))
+    messages = await prepared_for(
+        leased.runtime, leased.configuration, leased.facts, "step", continued(view.to_send(), prompt)
+    )
     if hooks.reminders and view.messages:
         state = loop_state(leased.facts, await leased.messages_of_turn())
         last = view.messages[-1]
@@ -56,20 +60,22 @@ async def build_request(leased: LeasedChat) -> ModelRequest:
     return await request_of(leased, "step", messages, settings.parameters, paired=paired)
 
 
-async def prepared_for(leased: LeasedChat, purpose: Purpose, messages: list[Message]) -> list[Message]:
-    """Return the messages of a request after the service's `prepare_messages`."""
-    profile, prepare = leased.facts.profile, leased.configuration.hooks.prepare_messages
+async def prepared_for(
+    runtime: Runtime, configuration: Configuration, facts: Facts, purpose: Purpose, messages: list[Message]
+) -> list[Message]:
+    """Return the messages of a request about a chat after the `prepare_messages` of its agent."""
+    profile, prepare = facts.profile, configuration.hooks.prepare_messages
     if prepare is None:
         return messages
     context = RequestContext(
-        chat_id=leased.chat_id,
+        chat_id=facts.chat_id,
         owner=profile.owner,
         metadata=copied(dict(profile.metadata)),
         purpose=purpose,
-        step=leased.facts.step.number,
+        step=facts.step.number,
     )
-    return await leased.runtime.tasks.user_calls.run(
-        lambda: prepared(prepare, messages, context), "prepare_messages", chat_id=leased.chat_id
+    return await runtime.tasks.user_calls.run(
+        lambda: prepared(prepare, messages, context), "prepare_messages", chat_id=facts.chat_id
     )
 
 

@@ -84,7 +84,7 @@ async def summarise(leased: LeasedChat, messages: Sequence[Message], spending: S
 
 async def _ask(leased: LeasedChat, summary: str, messages: Sequence[Message], spending: Spending) -> str:
     before = [transient("user", SUMMARY_PREFIX + summary, messages[0])] if summary else []
-    asked = await prepared_for(leased, "summary", [*before, *messages])
+    asked = await prepared_for(leased.runtime, leased.configuration, leased.facts, "summary", [*before, *messages])
     prompt = transient("user", leased.configuration.settings.compaction.prompt, messages[-1])
     parameters = parameters_for_summaries(leased)
     reply = await _generate(leased, [*asked, prompt], parameters, spending)

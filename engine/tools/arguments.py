@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from turnwise.engine.tools.declare import Tool
@@ -70,23 +70,30 @@ def checked(tool: Tool | ClientTool, arguments: Mapping[str, Any]) -> dict[str, 
             f"({len(str(arguments[ARGUMENT_TEXT]))} characters)."
         )
     if isinstance(tool, Tool) and tool.signature is not None:
-        from pydantic import ValidationError  # noqa: PLC0415 - takes long to import
-
         try:
             return tool.signature.read(arguments)
-        except ValidationError as error:
-            problems = [
-                f"{place(known['loc'])}: {known['msg']}"
-                for known in error.errors(include_input=False, include_url=False, include_context=False)
-            ]
         except Exception as error:  # noqa: BLE001 - a type may check itself by code of its own
-            problems = [f"they cannot be checked ({type(error).__name__})"]
+            problems = problems_of(error)
     else:
         problems = problems_with(arguments, _schema_of(tool))
         if not problems:
             return dict(arguments)
-    listed = "; ".join(problem[:300] for problem in problems[:_MOST])
-    raise BadArguments(f"Invalid arguments for {tool.name}: {listed}. Received fields: {_fields(arguments)}.")
+    raise BadArguments(f"Invalid arguments for {tool.name}: {listed(problems)}. Received fields: {_fields(arguments)}.")
+
+
+def problems_of(error: Exception) -> list[str]:
+    """Return what a check by pydantic found wrong, in words that name but never quote the values."""
+    from pydantic import ValidationError  # noqa: PLC0415 - takes long to import
+
+    if not isinstance(error, ValidationError):
+        return [f"they cannot be checked ({type(error).__name__})"]
+    found = error.errors(include_input=False, include_url=False, include_context=False)
+    return [f"{place(known['loc'])}: {known['msg']}" for known in found]
+
+
+def listed(problems: Sequence[str]) -> str:
+    """Return problems in one line, the first ones of many."""
+    return "; ".join(problem[:300] for problem in problems[:_MOST])
 
 
 def _schema_of(tool: Tool | ClientTool) -> Mapping[str, Any]:

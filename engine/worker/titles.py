@@ -10,9 +10,8 @@ import anyio
 from turnwise.engine.agents.configuration import Configuration
 from turnwise.engine.apply import Chain
 from turnwise.engine.clock import calling_after, sleep
-from turnwise.engine.jobs.request import parameters_for_titles
+from turnwise.engine.jobs.request import parameters_for_titles, prepared_for
 from turnwise.engine.jobs.summarise import Spending
-from turnwise.engine.prompt.hooks import RequestContext, prepared
 from turnwise.engine.prompt.title import TitleSource, first_line_of, source_of, title_in, title_messages
 from turnwise.engine.user_code import described
 from turnwise.engine.worker.leased_chat import Runtime
@@ -23,9 +22,7 @@ from turnwise.providers.repair_history import HistoryRepair
 from turnwise.states.decide import Decision
 from turnwise.states.errors import ChatArchived, ChatNotFound, ModelError
 from turnwise.states.facts import Facts
-from turnwise.states.messages import Message
 from turnwise.states.names import StopReason
-from turnwise.states.plain import copied
 from turnwise.states.triggers import Renamed
 from turnwise.states.usage import Usage
 
@@ -139,8 +136,9 @@ class Titles:
             ModelError: it failed for good.
             Exception: what a hook or the model raised.
         """
-        messages, settings = await self._prepared(facts, title_messages(source)), self._configuration(facts).settings
-        attempt, retry = 1, settings.retry
+        configuration = self._configuration(facts)
+        messages = await prepared_for(self._runtime, configuration, facts, "title", title_messages(source))
+        attempt, settings, retry = 1, configuration.settings, configuration.settings.retry
         while True:
             request = ModelRequest(
                 purpose="title",
@@ -159,22 +157,6 @@ class Titles:
                     raise
             await sleep(self._runtime.clock, delay)
             attempt += 1
-
-    async def _prepared(self, facts: Facts, messages: list[Message]) -> list[Message]:
-        """Return the messages after the service's `prepare_messages`, which may have to keep some words secret."""
-        prepare, profile = self._configuration(facts).hooks.prepare_messages, facts.profile
-        if prepare is None:
-            return messages
-        context = RequestContext(
-            chat_id=facts.chat_id,
-            owner=profile.owner,
-            metadata=copied(dict(profile.metadata)),
-            purpose="title",
-            step=facts.step.number,
-        )
-        return await self._runtime.tasks.user_calls.run(
-            lambda: prepared(prepare, messages, context), "prepare_messages", chat_id=facts.chat_id
-        )
 
     async def _generate(self, facts: Facts, request: ModelRequest, spending: Spending) -> ModelReply:
         runtime, model, usage = self._runtime, self._configuration(facts).model, None

@@ -24,6 +24,7 @@ from turnwise.persistence.conformance.holding import HoldingConformance
 from turnwise.persistence.conformance.importing import ImportingConformance
 from turnwise.persistence.conformance.pruning import PruningConformance
 from turnwise.persistence.conformance.reading import ReadingConformance
+from turnwise.persistence.conformance.rewriting import RewritingConformance
 
 
 class StoreConformance(
@@ -33,6 +34,7 @@ class StoreConformance(
     ImportingConformance,
     PruningConformance,
     ReadingConformance,
+    RewritingConformance,
 ):
     """Everything that `ChatStore` promises."""
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
 from pathlib import Path
 
 import anyio
 import pytest
 
 from support.processes.crew import Crew
-from support.processes.postgres_server import Server
 from support.processes.problems import problems_of_all
 from support.processes.worker_process import ASK, REFUSALS, Place, answers
 from turnwise import Chat, Engine
@@ -21,18 +19,9 @@ PATIENCE = 240.0
 """Seconds in which every chat must come to rest once the fight is over."""
 
 
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[Server]:
-    with Server.running() as server:
-        yield server
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    if request.param == "sqlite":
-        return Place(f"sqlite:///{tmp_path}/chats.db", tmp_path)
-    server: Server = request.getfixturevalue("postgres")
-    return Place(server.url("fight"), tmp_path)
+@pytest.fixture
+def place(url: str, tmp_path: Path) -> Place:
+    return Place(url, tmp_path)
 
 
 async def help_on(client: Engine, chat: Chat) -> None:

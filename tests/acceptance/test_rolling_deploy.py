@@ -10,9 +10,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
-from support.processes.postgres_server import Server
 from turnwise import Agent, ChatState, Engine, Settings, ToolResult
 
 SHOP = '''
@@ -55,20 +52,6 @@ support = Agent(
     version=VERSION,
 )
 '''
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[Server]:
-    with Server.running() as server:
-        yield server
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/chats.db"
-    server: Server = request.getfixturevalue("postgres")
-    return server.url(f"s{abs(hash(tmp_path))}")
 
 
 @contextlib.contextmanager

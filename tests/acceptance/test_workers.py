@@ -31,20 +31,6 @@ LONG = 600.0
 SHORT = 1.0
 
 
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[Server]:
-    with Server.running() as server:
-        yield server
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/chats.db"
-    server: Server = request.getfixturevalue("postgres")
-    return server.url(f"s{abs(hash(tmp_path))}")
-
-
 def client_of(place: Place) -> Engine:
     return Engine(place.url, model=DemoModel(), settings=Settings(run_worker=False))
 

@@ -128,7 +128,7 @@ async def test_a_hook_is_told_what_a_request_is_for_and_changes_that_request_alo
 
     leased, _ = leased_chat(PAIRED, facts=streams(profile=PROFILE), hooks=Hooks(prepare_messages=prepare))
     for purpose in ("step", "summary"):
-        (changed,) = await prepared_for(leased, purpose, PAIRED)  # type: ignore[arg-type]
+        (changed,) = await prepared_for(leased.runtime, leased.configuration, leased.facts, purpose, PAIRED)  # type: ignore[arg-type]
         assert changed.calls[0].arguments == {"at": [1, 2]}
     assert [(one.purpose, one.chat_id, one.owner, one.step) for one in contexts] == [
         ("step", "c", "ann", 3),
@@ -140,13 +140,15 @@ async def test_a_hook_is_told_what_a_request_is_for_and_changes_that_request_alo
 
 async def test_without_a_hook_messages_are_what_they_are() -> None:
     leased, _ = leased_chat()
-    assert await prepared_for(leased, "step", PAIRED) == PAIRED
+    assert await prepared_for(leased.runtime, leased.configuration, leased.facts, "step", PAIRED) == PAIRED
 
 
 async def test_a_hook_that_does_not_end_is_named_with_its_chat(caplog: pytest.LogCaptureFixture) -> None:
     hook = Stubborn()
     leased, _ = leased_chat(PAIRED, hooks=Hooks(prepare_messages=hook))  # type: ignore[arg-type]
-    await hook.left_behind(leased, lambda: prepared_for(leased, "step", PAIRED))
+    await hook.left_behind(
+        leased, lambda: prepared_for(leased.runtime, leased.configuration, leased.facts, "step", PAIRED)
+    )
     (line,) = [record.getMessage() for record in caplog.records if "user_code_left_behind" in record.getMessage()]
     assert "prepare_messages" in line
     assert "chat_id=c" in line
