@@ -151,6 +151,8 @@ def _record_of(fields: dict[str, Any]) -> AuditRecord:
             raise ValueError(f"the field {name} holds {_named(fields[name])}, where {either} belongs")
     fields["writes"] = tuple(_write_of(write) for write in fields["writes"])
     fields["at"] = _time_of(fields["at"])
+    if fields["reason"] is not None and any(write.kind == "reason" for write in fields["writes"]):
+        raise ValueError("the field reason holds text that no hash covers: a client's reason does not stand there")
     return AuditRecord(**fields)
 
 

@@ -349,6 +349,17 @@ def test_a_changed_field_is_found_where_it_stands(version: int, name: str, data:
     assert verify_export("\n".join(lines)).position == version
 
 
+@pytest.mark.parametrize("forged", ["", "he said so"])
+def test_a_reason_that_no_hash_covers_is_found_where_it_stands(forged: str) -> None:
+    told = [record.version for record in LOG if any(write.kind == "reason" for write in record.writes)]
+    assert told
+    for version in told:
+        lines = TEXT.splitlines()
+        lines[version] = json.dumps(json.loads(lines[version]) | {"reason": forged})
+        verdict = verify_export("\n".join(lines))
+        assert (verdict.position, verdict.ok) == (version, False)
+
+
 @unhurried
 @given(st.sampled_from([record for record in LOG if record.writes]), st.sampled_from(WriteRecord._fields), st.text())
 def test_a_changed_write_is_found_where_it_stands(record: AuditRecord, name: str, junk: str) -> None:
