@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import shutil
 import sqlite3
@@ -23,9 +24,21 @@ from hypothesis import strategies as st
 from support.fuzzing import LIMITS, filled, runs
 from support.odd_values import Odd, odd_values
 from support.public_surface import OBJECT, Target, makers, methods
-from turnwise import ChatState, ClientTool, Engine, ToolResult, TurnwiseError
+from turnwise import (
+    RESTING,
+    Agent,
+    ChatState,
+    ClientTool,
+    Engine,
+    Settings,
+    StopReason,
+    ToolContext,
+    ToolResult,
+    TurnwiseError,
+    tool,
+)
 from turnwise.persistence.conformance.importing import exported_lines
-from turnwise.providers.scripted import ScriptedModel
+from turnwise.providers.scripted import Call, Reply, ScriptedModel
 
 CALLS_OF_ENGINE: Final = 25
 """Cases on one copy of the store, before a new engine reads it."""
@@ -34,6 +47,7 @@ PLAIN: Final = frozenset({"decide"})
 WAITING: Final = frozenset({"ask", "stream", "wait"})
 """These wait for a worker that is not there."""
 PATIENCE: Final = 30
+ACT: Final = [Call("act", {})]
 MISSPELT: Final = Odd(None, "misspelt")
 MISSING: Final = Odd(None, "missing")
 
@@ -76,6 +90,39 @@ def test_what_is_declared_is_taken_or_refused_with_a_typed_error(data: st.DataOb
     first = [target.right[name] for name in target.positional if data.draw(st.booleans())]
     with suppress(TurnwiseError):
         target.function(*first, **arguments)
+
+
+DECLARED: Final = [target for target in MAKERS if target.name in {"Agent", "Settings", "tool", "Tool", "ClientTool"}]
+
+
+@runs(0.1)
+@given(st.data())
+def test_what_is_taken_as_a_declaration_runs_a_turn(data: st.DataObject) -> None:
+    target = data.draw(st.sampled_from(DECLARED), label="target")
+    names = [name for name in target.right if name not in target.positional and name != "run_worker"]
+    with suppress(TurnwiseError):
+        made = target.function(
+            *(target.right[name] for name in target.positional),
+            **arguments_of(target, [(data.draw(st.sampled_from(names)), data.draw(odd_values))]),
+        )
+        anyio.run(_turn_of, made)
+
+
+async def _turn_of(made: Any) -> None:
+    """Run a turn with what was declared, and a call of its tool, if it is one. However it ends, the chat rests."""
+    agent = made if isinstance(made, Agent) else Agent("support", "demo")
+    tools = [] if isinstance(made, Agent | Settings | ClientTool) else [made]
+    settings = dataclasses.replace(made, run_worker=True) if isinstance(made, Settings) else Settings()
+    calls = [Call(one.name, {"query": "x"}) for one in [*tools, made][:1] if hasattr(one, "name") and one is not agent]
+    model = ScriptedModel(lambda request: Reply("ok") if request.messages[-1].role == "tool" else Reply(calls=calls))
+    async with Engine("sqlite://", model=model, tools=tools, agents=[agent], settings=settings) as engine:
+        given_tools = [made] if isinstance(made, ClientTool) else []
+        with anyio.fail_after(PATIENCE):
+            for name in {"default", agent.name}:
+                chat = await engine.create_chat(agent=name, client_tools=given_tools)
+                answer = await engine.ask(chat.id, "hi")
+                assert answer.chat.state in RESTING
+                assert (await engine.verify(chat.id)).ok
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +176,7 @@ def right_arguments(chat_ids: dict[str, str]) -> dict[str, Any]:
         "ask.agent": None,
         "model": "demo",
         "parameters": {},
-        "active_tools": None,
+        "active_tools": [],
     }
 
 
@@ -177,6 +224,7 @@ class World:
         if self.targets:
             self._open.close()
             self._portal.call(_readable, self._path)
+            self._portal.call(_works, self._path)
 
 
 @pytest.fixture(scope="module")
@@ -197,6 +245,57 @@ def test_what_a_chat_is_asked_is_done_or_refused_and_a_refusal_writes_nothing(
     world.try_out(target.name, data.draw(oddities(target)))
 
 
+class Turn:
+    """A turn whose tool calls a method on its own chat, in the midst of a worker's job."""
+
+    def __init__(self) -> None:
+        self._method: str | None = None
+        self._odd: list[Oddity] = []
+        act = tool(self._act, name="act", description="Acts.", schema=OBJECT)
+        model = ScriptedModel(lambda request: Reply("ok", calls=[] if request.messages[-1].role == "tool" else ACT))
+        self.engine = Engine("sqlite://", model=model, tools=[act])
+
+    async def _act(self, context: ToolContext) -> str:
+        if self._method is None:
+            return "done before"
+        own = dict.fromkeys((state.value for state in ChatState), context.chat_id)
+        target = next(one for one in methods(right_arguments(own)) if one.name == self._method)
+        self._method = None
+        with suppress(TurnwiseError, TimeoutError):
+            await _call(self.engine, target, arguments_of(target, self._odd))
+        return "done"
+
+    async def take(self, method: str, odd: list[Oddity]) -> None:
+        """Take a turn, and another. The chat rests after each, however its method ended."""
+        self._method, self._odd = method, odd
+        chat = await self.engine.create_chat()
+        for _ in range(2):
+            with anyio.fail_after(PATIENCE):
+                await self.engine.ask(chat.id, "hi")
+                await self.engine.wait(chat.id)
+        assert (await self.engine.verify(chat.id)).ok
+
+
+@pytest.fixture(scope="module")
+def turn() -> Iterator[tuple[BlockingPortal, Turn]]:
+    """Return a turn, on an engine with a worker."""
+    with start_blocking_portal() as portal:
+        one = Turn()
+        with portal.wrap_async_context_manager(one.engine):
+            yield portal, one
+
+
+@runs(0.1)
+@given(st.data())
+def test_what_a_chat_is_asked_while_it_works_lets_it_work_on(
+    turn: tuple[BlockingPortal, Turn], data: st.DataObject
+) -> None:
+    portal, one = turn
+    methods_then = [target for target in METHODS if target.name not in WAITING | {"delete_chat", "erase"}]
+    target = data.draw(st.sampled_from(methods_then), label="method")
+    portal.call(one.take, target.name, data.draw(st.just([]) | oddities(target)))
+
+
 def _written(other: sqlite3.Connection, path: Path) -> tuple[int, int, int]:
     """Return what every commit changes: the version that another connection sees, and the bytes of both files."""
     version = other.execute("PRAGMA data_version").fetchone()[0]
@@ -209,19 +308,24 @@ async def _refused(engine: Engine, target: Target, arguments: dict[str, Any]) ->
     waits = target.name in WAITING or (target.name == "events" and arguments.get("follow") is not False)
     try:
         with anyio.move_on_after(0.05 if waits else PATIENCE) as limit:
-            answer = target.function(engine, **arguments)
-            if inspect.isawaitable(answer):
-                await answer
-            else:
-                async with aclosing(answer):
-                    async for _ in answer:
-                        pass
+            await _call(engine, target, arguments)
     except TurnwiseError:
         return True
     except TimeoutError:
         assert "timeout" in arguments
     assert waits or not limit.cancelled_caught, f"{target.name} hangs"
     return False
+
+
+async def _call(engine: Engine, target: Target, arguments: dict[str, Any]) -> None:
+    """Call a method, and read its answer to the end."""
+    answer = target.function(engine, **arguments)
+    if inspect.isawaitable(answer):
+        await answer
+        return
+    async with aclosing(answer):
+        async for _ in answer:
+            pass
 
 
 async def _readable(path: Path) -> None:
@@ -239,6 +343,22 @@ async def _readable(path: Path) -> None:
             assert [event.seq async for event in engine.events(chat.id, follow=False)]
             verdict = await engine.verify(chat.id)
             assert verdict.ok, verdict
+
+
+async def _works(path: Path) -> None:
+    """Let a worker run on what was accepted: whatever a chat was made to hold, it rests, and answers a new message."""
+    async with Engine(f"sqlite:///{path}", model=ScriptedModel(lambda _: Reply("ok"))) as engine:
+        for chat in (await engine.list_chats(limit=1000)).items:
+            if chat.archived:
+                continue
+            with anyio.fail_after(PATIENCE):
+                rested = await engine.wait(chat.id)
+                if rested.state is ChatState.requires_action:
+                    await engine.interrupt(chat.id)
+                answer = await engine.ask(chat.id, "still there?")
+            assert answer.chat.state is ChatState.waiting, f"{chat} ended in {answer.chat}"
+            assert answer.stop_reason is StopReason.end_turn
+            assert (await engine.verify(chat.id)).ok
 
 
 def test_a_new_method_without_right_arguments_fails_here() -> None:
