@@ -83,7 +83,7 @@ class TerminalTalk:
     async def _rested(self, chat_id: str) -> None:
         chat = await self._talk.engine.get_chat(chat_id)
         self._state = chat.state
-        self._asked = list(chat.open_calls) if chat.state is ChatState.requires_action else []
+        self._asked = [call for call in chat.open_calls if call.is_client and chat.state is ChatState.requires_action]
         self._answers = []
 
     def _stop(self, event: KeyPressEvent) -> None:

@@ -6,6 +6,7 @@ import dataclasses
 import secrets
 import time
 from collections.abc import AsyncIterable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -13,6 +14,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
+from turnwise.engine.agents.delegate import helper_id
 from turnwise.engine.apply import Chain, Change
 from turnwise.engine.delete import if_resting
 from turnwise.engine.diagnose import flaws_of, is_repairable, repairing
@@ -32,12 +34,14 @@ from turnwise.states.calls import ToolResult
 from turnwise.states.digests import canonical, digest, digest_of_answer
 from turnwise.states.errors import (
     ChatArchived,
+    ChatNotFound,
     ConflictingReplay,
     DeadlineExpired,
     IllegalTransition,
     InvalidContent,
     MessageNotFound,
     SettingsError,
+    StoreError,
     ToolResultMismatch,
     TurnwiseError,
 )
@@ -129,6 +133,8 @@ class Commands:
                 created_at=chain.now,
                 parent=chat_id,
                 forked_from=f"{at_version}:{records[at_version - 1].hash}",
+                helps=None,
+                helps_at=None,
             )
             chain.fire(
                 Create(profile=profile, inheritance=inheritance_of(facts, history, chain.now)),
@@ -179,8 +185,8 @@ class Commands:
         if late := _late(given, committed.before, committed.at):
             raise DeadlineExpired(late)
         accepted = committed.decisions[0].facts
-        receipt_id = next(call.answer.receipt_id for call in accepted.calls if call.answer is not None)
-        return SubmissionReceipt(chat_of(committed.facts), receipt_id, replayed=False)
+        answers = [call.answer for result in given if (call := accepted.calls.get(result.call_id)) and call.answer]
+        return SubmissionReceipt(chat_of(committed.facts), answers[0].receipt_id, replayed=False)
 
     def _edited(self, facts: Facts, results: Sequence[ToolResult]) -> dict[str, dict[str, Any]]:
         """Return the arguments that approvals replace, by call, coerced to the tools' schemas.
@@ -254,7 +260,16 @@ class Commands:
 
             committed = await self._act(chat_id, replace)
             if committed.decisions:
+                await self._stop_helpers(committed.before)
                 return chat_of(committed.facts)
+
+    async def _stop_helpers(self, before: Facts) -> None:
+        """Stop the helpers that a chat no longer waits for; if this fails, their workers will notice."""
+        for call in before.open_calls:
+            if call.is_delegated:
+                name = helper_id(before.chat_id, call.call_id)
+                with suppress(ChatNotFound, IllegalTransition, ChatArchived, StoreError):
+                    await self._disturb(name, Interrupt())
 
     async def configure(self, chat_id: str, given: Mapping[str, Any]) -> Chat:
         """Change who answers in a chat, or how; what is not given stays.
@@ -431,7 +446,9 @@ def _stop_if_outrun(reply: Partial | None, chain: Chain) -> None:
 
 
 def _settle(reply: Partial | None, chain: Chain) -> None:
-    if chain.decisions and not chain.facts.settled and chain.facts.lease is None:
+    """Settle what was interrupted, unless a worker holds the chat, or has to stop its helpers first."""
+    helped = chain.facts.calls.open_delegated > 0
+    if chain.decisions and not chain.facts.settled and chain.facts.lease is None and not helped:
         chain.fire(Settled(token=None, partial=reply))
 
 

@@ -60,7 +60,7 @@ from turnwise.states.events import Event, PartEvent
 from turnwise.states.facts import Facts, Profile
 from turnwise.states.limits import JsonObject, Key, Label, Name, Ordinal, PageSize, Seconds, at_most
 from turnwise.states.messages import Content, Message, QueuedMessage
-from turnwise.states.names import DEFAULT_AGENT, RESTING, ChatState, WhenBusy
+from turnwise.states.names import DEFAULT_AGENT, RESTING, Answerer, ChatState, WhenBusy
 from turnwise.states.shapes import LATER
 from turnwise.states.transcript import Transcript, fold
 from turnwise.states.triggers import (
@@ -284,15 +284,19 @@ class Engine:
         *,
         owner: Key | None = None,
         state: ChatState | str | None = None,
+        awaiting: Answerer | None = None,
         limit: PageSize = 50,
         after: str | None = None,
     ) -> Page[Chat]:
         """Return chats, newest first, a page at a time.
 
+        `awaiting="client"` wants those whose open calls the client has to answer, a person's inbox, and `"helpers"`
+        those that wait for helpers; a chat may be both.
+
         A chat that cannot be read is included: `unreadable` says why, and the rest is what could be read.
         """
         wanted = None if state is None else _state(state)
-        found = await self._chats().chats(owner=owner, state=wanted, limit=limit + 1, after=after)
+        found = await self._chats().chats(owner=owner, state=wanted, awaiting=awaiting, limit=limit + 1, after=after)
         chats = [chat_of(chat) for chat in found[:limit]]
         return Page(chats, chats[-1].id if len(found) > limit else None)
 
@@ -644,6 +648,8 @@ class Engine:
     ) -> Chat:
         """Return the chat once its state is in `until`; `interrupted` counts once settled.
 
+        By default that is where the chat rests: not in `requires_action` while only helpers have to answer.
+
         Raises:
             TimeoutError: it did not get there in `timeout` seconds.
         """
@@ -734,6 +740,8 @@ def _state(state: ChatState | str) -> ChatState:
 
 
 def _has_arrived(states: Collection[ChatState], facts: Facts) -> bool:
+    if states == RESTING:
+        return facts.resting
     known = facts.stored_state is None and facts.state in states
     return known and (facts.state is not ChatState.interrupted or facts.settled)
 

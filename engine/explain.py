@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from turnwise.engine.agents.delegate import helper_id
 from turnwise.engine.diagnose import advice_on, summary_of
 from turnwise.engine.worker.identity import is_dead
 from turnwise.persistence.stored_chat import Flaw
@@ -89,7 +90,7 @@ def _resting(facts: Facts) -> str:
         case ChatState.waiting:
             return "Nothing to do: the chat waits for the next message."
         case ChatState.requires_action:
-            return _awaiting_client(facts)
+            return _awaiting_others(facts)
         case ChatState.error:
             problem = facts.last_error.message if facts.last_error else "an unknown error"
             return f"The chat cannot go on without the user: {problem}"
@@ -105,11 +106,19 @@ def _needed(facts: Facts) -> str:
     return f"agent {facts.profile.agent!r}{having}"
 
 
-def _awaiting_client(facts: Facts) -> str:
-    calls = ", ".join(f"{call.name} ({call.call_id})" for call in facts.open_calls)
+def _awaiting_others(facts: Facts) -> str:
+    calls = ", ".join(f"{call.name} ({call.call_id})" for call in facts.open_calls if call.is_client)
+    helpers = ", ".join(
+        f"{helper_id(facts.chat_id, call.call_id)} (agent {call.helper!r})"
+        for call in facts.open_calls
+        if call.is_delegated
+    )
+    if not calls:
+        return f"Waiting for helpers: {helpers}."
     deadlines = [call.deadline for call in facts.open_calls if call.deadline is not None]
     until = f", until {min(deadlines):%Y-%m-%d %H:%M:%S} UTC" if deadlines else ""
-    return f"Waiting for the client's results of {calls}{until}."
+    others = f" Waiting for helpers, too: {helpers}." if helpers else ""
+    return f"Waiting for the client's results of {calls}{until}.{others}"
 
 
 def _held(facts: Facts, worker: str, lease_expires: datetime | None, now: datetime) -> str:

@@ -12,8 +12,8 @@ from turnwise.states.calls import ToolCall
 from turnwise.states.events import ErrorInfo
 from turnwise.states.facts import Facts
 from turnwise.states.messages import Message
-from turnwise.states.names import ChatState, Purpose, StopReason
-from turnwise.states.usage import Usage
+from turnwise.states.names import Awaited, ChatState, Purpose, StopReason
+from turnwise.states.usage import NO_USAGE, Usage
 from turnwise.states.values import Value
 
 if TYPE_CHECKING:
@@ -56,6 +56,12 @@ class Chat(Value, frozen=True, kw_only=True):
     """Messages that wait in the queue."""
     settled: bool
     parent: str | None
+    awaits: Awaited | None = None
+    """Who has to answer the open calls in `requires_action`: the client, helpers or both."""
+    helps: str | None = None
+    """For a helper: the call of its parent that it answers."""
+    helpers_usage: Usage = NO_USAGE
+    """What its helpers, and theirs, have used in chats of their own."""
     model: str | None = None
     """The model that is asked instead of the agent's; `None` for the agent's."""
     parameters: dict[str, Any] | None = None
@@ -177,6 +183,9 @@ def chat_of(found: Facts | Salvaged) -> Chat:
         queued=len(facts.queue),
         settled=facts.settled,
         parent=profile.parent,
+        awaits=None if unreadable else facts.awaits,
+        helps=profile.helps,
+        helpers_usage=facts.helpers_usage,
         model=profile.model,
         parameters=None if profile.parameters is None else dict(profile.parameters),
         active_tools=profile.active_tools,

@@ -24,6 +24,7 @@ from turnwise.persistence.rows import CALLS, GARBLED, PROFILES
 from turnwise.persistence.stored_chat import ids_of
 from turnwise.states.digests import canonical
 from turnwise.states.errors import ImportRefused, TurnwiseError
+from turnwise.states.names import ChatState
 from turnwise.states.step_calls import StepCalls
 
 FORMAT: Final = "turnwise-chat"
@@ -308,10 +309,11 @@ class _Reader:
         try:
             profile = PROFILES.load(self._tables["profiles"][0]["body"], self._chat_id)
             calls = [row["body"] for row in self._tables["calls"] if row["call_id"] in chat["calls"]]
-            needs = StepCalls(CALLS.load(body, self._chat_id) for body in calls).needs
+            step = StepCalls(CALLS.load(body, self._chat_id) for body in calls)
         except TurnwiseError:
-            return {"agent": "", "needs": []}  # the checks find what cannot be read
-        return {"agent": profile.agent, "needs": [*needs]}
+            return {"agent": "", "needs": [], "awaits": None}  # the checks find what cannot be read
+        awaits = step.awaited if chat["state"] == ChatState.requires_action else None
+        return {"agent": profile.agent, "needs": [*step.needs], "awaits": awaits}
 
     def _examine(self, found: WholeChat) -> None:
         """Refuse a chat that a store could not read, or that breaks a promise."""

@@ -193,8 +193,8 @@ class Tables:
                 self.profile = write
             case w.RecordReceipt():
                 self.put("receipts", client_id=write.client_id, body=write.body)
-            case w.DropLease() | w.NoteDeadline() | w.NoteReason():
-                pass  # lease, deadline and reason stand in other rows
+            case w.DropLease() | w.NoteDeadline() | w.NoteReason() | w.NoteHelper():
+                pass  # lease, deadline and reason stand in other rows, the helper's answer in the log
             case w.EraseEdits() | w.EraseMessage() | w.EraseText():
                 pass  # `erasure` blanks what is erased
 

@@ -20,7 +20,7 @@ from turnwise.states.errors import StoreError
 from turnwise.states.events import Event, PartEvent
 from turnwise.states.facts import Facts
 from turnwise.states.messages import Message
-from turnwise.states.names import ChatState, StopReason
+from turnwise.states.names import Answerer, ChatState, StopReason
 from turnwise.states.writes import RecordReceipt, RecordUsage
 
 Plan = Callable[[Facts, datetime], Sequence[Decision]]
@@ -108,8 +108,8 @@ class ChatStore(Protocol):
     """Keeps chats. One `change` is one transaction: all of it is durable when the call returns, or none of it is.
 
     Methods raise what the caller's own plan raises, and otherwise only `StoreError`s. If there is no such chat,
-    `change`, `repair`, `delete`, `journal`, `facts`, `rest`, `rows`, `raw_rows` and `snapshot` raise `ChatNotFound`;
-    the others find nothing. If there was one and it was deleted, every method about one chat raises `ChatDeleted`, but
+    `change`, `repair`, `delete`, `journal`, `facts`, `head`, `rest`, `rows`, `raw_rows` and `snapshot` raise
+    `ChatNotFound`; the others find nothing. If there was one and it was deleted, every method about one chat raises `ChatDeleted`, but
     `delete`, `tombstone`, `forks` and `children`.
 
     A chat is one failure domain. A method about one chat raises `ChatUnreadable` if a stored value of that chat cannot
@@ -240,13 +240,26 @@ class ChatStore(Protocol):
     async def rest(self, chat_id: str) -> Salvaged:
         """Return what can be read of where a chat stands, and every flaw that was found; a sound chat has none."""
 
+    async def head(self, chat_id: str) -> tuple[int, str]:
+        """Return a chat's version and the hash of its last record."""
+
     async def chats(
-        self, *, owner: str | None, state: ChatState | None, limit: int, after: str | None
+        self,
+        *,
+        owner: str | None,
+        state: ChatState | None,
+        limit: int,
+        after: str | None,
+        awaiting: Answerer | None = None,
     ) -> list[Facts | Salvaged]:
         """Return up to `limit` chats, newest first, that were created before the chat `after`.
 
+        `awaiting` wants those in `requires_action` that the client, or helpers, have to answer.
         A chat that cannot be read is returned as what is left of it.
         """
+
+    async def awaiting_helpers(self, *, after: str, limit: int) -> list[str]:
+        """Return up to `limit` chats that wait for helpers and are not archived: those whose ids come after `after`."""
 
     async def ids(self, *, prefix: str, limit: int) -> list[str]:
         """Return up to `limit` ids that begin with `prefix`, the most recent change of state first.

@@ -54,6 +54,17 @@ class Partial(Value, frozen=True, kw_only=True):
     """`None` if the worker that asked is gone."""
 
 
+class HelperAnswer(Value, frozen=True, kw_only=True):
+    """The helper that answers a call, as it stood when it came to rest."""
+
+    chat_id: str
+    version: int
+    head: str
+    """The hash of the last record of its log."""
+    usage: Usage
+    """What the helper and its own helpers have used."""
+
+
 class Summary(Value, frozen=True, kw_only=True):
     """The result of a compaction: everything that the model sees from then on, in order."""
 

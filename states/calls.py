@@ -119,6 +119,8 @@ class ToolCall(Value, frozen=True, kw_only=True):
     """Why the call is answered without being run: the tool was not offered, or the arguments do not fit."""
     reconciles: bool = False
     """Whether the tool is asked, after a crash, what became of the call."""
+    helper: str | None = None
+    """The agent whose chat answers the call, if a helper does."""
     within: float | None = None
     """Seconds a client has to answer once asked."""
     deadline: datetime | None = None
@@ -141,6 +143,11 @@ class ToolCall(Value, frozen=True, kw_only=True):
     def is_client(self) -> bool:
         """Whether the client runs the call."""
         return self.executor is Executor.client
+
+    @property
+    def is_delegated(self) -> bool:
+        """Whether a helper, a chat of its own, answers the call."""
+        return self.executor is Executor.chat
 
     @property
     def may_start(self) -> bool:

@@ -98,9 +98,8 @@ class ToolResultMismatch(TurnwiseError):
             for word, ids in (("missing", missing), ("not open", extra), ("given twice", duplicate))
             if ids
         ]
-        super().__init__(
-            f"a submission must name each open client call exactly once ({'; '.join(problems)}); nothing was written"
-        )
+        problem = "; ".join(problems) or "none is open, and none was given"
+        super().__init__(f"a submission must name each open client call exactly once ({problem}); nothing was written")
 
 
 class ConflictingReplay(TurnwiseError):

@@ -12,7 +12,7 @@ from msgspec.structs import force_setattr, replace
 from turnwise.states.calls import ClientTool, ToolCall
 from turnwise.states.events import ErrorInfo
 from turnwise.states.messages import QueuedMessage
-from turnwise.states.names import DEFAULT_AGENT, RESTING, ChatState, Need, Purpose, Stage, StopReason, Tail
+from turnwise.states.names import DEFAULT_AGENT, RESTING, Awaited, ChatState, Need, Purpose, Stage, StopReason, Tail
 from turnwise.states.step_calls import NO_CALLS, StepCalls
 from turnwise.states.usage import NO_USAGE, Usage
 from turnwise.states.values import Value
@@ -47,6 +47,12 @@ class Profile(Value, frozen=True, kw_only=True):
     parent: str | None = None
     forked_from: str | None = None
     """For a fork: the parent's version and head hash, as `version:hash`."""
+    helps: str | None = None
+    """For a helper: the id of the parent's call that it answers."""
+    helps_at: str | None = None
+    """For a helper: the parent's version and head hash when it was made, as `version:hash`."""
+    depth: int = 0
+    """For a helper: how many chats stand above it."""
 
 
 class TurnFacts(Value, frozen=True):
@@ -71,8 +77,15 @@ class TurnFacts(Value, frozen=True):
     open: bool = False
     """Whether the turn's end was not told yet."""
     usage: Usage = NO_USAGE
+    helpers_usage: Usage = NO_USAGE
+    """What helpers have used for this turn, in chats of their own."""
     trace: str | None = None
     """An observer's text for this turn, with which observers in other processes continue its trace."""
+
+    @property
+    def spent(self) -> Usage:
+        """What the turn and its helpers have used."""
+        return self.usage + self.helpers_usage if self.helpers_usage.known else self.usage
 
 
 class StepFacts(Value, frozen=True):
@@ -172,6 +185,8 @@ class Facts(Value, frozen=True, kw_only=True):
     history: HistoryFacts = HistoryFacts()
     compaction: CompactionFacts = CompactionFacts()
     usage: Usage = NO_USAGE
+    helpers_usage: Usage = NO_USAGE
+    """What its helpers, and theirs, have used in chats of their own."""
     last_error: ErrorInfo | None = None
     stop_reason: StopReason | None = None
     updated_at: datetime | None = None
@@ -192,9 +207,15 @@ class Facts(Value, frozen=True, kw_only=True):
         return self if self.last_seq == last_seq else replace(self, last_seq=last_seq)
 
     @property
+    def awaits(self) -> Awaited | None:
+        """Who has to answer the open calls of a chat in `requires_action`; `None` in other states."""
+        return self.calls.awaited if self.state is ChatState.requires_action else None
+
+    @property
     def resting(self) -> bool:
-        """Whether only someone outside, or a deadline, can move the chat."""
-        return self.settled and self.state in RESTING and self.stored_state is None
+        """Whether only someone outside, or a deadline, can move the chat: its helpers cannot."""
+        rests = self.settled and self.state in RESTING and self.stored_state is None
+        return rests and self.awaits != "helpers"
 
 
 class Limits(Value, frozen=True, kw_only=True):

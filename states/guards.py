@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from turnwise.states import triggers as t
 from turnwise.states import turn_limits
+from turnwise.states.calls import ToolCall
 from turnwise.states.errors import CONTEXT_OVERFLOW
 from turnwise.states.facts import Facts
 from turnwise.states.names import Need, Stage, Tail
@@ -55,9 +56,9 @@ def has_local_calls(facts: Facts, occurrence: t.StepFinished, at: t.Circumstance
     return any(call.is_local for call in occurrence.reply.calls)
 
 
-def has_client_calls(facts: Facts, occurrence: t.StepFinished, at: t.Circumstances) -> bool:
-    """The reply asks for at least one client tool."""
-    return any(call.is_client for call in occurrence.reply.calls)
+def has_outside_calls(facts: Facts, occurrence: t.StepFinished, at: t.Circumstances) -> bool:
+    """The reply asks for at least one tool of the client, or one helper."""
+    return any(not call.is_local for call in occurrence.reply.calls)
 
 
 def call_may_start(facts: Facts, occurrence: t.CallStarted, at: t.Circumstances) -> bool:
@@ -77,9 +78,16 @@ def local_calls_open(facts: Facts, occurrence: t.Occurrence, at: t.Circumstances
     return facts.calls.open_local > 0
 
 
-def client_calls_open(facts: Facts, occurrence: t.Occurrence, at: t.Circumstances) -> bool:
-    """A client call of the current step lacks its result."""
-    return facts.calls.open_client > 0
+def outside_calls_open(facts: Facts, occurrence: t.Occurrence, at: t.Circumstances) -> bool:
+    """A call that the client or a helper answers lacks its result."""
+    return facts.calls.open_outside > 0
+
+
+def awaits_more(facts: Facts, occurrence: t.SubmitToolResults, at: t.Circumstances) -> bool:
+    """Once these results are there, calls of others stay open, and none that was allowed waits for a worker."""
+    calls, results = facts.calls, occurrence.results
+    allowed = any(result.approves and _asks(calls.get(result.call_id)) for result in results)
+    return not allowed and calls.open_outside > len(results)
 
 
 def compaction_due(facts: Facts, occurrence: t.Occurrence, at: t.Circumstances) -> bool:
@@ -143,3 +151,7 @@ def every_call_is_due(facts: Facts, occurrence: t.Occurrence, at: t.Circumstance
 def promise_broken(facts: Facts, occurrence: t.Occurrence, at: t.Circumstances) -> bool:
     """The stored facts break the promise of their state."""
     return bool(broken_promises(facts))
+
+
+def _asks(call: ToolCall | None) -> bool:
+    return call is not None and call.approval == "asked"

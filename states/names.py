@@ -139,6 +139,8 @@ class Executor(StrEnum):
     local = "local"
     client = "client"
     provider = "provider"
+    chat = "chat"
+    """Another chat, a helper of this one, answers it."""
 
 
 class CallStatus(StrEnum):
@@ -176,6 +178,12 @@ Approval = Literal["not_needed", "asked", "granted"]
 
 Crash = Literal["at_most_once", "at_least_once"]
 """What a crash during a tool call means: its outcome is unknown, or it runs again with the same key."""
+
+Answerer = Literal["client", "helpers"]
+"""Who may have to answer calls of a chat in `requires_action`."""
+
+Awaited = Literal["client", "helpers", "both"]
+"""Who has to answer the open calls of a chat in `requires_action`."""
 
 Purpose = Literal["step", "summary", "title"]
 """What a model is called for."""

@@ -39,13 +39,14 @@ _COULD_AGREE: Final[Mapping[Guard[Any], Callable[[Facts], bool]]] = {
     g.wants_interrupt: _anything,
     g.prompt_too_long: _anything,
     g.has_local_calls: _anything,
-    g.has_client_calls: _anything,
+    g.has_outside_calls: _anything,
     g.compaction_due: _anything,
     g.turn_over: _anything,
     g.turn_goes_on: _anything,
     g.every_call_is_due: _anything,
     g.call_may_start: lambda facts: any(call.may_start for call in facts.calls),
     g.call_lacks_result: lambda facts: facts.calls.open_local > 0,
+    g.awaits_more: lambda facts: facts.calls.open_delegated > 0 and facts.calls.open_outside > 1,
     g.call_is_due: lambda facts: any(call.deadline is not None for call in facts.open_calls),
 }
 """For guards that ask about the trigger's arguments or the time: whether some arguments would satisfy them.

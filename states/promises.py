@@ -44,9 +44,9 @@ def has_no_open_local_call(facts: Facts) -> bool:
     return not facts.calls.open_local
 
 
-def has_an_open_client_call(facts: Facts) -> bool:
-    """A client call lacks its result."""
-    return facts.calls.open_client > 0
+def has_an_open_outside_call(facts: Facts) -> bool:
+    """A call that the client or a helper answers lacks its result."""
+    return facts.calls.open_outside > 0
 
 
 def has_local_calls(facts: Facts) -> bool:
@@ -114,7 +114,7 @@ PROMISES: Final[dict[ChatState, tuple[Promise, ...]]] = {
     ChatState.streaming: (has_a_lease, has_no_open_call, model_owes_an_answer),
     ChatState.executing_tools: (has_a_lease, has_local_calls),
     ChatState.compacting: (has_a_lease, step_is_not_compacted, has_no_open_local_call),
-    ChatState.requires_action: (has_no_lease, has_an_open_client_call, has_no_open_local_call),
+    ChatState.requires_action: (has_no_lease, has_an_open_outside_call, has_no_open_local_call),
     ChatState.interrupted: (rests_without_lease_or_calls,),
     ChatState.error: (has_no_lease, has_no_open_call, error_is_named),
 }

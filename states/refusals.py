@@ -37,13 +37,16 @@ def refuse_when_busy(facts: Facts, occurrence: t.SendMessage, at: t.Circumstance
 
 
 def refuse_mismatch(facts: Facts, occurrence: t.SubmitToolResults, at: t.Circumstances) -> None:
-    """Refuse a submission that does not name exactly the open client calls."""
+    """Refuse a submission that does not name exactly the open client calls, or a helper's that names another's call."""
     given = Counter(result.call_id for result in occurrence.results)
-    wanted = [call.call_id for call in facts.open_calls if call.is_client]
+    if occurrence.helper is None:
+        wanted = [call.call_id for call in facts.open_calls if call.is_client]
+    else:
+        wanted = [call.call_id for call in facts.open_calls if call.is_delegated and call.call_id in given]
     missing = [call_id for call_id in wanted if call_id not in given]
     extra = [call_id for call_id in given if call_id not in wanted]
     duplicate = [call_id for call_id, count in given.items() if count > 1]
-    if missing or extra or duplicate:
+    if missing or extra or duplicate or not given:
         raise errors.ToolResultMismatch(missing, extra, duplicate)
 
 

@@ -9,6 +9,7 @@ from operator import attrgetter
 from typing import Final, Self
 
 from turnwise.states.calls import ToolCall
+from turnwise.states.names import Awaited
 
 
 class _Ids:
@@ -31,6 +32,8 @@ class StepCalls(tuple[ToolCall, ...]):  # noqa: SLOT001 - slots of a tuple would
     """How many are local and have no result."""
     open_client: int
     """How many are the client's and have no result."""
+    open_delegated: int
+    """How many helpers have still to answer."""
     needs: tuple[str, ...]
     """The names of the tools that a worker must have to run the open local calls, in alphabetical order."""
     _to_run: Mapping[str, int]
@@ -53,7 +56,19 @@ class StepCalls(tuple[ToolCall, ...]):  # noqa: SLOT001 - slots of a tuple would
     @property
     def has_open(self) -> bool:
         """Whether a call lacks its result."""
-        return self.open_local + self.open_client > 0
+        return self.open_local + self.open_outside > 0
+
+    @property
+    def open_outside(self) -> int:
+        """How many wait for an answer of the client or of a helper."""
+        return self.open_client + self.open_delegated
+
+    @property
+    def awaited(self) -> Awaited | None:
+        """Who has to answer them; `None` if it is neither the client nor a helper."""
+        if not self.open_delegated:
+            return "client" if self.open_client else None
+        return "both" if self.open_client else "helpers"
 
     @property
     def ids(self) -> str:
@@ -91,6 +106,7 @@ class StepCalls(tuple[ToolCall, ...]):  # noqa: SLOT001 - slots of a tuple would
         made.local = self.local + call.is_local - before.is_local
         made.open_local = self.open_local + _is_open_local(call) - _is_open_local(before)
         made.open_client = self.open_client + _is_open_client(call) - _is_open_client(before)
+        made.open_delegated = self.open_delegated + _is_open_delegated(call) - _is_open_delegated(before)
         made._to_run, made.needs = self._to_run, self.needs
         if _runs(call) != _runs(before) or call.name != before.name:
             left = Counter(self._to_run)
@@ -109,6 +125,7 @@ class StepCalls(tuple[ToolCall, ...]):  # noqa: SLOT001 - slots of a tuple would
         self.local = sum(call.is_local for call in self)
         self.open_local = sum(_is_open_local(call) for call in self)
         self.open_client = sum(_is_open_client(call) for call in self)
+        self.open_delegated = sum(_is_open_delegated(call) for call in self)
         self._set_to_run(Counter(call.name for call in self if _runs(call)))
 
 
@@ -123,6 +140,10 @@ def _runs(call: ToolCall) -> bool:
 
 def _is_open_client(call: ToolCall) -> bool:
     return call.open and call.is_client
+
+
+def _is_open_delegated(call: ToolCall) -> bool:
+    return call.open and call.is_delegated
 
 
 NO_CALLS: Final = StepCalls()

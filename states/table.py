@@ -94,7 +94,8 @@ _CLIENT = (
     *(_on(t.SendMessage, at, at,            unless=(g.wants_interrupt,), actions=(a.enqueue_last,)) for at in BUSY),
     *(_on(t.SendMessage, at, S.interrupted, when=(g.wants_interrupt,), actions=(a.enqueue_first, a.note_interrupt, a.promote_when_settled)) for at in BUSY),
 
-    _on(t.SubmitToolResults, S.requires_action, S.pending, actions=(a.record_results,)),
+    _on(t.SubmitToolResults, S.requires_action, S.pending,         unless=(g.awaits_more,), actions=(a.record_results,)),
+    _on(t.SubmitToolResults, S.requires_action, S.requires_action, when=(g.awaits_more,), actions=(a.record_results,)),
 
     *(_on(t.Interrupt, at, S.interrupted, actions=(a.note_interrupt,)) for at in BUSY),
 
@@ -126,20 +127,20 @@ _CLIENT = (
 
 def _after_compaction(kind: type[_Kind], outcome: Action[_Kind], *, unless: tuple[Guard[_Kind], ...] = ()) -> tuple[Row, ...]:
     return (
-        _on(kind, S.compacting, S.requires_action, when=(g.client_calls_open,), unless=unless, actions=(outcome, a.ask_client)),
-        _on(kind, S.compacting, S.streaming,       when=(g.turn_goes_on,), unless=(*unless, g.client_calls_open), actions=(outcome, a.begin_step)),
-        _on(kind, S.compacting, S.pending,         when=(g.queue_waits,), unless=(*unless, g.client_calls_open, g.turn_goes_on), actions=(outcome, *_FINISH, a.take_queue_head)),
-        _on(kind, S.compacting, S.waiting,         unless=(*unless, g.client_calls_open, g.turn_goes_on, g.queue_waits), actions=(outcome, *_FINISH)),
+        _on(kind, S.compacting, S.requires_action, when=(g.outside_calls_open,), unless=unless, actions=(outcome, a.ask_client)),
+        _on(kind, S.compacting, S.streaming,       when=(g.turn_goes_on,), unless=(*unless, g.outside_calls_open), actions=(outcome, a.begin_step)),
+        _on(kind, S.compacting, S.pending,         when=(g.queue_waits,), unless=(*unless, g.outside_calls_open, g.turn_goes_on), actions=(outcome, *_FINISH, a.take_queue_head)),
+        _on(kind, S.compacting, S.waiting,         unless=(*unless, g.outside_calls_open, g.turn_goes_on, g.queue_waits), actions=(outcome, *_FINISH)),
     )
 
 
 _HOLDER = (
     _on(t.Claimed, S.pending, S.executing_tools, when=(g.tools_unfinished,), actions=(a.grant_lease,)),
     _on(t.Claimed, S.pending, S.compacting,      when=(g.compaction_due,), unless=(g.tools_unfinished,), actions=(a.grant_lease,)),
-    _on(t.Claimed, S.pending, S.requires_action, when=(g.client_calls_open,), unless=(g.tools_unfinished, g.compaction_due), actions=(a.ask_client,)),
-    _on(t.Claimed, S.pending, S.pending,         when=(g.turn_over, g.queue_waits), unless=(g.tools_unfinished, g.compaction_due, g.client_calls_open), actions=(*_FINISH, a.take_queue_head)),
-    _on(t.Claimed, S.pending, S.waiting,         when=(g.turn_over,), unless=(g.tools_unfinished, g.compaction_due, g.client_calls_open, g.queue_waits), actions=_FINISH),
-    _on(t.Claimed, S.pending, S.streaming,       unless=(g.tools_unfinished, g.compaction_due, g.client_calls_open, g.turn_over), actions=(a.grant_lease, a.begin_step)),
+    _on(t.Claimed, S.pending, S.requires_action, when=(g.outside_calls_open,), unless=(g.tools_unfinished, g.compaction_due), actions=(a.ask_client,)),
+    _on(t.Claimed, S.pending, S.pending,         when=(g.turn_over, g.queue_waits), unless=(g.tools_unfinished, g.compaction_due, g.outside_calls_open), actions=(*_FINISH, a.take_queue_head)),
+    _on(t.Claimed, S.pending, S.waiting,         when=(g.turn_over,), unless=(g.tools_unfinished, g.compaction_due, g.outside_calls_open, g.queue_waits), actions=_FINISH),
+    _on(t.Claimed, S.pending, S.streaming,       unless=(g.tools_unfinished, g.compaction_due, g.outside_calls_open, g.turn_over), actions=(a.grant_lease, a.begin_step)),
     _on(t.Claimed, S.interrupted, S.interrupted, when=(g.unleased,), unless=(g.settled,), actions=(a.grant_lease,)),
 
     *_stay(t.AttemptStarted,   (S.streaming, S.compacting), a.start_attempt),
@@ -149,19 +150,19 @@ _HOLDER = (
 
     _on(t.StepFinished, S.streaming, S.executing_tools, when=(g.has_local_calls,), actions=_COMMIT),
     _on(t.StepFinished, S.streaming, S.compacting,      when=(g.compaction_due,), unless=(g.has_local_calls,), actions=_COMMIT),
-    _on(t.StepFinished, S.streaming, S.requires_action, when=(g.has_client_calls,), unless=(g.has_local_calls, g.compaction_due), actions=(*_COMMIT, a.ask_client)),
-    _on(t.StepFinished, S.streaming, S.streaming,       when=(g.answer_refused,), unless=(g.has_local_calls, g.compaction_due, g.has_client_calls), actions=(*_COMMIT, a.begin_step)),
-    _on(t.StepFinished, S.streaming, S.pending,         when=(g.queue_waits,), unless=(g.has_local_calls, g.compaction_due, g.has_client_calls, g.answer_refused), actions=(*_COMMIT, *_FINISH, a.take_queue_head)),
-    _on(t.StepFinished, S.streaming, S.waiting,         unless=(g.has_local_calls, g.compaction_due, g.has_client_calls, g.answer_refused, g.queue_waits), actions=(*_COMMIT, *_FINISH)),
+    _on(t.StepFinished, S.streaming, S.requires_action, when=(g.has_outside_calls,), unless=(g.has_local_calls, g.compaction_due), actions=(*_COMMIT, a.ask_client)),
+    _on(t.StepFinished, S.streaming, S.streaming,       when=(g.answer_refused,), unless=(g.has_local_calls, g.compaction_due, g.has_outside_calls), actions=(*_COMMIT, a.begin_step)),
+    _on(t.StepFinished, S.streaming, S.pending,         when=(g.queue_waits,), unless=(g.has_local_calls, g.compaction_due, g.has_outside_calls, g.answer_refused), actions=(*_COMMIT, *_FINISH, a.take_queue_head)),
+    _on(t.StepFinished, S.streaming, S.waiting,         unless=(g.has_local_calls, g.compaction_due, g.has_outside_calls, g.answer_refused, g.queue_waits), actions=(*_COMMIT, *_FINISH)),
 
     *_stay(t.CallStarted,  (S.executing_tools,), a.start_call,  when=(g.call_may_start,)),
     *_stay(t.CallFinished, (S.executing_tools,), a.finish_call, when=(g.call_lacks_result,)),
 
     _on(t.ToolsFinished, S.executing_tools, S.compacting,      when=(g.compaction_due,), unless=(g.local_calls_open,), actions=(a.conclude_tools,)),
-    _on(t.ToolsFinished, S.executing_tools, S.requires_action, when=(g.client_calls_open,), unless=(g.local_calls_open, g.compaction_due), actions=(a.conclude_tools, a.ask_client)),
-    _on(t.ToolsFinished, S.executing_tools, S.pending,         when=(g.turn_over, g.queue_waits), unless=(g.local_calls_open, g.compaction_due, g.client_calls_open), actions=(a.conclude_tools, *_FINISH, a.take_queue_head)),
-    _on(t.ToolsFinished, S.executing_tools, S.waiting,         when=(g.turn_over,), unless=(g.local_calls_open, g.compaction_due, g.client_calls_open, g.queue_waits), actions=(a.conclude_tools, *_FINISH)),
-    _on(t.ToolsFinished, S.executing_tools, S.streaming,       unless=(g.local_calls_open, g.compaction_due, g.client_calls_open, g.turn_over), actions=(a.conclude_tools, a.begin_step)),
+    _on(t.ToolsFinished, S.executing_tools, S.requires_action, when=(g.outside_calls_open,), unless=(g.local_calls_open, g.compaction_due), actions=(a.conclude_tools, a.ask_client)),
+    _on(t.ToolsFinished, S.executing_tools, S.pending,         when=(g.turn_over, g.queue_waits), unless=(g.local_calls_open, g.compaction_due, g.outside_calls_open), actions=(a.conclude_tools, *_FINISH, a.take_queue_head)),
+    _on(t.ToolsFinished, S.executing_tools, S.waiting,         when=(g.turn_over,), unless=(g.local_calls_open, g.compaction_due, g.outside_calls_open, g.queue_waits), actions=(a.conclude_tools, *_FINISH)),
+    _on(t.ToolsFinished, S.executing_tools, S.streaming,       unless=(g.local_calls_open, g.compaction_due, g.outside_calls_open, g.turn_over), actions=(a.conclude_tools, a.begin_step)),
 
     *_after_compaction(t.Compacted, a.commit_boundary),
     *_after_compaction(t.CompactionFailed, a.note_compaction_failure, unless=(g.prompt_refused,)),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
-from turnwise.states.arguments import Cut, Erasing, Inheritance, Partial, Reply, Summary
+from turnwise.states.arguments import Cut, Erasing, HelperAnswer, Inheritance, Partial, Reply, Summary
 from turnwise.states.calls import CallOutcome, ToolResult
 from turnwise.states.errors import WrongCall
 from turnwise.states.events import ErrorInfo
@@ -97,9 +97,11 @@ class SendMessage(Occurrence, frozen=True, kw_only=True):
 
 @_declared(Trigger.submit_tool_results, "client")
 class SubmitToolResults(Occurrence, frozen=True, kw_only=True):
-    """The client answers its calls."""
+    """The client answers its calls, or a helper the one that was delegated to it."""
 
     results: tuple[ToolResult, ...]
+    helper: HelperAnswer | None = None
+    """The helper that answers; `None` for the client."""
     edited: Mapping[str, dict[str, Any]] = {}
     """By call, the checked arguments that the client gives it instead of the model's."""
 

@@ -53,13 +53,14 @@ def why_spent(turn: TurnFacts, limits: Limits, now: datetime) -> StopReason | No
     """Return the spent budget that keeps the turn from another step; `None` if there is none."""
     if limits.max_steps is not None and turn.steps >= limits.max_steps:
         return StopReason.max_steps
+    used = turn.spent
     if limits.turn_tokens is not None:
-        spent = (turn.usage.input_tokens or 0) + (turn.usage.output_tokens or 0)
+        spent = (used.input_tokens or 0) + (used.output_tokens or 0)
         if spent >= limits.turn_tokens:
             return StopReason.token_budget
-    if limits.turn_cost is not None and turn.usage.cost is not None:
+    if limits.turn_cost is not None and used.cost is not None:
         most = Decimal(str(limits.turn_cost))  # as it is written: a float of 0.1 is a little more
-        if turn.usage.cost >= most:
+        if used.cost >= most:
             return StopReason.cost_budget
     if limits.turn_seconds is not None and turn.started_at is not None:
         lasted = (now - turn.started_at).total_seconds()

@@ -116,7 +116,7 @@ class PutCall(Value, frozen=True):
 
     @property
     def kind(self) -> str:
-        """`call:` and the status; of a planned call also who runs it, `client`, or what a crash of it means.
+        """`call:` and the status; of a planned call also `client` or `chat`, who answers it, or what a crash of it means.
 
         That is `asked_first` for a call that runs at most once and whose tool can be asked what became of it. A call
         that the client has allowed is `call:approved:` and what a crash of it means.
@@ -125,7 +125,7 @@ class PutCall(Value, frozen=True):
             return f"call:{self.call.status}"
         if self.call.approval == "granted":
             return f"call:approved:{self._after_crash}"
-        return f"call:planned:{'client' if self.call.is_client else self._after_crash}"
+        return f"call:planned:{self._after_crash if self.call.is_local else self.call.executor}"
 
     @property
     def _after_crash(self) -> str:
@@ -141,6 +141,25 @@ class PutCall(Value, frozen=True):
     def digest(self) -> str:
         """The digest of all fields of the call that do not change while it is open, its salt included."""
         return digest_of_call(self.call)
+
+
+class NoteHelper(Value, frozen=True):
+    """Name in the log the helper whose answer this is, and where its own log stood; it is stored nowhere else."""
+
+    kind: ClassVar[str] = "helper"
+    chat_id: str
+    version: int
+    head: str
+
+    @property
+    def id(self) -> str:
+        """The helper and its version, as `chat:version`."""
+        return f"{self.chat_id}:{self.version}"
+
+    @property
+    def digest(self) -> str:
+        """The hash of the helper's record of that version."""
+        return self.head
 
 
 class NoteDeadline(Value, frozen=True):
@@ -377,6 +396,7 @@ Write = (
     | EraseEdits
     | EraseText
     | PutCall
+    | NoteHelper
     | NoteDeadline
     | PutQueued
     | DropQueued

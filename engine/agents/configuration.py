@@ -73,12 +73,23 @@ class Agents:
             if agent.name in self._own:
                 raise SettingsError("agents", f"two agents are named {agent.name!r}; names must be unique")
             self._own[agent.name] = self._configuration(agent, model)
+        self._check_helpers()
         self._toolbox = Toolbox({}, dataclasses.replace(settings, active_tools=None))
         self._limits = settings.limits(None)
         self.runs: Mapping[str, Collection[str]] = {
             name: frozenset(own.toolbox.tools) for name, own in self._own.items()
         }
         """What a worker with these agents runs: their names, each with the names of its tools."""
+
+    def _check_helpers(self) -> None:
+        for own in self._own.values():
+            for tool in own.toolbox.tools.values():
+                if tool.helper is not None and tool.helper not in self._own:
+                    known = ", ".join(map(repr, sorted(self._own)))
+                    raise SettingsError(
+                        f"tool {tool.name!r}",
+                        f"gives tasks to agent {tool.helper!r}, which must be one of this engine's agents: {known}",
+                    )
 
     def configuration(self, profile: Profile) -> Configuration:
         """Return how a chat is run. If its agent is not one of these, only an interrupt may be settled with it."""

@@ -41,7 +41,7 @@ def planned(parts: Sequence[Part], facts: Facts, toolbox: Toolbox) -> tuple[tupl
             continue
         call = toolbox.planned(part, facts, len(calls))
         calls.append(call)
-        executor = Executor.client if call.is_client and call.approval == "not_needed" else Executor.local
+        executor = Executor.local if call.approval == "asked" else call.executor
         planned_parts.append(part if part.executor is executor else replace(part, executor=executor))
     return tuple(planned_parts), tuple(calls)
 

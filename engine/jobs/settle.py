@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from turnwise.engine.agents.delegate import helper_id
 from turnwise.engine.jobs.reply import shown_reply
 from turnwise.engine.worker.leased_chat import LeasedChat
 from turnwise.states.triggers import Settled
 
 
 async def settle(leased: LeasedChat) -> None:
-    """Commit the partial answer as followers saw it, and a result for every open call."""
+    """Stop the helpers; then commit the partial answer as followers saw it, and a result for every open call."""
+    for call in leased.facts.open_calls:
+        if call.is_delegated and leased.stop_helper is not None:
+            await leased.stop_helper(helper_id(leased.chat_id, call.call_id))
     partial = await shown_reply(leased.runtime, leased.facts, leased.heard, origin=leased.origin)
     await leased.fire(Settled(token=leased.token, partial=partial))

@@ -90,6 +90,8 @@ class Tool:
     stop_after: bool = False
     policy: Literal["auto", "ask"] = "auto"
     reconcile: Reconcile | None = None
+    helper: str | None = None
+    """The agent whose chat answers the calls, instead of `run`; see `delegate`."""
     spec: ToolSpec = field(init=False)
     """The tool as the model sees it."""
     is_async: bool = field(init=False)

@@ -22,7 +22,7 @@ from turnwise.states.actions.calls import UNKNOWN_TEXT
 from turnwise.states.calls import CallOutcome, ClientTool, ToolCall
 from turnwise.states.digests import as_json
 from turnwise.states.errors import FatalToolError, InvalidContent, SettingsError
-from turnwise.states.facts import Facts
+from turnwise.states.facts import Facts, Profile
 from turnwise.states.messages import FilePart, ToolCallPart
 from turnwise.states.names import CallStatus, Executor, Stage
 from turnwise.states.plain import copied
@@ -84,13 +84,15 @@ class Toolbox:
         tool = self.tool_for(part.name, client_tools)
         local = tool if isinstance(tool, Tool) else None
         asks = local is not None and local.policy == "ask"
-        refusal = self._refusal(part, tool, client_tools)
+        refusal = self._refusal(part, tool, facts.profile)
+        helper = local.helper if local is not None and refusal is None else None
         for_client = refusal is None and (asks or isinstance(tool, ClientTool))
+        executor = Executor.client if for_client else Executor.local if helper is None else Executor.chat
         return ToolCall(
             call_id=part.call_id,
             name=part.name,
             arguments=part.arguments,
-            executor=Executor.client if for_client else Executor.local,
+            executor=executor,
             approval="asked" if asks and refusal is None else "not_needed",
             index=index,
             step=facts.step.number,
@@ -99,15 +101,17 @@ class Toolbox:
             answers=local is not None and local is self.answer,
             refusal=refusal,
             reconciles=refusal is None and local is not None and local.reconcile is not None,
+            helper=helper,
             within=tool.deadline if isinstance(tool, ClientTool) else None,
         )
 
-    def _refusal(
-        self, part: ToolCallPart, tool: Tool | ClientTool | None, client_tools: Sequence[ClientTool]
-    ) -> str | None:
+    def _refusal(self, part: ToolCallPart, tool: Tool | ClientTool | None, profile: Profile) -> str | None:
         if tool is None:
-            return self._unknown(part.name, client_tools)
-        if isinstance(tool, Tool) and tool.policy == "auto":
+            return self._unknown(part.name, profile.client_tools)
+        delegates = isinstance(tool, Tool) and tool.helper is not None
+        if delegates and profile.depth >= self.settings.helper_depth:
+            return f"Not done: helpers stand {self.settings.helper_depth} deep at most. Do it yourself."
+        if isinstance(tool, Tool) and tool.policy == "auto" and not delegates:
             return None  # it is checked as it runs
         try:
             checked(tool, part.arguments)

@@ -123,6 +123,8 @@ class LeasedChat:
     """The facts after this holder's last decision."""
     turn_ended: Callable[[Decision], object] | None = None
     """Learns of each turn that a commit of this holder ended."""
+    stop_helper: Callable[[str], Awaitable[None]] | None = None
+    """Interrupts the helper of that id."""
     _inherited: frozenset[str] | None = None
     _asked: float = 0.0
     """When the last commit was begun, by the monotonic clock."""

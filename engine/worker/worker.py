@@ -15,6 +15,7 @@ from turnwise.engine.clock import ROUNDING, wait_until
 from turnwise.engine.prompt.context import View
 from turnwise.engine.tasks import finish
 from turnwise.engine.user_code import described
+from turnwise.engine.worker.helpers import Helpers
 from turnwise.engine.worker.leased_chat import LeasedChat, Runtime
 from turnwise.engine.worker.runner import Runner
 from turnwise.engine.worker.sweep import Sweeper
@@ -60,6 +61,7 @@ class Worker:
         self._prune_at = runtime.clock.monotonic() if self._settings.keep_parts is not None else NEVER
         self._pruned_after = ""
         self._titles = Titles(runtime)
+        self._helpers = Helpers(runtime, self.act)
         self._sweeper = Sweeper(runtime, self.act, runs_here=self._runs_here)
 
     # What the engine asks of it
@@ -89,6 +91,7 @@ class Worker:
             runner.observe(facts)
         if facts.state is ChatState.pending or (facts.lease is None and not facts.settled):
             self.wake()
+        self._helpers.observe(facts)
 
     def forget(self, chat_id: str) -> None:
         """Forget a chat that was deleted; if it runs here, let nothing more be done."""
@@ -132,6 +135,7 @@ class Worker:
         with anyio.move_on_after(self._settings.shutdown_grace):
             await self._all_done(let_go=False)
             await self._titles.done()
+            await self._helpers.done()
         await self._all_done(let_go=True)
 
     async def _all_done(self, *, let_go: bool) -> None:
@@ -189,6 +193,7 @@ class Worker:
         held = await self._runtime.store.renew(self._runtime.worker_id, self._settings.lease)
         orphans = {} if self._reserved else {chat_id: held[chat_id] for chat_id in held.keys() - self._runners.keys()}
         for chat_id, runner in [*self._runners.items()]:
+            self._stop_if_unwanted(runner)
             if held.get(chat_id) != runner.leased.token:
                 seen = await self._look(chat_id, runner)
                 if not seen and chat_id not in held:
@@ -201,6 +206,7 @@ class Worker:
         """Sweep, and again in the next tick while there is more."""
         if await self._sweeper.sweep():
             self._sweep_at = self._runtime.clock.monotonic()
+        await self._helpers.sweep()
 
     async def _look(self, chat_id: str, runner: Runner) -> bool:
         """Show a runner where its chat stands; return whether that could be read."""
@@ -259,12 +265,19 @@ class Worker:
             facts.lease.token,
             view=self._view_of(before),
             turn_ended=self._titles.turn_ended,
+            stop_helper=self._helpers.stop,
         )
         leased.take(committed)
         runner = Runner(leased)
         self._runners[facts.chat_id] = runner
         self._runtime.observers.running(len(self._runners))
         self._runtime.tasks.start_soon(self._run, runner)
+        self._stop_if_unwanted(runner)
+
+    def _stop_if_unwanted(self, runner: Runner) -> None:
+        """Stop a helper for which nobody waits any more."""
+        if runner.leased.facts.profile.helps is not None:
+            self._runtime.tasks.start_soon(self._helpers.stop_if_unwanted, runner.leased.facts)
 
     def _view_of(self, facts: Facts) -> View | None:
         if facts.history.length == 0:

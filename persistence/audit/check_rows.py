@@ -24,7 +24,7 @@ from turnwise.persistence.rows import (
 )
 from turnwise.states.digests import canonical, digest, salted
 from turnwise.states.errors import TurnwiseError
-from turnwise.states.names import OPEN_STATUSES
+from turnwise.states.names import OPEN_STATUSES, ChatState
 from turnwise.states.step_calls import StepCalls
 from turnwise.states.writes import ERASED, digest_of_call, digest_of_time
 
@@ -249,7 +249,11 @@ class Evidence:
         chat = self._found.chat
         ids = _listed(chat["calls"])
         rows = [row for row in self._found.tables["calls"] if row["call_id"] in ids]
-        needs = StepCalls(CALLS.load(row["body"], row["chat_id"]) for row in rows).needs
+        calls = StepCalls(CALLS.load(row["body"], row["chat_id"]) for row in rows)
+        needs, awaits = calls.needs, calls.awaited if chat["state"] == ChatState.requires_action else None
+        if chat["awaits"] != awaits:
+            problem = f"it holds {chat['awaits']!a:.80}, but the open calls await {awaits!a}"
+            yield Finding(self._log.last, Place("chats", "", ("awaits",)), problem)
         if _listed(chat["needs"]) != [*needs]:
             problem = f"it holds {chat['needs']!a:.80}, but the open local calls need {json.dumps(needs)}"
             yield Finding(self._log.last, Place("chats", "", ("needs",)), problem)

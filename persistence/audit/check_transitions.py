@@ -163,10 +163,10 @@ class Replay:
 
     def _check_open_calls(self, state: str) -> None:
         calls = self._write_checker.open_calls
-        client = [call_id for call_id, call in calls.items() if call.runner == "client"]
-        local = [call_id for call_id in calls if call_id not in client]
-        if state == ChatState.requires_action and not client:
-            self._refuse("no client call is open, but requires_action demands one")
+        outside = [call_id for call_id, call in calls.items() if call.is_outside]
+        local = [call_id for call_id in calls if call_id not in outside]
+        if state == ChatState.requires_action and not outside:
+            self._refuse("no call of the client or of a helper is open, but requires_action demands one")
         if self._is_handed_back():
             lost = [call_id for call_id in local if calls[call_id].started and calls[call_id].runner == "at_most_once"]
             if lost:
@@ -175,8 +175,9 @@ class Replay:
         approved = self._record.trigger == Trigger.submit_tool_results
         if local and state != ChatState.executing_tools and not approved:
             self._refuse(f"the local call {local[0]!a:.40} has no result, but {state} demands one")
-        if client and state not in _CLIENT_MAY_OWE:
-            self._refuse(f"the client call {client[0]!a:.40} has no result, but {state} demands one")
+        if outside and state not in _OTHERS_MAY_OWE and not (approved and local):
+            call = calls[outside[0]]
+            self._refuse(f"the {call.runner} call {outside[0]!a:.40} has no result, but {state} demands one")
 
     def _is_handed_back(self) -> bool:
         """Whether the chat waits for another worker in the middle of a step."""
@@ -197,7 +198,7 @@ def _place_of(source: str | None) -> str:
 _WHILE_ARCHIVED: Final = [trigger for trigger, kind in OCCURRENCES.items() if kind.while_archived]
 _STATES: Final = frozenset(state.value for state in ChatState)
 _TRIGGERS: Final = frozenset(trigger.value for trigger in Trigger)
-_CLIENT_MAY_OWE: Final = (ChatState.executing_tools, ChatState.compacting, ChatState.requires_action)
+_OTHERS_MAY_OWE: Final = (ChatState.executing_tools, ChatState.compacting, ChatState.requires_action)
 
 _BEGIN_STEPS: Final = frozenset(
     (row.trigger, row.target) for row in TABLE if {a.begin_step, a.order_compaction} & {*row.actions}

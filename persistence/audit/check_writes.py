@@ -23,10 +23,15 @@ class OpenCall:
     """A call without a result."""
 
     runner: str
-    """`client`, or the crash policy of a local call."""
+    """`client`, `chat` for a helper, or the crash policy of a local call."""
     digest: str | None
     """`None` after an erasure, which may have blanked the call's arguments: the log does not say which call's."""
     started: bool = False
+
+    @property
+    def is_outside(self) -> bool:
+        """Whether the client or a helper answers the call."""
+        return self.runner in _OUTSIDE
 
     def is_known_as(self, digest: str) -> bool:
         """Whether the call may have that digest."""
@@ -158,7 +163,7 @@ class WriteChecker:
         if write.id in self._closed:
             self._refuse(f"call {write.id!a:.40} has its result, and nothing comes after that")
         self.open_calls[write.id] = OpenCall(runner, write.digest)
-        if runner != "client":
+        if runner not in _OUTSIDE:
             self.acting_step = self._record.step
 
     def approve_call(self, write: WriteRecord) -> None:
@@ -177,8 +182,10 @@ class WriteChecker:
     def start_call(self, write: WriteRecord) -> None:
         """A planned local call starts; it may start again only if its policy is at least once."""
         call = self._find_open(write)
-        if call.runner == "client":
-            self._refuse(f"call {write.id!a:.40} is the client's, and turnwise starts only local calls")
+        if call.is_outside:
+            self._refuse(
+                f"call {write.id!a:.40} is answered by the {call.runner}, and turnwise starts only local calls"
+            )
         if call.started and call.runner in ("at_most_once", "asked_first"):
             self._refuse(f"call {write.id!a:.40} was started before, and it starts at most once")
         if not call.is_known_as(write.digest):
@@ -189,11 +196,26 @@ class WriteChecker:
         """An open call gets its one result."""
         self._check_result_follows()
         if self._record.trigger != Trigger.repaired:
-            self._find_open(write)
+            self._check_answerer(self._find_open(write), write)
             del self.open_calls[write.id]
         self._closed.add(write.id)
         if self._record.trigger != Trigger.edit_message:
             self._unanswered = write.id
+
+    def answer_of_helper(self, write: WriteRecord) -> None:
+        """A helper answers one call that was delegated."""
+        closed = [one for one in self._record.writes if one.kind.startswith("call:")]
+        if self._record.trigger != Trigger.submit_tool_results or len(closed) != 1:
+            self._refuse(f"it names the helper {write.id!a:.80}, who answers one call, in submit_tool_results")
+
+    def _check_answerer(self, call: OpenCall, write: WriteRecord) -> None:
+        """Check that a helper answers what was delegated, and the client the rest."""
+        if self._record.trigger != Trigger.submit_tool_results:
+            return
+        by_helper = any(one.kind == "helper" for one in self._record.writes)
+        if by_helper != (call.runner == "chat"):
+            answerer = "a helper" if by_helper else "the client"
+            self._refuse(f"{answerer} answers call {write.id!a:.40}, which is for the {call.runner}")
 
     def _find_open(self, write: WriteRecord) -> OpenCall:
         if write.id in self._closed:
@@ -243,6 +265,7 @@ class WriteChecker:
         raise Violation(self._record, problem)
 
 
+_OUTSIDE: Final = ("client", "chat")
 _AFTER_CRASH: Final = (*get_args(Crash), "asked_first")
 _NOTED: Final = (
     "usage",
@@ -263,7 +286,8 @@ _METHODS: Final[dict[str, Callable[[WriteChecker, WriteRecord], None]]] = {
     "dequeue:taken": WriteChecker.take_queued,
     "dequeue:deleted": WriteChecker.delete_queued,
     "receipt": WriteChecker.record_receipt,
-    **{f"call:planned:{runner}": WriteChecker.plan_call for runner in ("client", *_AFTER_CRASH)},
+    **{f"call:planned:{runner}": WriteChecker.plan_call for runner in (*_OUTSIDE, *_AFTER_CRASH)},
+    "helper": WriteChecker.answer_of_helper,
     **{f"call:approved:{policy}": WriteChecker.approve_call for policy in _AFTER_CRASH},
     "call:started": WriteChecker.start_call,
     **{f"call:{status}": WriteChecker.finish_call for status in CallStatus if status not in OPEN_STATUSES},

@@ -22,7 +22,7 @@ from turnwise.states.calls import ToolCall
 from turnwise.states.events import Event, PartEvent, TurnFinishedEvent
 from turnwise.states.facts import Facts
 from turnwise.states.messages import Message, in_call_order
-from turnwise.states.names import OPEN_STATUSES, ChatState
+from turnwise.states.names import OPEN_STATUSES, Answerer, ChatState
 from turnwise.states.writes import RecordReceipt, RecordUsage
 
 _FACTS: Final = statement("facts", ())
@@ -58,6 +58,9 @@ WHERE archived = $2 AND rested <= (SELECT coalesce($1, clock_timestamp()) - make
 ORDER BY rested LIMIT $4
 """
 _KNOWN_STATES: Final = ", ".join(f"'{state}'" for state in ChatState)
+_AWAITING_HELPERS: Final = """
+SELECT id FROM chats WHERE awaits IN ('helpers', 'both') AND NOT archived AND id > $1 ORDER BY id LIMIT $2
+"""
 _IDS: Final = "SELECT id FROM chats WHERE starts_with(id, $1) ORDER BY since DESC, number DESC LIMIT $2"
 STRAYS: Final = f"SELECT id FROM chats WHERE state NOT IN ({_KNOWN_STATES}) ORDER BY number LIMIT $1"  # noqa: S608 - ours
 
@@ -118,7 +121,13 @@ async def stored(connection: asyncpg.Connection, chat_id: str) -> Stored:
 
 
 async def chats(
-    connection: asyncpg.Connection, *, owner: str | None, state: ChatState | None, limit: int, after: str | None
+    connection: asyncpg.Connection,
+    *,
+    owner: str | None,
+    state: ChatState | None,
+    limit: int,
+    after: str | None,
+    awaiting: Answerer | None = None,
 ) -> list[Facts | Salvaged]:
     """Return chats, newest first."""
     given = {"owner" if state is None else "(owner || '')": owner, "(state || '')": state.value if state else None}
@@ -127,9 +136,24 @@ async def chats(
     if after is not None:
         values.append(after)
         before = f"(SELECT number FROM ({_NUMBERS}) AS known WHERE id = ${len(values)})"  # noqa: S608 - a number
-    sql = f"{_FACTS} WHERE {_within([*keys], before)} ORDER BY {', '.join(f'{key} DESC' for key in (*keys, 'number'))}"
-    rows = await connection.fetch(f"{sql} LIMIT $1", *values)
+    awaits = "" if awaiting is None else f"awaits IN ('{awaiting}', 'both') AND "
+    order = ", ".join(f"{key} DESC" for key in (*keys, "number"))
+    sql = f"{_FACTS} WHERE {awaits}{_within([*keys], before)} ORDER BY {order} LIMIT $1"
+    rows = await connection.fetch(sql, *values)
     return [facts_or_rest(stored_in(row)) for row in rows]
+
+
+async def head(connection: asyncpg.Connection, chat_id: str) -> tuple[int, str]:
+    """Return a chat's version and the hash of its last record."""
+    row = await connection.fetchrow("SELECT version, head FROM chats WHERE id = $1", chat_id)
+    if row is None:
+        raise await missing(connection, chat_id)
+    return row["version"], row["head"]
+
+
+async def awaiting_helpers(connection: asyncpg.Connection, *, after: str, limit: int) -> list[str]:
+    """Return the ids of chats that wait for helpers, in order."""
+    return [row["id"] for row in await connection.fetch(_AWAITING_HELPERS, after, limit)]
 
 
 def _within(keys: Sequence[str], before: str) -> str:

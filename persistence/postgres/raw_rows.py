@@ -29,7 +29,7 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
 """
 _AS_THE_REST: Final = """
 UPDATE chats SET version = $2, event_seq = $3, head = $4, state = $5, worker = $6, token = $7, owner = $8, agent = $9,
-    needs = $10
+    needs = $10, awaits = $11
 WHERE id = $1
 """
 
@@ -124,4 +124,4 @@ async def store_repair(connection: asyncpg.Connection, repair: Repair) -> None:
     state = facts.stored_state or facts.state.value
     profile, needs = facts.profile, [*facts.calls.needs]
     standing = (facts.version, facts.last_seq, repair.head, state, worker, token)
-    await connection.execute(_AS_THE_REST, chat_id, *standing, profile.owner, profile.agent, needs)
+    await connection.execute(_AS_THE_REST, chat_id, *standing, profile.owner, profile.agent, needs, facts.awaits)

@@ -34,7 +34,7 @@ from turnwise.states.calls import ToolCall
 from turnwise.states.events import Event, PartEvent
 from turnwise.states.facts import Facts
 from turnwise.states.messages import Message
-from turnwise.states.names import ChatState
+from turnwise.states.names import Answerer, ChatState
 from turnwise.states.writes import RecordReceipt, RecordUsage
 
 _T = TypeVar("_T")
@@ -152,10 +152,24 @@ class PostgresStore(ChatStore):
     async def lease_expiry(self, chat_id: str) -> datetime | None:
         return await self._read_of(chat_id, lambda on: on.fetchval("SELECT expires FROM chats WHERE id = $1", chat_id))
 
+    async def head(self, chat_id: str) -> tuple[int, str]:
+        return await self._read_of(chat_id, lambda on: reading.head(on, chat_id))
+
     async def chats(
-        self, *, owner: str | None, state: ChatState | None, limit: int, after: str | None
+        self,
+        *,
+        owner: str | None,
+        state: ChatState | None,
+        limit: int,
+        after: str | None,
+        awaiting: Answerer | None = None,
     ) -> list[Facts | Salvaged]:
-        return await self._pool.run(lambda on: reading.chats(on, owner=owner, state=state, limit=limit, after=after))
+        return await self._pool.run(
+            lambda on: reading.chats(on, owner=owner, state=state, awaiting=awaiting, limit=limit, after=after)
+        )
+
+    async def awaiting_helpers(self, *, after: str, limit: int) -> list[str]:
+        return await self._pool.run(lambda on: reading.awaiting_helpers(on, after=after, limit=limit))
 
     async def ids(self, *, prefix: str, limit: int) -> list[str]:
         return await self._pool.run(lambda on: reading.ids(on, prefix, limit))

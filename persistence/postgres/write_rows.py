@@ -112,6 +112,7 @@ def _chat_row(commit: PostgresCommit) -> Row:
         "owner": facts.profile.owner,
         "agent": facts.profile.agent,
         "needs": facts.calls.needs,
+        "awaits": facts.awaits,
         "calls": None if facts.calls.are_those_of(found.facts.calls) else [call.call_id for call in facts.calls],
         "worker": facts.lease and facts.lease.worker,
         "token": facts.lease and facts.lease.token,

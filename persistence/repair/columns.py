@@ -14,6 +14,7 @@ from turnwise.persistence.repair.raw_chat import Row
 from turnwise.persistence.rows import GARBLED, time_of
 from turnwise.persistence.stored_chat import ids_of, is_count, is_hash
 from turnwise.states.events import Event
+from turnwise.states.names import Awaited
 
 
 def misfits(table: str, row: Row) -> Iterator[tuple[str, str]]:
@@ -79,6 +80,7 @@ COLUMNS: Final[Mapping[str, Mapping[str, _Wanted]]] = {
         "rested": _or_nothing(_TIME),
         "owner": _or_nothing(_Wanted("a text", lambda value: isinstance(value, str))),
         "agent": _TEXT,
+        "awaits": _or_nothing(_Wanted("client, helpers or both", lambda value: value in get_args(Awaited))),
         "needs": _Wanted("a list of tools' names", _reads(ids_of)),
         "calls": _Wanted("a list of call ids", _reads(ids_of)),
         "worker": _or_nothing(_TEXT),

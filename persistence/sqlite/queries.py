@@ -24,7 +24,7 @@ from turnwise.states.errors import ChatUnreadable
 from turnwise.states.events import Event, PartEvent, TurnFinishedEvent
 from turnwise.states.facts import Facts
 from turnwise.states.messages import Message, in_prompt_order
-from turnwise.states.names import OPEN_STATUSES, Audience, ChatState
+from turnwise.states.names import OPEN_STATUSES, Answerer, Audience, ChatState
 from turnwise.states.writes import RecordReceipt, RecordUsage
 
 _T = TypeVar("_T")
@@ -49,18 +49,38 @@ def stored(connection: sqlite3.Connection, chat_id: str) -> Stored:
 
 
 def chats(
-    connection: sqlite3.Connection, *, owner: str | None, state: ChatState | None, limit: int, after: str | None
+    connection: sqlite3.Connection,
+    *,
+    owner: str | None,
+    state: ChatState | None,
+    limit: int,
+    after: str | None,
+    awaiting: Answerer | None = None,
 ) -> list[Facts | Salvaged]:
     """Return chats, newest first."""
     conditions = {
         "owner = ?": owner,
         "state || '' = ?": state.value if state else None,
+        "awaits IN (?, 'both')": awaiting,
         f"number < (SELECT number FROM ({_NUMBERS}) WHERE id = ?)": after,  # noqa: S608 - ours
     }
     asked = {condition: value for condition, value in conditions.items() if value is not None}
     where = f"WHERE {' AND '.join(asked)}" if asked else ""
     rows = connection.execute(f"{_FACTS} {where} ORDER BY number DESC LIMIT ?", (*asked.values(), limit)).fetchall()
     return [facts_or_rest(_stored(connection, row)) for row in rows]
+
+
+def head(connection: sqlite3.Connection, chat_id: str) -> tuple[int, str]:
+    """Return a chat's version and the hash of its last record."""
+    row = connection.execute("SELECT version, head FROM chats WHERE id = ?", (chat_id,)).fetchone()
+    if row is None:
+        raise missing(connection, chat_id)
+    return row[0], row[1]
+
+
+def awaiting_helpers(connection: sqlite3.Connection, *, after: str, limit: int) -> list[str]:
+    """Return the ids of chats that wait for helpers, in order."""
+    return [chat_id for (chat_id,) in connection.execute(_AWAITING_HELPERS, (after, limit)).fetchall()]
 
 
 def ids(connection: sqlite3.Connection, prefix: str, limit: int) -> list[str]:
@@ -261,6 +281,9 @@ AND chats.state = 'requires_action' AND archived = 0
 ORDER BY deadline LIMIT ?
 """  # noqa: S608 - our own words
 _IDS: Final = "SELECT id FROM chats WHERE id >= ? AND id < ? ORDER BY since DESC, number DESC LIMIT ?"
+_AWAITING_HELPERS: Final = """
+SELECT id FROM chats WHERE awaits IN ('helpers', 'both') AND archived = 0 AND id > ? ORDER BY id LIMIT ?
+"""
 _STRAYS: Final = f"SELECT id FROM chats WHERE state NOT IN ({_listed(ChatState)}) ORDER BY number LIMIT ?"  # noqa: S608
 
 

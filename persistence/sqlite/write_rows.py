@@ -23,12 +23,12 @@ SQLiteCommit = Commit[list[EventRow]]
 
 _INSERT_CHAT: Final = """
 INSERT INTO chats (state, settled, archived, version, calls, facts, event_seq, head, since, salt, rested, agent, needs,
-    id)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING
+    awaits, id)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING
 """
 _UPDATE_CHAT: Final = """
 UPDATE chats SET state = ?, settled = ?, archived = ?, version = ?, calls = ?, facts = ?, event_seq = ?,
-    head = ?, since = ?, salt = ?, rested = ?, agent = ?, needs = ? WHERE id = ?
+    head = ?, since = ?, salt = ?, rested = ?, agent = ?, needs = ?, awaits = ? WHERE id = ?
 """
 _AS_FOUND: Final = """
 AND event_seq = ? AND head = ? AND version = ? AND state = ? AND (SELECT token FROM leases WHERE chat_id = id) IS ?
@@ -158,7 +158,7 @@ def _chat_row(commit: SQLiteCommit) -> tuple[Any, ...]:
     id_, *columns = commit.row
     facts = commit.after.facts
     rested = None if commit.rested is None else micros_of(commit.rested)
-    hints = (rested, facts.profile.agent, json.dumps(facts.calls.needs))
+    hints = (rested, facts.profile.agent, json.dumps(facts.calls.needs), facts.awaits)
     return (*columns, commit.after.head, micros_of(commit.since), commit.salt, *hints, id_)
 
 

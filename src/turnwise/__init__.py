@@ -5,6 +5,7 @@ in it.
 """
 
 from turnwise.engine.agents.agent import Agent
+from turnwise.engine.agents.delegate import delegate
 from turnwise.engine.engine import Engine
 from turnwise.engine.erase import Erasure
 from turnwise.engine.explain import Explanation
@@ -134,6 +135,7 @@ __all__ = [
     "UsageEntry",
     "Verdict",
     "WrongCall",
+    "delegate",
     "fold",
     "history_was_compacted",
     "tool",

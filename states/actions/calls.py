@@ -14,7 +14,7 @@ from turnwise.states.messages import ToolResultPart
 from turnwise.states.names import CallStatus, ChatState, Stage, Tail
 from turnwise.states.output_limit import within
 from turnwise.states.triggers import CallFinished, CallStarted, Occurrence, StepFinished, SubmitToolResults
-from turnwise.states.writes import NoteDeadline
+from turnwise.states.writes import NoteDeadline, NoteHelper
 
 INTERRUPTED_TEXT: Final = "Interrupted by the user before a result was there."
 ABANDONED_TEXT: Final = "Cancelled: the chat ended in an error before a result was there."
@@ -50,19 +50,25 @@ def conclude_tools(draft: Draft[Occurrence]) -> None:
 
 
 def ask_client(draft: Draft[Occurrence]) -> None:
-    """Set the deadlines of the open client calls, and show the calls."""
+    """Set the deadlines of the open client calls, and show the open calls, unless only helpers have to answer."""
     default = draft.limits.action_deadline
     for call in draft.calls:
-        if call.open and call.deadline is None:
+        if call.open and call.is_client and call.deadline is None:
             asked = call.asked_at(draft.now, default)
             if asked.deadline is not None:
                 draft.put_calls(asked)
                 draft.writes.append(NoteDeadline(asked.call_id, asked.deadline))
-    draft.events.append(ActionRequiredEvent(calls=tuple(call.shown for call in draft.calls if call.open)))
+    if draft.calls.open_client:
+        draft.events.append(ActionRequiredEvent(calls=tuple(call.shown for call in draft.calls if call.open)))
 
 
 def record_results(draft: Draft[SubmitToolResults]) -> None:
-    """Append the client's results, with the proof of each; an approved call waits for a worker."""
+    """Append the client's or a helper's results, with the proof of each; an approved call waits for a worker."""
+    helper = draft.occurrence.helper
+    if helper is not None:
+        draft.writes.append(NoteHelper(helper.chat_id, helper.version, helper.head))
+        draft.turn = replace(draft.turn, helpers_usage=draft.turn.helpers_usage + helper.usage)
+        draft.helpers_usage += helper.usage
     receipt_id = f"{draft.before.chat_id}-r{draft.version}"
     for result in draft.occurrence.results:
         salt = draft.salt_of("answer", result.call_id)

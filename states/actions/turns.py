@@ -42,6 +42,7 @@ def reopen_turn(draft: Draft[Resume]) -> None:
         started_at=draft.now,
         open=True,
         usage=draft.turn.usage,
+        helpers_usage=draft.turn.helpers_usage,
         trace=draft.occurrence.trace,
     )
     _leave_step(draft)

@@ -108,7 +108,7 @@ FAULTS: dict[str, tuple[Plant, str]] = {
         "after released the chat is still held",
     ),
     "open client calls overlooked": (
-        lambda patch: plant_functions(patch, {guards.client_calls_open: never}),
+        lambda patch: plant_functions(patch, {guards.outside_calls_open: never}),
         "nobody knows of the open call c0",
     ),
     "a client that is asked before the tools have ended": (
@@ -141,7 +141,7 @@ FAULTS: dict[str, tuple[Plant, str]] = {
     ),
     "client calls that nobody plans": (
         lambda patch: plant_functions(patch, {a.plan_calls: _plan_no_client_calls}),
-        "breaks has_an_open_client_call",
+        "breaks has_an_open_outside_call",
     ),
     "a call that ends without a result": (
         lambda patch: plant_functions(patch, {a.finish_call: _answer_silently}),

@@ -177,7 +177,7 @@ def test_a_repaired_chat_is_answered_again_once_someone_resumes_it() -> None:
         (S.streaming, {"calls": (local("a"),)}, "calls_are_of_this_step"),
         (S.pending, {"history": Life().facts.history}, "work_is_left"),
         (S.error, {"last_error": None}, "error_is_named"),
-        (S.requires_action, {"calls": ()}, "has_an_open_client_call"),
+        (S.requires_action, {"calls": ()}, "has_an_open_outside_call"),
         (S.compacting, {"compaction": Life().facts.compaction}, "step_is_not_compacted"),
         (S.executing_tools, {"calls": ()}, "has_local_calls"),
         (S.interrupted, {"lease": Lease("w", 1)}, "rests_without_lease_or_calls"),

@@ -1,0 +1,310 @@
+"""Helpers: chats to which others delegate calls."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import anyio
+import pytest
+
+from support.engines import OpenEngine
+from turnwise import (
+    Agent,
+    ChatState,
+    ClientTool,
+    Engine,
+    ModelPart,
+    ModelRequest,
+    Settings,
+    SettingsError,
+    ToolResult,
+    ToolResultMismatch,
+    delegate,
+)
+from turnwise.engine.agents.delegate import helper_id
+from turnwise.providers.scripted import Call, Reply, ScriptedModel
+
+Answer = Callable[[ModelRequest], Reply]
+SIGN = ClientTool("sign", "Sign.", {"type": "object"})
+
+
+def asks(*tasks: str, also: tuple[Call, ...] = (), then: str = "done") -> Answer:
+    """Return a model that gives these tasks to researchers, and tells what came of them."""
+
+    def reply(request: ModelRequest) -> Reply:
+        results = [message.result for message in request.messages if message.result is not None]
+        if not results:
+            return Reply(calls=[*(Call("ask_research", {"task": task}) for task in tasks), *also])
+        return Reply(f"{then}: " + "; ".join(str(result.output) for result in results))
+
+    return reply
+
+
+def echo(request: ModelRequest) -> Reply:
+    """Answer with what was asked."""
+    return Reply(f"found {request.messages[0].text}")
+
+
+def family(lead: Any, research: Any = echo, **options: Any) -> list[Agent]:
+    """Return an agent that delegates to another."""
+    helper = Agent("research", research if isinstance(research, ScriptedModel) else ScriptedModel(research))
+    own = [delegate(helper), *options.pop("tools", ())]
+    return [Agent("lead", ScriptedModel(lead), tools=own, **options), helper]
+
+
+async def test_a_helper_answers_the_call_that_was_delegated(open_engine: OpenEngine) -> None:
+    async with open_engine(None, agents=family(asks("one", "two"))) as engine:
+        chat = await engine.create_chat(agent="lead", owner="ann", metadata={"tier": "gold"})
+        with anyio.fail_after(20):
+            answer = await engine.ask(chat.id, "go")
+        assert answer.text == "done: found one; found two"
+        calls = (await engine.messages(chat.id))[1].calls
+        assert [call.executor for call in calls] == ["chat", "chat"]
+        for call, task in zip(calls, ("one", "two"), strict=True):
+            helper = await engine.get_chat(helper_id(chat.id, call.call_id))
+            assert (helper.agent, helper.owner, helper.metadata) == ("research", "ann", {"tier": "gold"})
+            assert (helper.parent, helper.helps, helper.title) == (chat.id, call.call_id, task)
+            assert (await engine.verify(helper.id)).ok
+        verdict = await engine.verify(chat.id)
+        assert verdict.ok, verdict
+
+
+async def test_a_chat_waits_for_its_client_and_its_helpers_at_once(open_engine: OpenEngine) -> None:
+    model, research = asks("one", also=(Call("sign", {}),)), Gated()
+    async with open_engine(None, agents=family(model, research)) as engine:
+        for client_first in (True, False):
+            research.gate = anyio.Event()
+            chat = await engine.create_chat(agent="lead", client_tools=[SIGN])
+            result = await engine.ask(chat.id, "go")
+            assert (result.chat.state, result.chat.awaits) == (ChatState.requires_action, "both")
+            signing = next(call for call in result.open_calls if call.is_client)
+            delegated = next(call for call in result.open_calls if call.is_delegated)
+            assert {one.id for one in (await engine.list_chats(awaiting="client")).items} == {chat.id}
+            for wrong in (
+                [],
+                [ToolResult(delegated.call_id, "mine")],
+                [ToolResult(signing.call_id, 1), ToolResult(delegated.call_id, 1)],
+            ):
+                with pytest.raises(ToolResultMismatch):
+                    await engine.submit_tool_results(chat.id, wrong)
+            if not client_first:
+                research.gate.set()
+                await until(engine, chat.id, "client")
+            receipt = await engine.submit_tool_results(chat.id, [ToolResult(signing.call_id, "signed")])
+            if client_first:
+                assert (receipt.chat.state, receipt.chat.awaits) == (ChatState.requires_action, "helpers")
+                assert (await engine.list_chats(awaiting="client")).items == []
+                assert [one.id for one in (await engine.list_chats(awaiting="helpers")).items] == [chat.id]
+                research.gate.set()
+            with anyio.fail_after(20):
+                await engine.wait(chat.id)
+            last = (await engine.messages(chat.id))[-1].text
+            assert sorted(last.removeprefix("done: ").split("; ")) == ["found one", "signed"]
+            replayed = await engine.submit_tool_results(chat.id, [ToolResult(signing.call_id, "signed")])
+            assert (replayed.replayed, replayed.receipt_id) == (True, receipt.receipt_id)
+            verdict = await engine.verify(chat.id)
+            assert verdict.ok, verdict
+
+
+class Gated(ScriptedModel):
+    """A model that says what it was asked once its gate is open."""
+
+    def __init__(self, gate: anyio.Event | None = None) -> None:
+        super().__init__(echo)
+        self.gate = gate or anyio.Event()
+        self.busy = self.most = 0
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelPart]:
+        """Wait for the gate, then answer."""
+        self.busy += 1
+        self.most = max(self.most, self.busy)
+        try:
+            await self.gate.wait()
+            async for part in super().stream(request):
+                yield part
+        finally:
+            self.busy -= 1
+
+
+async def until(engine: Engine, chat_id: str, awaits: str | None) -> None:
+    """Wait until a chat waits for someone else."""
+    with anyio.fail_after(20):
+        while (await engine.get_chat(chat_id)).awaits != awaits:
+            await anyio.sleep(0.01)
+
+
+async def test_what_becomes_of_a_helper_is_told_to_the_model(open_engine: OpenEngine) -> None:
+    def wreck(request: ModelRequest) -> Reply:
+        raise ValueError("out of books")
+
+    async with open_engine(None, agents=family(asks("one"), wreck)) as engine:
+        chat = await engine.create_chat(agent="lead")
+        with anyio.fail_after(20):
+            answer = await engine.ask(chat.id, "go")
+        (result,) = [message.result for message in answer.messages if message.result is not None]
+        assert result.is_error
+        assert "could not finish its task" in str(result.output)
+        assert "out of books" in str(result.output)
+        assert answer.chat.state is ChatState.waiting
+        assert (await engine.verify(chat.id)).ok
+
+
+async def test_a_helper_that_is_stopped_or_deleted_answers_so(open_engine: OpenEngine) -> None:
+    research = Gated()
+    async with open_engine(None, agents=family(asks("one"), research)) as engine:
+        chat = await engine.create_chat(agent="lead")
+        await engine.send_message(chat.id, "go")
+        helper = await helper_of(engine, chat.id)
+        await engine.interrupt(helper)
+        with anyio.fail_after(20):
+            await engine.wait(chat.id)
+        assert "was stopped" in (await engine.messages(chat.id))[-1].text
+
+
+async def helper_of(engine: Engine, chat_id: str) -> str:
+    """Return the id of a chat's only helper, once that works."""
+    await until(engine, chat_id, "helpers")
+    (call,) = (await engine.get_chat(chat_id)).open_calls
+    name = helper_id(chat_id, call.call_id)
+    with anyio.fail_after(20):
+        while name not in await engine.chat_ids(name) or (await engine.get_chat(name)).state != "streaming":
+            await anyio.sleep(0.01)
+    return name
+
+
+@pytest.mark.parametrize("how", ["interrupt", "edit", "message"])
+async def test_helpers_of_a_chat_that_is_stopped_are_stopped(open_engine: OpenEngine, how: str) -> None:
+    def answers(request: ModelRequest) -> Reply:
+        return asks("one")(request) if request.messages[-1].text == "go" else Reply("as you like")
+
+    async with open_engine(None, agents=family(answers, Gated())) as engine:
+        chat = await engine.create_chat(agent="lead")
+        await engine.send_message(chat.id, "go")
+        helper = await helper_of(engine, chat.id)
+        match how:
+            case "interrupt":
+                await engine.interrupt(chat.id)
+            case "edit":
+                await engine.edit_message(chat.id, "m1", "stay")
+            case "message":
+                await engine.send_message(chat.id, "stay", when_busy="interrupt")
+        with anyio.fail_after(20):
+            stopped = await engine.wait(helper)
+            rested = await engine.wait(chat.id)
+        assert (stopped.state, stopped.settled) == (ChatState.interrupted, True)
+        assert rested.state is (ChatState.interrupted if how == "interrupt" else ChatState.waiting)
+        assert rested.open_calls == []
+        for one in (helper, chat.id):
+            verdict = await engine.verify(one)
+            assert verdict.ok, verdict
+
+
+async def test_a_helper_that_spawns_itself_comes_to_an_end(open_engine: OpenEngine) -> None:
+    def again(request: ModelRequest) -> Reply:
+        results = [message.result for message in request.messages if message.result is not None]
+        return Reply(f"told: {results[0].output}") if results else Reply(calls=[Call("ask_lead", {"task": "again"})])
+
+    endless = Agent("lead", ScriptedModel(again), tools=[delegate("lead")])
+    async with open_engine(None, agents=[endless], settings=Settings(helper_depth=4)) as engine:
+        chat = await engine.create_chat()
+        with anyio.fail_after(30):
+            answer = await engine.ask(chat.id, "go")
+        assert answer.text == "told: " * 5 + "Not done: helpers stand 4 deep at most. Do it yourself."
+        assert len((await engine.list_chats()).items) == 5
+
+
+async def test_no_more_helpers_work_at_once_than_are_allowed(open_engine: OpenEngine) -> None:
+    research = Gated()
+    tasks = [f"t{number}" for number in range(30)]
+    agents = family(asks(*tasks), research, settings=Settings(helpers_at_once=3))
+    async with open_engine(None, agents=agents) as engine:
+        chat = await engine.create_chat(agent="lead")
+        await engine.send_message(chat.id, "go")
+        with anyio.fail_after(20):
+            while research.busy < 3:
+                await anyio.sleep(0.01)
+        await anyio.sleep(0.2)
+        assert research.most == 3
+        research.gate.set()
+        with anyio.fail_after(30):
+            rested = await engine.wait(chat.id)
+        assert rested.state is ChatState.waiting
+        assert research.most == 3
+        assert sorted((await engine.messages(chat.id))[-1].text.removeprefix("done: ").split("; ")) == sorted(
+            f"found {task}" for task in tasks
+        )
+
+
+async def test_families_need_no_slot_to_wait(open_engine: OpenEngine) -> None:
+    """One slot is enough for chats that wait for helpers that wait for helpers."""
+
+    def middle(request: ModelRequest) -> Reply:
+        results = [message.result for message in request.messages if message.result is not None]
+        return Reply(f"heard {results[0].output}") if results else Reply(calls=[Call("ask_leaf", {"task": "dig"})])
+
+    leaf = Agent("leaf", ScriptedModel(echo))
+    research = Agent("research", ScriptedModel(middle), tools=[delegate(leaf)])
+    lead = Agent("lead", ScriptedModel(asks("one", "two", "three")), tools=[delegate(research)])
+    async with open_engine(None, agents=[lead, research, leaf], settings=Settings(max_running=1)) as engine:
+        chats = [await engine.create_chat(agent="lead") for _ in range(3)]
+        for chat in chats:
+            await engine.send_message(chat.id, "go")
+        with anyio.fail_after(30):
+            for chat in chats:
+                rested = await engine.wait(chat.id)
+                assert rested.state is ChatState.waiting
+                text = (await engine.messages(chat.id))[-1].text
+                assert text == "done: heard found dig; heard found dig; heard found dig"
+                assert (await engine.verify(chat.id)).ok
+        assert len((await engine.list_chats(limit=1000)).items) == 3 * (1 + 3 + 3)
+
+
+async def test_the_budget_of_a_turn_counts_what_helpers_use(open_engine: OpenEngine) -> None:
+    def costly(_: ModelRequest) -> Reply:
+        return Reply("found", usage=(900, 100))
+
+    def lead(request: ModelRequest) -> Reply:
+        return Reply(calls=[Call("ask_research", {"task": "more"})], usage=(10, 10))
+
+    agents = family(lead, costly, settings=Settings(turn_tokens=2500))
+    async with open_engine(None, agents=agents) as engine:
+        chat = await engine.create_chat(agent="lead")
+        with anyio.fail_after(30):
+            answer = await engine.ask(chat.id, "go")
+        assert answer.stop_reason == "token_budget"
+        assert answer.chat.helpers_usage.input_tokens == 2700
+        assert answer.chat.usage.input_tokens == 30
+
+
+async def test_a_helper_gives_its_answer_in_the_form_that_its_agent_wants(open_engine: OpenEngine) -> None:
+    def formed(_: ModelRequest) -> Reply:
+        return Reply(calls=[Call("final_answer", {"books": 3})])
+
+    schema = {"type": "object", "properties": {"books": {"type": "integer"}}, "required": ["books"]}
+    helper = Agent("research", ScriptedModel(formed), output=schema)
+    lead = Agent("lead", ScriptedModel(asks("one")), tools=[delegate(helper)])
+    async with open_engine(None, agents=[lead, helper]) as engine:
+        chat = await engine.create_chat(agent="lead")
+        with anyio.fail_after(20):
+            answer = await engine.ask(chat.id, "go")
+        assert answer.text == "done: {'books': 3}"
+
+
+async def test_whoever_waits_for_helpers_says_so(open_engine: OpenEngine) -> None:
+    async with open_engine(None, agents=family(asks("one"), Gated())) as engine:
+        chat = await engine.create_chat(agent="lead")
+        await engine.send_message(chat.id, "go")
+        helper = await helper_of(engine, chat.id)
+        explained = await engine.explain(chat.id)
+        assert explained.reason == f"Waiting for helpers: {helper} (agent 'research')."
+        assert (await engine.get_chat(chat.id)).awaits == "helpers"
+
+
+def test_helpers_that_make_no_sense_are_refused_when_they_are_declared() -> None:
+    lead = Agent("lead", "demo", tools=[delegate("nobody")])
+    with pytest.raises(SettingsError, match="'nobody', which must be one of this engine's agents: 'lead'"):
+        Engine("sqlite://", agents=[lead])
+    with pytest.raises(SettingsError, match="needs a name of 1 to 64 letters"):
+        delegate("a b")
+    assert delegate("a b", name="ask_ab").helper == "a b"
