@@ -12,17 +12,21 @@ from turnwise.cli.chat_argument import attached
 from turnwise.cli.options import DEFAULT_STORE, JsonOption, StoreOption
 from turnwise.cli.style import console, excerpt, is_narrow, plain_table, print_json, state_text
 from turnwise.engine.results import Chat
+from turnwise.states.names import Answerer
 
 
 def list_chats(
     *,
     store: StoreOption = DEFAULT_STORE,
     state: Annotated[str | None, typer.Option(help="Only chats in this state.")] = None,
+    awaiting: Annotated[
+        Answerer | None, typer.Option(help="Only chats that wait for the client's answers, or for helpers.")
+    ] = None,
     limit: Annotated[int, typer.Option(help="At most so many, newest first.")] = 50,
     as_json: JsonOption = False,
 ) -> None:
     """List chats, newest first."""
-    chats = anyio.run(_chats, store, state, limit)
+    chats = anyio.run(_chats, store, state, awaiting, limit)
     if as_json:
         print_json(chats)
         return
@@ -48,6 +52,6 @@ def _table(chats: list[Chat]) -> Table:
     return table
 
 
-async def _chats(store: str, state: str | None, limit: int) -> list[Chat]:
+async def _chats(store: str, state: str | None, awaiting: Answerer | None, limit: int) -> list[Chat]:
     async with attached(store) as engine:
-        return list((await engine.list_chats(state=state, limit=limit)).items)
+        return list((await engine.list_chats(state=state, awaiting=awaiting, limit=limit)).items)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os.path
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -24,6 +25,7 @@ def verify(
     *,
     store: StoreOption = DEFAULT_STORE,
     key: KeyOption = None,
+    family: Annotated[bool, typer.Option("--family", help="Also the helpers of the chat, and theirs.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Check a log: its chain, every transition against the declared table, every promise of a state."""
@@ -34,7 +36,7 @@ def verify(
     elif key is not None:
         raise SettingsError("--key", "a key is for an exported log; a chat of the store is not signed")
     else:
-        verdict = on_chat(store, target, Engine.verify)
+        verdict = on_chat(store, target, partial(Engine.verify, family=family))
     if as_json:
         print_json(verdict)
     else:

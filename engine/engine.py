@@ -17,6 +17,7 @@ from turnwise.engine.commands import CLIENT, Commands
 from turnwise.engine.diagnose import Diagnosis, diagnose, flaws_of
 from turnwise.engine.erase import Erasable, Erasure, wanted
 from turnwise.engine.explain import Explanation, explanation
+from turnwise.engine.family import helpers_of, verify_family
 from turnwise.engine.follow.broadcast import Broadcaster
 from turnwise.engine.follow.follow import follow as _follow
 from turnwise.engine.follow.follow import wait_for
@@ -299,6 +300,10 @@ class Engine:
         found = await self._chats().chats(owner=owner, state=wanted, awaiting=awaiting, limit=limit + 1, after=after)
         chats = [chat_of(chat) for chat in found[:limit]]
         return Page(chats, chats[-1].id if len(found) > limit else None)
+
+    async def helpers(self, chat_id: str) -> list[Chat]:
+        """Return the chats to which a chat has delegated calls, in the order of these; deleted ones are left out."""
+        return [chat_of(facts) for facts in await helpers_of(self._chats(), chat_id)]
 
     async def chat_ids(self, prefix: str = "", *, limit: PageSize = 50) -> list[str]:
         """Return the ids that begin with `prefix`, the most recent change of state first, unreadable chats included."""
@@ -704,8 +709,13 @@ class Engine:
         records = await self.audit(chat_id)
         return await off_the_loop(lambda: export(chat_id, records, key=key))
 
-    async def verify(self, chat_id: str) -> Verdict:
-        """Check the log's chain, every transition and promise against the table, and every row against the log."""
+    async def verify(self, chat_id: str, *, family: bool = False) -> Verdict:
+        """Check the log's chain, every transition and promise against the table, and every row against the log.
+
+        With `family` also those of its helpers and theirs, and that their logs name each other as they were.
+        """
+        if family:
+            return await verify_family(self._chats(), chat_id)
         rows = await self._chats().rows(chat_id)
         return await off_the_loop(lambda: verify_stored(chat_id, rows))
 

@@ -109,8 +109,8 @@ class ChatStore(Protocol):
 
     Methods raise what the caller's own plan raises, and otherwise only `StoreError`s. If there is no such chat,
     `change`, `repair`, `delete`, `journal`, `facts`, `head`, `rest`, `rows`, `raw_rows` and `snapshot` raise
-    `ChatNotFound`; the others find nothing. If there was one and it was deleted, every method about one chat raises `ChatDeleted`, but
-    `delete`, `tombstone`, `forks` and `children`.
+    `ChatNotFound`; the others find nothing. If there was one and it was deleted, every method about one chat raises
+    `ChatDeleted`, but `delete`, `tombstone`, `forks` and `children`.
 
     A chat is one failure domain. A method about one chat raises `ChatUnreadable` if a stored value of that chat cannot
     be read; a method about many chats goes on with the others.

@@ -116,10 +116,11 @@ class PutCall(Value, frozen=True):
 
     @property
     def kind(self) -> str:
-        """`call:` and the status; of a planned call also `client` or `chat`, who answers it, or what a crash of it means.
+        """`call:` and the status; of a planned call also who answers it, or what a crash of it means.
 
-        That is `asked_first` for a call that runs at most once and whose tool can be asked what became of it. A call
-        that the client has allowed is `call:approved:` and what a crash of it means.
+        The client and helpers answer `client` and `chat`. What a crash of a local call means is its policy, or
+        `asked_first` for one that runs at most once and whose tool can be asked what became of it. A call that the
+        client has allowed is `call:approved:` and what a crash of it means.
         """
         if self.call.status is not CallStatus.planned:
             return f"call:{self.call.status}"

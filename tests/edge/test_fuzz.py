@@ -172,6 +172,8 @@ def right_arguments(chat_ids: dict[str, str]) -> dict[str, Any]:
         "until": {"waiting"},
         "timeout": 0.01,
         "arguments": {},
+        "awaiting": "client",
+        "family": True,
         "agent": "default",
         "ask.agent": None,
         "model": "demo",

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import AsyncIterator, Callable
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -130,7 +133,7 @@ class Gated(ScriptedModel):
 async def until(engine: Engine, chat_id: str, awaits: str | None) -> None:
     """Wait until a chat waits for someone else."""
     with anyio.fail_after(20):
-        while (await engine.get_chat(chat_id)).awaits != awaits:
+        while (await engine.get_chat(chat_id)).awaits != awaits:  # noqa: ASYNC110 - its events do not tell
             await anyio.sleep(0.01)
 
 
@@ -168,7 +171,7 @@ async def helper_of(engine: Engine, chat_id: str) -> str:
     (call,) = (await engine.get_chat(chat_id)).open_calls
     name = helper_id(chat_id, call.call_id)
     with anyio.fail_after(20):
-        while name not in await engine.chat_ids(name) or (await engine.get_chat(name)).state != "streaming":
+        while name not in await engine.chat_ids(name) or (await engine.get_chat(name)).state != "streaming":  # noqa: ASYNC110 - it is not there yet
             await anyio.sleep(0.01)
     return name
 
@@ -222,7 +225,7 @@ async def test_no_more_helpers_work_at_once_than_are_allowed(open_engine: OpenEn
         chat = await engine.create_chat(agent="lead")
         await engine.send_message(chat.id, "go")
         with anyio.fail_after(20):
-            while research.busy < 3:
+            while research.busy < 3:  # noqa: ASYNC110 - a model tells nobody
                 await anyio.sleep(0.01)
         await anyio.sleep(0.2)
         assert research.most == 3
@@ -308,3 +311,49 @@ def test_helpers_that_make_no_sense_are_refused_when_they_are_declared() -> None
     with pytest.raises(SettingsError, match="needs a name of 1 to 64 letters"):
         delegate("a b")
     assert delegate("a b", name="ask_ab").helper == "a b"
+
+
+async def test_the_logs_of_a_family_bear_each_other_out(open_engine: OpenEngine, database: Path) -> None:
+    async with open_engine(None, agents=family(asks("one", "two"))) as engine:
+        chat = await engine.create_chat(agent="lead")
+        with anyio.fail_after(20):
+            await engine.ask(chat.id, "go")
+        first, second = await engine.helpers(chat.id)
+        assert [one.title for one in (first, second)] == ["one", "two"]
+        assert (await engine.verify(chat.id, family=True)).ok
+        record = next(record for record in await engine.audit(chat.id) if record.actor == f"chat:{first.id}")
+        assert record.trigger == "submit_tool_results"
+        assert f"{first.id}:{first.version}" in {write.id for write in record.writes if write.kind == "helper"}
+        begun = (await engine.audit(first.id))[0]
+        assert (begun.trigger, begun.actor) == ("create", f"chat:{chat.id}")
+        await engine.delete_chat(second.id)
+        assert (await engine.verify(chat.id, family=True)).ok
+    with closing(sqlite3.connect(database)) as rows:
+        rows.execute("UPDATE messages SET body = replace(body, 'found', 'lost') WHERE chat_id = ?", (first.id,))
+        rows.commit()
+    async with Engine(f"sqlite:///{database}", model="demo", settings=Settings(run_worker=False)) as engine:
+        assert (await engine.verify(chat.id)).ok
+        verdict = await engine.verify(chat.id, family=True)
+        assert not verdict.ok
+        assert str(verdict.problem).startswith(f"Helper {first.id}: messages[")
+
+
+async def test_a_helper_that_was_put_in_the_place_of_another_is_found(open_engine: OpenEngine, database: Path) -> None:
+    """Each of two stores is sound by itself; only the logs of the family tell that one chat is not theirs."""
+    async with open_engine(None, agents=family(asks("one"))) as engine:
+        chat = await engine.create_chat(agent="lead")
+        with anyio.fail_after(20):
+            await engine.ask(chat.id, "go")
+        (helper,) = await engine.helpers(chat.id)
+        await engine.send_message(helper.id, "more")
+        with anyio.fail_after(20):
+            await engine.wait(helper.id)
+        assert (await engine.verify(chat.id, family=True)).ok, "a helper may be asked more"
+        lines = [line async for line in engine.export_chat(chat.id)]
+    other = database.with_name("other.db")
+    async with open_engine(None, store=f"sqlite:///{other}", agents=family(asks("one"))) as engine:
+        await engine.import_chat(lines)
+        verdict = await engine.verify(chat.id, family=True)
+        assert not verdict.ok
+        assert "it answered a call, and is not there" in str(verdict.problem)
+        assert await engine.helpers(chat.id) == []

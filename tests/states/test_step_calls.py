@@ -22,7 +22,7 @@ calls = st.builds(
     ),
     st.integers(0, 5),
     st.sampled_from(CallStatus),
-    st.sampled_from([Executor.local, Executor.client]),
+    st.sampled_from([Executor.local, Executor.client, Executor.chat]),
     st.sampled_from([1, 1, 1, 2]),
 )
 
@@ -36,10 +36,11 @@ def test_calls_that_were_put_one_by_one_count_like_those_that_came_at_once(puts:
         known |= {call.call_id: call for call in put}
         anew = StepCalls(known.values())
         assert kept == anew == tuple(sorted(known.values(), key=lambda call: call.index))
-        assert (kept.local, kept.open_local, kept.open_client, kept.step) == (
+        assert (kept.local, kept.open_local, kept.open_client, kept.open_delegated, kept.step) == (
             sum(call.is_local for call in known.values()),
             sum(call.is_local and call.open for call in known.values()),
             sum(call.is_client and call.open for call in known.values()),
+            sum(call.is_delegated and call.open for call in known.values()),
             next(iter(steps)) if len(steps := {call.step for call in known.values()}) == 1 else None,
         )
         assert kept.has_open == any(call.open for call in known.values())

@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from turnwise.states.arguments import Cut, Erasing, Partial, Reply, Summary
+from turnwise.states.arguments import Cut, Erasing, HelperAnswer, Partial, Reply, Summary
 from turnwise.states.calls import CallOutcome, ToolCall, ToolResult
 from turnwise.states.decide import Decision, decide
 from turnwise.states.digests import digest
@@ -71,6 +71,12 @@ def local(call_id: str, index: int = 0, **more: Any) -> ToolCall:
 def client(call_id: str, index: int = 0, **more: Any) -> ToolCall:
     """Return a planned client call; the life gives it its step."""
     return ToolCall(call_id=call_id, name="ask", arguments={}, executor=Executor.client, index=index, step=0, **more)
+
+
+def delegated(call_id: str, index: int = 0, **more: Any) -> ToolCall:
+    """Return a planned call for a helper; the life gives it its step."""
+    own = {"executor": Executor.chat, "helper": "research", **more}
+    return ToolCall(call_id=call_id, name="ask_research", arguments={"task": "dig"}, index=index, step=0, **own)
 
 
 class Life:
@@ -134,8 +140,15 @@ class Life:
         return self.fire(Trigger.send_message, parts=said(text), **more)
 
     def submit(self, *results: ToolResult) -> Decision:
-        answers = results or tuple(ToolResult(call.call_id, "done") for call in self.facts.open_calls)
+        mine = (call for call in self.facts.open_calls if call.is_client)
+        answers = results or tuple(ToolResult(call.call_id, "done") for call in mine)
         return self.fire(Trigger.submit_tool_results, results=answers)
+
+    def help(self, call_id: str, **more: Any) -> Decision:
+        """Let a helper answer its call."""
+        helper = HelperAnswer(chat_id=f"helper-{call_id}", version=7, head="7" * 64, usage=USAGE)
+        given = {"results": (ToolResult(call_id, "found"),), "helper": helper, **more}
+        return self.fire(Trigger.submit_tool_results, **given)
 
     def edit(self, message_id: str, text: str = "rather") -> Decision:
         """Edit a message, with the cut that a store would find."""

@@ -14,6 +14,7 @@ from support.life import (
     asking,
     client,
     compacting,
+    delegated,
     executing,
     failed,
     interrupted,
@@ -257,7 +258,9 @@ def from_the_client() -> Iterator[Case]:
         yield Case(lazily(standing, at), send, "receipt enqueue", "queue")
         yield Case(lazily(standing, at), send_now, "enqueue", "queue status")
 
-    yield Case(asking, Life.submit, "call:succeeded message", "message tool_result status")
+    answered = ("call:succeeded message", "message tool_result")
+    yield Case(asking, Life.submit, answered[0], f"{answered[1]} status")
+    yield Case(lazily(asking, client("a"), delegated("b", 1)), Life.submit, *answered)
 
     for at in BUSY:
         yield Case(lazily(standing, at), Life.interrupt, "reason", "status")

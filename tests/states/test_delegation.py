@@ -1,0 +1,112 @@
+"""Calls that helpers answer: who may answer what, when the chat goes on, and what is noted of a helper."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from support.life import USAGE, Life, asking, client, delegated, executing, local
+from turnwise.states import ChatState
+from turnwise.states.calls import ToolResult
+from turnwise.states.errors import IllegalTransition, ToolResultMismatch
+from turnwise.states.facts import Facts
+from turnwise.states.names import CallStatus, Trigger
+
+TWO = (delegated("a"), delegated("b", 1))
+
+
+def test_each_helper_answers_its_own_call_and_the_last_one_lets_the_chat_go_on() -> None:
+    life = asking(*TWO)
+    assert (life.facts.state, life.facts.awaits, life.facts.resting) == (ChatState.requires_action, "helpers", False)
+    assert "action_required" not in [event.kind for event in life.events]
+    first = life.help("b")
+    assert (first.target, life.facts.awaits) == (ChatState.requires_action, "helpers")
+    noted = first.writes[0]
+    assert (noted.kind, noted.id, noted.digest) == ("helper", "helper-b:7", "7" * 64)
+    second = life.help("a")
+    assert (second.target, life.facts.awaits) == (ChatState.pending, None)
+    assert (life.facts.turn.helpers_usage, life.facts.helpers_usage) == (USAGE + USAGE, USAGE + USAGE)
+    assert [call.status for call in life.facts.calls] == [CallStatus.succeeded] * 2
+
+
+@pytest.mark.parametrize(
+    ("call_id", "results"),
+    [
+        ("mine", (ToolResult("mine", 1),)),
+        ("ghost", (ToolResult("ghost", 1),)),
+        ("a", (ToolResult("a", 1), ToolResult("a", 1))),
+        ("a", ()),
+        ("a", (ToolResult("a", 1), ToolResult("mine", 1))),
+    ],
+)
+def test_a_helper_answers_nothing_else(call_id: str, results: tuple[ToolResult, ...]) -> None:
+    life = asking(client("mine"), delegated("a", 1))
+    with pytest.raises(ToolResultMismatch):
+        life.help(call_id, results=results)
+
+
+def test_the_client_answers_no_call_of_a_helper() -> None:
+    life = asking(client("mine"), delegated("a", 1))
+    for wrong in ((ToolResult("a", 1),), (ToolResult("mine", 1), ToolResult("a", 1))):
+        with pytest.raises(ToolResultMismatch):
+            life.submit(*wrong)
+    only_helpers = asking(delegated("a"))
+    with pytest.raises(ToolResultMismatch, match="none is open, and none was given"):
+        only_helpers.fire(Trigger.submit_tool_results, results=())
+
+
+def test_a_helper_answers_once_and_only_while_the_chat_waits() -> None:
+    life = asking(*TWO)
+    life.help("a")
+    with pytest.raises(ToolResultMismatch):
+        life.help("a")
+    early = executing(local("x"), delegated("a", 1))
+    with pytest.raises(IllegalTransition):
+        early.help("a")
+    early.run_tools()
+    assert (early.facts.state, early.facts.awaits) == (ChatState.requires_action, "helpers")
+
+
+def test_an_allowed_call_runs_while_a_helper_works() -> None:
+    life = asking(client("pay", approval="asked"), delegated("a", 1))
+    assert life.submit(ToolResult("pay", output=True)).target is ChatState.pending
+    life.claim()
+    assert life.facts.state is ChatState.executing_tools
+    life.run_tools()
+    assert (life.facts.state, life.facts.awaits) == (ChatState.requires_action, "helpers")
+    assert life.help("a").target is ChatState.pending
+
+
+def test_a_denied_call_does_not_wake_a_chat_that_waits_for_a_helper() -> None:
+    life = asking(client("pay", approval="asked"), delegated("a", 1))
+    assert life.submit(ToolResult("pay", output=False)).target is ChatState.requires_action
+    assert life.facts.awaits == "helpers"
+
+
+def test_a_deadline_is_the_clients_and_no_helpers() -> None:
+    life = asking(client("mine"), delegated("a", 1), action_deadline=5)
+    assert [call.deadline is not None for call in life.facts.calls] == [True, False]
+    life.wait(6)
+    assert life.fire(Trigger.deadline_passed).target is ChatState.requires_action
+    assert life.facts.awaits == "helpers"
+
+
+@pytest.mark.parametrize(
+    ("calls", "awaits"),
+    [((client("a"),), "client"), ((delegated("a"),), "helpers"), ((client("a"), delegated("b", 1)), "both")],
+)
+def test_a_chat_knows_whom_it_waits_for(calls: tuple[object, ...], awaits: str) -> None:
+    facts: Facts = asking(*calls).facts  # type: ignore[arg-type]
+    assert facts.awaits == awaits
+    assert facts.resting is (awaits != "helpers")
+    assert replace(facts, state=ChatState.pending).awaits is None
+
+
+def test_what_helpers_use_counts_in_the_turns_budget() -> None:
+    life = asking(delegated("a"), turn_tokens=2 * (10 + 5))
+    life.help("a")
+    assert life.claim().target is ChatState.waiting
+    assert life.facts.stop_reason == "token_budget"
+    plain: Life = asking(client("a"), turn_tokens=2 * (10 + 5))
+    plain.submit()
+    assert plain.claim().target is ChatState.streaming
