@@ -83,6 +83,11 @@ def outside_calls_open(facts: Facts, occurrence: t.Occurrence, at: t.Circumstanc
     return facts.calls.open_outside > 0
 
 
+def client_awaited(facts: Facts, occurrence: t.Occurrence, at: t.Circumstances) -> bool:
+    """The client has to answer a call."""
+    return facts.calls.open_client > 0
+
+
 def awaits_more(facts: Facts, occurrence: t.SubmitToolResults, at: t.Circumstances) -> bool:
     """Once these results are there, calls of others stay open, and none that was allowed waits for a worker."""
     calls, results = facts.calls, occurrence.results

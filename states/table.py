@@ -50,7 +50,7 @@ _QUEUED: Final = (*BUSY, S.interrupted, S.error)
 """The states in which messages may be queued."""
 
 _REST: Final = (S.waiting, S.requires_action, S.error)
-"""The states in which a chat always rests (`interrupted` only once settled)."""
+"""The states in which an archived chat may stand (`interrupted` only once settled)."""
 
 
 def _on(
@@ -190,8 +190,9 @@ _CLOCK = (
 )
 
 _ADMINISTRATION = (
-    *_stay(t.Archived,   _REST,            a.mark_archived),
-    *_stay(t.Archived,   (S.interrupted,), a.mark_archived, when=(g.settled,)),
+    *_stay(t.Archived,   (S.waiting, S.error),   a.mark_archived),
+    *_stay(t.Archived,   (S.requires_action,),   a.mark_archived, when=(g.client_awaited,)),
+    *_stay(t.Archived,   (S.interrupted,),       a.mark_archived, when=(g.settled,)),
     *_stay(t.Unarchived, _REST,            a.unmark_archived),
     *_stay(t.Unarchived, (S.interrupted,), a.unmark_archived, when=(g.settled,)),
     *_stay(t.Renamed,          S, a.change_title),

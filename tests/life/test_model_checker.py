@@ -37,7 +37,6 @@ SCOPES: dict[str, tuple[dict[str, Any], set[Any]]] = {
         {"after_final_step": "rest", "promote_after_interrupt": True, "action_deadline": 5.0, "max_steps": 1},
         {
             HANDED_BACK,
-            (T.deadline_passed, S.requires_action, S.requires_action),
             (T.promote_queued, S.interrupted, S.pending),
             *((trigger, source, S.streaming) for trigger, source in SECOND_STEPS),
         },
@@ -96,6 +95,10 @@ def _answer_silently(draft: Draft[Any]) -> None:
             draft.put_calls(call.with_status(draft.occurrence.outcome.status))
 
 
+def _agree(*_: Any) -> bool:
+    return True
+
+
 def _take_all(draft: Draft[Any]) -> None:
     a.take_queue_head(draft)
     draft.queue = ()
@@ -106,6 +109,10 @@ FAULTS: dict[str, tuple[Plant, str]] = {
     "a lease that is not dropped": (
         lambda patch: plant_functions(patch, {a.drop_lease: nothing}),
         "after released the chat is still held",
+    ),
+    "a chat that is archived while its helpers work": (
+        lambda patch: plant_functions(patch, {guards.client_awaited: _agree}),
+        "a dead end: no progress move leads on",
     ),
     "open client calls overlooked": (
         lambda patch: plant_functions(patch, {guards.outside_calls_open: never}),

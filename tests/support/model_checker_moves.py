@@ -9,14 +9,27 @@ from typing import Any, Final, Literal
 
 from msgspec.structs import replace
 
-from support.life import ERROR, NOW, OVERFLOW, PROFILE, anything_for, client, local, parts_of, said, summary_of
-from turnwise.states.arguments import Cut, Erasing, Partial, Reply
+from support.life import (
+    ERROR,
+    NOW,
+    OVERFLOW,
+    PROFILE,
+    anything_for,
+    client,
+    delegated,
+    local,
+    parts_of,
+    said,
+    summary_of,
+)
+from turnwise.states.arguments import Cut, Erasing, HelperAnswer, Partial, Reply
 from turnwise.states.calls import CallOutcome, ToolCall, ToolResult
 from turnwise.states.facts import Facts, Lease
 from turnwise.states.messages import Message
 from turnwise.states.names import CallStatus, ChatState, Trigger
 from turnwise.states.promises import broken_promises
 from turnwise.states.triggers import OCCURRENCES, Held
+from turnwise.states.usage import Usage
 
 T = Trigger
 DUE: Final = NOW + timedelta(seconds=5)
@@ -32,6 +45,7 @@ TOOLS: Final[dict[str, tuple[ToolCall, ...]]] = {
     "a local call": (local("c0"),),
     "two client calls, one with a deadline": (client("c0"), client("c1", 1, within=5.0)),
     "a call to approve": (client("c0", approval="asked"),),
+    "a call to approve and a helper's": (client("c0", approval="asked"), delegated("c1", 1)),
     "a stopping call and a client's": (
         local("c0", stop_after=True, crash="at_least_once"),
         client("c1", 1),
@@ -39,6 +53,7 @@ TOOLS: Final[dict[str, tuple[ToolCall, ...]]] = {
 }
 _MESSAGE: Final = Message(id="m1", role="user", parts=HELLO, turn=1, step=0, created_at=NOW)
 _CUT: Final = Cut(position=1, first_removed="m1", boundary=0, foldable=0, history_version=0)
+HELPER: Final = HelperAnswer(chat_id="h", version=1, head="", usage=Usage())
 _HELD: Final = [trigger for trigger, kind in OCCURRENCES.items() if issubclass(kind, Held)]
 """What only the holder of the lease, or who ends it, may fire."""
 
@@ -65,6 +80,10 @@ def moves_from(facts: Facts, *, room: int) -> Iterator[Move]:
         return
     yield from _moves_of_clients(facts, room)
     yield from _moves_of_operators(facts)
+    for call in facts.calls:
+        if call.is_delegated:
+            answer = {"results": (ToolResult(call.call_id, 1),), "helper": HELPER}
+            yield Move("progress", T.submit_tool_results, answer, f"helper of {call.call_id}")
     yield Move("progress", T.claimed, {"worker": "w"})
     yield Move("progress", T.deadline_passed, {"now": LATER})
     yield Move("mishap", T.deadline_passed, {"now": NOW}, "too early")
