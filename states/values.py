@@ -130,6 +130,9 @@ class Checked(Readable):
         except msgspec.ValidationError as error:
             place, problem = place_and_problem(error)
             raise InvalidContent(f"{cls.__name__}{place and '.' + place}: {problem}") from None
+        except Exception as error:
+            problem = f"a field cannot be read: that raised {type(error).__name__}"
+            raise InvalidContent(f"{cls.__name__}: {problem}") from error
 
 
 @cache

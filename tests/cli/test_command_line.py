@@ -61,10 +61,10 @@ def test_every_command_and_every_option_says_what_it_is_for() -> None:
 TAKES = {
     "demo": "--fast --out:DIR=demo-out",
     "chat": "--store:URL --chat:CHAT --model:NAME --system --pace",
-    "list": "--store:URL --state --limit=50 --json",
+    "list": "--store:URL --state --awaiting --limit=50 --json",
     "show": "CHAT --store:URL --view=user --json",
     "audit": "CHAT --store:URL --export:FILE --key:FILE --json",
-    "verify": "FILE|CHAT --store:URL --key:FILE --json",
+    "verify": "FILE|CHAT --store:URL --key:FILE --family --json",
     "explain": "CHAT --store:URL --json",
     "send": "CHAT MESSAGE --when-busy=queue --client-id --store:URL --actor:NAME --json",
     "submit": "CHAT [CALL=]ANSWER... --error --results:FILE --store:URL --actor:NAME --json",

@@ -347,9 +347,14 @@ async def _readable(path: Path) -> None:
             assert verdict.ok, verdict
 
 
+async def _look(**_: Any) -> str:
+    return "nothing"
+
+
 async def _works(path: Path) -> None:
     """Let a worker run on what was accepted: whatever a chat was made to hold, it rests, and answers a new message."""
-    async with Engine(f"sqlite:///{path}", model=ScriptedModel(lambda _: Reply("ok"))) as engine:
+    look = tool(_look, name="look", description="Looks.", schema=OBJECT)  # the chat that is imported needs it
+    async with Engine(f"sqlite:///{path}", model=ScriptedModel(lambda _: Reply("ok")), tools=[look]) as engine:
         for chat in (await engine.list_chats(limit=1000)).items:
             if chat.archived:
                 continue

@@ -20,6 +20,9 @@ REFUSED: Final = STARTED + "attempt_discarded streaming compacting 1 1 1\n"
 ASKED: Final = (
     STARTED + "step_finished streaming requires_action 1 1 1 message=m2 call:planned:client=c lease:dropped=1\n"
 )
+DELEGATED: Final = (
+    STARTED + "step_finished streaming requires_action 1 1 1 message=m2 call:planned:chat=h lease:dropped=1\n"
+)
 ACTING: Final = STARTED + "step_finished streaming executing_tools 1 1 1 message=m2 call:planned:at_most_once=a\n"
 ACTED: Final = ACTING + "call_finished executing_tools executing_tools 1 1 1 call:succeeded=a message=m3\n"
 FULL: Final = ACTED + "tools_finished executing_tools compacting 1 1 1\n"
@@ -66,6 +69,14 @@ SOUND: Final = {
     + "compacted compacting streaming 1 2 0 boundary:compaction=1 message=m4",
     "a failed compaction begins a step": FULL + "compaction_failed compacting streaming 1 2 0",
     "client calls": ASKED + "submit_tool_results requires_action pending 1 1 1 call:succeeded=c message=m3",
+    "a helper's call": DELEGATED
+    + "submit_tool_results requires_action pending 1 1 1 helper=x:3 call:succeeded=h message=m3",
+    "one helper after another": DELEGATED.replace("call:planned:chat=h", "call:planned:chat=h call:planned:chat=i")
+    + "submit_tool_results requires_action requires_action 1 1 1 helper=x:3 call:succeeded=i message=m3\n"
+    + "submit_tool_results requires_action pending 1 1 1 helper=y:3 call:succeeded=h message=m4",
+    "an approval beside a helper": DELEGATED.replace("call:planned:chat=h", "call:planned:client=c call:planned:chat=h")
+    + "submit_tool_results requires_action pending 1 1 1 call:approved:at_most_once=c\n"
+    + "claimed pending executing_tools 1 1 1 lease=2",
     "calls": ACTED + "tools_finished executing_tools streaming 1 2 0",
     "a repair from anywhere to error": SENT + "repaired dreaming error 7 0 3",
     "a repair sets numbers back": STARTED + "repaired streaming error 0 0 0",
@@ -166,7 +177,38 @@ FORGED: Final = {
     ),
     "no client call": (
         STARTED + "step_finished streaming requires_action 1 1 1 message=m2 lease:dropped=1",
-        "no client call",
+        "no call of the client or of a helper is open",
+    ),
+    "a client that answers for a helper": (
+        DELEGATED + "submit_tool_results requires_action pending 1 1 1 call:succeeded=h message=m3",
+        "the client answers call 'h', which is for the chat",
+    ),
+    "a helper that answers for the client": (
+        ASKED + "submit_tool_results requires_action pending 1 1 1 helper=x:3 call:succeeded=c message=m3",
+        "a helper answers call 'c', which is for the client",
+    ),
+    "a helper that answers two calls": (
+        DELEGATED.replace("call:planned:chat=h", "call:planned:chat=h call:planned:chat=i")
+        + "submit_tool_results requires_action pending 1 1 1 helper=x:3 call:succeeded=h message=m3 call:succeeded=i "
+        "message=m4",
+        "who answers one call",
+    ),
+    "a helper that answers nothing": (
+        DELEGATED + "submit_tool_results requires_action requires_action 1 1 1 helper=x:3",
+        "who answers one call",
+    ),
+    "a helper that answers while a tool runs": (
+        ACTING + "call_finished executing_tools executing_tools 1 1 1 helper=x:3 call:succeeded=a message=m3",
+        "who answers one call",
+    ),
+    "a helper's call that is started": (
+        STARTED + "step_finished streaming executing_tools 1 1 1 message=m2 call:planned:at_most_once=a "
+        "call:planned:chat=h\ncall_started executing_tools executing_tools 1 1 1 call:started=h",
+        "answered by the chat",
+    ),
+    "a helper's call owed": (
+        DELEGATED + "submit_tool_results requires_action pending 1 1 1",
+        "the chat call 'h' has no result",
     ),
     "a local call owed": (ACTING + "tools_finished executing_tools streaming 1 2 0", "local call 'a' has no result"),
     "a client's call owed": (

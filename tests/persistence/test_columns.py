@@ -31,6 +31,7 @@ KINDS: Final[dict[str, tuple[str, tuple[Any, ...], tuple[Any, ...]]]] = {
     "tools": ("tools' names", ("[]", '["a", "b"]', ["a"]), ("[1]", "{}", "poison", [1], 1, b"\xff")),
     "positions": ("positions", ("[]", "[1, 2]", [1, 2]), ('["1"]', "{}", "poison", [1.0], [True], 1, b"\xff")),
     "a reason": ("compaction", ("clear", "compaction"), ("poison", "", 1)),
+    "an answerer": ("helpers", ("client", "helpers", "both"), ("poison", "", 1, b"both")),
     "a rank": ("whole number", (-1, 0, 7), (True, "1", 1.5, b"1")),
     "an event": ("event", ("part", "turn_finished", "message"), ("poison", "", 1, b"part")),
 }
@@ -49,6 +50,7 @@ PLACES: Final = {
     "chats.calls": "call ids",
     "chats.agent": "a word",
     "chats.needs": "tools",
+    "chats.awaits": "an answerer?",
     "chats.worker": "a word?",
     "chats.token": "a count?",
     "chats.expires": "a time?",

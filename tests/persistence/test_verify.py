@@ -29,7 +29,7 @@ from turnwise.persistence.audit.record import (
     to_json,
 )
 from turnwise.persistence.audit.verify import Verdict, verify_export, verify_records
-from turnwise.states.arguments import Cut, Erasing, Partial, Reply, Summary
+from turnwise.states.arguments import Cut, Erasing, HelperAnswer, Partial, Reply, Summary
 from turnwise.states.calls import CallOutcome, ToolCall, ToolResult
 from turnwise.states.decide import decide, legal_triggers
 from turnwise.states.errors import TurnwiseError
@@ -38,6 +38,7 @@ from turnwise.states.facts import Facts, Limits, Profile
 from turnwise.states.messages import Message, Part, TextPart, ToolCallPart
 from turnwise.states.names import CallStatus, ChatState, Executor, Trigger
 from turnwise.states.table import TABLE
+from turnwise.states.usage import Usage
 
 T = Trigger
 unhurried = settings(deadline=None)
@@ -109,6 +110,7 @@ def _lived() -> list[AuditRecord]:
     _crash(life)
     _edit_fail_and_rest(life)
     _break_and_repair(life)
+    _ask_a_helper(life)
     return life.records
 
 
@@ -216,6 +218,16 @@ def _break_and_repair(life: Life) -> None:
     life.answer("yes")
 
 
+def _ask_a_helper(life: Life) -> None:
+    life.say("ask around")
+    life.claim()
+    life.answer("I ask", calls=(life.call("h1", executor=Executor.chat, helper="research"),))
+    helper = HelperAnswer(chat_id="chat-2", version=3, head="7" * 64, usage=Usage())
+    life.fire(T.submit_tool_results, results=(ToolResult("h1", "heard"),), helper=helper)
+    life.claim()
+    life.answer("I heard")
+
+
 def _overflowed() -> list[AuditRecord]:
     """Return a log in which a refused prompt is compacted, and refused and compacted once more in the same step."""
     life = Life()
@@ -257,6 +269,11 @@ def _taking() -> int:
     )
 
 
+def _answer() -> int:
+    """Return the place where a helper answers."""
+    return next(place for place, record in enumerate(LOG) if any(write.kind == "helper" for write in record.writes))
+
+
 def _forged(place: int, **changes: Any) -> Verdict:
     """Change one record, hash everything anew, and verify."""
     records = [*LOG]
@@ -274,7 +291,7 @@ def test_a_rich_life_verifies() -> None:
 
 
 @settings(deadline=None, max_examples=60)
-@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 7)), min_size=40, max_size=150))
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 15)), min_size=40, max_size=150))
 def test_whatever_life_the_table_allows_verifies(wishes: list[tuple[int, int]]) -> None:
     """The checker demands no more than the machine promises."""
     life = Life()
@@ -290,7 +307,12 @@ def _arguments(life: Life, choice: int) -> dict[str, Any]:
     """Return something for every argument that a trigger may take."""
     facts = life.facts
     names = {call.call_id for call in facts.calls}
-    kinds = ((Executor.local, "at_most_once"), (Executor.local, "at_least_once"), (Executor.client, "at_most_once"))
+    kinds = (
+        (Executor.local, "at_most_once"),
+        (Executor.local, "at_least_once"),
+        (Executor.client, "at_most_once"),
+        (Executor.chat, "at_most_once"),
+    )
     planned = tuple(
         life.call(f"c{facts.version}-{index}", executor=executor, crash=crash, index=index)
         for index, (executor, crash) in enumerate(kinds)
@@ -299,6 +321,8 @@ def _arguments(life: Life, choice: int) -> dict[str, Any]:
     parts: tuple[Part, ...] = (TextPart(text="so"), *map(_part, planned))
     ids = [call.call_id for call in facts.open_calls] or ["none"]
     client = [call.call_id for call in facts.open_calls if call.is_client]
+    delegated = [call.call_id for call in facts.open_calls if call.is_delegated]
+    helper = HelperAnswer(chat_id="h", version=1, head="7" * 64, usage=Usage()) if delegated and choice % 2 else None
     queued = [item.id for item in facts.queue] or ["none"]
     call_id = ids[choice % len(ids)]
     return {
@@ -308,7 +332,8 @@ def _arguments(life: Life, choice: int) -> dict[str, Any]:
         "when_busy": "interrupt" if choice == 0 else "queue",
         "client_id": f"k{facts.version}",
         "content_digest": "d",
-        "results": tuple(ToolResult(name, choice) for name in client),
+        "results": tuple(ToolResult(name, choice) for name in (delegated[:1] if helper else client)),
+        "helper": helper,
         "cut": Cut(position=1, first_removed=life.first, boundary=0, foldable=0, history_version=facts.history_version),
         "queued_id": queued[choice % len(queued)],
         "reply": Reply(parts=parts, calls=planned, context_tokens=choice * 200),
@@ -604,7 +629,17 @@ FORGERIES: dict[str, tuple[Callable[[], Verdict], int, str]] = {
     "a start of a client's call": (
         lambda: _forged(_find(T.call_started), writes=(WriteRecord("call:started", "c3", "0" * 64),)),
         _find(T.call_started),
-        "the client's",
+        "answered by the client",
+    ),
+    "an answer of a helper that nobody is": (
+        lambda: _forged(_answer(), writes=tuple(write for write in LOG[_answer()].writes if write.kind != "helper")),
+        _answer(),
+        "the client answers call 'h1'",
+    ),
+    "a helper that answers nothing": (
+        lambda: _with_write(_find(T.call_started), "helper", "h:3"),
+        _find(T.call_started),
+        "who answers one call",
     ),
     "a start with other arguments": (
         lambda: _forged(_find(T.call_started), writes=(WriteRecord("call:started", "c2", "0" * 64),)),

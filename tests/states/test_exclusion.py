@@ -9,10 +9,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from support.life import BLANK, ERROR, NOW, OVERFLOW, anything_for, client, local, parts_of, said
+from support.life import BLANK, ERROR, NOW, OVERFLOW, anything_for, client, delegated, local, parts_of, said
 from turnwise.states import TABLE, ChatState, Trigger
 from turnwise.states.arguments import Reply
-from turnwise.states.calls import CallOutcome, ToolCall
+from turnwise.states.calls import CallOutcome, ToolCall, ToolResult
 from turnwise.states.facts import CompactionFacts, Facts, HistoryFacts, Lease, Limits, StepFacts, TurnFacts
 from turnwise.states.machine import judge
 from turnwise.states.messages import QueuedMessage
@@ -27,7 +27,7 @@ call_ids = st.sampled_from(["a", "b"])
 def calls(draw: st.DrawFn) -> tuple[ToolCall, ...]:
     made = []
     for name in draw(st.lists(call_ids, unique=True)):
-        kind = draw(st.sampled_from([local, client]))
+        kind = draw(st.sampled_from([local, client, delegated]))
         made.append(
             kind(
                 name,
@@ -83,6 +83,7 @@ def arguments_of_any_kind(draw: st.DrawFn) -> dict[str, Any]:
             context_limit=draw(st.sampled_from([None, 100])),
         ),
         call_id=draw(call_ids),
+        results=tuple(ToolResult(name, output=True) for name in draw(st.lists(call_ids, max_size=3))),
         outcome=CallOutcome(call_id=draw(call_ids), status=CallStatus.succeeded, output=None, is_error=False),
         error=draw(st.sampled_from([ERROR, OVERFLOW])),
     )

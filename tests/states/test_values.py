@@ -14,6 +14,7 @@ from msgspec.structs import asdict
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from support.life import NOW, asking
+from support.odd_values import NUMBERS, OTHERS, SINGLE_USE, WORDS
 from support.table_cases import cases
 from turnwise import ErrorInfo, Event, FilePart, Message, QueuedMessage, ToolCall, Usage
 from turnwise.states.calls import Answer
@@ -208,3 +209,21 @@ def test_values_that_hold_what_others_say_are_checked(kind: Any, fields: dict[st
     """Or a model's odd reply would be stored, and its chat could not be read again."""
     with pytest.raises(InvalidContent, match=kind.__name__):
         kind(**fields)
+
+
+@pytest.mark.parametrize(
+    "kind", [Usage, TextPart, FilePart, ReasoningPart, ToolResultPart, Message, ErrorInfo, PartDelta]
+)
+def test_whatever_others_hand_in_for_a_field_is_taken_or_refused_with_a_typed_error(kind: Any) -> None:
+    values = [value for value in VALUES if type(value) is kind]
+    right = asdict(values[0]) if values else {"text": "hi", "kind": "k", "message": "m", "call_id": "a", "name": "n"}
+    names = [field.name for field in msgspec.structs.fields(kind)]
+    right = {name: value for name, value in right.items() if name in names}
+    refused = 0
+    for name in names:
+        for value in (*OTHERS, *NUMBERS, *WORDS, *(make() for make in SINGLE_USE)):
+            try:
+                kind(**right | {name: value})
+            except InvalidContent:
+                refused += 1
+    assert refused > 50 * len(names)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from support.life import NOW, PROFILE, asking, said
+from support.life import NOW, PROFILE, asking, delegated, said
 from support.table_cases import cases
 from turnwise.states.calls import Answer, ClientTool, ToolCall
 from turnwise.states.digests import as_json, canonical, derived, digest
@@ -28,6 +28,7 @@ from turnwise.states.writes import (
     InsertBoundary,
     InsertMessage,
     NoteDeadline,
+    NoteHelper,
     NoteReason,
     PutCall,
     PutProfile,
@@ -52,6 +53,8 @@ IDENTITIES: list[tuple[Write, str, str]] = [
     (PutCall(CALL), "call:planned:client", "a"),
     (PutCall(CALL.with_status(CallStatus.failed)), "call:failed", "a"),
     (PutCall(CALL.granted(Answer("d", "r", NOW))), "call:approved:at_most_once", "a"),
+    (PutCall(delegated("a")), "call:planned:chat", "a"),
+    (NoteHelper("h", 3, "f" * 64), "helper", "h:3"),
     (NoteDeadline("a", NOW), "deadline", "a"),
     (PutQueued(QUEUED, rank=1), "enqueue", "m9"),
     (DropQueued("m9", "taken"), "dequeue:taken", "m9"),

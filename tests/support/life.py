@@ -39,9 +39,8 @@ def own_of(trigger: Trigger, arguments: Mapping[str, Any]) -> dict[str, Any]:
 def anything_for(trigger: Trigger, **arguments: Any) -> dict[str, Any]:
     """Return the arguments, with something for whatever else the trigger needs."""
     anything = {
-        **dict.fromkeys(
-            ("token", "profile", "parts", "cut", "results", "queued_id", "worker", "title", "metadata", "agent")
-        ),
+        **dict.fromkeys(("token", "profile", "parts", "cut", "queued_id", "worker", "title", "metadata", "agent")),
+        "results": (),
         "error": ERROR,
         "reply": Reply(parts=()),
         "call_id": "a",
