@@ -152,7 +152,7 @@ class Talk:
             return
         while (chat := self._rested(self.chat_id)).state is ChatState.requires_action:
             results = []
-            for call in chat.open_calls:
+            for call in (call for call in chat.open_calls if call.is_client):
                 try:
                     results.append(answer_to(call, typed(question_of(call))))
                 except KeyboardInterrupt:

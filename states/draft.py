@@ -9,10 +9,10 @@ from msgspec.structs import asdict, replace
 from turnwise.states.arguments import Partial, Reply
 from turnwise.states.calls import ToolCall
 from turnwise.states.digests import derived
-from turnwise.states.events import Event, MessageEvent, QueueEvent
+from turnwise.states.events import AttemptDiscardedEvent, Event, MessageEvent, QueueEvent
 from turnwise.states.facts import Facts, HistoryFacts, TurnFacts
 from turnwise.states.messages import Message, Part, QueuedMessage, Role, without_metadata
-from turnwise.states.names import Audience, ChatState, Tail, job_in
+from turnwise.states.names import Audience, ChatState, Stage, Tail, job_in
 from turnwise.states.triggers import Circumstances, Occurrence
 from turnwise.states.usage import NO_USAGE, Usage, reported
 from turnwise.states.writes import DropLease, DropQueued, InsertMessage, PutCall, RecordUsage, Write
@@ -135,6 +135,11 @@ class Draft(Generic[_Kind_co]):
         if call.salt or not self.at.salt or self.before.calls.get(call.call_id) is not None:
             return call
         return replace(call, salt=self.salt_of("call", call.call_id))
+
+    def take_back(self, reason: str) -> None:
+        """Tell followers that the parts of the open attempt that they were shown are not kept."""
+        if self.step.attempt_open and self.step.stage is Stage.asking:
+            self.events.append(AttemptDiscardedEvent(step=self.step.number, attempt=self.step.attempt, reason=reason))
 
     def queue_changed(self) -> None:
         """Show the whole queue."""

@@ -36,6 +36,7 @@ class Transcript:
     live_attempt: int | None = None
     queue: tuple[QueuedMessage, ...] = ()
     open_calls: tuple[ToolCall, ...] = ()
+    """The calls that the client has to answer."""
     stop_reason: StopReason | None = None
     """Why the last finished turn ended."""
     error: e.ErrorInfo | None = None

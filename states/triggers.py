@@ -251,6 +251,8 @@ class Failed(Held, frozen=True, kw_only=True):
 
     error: ErrorInfo
     partial: Partial | None = None
+    takes_back: bool = False
+    """Whether followers are told that what they were shown of the reply is not kept: it could not be stored or read."""
 
 
 # From the clock

@@ -100,9 +100,12 @@ class Helpers:
         return call is not None and call.open and parent.state is not ChatState.interrupted
 
     async def stop_if_unwanted(self, facts: Facts) -> None:
-        """Interrupt a helper if its parent waits for it no longer."""
-        if not await self.is_wanted(facts):
-            await self.stop(facts.chat_id)
+        """Interrupt a helper if its parent waits for it no longer. If that fails, its worker tries again."""
+        try:
+            if not await self.is_wanted(facts):
+                await self.stop(facts.chat_id)
+        except Exception as error:  # noqa: BLE001 - as above
+            self._tell(facts.chat_id, error)
 
     async def stop(self, chat_id: str) -> None:
         """Interrupt a helper, if it works."""

@@ -7,7 +7,6 @@ from typing import Final
 
 import anyio
 
-from turnwise.engine.apply import Chain
 from turnwise.engine.jobs.compact import compact
 from turnwise.engine.jobs.reply import error_info, shown_reply
 from turnwise.engine.jobs.run_tools import run_tools
@@ -18,10 +17,9 @@ from turnwise.engine.worker.leased_chat import ChatMoved, LeasedChat
 from turnwise.logger import concerning, logger
 from turnwise.states.decide import job_of
 from turnwise.states.errors import StaleLease, StoreError, TurnwiseError
-from turnwise.states.events import ErrorInfo
 from turnwise.states.facts import Facts
-from turnwise.states.names import ChatState, Job
-from turnwise.states.triggers import AttemptDiscarded, Failed, Released
+from turnwise.states.names import Job
+from turnwise.states.triggers import Failed, Released
 
 JOBS: Final[dict[Job, Callable[[LeasedChat], Awaitable[None]]]] = {
     Job.stream_step: stream_step,
@@ -106,7 +104,7 @@ class Runner:
                 raise
             except Exception:  # noqa: BLE001 - the reply itself may be what no store takes
                 logger.exception("partial_reply_not_stored")
-                await leased.fire(lambda chain: _fail_without_reply(chain, leased.token, info))
+                await leased.fire(Failed(token=leased.token, error=info, takes_back=True))
         except ChatMoved:
             logger.debug("chat_moved")
         except Exception as again:  # noqa: BLE001 - the store is out of reach: followers must not wait for ever
@@ -126,10 +124,3 @@ class Runner:
             await leased.runtime.applier.change(leased.chat_id, released, actor=leased.runtime.actor)
         except TurnwiseError as error:
             logger.info("not_released", problem=str(error))
-
-
-def _fail_without_reply(chain: Chain, token: int, error: ErrorInfo) -> None:
-    """Fail and take back the attempt's shown parts; its usage counts as unknown."""
-    if chain.facts.state is ChatState.streaming and chain.facts.step.attempt_open:
-        chain.fire(AttemptDiscarded(token=token, error=error, delay=0, retry_at=chain.now))
-    chain.fire(Failed(token=token, error=error))

@@ -50,16 +50,17 @@ def conclude_tools(draft: Draft[Occurrence]) -> None:
 
 
 def ask_client(draft: Draft[Occurrence]) -> None:
-    """Set the deadlines of the open client calls, and show the open calls, unless only helpers have to answer."""
+    """Set the deadlines of the open client calls, and show these calls, if there are any."""
     default = draft.limits.action_deadline
     for call in draft.calls:
         if call.open and call.is_client and call.deadline is None:
-            asked = call.asked_at(draft.now, default)
-            if asked.deadline is not None:
-                draft.put_calls(asked)
-                draft.writes.append(NoteDeadline(asked.call_id, asked.deadline))
+            timed = call.asked_at(draft.now, default)
+            if timed.deadline is not None:
+                draft.put_calls(timed)
+                draft.writes.append(NoteDeadline(timed.call_id, timed.deadline))
     if draft.calls.open_client:
-        draft.events.append(ActionRequiredEvent(calls=tuple(call.shown for call in draft.calls if call.open)))
+        asked = tuple(call.shown for call in draft.calls if call.open and call.is_client)
+        draft.events.append(ActionRequiredEvent(calls=asked))
 
 
 def record_results(draft: Draft[SubmitToolResults]) -> None:

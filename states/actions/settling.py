@@ -29,6 +29,8 @@ def commit_partial(draft: Draft[Settled | Failed | Repaired]) -> None:
     """Keep the shown part of an open attempt as a partial message, and book its usage as far as it is known."""
     if not draft.step.attempt_open:
         return
+    if isinstance(draft.occurrence, Failed) and draft.occurrence.takes_back:
+        draft.take_back(draft.occurrence.error.kind)
     partial = None if isinstance(draft.occurrence, Repaired) else draft.occurrence.partial
     draft.book(partial.usage if partial is not None else None, lost=True)
     draft.step = replace(draft.step, attempt_open=False)

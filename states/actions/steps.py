@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from turnwise.states.actions.compaction import measure_context, tell_compaction
 from turnwise.states.draft import Draft
 from turnwise.states.errors import WrongCall
-from turnwise.states.events import AttemptDiscardedEvent, RetryEvent
+from turnwise.states.events import RetryEvent
 from turnwise.states.facts import Lease, StepFacts
 from turnwise.states.names import ChatState, Stage, Tail
 from turnwise.states.step_calls import NO_CALLS
@@ -47,7 +47,7 @@ def start_attempt(draft: Draft[Occurrence]) -> None:
 
 def take_back_attempt(draft: Draft[AttemptDiscarded]) -> None:
     """Take back the parts that the attempt has shown."""
-    _take_back(draft, draft.occurrence.error.kind)
+    draft.take_back(draft.occurrence.error.kind)
 
 
 def discard_attempt(draft: Draft[AttemptDiscarded]) -> None:
@@ -56,7 +56,7 @@ def discard_attempt(draft: Draft[AttemptDiscarded]) -> None:
     if failed.delay is None or failed.retry_at is None:
         missing = "delay" if failed.delay is None else "retry_at"
         raise WrongCall(missing, f"{failed.trigger} needs it, unless the step waits for room")
-    _take_back(draft, failed.error.kind)
+    draft.take_back(failed.error.kind)
     draft.book(failed.usage, lost=True)
     draft.step = replace(
         step,
@@ -77,7 +77,7 @@ def discard_attempt(draft: Draft[AttemptDiscarded]) -> None:
 def lose_attempt(draft: Draft[Occurrence], reason: str) -> None:
     """End an attempt that nobody will finish: its shown parts are taken back, its usage is unknown."""
     if draft.step.attempt_open:
-        _take_back(draft, reason)
+        draft.take_back(reason)
         draft.book(None, lost=True)
         draft.step = replace(draft.step, attempt_open=False)
 
@@ -103,9 +103,3 @@ def commit_reply(draft: Draft[StepFinished]) -> None:
         refused=draft.turn.refused + reply.refused,
     )
     measure_context(draft)
-
-
-def _take_back(draft: Draft[Occurrence], reason: str) -> None:
-    step = draft.step
-    if step.attempt_open and step.stage is Stage.asking:
-        draft.events.append(AttemptDiscardedEvent(step=step.number, attempt=step.attempt, reason=reason))

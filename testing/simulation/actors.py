@@ -14,6 +14,7 @@ from typing import Any, Final
 import anyio.lowlevel
 from msgspec.structs import replace
 
+from turnwise.engine.agents.delegate import delegate
 from turnwise.engine.clock import SteadyClock, sleep
 from turnwise.engine.settings import CompactionInput, CompactionResult, CompactionStrategy
 from turnwise.engine.tools.declare import Tool, ToolContext, tool
@@ -22,6 +23,7 @@ from turnwise.providers.reply_builder import join
 from turnwise.states.calls import ClientTool
 from turnwise.states.errors import FatalToolError, ModelError
 from turnwise.states.messages import Message, TextPart
+from turnwise.states.names import DEFAULT_AGENT
 from turnwise.states.usage import Usage
 from turnwise.testing.simulation.mischief import Mischief
 from turnwise.testing.strict import faults_in
@@ -165,7 +167,7 @@ async def _work(random: Random, clock: SteadyClock, mischief: Mischief) -> None:
 
 
 def simulated_tools(random: Random, clock: SteadyClock, outside: Outside, mischief: Mischief) -> list[Tool]:
-    """Return tools of each kind: at most once, at least once, and one that only looks."""
+    """Return tools of each kind: at most once, at least once, one that only looks, and a helper."""
     act = partial(_work, random, clock, mischief)
 
     @tool
@@ -200,7 +202,7 @@ def simulated_tools(random: Random, clock: SteadyClock, outside: Outside, mischi
         await act()
         return {"seen": what}
 
-    return [pay, transfer, note, look]
+    return [pay, transfer, note, look, delegate(DEFAULT_AGENT)]
 
 
 def simulated_strategy(random: Random, mischief: Mischief) -> CompactionStrategy:

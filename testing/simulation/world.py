@@ -13,6 +13,7 @@ import anyio.lowlevel
 from anyio.abc import TaskGroup
 
 from turnwise.engine.engine import Engine
+from turnwise.engine.family import verify_family
 from turnwise.engine.settings import CompactionPolicy, RetryPolicy, Settings
 from turnwise.engine.tools.declare import Tool
 from turnwise.states.errors import BrokenPromise, EngineClosed, StoreError, TurnwiseError
@@ -172,6 +173,7 @@ class World:
         if not self._nodes:
             return
         engine = self.random.choice(self._nodes).engine
+        await self._meet_helpers(engine)
         deed = self._clients.deed()
         try:
             await deed(engine, chat_id)
@@ -226,6 +228,13 @@ class World:
         node.scope.cancel()
         await node.down.wait()
 
+    async def _meet_helpers(self, engine: Engine) -> None:
+        """Let clients act on the helpers, too, that there are by now."""
+        with contextlib.suppress(StoreError, EngineClosed):
+            for chat in reversed((await engine.list_chats(limit=1000)).items):
+                if chat.helps is not None and chat.id not in self._clients.chats:
+                    self._clients.chats.append(chat.id)
+
     async def _settle(self, rounds: int) -> None:
         for _ in range(rounds):
             await anyio.lowlevel.checkpoint()
@@ -247,6 +256,7 @@ class World:
         engine = self._nodes[0].engine
         for _ in range(ROUNDS_TO_REST):
             await self._settle(60)
+            await self._meet_helpers(engine)
             moving = [chat_id for chat_id in self._clients.chats if not await self._rests(engine, chat_id)]
             if not moving:
                 await self._let_readers_see()
@@ -282,6 +292,7 @@ class World:
         pruned = keep is not None and elapsed >= timedelta(seconds=keep)
         for chat_id in self._clients.chats:
             self.problems += await problems_of(store, chat_id, pruned=pruned)
+            self.problems += await self._problems_of_family(chat_id)
             log, records = await store.events(chat_id, after=0, limit=EVENTS), await store.audit(chat_id)
             erased = was_erased(records)
             self.problems += problems_of_readings(self._clients.readings, chat_id, log, pruned=pruned, erased=erased)
@@ -312,6 +323,13 @@ class World:
             if count > 1 and attempt[0] != victim
         ]
         self.problems += [fault for fault in self.outside.faults if victim not in fault]
+
+    async def _problems_of_family(self, chat_id: str) -> list[str]:
+        store = self._nodes[0].store
+        if self._victims.chats[0] in {(await store.facts(chat_id)).profile.parent, chat_id}:
+            return []
+        verdict = await verify_family(store, chat_id)
+        return [] if verdict.ok else [f"{chat_id}: its family does not verify: {verdict.problem}"]
 
     async def _check_the_list(self, engine: Engine) -> None:
         """Check that every chat is listed, and that questions about the damaged one raise only `TurnwiseError`s."""
@@ -367,6 +385,8 @@ class World:
             tool_timeout=30,
             action_deadline=random.choice([None, 60.0]),
             promote_after_interrupt=random.random() < 0.3,
+            helper_depth=2,
+            helpers_at_once=2,
             tools_parallel=random.choice(["safe", "all"]),
             retry=RetryPolicy(attempts=4, after_output=random.choice(["reset", "never"])),
             compaction=CompactionPolicy(
