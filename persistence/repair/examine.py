@@ -192,7 +192,7 @@ def _repeated_elsewhere(chat: Row, facts: Facts) -> Iterator[Finding]:
     for label in ("owner", "agent"):
         if chat[label] != getattr(facts.profile, label):
             yield Finding("chats", chat, label, "it is not what the profile says")
-    if chat["awaits"] != facts.awaits:
+    if facts.stored_state is None and chat["awaits"] != facts.awaits:
         yield Finding("chats", chat, "awaits", "it is not what the open calls say")
     try:
         needs = ids_of(chat["needs"])

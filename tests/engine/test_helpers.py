@@ -24,8 +24,11 @@ from turnwise import (
     ToolResult,
     ToolResultMismatch,
     delegate,
+    tool,
 )
 from turnwise.engine.agents.delegate import helper_id
+from turnwise.engine.commands import Commands
+from turnwise.engine.worker.helpers import STOPPED
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 
 Answer = Callable[[ModelRequest], Reply]
@@ -357,3 +360,60 @@ async def test_a_helper_that_was_put_in_the_place_of_another_is_found(open_engin
         assert not verdict.ok
         assert "it answered a call, and is not there" in str(verdict.problem)
         assert await engine.helpers(chat.id) == []
+
+
+@tool(policy="ask")
+async def buy(book: str) -> str:
+    """Buy a book."""
+    return f"bought {book}"
+
+
+async def test_a_helper_that_waits_for_its_client_has_not_answered_yet(open_engine: OpenEngine) -> None:
+    def research(request: ModelRequest) -> Reply:
+        results = [message.result for message in request.messages if message.result is not None]
+        return Reply(str(results[0].output)) if results else Reply(calls=[Call("buy", {"book": "one"})])
+
+    helper = Agent("research", ScriptedModel(research), tools=[buy])
+    lead = Agent("lead", ScriptedModel(asks("one")), tools=[delegate(helper)])
+    async with open_engine(None, agents=[lead, helper]) as engine:
+        chat = await engine.create_chat(agent="lead")
+        await engine.send_message(chat.id, "go")
+        await until(engine, chat.id, "helpers")
+        with anyio.fail_after(20):
+            while not (inbox := (await engine.list_chats(awaiting="client")).items):  # noqa: ASYNC110 - as above
+                await anyio.sleep(0.01)
+        assert [(one.parent, one.awaits) for one in inbox] == [(chat.id, "client")]
+        await anyio.sleep(0.2)
+        assert (await engine.get_chat(chat.id)).awaits == "helpers"
+        (call,) = inbox[0].open_calls
+        await engine.submit_tool_results(inbox[0].id, [ToolResult(call.call_id, output=True)])
+        with anyio.fail_after(20):
+            await engine.wait(chat.id)
+        assert (await engine.messages(chat.id))[-1].text == "done: bought one"
+
+
+async def test_a_worker_that_finds_a_helper_of_nobody_stops_it(
+    open_engine: OpenEngine, database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process that stopped the parent died before it could stop the helper."""
+    async with open_engine(None, agents=family(asks("one"), Gated())) as engine:
+        chat = await engine.create_chat(agent="lead")
+        await engine.send_message(chat.id, "go")
+        helper = await helper_of(engine, chat.id)
+    with closing(sqlite3.connect(database)) as rows:
+        assert rows.execute("SELECT state FROM chats WHERE id = ?", (helper,)).fetchone() == ("pending",)
+    idle = Settings(run_worker=False)
+    async with open_engine(None, agents=family(asks("one"), Gated()), settings=idle) as engine:
+        monkeypatch.setattr(Commands, "_stop_helpers", _die_before)
+        await engine.edit_message(chat.id, "m1", "stay")
+        assert (await engine.get_chat(helper)).state is ChatState.pending
+    async with open_engine(None, agents=family(lambda _: Reply("as you like"), Gated())) as engine:
+        with anyio.fail_after(20):
+            stopped = await engine.wait(helper)
+        assert (stopped.state, stopped.settled) == (ChatState.interrupted, True)
+        record = next(record for record in await engine.audit(helper) if record.trigger == "interrupt")
+        assert (record.actor, record.reason) == (f"chat:{chat.id}", STOPPED)
+
+
+async def _die_before(*_: object) -> None:
+    """Stand for a process that was killed here."""

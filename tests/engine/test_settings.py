@@ -28,6 +28,8 @@ def test_what_nobody_sets_is_what_the_documentation_promises() -> None:
         "turn_seconds": None,
         "turn_cost": None,
         "answer_retries": 3,
+        "helper_depth": 3,
+        "helpers_at_once": 10,
         "tools_parallel": "safe",
         "parallel_cap": 10,
         "tool_timeout": 120,

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import anyio
 import pytest
 from msgspec.structs import replace
 
@@ -15,6 +16,7 @@ from support.planted_faults import nothing, plant_functions, plant_no_refusal
 from turnwise.engine.jobs import run_tools
 from turnwise.engine.prompt import history
 from turnwise.engine.tools.declare import Tool
+from turnwise.engine.worker.helpers import Helpers
 from turnwise.persistence import commit
 from turnwise.persistence.audit.record import GENESIS
 from turnwise.persistence.protocol import Overdue
@@ -23,7 +25,6 @@ from turnwise.persistence.sqlite.store import SQLiteStore
 from turnwise.states import actions as a
 from turnwise.states import refusals
 from turnwise.states.actions import compaction as compact_actions
-from turnwise.states.actions import steps
 from turnwise.states.calls import Answer
 from turnwise.states.draft import Draft
 from turnwise.states.facts import StepFacts
@@ -103,8 +104,15 @@ def lose_the_queue(patch: Patch) -> None:
     plant_functions(patch, {a.take_queue_head: take})
 
 
+def leave_helpers_alone(patch: Patch) -> None:
+    async def nothing(_self: object, _chat_id: str) -> None:
+        await anyio.lowlevel.checkpoint()
+
+    patch.setattr(Helpers, "_tend", nothing)
+
+
 def take_back_silently(patch: Patch) -> None:
-    patch.setattr(steps, "_take_back", lambda _draft, _reason: None)
+    patch.setattr(Draft, "take_back", lambda _draft, _reason: None)
 
 
 def send_everything(patch: Patch) -> None:
@@ -178,6 +186,7 @@ FAULTS: dict[str, tuple[Callable[[Patch], None], str]] = {
     "10 tools: another key for the same call": (change_keys, "another key"),
     "11 interrupt: parts are shown after it": (show_parts_of_interrupted_attempts, "while the chat is"),
     "12 rest: lost leases are not swept": (sweep_no_leases, "never came to rest"),
+    "12 rest: nobody looks after helpers": (leave_helpers_alone, "never came to rest: Waiting for helpers"),
     "13 usage: lost attempts are not booked": (forget_lost_attempts, "the ledger has"),
     "14 promises: an interrupt leaves calls open": (leave_calls_open, "the promise"),
     "15 pruning: what is shown is pruned before it is a message": (prune_what_is_shown, "nothing of it is kept"),
