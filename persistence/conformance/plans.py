@@ -9,7 +9,7 @@ from typing import Final
 
 from turnwise.persistence.protocol import ChatStore, Committed, Plan
 from turnwise.states import triggers as t
-from turnwise.states.arguments import Reply, Summary
+from turnwise.states.arguments import HelperAnswer, Reply, Summary
 from turnwise.states.calls import CallOutcome, ToolCall, ToolResult
 from turnwise.states.decide import Decision, decide
 from turnwise.states.digests import digest
@@ -92,11 +92,19 @@ def start() -> Move:
     return move(t.AttemptStarted(token=HOLDER))
 
 
-def reply(text: str, *, local: Sequence[str] = (), client: Sequence[str] = (), tokens: int = 10) -> Move:
+def reply(
+    text: str,
+    *,
+    local: Sequence[str] = (),
+    client: Sequence[str] = (),
+    delegated: Sequence[str] = (),
+    tokens: int = 10,
+) -> Move:
     """Finish the step with a text and calls; at 80 `tokens` a compaction is due. Client calls are due at once."""
 
     def made(facts: Facts, now: datetime) -> Decision:
-        executors = [*((id_, Executor.local) for id_ in local), *((id_, Executor.client) for id_ in client)]
+        asked = ((local, Executor.local), (client, Executor.client), (delegated, Executor.chat))
+        executors = [(id_, executor) for ids, executor in asked for id_ in ids]
         calls = tuple(
             ToolCall(
                 call_id=call_id,
@@ -105,6 +113,7 @@ def reply(text: str, *, local: Sequence[str] = (), client: Sequence[str] = (), t
                 executor=executor,
                 index=index,
                 step=facts.step.number,
+                helper="research" if executor is Executor.chat else None,
                 within=0 if executor is Executor.client else None,
             )
             for index, (call_id, executor) in enumerate(executors)
@@ -128,6 +137,12 @@ def finish(call_id: str) -> Move:
 def tools_finished() -> Move:
     """Conclude the local calls of the step."""
     return move(t.ToolsFinished(token=HOLDER))
+
+
+def help_with(call_id: str, *, helper: str = "helper") -> Move:
+    """Answer a delegated call."""
+    answer = HelperAnswer(chat_id=helper, version=3, head="7" * 64, usage=Usage(input_tokens=5))
+    return move(t.SubmitToolResults(results=(ToolResult(call_id, "heard"),), helper=answer))
 
 
 def submit(*call_ids: str) -> Move:

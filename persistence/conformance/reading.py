@@ -12,8 +12,8 @@ from turnwise.states.errors import ChatNotFound
 from turnwise.states.events import ToolProgressEvent
 from turnwise.states.facts import Facts
 from turnwise.states.messages import Message, TextPart
-from turnwise.states.names import Audience, CallStatus, ChatState
-from turnwise.states.triggers import ClearContext, EditMessage, Renamed
+from turnwise.states.names import Answerer, Audience, CallStatus, ChatState
+from turnwise.states.triggers import Archived, ClearContext, EditMessage, Renamed
 from turnwise.states.usage import Usage
 
 
@@ -231,6 +231,54 @@ class ReadingConformance:
         assert await listed(None, ChatState.waiting, 10, None) == "dcb"
         assert await listed(None, None, 2, None) == "dc"
         assert await listed(None, None, 2, "c") == "ba"
+
+    async def test_chats_are_listed_by_whom_they_wait_for(self, store: ChatStore) -> None:
+        """The client, helpers or both; as it is after each answer, for every owner, and never in another state."""
+        replies = {
+            "a": plans.reply("so", client="x"),
+            "b": plans.reply("so", delegated="yz"),
+            "c": plans.reply("so", client="x", delegated="y"),
+        }
+        for chat_id, asked in replies.items():
+            moves = (plans.send("hello"), plans.claim(), plans.start(), asked)
+            await plans.created(store, chat_id, *moves, owner="ann" if chat_id == "c" else None)
+        await plans.created(store, "d", *plans.turn("one", "1"))
+
+        async def listed(awaiting: Answerer, owner: str | None = None, after: str | None = None) -> str:
+            found = await store.chats(owner=owner, state=None, limit=10, after=after, awaiting=awaiting)
+            return "".join(facts.chat_id for facts in found if isinstance(facts, Facts))
+
+        assert (await listed("client"), await listed("helpers")) == ("ca", "cb")
+        assert (await listed("client", owner="ann"), await listed("helpers", after="c")) == ("c", "b")
+        assert await store.awaiting_helpers(after="", limit=10) == ["b", "c"]
+        assert await store.awaiting_helpers(after="b", limit=10) == ["c"]
+        assert await store.awaiting_helpers(after="", limit=1) == ["b"]
+        await store.change("b", plans.plan(plans.help_with("y")))
+        await store.change("c", plans.plan(plans.submit("x")))
+        assert (await listed("client"), await listed("helpers")) == ("a", "cb")
+        await store.change("b", plans.plan(plans.help_with("z")))
+        await store.change("a", plans.plan(plans.move(Archived())))
+        assert (await listed("client"), await listed("helpers")) == ("a", "c")
+        await store.change("c", plans.plan(plans.help_with("y")))
+        assert await store.awaiting_helpers(after="", limit=10) == []
+        assert (await store.facts("c")).state is ChatState.pending
+
+    async def test_a_chat_that_waits_for_its_client_and_is_archived_has_no_helpers_looked_after(
+        self, store: ChatStore
+    ) -> None:
+        """Its helpers answer once it is opened again."""
+        moves = (plans.send("hello"), plans.claim(), plans.start(), plans.reply("so", client="x", delegated="y"))
+        await plans.created(store, "chat", *moves)
+        assert await store.awaiting_helpers(after="", limit=10) == ["chat"]
+        await store.change("chat", plans.plan(plans.move(Archived())))
+        assert await store.awaiting_helpers(after="", limit=10) == []
+
+    async def test_a_head_is_the_version_and_hash_of_the_last_record(self, store: ChatStore) -> None:
+        """As the log has it; of a chat that there is not, nothing."""
+        await plans.created(store, "chat", *plans.turn("one", "1"))
+        last = (await store.audit("chat"))[-1]
+        assert await store.head("chat") == (last.version, last.hash)
+        await failure_of(store.head("nobody"), ChatNotFound)
 
     async def test_ids_are_found_by_how_they_begin(self, store: ChatStore) -> None:
         """The most recent change of state first; wildcards of SQL have no special meaning in a prefix."""

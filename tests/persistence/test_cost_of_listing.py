@@ -206,3 +206,60 @@ def _nodes(plan: Any) -> Iterator[dict[str, Any]]:
         if "Node Type" in part:
             yield {name: value for name, value in part.items() if name != "Plans"}
         yield from _nodes([part["Plan"]] if "Plan" in part else part.get("Plans", []))
+
+
+def test_a_sweep_of_sqlite_for_chats_that_wait_for_helpers_reads_no_other() -> None:
+    """Counted are the instructions of its virtual machine."""
+    few, many = (_instructions_of_a_sweep(count) for count in (FEW, MANY))
+    assert many <= few * 1.1
+
+
+def _instructions_of_a_sweep(count: int) -> int:
+    with Chats.in_memory() as chats:
+        chats.live("mine", plans.send("hello"))
+        chats.sql(
+            "WITH RECURSIVE counted (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM counted WHERE n < ?) "
+            "INSERT INTO chats (id, state, settled, archived, version, event_seq, head, since, calls, facts, awaits) "
+            "SELECT 'c' || n, 'requires_action', 1, 0, version, event_seq, head, since, calls, facts, 'client' "
+            "FROM counted, chats WHERE id = 'mine'",
+            count,
+        )
+        chats.sql("UPDATE chats SET awaits = 'helpers' WHERE id IN ('c3', 'c40')")
+        steps = 0
+
+        def step() -> None:
+            nonlocal steps
+            steps += 1
+
+        chats.on.set_progress_handler(step, 1)
+        assert sqlite.awaiting_helpers(chats.on, after="", limit=5) == ["c3", "c40"]
+        assert len(sqlite.chats(chats.on, owner=None, state=None, limit=5, after=None, awaiting="helpers")) == 2
+        chats.on.set_progress_handler(None, 0)
+    return steps
+
+
+async def test_a_sweep_of_postgres_for_chats_that_wait_for_helpers_reads_no_other(
+    postgres_url: str, beside: asyncpg.Connection
+) -> None:
+    """Nor does the list of them."""
+    store = PostgresStore(postgres_url)
+    await store.open()
+    try:
+        await beside.execute(
+            "INSERT INTO chats (id, state, settled, archived, version, event_seq, head, since, calls, awaits)"
+            " SELECT 'c' || n, 'requires_action', true, false, 1, 0, '', now(), '{}',"
+            " CASE WHEN n % 2500 = 0 THEN 'helpers' ELSE 'client' END"
+            " FROM generate_series(1, $1::int) AS n",
+            MANY,
+        )
+        await beside.execute("ANALYZE")
+        swept = await _explained(store, lambda on: postgres.awaiting_helpers(on, after="", limit=5))
+        listed = await _explained(
+            store, lambda on: postgres.chats(on, owner=None, state=None, limit=5, after=None, awaiting="helpers")
+        )
+    finally:
+        await store.close()
+    for found in (swept, listed):
+        assert not [node for node in found if node["Node Type"] == "Seq Scan"], found
+        assert sum(node["Actual Rows"] for node in found if node.get("Relation Name") == "chats") <= 4, found
+        assert sum(node.get("Rows Removed by Filter", 0) for node in found) == 0, found
