@@ -24,6 +24,7 @@ from turnwise.cli.options import DEFAULT_STORE, ModelOption, StoreOption
 from turnwise.cli.scroll import Scroll
 from turnwise.cli.show import show_message
 from turnwise.cli.style import clean, console
+from turnwise.cli.target import OptionalTarget, engine_of
 from turnwise.cli.terminal import TerminalTalk
 from turnwise.engine.engine import Engine
 from turnwise.engine.results import Chat
@@ -32,7 +33,7 @@ from turnwise.providers.demo import DemoModel
 from turnwise.providers.from_name import model_named
 from turnwise.providers.protocol import Model
 from turnwise.states.calls import ClientTool, ToolResult
-from turnwise.states.errors import IllegalTransition, TurnwiseError
+from turnwise.states.errors import IllegalTransition, SettingsError, TurnwiseError
 from turnwise.states.names import ChatState
 from turnwise.states.transcript import fold
 
@@ -51,34 +52,52 @@ HELP: Final = """\
   Ctrl-C stops the turn under way; at the prompt it leaves."""
 
 
-def chat(
+def chat(  # noqa: PLR0913 - what a command may be told
+    target: OptionalTarget = None,
     *,
     store: StoreOption = DEFAULT_STORE,
     chat_id: Annotated[str | None, typer.Option("--chat", metavar="CHAT", help="Go on with this chat.")] = None,
-    model: ModelOption = "demo",
+    agent: Annotated[str | None, typer.Option(help="Which of your agents answers, in a new chat.")] = None,
+    model: ModelOption = None,
     system: Annotated[str | None, typer.Option(help="What the model is told first, in a new chat.")] = None,
     pace: Annotated[float | None, typer.Option(help="Seconds between two words of the demo model.")] = None,
 ) -> None:
-    """Talk. The model may read the files below this folder; Ctrl-C stops a turn and keeps the chat."""
-    if pace is None:
-        pace = 0.02 if console.is_terminal else 0
+    """Talk to your agents or, without any, to a model that may read the files below this folder.
+
+    Ctrl-C stops a turn and keeps the chat.
+    """
     settings = Settings(shutdown_grace=1)
-    engine = Engine(store, model=_paced(model, pace), tools=file_tools(Path.cwd()), settings=settings)
+    if target is None:
+        if pace is None:
+            pace = 0.02 if console.is_terminal else 0
+        engine = Engine(store, model=_paced(model or "demo", pace), tools=file_tools(Path.cwd()), settings=settings)
+    elif model is not None:
+        raise SettingsError("--model", "your agents have models of their own; leave it out")
+    else:
+        engine = engine_of(target, store=store, create=True, settings=settings)
     with start_blocking_portal() as portal, portal.wrap_async_context_manager(engine):
         known = None if chat_id is None else portal.call(engine.get_chat, portal.call(chosen_id, engine, chat_id))
-        Talk(portal, engine, known, system).run()
+        Talk(portal, engine, known, system, agent).run()
 
 
 class Talk:
     """A person at a prompt and a chat. The engine runs in a thread of its own, so Ctrl-C reaches the prompt."""
 
-    def __init__(self, portal: BlockingPortal, engine: Engine, chat: Chat | None, system: str | None) -> None:
+    def __init__(
+        self,
+        portal: BlockingPortal,
+        engine: Engine,
+        chat: Chat | None,
+        system: str | None,
+        agent: str | None = None,
+    ) -> None:
         self.portal = portal
         self.engine = engine
         self.chat_id = None if chat is None else chat.id
         """The chat; there is none before the first message, so that nobody leaves empty ones behind."""
         self.view = EventView(Scroll(console), echo=False)
         self._system = system
+        self._agent = agent
 
     def run(self) -> None:
         """Talk until the person leaves."""
@@ -121,7 +140,7 @@ class Talk:
     def _do(self, line: str) -> None:
         engine, portal = self.engine, self.portal
         if line and not line.startswith("/") and self.chat_id is None:
-            created = partial(engine.create_chat, system=self._system, client_tools=[ASK_USER])
+            created = partial(engine.create_chat, system=self._system, agent=self._agent, client_tools=[ASK_USER])
             self.chat_id = portal.call(created).id
         chat_id = self.chat_id
         match line:

@@ -18,4 +18,6 @@ ChatArgument = Annotated[
 ActorOption = Annotated[
     str, typer.Option("--actor", envvar="TURNWISE_ACTOR", metavar="NAME", help="Who acts, as the audit log names them.")
 ]
-ModelOption = Annotated[str, typer.Option("--model", metavar="NAME", help="The model that answers.")]
+ModelOption = Annotated[
+    str | None, typer.Option("--model", metavar="NAME", help="The model that answers; the demo model by default.")
+]

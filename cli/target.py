@@ -24,6 +24,12 @@ TargetArgument = Annotated[
         show_default=False,
     ),
 ]
+OptionalTarget = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[MODULE:ATTRIBUTE]", help="Your engine, a function that makes one, an agent, or a list of agents."
+    ),
+]
 CreateOption = Annotated[bool, typer.Option("--create", help="Create the store's file if it is missing.")]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import anyio
 import pytest
@@ -146,3 +147,24 @@ def test_only_the_demo_takes_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     assert demo.pace == 0.25
     monkeypatch.setenv("OPENAI_API_KEY", "a-test-key")
     assert not hasattr(_paced("openai:gpt-5", 0.25), "pace")
+
+
+CREW = """
+from turnwise import Agent
+from turnwise.providers.scripted import ScriptedModel
+
+agents = [Agent(name, ScriptedModel(lambda request, name=name: f"{name} has heard it")) for name in ("one", "two")]
+"""
+
+
+def test_a_person_talks_to_agents_of_a_service(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    (terminal.folder / "crew.py").write_text(CREW)
+    monkeypatch.delitem(sys.modules, "crew", raising=False)
+    told = terminal.run("chat", "crew:agents", "--agent", "two", typed="hello\n")
+    assert (told.code, "two has heard it" in told.out) == (0, True), told
+    again = terminal.run("chat", "crew:agents", "--chat", "last", typed="and now?\n").out
+    assert again.count("two has heard it") == 2
+    nobody = terminal.run("chat", "crew:agents", typed="hello\n").out
+    assert "must be one of 'one', 'two': this engine has several" in " ".join(nobody.split())
+    wrong = terminal.run("chat", "crew:agents", "--model", "demo", typed="hello\n")
+    assert (wrong.code, "your agents have models of their own" in wrong.words) == (2, True)

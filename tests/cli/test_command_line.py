@@ -31,7 +31,7 @@ SHARED = {
     "as_json": (None, None, False),
     "chat": ("CHAT", None, None),
     "actor": ("NAME", "TURNWISE_ACTOR", "operator"),
-    "model": ("NAME", None, "demo"),
+    "model": ("NAME", None, None),
     "key": ("FILE", None, None),
 }
 
@@ -60,7 +60,7 @@ def test_every_command_and_every_option_says_what_it_is_for() -> None:
 
 TAKES = {
     "demo": "--fast --out:DIR=demo-out",
-    "chat": "--store:URL --chat:CHAT --model:NAME --system --pace",
+    "chat": "[MODULE:ATTRIBUTE] --store:URL --chat:CHAT --agent --model:NAME --system --pace",
     "list": "--store:URL --state --awaiting --limit=50 --json",
     "show": "CHAT --store:URL --view=user --json",
     "audit": "CHAT --store:URL --export:FILE --key:FILE --json",
