@@ -19,7 +19,7 @@ _SCHEMA: Final = {
     "properties": {
         TASK: {
             "type": "string",
-            "minLength": 1,
+            "pattern": "\\S",
             "description": "What is to be done, with everything that the helper has to know.",
         }
     },

@@ -82,13 +82,16 @@ class Helpers:
             await next(iter(self._looks.values())).over.wait()
 
     async def is_wanted(self, facts: Facts) -> bool:
-        """Return whether the parent of a helper still waits for it; true of any other chat.
+        """Return whether the parent of a helper still waits for it.
+
+        It is true of any other chat, and of whatever a helper does after the turn it was made for: a person wants that.
 
         Raises:
             StoreError: the store is out of reach.
         """
         profile = facts.profile
-        if profile.helps is None or profile.parent is None:
+        works_for_parent = facts.turn.started_at == profile.created_at
+        if profile.helps is None or profile.parent is None or not works_for_parent:
             return True
         try:
             parent = await self._runtime.store.facts(profile.parent)
@@ -168,6 +171,8 @@ class Helpers:
             except ChatNotFound as error:
                 if isinstance(error, ChatDeleted):
                     await self._answer(parent, call, name, "The helper was deleted.", is_error=True)
+                elif not isinstance(call.arguments.get(TASK), str):
+                    await self._answer(parent, call, name, "Not begun: its task was erased.", is_error=True)
                 elif room > 0:
                     room -= 1
                     await self._begin(parent, call, name)

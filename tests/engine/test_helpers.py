@@ -169,9 +169,9 @@ async def test_a_helper_that_is_stopped_or_deleted_answers_so(open_engine: OpenE
 
 
 async def helper_of(engine: Engine, chat_id: str) -> str:
-    """Return the id of a chat's only helper, once that works."""
+    """Return the id of a chat's first helper, once that works."""
     await until(engine, chat_id, "helpers")
-    (call,) = (await engine.get_chat(chat_id)).open_calls
+    call = (await engine.get_chat(chat_id)).open_calls[0]
     name = helper_id(chat_id, call.call_id)
     with anyio.fail_after(20):
         while name not in await engine.chat_ids(name) or (await engine.get_chat(name)).state != "streaming":  # noqa: ASYNC110 - it is not there yet
@@ -417,3 +417,50 @@ async def test_a_worker_that_finds_a_helper_of_nobody_stops_it(
 
 async def _die_before(*_: object) -> None:
     """Stand for a process that was killed here."""
+
+
+async def test_a_helper_may_be_asked_more_once_its_parent_has_its_answer(open_engine: OpenEngine) -> None:
+    research = Gated()
+    async with open_engine(None, agents=family(asks("one"), research)) as engine:
+        chat = await engine.create_chat(agent="lead")
+        await engine.send_message(chat.id, "go")
+        stopped = await helper_of(engine, chat.id)
+        await engine.interrupt(stopped)
+        with anyio.fail_after(20):
+            await engine.wait(chat.id)
+            before = await engine.get_chat(chat.id)
+            await engine.resume(stopped)
+            while not research.busy:  # noqa: ASYNC110 - a model tells nobody
+                await anyio.sleep(0.01)
+            await anyio.sleep(0.3)  # for its worker to look whether anybody waits for it
+            research.gate.set()
+            resumed = await engine.wait(stopped)
+            more = await engine.ask(stopped, "and more?")
+        assert (resumed.state, more.stop_reason, more.chat.state) == ("waiting", "end_turn", "waiting")
+        assert await engine.get_chat(chat.id) == before
+        assert (await engine.verify(chat.id, family=True)).ok
+
+
+async def test_a_task_that_was_erased_before_it_was_given_is_answered_so(open_engine: OpenEngine) -> None:
+    research = Gated()
+    agents = family(asks("one", "two"), research, settings=Settings(helpers_at_once=1))
+    async with open_engine(None, agents=agents) as engine:
+        chat = await engine.create_chat(agent="lead")
+        await engine.send_message(chat.id, "go")
+        await helper_of(engine, chat.id)
+        await engine.erase_message(chat.id, "m2")
+        research.gate.set()
+        with anyio.fail_after(20):
+            await engine.wait(chat.id)
+        assert (await engine.messages(chat.id))[-1].text == "done: found one; Not begun: its task was erased."
+
+
+async def test_a_task_that_says_nothing_is_refused(open_engine: OpenEngine) -> None:
+    async with open_engine(None, agents=family(asks(" ", "two"))) as engine:
+        chat = await engine.create_chat(agent="lead")
+        with anyio.fail_after(20):
+            answer = await engine.ask(chat.id, "go")
+        first, second = [message.result for message in answer.messages if message.result is not None]
+        assert (first.is_error, second.is_error) == (True, False)
+        assert "task" in str(first.output)
+        assert len(await engine.helpers(chat.id)) == 1
