@@ -258,8 +258,17 @@ class ChatStore(Protocol):
         A chat that cannot be read is returned as what is left of it.
         """
 
+    async def waiting_since(self) -> Mapping[str, datetime]:
+        """Return since when the longest waiting chat of each agent is in `pending`, archived ones apart.
+
+        Agents for whose chats no worker is wanted are left out.
+        """
+
     async def awaiting_helpers(self, *, after: str, limit: int) -> list[str]:
-        """Return up to `limit` chats that wait for helpers and are not archived: those whose ids come after `after`."""
+        """Return up to `limit` chats that wait for helpers and are not archived, oldest first.
+
+        Those that were created after the chat `after`; if there is no such chat, from the first on.
+        """
 
     async def ids(self, *, prefix: str, limit: int) -> list[str]:
         """Return up to `limit` ids that begin with `prefix`, the most recent change of state first.

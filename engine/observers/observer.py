@@ -5,7 +5,7 @@ An observer cannot change anything. If one raises, that is logged, and the chat 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from time import perf_counter
@@ -129,6 +129,12 @@ class Observer:
     def running(self, chats: int) -> None:
         """Learn how many chats run here now."""
 
+    def waiting(self, seconds: Mapping[str, float]) -> None:
+        """Learn with every sweep for how long the longest waiting chat of each agent has waited for a worker.
+
+        It is so of the whole store. Where it grows, no worker runs that agent, or has the tools, or there are too few.
+        """
+
     def model_called(self, call: ModelCall) -> Ended | None:  # noqa: ARG002 - for those who override it
         """Learn that a model call begins; return a function to call when it is over, in the same context."""
         return None
@@ -166,6 +172,12 @@ class Observers:
         for observer in self.every:
             with _harmless(observer):
                 observer.running(chats)
+
+    def waiting(self, seconds: Mapping[str, float]) -> None:
+        """Tell how long chats wait for a worker."""
+        for observer in self.every:
+            with _harmless(observer):
+                observer.waiting(seconds)
 
     def turn_trace(self, chat_id: str) -> str | None:
         """Return what the first observer that traces wants to be stored with a turn."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Mapping
 from functools import partial
 
 from turnwise.engine.observers.observer import Ended, ModelCall, Observer, ToolRun
@@ -40,6 +41,7 @@ class PrometheusObserver(Observer):
     | `turnwise_reminders_total` | `provider`, `model` |
     | `turnwise_prompt_messages`, `turnwise_prompt_characters` | `provider`, `model`, `purpose` |
     | `turnwise_running_chats` | |
+    | `turnwise_waiting_seconds` | `agent`: the longest wait of its chats for a worker, in the whole store |
     | `turnwise_model_call_seconds` | `provider`, `model`, `purpose`, `outcome`: see `ModelCall` |
     | `turnwise_first_part_seconds` | `provider`, `model` |
     | `turnwise_tokens_total` | `provider`, `model`, `direction`: `input`, `output` |
@@ -66,11 +68,16 @@ class PrometheusObserver(Observer):
             "turnwise_prompt_characters", "Characters of a request, about.", prompt, buckets=_CHARACTERS
         )
         self._running = Gauge("turnwise_running_chats", "Chats that run in this process.", registry=registry)
+        self._waiting = Gauge(
+            "turnwise_waiting_seconds", "Longest wait of a chat for a worker.", ["agent"], registry=registry
+        )
         self._model_calls = times("turnwise_model_call_seconds", "Time of a model call.", [*prompt, "outcome"])
         self._first_parts = times("turnwise_first_part_seconds", "Time until a model's first part.", asked)
         self._tokens = counter("turnwise_tokens", "Tokens, as reported.", [*asked, "direction"])
         self._costs = counter("turnwise_cost_dollars", "US dollars, by list prices.", asked)
         self._tools = times("turnwise_tool_seconds", "Time of a tool run.", ["tool", "outcome"])
+        self._waited: set[str] = set()
+        """The agents that were told of."""
         self._asked: OrderedDict[str, tuple[str, str]] = OrderedDict()
         """Provider and model that each chat asked last: its steps, retries and compactions are counted under them."""
 
@@ -92,6 +99,14 @@ class PrometheusObserver(Observer):
     def running(self, chats: int) -> None:
         """Set how many chats run."""
         self._running.set(chats)
+
+    def waiting(self, seconds: Mapping[str, float]) -> None:
+        """Set how long the chats of each agent wait."""
+        for agent in self._waited - seconds.keys():
+            self._waiting.labels(agent).set(0)
+        for agent, longest in seconds.items():
+            self._waiting.labels(agent).set(longest)
+        self._waited |= seconds.keys()
 
     def model_called(self, call: ModelCall) -> Ended:
         """Measure the prompt now, and the call once it is over."""

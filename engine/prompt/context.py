@@ -33,6 +33,8 @@ class View:
         self._changed: list[tuple[Message, Message]] = []
         """Copies that were sent and have been changed since, each after its original."""
         self._call_ids: set[str] = set()
+        self._asked: set[str] = set()
+        """The local and client calls."""
         self._unanswered: set[str] = set()
         self._astray = False
         for message in messages:
@@ -90,13 +92,15 @@ class View:
         return copy
 
     def _pair(self, message: Message) -> None:
-        """Note which calls wait for a result, and whether a result stands where none is awaited."""
+        """Note which calls wait for a result, and whether a result or a call stands where none belongs."""
         if message.result is not None:
             self._astray |= message.result.call_id not in self._unanswered
             self._unanswered.discard(message.result.call_id)
         else:
             asked = [call.call_id for call in message.calls if call.executor is not Executor.provider]
-            self._astray |= bool(self._unanswered) or len(set(asked)) != len(asked)
+            again = len(set(asked)) != len(asked) or not self._asked.isdisjoint(asked)
+            self._astray |= bool(self._unanswered) or again
+            self._asked.update(asked)
             self._unanswered.update(asked)
 
     def _place_of(self, message: Message) -> int:

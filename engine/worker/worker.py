@@ -207,6 +207,12 @@ class Worker:
         if await self._sweeper.sweep():
             self._sweep_at = self._runtime.clock.monotonic()
         await self._helpers.sweep()
+        if self._runtime.observers.every:
+            now = self._runtime.clock.now()
+            since = await self._runtime.store.waiting_since()
+            self._runtime.observers.waiting(
+                {agent: max((now - began).total_seconds(), 0.0) for agent, began in since.items()}
+            )
 
     async def _look(self, chat_id: str, runner: Runner) -> bool:
         """Show a runner where its chat stands; return whether that could be read."""

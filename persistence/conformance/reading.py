@@ -13,7 +13,7 @@ from turnwise.states.events import ToolProgressEvent
 from turnwise.states.facts import Facts
 from turnwise.states.messages import Message, TextPart
 from turnwise.states.names import Answerer, Audience, CallStatus, ChatState
-from turnwise.states.triggers import Archived, ClearContext, EditMessage, Renamed
+from turnwise.states.triggers import Archived, ClearContext, Configured, EditMessage, Renamed
 from turnwise.states.usage import Usage
 
 
@@ -252,6 +252,7 @@ class ReadingConformance:
         assert (await listed("client", owner="ann"), await listed("helpers", after="c")) == ("c", "b")
         assert await store.awaiting_helpers(after="", limit=10) == ["b", "c"]
         assert await store.awaiting_helpers(after="b", limit=10) == ["c"]
+        assert await store.awaiting_helpers(after="gone", limit=10) == ["b", "c"]
         assert await store.awaiting_helpers(after="", limit=1) == ["b"]
         await store.change("b", plans.plan(plans.help_with("y")))
         await store.change("c", plans.plan(plans.submit("x")))
@@ -272,6 +273,20 @@ class ReadingConformance:
         assert await store.awaiting_helpers(after="", limit=10) == ["chat"]
         await store.change("chat", plans.plan(plans.move(Archived())))
         assert await store.awaiting_helpers(after="", limit=10) == []
+
+    async def test_who_waits_for_a_worker_is_known_by_agent(self, store: ChatStore) -> None:
+        """Since when the one that waits longest does; nobody else: no chat at rest, under way or archived."""
+        assert await store.waiting_since() == {}
+        await plans.created(store, "rests", *plans.turn("one", "1"))
+        await plans.created(store, "runs", plans.send("hello"), plans.claim())
+        for chat_id in ("first", "second"):
+            await plans.created(store, chat_id, plans.send("hello"))
+        moved = plans.move(Configured(agent="research"))
+        await plans.created(store, "third", moved, plans.send("hello"))
+        since = {chat_id: (await store.facts(chat_id)).since for chat_id in ("first", "third")}
+        assert await store.waiting_since() == {"default": since["first"], "research": since["third"]}
+        await store.claim(plans.plan(plans.claim()), runs={"research": ()}, limit=1)
+        assert await store.waiting_since() == {"default": since["first"]}
 
     async def test_a_head_is_the_version_and_hash_of_the_last_record(self, store: ChatStore) -> None:
         """As the log has it; of a chat that there is not, nothing."""

@@ -58,8 +58,24 @@ WHERE archived = $2 AND rested <= (SELECT coalesce($1, clock_timestamp()) - make
 ORDER BY rested LIMIT $4
 """
 _KNOWN_STATES: Final = ", ".join(f"'{state}'" for state in ChatState)
+_WAITING: Final = """
+WITH RECURSIVE agents (name) AS (
+    SELECT min(agent) FROM chats WHERE NOT archived AND state = 'pending' AND worker IS NULL
+    UNION ALL
+    SELECT (
+        SELECT min(agent) FROM chats WHERE NOT archived AND state = 'pending' AND worker IS NULL AND agent > name
+    )
+    FROM agents WHERE name IS NOT NULL
+)
+SELECT name, (
+    SELECT min(since) FROM chats WHERE NOT archived AND state = 'pending' AND worker IS NULL AND agent = name
+) AS since
+FROM agents WHERE name IS NOT NULL
+"""
+"""It steps from agent to agent, and reads one chat of each."""
 _AWAITING_HELPERS: Final = """
-SELECT id FROM chats WHERE awaits IN ('helpers', 'both') AND NOT archived AND id > $1 ORDER BY id LIMIT $2
+SELECT id FROM chats WHERE awaits IN ('helpers', 'both') AND NOT archived
+    AND number > coalesce((SELECT number FROM chats WHERE id = $1), 0) ORDER BY number LIMIT $2
 """
 _IDS: Final = "SELECT id FROM chats WHERE starts_with(id, $1) ORDER BY since DESC, number DESC LIMIT $2"
 STRAYS: Final = f"SELECT id FROM chats WHERE state NOT IN ({_KNOWN_STATES}) ORDER BY number LIMIT $1"  # noqa: S608 - ours
@@ -143,6 +159,11 @@ async def chats(
     return [facts_or_rest(stored_in(row)) for row in rows]
 
 
+async def waiting_since(connection: asyncpg.Connection) -> dict[str, datetime]:
+    """Return since when the longest waiting chat of each agent waits for a worker."""
+    return {row["name"]: row["since"] for row in await connection.fetch(_WAITING)}
+
+
 async def head(connection: asyncpg.Connection, chat_id: str) -> tuple[int, str]:
     """Return a chat's version and the hash of its last record."""
     row = await connection.fetchrow("SELECT version, head FROM chats WHERE id = $1", chat_id)
@@ -152,7 +173,7 @@ async def head(connection: asyncpg.Connection, chat_id: str) -> tuple[int, str]:
 
 
 async def awaiting_helpers(connection: asyncpg.Connection, *, after: str, limit: int) -> list[str]:
-    """Return the ids of chats that wait for helpers, in order."""
+    """Return the ids of chats that wait for helpers, oldest first."""
     return [row["id"] for row in await connection.fetch(_AWAITING_HELPERS, after, limit)]
 
 

@@ -168,6 +168,9 @@ class PostgresStore(ChatStore):
             lambda on: reading.chats(on, owner=owner, state=state, awaiting=awaiting, limit=limit, after=after)
         )
 
+    async def waiting_since(self) -> Mapping[str, datetime]:
+        return await self._pool.run(reading.waiting_since)
+
     async def awaiting_helpers(self, *, after: str, limit: int) -> list[str]:
         return await self._pool.run(lambda on: reading.awaiting_helpers(on, after=after, limit=limit))
 

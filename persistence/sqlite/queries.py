@@ -70,6 +70,16 @@ def chats(
     return [facts_or_rest(_stored(connection, row)) for row in rows]
 
 
+def waiting_since(connection: sqlite3.Connection) -> dict[str, datetime]:
+    """Return since when the longest waiting chat of each agent waits for a worker, as far as that can be read."""
+    waiting: dict[str, datetime] = {}
+    for agent, since in connection.execute(_WAITING).fetchall():
+        with contextlib.suppress(TypeError, ValueError, OverflowError):
+            if isinstance(agent, str):
+                waiting[agent] = time_of(since)
+    return waiting
+
+
 def head(connection: sqlite3.Connection, chat_id: str) -> tuple[int, str]:
     """Return a chat's version and the hash of its last record."""
     row = connection.execute("SELECT version, head FROM chats WHERE id = ?", (chat_id,)).fetchone()
@@ -79,7 +89,7 @@ def head(connection: sqlite3.Connection, chat_id: str) -> tuple[int, str]:
 
 
 def awaiting_helpers(connection: sqlite3.Connection, *, after: str, limit: int) -> list[str]:
-    """Return the ids of chats that wait for helpers, in order."""
+    """Return the ids of chats that wait for helpers, oldest first."""
     return [chat_id for (chat_id,) in connection.execute(_AWAITING_HELPERS, (after, limit)).fetchall()]
 
 
@@ -281,8 +291,20 @@ AND chats.state = 'requires_action' AND archived = 0
 ORDER BY deadline LIMIT ?
 """  # noqa: S608 - our own words
 _IDS: Final = "SELECT id FROM chats WHERE id >= ? AND id < ? ORDER BY since DESC, number DESC LIMIT ?"
+_WAITING: Final = """
+WITH RECURSIVE agents (name) AS (
+    SELECT min(agent) FROM chats WHERE archived = 0 AND state = 'pending'
+    UNION ALL
+    SELECT (SELECT min(agent) FROM chats WHERE archived = 0 AND state = 'pending' AND agent > name)
+    FROM agents WHERE name IS NOT NULL
+)
+SELECT name, (SELECT min(since) FROM chats WHERE archived = 0 AND state = 'pending' AND agent = name)
+FROM agents WHERE name IS NOT NULL
+"""
+"""It steps from agent to agent, and reads one chat of each."""
 _AWAITING_HELPERS: Final = """
-SELECT id FROM chats WHERE awaits IN ('helpers', 'both') AND archived = 0 AND id > ? ORDER BY id LIMIT ?
+SELECT id FROM chats WHERE awaits IN ('helpers', 'both') AND archived = 0
+    AND number > coalesce((SELECT number FROM chats WHERE id = ?), 0) ORDER BY number LIMIT ?
 """
 _STRAYS: Final = f"SELECT id FROM chats WHERE state NOT IN ({_listed(ChatState)}) ORDER BY number LIMIT ?"  # noqa: S608
 

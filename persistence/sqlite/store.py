@@ -194,6 +194,9 @@ class SQLiteStore(ChatStore):
             lambda on: queries.chats(on, owner=owner, state=state, awaiting=awaiting, limit=limit, after=after)
         )
 
+    async def waiting_since(self) -> Mapping[str, datetime]:
+        return await self._read(queries.waiting_since)
+
     async def awaiting_helpers(self, *, after: str, limit: int) -> list[str]:
         return await self._read(lambda on: queries.awaiting_helpers(on, after=after, limit=limit))
 

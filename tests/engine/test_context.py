@@ -105,6 +105,7 @@ ANSWER = result("a", 0, step=1, position=2)
 @example([ASKED, message("user", TextPart(text="?"), position=3), ANSWER])
 @example([ASKED, ANSWER, ANSWER])
 @example([ASKED])
+@example([ASKED, ANSWER, ASKED, ANSWER])
 def test_a_history_that_passes_for_paired_is(history: list[Message]) -> None:
     view = View(history, 1)
     if mended(view.to_send()) != view.to_send():

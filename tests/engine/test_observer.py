@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from time import perf_counter
 from typing import Any
@@ -43,6 +43,9 @@ class Watching(Observer):
 
     def running(self, chats: int) -> None:
         self._note("running", chats)
+
+    def waiting(self, seconds: Mapping[str, float]) -> None:
+        self._note("waiting", seconds)
 
     def _begins(self, watched: Any) -> Ended:
         self._note("begins", watched)
@@ -161,6 +164,9 @@ def test_each_learns_how_many_chats_run_and_the_first_that_traces_is_asked(caplo
     )
     watching.running(3)
     assert [name for name, _, chats in told if chats == 3] == ["breaks", "breaks, too", "traces", "late"]
+    told.clear()
+    watching.waiting({"support": 2.0})
+    assert told == [(name, "waiting", {"support": 2.0}) for name in ("breaks", "breaks, too", "traces", "late")]
     told.clear()
     assert watching.turn_trace("c") == "t"
     assert told == [(name, "trace", "c") for name in ("breaks", "breaks, too", "traces")]

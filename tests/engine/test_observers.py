@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
@@ -18,6 +20,8 @@ from prometheus_client import CollectorRegistry
 from support.events import phases, shown
 from support.latches import Gate
 from turnwise import (
+    Agent,
+    Engine,
     FatalToolError,
     ModelCall,
     ModelError,
@@ -45,6 +49,10 @@ class Notes(Observer):
         self.model_calls: list[ModelCall] = []
         self.tool_runs: list[ToolRun] = []
         self.counts: list[int] = []
+        self.waits: list[Mapping[str, float]] = []
+
+    def waiting(self, seconds: Mapping[str, float]) -> None:
+        self.waits.append(seconds)
 
     def transitioned(self, decision: Decision) -> None:
         self.decisions.append(decision)
@@ -488,3 +496,20 @@ async def test_what_a_tool_raises_is_recorded_in_its_span(open_engine: Any, stri
     (event,) = span.events
     assert event.attributes["exception.type"] == "ValueError"
     assert "bad luck" in event.attributes["exception.stacktrace"]
+
+
+async def test_a_chat_whose_agent_nobody_runs_is_told_of_by_how_long_it_waits(database: Path) -> None:
+    """So an alarm can be set on it, whichever process looks."""
+    store, clock = f"sqlite:///{database}", ManualClock()
+    idle = Settings(run_worker=False)
+    async with Engine(store, agents=[Agent("support", "demo")], settings=idle, clock=clock) as client:
+        chat = await client.create_chat()
+        await client.send_message(chat.id, "hi")
+    clock.advance(90)
+    notes = Notes()
+    async with Engine(store, agents=[Agent("research", "demo")], observers=[notes], clock=clock) as other:
+        with anyio.fail_after(20):
+            while not notes.waits:  # noqa: ASYNC110 - an observer tells nobody
+                await anyio.sleep(0.01)
+        assert (await other.get_chat(chat.id)).state == "pending"
+    assert notes.waits[0] == {"support": 90.0}

@@ -113,6 +113,13 @@ def test_chats_that_run_are_told_as_they_are(told: Watched) -> None:
         assert told("running_chats") == running
 
 
+def test_the_longest_wait_of_each_agent_is_told_until_nobody_waits(told: Watched) -> None:
+    told.observer.waiting({"support": 7.5, "research": 2})
+    told.observer.waiting({"support": 9.5})
+    assert told("waiting_seconds", agent="support") == 9.5
+    assert told("waiting_seconds", agent="research") == 0
+
+
 def test_steps_retries_and_compactions_are_counted_under_the_model_that_was_asked_last(told: Watched) -> None:
     retried = streaming()
     told.observer.model_called(call(message("hi")))

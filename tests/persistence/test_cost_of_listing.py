@@ -15,6 +15,7 @@ import pytest
 from support.sqlite_chats import Chats
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.postgres import queries as postgres
+from turnwise.persistence.postgres import transactions
 from turnwise.persistence.postgres.store import PostgresStore
 from turnwise.persistence.sqlite import queries as sqlite
 from turnwise.states.names import ChatState
@@ -263,3 +264,29 @@ async def test_a_sweep_of_postgres_for_chats_that_wait_for_helpers_reads_no_othe
         assert not [node for node in found if node["Node Type"] == "Seq Scan"], found
         assert sum(node["Actual Rows"] for node in found if node.get("Relation Name") == "chats") <= 4, found
         assert sum(node.get("Rows Removed by Filter", 0) for node in found) == 0, found
+
+
+async def test_a_claim_of_postgres_reads_no_chat_of_another_agent(
+    postgres_url: str, beside: asyncpg.Connection
+) -> None:
+    """Nor does the question how long the chats of each agent wait."""
+    store = PostgresStore(postgres_url)
+    await store.open()
+    try:
+        await beside.execute(
+            "INSERT INTO chats (id, state, settled, archived, version, event_seq, head, since, calls, agent)"
+            " SELECT 'c' || n, 'pending', true, false, 1, 0, '', now(), '{}',"
+            " CASE WHEN n = 2500 THEN 'mine' ELSE 'other' END FROM generate_series(1, $1::int) AS n",
+            MANY,
+        )
+        await beside.execute("ANALYZE")
+        claimed = await _explained(
+            store, lambda on: on.fetch(transactions._CLAIMABLE, ["mine"], [""], transactions._LONG_AGO, 0, 5)
+        )
+        asked = await _explained(store, postgres.waiting_since)
+    finally:
+        await store.close()
+    for found in (claimed, asked):
+        scans = [node for node in found if node.get("Relation Name") == "chats"]
+        assert not [node for node in scans if node["Node Type"] == "Seq Scan"], found
+        assert sum(node["Actual Rows"] * node["Actual Loops"] for node in scans) <= 6, found

@@ -197,7 +197,14 @@ def only_notes(*given: Any) -> list[Tool]:
     return [known for known in simulated_tools(*given) if known.name == "note"]
 
 
-TOOLS = {"10 tools: another key for the same call": only_notes}
+def no_helpers(*given: Any) -> list[Tool]:
+    return [known for known in simulated_tools(*given) if known.helper is None]
+
+
+TOOLS = {
+    "3 lease: a dead token is obeyed": no_helpers,
+    "10 tools: another key for the same call": only_notes,
+}
 """Of what the model is offered where the fault takes a certain tool to show."""
 
 

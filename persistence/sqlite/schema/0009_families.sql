@@ -3,4 +3,4 @@
 ALTER TABLE chats ADD COLUMN awaits TEXT;
 UPDATE chats SET awaits = 'client' WHERE state = 'requires_action';
 CREATE INDEX chats_awaiting ON chats (awaits, number) WHERE awaits IS NOT NULL;
-CREATE INDEX chats_awaiting_helpers ON chats (id) WHERE awaits IN ('helpers', 'both');
+CREATE INDEX chats_awaiting_helpers ON chats (number) WHERE awaits IN ('helpers', 'both');
