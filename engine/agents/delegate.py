@@ -33,8 +33,8 @@ def delegate(agent: Agent[Any, Any] | Name, *, name: Name | None = None, descrip
     """Return a tool that gives a task to a helper and waits for its answer.
 
     The helper is a chat of its own, with `agent`. It has the owner and the metadata of the chat that asks; of the
-    conversation it sees only the task. While it works the chat rests in `requires_action`: no worker waits, and what
-    is left of the turn's tokens, costs and time is counted with what helpers use.
+    conversation it sees only the task. While it works the chat rests in `requires_action`, and no worker waits. What
+    it uses counts in the budgets of the turn.
 
     Args:
         agent: who helps, or its name; the engine must have it, too.

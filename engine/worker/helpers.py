@@ -180,7 +180,9 @@ class Helpers:
             except ChatUnreadable as error:
                 await self._answer(parent, call, name, f"The helper cannot be read: {error}", is_error=True)
                 continue
-            if _has_ended(helper):
+            if (helper.profile.parent, helper.profile.helps) != (chat_id, call.call_id):
+                await self._answer(parent, call, name, f"Chat {name} is not its helper.", is_error=True)
+            elif _has_ended(helper):
                 await self._bring(parent, call, helper)
             else:
                 room -= 1

@@ -17,6 +17,7 @@ from turnwise import (
     ChatState,
     ClientTool,
     Engine,
+    ImportRefused,
     ModelPart,
     ModelRequest,
     Settings,
@@ -30,6 +31,8 @@ from turnwise.engine.agents.delegate import helper_id
 from turnwise.engine.commands import Commands
 from turnwise.engine.worker.helpers import STOPPED
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
+from turnwise.states.facts import Profile
+from turnwise.states.triggers import Create
 
 Answer = Callable[[ModelRequest], Reply]
 SIGN = ClientTool("sign", "Sign.", {"type": "object"})
@@ -464,3 +467,25 @@ async def test_a_task_that_says_nothing_is_refused(open_engine: OpenEngine) -> N
         assert (first.is_error, second.is_error) == (True, False)
         assert "task" in str(first.output)
         assert len(await engine.helpers(chat.id)) == 1
+
+
+async def test_a_chat_that_only_has_the_id_of_a_helper_answers_nothing(open_engine: OpenEngine) -> None:
+    idle = Settings(run_worker=False)
+    model = ScriptedModel([Reply(calls=[Call("ask_research", {"task": "one"}, id="call_1")]), "Then not."])
+    agents = [Agent("lead", model, tools=[delegate("research")]), Agent("research", "demo")]
+    async with open_engine(None, agents=agents, settings=idle) as engine:
+        chat = await engine.create_chat(agent="lead")
+        stranger = await engine.create_chat(agent="research")
+        lines = [line async for line in engine.export_chat(stranger.id)]
+        await engine.delete_chat(stranger.id)
+    name = helper_id(chat.id, "call_1")
+    async with open_engine(None, agents=agents) as engine:
+        with pytest.raises(ImportRefused):
+            await engine.import_chat([line.replace(stranger.id, name) for line in lines])
+        applier = engine._commands("someone").runtime.applier
+        await applier.create(name, Create(profile=Profile(created_at=chat.created_at, agent="research")), actor="x")
+        with anyio.fail_after(20):
+            answer = await engine.ask(chat.id, "go")
+        (result,) = [message.result for message in answer.messages if message.result is not None]
+        assert (result.is_error, result.output) == (True, f"Chat {name} is not its helper.")
+        assert not (await engine.verify(chat.id, family=True)).ok
