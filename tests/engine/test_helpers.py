@@ -17,9 +17,11 @@ from turnwise import (
     ChatState,
     ClientTool,
     Engine,
+    IllegalTransition,
     ImportRefused,
     ModelPart,
     ModelRequest,
+    NotResting,
     Settings,
     SettingsError,
     ToolResult,
@@ -308,6 +310,15 @@ async def test_whoever_waits_for_helpers_says_so(open_engine: OpenEngine) -> Non
         explained = await engine.explain(chat.id)
         assert explained.reason == f"Waiting for helpers: {helper} (agent 'research')."
         assert (await engine.get_chat(chat.id)).awaits == "helpers"
+        with pytest.raises(IllegalTransition):
+            await engine.archive(chat.id)
+        with pytest.raises(NotResting):
+            await engine.delete_chat(chat.id)
+        with pytest.raises(TimeoutError):
+            await engine.wait(chat.id, timeout=0.05)
+        waits = await engine.wait(chat.id, until=["requires_action"], timeout=5)
+        assert waits.awaits == "helpers"
+        assert (await engine.transcript(chat.id)).open_calls == ()
 
 
 def test_helpers_that_make_no_sense_are_refused_when_they_are_declared() -> None:
