@@ -135,6 +135,7 @@ class Commands:
                 forked_from=f"{at_version}:{records[at_version - 1].hash}",
                 helps=None,
                 helps_at=None,
+                stays=False,
             )
             chain.fire(
                 Create(profile=profile, inheritance=inheritance_of(facts, history, chain.now)),
@@ -266,7 +267,7 @@ class Commands:
     async def _stop_helpers(self, before: Facts) -> None:
         """Stop the helpers that a chat no longer waits for; if this fails, their workers will notice."""
         for call in before.open_calls:
-            if call.is_delegated:
+            if call.stops_its_helper:
                 name = helper_id(before.chat_id, call.call_id)
                 with suppress(ChatNotFound, IllegalTransition, ChatArchived, StoreError):
                     await self._disturb(name, Interrupt())
@@ -447,7 +448,7 @@ def _stop_if_outrun(reply: Partial | None, chain: Chain) -> None:
 
 def _settle(reply: Partial | None, chain: Chain) -> None:
     """Settle what was interrupted, unless a worker holds the chat, or has to stop its helpers first."""
-    helped = chain.facts.calls.open_delegated > 0
+    helped = any(call.stops_its_helper for call in chain.facts.open_calls)
     if chain.decisions and not chain.facts.settled and chain.facts.lease is None and not helped:
         chain.fire(Settled(token=None, partial=reply))
 

@@ -121,6 +121,8 @@ class ToolCall(Value, frozen=True, kw_only=True):
     """Whether the tool is asked, after a crash, what became of the call."""
     helper: str | None = None
     """The agent whose chat answers the call, if a helper does."""
+    helper_stays: bool = False
+    """Whether the helper works on if the call is closed without its answer."""
     within: float | None = None
     """Seconds a client has to answer once asked."""
     deadline: datetime | None = None
@@ -148,6 +150,11 @@ class ToolCall(Value, frozen=True, kw_only=True):
     def is_delegated(self) -> bool:
         """Whether a helper, a chat of its own, answers the call."""
         return self.executor is Executor.chat
+
+    @property
+    def stops_its_helper(self) -> bool:
+        """Whether the call is open, and its helper has to be stopped if it is closed now."""
+        return self.open and self.is_delegated and not self.helper_stays
 
     @property
     def may_start(self) -> bool:

@@ -51,6 +51,8 @@ class Profile(Value, frozen=True, kw_only=True):
     """For a helper: the id of the parent's call that it answers."""
     helps_at: str | None = None
     """For a helper: the parent's version and head hash when it was made, as `version:hash`."""
+    stays: bool = False
+    """For a helper: whether it works on if its parent waits for it no longer."""
     depth: int = 0
     """For a helper: how many chats stand above it."""
 

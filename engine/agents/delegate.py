@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hashlib import sha256
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from turnwise.engine.agents.agent import Agent
 from turnwise.engine.tools.declare import Tool
@@ -29,7 +29,13 @@ _SCHEMA: Final = {
 
 
 @checked
-def delegate(agent: Agent[Any, Any] | Name, *, name: Name | None = None, description: str | None = None) -> Tool:
+def delegate(
+    agent: Agent[Any, Any] | Name,
+    *,
+    name: Name | None = None,
+    description: str | None = None,
+    on_interrupt: Literal["stop", "leave"] = "stop",
+) -> Tool:
     """Return a tool that gives a task to a helper and waits for its answer.
 
     The helper is a chat of its own, with `agent`. It has the owner and the metadata of the chat that asks; of the
@@ -40,6 +46,7 @@ def delegate(agent: Agent[Any, Any] | Name, *, name: Name | None = None, descrip
         agent: who helps, or its name; the engine must have it, too.
         name: the tool's name, `ask_` and the agent's by default.
         description: what the model is told of the helper.
+        on_interrupt: whether a helper is stopped if the chat that asks is interrupted or edited, or works on alone.
 
     Raises:
         SettingsError: the name is none that providers take; give another.
@@ -51,7 +58,9 @@ def delegate(agent: Agent[Any, Any] | Name, *, name: Name | None = None, descrip
         f"Give a task to the helper {known_as!r} and wait for its answer. It sees nothing of this conversation but "
         "the task. Several tasks that are given at once are worked on side by side."
     )
-    return Tool(name=called, description=said, schema=_SCHEMA, run=_never, helper=known_as)
+    return Tool(
+        name=called, description=said, schema=_SCHEMA, run=_never, helper=known_as, helper_stays=on_interrupt == "leave"
+    )
 
 
 def helper_id(chat_id: str, call_id: str) -> str:

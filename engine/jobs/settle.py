@@ -11,7 +11,7 @@ from turnwise.states.triggers import Settled
 async def settle(leased: LeasedChat) -> None:
     """Stop the helpers; then commit the partial answer as followers saw it, and a result for every open call."""
     for call in leased.facts.open_calls:
-        if call.is_delegated and leased.stop_helper is not None:
+        if call.stops_its_helper and leased.stop_helper is not None:
             await leased.stop_helper(helper_id(leased.chat_id, call.call_id))
     partial = await shown_reply(leased.runtime, leased.facts, leased.heard, origin=leased.origin)
     await leased.fire(Settled(token=leased.token, partial=partial))

@@ -92,6 +92,7 @@ class Tool:
     reconcile: Reconcile | None = None
     helper: str | None = None
     """The agent whose chat answers the calls, instead of `run`; see `delegate`."""
+    helper_stays: bool = False
     spec: ToolSpec = field(init=False)
     """The tool as the model sees it."""
     is_async: bool = field(init=False)

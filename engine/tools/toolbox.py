@@ -102,6 +102,7 @@ class Toolbox:
             refusal=refusal,
             reconciles=refusal is None and local is not None and local.reconcile is not None,
             helper=helper,
+            helper_stays=helper is not None and local is not None and local.helper_stays,
             within=tool.deadline if isinstance(tool, ClientTool) else None,
         )
 

@@ -90,7 +90,7 @@ class Helpers:
             StoreError: the store is out of reach.
         """
         profile = facts.profile
-        works_for_parent = facts.turn.started_at == profile.created_at
+        works_for_parent = facts.turn.started_at == profile.created_at and not profile.stays
         if profile.helps is None or profile.parent is None or not works_for_parent:
             return True
         try:
@@ -203,6 +203,7 @@ class Helpers:
                 parent=parent.chat_id,
                 helps=call.call_id,
                 helps_at=f"{version}:{head}",
+                stays=call.helper_stays,
                 depth=profile.depth + 1,
             )
             chain.fire(Create(profile=helper))

@@ -500,3 +500,30 @@ async def test_a_chat_that_only_has_the_id_of_a_helper_answers_nothing(open_engi
         (result,) = [message.result for message in answer.messages if message.result is not None]
         assert (result.is_error, result.output) == (True, f"Chat {name} is not its helper.")
         assert not (await engine.verify(chat.id, family=True)).ok
+
+
+@pytest.mark.parametrize("how", ["interrupt", "edit"])
+async def test_a_helper_that_is_to_be_left_works_on_alone(open_engine: OpenEngine, how: str) -> None:
+    def answers(request: ModelRequest) -> Reply:
+        return asks("one")(request) if request.messages[-1].text == "go" else Reply("as you like")
+
+    research = Gated()
+    helper = Agent("research", research)
+    lead = Agent("lead", ScriptedModel(answers), tools=[delegate(helper, on_interrupt="leave")])
+    async with open_engine(None, agents=[lead, helper], settings=Settings(lease=3, renew_every=0.2)) as engine:
+        chat = await engine.create_chat(agent="lead")
+        await engine.send_message(chat.id, "go")
+        name = await helper_of(engine, chat.id)
+        if how == "interrupt":
+            assert (await engine.interrupt(chat.id)).settled
+        else:
+            await engine.edit_message(chat.id, "m1", "stay")
+        with anyio.fail_after(20):
+            await engine.wait(chat.id)
+            await anyio.sleep(0.5)  # for its worker to look whether anybody waits for it
+            before = await engine.get_chat(chat.id)
+            research.gate.set()
+            left = await engine.wait(name)
+        assert (left.state, left.stop_reason) == ("waiting", "end_turn")
+        assert await engine.get_chat(chat.id) == before
+        assert (await engine.verify(chat.id, family=True)).ok

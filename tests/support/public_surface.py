@@ -104,7 +104,7 @@ RIGHT: Final[Mapping[str, Mapping[str, Any]]] = {
         "reminders": [turnwise.history_was_compacted],
         "prepare_messages": lambda messages: messages,
     },
-    "delegate": {"agent": "support", "name": "ask_support", "description": "Helps."},
+    "delegate": {"agent": "support", "name": "ask_support", "description": "Helps.", "on_interrupt": "leave"},
     "tool": {
         "function": search,
         "name": "search",
