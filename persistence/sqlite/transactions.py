@@ -9,7 +9,7 @@ import json
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
 from turnwise.persistence.audit.record import WriteRecord
 from turnwise.persistence.chat_cache import ChatCache
@@ -209,7 +209,13 @@ def _claimable(
     found = connection.execute(_UNSETTLED, (*after, limit)).fetchall()
     for agent, tools in runs.items():
         found += connection.execute(_PENDING, (agent, *after, json.dumps([*tools]), limit))
-    return sorted(found)[:limit]
+    return sorted(found, key=_as_sqlite_sorts)[:limit]
+
+
+def _as_sqlite_sorts(found: tuple[Any, int, str]) -> tuple[int, Any, int]:
+    """Return what orders chats as SQLite does: a time that is garbled may be text, or bytes."""
+    since, number, _ = found
+    return (isinstance(since, str) + 2 * isinstance(since, bytes), since, number)
 
 
 def _no_count(column: str, chat_id: str) -> ChatUnreadable:

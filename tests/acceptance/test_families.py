@@ -20,7 +20,7 @@ import pytest
 
 from turnwise import Agent, ChatState, Engine, Settings
 
-FAMILIES = int(os.environ.get("FAMILIES", "40"))
+FAMILIES = int(os.environ.get("FAMILIES", "16"))
 HELPERS = 3
 KILLS = max(6, FAMILIES // 25)
 CREW = '''

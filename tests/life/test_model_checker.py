@@ -95,10 +95,6 @@ def _answer_silently(draft: Draft[Any]) -> None:
             draft.put_calls(call.with_status(draft.occurrence.outcome.status))
 
 
-def _agree(*_: Any) -> bool:
-    return True
-
-
 def _take_all(draft: Draft[Any]) -> None:
     a.take_queue_head(draft)
     draft.queue = ()
@@ -109,10 +105,6 @@ FAULTS: dict[str, tuple[Plant, str]] = {
     "a lease that is not dropped": (
         lambda patch: plant_functions(patch, {a.drop_lease: nothing}),
         "after released the chat is still held",
-    ),
-    "a chat that is archived while its helpers work": (
-        lambda patch: plant_functions(patch, {guards.client_awaited: _agree}),
-        "a dead end: no progress move leads on",
     ),
     "open client calls overlooked": (
         lambda patch: plant_functions(patch, {guards.outside_calls_open: never}),

@@ -261,3 +261,12 @@ def test_a_contradiction_is_told_at_its_place(text: str, column: str) -> None:
     error = contradiction("chat", sqlite3.IntegrityError(text))
     assert (error.chat_id, error.column) == ("chat", column)
     assert text in error.problem
+
+
+@pytest.mark.parametrize("garbled", ["poison", b"\xff", 1.5, -1])
+def test_a_chat_whose_time_is_garbled_keeps_no_other_from_being_claimed(chats: Chats, garbled: object) -> None:
+    for chat_id in ("bad", "good", "fine"):
+        chats.live(chat_id, plans.send("hello"))
+    chats.sql("UPDATE chats SET since = ? WHERE id = 'bad'", garbled)
+    claimed = chats.transactions.claim(chats.on, plans.plan(plans.claim()), plans.RUNS, 10)
+    assert {"good", "fine"} <= {commit.facts.chat_id for commit in claimed}

@@ -110,3 +110,11 @@ def test_what_helpers_use_counts_in_the_turns_budget() -> None:
     plain: Life = asking(client("a"), turn_tokens=2 * (10 + 5))
     plain.submit()
     assert plain.claim().target is ChatState.streaming
+
+
+def test_a_chat_is_archived_only_while_it_waits_for_its_client() -> None:
+    """Else its helpers could not answer, and nobody would know."""
+    both = asking(client("mine"), delegated("a", 1))
+    assert both.fire(Trigger.archived).target is ChatState.requires_action
+    with pytest.raises(IllegalTransition):
+        asking(delegated("a")).fire(Trigger.archived)

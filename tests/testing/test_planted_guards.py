@@ -101,7 +101,7 @@ GUARDS: dict[str, tuple[Callable[[Patch], None], float, int]] = {
 """How each guard is taken away, how much mischief the worlds see, and a seed near which it showed before."""
 
 
-LONGEST = 20
+LONGEST = 8
 """Seconds that a world may take; most take a tenth of one."""
 
 
