@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
-from typing import Final, TypeVar
+from typing import Concatenate, Final, TypeVar
 
 import anyio
 
@@ -82,6 +82,8 @@ The function is pure: a store may run it in another thread, and again after a co
 """
 
 
+Act = Callable[Concatenate[str, Change, ...], Awaitable[Committed]]
+"""Makes changes of a chat in one transaction, on behalf of `actor`."""
 LimitsOf = Callable[[Profile], Limits]
 """Returns the limits of a chat, by its profile."""
 

@@ -8,7 +8,6 @@ import time
 from collections.abc import AsyncIterable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
 from functools import partial
 from typing import Any, Final
 
@@ -19,8 +18,10 @@ from turnwise.engine.apply import Chain, Change
 from turnwise.engine.delete import if_resting
 from turnwise.engine.diagnose import flaws_of, is_repairable, repairing
 from turnwise.engine.erase import Erasure, Wanted, summaries_after
+from turnwise.engine.family import stop_working
 from turnwise.engine.fork import inheritance_of
 from turnwise.engine.jobs.reply import shown_reply
+from turnwise.engine.replays import late_results, replayed_message, replayed_submission
 from turnwise.engine.results import Chat, SendReceipt, SubmissionReceipt, chat_of
 from turnwise.engine.tasks import finish
 from turnwise.engine.tools.arguments import BadArguments, checked, coerced
@@ -31,11 +32,10 @@ from turnwise.persistence.protocol import ChatStore, Committed
 from turnwise.persistence.tombstone import Tombstone
 from turnwise.states.arguments import Erasing, Partial
 from turnwise.states.calls import ToolResult
-from turnwise.states.digests import canonical, digest, digest_of_answer
+from turnwise.states.digests import canonical, digest
 from turnwise.states.errors import (
     ChatArchived,
     ChatNotFound,
-    ConflictingReplay,
     DeadlineExpired,
     IllegalTransition,
     InvalidContent,
@@ -47,7 +47,7 @@ from turnwise.states.errors import (
 )
 from turnwise.states.facts import Facts
 from turnwise.states.messages import Content, Part, parts_of, size_of
-from turnwise.states.names import CallStatus, ChatState, WhenBusy
+from turnwise.states.names import ChatState, WhenBusy
 from turnwise.states.triggers import (
     Configured,
     Create,
@@ -159,7 +159,7 @@ class Commands:
         try:
             committed = await act(chat_id, sending)
         except TurnwiseError:
-            replayed = await self._replayed_message(chat_id, client_id, content_digest)
+            replayed = await replayed_message(self._store, chat_id, client_id, content_digest)
             if replayed is None:
                 raise
             return replayed
@@ -174,7 +174,7 @@ class Commands:
         given = tuple(ToolResult(one.call_id, one.output, one.is_error) for one in results)
 
         def accept(chain: Chain) -> None:
-            if _late(given, chain.facts, chain.now):
+            if late_results(given, chain.facts, chain.now):
                 chain.fire(DeadlinePassed())  # no sweep has come by yet, so this commit expires the calls
             else:
                 chain.fire(SubmitToolResults(results=given, edited=self._edited(chain.facts, given)))
@@ -182,8 +182,8 @@ class Commands:
         try:
             committed = await self._act(chat_id, accept)
         except (IllegalTransition, ToolResultMismatch, ChatArchived) as refusal:
-            return await self._replayed_submission(chat_id, given, refusal)
-        if late := _late(given, committed.before, committed.at):
+            return await replayed_submission(self._store, chat_id, given, refusal)
+        if late := late_results(given, committed.before, committed.at):
             raise DeadlineExpired(late)
         accepted = committed.decisions[0].facts
         answers = [call.answer for result in given if (call := accepted.calls.get(result.call_id)) and call.answer]
@@ -233,7 +233,7 @@ class Commands:
                 chat_id, message_id, parts=parts, client_id=client_id, content_digest=content_digest
             )
         except TurnwiseError:
-            replayed = await self._replayed_message(chat_id, client_id, content_digest)
+            replayed = await replayed_message(self._store, chat_id, client_id, content_digest)
             if replayed is None:
                 raise
             return replayed.chat
@@ -266,11 +266,15 @@ class Commands:
 
     async def _stop_helpers(self, before: Facts) -> None:
         """Stop the helpers that a chat no longer waits for; if this fails, their workers will notice."""
+        parent = self.acting(f"chat:{before.chat_id}")
         for call in before.open_calls:
             if call.stops_its_helper:
-                name = helper_id(before.chat_id, call.call_id)
-                with suppress(ChatNotFound, IllegalTransition, ChatArchived, StoreError):
-                    await self._disturb(name, Interrupt())
+                with suppress(ChatNotFound, StoreError):
+                    await parent.stop_working(helper_id(before.chat_id, call.call_id))
+
+    async def stop_working(self, helper: str) -> None:
+        """Interrupt a helper, unless it rests."""
+        await self._disturb(helper, stop_working)
 
     async def configure(self, chat_id: str, given: Mapping[str, Any]) -> Chat:
         """Change who answers in a chat, or how; what is not given stays.
@@ -389,40 +393,6 @@ class Commands:
             if not _has_shown_more(committed.before, reply):
                 return committed
 
-    async def _replayed_message(self, chat_id: str, client_id: str | None, content_digest: str) -> SendReceipt | None:
-        receipt = None if client_id is None else await self._store.receipt(chat_id, client_id)
-        if receipt is None:
-            return None
-        if not receipt.is_for(content_digest):
-            raise ConflictingReplay(client_id=client_id)
-        chat = chat_of(await self._store.facts(chat_id))
-        return SendReceipt(chat, receipt.message_id, queued=receipt.queued, replayed=True, seq=receipt.seq)
-
-    async def _replayed_submission(
-        self, chat_id: str, results: Sequence[ToolResult], refusal: TurnwiseError
-    ) -> SubmissionReceipt:
-        """Return the first receipt if exactly these results were accepted before.
-
-        Raises:
-            TurnwiseError: they were not; `refusal`, or what exactly is wrong.
-        """
-        calls = await self._store.calls(chat_id, [result.call_id for result in results])
-        known = [(result, calls[result.call_id]) for result in results if result.call_id in calls]
-        if not known or len({result.call_id for result in results}) != len(results) or len(known) != len(results):
-            raise refusal
-        expired = [call.call_id for _, call in known if call.status is CallStatus.timed_out]
-        for result, call in known:
-            if call.answer is None and (call.open or not call.is_client):
-                raise refusal
-            if call.answer is None and call.status is not CallStatus.timed_out:
-                raise ConflictingReplay(call_id=call.call_id, outcome=call.status)
-            if call.answer and not call.answer.is_for(digest_of_answer(result.output, is_error=result.is_error)):
-                raise ConflictingReplay(call_id=call.call_id)
-        if expired:
-            raise DeadlineExpired(expired)
-        first = next(call.answer for _, call in known if call.answer)
-        return SubmissionReceipt(chat_of(await self._store.facts(chat_id)), first.receipt_id, replayed=True)
-
 
 def new_chat_id() -> str:
     """Return an id that no chat has. Ids rise with time, so that chats of one hour are near each other on disk."""
@@ -451,9 +421,3 @@ def _settle(reply: Partial | None, chain: Chain) -> None:
     helped = any(call.stops_its_helper for call in chain.facts.open_calls)
     if chain.decisions and not chain.facts.settled and chain.facts.lease is None and not helped:
         chain.fire(Settled(token=None, partial=reply))
-
-
-def _late(results: Sequence[ToolResult], facts: Facts, now: datetime) -> list[str]:
-    """Return the ids of calls whose deadline has passed."""
-    due = {call.call_id for call in facts.calls if call.is_due(now)}
-    return [result.call_id for result in results if result.call_id in due]

@@ -294,5 +294,10 @@ def in_call_order(messages: Sequence[Message]) -> list[Message]:
     """
     ordered: list[Message] = []
     for _, run in itertools.groupby(messages, key=lambda message: (message.step, message.role == "tool")):
-        ordered.extend(sorted(run, key=lambda message: message.call_index or 0))
+        ordered.extend(sorted(run, key=_place_among_calls))
     return ordered
+
+
+def _place_among_calls(message: Message) -> int:
+    """Return where a result stands. A summary that was made of one stands where its strategy put it."""
+    return (message.call_index or 0) if message.role == "tool" else 0

@@ -20,7 +20,7 @@ class ChatState(StrEnum):
     compacting = "compacting"
     """Leased. The history is being summarised; no compaction is committed for this step yet."""
     requires_action = "requires_action"
-    """The client's turn: at least one open client call, no open local call, no lease."""
+    """The turn of the client or of helpers: at least one call of theirs is open, no local call, no lease."""
     interrupted = "interrupted"
     """The user said stop. Unsettled while partial work is being committed, then a resting place."""
     error = "error"

@@ -112,8 +112,9 @@ class View:
 
 
 def _comes_after(known: Message, message: Message) -> bool:
-    """Whether a message is the result of a later call of the same step: only results have a place among the calls."""
-    return known.step == message.step and (known.call_index or 0) > (message.call_index or 0)
+    """Whether a message is the result of a later call of the same step."""
+    is_result_of_step = known.role == "tool" and known.step == message.step
+    return is_result_of_step and (known.call_index or 0) > (message.call_index or 0)
 
 
 def _is_open(part: Part) -> bool:

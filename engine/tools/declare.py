@@ -93,12 +93,15 @@ class Tool:
     helper: str | None = None
     """The agent whose chat answers the calls, instead of `run`; see `delegate`."""
     helper_stays: bool = False
+    """Whether a helper works on if its call is closed without its answer."""
     spec: ToolSpec = field(init=False)
     """The tool as the model sees it."""
     is_async: bool = field(init=False)
 
     def __post_init__(self) -> None:
         check_name(f"tool {self.name!r}", self.name)
+        if self.helper is not None and self.policy == "ask":
+            raise SettingsError(f"tool {self.name!r}", "gives tasks to a helper, which needs no approval")
         object.__setattr__(self, "spec", ToolSpec(self.name, self.description, self.schema))
         object.__setattr__(self, "is_async", inspect.iscoroutinefunction(function_under(self.run)))
 

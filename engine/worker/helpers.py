@@ -6,26 +6,25 @@ is answered once. So what a crash cuts off is done by the next look at the paren
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Concatenate, Final
+from typing import Final
 
 import anyio
 
 from turnwise.engine.agents.answer_format import ANSWER_TOOL
 from turnwise.engine.agents.delegate import TASK, helper_id
-from turnwise.engine.apply import Chain, Change
+from turnwise.engine.apply import Act, Chain
+from turnwise.engine.family import AT_REST, stop_working
 from turnwise.engine.user_code import described
 from turnwise.engine.worker.leased_chat import Runtime
 from turnwise.logger import logger
-from turnwise.persistence.protocol import Committed
 from turnwise.states.arguments import HelperAnswer
 from turnwise.states.calls import ToolCall, ToolResult
 from turnwise.states.errors import ChatDeleted, ChatExists, ChatNotFound, ChatUnreadable
 from turnwise.states.facts import Facts, Profile
 from turnwise.states.messages import Message, TextPart
 from turnwise.states.names import CallStatus, ChatState
-from turnwise.states.triggers import Create, Interrupt, SendMessage, SubmitToolResults
+from turnwise.states.triggers import Create, SendMessage, SubmitToolResults
 from turnwise.states.usage import NO_USAGE
 from turnwise.states.values import Json
 
@@ -35,10 +34,6 @@ SWEPT: Final = 100
 """Chats that wait for helpers of which a sweep looks after."""
 _TITLE: Final = 80
 """Characters of a task that become the helper's title."""
-STOPPED: Final = "The chat that wanted this waits for it no longer."
-
-Act = Callable[Concatenate[str, Change, ...], Awaitable[Committed]]
-"""Changes a chat in one transaction, on behalf of `actor`."""
 
 
 @dataclass(slots=True)
@@ -112,16 +107,9 @@ class Helpers:
 
     async def stop(self, chat_id: str) -> None:
         """Interrupt a helper, if it works."""
-
-        def interrupt(chain: Chain) -> None:
-            facts = chain.facts
-            if facts.archived or facts.state in _AT_REST:
-                return
-            chain.fire(Interrupt(), reason=STOPPED)
-
         try:
             parent = (await self._runtime.store.facts(chat_id)).profile.parent
-            await self._act(chat_id, interrupt, actor=f"chat:{parent}")
+            await self._act(chat_id, stop_working, actor=f"chat:{parent}")
         except (ChatNotFound, ChatDeleted, ChatUnreadable) as error:
             logger.debug("helper_not_stopped", chat_id=chat_id, problem=str(error))
 
@@ -240,12 +228,9 @@ class Helpers:
         await self._act(parent.chat_id, submit, actor=f"chat:{name}")
 
 
-_AT_REST: Final = (ChatState.waiting, ChatState.interrupted, ChatState.error)
-
-
 def _has_ended(facts: Facts) -> bool:
     """Return whether a helper has come to rest, and waits for nobody's answer."""
-    return facts.resting and facts.state in _AT_REST
+    return facts.resting and facts.state in AT_REST
 
 
 def _title_of(task: str) -> str:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Concatenate
+from collections.abc import Callable, Iterable, Sequence
 from zlib import crc32
 
 import anyio
 
-from turnwise.engine.apply import Chain, Change
+from turnwise.engine.apply import Act, Chain, Change
 from turnwise.engine.worker.identity import is_dead
 from turnwise.engine.worker.leased_chat import Runtime
 from turnwise.engine.worker.retention import SYSTEM, Deletion, due_chats
 from turnwise.logger import about, logger
-from turnwise.persistence.protocol import Committed
 from turnwise.states.errors import ChatUnreadable, StoreError, TurnwiseError
 from turnwise.states.events import ErrorInfo
 from turnwise.states.facts import Facts
@@ -30,8 +28,6 @@ LONGEST_REST = 64
 
 Due = tuple[str, Change | Deletion]
 """A chat, and what is to happen to it."""
-Act = Callable[Concatenate[str, Change, ...], Awaitable[Committed]]
-"""Changes a chat in one transaction, on behalf of `actor`."""
 
 
 class Sweeper:

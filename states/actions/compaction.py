@@ -141,7 +141,7 @@ def _append_for_the_model(draft: Draft[Occurrence], message: Message) -> None:
         message.role,
         message.parts,
         audience=Audience.model,
-        call_index=message.call_index,
+        call_index=message.call_index if message.role == "tool" else None,
         partial=message.partial,
         synthetic=True,
         instead_of=message if message.position else None,

@@ -140,7 +140,9 @@ class World:
             self.clock.advance(seconds)
             await self._settle(self.random.randrange(6))
         elif chance < 0.40:
-            self.random.choice(self._nodes).store.hint.set()
+            node = self.random.choice(self._nodes)
+            node.store.hint.set()
+            tasks.start_soon(self._meet_helpers, node.engine)
         else:
             tasks.start_soon(self._act, self.random.choice(self._clients.chats))
         if not self._nodes:
@@ -173,7 +175,6 @@ class World:
         if not self._nodes:
             return
         engine = self.random.choice(self._nodes).engine
-        await self._meet_helpers(engine)
         deed = self._clients.deed()
         try:
             await deed(engine, chat_id)

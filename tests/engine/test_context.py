@@ -9,6 +9,7 @@ from typing import Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec import convert, to_builtins
+from msgspec.structs import replace
 
 from support.counting import functions_called
 from support.life import PROFILE
@@ -194,3 +195,16 @@ def test_results_move_to_their_calls_place_and_nothing_else_moves() -> None:
         message("user", TextPart(text="go on"), position=4, synthetic=True),
     ]
     assert [sent.position for sent in View(history, 4).to_send()] == [1, 3, 2, 4]
+
+
+def test_a_result_stands_behind_a_summary_that_was_made_of_a_later_one() -> None:
+    summary = replace(result("b", 1, step=1, position=3), role="user", parts=(TextPart(text="In short"),))
+    history = [summary, ASKED, result("a", 0, step=1, position=2)]
+    grown: View | None = View(history[:1], 1)
+    for version, said in enumerate(history[1:], start=2):
+        assert grown is not None
+        grown = grown.after(InsertMessage(said), version)
+    assert grown is not None
+    assert grown.to_send() == View(history, 1).to_send() == history
+    late = [ASKED, summary, result("a", 0, step=1, position=2)]
+    assert View(late, 1).to_send() == late

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sqlite3
 from collections.abc import AsyncIterator, Callable
 from contextlib import closing
@@ -14,6 +15,7 @@ import pytest
 from support.engines import OpenEngine
 from turnwise import (
     Agent,
+    Chat,
     ChatState,
     ClientTool,
     Engine,
@@ -31,7 +33,7 @@ from turnwise import (
 )
 from turnwise.engine.agents.delegate import helper_id
 from turnwise.engine.commands import Commands
-from turnwise.engine.worker.helpers import STOPPED
+from turnwise.engine.family import STOPPED
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.facts import Profile
 from turnwise.states.triggers import Create
@@ -161,7 +163,7 @@ async def test_what_becomes_of_a_helper_is_told_to_the_model(open_engine: OpenEn
         assert (await engine.verify(chat.id)).ok
 
 
-async def test_a_helper_that_is_stopped_or_deleted_answers_so(open_engine: OpenEngine) -> None:
+async def test_a_helper_that_is_stopped_answers_so(open_engine: OpenEngine) -> None:
     research = Gated()
     async with open_engine(None, agents=family(asks("one"), research)) as engine:
         chat = await engine.create_chat(agent="lead")
@@ -328,6 +330,8 @@ def test_helpers_that_make_no_sense_are_refused_when_they_are_declared() -> None
     with pytest.raises(SettingsError, match="needs a name of 1 to 64 letters"):
         delegate("a b")
     assert delegate("a b", name="ask_ab").helper == "a b"
+    with pytest.raises(SettingsError, match="tool 'ask_nobody': gives tasks to a helper, which needs no approval"):
+        dataclasses.replace(delegate("nobody"), policy="ask")
 
 
 async def test_the_logs_of_a_family_bear_each_other_out(open_engine: OpenEngine, database: Path) -> None:
@@ -382,20 +386,31 @@ async def buy(book: str) -> str:
     return f"bought {book}"
 
 
-async def test_a_helper_that_waits_for_its_client_has_not_answered_yet(open_engine: OpenEngine) -> None:
+def family_that_buys() -> list[Agent]:
+    """Return an agent that delegates to one that asks its client before it buys a book."""
+
     def research(request: ModelRequest) -> Reply:
         results = [message.result for message in request.messages if message.result is not None]
         return Reply(str(results[0].output)) if results else Reply(calls=[Call("buy", {"book": "one"})])
 
     helper = Agent("research", ScriptedModel(research), tools=[buy])
-    lead = Agent("lead", ScriptedModel(asks("one")), tools=[delegate(helper)])
-    async with open_engine(None, agents=[lead, helper]) as engine:
+    return [Agent("lead", ScriptedModel(asks("one")), tools=[delegate(helper)]), helper]
+
+
+async def inbox_of(engine: Engine) -> list[Chat]:
+    """Return the chats that wait for a client, once there are some."""
+    with anyio.fail_after(20):
+        while not (inbox := (await engine.list_chats(awaiting="client")).items):  # noqa: ASYNC110 - as above
+            await anyio.sleep(0.01)
+    return inbox
+
+
+async def test_a_helper_that_waits_for_its_client_has_not_answered_yet(open_engine: OpenEngine) -> None:
+    async with open_engine(None, agents=family_that_buys()) as engine:
         chat = await engine.create_chat(agent="lead")
         await engine.send_message(chat.id, "go")
         await until(engine, chat.id, "helpers")
-        with anyio.fail_after(20):
-            while not (inbox := (await engine.list_chats(awaiting="client")).items):  # noqa: ASYNC110 - as above
-                await anyio.sleep(0.01)
+        inbox = await inbox_of(engine)
         assert [(one.parent, one.awaits) for one in inbox] == [(chat.id, "client")]
         await anyio.sleep(0.2)
         assert (await engine.get_chat(chat.id)).awaits == "helpers"
@@ -404,6 +419,36 @@ async def test_a_helper_that_waits_for_its_client_has_not_answered_yet(open_engi
         with anyio.fail_after(20):
             await engine.wait(chat.id)
         assert (await engine.messages(chat.id))[-1].text == "done: bought one"
+
+
+@pytest.mark.parametrize(
+    ("fate", "told"), [("deleted", "The helper was deleted."), ("garbled", "The helper cannot be read: ")]
+)
+async def test_a_helper_that_is_lost_is_told_to_the_model(
+    open_engine: OpenEngine, database: Path, fate: str, told: str
+) -> None:
+    async with open_engine(None, agents=family_that_buys()) as engine:
+        chat = await engine.create_chat(agent="lead")
+        await engine.send_message(chat.id, "go")
+        (helper,) = await inbox_of(engine)
+        if fate == "deleted":
+            await engine.delete_chat(helper.id)
+    known = _rewrite_facts(database, helper.id, "gone") if fate == "garbled" else ""
+    async with open_engine(None, agents=family_that_buys()) as engine:
+        with anyio.fail_after(20):
+            await engine.wait(chat.id)
+        (result,) = [message.result for message in await engine.messages(chat.id) if message.result is not None]
+        assert result.is_error
+        assert str(result.output).startswith(told)
+        _rewrite_facts(database, helper.id, known)  # all chats are verified at the end
+
+
+def _rewrite_facts(database: Path, chat_id: str, facts: str) -> str:
+    """Replace what a store knows of a chat, and return what it knew; a deleted chat has nothing to replace."""
+    with closing(sqlite3.connect(database)) as rows, rows:
+        known = rows.execute("SELECT facts FROM chats WHERE id = ?", (chat_id,)).fetchone()
+        rows.execute("UPDATE chats SET facts = ? WHERE id = ?", (facts, chat_id))
+    return "" if known is None else str(known[0])
 
 
 async def test_a_worker_that_finds_a_helper_of_nobody_stops_it(

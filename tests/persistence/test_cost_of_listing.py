@@ -5,7 +5,9 @@ So does a sweep.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+import sqlite3
+from collections.abc import Awaitable, Callable, Iterator, Sized
+from contextlib import contextmanager
 from typing import Any, Final
 
 import anyio.lowlevel
@@ -37,6 +39,17 @@ def test_sqlite_reads_no_chat_in_vain(question: dict[str, Any]) -> None:
     assert many <= few * 1.1
 
 
+@contextmanager
+def _counted(on: sqlite3.Connection) -> Iterator[Sized]:
+    """Count the instructions of SQLite's virtual machine."""
+    steps: list[None] = []
+    on.set_progress_handler(lambda: steps.append(None), 1)
+    try:
+        yield steps
+    finally:
+        on.set_progress_handler(None, 0)
+
+
 def _instructions(count: int, question: dict[str, Any]) -> int:
     with Chats.in_memory() as chats:
         for chat_id, owner in (("old", "everyone"), ("older", "ann"), ("first-of-many", "everyone")):
@@ -49,16 +62,9 @@ def _instructions(count: int, question: dict[str, Any]) -> int:
             "FROM counted, chats WHERE id = 'first-of-many'",
             count,
         )
-        steps = 0
-
-        def step() -> None:
-            nonlocal steps
-            steps += 1
-
-        chats.on.set_progress_handler(step, 1)
-        sqlite.chats(chats.on, **question, limit=5)
-        chats.on.set_progress_handler(None, 0)
-    return steps
+        with _counted(chats.on) as steps:
+            sqlite.chats(chats.on, **question, limit=5)
+    return len(steps)
 
 
 @asked
@@ -138,16 +144,9 @@ def _instructions_to_find_the_rested(count: int, *, archived: bool) -> int:
             count,
         )
         chats.sql("UPDATE chats SET rested = NULL WHERE rested < 1000 AND number > 20")
-        steps = 0
-
-        def step() -> None:
-            nonlocal steps
-            steps += 1
-
-        chats.on.set_progress_handler(step, 1)
-        assert sqlite.rested(chats.on, archived=archived, until=999, limit=5)
-        chats.on.set_progress_handler(None, 0)
-    return steps
+        with _counted(chats.on) as steps:
+            assert sqlite.rested(chats.on, archived=archived, until=999, limit=5)
+    return len(steps)
 
 
 async def test_what_is_unchanged_for_long_is_found_in_postgres_among_any_number_that_is_not(
@@ -226,17 +225,10 @@ def _instructions_of_a_sweep(count: int) -> int:
             count,
         )
         chats.sql("UPDATE chats SET awaits = 'helpers' WHERE id IN ('c3', 'c40')")
-        steps = 0
-
-        def step() -> None:
-            nonlocal steps
-            steps += 1
-
-        chats.on.set_progress_handler(step, 1)
-        assert sqlite.awaiting_helpers(chats.on, after="", limit=5) == ["c3", "c40"]
-        assert len(sqlite.chats(chats.on, owner=None, state=None, limit=5, after=None, awaiting="helpers")) == 2
-        chats.on.set_progress_handler(None, 0)
-    return steps
+        with _counted(chats.on) as steps:
+            assert sqlite.awaiting_helpers(chats.on, after="", limit=5) == ["c3", "c40"]
+            assert len(sqlite.chats(chats.on, owner=None, state=None, limit=5, after=None, awaiting="helpers")) == 2
+    return len(steps)
 
 
 async def test_a_sweep_of_postgres_for_chats_that_wait_for_helpers_reads_no_other(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from support.life import NOW, streaming
 from turnwise.states import Trigger
@@ -94,6 +95,14 @@ def test_results_of_a_step_stand_in_the_order_of_their_calls(first: list[int], s
 
     assert [entry.call_index for entry in ordered] == [None, *range(5), None, *range(5, 8)]
     assert in_call_order(ordered) == ordered
+
+
+def test_a_summary_made_of_a_result_keeps_the_place_that_its_strategy_gave_it() -> None:
+    """A strategy may change the role of a message; the result that it was had a place among the calls."""
+    summary = replace(result(1), role="user")
+    history = [summary, message("assistant", TextPart(text="x")), result(0), result(1)]
+
+    assert in_call_order(history) == history
 
 
 @given(st.lists(st.sampled_from(["user", "assistant", "system"])))

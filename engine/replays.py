@@ -1,0 +1,63 @@
+"""Replays: what a client said again is answered as it was the first time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from turnwise.engine.results import SendReceipt, SubmissionReceipt, chat_of
+from turnwise.persistence.protocol import ChatStore
+from turnwise.states.calls import ToolResult
+from turnwise.states.digests import digest_of_answer
+from turnwise.states.errors import ConflictingReplay, DeadlineExpired, TurnwiseError
+from turnwise.states.facts import Facts
+from turnwise.states.names import CallStatus
+
+
+async def replayed_message(
+    store: ChatStore, chat_id: str, client_id: str | None, content_digest: str
+) -> SendReceipt | None:
+    """Return the first receipt of a message or edit with this `client_id`, if there is one.
+
+    Raises:
+        ConflictingReplay: it was for other content.
+    """
+    receipt = None if client_id is None else await store.receipt(chat_id, client_id)
+    if receipt is None:
+        return None
+    if not receipt.is_for(content_digest):
+        raise ConflictingReplay(client_id=client_id)
+    chat = chat_of(await store.facts(chat_id))
+    return SendReceipt(chat, receipt.message_id, queued=receipt.queued, replayed=True, seq=receipt.seq)
+
+
+async def replayed_submission(
+    store: ChatStore, chat_id: str, results: Sequence[ToolResult], refusal: TurnwiseError
+) -> SubmissionReceipt:
+    """Return the first receipt if exactly these results were accepted before.
+
+    Raises:
+        TurnwiseError: they were not; `refusal`, or what exactly is wrong.
+    """
+    calls = await store.calls(chat_id, [result.call_id for result in results])
+    known = [(result, calls[result.call_id]) for result in results if result.call_id in calls]
+    if not known or len({result.call_id for result in results}) != len(results) or len(known) != len(results):
+        raise refusal
+    expired = [call.call_id for _, call in known if call.status is CallStatus.timed_out]
+    for result, call in known:
+        if call.answer is None and (call.open or not call.is_client):
+            raise refusal
+        if call.answer is None and call.status is not CallStatus.timed_out:
+            raise ConflictingReplay(call_id=call.call_id, outcome=call.status)
+        if call.answer and not call.answer.is_for(digest_of_answer(result.output, is_error=result.is_error)):
+            raise ConflictingReplay(call_id=call.call_id)
+    if expired:
+        raise DeadlineExpired(expired)
+    first = next(call.answer for _, call in known if call.answer)
+    return SubmissionReceipt(chat_of(await store.facts(chat_id)), first.receipt_id, replayed=True)
+
+
+def late_results(results: Sequence[ToolResult], facts: Facts, now: datetime) -> list[str]:
+    """Return the ids of calls whose deadline has passed."""
+    due = {call.call_id for call in facts.calls if call.is_due(now)}
+    return [result.call_id for result in results if result.call_id in due]
