@@ -94,9 +94,9 @@ GUARDS: dict[str, tuple[Callable[[Patch], None], float, int]] = {
     "what tools raise": (let_tools_raise, 3, 2),
     "code that does not listen": (wait_for_whoever_does_not_listen, 8, 9),
     "a wall clock that steps: leases": (let_leases_run_on_when_the_clock_is_set_back, 3, 5),
-    "a wall clock that steps: retries": (wait_for_a_retry_as_long_as_the_clock_says, 3, 22),
+    "a wall clock that steps: retries": (wait_for_a_retry_as_long_as_the_clock_says, 3, 215),
     "a chat that cannot be read: the list": (list_only_what_can_be_read, 3, 6),
-    "odd exceptions: parts on their way to the store": (lose_what_is_being_stored_when_an_attempt_fails, 1, 1520),
+    "odd exceptions: parts on their way to the store": (lose_what_is_being_stored_when_an_attempt_fails, 1, 1635),
 }
 """How each guard is taken away, how much mischief the worlds see, and a seed near which it showed before."""
 
