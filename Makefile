@@ -17,7 +17,7 @@ VENV_BENCH := .venv-bench
 INSTALLED_BENCH := $(VENV_BENCH)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test simulate torture mutants lint docs bench wheel clean
+.PHONY: help demo test simulate explore torture mutants lint docs bench wheel clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,6 +30,9 @@ test: $(INSTALLED_DEV) ## run the tests
 
 simulate: $(INSTALLED_DEV) ## live a simulated world again: make simulate SEED=11; RUNS=100 lives as many
 	@$(BIN)/python -m turnwise.testing.simulation --seed $(or $(SEED),0) --runs $(or $(RUNS),1)
+
+explore: $(INSTALLED_DEV) ## draw new examples for every property test and the fuzz: make explore TIMES=60 TESTS=tests/states
+	@EXPLORE=$(or $(TIMES),15) $(BIN)/pytest -n 2 --dist worksteal -m hypothesis --timeout 7200 $(TESTS)
 
 torture: $(INSTALLED_DEV) ## kill, freeze and cut off workers for minutes (TORTURE_SECONDS, _CHATS, _SEED)
 	@TORTURE_SECONDS=$(TORTURE_SECONDS) TORTURE_CHATS=$(TORTURE_CHATS) TORTURE_SEED=$(TORTURE_SEED) \

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterable, Iterable
+from contextlib import aclosing
+from functools import partial
 from itertools import islice
 from typing import Final
 
 from turnwise.engine.apply import Chain, Change
 from turnwise.engine.tasks import off_the_loop
 from turnwise.persistence.audit.verify import verify_stored
-from turnwise.persistence.chat_file import WholeChat, lines_of, read_chat
+from turnwise.persistence.chat_file import ChatReader, WholeChat, lines_of
 from turnwise.persistence.protocol import ChatStore
 from turnwise.states.errors import ChatUnreadable, InvalidArgument
 from turnwise.states.triggers import Imported, LeaseExpired
 
 _AT_ONCE: Final = 500
-"""Lines that are spelled in a thread at a time: the event loop goes on meanwhile."""
+"""Lines that are spelled or read in a thread at a time: the event loop goes on meanwhile."""
 
 
 async def exported(store: ChatStore, chat_id: str, *, key: bytes | None) -> AsyncGenerator[str, None]:
@@ -53,16 +55,37 @@ async def read(lines: Iterable[str] | AsyncIterable[str], *, key: bytes | None) 
         ImportRefused: they are not the lines of one whole chat.
         InvalidArgument: they are no lines, or one of them is no string.
     """
+    reader, count = ChatReader(key), 0
+    async with aclosing(_batches(lines)) as batches:
+        async for batch in batches:
+            _check_lines(batch, after=count)
+            count += len(batch)
+            await off_the_loop(partial(reader.take, batch))
+    return await off_the_loop(reader.done)
+
+
+async def _batches(lines: Iterable[str] | AsyncIterable[str]) -> AsyncGenerator[list[str], None]:
+    """Yield lines, some at a time: they may be many, and whoever gives them may never come to an end."""
     if isinstance(lines, AsyncIterable):
-        given = [line async for line in lines]
+        batch: list[str] = []
+        async for line in lines:
+            batch.append(line)
+            if len(batch) == _AT_ONCE:
+                yield batch
+                batch = []
+        yield batch
     elif isinstance(lines, Iterable):
-        given = lines.split("\n") if isinstance(lines, str) else [*lines]
+        left = iter(lines.split("\n") if isinstance(lines, str) else lines)
+        while batch := [*islice(left, _AT_ONCE)]:
+            yield batch
     else:
         raise InvalidArgument("lines", f"must be the lines that `export_chat` yields; it was {type(lines).__name__}")
-    for number, line in enumerate(given):
+
+
+def _check_lines(lines: list[str], *, after: int) -> None:
+    for number, line in enumerate(lines, start=after):
         if not isinstance(line, str):
             raise InvalidArgument(f"lines[{number}]", f"must be a line of text; it was {type(line).__name__}")
-    return await off_the_loop(lambda: read_chat(given, key=key))
 
 
 def arriving(chat: WholeChat) -> Change:

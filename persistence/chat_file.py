@@ -173,14 +173,14 @@ def read_chat(lines: Iterable[str], *, key: bytes | None = None) -> WholeChat:
     Raises:
         ImportRefused: they are not the lines of one whole chat.
     """
-    reader = _Reader(key)
-    for number, line in enumerate(lines, start=1):
-        if line.strip():
-            reader.take(number, line)
+    reader = ChatReader(key)
+    reader.take(lines)
     return reader.done()
 
 
-class _Reader:
+class ChatReader:
+    """Reads a chat from lines as they come, and refuses the first that does not belong there."""
+
     def __init__(self, key: bytes | None) -> None:
         self._key = key
         self._line = 0
@@ -194,8 +194,18 @@ class _Reader:
         self._places: dict[str, int] = {}
         """The line of each row, by its place as a check names it."""
 
-    def take(self, number: int, line: str) -> None:
-        self._line = number
+    def take(self, lines: Iterable[str]) -> None:
+        """Read the next lines.
+
+        Raises:
+            ImportRefused: one of them is not of this chat.
+        """
+        for line in lines:
+            self._line += 1
+            if line.strip():
+                self._take(line)
+
+    def _take(self, line: str) -> None:
         if self._ended:
             self._refuse("the chat ended before it, with its checkpoint; one file holds one chat")
         try:

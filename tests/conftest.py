@@ -12,12 +12,19 @@ import pytest
 
 from turnwise.states.unicode import well_formed
 
+pytest.register_assert_rewrite("support", "turnwise.persistence.conformance")
+
+from support.exploring import EXPLORING, examples  # noqa: E402 - only what is imported from here on is rewritten
+
 hypothesis.settings.register_profile(
-    "on a busy machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+    "on a busy machine",
+    max_examples=examples(100),
+    derandomize=not EXPLORING,
+    print_blob=EXPLORING,
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.load_profile("on a busy machine")
-
-pytest.register_assert_rewrite("support", "turnwise.persistence.conformance")
 
 
 @pytest.fixture

@@ -56,7 +56,9 @@ def _positions_in(value: Any) -> list[int]:
     return msgspec.convert(json.loads(value) if isinstance(value, str) else value, list[int])
 
 
-_TEXT: Final = _Wanted("a text", lambda value: isinstance(value, str) and value.isprintable())
+_TEXT: Final = _Wanted("a text", lambda value: isinstance(value, str))
+_NAME: Final = _Wanted("a text", lambda value: isinstance(value, str) and value.isprintable())
+"""What only turnwise names."""
 _COUNT: Final = _Wanted("a count", is_count)
 _FLAG: Final = _Wanted("0 or 1", lambda value: value in (0, 1))
 _TIME: Final = _Wanted("a time", _is_time)
@@ -70,7 +72,7 @@ _KIND: Final = _Wanted("a kind of event", lambda value: value in _KINDS)
 _SALT: Final = _or_nothing(_Wanted("a salt in hex", _is_hex))
 COLUMNS: Final[Mapping[str, Mapping[str, _Wanted]]] = {
     "chats": {
-        "state": _TEXT,
+        "state": _NAME,
         "settled": _FLAG,
         "archived": _FLAG,
         "version": _COUNT,
@@ -78,12 +80,12 @@ COLUMNS: Final[Mapping[str, Mapping[str, _Wanted]]] = {
         "head": _HASH,
         "since": _TIME,
         "rested": _or_nothing(_TIME),
-        "owner": _or_nothing(_Wanted("a text", lambda value: isinstance(value, str))),
+        "owner": _or_nothing(_TEXT),
         "agent": _TEXT,
         "awaits": _or_nothing(_Wanted("client, helpers or both", lambda value: value in get_args(Awaited))),
         "needs": _Wanted("a list of tools' names", _reads(ids_of)),
         "calls": _Wanted("a list of call ids", _reads(ids_of)),
-        "worker": _or_nothing(_TEXT),
+        "worker": _or_nothing(_NAME),
         "token": _or_nothing(_COUNT),
         "expires": _or_nothing(_TIME),
         "salt": _SALT,
@@ -107,7 +109,7 @@ COLUMNS: Final[Mapping[str, Mapping[str, _Wanted]]] = {
     },
     "calls": {"step": _COUNT, "idx": _COUNT, "deadline": _or_nothing(_TIME)},
     "queue": {"salt": _SALT, "rank": _Wanted("a whole number", lambda value: type(value) is int)},
-    "leases": {"worker": _TEXT, "token": _COUNT, "expires": _TIME, "lasts": _COUNT},
+    "leases": {"worker": _NAME, "token": _COUNT, "expires": _TIME, "lasts": _COUNT},
     "usage": {"version": _COUNT, "number": _COUNT},
     "audit": {
         "version": _COUNT,

@@ -1,6 +1,6 @@
 """Whatever is handed to the public surface: a typed error, nothing hangs, and what is refused writes nothing.
 
-`FUZZ_CASES=30000 FUZZ_SEED=7` makes it longer, and another run.
+`make explore TESTS=tests/edge` tries other cases, and more of them.
 """
 
 from __future__ import annotations

@@ -62,6 +62,15 @@ async def test_each_chat_is_answered_by_its_agent(tmp_path: Path) -> None:
     assert (answered.agent, answered.agent_version, answered.model) == ("support", "2026-11-22", "gentle")
 
 
+@pytest.mark.parametrize("name", ["two\nlines", "\u202e\u200f", "\x1b[0m", "né"], ids=ascii)
+async def test_an_agent_may_have_any_name_and_its_chats_verify(open_engine: OpenEngine, name: str) -> None:
+    async with open_engine(None, agents=[Agent(name, "demo")]) as engine:
+        chat = await engine.create_chat(agent=name)
+        await engine.ask(chat.id, "hi")
+        assert (await engine.verify(chat.id)).ok
+        assert (await engine.explain(chat.id)).unreadable == ()
+
+
 async def test_an_engine_without_agents_has_one_of_its_own(open_engine: OpenEngine) -> None:
     async with open_engine(ScriptedModel(["hello"])) as engine:
         chat = await engine.create_chat()

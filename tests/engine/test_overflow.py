@@ -14,6 +14,7 @@ from support.chats import said
 from support.clock import pass_time
 from support.engines import MakeModel, OpenEngine
 from support.events import assert_told_right, events_of, phases, seen
+from support.exploring import examples
 from support.latches import Started
 from support.stores import stored_at
 from turnwise import CompactionPolicy, Engine, ModelError, ModelRequest, Settings, tool
@@ -244,7 +245,7 @@ async def test_a_worker_that_dies_between_the_pieces_leaves_a_compaction_that_an
         assert (await engine.verify(chat.id)).ok
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     window=st.integers(0, 4000),
     lengths=st.lists(st.integers(1, 3000), min_size=1, max_size=4),

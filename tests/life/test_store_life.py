@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from support.damaged_rows import UNTOLD, Place, columns_of, copied
+from support.exploring import examples
 from support.life import ERROR, PROFILE, client, local, own_of, parts_of, said, summary_of
 from support.runtimes import only_agent
 from turnwise import (
@@ -715,7 +716,7 @@ async def _all(works: Sequence[Awaitable[Any]]) -> list[Any]:
 
 TestStoreLife = StoreLife.TestCase
 TestStoreLife.settings = settings(
-    max_examples=20,
+    max_examples=examples(20),
     stateful_step_count=25,
     deadline=None,
     phases=[Phase.explicit, Phase.reuse, Phase.generate],  # shrinking lives in files would outlast the timeout

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec.structs import replace
 
+from support.exploring import examples
 from support.life import Life, anything_for, client, local, own_of
 from turnwise.states import ChatState, IllegalTransition, Trigger
 from turnwise.states.arguments import Partial
@@ -468,7 +469,7 @@ def total(ledger: list[RecordUsage]) -> Usage:
 
 TestTableLife = TableLife.TestCase
 TestTableLife.settings = settings(
-    max_examples=100,
+    max_examples=examples(100),
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -285,6 +286,29 @@ async def test_what_is_no_lines_is_refused(given: Any) -> None:
     async with on("sqlite://", settings=IDLE) as engine:
         with pytest.raises(InvalidArgument, match=r"^lines.*nothing was written$"):
             await engine.import_chat(given)
+
+
+@pytest.mark.parametrize("begun", [False, True])
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_lines_without_an_end_are_refused_soon(lines: list[str], *, is_async: bool, begun: bool) -> None:
+    """Somebody may post them; a whole chat is held in memory, but not what is none."""
+    given = 0
+
+    def endless() -> Iterator[str]:
+        nonlocal given
+        for line in itertools.chain(lines if begun else [], itertools.repeat("again")):
+            given += 1
+            yield line
+
+    async def slowly() -> AsyncIterator[str]:
+        for line in endless():
+            yield line
+
+    async with on("sqlite://") as engine:
+        with anyio.fail_after(30), pytest.raises(ImportRefused):
+            await engine.import_chat(slowly() if is_async else endless())
+        assert await engine.chat_ids() == []
+    assert given <= len(lines) + 1000
 
 
 @pytest.fixture(scope="module")

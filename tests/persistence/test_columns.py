@@ -48,7 +48,7 @@ PLACES: Final = {
     "chats.rested": "a time?",
     "chats.owner": "a label?",
     "chats.calls": "call ids",
-    "chats.agent": "a word",
+    "chats.agent": "a label",
     "chats.needs": "tools",
     "chats.awaits": "an answerer?",
     "chats.worker": "a word?",

@@ -16,6 +16,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from support.exploring import examples
 from support.life import OVERFLOW, own_of
 from turnwise.persistence.audit import check_transitions, check_writes
 from turnwise.persistence.audit.record import (
@@ -290,7 +291,7 @@ def test_a_rich_life_verifies() -> None:
     assert verify_records(LOG) == Verdict(ok=True)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 15)), min_size=40, max_size=150))
 def test_whatever_life_the_table_allows_verifies(wishes: list[tuple[int, int]]) -> None:
     """The checker demands no more than the machine promises."""

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from support.exploring import examples
 from turnwise import Usage
 from turnwise.providers import prices
 from turnwise.providers.demo import DemoModel
@@ -113,7 +114,7 @@ def test_a_price_does_not_depend_on_what_the_application_rounds_to() -> None:
 
 
 @given(st.integers(0, 10**9), st.integers(0, 10**9))
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 def test_a_price_is_a_plain_number(asked: int, answered: int) -> None:
     found = priced(named("gpt-5", "openai"), Usage(input_tokens=asked, output_tokens=answered), NOW)
     assert found is not None

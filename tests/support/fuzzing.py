@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any, Final
 
 import anyio
 import pytest
-from hypothesis import HealthCheck, Phase, seed, settings
+from hypothesis import HealthCheck, Phase, settings
 
+from support.exploring import examples
 from support.public_surface import OBJECT
 from turnwise import ChatState, ClientTool, Engine, Settings, tool
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 
-CASES: Final = int(os.environ.get("FUZZ_CASES", "3200"))
-SEED: Final = int(os.environ.get("FUZZ_SEED", "1"))
+CASES: Final = examples(3200)
 LONG: Final = pytest.mark.timeout(120 + CASES // 5)
 LIMITS: Final = Settings(run_worker=False, message_limit_bytes=100_000)
 
@@ -32,7 +31,7 @@ def runs(share: float) -> Any:
             report_multiple_bugs=False,
             phases=(Phase.generate, Phase.shrink),
         )
-        return LONG(seed(SEED)(bound(test)))
+        return LONG(bound(test))
 
     return decorate
 
