@@ -183,7 +183,9 @@ class ChatReader:
 
     def __init__(self, key: bytes | None) -> None:
         self._key = key
+        self._count = 0
         self._line = 0
+        """The last line that was not blank."""
         self._prev = GENESIS
         self._chat_id = ""
         self._begun = False
@@ -201,8 +203,9 @@ class ChatReader:
             ImportRefused: one of them is not of this chat.
         """
         for line in lines:
-            self._line += 1
+            self._count += 1
             if line.strip():
+                self._line = self._count
                 self._take(line)
 
     def _take(self, line: str) -> None:

@@ -750,11 +750,18 @@ async def test_a_worker_looks_for_chats_at_once_if_one_wants_a_worker_and_nobody
 
 
 class Hinted(Delegate):
-    """A store whose hints come from the test."""
+    """A store whose hints come from the test, and that tells of the worker's first claim."""
 
     def __init__(self, store: Any) -> None:
         super().__init__(store)
         self.hints: asyncio.Queue[str | None] = asyncio.Queue()
+        self.claimed = anyio.Event()
+
+    async def claim(self, plan: Any, *, runs: Any, limit: int) -> Any:
+        try:
+            return await self._store.claim(plan, runs=runs, limit=limit)
+        finally:
+            self.claimed.set()
 
     async def watch(self) -> AsyncIterator[str | None]:
         while True:
@@ -775,6 +782,7 @@ async def test_an_interrupt_ends_what_runs_and_a_message_is_taken_though_no_time
         open_engine(model, store=stored_at(database, clock), settings=Settings(run_worker=False)) as elsewhere,
     ):
         by = engine if through == "this engine" else elsewhere
+        await store.claimed.wait()  # the places are kept for what it may find
         chat, other = await engine.create_chat(), await engine.create_chat()
         assert (await engine.send_message(chat.id, "hi")).chat.state == "streaming"
         await held.entered.wait()
