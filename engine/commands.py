@@ -13,15 +13,14 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from turnwise.engine.agents.delegate import helper_id
 from turnwise.engine.apply import Chain, Change
 from turnwise.engine.delete import if_resting
 from turnwise.engine.diagnose import flaws_of, is_repairable, repairing
 from turnwise.engine.erase import Erasure, Wanted, summaries_after
-from turnwise.engine.family import stop_working
+from turnwise.engine.family import helpers_to_stop, stop_unless_it_stays
 from turnwise.engine.fork import inheritance_of
 from turnwise.engine.jobs.reply import shown_reply
-from turnwise.engine.replays import late_results, replayed_message, replayed_submission
+from turnwise.engine.replays import digest_of_parts, late_results, replayed_message, replayed_submission
 from turnwise.engine.results import Chat, SendReceipt, SubmissionReceipt, chat_of
 from turnwise.engine.tasks import finish
 from turnwise.engine.tools.arguments import BadArguments, checked, coerced
@@ -62,7 +61,6 @@ from turnwise.states.triggers import (
     Settled,
     SubmitToolResults,
 )
-from turnwise.states.values import fields_of
 
 CLIENT: Final = "client"
 """The actor in the audit log if the caller names none."""
@@ -267,14 +265,13 @@ class Commands:
     async def _stop_helpers(self, before: Facts) -> None:
         """Stop the helpers that a chat no longer waits for; if this fails, their workers will notice."""
         parent = self.acting(f"chat:{before.chat_id}")
-        for call in before.open_calls:
-            if call.stops_its_helper:
-                with suppress(ChatNotFound, StoreError):
-                    await parent.stop_working(helper_id(before.chat_id, call.call_id))
+        for helper in helpers_to_stop(before):
+            with suppress(ChatNotFound, StoreError):
+                await parent.stop_helper(helper)
 
-    async def stop_working(self, helper: str) -> None:
-        """Interrupt a helper, unless it rests."""
-        await self._disturb(helper, stop_working)
+    async def stop_helper(self, helper: str) -> None:
+        """Interrupt a helper, unless it rests or is to work on alone."""
+        await self._disturb(helper, stop_unless_it_stays)
 
     async def configure(self, chat_id: str, given: Mapping[str, Any]) -> Chat:
         """Change who answers in a chat, or how; what is not given stays.
@@ -399,11 +396,6 @@ def new_chat_id() -> str:
     return f"c{time.time_ns() // 1_000_000:011x}{secrets.token_hex(7)}"
 
 
-def digest_of_parts(parts: Sequence[Part]) -> str:
-    """Return the digest by which a repeated message is recognised."""
-    return digest([fields_of(part) for part in parts])
-
-
 def _has_shown_more(facts: Facts, reply: Partial | None) -> bool:
     """Return whether no worker holds the chat and its open attempt is not the one of `reply`."""
     if facts.lease is not None or not facts.step.attempt_open:
@@ -418,6 +410,6 @@ def _stop_if_outrun(reply: Partial | None, chain: Chain) -> None:
 
 def _settle(reply: Partial | None, chain: Chain) -> None:
     """Settle what was interrupted, unless a worker holds the chat, or has to stop its helpers first."""
-    helped = any(call.stops_its_helper for call in chain.facts.open_calls)
-    if chain.decisions and not chain.facts.settled and chain.facts.lease is None and not helped:
+    facts = chain.facts
+    if chain.decisions and not facts.settled and facts.lease is None and not helpers_to_stop(facts):
         chain.fire(Settled(token=None, partial=reply))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from turnwise.engine.agents.delegate import helper_id
+from turnwise.engine.agents.delegate import HELPERS, helper_id
 from turnwise.engine.diagnose import advice_on, summary_of
 from turnwise.engine.worker.identity import is_dead
 from turnwise.persistence.stored_chat import Flaw
@@ -108,17 +108,20 @@ def _needed(facts: Facts) -> str:
 
 def _awaiting_others(facts: Facts) -> str:
     calls = ", ".join(f"{call.name} ({call.call_id})" for call in facts.open_calls if call.is_client)
-    helpers = ", ".join(
-        f"{helper_id(facts.chat_id, call.call_id)} (agent {call.helper!r})"
-        for call in facts.open_calls
-        if call.is_delegated
-    )
+    helpers = ", ".join(_helpers_of(facts, call) for call in facts.open_calls if call.is_delegated)
     if not calls:
         return f"Waiting for helpers: {helpers}."
     deadlines = [call.deadline for call in facts.open_calls if call.deadline is not None]
     until = f", until {min(deadlines):%Y-%m-%d %H:%M:%S} UTC" if deadlines else ""
     others = f" Waiting for helpers, too: {helpers}." if helpers else ""
     return f"Waiting for the client's results of {calls}{until}.{others}"
+
+
+def _helpers_of(facts: Facts, call: ToolCall) -> str:
+    if call.helper is not None:
+        return f"{helper_id(facts.chat_id, call.call_id)} (agent {call.helper!r})"
+    asked = call.arguments.get(HELPERS, facts.background)
+    return f"{call.name} of {', '.join(map(str, asked)) or 'nobody'}"
 
 
 def _held(facts: Facts, worker: str, lease_expires: datetime | None, now: datetime) -> str:

@@ -17,16 +17,34 @@ from turnwise.states.errors import ChatDeleted, ChatNotFound, ChatUnreadable
 from turnwise.states.facts import Facts
 from turnwise.states.names import ChatState
 from turnwise.states.triggers import Interrupt
+from turnwise.states.usage import NO_USAGE, Usage
 
 AT_REST: Final = (ChatState.waiting, ChatState.interrupted, ChatState.error)
 """The states in which a helper has ended, well or not."""
 STOPPED: Final = "The chat that wanted this waits for it no longer."
 
 
+def has_ended(helper: Facts) -> bool:
+    """Return whether a helper has come to rest, and waits for nobody's answer."""
+    return helper.resting and helper.state in AT_REST
+
+
 def stop_working(chain: Chain) -> None:
     """Interrupt a helper, unless it rests."""
     if not chain.facts.archived and chain.facts.state not in AT_REST:
         chain.fire(Interrupt(), reason=STOPPED)
+
+
+def stop_unless_it_stays(chain: Chain) -> None:
+    """Interrupt a helper that nobody wants any more, unless it rests or is to work on alone."""
+    if not chain.facts.profile.stays:
+        stop_working(chain)
+
+
+def helpers_to_stop(facts: Facts) -> list[str]:
+    """Return the helpers that have nothing more to do if a chat is interrupted or edited now."""
+    asked = [helper_id(facts.chat_id, call.call_id) for call in facts.open_calls if call.stops_its_helper]
+    return [*asked, *facts.background]
 
 
 class _Answer(NamedTuple):
@@ -45,8 +63,8 @@ class _Parent(NamedTuple):
     chat_id: str
     records: Mapping[int, AuditRecord]
     """By version."""
-    answers: Mapping[str, _Answer]
-    """By the helper's id."""
+    answers: Mapping[str, Sequence[_Answer]]
+    """By the helper's id, in order."""
 
 
 async def helpers_of(store: ChatStore, chat_id: str) -> list[Facts]:
@@ -79,7 +97,8 @@ async def verify_family(store: ChatStore, chat_id: str) -> Verdict:
 
 async def _helper(store: ChatStore, parent: _Parent, name: str) -> Verdict:
     """Verify a helper, and what it and its parent say of each other."""
-    answer = parent.answers.get(name)
+    answers = parent.answers.get(name, ())
+    answer = answers[-1] if answers else None
     try:
         problem = await _disagreement(store, parent, await store.facts(name))
     except ChatDeleted:
@@ -101,12 +120,11 @@ async def _disagreement(store: ChatStore, parent: _Parent, helper: Facts) -> str
     known = parent.records.get(int(version)) if version.isdecimal() else None
     if helper.profile.parent != parent.chat_id or known is None or known.hash != head:
         return "it names another parent, or this one as it never was"
-    answer = parent.answers.get(helper.chat_id)
-    if answer is None:
-        return None
-    records = await store.audit(helper.chat_id)
-    if not 1 <= answer.version <= len(records) or records[answer.version - 1].hash != answer.head:
-        return f"its version {answer.version} is not the one that answered"
+    answers = parent.answers.get(helper.chat_id, ())
+    records = await store.audit(helper.chat_id) if answers else []
+    for answer in answers:
+        if not 1 <= answer.version <= len(records) or records[answer.version - 1].hash != answer.head:
+            return f"its version {answer.version} is not the one that answered"
     return None
 
 
@@ -134,12 +152,40 @@ def _named(records: Sequence[AuditRecord]) -> list[str]:
     return [*dict.fromkeys(planned)]
 
 
-def _answers_in(records: Sequence[AuditRecord]) -> dict[str, _Answer]:
-    """Return the answers of helpers that a log names, by helper."""
-    answers: dict[str, _Answer] = {}
+def _answers_in(records: Sequence[AuditRecord]) -> dict[str, list[_Answer]]:
+    """Return the answers of helpers that a log names, by helper, in order."""
+    answers: dict[str, list[_Answer]] = {}
     for record in records:
         for write in record.writes:
             name, _, version = write.id.rpartition(":")
             if write.kind == "helper" and version.isdecimal() and int(version) > 0:
-                answers[name] = _Answer(record.version, int(version), write.digest)
+                answers.setdefault(name, []).append(_Answer(record.version, int(version), write.digest))
     return answers
+
+
+async def unheard_usage(store: ChatStore, chat_id: str, helper: str) -> Usage:
+    """Return what a helper, and its own, have used since an answer of it was last brought to a chat."""
+    answers = _answers_in(await store.audit(chat_id)).get(helper)
+    return await _used(store, helper, after=answers[-1].version if answers else 0)
+
+
+async def _used(store: ChatStore, chat_id: str, *, after: int, until: int | None = None) -> Usage:
+    """Return what a chat and its helpers have used in turns after that of a version, and not after that of another.
+
+    A chat answers when it rests: between two answers there are whole turns.
+    """
+    records = await store.audit(chat_id)
+    first = records[after - 1].turn + 1 if after else 0
+    last = records[(until or len(records)) - 1].turn
+    turns = range(first, last + 1)
+    used = NO_USAGE
+    for entry in await store.ledger(chat_id):
+        if entry.turn in turns:
+            used += entry.usage
+    for name, answers in _answers_in(records).items():
+        heard = 0
+        for answer in answers:
+            if records[answer.at - 1].turn in turns:
+                used += await _used(store, name, after=heard, until=answer.version)
+            heard = answer.version
+    return used

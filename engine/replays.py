@@ -8,10 +8,12 @@ from datetime import datetime
 from turnwise.engine.results import SendReceipt, SubmissionReceipt, chat_of
 from turnwise.persistence.protocol import ChatStore
 from turnwise.states.calls import ToolResult
-from turnwise.states.digests import digest_of_answer
+from turnwise.states.digests import digest, digest_of_answer
 from turnwise.states.errors import ConflictingReplay, DeadlineExpired, TurnwiseError
 from turnwise.states.facts import Facts
+from turnwise.states.messages import Part
 from turnwise.states.names import CallStatus
+from turnwise.states.values import fields_of
 
 
 async def replayed_message(
@@ -61,3 +63,8 @@ def late_results(results: Sequence[ToolResult], facts: Facts, now: datetime) -> 
     """Return the ids of calls whose deadline has passed."""
     due = {call.call_id for call in facts.calls if call.is_due(now)}
     return [result.call_id for result in results if result.call_id in due]
+
+
+def digest_of_parts(parts: Sequence[Part]) -> str:
+    """Return the digest by which a repeated message is recognised."""
+    return digest([fields_of(part) for part in parts])

@@ -6,7 +6,7 @@ from turnwise.states.calls import ToolCall
 from turnwise.states.facts import Profile
 from turnwise.states.messages import Message, Part
 from turnwise.states.names import DEFAULT_AGENT, StopReason, Tail
-from turnwise.states.usage import Usage
+from turnwise.states.usage import NO_USAGE, Usage
 from turnwise.states.values import Value
 
 
@@ -55,14 +55,18 @@ class Partial(Value, frozen=True, kw_only=True):
 
 
 class HelperAnswer(Value, frozen=True, kw_only=True):
-    """The helper that answers a call, as it stood when it came to rest."""
+    """What a helper has to do with the answer of a call, as it stood then."""
 
     chat_id: str
-    version: int
-    head: str
-    """The hash of the last record of its log."""
-    usage: Usage
-    """What the helper and its own helpers have used."""
+    """The helper; the chat itself if no helper has a say in its answer."""
+    version: int = 0
+    """0 if it is gone, or was not asked."""
+    head: str = ""
+    """The hash of the record of that version of its log."""
+    usage: Usage = NO_USAGE
+    """What the helper and its own helpers have used since an answer of it was last brought."""
+    owes: bool = False
+    """Whether the chat has still to hear from it."""
 
 
 class Summary(Value, frozen=True, kw_only=True):

@@ -12,7 +12,7 @@ from turnwise.states.checked import checked
 from turnwise.states.digests import guarded
 from turnwise.states.errors import InvalidContent
 from turnwise.states.limits import Description, Name, json_at_most
-from turnwise.states.names import OPEN_STATUSES, Approval, CallStatus, Crash, Executor
+from turnwise.states.names import OPEN_STATUSES, Approval, CallStatus, Crash, Executor, HelperAction
 from turnwise.states.plain import Misfit, plain, shown
 from turnwise.states.shapes import LATER
 from turnwise.states.values import Json, Value
@@ -120,7 +120,9 @@ class ToolCall(Value, frozen=True, kw_only=True):
     reconciles: bool = False
     """Whether the tool is asked, after a crash, what became of the call."""
     helper: str | None = None
-    """The agent whose chat answers the call, if a helper does."""
+    """The agent of the helper that the call asks or starts."""
+    helper_action: HelperAction = "ask"
+    """Of a call that is delegated: what it is to do."""
     helper_stays: bool = False
     """Whether the helper works on if the call is closed without its answer."""
     within: float | None = None
@@ -153,8 +155,8 @@ class ToolCall(Value, frozen=True, kw_only=True):
 
     @property
     def stops_its_helper(self) -> bool:
-        """Whether the call is open, and its helper has to be stopped if it is closed now."""
-        return self.open and self.is_delegated and not self.helper_stays
+        """Whether the call is open, and the helper that it made has to be stopped if it is closed now."""
+        return self.open and self.helper is not None and not self.helper_stays
 
     @property
     def may_start(self) -> bool:

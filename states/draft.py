@@ -52,6 +52,7 @@ class Draft(Generic[_Kind_co]):
         self.compaction = facts.compaction
         self.usage = facts.usage
         self.helpers_usage = facts.helpers_usage
+        self.background = facts.background
         self.last_error = facts.last_error
         self.stop_reason = facts.stop_reason
         self.writes: list[Write] = []

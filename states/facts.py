@@ -189,6 +189,8 @@ class Facts(Value, frozen=True, kw_only=True):
     usage: Usage = NO_USAGE
     helpers_usage: Usage = NO_USAGE
     """What its helpers, and theirs, have used in chats of their own."""
+    background: tuple[str, ...] = ()
+    """The helpers that work beside it, or have an answer that it has not heard yet."""
     last_error: ErrorInfo | None = None
     stop_reason: StopReason | None = None
     updated_at: datetime | None = None

@@ -185,6 +185,9 @@ Answerer = Literal["client", "helpers"]
 Awaited = Literal["client", "helpers", "both"]
 """Who has to answer the open calls of a chat in `requires_action`."""
 
+HelperAction = Literal["ask", "start", "wait", "message", "stop", "list"]
+"""What a delegated call is to do: have a task done, have one done in the background, or see to those."""
+
 Purpose = Literal["step", "summary", "title"]
 """What a model is called for."""
 

@@ -39,7 +39,7 @@ def refuse_when_busy(facts: Facts, occurrence: t.SendMessage, at: t.Circumstance
 def refuse_mismatch(facts: Facts, occurrence: t.SubmitToolResults, at: t.Circumstances) -> None:
     """Refuse a submission that does not name exactly the open client calls, or a helper's that names another's call."""
     given = Counter(result.call_id for result in occurrence.results)
-    if occurrence.helper is None:
+    if not occurrence.helpers:
         wanted = [call.call_id for call in facts.open_calls if call.is_client]
     else:
         wanted = [call.call_id for call in facts.open_calls if call.is_delegated and call.call_id in given]

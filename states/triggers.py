@@ -97,11 +97,11 @@ class SendMessage(Occurrence, frozen=True, kw_only=True):
 
 @_declared(Trigger.submit_tool_results, "client")
 class SubmitToolResults(Occurrence, frozen=True, kw_only=True):
-    """The client answers its calls, or a helper the one that was delegated to it."""
+    """The client answers its calls, or helpers one that was delegated."""
 
     results: tuple[ToolResult, ...]
-    helper: HelperAnswer | None = None
-    """The helper that answers; `None` for the client."""
+    helpers: tuple[HelperAnswer, ...] = ()
+    """The helpers that answer; none for the client."""
     edited: Mapping[str, dict[str, Any]] = {}
     """By call, the checked arguments that the client gives it instead of the model's."""
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from turnwise.engine.agents.agent import OF_THE_ENGINE, Agent, SystemPrompt
 from turnwise.engine.agents.answer_format import AnswerFormat, format_of
+from turnwise.engine.agents.delegate import BACKGROUND_TOOLS
 from turnwise.engine.prompt.hooks import Hooks
 from turnwise.engine.settings import Settings, check_parameters
 from turnwise.engine.tasks import off_the_loop
@@ -311,5 +312,7 @@ def _as_active(configuration: Configuration, active: Sequence[str] | None) -> Co
 
 
 def _toolbox(agent: Agent, answer: AnswerFormat | None, settings: Settings) -> Toolbox:
-    given = [*agent.tools, *([] if answer is None else [answer.tool])]
-    return Toolbox(tools_by_name(given), settings, None if answer is None else answer.tool)
+    given = tools_by_name([*agent.tools, *([] if answer is None else [answer.tool])])
+    if any(one.helper_action == "start" for one in given.values()):
+        given = tools_by_name([*given.values(), *BACKGROUND_TOOLS])
+    return Toolbox(given, settings, None if answer is None else answer.tool)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from turnwise.engine.agents.delegate import helper_id
+from turnwise.engine.family import helpers_to_stop
 from turnwise.engine.jobs.reply import shown_reply
 from turnwise.engine.worker.leased_chat import LeasedChat
 from turnwise.states.triggers import Settled
@@ -10,8 +10,8 @@ from turnwise.states.triggers import Settled
 
 async def settle(leased: LeasedChat) -> None:
     """Stop the helpers; then commit the partial answer as followers saw it, and a result for every open call."""
-    for call in leased.facts.open_calls:
-        if call.stops_its_helper and leased.stop_helper is not None:
-            await leased.stop_helper(helper_id(leased.chat_id, call.call_id))
+    for helper in helpers_to_stop(leased.facts):
+        if leased.stop_helper is not None:
+            await leased.stop_helper(helper)
     partial = await shown_reply(leased.runtime, leased.facts, leased.heard, origin=leased.origin)
     await leased.fire(Settled(token=leased.token, partial=partial))

@@ -15,7 +15,7 @@ from turnwise.providers.protocol import ToolSpec
 from turnwise.states.checked import checked
 from turnwise.states.errors import SettingsError
 from turnwise.states.messages import FilePart
-from turnwise.states.names import Crash
+from turnwise.states.names import Crash, HelperAction
 from turnwise.states.shapes import LATER
 from turnwise.states.values import Json
 
@@ -91,17 +91,19 @@ class Tool:
     policy: Literal["auto", "ask"] = "auto"
     reconcile: Reconcile | None = None
     helper: str | None = None
-    """The agent whose chat answers the calls, instead of `run`; see `delegate`."""
+    """The agent whose chats do what the calls ask, instead of `run`; see `delegate`."""
     helper_stays: bool = False
-    """Whether a helper works on if its call is closed without its answer."""
+    """Whether a helper works on if nobody wants its answer any more."""
+    helper_action: HelperAction | None = None
+    """What the calls have to do with helpers; `None` for a tool that runs."""
     spec: ToolSpec = field(init=False)
     """The tool as the model sees it."""
     is_async: bool = field(init=False)
 
     def __post_init__(self) -> None:
         check_name(f"tool {self.name!r}", self.name)
-        if self.helper is not None and self.policy == "ask":
-            raise SettingsError(f"tool {self.name!r}", "gives tasks to a helper, which needs no approval")
+        if self.helper_action is not None and self.policy == "ask":
+            raise SettingsError(f"tool {self.name!r}", "is answered by helpers, which needs no approval")
         object.__setattr__(self, "spec", ToolSpec(self.name, self.description, self.schema))
         object.__setattr__(self, "is_async", inspect.iscoroutinefunction(function_under(self.run)))
 

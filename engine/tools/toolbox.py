@@ -85,9 +85,9 @@ class Toolbox:
         local = tool if isinstance(tool, Tool) else None
         asks = local is not None and local.policy == "ask"
         refusal = self._refusal(part, tool, facts.profile)
-        helper = local.helper if local is not None and refusal is None else None
+        action = local.helper_action if local is not None and refusal is None else None
         for_client = refusal is None and (asks or isinstance(tool, ClientTool))
-        executor = Executor.client if for_client else Executor.local if helper is None else Executor.chat
+        executor = Executor.client if for_client else Executor.local if action is None else Executor.chat
         return ToolCall(
             call_id=part.call_id,
             name=part.name,
@@ -101,16 +101,17 @@ class Toolbox:
             answers=local is not None and local is self.answer,
             refusal=refusal,
             reconciles=refusal is None and local is not None and local.reconcile is not None,
-            helper=helper,
-            helper_stays=helper is not None and local is not None and local.helper_stays,
+            helper=local.helper if local is not None and action is not None else None,
+            helper_action=action or "ask",
+            helper_stays=local is not None and action is not None and local.helper_stays,
             within=tool.deadline if isinstance(tool, ClientTool) else None,
         )
 
     def _refusal(self, part: ToolCallPart, tool: Tool | ClientTool | None, profile: Profile) -> str | None:
         if tool is None:
             return self._unknown(part.name, profile.client_tools)
-        delegates = isinstance(tool, Tool) and tool.helper is not None
-        if delegates and profile.depth >= self.settings.helper_depth:
+        delegates = isinstance(tool, Tool) and tool.helper_action is not None
+        if isinstance(tool, Tool) and tool.helper is not None and profile.depth >= self.settings.helper_depth:
             return f"Not done: helpers stand {self.settings.helper_depth} deep at most. Do it yourself."
         if isinstance(tool, Tool) and tool.policy == "auto" and not delegates:
             return None  # it is checked as it runs

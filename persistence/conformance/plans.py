@@ -142,7 +142,7 @@ def tools_finished() -> Move:
 def help_with(call_id: str, *, helper: str = "helper") -> Move:
     """Answer a delegated call."""
     answer = HelperAnswer(chat_id=helper, version=3, head="7" * 64, usage=Usage(input_tokens=5))
-    return move(t.SubmitToolResults(results=(ToolResult(call_id, "heard"),), helper=answer))
+    return move(t.SubmitToolResults(results=(ToolResult(call_id, "heard"),), helpers=(answer,)))
 
 
 def submit(*call_ids: str) -> Move:

@@ -65,11 +65,12 @@ def ask_client(draft: Draft[Occurrence]) -> None:
 
 def record_results(draft: Draft[SubmitToolResults]) -> None:
     """Append the client's or a helper's results, with the proof of each; an approved call waits for a worker."""
-    helper = draft.occurrence.helper
-    if helper is not None:
+    for helper in draft.occurrence.helpers:
         draft.writes.append(NoteHelper(helper.chat_id, helper.version, helper.head))
         draft.turn = replace(draft.turn, helpers_usage=draft.turn.helpers_usage + helper.usage)
         draft.helpers_usage += helper.usage
+        others = [one for one in draft.background if one != helper.chat_id]
+        draft.background = (*others, helper.chat_id) if helper.owes else (*others,)
     receipt_id = f"{draft.before.chat_id}-r{draft.version}"
     for result in draft.occurrence.results:
         salt = draft.salt_of("answer", result.call_id)

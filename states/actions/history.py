@@ -28,6 +28,7 @@ def cut_history(draft: Draft[EditMessage]) -> None:
     cut = draft.occurrence.cut
     lose_attempt(draft, "the history was edited")
     draft.writes.append(CutHistory(cut.position, cut.first_removed))
+    draft.background = ()
     draft.history = replace(draft.history, boundary=cut.boundary, foldable=cut.foldable)
     draft.compaction = replace(draft.compaction, need=Need.none, unproven=False, context_tokens=None)
     draft.history_changed()

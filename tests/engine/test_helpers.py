@@ -330,7 +330,7 @@ def test_helpers_that_make_no_sense_are_refused_when_they_are_declared() -> None
     with pytest.raises(SettingsError, match="needs a name of 1 to 64 letters"):
         delegate("a b")
     assert delegate("a b", name="ask_ab").helper == "a b"
-    with pytest.raises(SettingsError, match="tool 'ask_nobody': gives tasks to a helper, which needs no approval"):
+    with pytest.raises(SettingsError, match="tool 'ask_nobody': is answered by helpers, which needs no approval"):
         dataclasses.replace(delegate("nobody"), policy="ask")
 
 

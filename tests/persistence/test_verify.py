@@ -224,7 +224,7 @@ def _ask_a_helper(life: Life) -> None:
     life.claim()
     life.answer("I ask", calls=(life.call("h1", executor=Executor.chat, helper="research"),))
     helper = HelperAnswer(chat_id="chat-2", version=3, head="7" * 64, usage=Usage())
-    life.fire(T.submit_tool_results, results=(ToolResult("h1", "heard"),), helper=helper)
+    life.fire(T.submit_tool_results, results=(ToolResult("h1", "heard"),), helpers=(helper,))
     life.claim()
     life.answer("I heard")
 
@@ -323,7 +323,7 @@ def _arguments(life: Life, choice: int) -> dict[str, Any]:
     ids = [call.call_id for call in facts.open_calls] or ["none"]
     client = [call.call_id for call in facts.open_calls if call.is_client]
     delegated = [call.call_id for call in facts.open_calls if call.is_delegated]
-    helper = HelperAnswer(chat_id="h", version=1, head="7" * 64, usage=Usage()) if delegated and choice % 2 else None
+    helper = HelperAnswer(chat_id="h", version=1, head="7" * 64, owes=choice % 4 == 1)
     queued = [item.id for item in facts.queue] or ["none"]
     call_id = ids[choice % len(ids)]
     return {
@@ -334,7 +334,7 @@ def _arguments(life: Life, choice: int) -> dict[str, Any]:
         "client_id": f"k{facts.version}",
         "content_digest": "d",
         "results": tuple(ToolResult(name, choice) for name in (delegated[:1] if helper else client)),
-        "helper": helper,
+        "helpers": (helper,) if delegated and choice % 2 else (),
         "cut": Cut(position=1, first_removed=life.first, boundary=0, foldable=0, history_version=facts.history_version),
         "queued_id": queued[choice % len(queued)],
         "reply": Reply(parts=parts, calls=planned, context_tokens=choice * 200),

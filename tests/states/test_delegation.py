@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from support.life import USAGE, Life, asking, client, delegated, executing, local
 from turnwise.states import ChatState
+from turnwise.states.arguments import HelperAnswer
 from turnwise.states.calls import ToolResult
 from turnwise.states.errors import IllegalTransition, ToolResultMismatch
 from turnwise.states.facts import Facts
@@ -118,3 +119,28 @@ def test_a_chat_is_archived_only_while_it_waits_for_its_client() -> None:
     assert both.fire(Trigger.archived).target is ChatState.requires_action
     with pytest.raises(IllegalTransition):
         asking(delegated("a")).fire(Trigger.archived)
+
+
+def test_a_chat_knows_from_which_helpers_it_has_still_to_hear() -> None:
+    life = asking(*(delegated(name, place, helper_action="start") for place, name in enumerate("abcd")))
+    for name, owes in (("a", True), ("b", True), ("c", False)):
+        life.help(name, helpers=(HelperAnswer(chat_id=name, owes=owes),))
+    assert life.facts.background == ("a", "b")
+    heard = [HelperAnswer(chat_id=name, version=7, head="7" * 64, usage=USAGE, owes=name == "b") for name in "bac"]
+    told = life.help("d", helpers=heard)
+    assert [write.id for write in told.writes if write.kind == "helper"] == ["b:7", "a:7", "c:7"]
+    assert life.facts.background == ("b",)
+    assert life.facts.helpers_usage == USAGE + USAGE + USAGE
+
+
+def test_an_edit_leaves_no_helper_to_hear_from_and_an_interrupt_leaves_all() -> None:
+    def started() -> Life:
+        life = asking(delegated("a", helper_action="start"), client("mine", 1))
+        life.help("a", helpers=(HelperAnswer(chat_id="a", owes=True),))
+        return life
+
+    edited, interrupted = started(), started()
+    edited.edit("m1")
+    assert edited.facts.background == ()
+    interrupted.fire(Trigger.interrupt)
+    assert interrupted.facts.background == ("a",)

@@ -146,7 +146,7 @@ class Life:
     def help(self, call_id: str, **more: Any) -> Decision:
         """Let a helper answer its call."""
         helper = HelperAnswer(chat_id=f"helper-{call_id}", version=7, head="7" * 64, usage=USAGE)
-        given = {"results": (ToolResult(call_id, "found"),), "helper": helper, **more}
+        given = {"results": (ToolResult(call_id, "found"),), "helpers": (helper,), **more}
         return self.fire(Trigger.submit_tool_results, **given)
 
     def edit(self, message_id: str, text: str = "rather") -> Decision:

@@ -82,7 +82,7 @@ def moves_from(facts: Facts, *, room: int) -> Iterator[Move]:
     yield from _moves_of_operators(facts)
     for call in facts.calls:
         if call.is_delegated:
-            answer = {"results": (ToolResult(call.call_id, 1),), "helper": HELPER}
+            answer = {"results": (ToolResult(call.call_id, 1),), "helpers": (HELPER,)}
             yield Move("progress", T.submit_tool_results, answer, f"helper of {call.call_id}")
     yield Move("progress", T.claimed, {"worker": "w"})
     yield Move("progress", T.deadline_passed, {"now": LATER})

@@ -1,0 +1,309 @@
+"""Helper calls: answers the calls of a chat that are for its helpers, as far as they can be answered now."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from turnwise.engine.agents.answer_format import ANSWER_TOOL
+from turnwise.engine.agents.delegate import HELPER, HELPERS, MESSAGE, TASK, helper_id
+from turnwise.engine.apply import Act, Chain
+from turnwise.engine.family import has_ended, helpers_of, stop_working, unheard_usage
+from turnwise.engine.replays import digest_of_parts
+from turnwise.engine.worker.leased_chat import Runtime
+from turnwise.logger import logger
+from turnwise.states.arguments import HelperAnswer
+from turnwise.states.calls import ToolCall, ToolResult
+from turnwise.states.errors import (
+    ChatDeleted,
+    ChatExists,
+    ChatNotFound,
+    ChatUnreadable,
+    StoreError,
+    TurnwiseError,
+)
+from turnwise.states.facts import Facts, Profile
+from turnwise.states.messages import Message, TextPart
+from turnwise.states.names import CallStatus, ChatState, HelperAction
+from turnwise.states.plain import shown
+from turnwise.states.triggers import Create, SendMessage, SubmitToolResults
+from turnwise.states.usage import Usage
+from turnwise.states.values import Json
+
+UNHEARD: Final = 100
+"""Helpers in the background whose answers a chat may have yet to hear."""
+_TITLE: Final = 80
+"""Characters of a task that become the helper's title."""
+
+
+class _NotYetError(Exception):
+    """A call cannot be answered before something else has happened; whatever does it looks at the chat again."""
+
+
+class _RefusedError(Exception):
+    """What a call wants cannot be done; the model is told why."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """What a call is answered with."""
+
+    output: Json
+    helpers: Sequence[HelperAnswer] = ()
+    is_error: bool = False
+
+
+class HelperCalls:
+    """Answers the calls of one chat that are for helpers: begins these, brings what they say, and tells them more.
+
+    Args:
+        runtime: what the engine's parts share.
+        act: changes chats.
+        begun: told of each helper that was begun.
+        parent: the chat.
+    """
+
+    def __init__(self, runtime: Runtime, act: Act, *, begun: Callable[[Facts], Awaitable[None]], parent: Facts) -> None:
+        self._runtime = runtime
+        self._store = runtime.store
+        self._act = act
+        self._begun = begun
+        self._parent = parent
+        self._room: int | None = None
+        """How many helpers more may work; `None` before that was asked."""
+        self._answers: Mapping[HelperAction, Callable[[ToolCall], Awaitable[_Said]]] = {
+            "ask": self._ask,
+            "start": self._start,
+            "wait": self._wait,
+            "message": self._message,
+            "stop": self._stop,
+            "list": self._list,
+        }
+
+    async def answer(self) -> None:
+        """Answer what can be answered; begin the helpers for which there is room."""
+        for call in self._parent.open_calls:
+            if self._parent.awaits is None or self._parent.archived:
+                return
+            if call.is_delegated:
+                with suppress(_NotYetError):
+                    await self._submit(call, await self._said(call))
+
+    async def _said(self, call: ToolCall) -> _Said:
+        try:
+            return await self._answers[call.helper_action](call)
+        except _RefusedError as refusal:
+            about = () if call.helper is None else (HelperAnswer(chat_id=self._id_of(call)),)
+            return _Said(str(refusal), about, is_error=True)
+
+    async def _submit(self, call: ToolCall, said: _Said) -> None:
+        result = ToolResult(call.call_id, said.output, said.is_error)
+        helpers = tuple(said.helpers) or (HelperAnswer(chat_id=self._parent.chat_id),)
+
+        def submit(chain: Chain) -> None:
+            known = chain.facts.calls.get(call.call_id)
+            if chain.facts.awaits is not None and known is not None and known.open:
+                chain.fire(SubmitToolResults(results=(result,), helpers=helpers))
+
+        committed = await self._act(self._parent.chat_id, submit, actor=f"chat:{helpers[0].chat_id}")
+        self._parent = committed.facts
+
+    def _id_of(self, call: ToolCall) -> str:
+        return helper_id(self._parent.chat_id, call.call_id)
+
+    # Tasks
+
+    async def _ask(self, call: ToolCall) -> _Said:
+        helper = await self._helper_for(call)
+        if not has_ended(helper):
+            raise _NotYetError
+        output, is_error = await self._last_words(helper)
+        return _Said(output, [await self._heard(helper, helper.usage + helper.helpers_usage)], is_error)
+
+    async def _start(self, call: ToolCall) -> _Said:
+        helper = await self._helper_for(call)
+        return _Said({"helper": helper.chat_id}, [HelperAnswer(chat_id=helper.chat_id, owes=True)])
+
+    async def _helper_for(self, call: ToolCall) -> Facts:
+        """Return the helper that a call makes; begin it, if there is room."""
+        name = self._id_of(call)
+        try:
+            helper = await self._store.facts(name)
+        except ChatDeleted:
+            raise _RefusedError("The helper was deleted.") from None
+        except ChatUnreadable as error:
+            raise _RefusedError(f"The helper cannot be read: {error}") from error
+        except ChatNotFound:
+            return await self._begin(call, name)
+        if (helper.profile.parent, helper.profile.helps) != (self._parent.chat_id, call.call_id):
+            raise _RefusedError(f"Chat {name} is not its helper.")
+        return helper
+
+    async def _begin(self, call: ToolCall, name: str) -> Facts:
+        """Make a helper and give it its task, in one commit."""
+        task = call.arguments.get(TASK)
+        if not isinstance(task, str):
+            raise _RefusedError("Not begun: its task was erased.")
+        if call.helper_action == "start" and len(self._parent.background) >= UNHEARD:
+            raise _RefusedError(f"Not begun: wait for the {UNHEARD} helpers first whose answers you have not heard.")
+        if self._room is None:
+            limit = self._runtime.agents.configuration(self._parent.profile).settings.helpers_at_once
+            self._room = limit - await self._working()
+        if self._room <= 0:
+            raise _NotYetError
+        self._room -= 1
+        parent = self._parent
+        version, head = await self._store.head(parent.chat_id)
+
+        def begin(chain: Chain) -> None:
+            profile = parent.profile
+            helper = Profile(
+                created_at=chain.now,
+                agent=call.helper or profile.agent,
+                owner=profile.owner,
+                title=_title_of(task),
+                metadata=profile.metadata,
+                parent=parent.chat_id,
+                helps=call.call_id,
+                helps_at=f"{version}:{head}",
+                stays=call.helper_stays,
+                depth=profile.depth + 1,
+            )
+            chain.fire(Create(profile=helper))
+            chain.fire(SendMessage(parts=(TextPart(text=task),), trace=self._runtime.observers.turn_trace(name)))
+
+        try:
+            await self._runtime.applier.create(name, begin, actor=f"chat:{parent.chat_id}")
+        except ChatExists:
+            logger.debug("helper_begun_by_another", chat_id=name)
+            raise _NotYetError from None
+        helper = await self._store.facts(name)
+        await self._begun(helper)  # the parent may be stopped meanwhile
+        return helper
+
+    async def _working(self) -> int:
+        """Return how many helpers are at work."""
+        asked = [self._id_of(call) for call in self._parent.open_calls if call.helper is not None]
+        count = 0
+        for name in {*asked, *self._parent.background}:
+            try:
+                count += not has_ended(await self._store.facts(name))
+            except (ChatNotFound, ChatUnreadable):
+                continue
+        return count
+
+    # Helpers in the background
+
+    async def _wait(self, call: ToolCall) -> _Said:
+        parent = self._parent
+        if HELPERS in call.arguments:
+            names = [*dict.fromkeys(call.arguments[HELPERS])]
+        elif any(one.helper_action in ("start", "message") for one in parent.open_calls if one.is_delegated):
+            raise _NotYetError  # those are to be waited for, too
+        else:
+            names = [*parent.background]
+        heard = [await self._news_of(name) for name in names]
+        return _Said([news.output for news in heard], [answer for news in heard for answer in news.helpers])
+
+    async def _news_of(self, name: str) -> _Said:
+        try:
+            helper = await self._descendant(name)
+        except _RefusedError as refusal:
+            gone = [HelperAnswer(chat_id=name)] if name in self._parent.background else []
+            return _Said({"helper": name, "error": str(refusal)}, gone)
+        if not has_ended(helper):
+            raise _NotYetError
+        output, is_error = await self._last_words(helper)
+        usage = await unheard_usage(self._store, self._parent.chat_id, name)
+        heard = [await self._heard(helper, usage)]
+        return _Said({"helper": name, "error" if is_error else "answer": output}, heard)
+
+    async def _message(self, call: ToolCall) -> _Said:
+        helper = await self._descendant(call.arguments.get(HELPER))
+        message = call.arguments.get(MESSAGE)
+        if not isinstance(message, str):
+            raise _RefusedError("Not told: the message was erased.")
+        parts = (TextPart(text=message),)
+        client_id = f"{self._parent.chat_id}:{call.call_id}"
+        if await self._store.receipt(helper.chat_id, client_id) is None:
+            sending = SendMessage(
+                parts=parts,
+                client_id=client_id,
+                content_digest=digest_of_parts(parts),
+                trace=self._runtime.observers.turn_trace(helper.chat_id),
+            )
+            try:
+                await self._act(helper.chat_id, sending, actor=f"chat:{self._parent.chat_id}")
+            except StoreError:
+                raise
+            except TurnwiseError as error:
+                raise _RefusedError(f"The helper was not told: {error}") from error
+        return _Said({"helper": helper.chat_id}, [HelperAnswer(chat_id=helper.chat_id, owes=True)])
+
+    async def _stop(self, call: ToolCall) -> _Said:
+        helper = await self._descendant(call.arguments.get(HELPER))
+        committed = await self._act(helper.chat_id, stop_working, actor=f"chat:{self._parent.chat_id}")
+        owes = helper.chat_id in self._parent.background
+        answer = HelperAnswer(chat_id=helper.chat_id, owes=owes)
+        return _Said({"helper": helper.chat_id, "state": committed.facts.state.value}, [answer])
+
+    async def _list(self, _call: ToolCall) -> _Said:
+        return _Said([_told(helper) for helper in await helpers_of(self._store, self._parent.chat_id)])
+
+    async def _descendant(self, name: object) -> Facts:
+        """Return a helper of the chat, or of a helper of it; others are not told apart from those that never were."""
+        if isinstance(name, str):
+            with suppress(ChatNotFound, ChatUnreadable):
+                helper = found = await self._store.facts(name)
+                while found.profile.helps is not None and found.profile.parent is not None:
+                    if found.profile.parent == self._parent.chat_id:
+                        return helper
+                    found = await self._store.facts(found.profile.parent)
+        raise _RefusedError(f"You have no helper {shown(name)}.")
+
+    # What helpers say
+
+    async def _heard(self, helper: Facts, usage: Usage) -> HelperAnswer:
+        version, head = await self._store.head(helper.chat_id)
+        if version != helper.version:
+            raise _NotYetError  # it has moved on, and its worker looks again when it comes to rest
+        return HelperAnswer(chat_id=helper.chat_id, version=version, head=head, usage=usage)
+
+    async def _last_words(self, helper: Facts) -> tuple[Json, bool]:
+        """Return what a helper said last, and whether that is an error."""
+        return _result_of(helper, await self._store.history(helper.chat_id, after=helper.turn.after))
+
+
+def _told(helper: Facts) -> dict[str, Json]:
+    """Return what a list says of a helper."""
+    profile = helper.profile
+    return {"helper": helper.chat_id, "agent": profile.agent, "task": profile.title, "state": helper.state.value}
+
+
+def _title_of(task: str) -> str:
+    line = " ".join(task.split())
+    return line if len(line) <= _TITLE else line[: _TITLE - 1] + "…"
+
+
+def _result_of(helper: Facts, said: list[Message]) -> tuple[Json, bool]:
+    """Return what a call is answered with, and whether that is an error."""
+    if helper.state is ChatState.error:
+        problem = helper.last_error.message if helper.last_error else "an unknown error"
+        return f"The helper could not finish its task: {problem}", True
+    if helper.state is ChatState.interrupted:
+        return "The helper was stopped before it had finished its task.", True
+    accepted = {
+        message.result.call_id
+        for message in said
+        if message.result is not None and message.result.outcome is CallStatus.succeeded
+    }
+    for message in reversed(said):
+        for call in message.calls:
+            if call.name == ANSWER_TOOL and call.call_id in accepted:
+                return call.arguments, False
+    texts = [message.text for message in said if message.role == "assistant" and message.text]
+    if texts:
+        return texts[-1], False
+    return f"The helper ended without an answer: {helper.stop_reason or 'it was never asked'}.", True

@@ -1,0 +1,402 @@
+"""Helpers in the background: they are started, waited for, told more, stopped and listed by the chat that has them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import reduce
+from operator import add
+from typing import Any
+
+import anyio
+import pytest
+
+from support.engines import OpenEngine
+from turnwise import (
+    Agent,
+    Chat,
+    ChatState,
+    Engine,
+    ModelPart,
+    ModelRequest,
+    Settings,
+    SettingsError,
+    Usage,
+    delegate,
+    tool,
+)
+from turnwise.engine.agents.delegate import helper_id
+from turnwise.engine.worker import helper_calls
+from turnwise.engine.worker.helper_calls import HelperCalls
+from turnwise.providers.scripted import Call, Reply, ScriptedModel
+from turnwise.states.usage import NO_USAGE
+
+Step = Callable[[list[Any]], Sequence[Call] | str]
+"""Says what a model does next, by the results that it has seen in its turn."""
+
+
+def lead(*steps: Step) -> ScriptedModel:
+    """Return a model that takes these steps in each of its turns, then says that it is done."""
+
+    def replies(request: ModelRequest) -> Reply:
+        begins = max(place for place, said in enumerate(request.messages) if said.role == "user")
+        turn = request.messages[begins + 1 :]
+        seen = [message.result.output for message in turn if message.result is not None]
+        taken = sum(message.role == "assistant" for message in turn)
+        wanted = steps[taken](seen) if taken < len(steps) else f"done: {seen[-1]}"
+        return Reply(wanted) if isinstance(wanted, str) else Reply(calls=list(wanted))
+
+    return ScriptedModel(replies)
+
+
+def starts(*tasks: str) -> Step:
+    """Start a helper for each task."""
+    return lambda _seen: [Call("start_research", {"task": task}) for task in tasks]
+
+
+def waits(_seen: list[Any]) -> Sequence[Call]:
+    """Wait for all helpers."""
+    return [Call("wait_for_helpers", {})]
+
+
+def calls(name: str, **arguments: Any) -> Step:
+    """Call a tool; `helper=0` is the first that was started in this turn."""
+
+    def step(seen: list[Any]) -> Sequence[Call]:
+        started = [one["helper"] for one in seen if isinstance(one, dict) and "helper" in one]
+        own = {key: started[value] if isinstance(value, int) else value for key, value in arguments.items()}
+        return [Call(name, own)]
+
+    return step
+
+
+class Research(ScriptedModel):
+    """A model that says what it was asked last, once it may; what it costs grows with every answer."""
+
+    def __init__(self) -> None:
+        super().__init__(self._found)
+        self.gate = anyio.Event()
+        self.gate.set()
+        self.busy = self.most = self.answers = 0
+
+    def _found(self, request: ModelRequest) -> Reply:
+        self.answers += 1
+        return Reply(f"found {request.messages[-1].text}", usage=Usage(input_tokens=self.answers, output_tokens=1))
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelPart]:
+        """Wait for the gate, then answer."""
+        self.busy += 1
+        self.most = max(self.most, self.busy)
+        try:
+            await self.gate.wait()
+            async for part in super().stream(request):
+                yield part
+        finally:
+            self.busy -= 1
+
+
+def family(model: ScriptedModel, research: Research, **options: Any) -> list[Agent]:
+    """Return an agent that has helpers in the background, and the helper."""
+    helper = Agent("research", research)
+    settings = options.pop("settings", Settings())
+    return [Agent("lead", model, tools=[delegate(helper, background=True, **options)], settings=settings), helper]
+
+
+async def outputs(engine: Engine, chat_id: str) -> list[Any]:
+    """Return what the model of a chat was answered, in order."""
+    return [said.result.output for said in await engine.messages(chat_id) if said.result is not None]
+
+
+async def resting(engine: Engine, chat_id: str) -> Chat:
+    """Return a chat once it rests."""
+    with anyio.fail_after(20):
+        return await engine.wait(chat_id)
+
+
+async def test_a_chat_goes_on_while_its_helpers_work_and_hears_them_when_it_waits(open_engine: OpenEngine) -> None:
+    research = Research()
+    research.gate = anyio.Event()
+    noted: list[str] = []
+
+    @tool
+    async def note(what: str) -> str:
+        """Note something."""
+        noted.append(what)
+        research.gate.set()
+        return "noted"
+
+    agents = family(lead(starts("one", "two"), calls("note", what="meanwhile"), waits), research)
+    agents[0] = Agent("lead", agents[0].model, tools=[*agents[0].tools, note])
+    async with open_engine(None, agents=agents) as engine:
+        chat = await engine.create_chat(agent="lead", owner="ann")
+        with anyio.fail_after(20):
+            answer = await engine.ask(chat.id, "go")
+        one, two, _, heard = await outputs(engine, chat.id)
+        assert noted == ["meanwhile"]
+        assert heard == [{**one, "answer": "found one"}, {**two, "answer": "found two"}]
+        helpers = await engine.helpers(chat.id)
+        assert [one["helper"], two["helper"]] == [helper.id for helper in helpers]
+        assert {(helper.agent, helper.owner, helper.parent) for helper in helpers} == {("research", "ann", chat.id)}
+        assert answer.chat.helpers_usage == reduce(add, (helper.usage for helper in helpers), NO_USAGE)
+        verdict = await engine.verify(chat.id, family=True)
+        assert verdict.ok, verdict
+
+
+async def test_helpers_that_are_started_with_a_wait_are_waited_for(open_engine: OpenEngine) -> None:
+    """All calls of a step are answered side by side, in their order."""
+    both: Step = lambda _: [*starts("one")([]), Call("wait_for_helpers", {}), *starts("two")([])]  # noqa: E731
+    async with open_engine(None, agents=family(lead(both), Research())) as engine:
+        chat = await engine.create_chat(agent="lead")
+        with anyio.fail_after(20):
+            await engine.ask(chat.id, "go")
+        _, heard, _ = await outputs(engine, chat.id)
+        assert [one["answer"] for one in heard] == ["found one", "found two"]
+
+
+async def test_a_helper_is_told_more_and_what_it_uses_is_counted_once(open_engine: OpenEngine) -> None:
+    first = lead(starts("one"), waits, calls("message_helper", helper=0, message="and then?"), waits, waits)
+    async with open_engine(None, agents=family(first, Research())) as engine:
+        chat = await engine.create_chat(agent="lead")
+        with anyio.fail_after(20):
+            answer = await engine.ask(chat.id, "go")
+        started, once, told, again, never = await outputs(engine, chat.id)
+        assert told == started
+        assert once == [{**started, "answer": "found one"}]
+        assert again == [{**started, "answer": "found and then?"}]
+        assert never == []
+        (helper,) = await engine.helpers(chat.id)
+        assert helper.usage.input_tokens == 1 + 2
+        assert answer.chat.helpers_usage == helper.usage
+        (question,) = [said for said in await engine.messages(helper.id) if said.text == "and then?"]
+        records = [record for record in await engine.audit(helper.id) if record.trigger == "send_message"]
+        assert (question.role, {record.actor for record in records}) == ("user", {f"chat:{chat.id}"})
+        verdict = await engine.verify(chat.id, family=True)
+        assert verdict.ok, verdict
+
+
+async def test_a_helper_is_stopped_and_says_so(open_engine: OpenEngine) -> None:
+    research = Research()
+    research.gate = anyio.Event()
+    model = lead(starts("one"), calls("list_helpers"), calls("stop_helper", helper=0), waits, calls("list_helpers"))
+    async with open_engine(None, agents=family(model, research)) as engine:
+        chat = await engine.create_chat(agent="lead")
+        with anyio.fail_after(20):
+            await engine.ask(chat.id, "go")
+        started, listed, stopped, heard, at_last = await outputs(engine, chat.id)
+        assert listed[0] | {"state": ""} == {**started, "agent": "research", "task": "one", "state": ""}
+        assert listed[0]["state"] in ("pending", "streaming")
+        assert stopped == {**started, "state": "interrupted"}
+        assert heard == [{**started, "error": "The helper was stopped before it had finished its task."}]
+        assert [one["state"] for one in at_last] == ["interrupted"]
+
+
+@pytest.mark.parametrize("name", ["wait_for_helpers", "message_helper", "stop_helper"])
+async def test_no_chat_has_a_hold_on_the_helpers_of_another(open_engine: OpenEngine, name: str) -> None:
+    """Nor on any other chat, and what there is cannot be told from what there is not."""
+    theirs: list[str] = []
+
+    def meddle(_seen: list[Any]) -> Sequence[Call]:
+        return [
+            Call(name, {"helpers": [one]} if name.startswith("wait") else _arguments(name, one))
+            for one in [*theirs, "c" * 26, ""]
+        ]
+
+    models = [lead(starts("one"), waits), lead(meddle)]
+    research = Agent("research", Research())
+    agents = [Agent(f"lead{n}", one, tools=[delegate(research, background=True)]) for n, one in enumerate(models)]
+    async with open_engine(None, agents=[*agents, research]) as engine:
+        owner, meddler = [await engine.create_chat(agent=f"lead{n}") for n in (0, 1)]
+        with anyio.fail_after(20):
+            await engine.ask(owner.id, "go")
+            (helper,) = await engine.helpers(owner.id)
+            before = [helper, await engine.get_chat(owner.id)]
+            theirs += [helper.id, owner.id, meddler.id]
+            await engine.ask(meddler.id, "go")
+        said = await outputs(engine, meddler.id)
+        refusals = [one[0]["error"] if isinstance(one, list) else one for one in said]
+        asked = [*theirs, "c" * 26]
+        assert refusals[:4] == [f"You have no helper {one!r}." for one in asked]
+        assert len(refusals) == 5
+        assert [await engine.get_chat(helper.id), await engine.get_chat(owner.id)] == before
+
+
+def _arguments(name: str, helper: str) -> dict[str, Any]:
+    return {"helper": helper, "message": "psst"} if name == "message_helper" else {"helper": helper}
+
+
+@pytest.mark.parametrize("how", ["edit", "message"])
+@pytest.mark.parametrize("stays", [False, True])
+async def test_helpers_end_with_the_work_of_the_chat_that_has_them(
+    open_engine: OpenEngine, how: str, *, stays: bool
+) -> None:
+    research = Research()
+    research.gate = anyio.Event()
+    model = lead(starts("one"), lambda _: "I go on")
+    agents = family(model, research, on_interrupt="leave" if stays else "stop")
+    async with open_engine(None, agents=agents) as engine:
+        chat = await engine.create_chat(agent="lead")
+        with anyio.fail_after(20):
+            assert (await engine.ask(chat.id, "go")).text == "I go on"
+            (helper,) = await engine.helpers(chat.id)
+            while not research.busy:  # noqa: ASYNC110 - it is about to begin
+                await anyio.sleep(0.01)
+        if how == "edit":
+            await engine.edit_message(chat.id, "m1", "stay")
+        else:
+            await engine.send_message(chat.id, "stay", when_busy="interrupt")
+        if stays or how == "message":  # a chat at rest is not interrupted by a message
+            await anyio.sleep(0.1)
+            assert (await engine.get_chat(helper.id)).state is ChatState.streaming
+            research.gate.set()
+            assert (await resting(engine, helper.id)).state is ChatState.waiting
+        else:
+            assert (await resting(engine, helper.id)).state is ChatState.interrupted
+            (stop,) = [one for one in await engine.audit(helper.id) if one.trigger == "interrupt"]
+            assert stop.actor == f"chat:{chat.id}"
+        research.gate.set()
+        await resting(engine, chat.id)
+
+
+@pytest.mark.parametrize("how", ["interrupt", "edit", "message"])
+@pytest.mark.parametrize("stays", [False, True])
+async def test_whatever_ends_a_turn_in_its_midst_stops_those_in_the_background(
+    open_engine: OpenEngine, how: str, *, stays: bool
+) -> None:
+    research = Research()
+    research.gate = anyio.Event()
+    turns: list[None] = []
+
+    def first(seen: list[Any]) -> Sequence[Call] | str:
+        turns.append(None)
+        return starts("one", "two")(seen) if len(turns) == 1 else "I stay"
+
+    agents = family(lead(first, waits), research, on_interrupt="leave" if stays else "stop")
+    async with open_engine(None, agents=agents) as engine:
+        chat = await engine.create_chat(agent="lead")
+        await engine.send_message(chat.id, "go")
+        with anyio.fail_after(20):
+            while research.busy < 2:  # noqa: ASYNC110 - they are about to begin
+                await anyio.sleep(0.01)
+        match how:
+            case "interrupt":
+                await engine.interrupt(chat.id)
+            case "edit":
+                await engine.edit_message(chat.id, "m1", "stay")
+            case "message":
+                await engine.send_message(chat.id, "stay", when_busy="interrupt")
+        assert (await resting(engine, chat.id)).state == ("interrupted" if how == "interrupt" else "waiting")
+        if stays:
+            research.gate.set()
+        for helper in await engine.helpers(chat.id):
+            assert (await resting(engine, helper.id)).state == ("waiting" if stays else "interrupted")
+
+
+async def test_few_work_at_once_and_few_are_unheard(open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(helper_calls, "UNHEARD", 5)
+    research = Research()
+    model = lead(starts(*"abcdefgh"), waits)
+    agents = family(model, research, settings=Settings(helpers_at_once=2))
+    async with open_engine(None, agents=agents) as engine:
+        chat = await engine.create_chat(agent="lead")
+        with anyio.fail_after(30):
+            await engine.ask(chat.id, "go")
+        *said, heard = await outputs(engine, chat.id)
+        assert sum(isinstance(one, dict) for one in said) == 5
+        assert {one for one in said if isinstance(one, str)} == {
+            "Not begun: wait for the 5 helpers first whose answers you have not heard."
+        }
+        assert len(heard) == 5
+        assert research.most <= 2
+
+
+@pytest.mark.parametrize("step", ["start_research", "message_helper", "wait_for_helpers"])
+async def test_what_a_crash_cuts_off_is_done_once(
+    open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """The process dies when a call has had its effect, and has no answer yet."""
+
+    def agents() -> list[Agent]:
+        model = lead(starts("one"), calls("message_helper", helper=0, message="more"), waits)
+        return family(model, Research())
+
+    with monkeypatch.context() as patch:
+        submit = HelperCalls._submit
+
+        async def dies(self: HelperCalls, call: Any, said: Any) -> None:
+            if call.name == step:
+                raise RuntimeError("the process dies here")
+            await submit(self, call, said)
+
+        patch.setattr(HelperCalls, "_submit", dies)
+        async with open_engine(None, agents=agents()) as engine:
+            chat = await engine.create_chat(agent="lead")
+            await engine.send_message(chat.id, "go")
+            with anyio.fail_after(20):
+                while step not in [call.name for call in (await engine.get_chat(chat.id)).open_calls]:  # noqa: ASYNC110
+                    await anyio.sleep(0.01)
+            await anyio.sleep(0.1)
+    async with open_engine(None, agents=agents()) as engine:
+        assert (await resting(engine, chat.id)).state is ChatState.waiting
+        (helper,) = await engine.helpers(chat.id)
+        asked = [said.text for said in await engine.messages(helper.id) if said.role == "user"]
+        assert asked == ["one", "more"]
+        verdict = await engine.verify(chat.id, family=True)
+        assert verdict.ok, verdict
+
+
+async def test_a_helper_of_a_chat_that_is_deleted_is_stopped(open_engine: OpenEngine) -> None:
+    research = Research()
+    research.gate = anyio.Event()
+    settings = Settings(lease=1, renew_every=0.2)
+    agents = family(lead(starts("one"), lambda _: "I go on"), research)
+    async with open_engine(None, agents=agents, settings=settings) as engine:
+        chat = await engine.create_chat(agent="lead")
+        with anyio.fail_after(20):
+            await engine.ask(chat.id, "go")
+        (helper,) = await engine.helpers(chat.id)
+        await engine.delete_chat(chat.id)
+        assert (await resting(engine, helper.id)).state is ChatState.interrupted
+
+
+async def test_a_fork_has_no_hold_on_the_helpers_of_its_parent(open_engine: OpenEngine) -> None:
+    async with open_engine(None, agents=family(lead(starts("one"), lambda _: "I go on"), Research())) as engine:
+        chat = await engine.create_chat(agent="lead")
+        with anyio.fail_after(20):
+            await engine.ask(chat.id, "go")
+            (helper,) = await engine.helpers(chat.id)
+            await engine.wait(helper.id)
+            fork = await engine.fork(chat.id, at_version=(await engine.get_chat(chat.id)).version)
+        assert await engine.helpers(fork.id) == []
+
+
+def test_tools_for_helpers_come_with_the_first_and_their_names_are_taken() -> None:
+    @tool
+    async def list_helpers() -> str:
+        """List something else."""
+        return ""
+
+    research = Agent("research", "demo")
+    two = [delegate(research, background=True), delegate(research, background=True, name="start_other")]
+    Engine("sqlite://", agents=[Agent("lead", "demo", tools=two), research])
+    with pytest.raises(SettingsError, match="list_helpers"):
+        Engine("sqlite://", agents=[Agent("lead", "demo", tools=[*two, list_helpers]), research])
+    Engine("sqlite://", agents=[Agent("lead", "demo", tools=[delegate(research), list_helpers]), research])
+
+
+async def test_a_helper_that_starts_itself_comes_to_an_end(open_engine: OpenEngine) -> None:
+    def replies(request: ModelRequest) -> Reply:
+        results = [message.result.output for message in request.messages if message.result is not None]
+        if not results:
+            return Reply(calls=[Call("start_me", {"task": "again"})])
+        return Reply(str(results[-1])) if len(results) > 1 else Reply(calls=[Call("wait_for_helpers", {})])
+
+    me = Agent("me", ScriptedModel(replies), tools=[delegate("me", background=True)])
+    async with open_engine(None, agents=[me], settings=Settings(helper_depth=2)) as engine:
+        chat = await engine.create_chat(agent="me")
+        with anyio.fail_after(20):
+            answer = await engine.ask(chat.id, "go")
+        assert answer.text.count("answer") == 2
+        assert len(await engine.chat_ids()) == 3
+        child = helper_id(chat.id, (await engine.messages(chat.id))[1].calls[0].call_id)
+        (grandchild,) = await engine.helpers(child)
+        assert "deep at most" in str(await outputs(engine, grandchild.id))
+        assert (await engine.verify(chat.id, family=True)).ok
