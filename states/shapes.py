@@ -182,9 +182,16 @@ def _kind(cls: Any, wanted: str) -> Shape:
     def fits(value: Any) -> Any:
         if not of_kind(value, *kinds):
             raise Misfit(f"must be {wanted}; it was {shown(value)}", type_only=True)
+        if missing := _missing_fields(value):
+            raise Misfit(f"must be {wanted}; it was one that was never made: it has no {missing[0]}")
         return value
 
     return fits
+
+
+def _missing_fields(value: Any) -> list[str]:
+    """Return the fields that a value has not: something made it past its class."""
+    return [name for name in getattr(type(value), "__dataclass_fields__", ()) if not hasattr(value, name)]
 
 
 def _protocol(cls: type) -> Shape:

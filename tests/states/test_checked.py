@@ -9,6 +9,8 @@ from typing import Annotated, Any, Literal, Protocol
 
 import pytest
 
+from turnwise.engine.settings import Settings
+from turnwise.states.calls import ClientTool, ToolResult
 from turnwise.states.checked import checked, checked_within
 from turnwise.states.errors import InvalidArgument, InvalidContent, SettingsError, WrongCall
 from turnwise.states.limits import JsonObject, Key, Ordinal
@@ -221,3 +223,13 @@ def test_a_dataclass_is_checked_when_it_is_made() -> None:
     with pytest.raises(WrongCall, match=r"^point\.note: .* did you mean 'notes'"):
         Point(1, note={})  # type: ignore[call-arg]
     assert Point(1).moved("1" and 1) == 2
+
+
+@checked
+def take_made(*, made: ToolResult | ClientTool | Settings) -> None: ...
+
+
+@pytest.mark.parametrize("kind", [ToolResult, ClientTool, Settings])
+def test_a_value_that_was_made_past_its_class_is_refused(kind: type[Any]) -> None:
+    with pytest.raises(InvalidArgument, match=rf"made: .*{kind.__name__}.*never made: it has no "):
+        take_made(made=object.__new__(kind))
