@@ -14,7 +14,7 @@ from typing import Any, Final
 import anyio.lowlevel
 from msgspec.structs import replace
 
-from turnwise.engine.agents.delegate import delegate
+from turnwise.engine.agents.delegate import HELPER, HELPERS, delegate
 from turnwise.engine.clock import SteadyClock, sleep
 from turnwise.engine.settings import CompactionInput, CompactionResult, CompactionStrategy
 from turnwise.engine.tools.declare import Tool, ToolContext, tool
@@ -84,7 +84,7 @@ class SimulatedModel:
         """Yield a reply, sometimes only a part of one."""
         self._outside.attempts[request.chat_id, request.step, request.attempt] += 1
         self._look_at(request)
-        parts = self._parts(request.tools)
+        parts = self._parts(request)
         fails_after = self._random.randrange(len(parts) + 1) if self._is_bad(0.15) else None
         stalls_after = self._random.randrange(len(parts) + 1) if self._is_bad(0.05) else None
         for number, part in enumerate(parts):
@@ -110,26 +110,38 @@ class SimulatedModel:
         where = f"{request.chat_id} step {request.step} attempt {request.attempt}"
         self._outside.faults += [f"{where}: {fault}" for fault in faults_in(request)]
 
-    def _parts(self, tools: Sequence[ToolSpec]) -> list[ModelPart]:
+    def _parts(self, request: ModelRequest) -> list[ModelPart]:
         random, parts = self._random, []
         if random.random() < 0.3:
             parts.append(ModelPart("reasoning_delta", text="hm", signature=f"s{self._serial}"))
         parts += [ModelPart("text_delta", text=f"w{number} ") for number in range(random.randrange(4))]
         if random.random() < (0.2 if self.calm else 0.5):
-            parts += [self._call(tools) for _ in range(random.randrange(1, 4))]
+            parts += [self._call(request) for _ in range(random.randrange(1, 4))]
         usage = None if random.random() < 0.1 else _used(random.choice([50, 400, 900]))
         return [*parts, ModelPart("finish", stop_reason="end_turn", usage=usage)]
 
-    def _call(self, tools: Sequence[ToolSpec]) -> ModelPart:
+    def _call(self, request: ModelRequest) -> ModelPart:
         self._serial += 1
         random, call_id = self._random, f"call{self._serial}"
-        tool = random.choice([*tools, ToolSpec("nonsense", "There is no such tool.", {"type": "object"})])
-        properties = tool.schema.get("properties", {})
-        proper = {name: _VALUES.get(wanted.get("type"), "it") for name, wanted in properties.items()}
+        tool, proper = self._wanted(request)
         cut = json.dumps(proper)[:-1]
         chances: list[str | dict[str, Any]] = [proper, proper, proper, cut, "hopeless", {}]
         arguments = random.choice(chances)
         return ModelPart("tool_call", id=random.choice([call_id, "same"]), name=tool.name, arguments=arguments)
+
+    def _wanted(self, request: ModelRequest) -> tuple[ToolSpec, dict[str, Any]]:
+        """Return a tool, and arguments that it takes; one that sees to a helper is rather called if there is one."""
+        random, helpers = self._random, _helpers_in(request)
+        seeing = [tool for tool in request.tools if {HELPER, HELPERS} & _properties_of(tool).keys()]
+        others = [tool for tool in request.tools if HELPER not in _properties_of(tool)]
+        nonsense = ToolSpec("nonsense", "There is no such tool.", {"type": "object"})
+        tool = random.choice(seeing if helpers and seeing and random.random() < 0.5 else [*others, nonsense])
+        proper = {name: _VALUES.get(kind.get("type"), "it") for name, kind in _properties_of(tool).items()}
+        if HELPER in proper:
+            proper[HELPER] = random.choice(helpers)
+        if HELPERS in proper:
+            proper = {HELPERS: random.choices(helpers, k=2)} if helpers and random.random() < 0.5 else {}
+        return tool, proper
 
     def _error(self) -> ModelError:
         kind = self._random.choice(
@@ -145,6 +157,17 @@ class SimulatedModel:
             await sleep(self._clock, self._random.choice([0.5, 20]))
         for _ in range(self._random.randrange(3)):
             await anyio.lowlevel.checkpoint()
+
+
+def _properties_of(tool: ToolSpec) -> dict[str, Any]:
+    properties: dict[str, Any] = tool.schema.get("properties", {})
+    return properties
+
+
+def _helpers_in(request: ModelRequest) -> list[str]:
+    """Return the helpers of which the model knows."""
+    results = [message.result.output for message in request.messages if message.result is not None]
+    return sorted({str(output["helper"]) for output in results if isinstance(output, dict) and "helper" in output})
 
 
 def _used(tokens: int) -> Usage:
@@ -202,7 +225,7 @@ def simulated_tools(random: Random, clock: SteadyClock, outside: Outside, mischi
         await act()
         return {"seen": what}
 
-    return [pay, transfer, note, look, delegate(DEFAULT_AGENT)]
+    return [pay, transfer, note, look, delegate(DEFAULT_AGENT), delegate(DEFAULT_AGENT, background=True)]
 
 
 def simulated_strategy(random: Random, mischief: Mischief) -> CompactionStrategy:
