@@ -16,7 +16,7 @@ from support.planted_faults import nothing, plant_functions, plant_no_refusal
 from turnwise.engine.jobs import run_tools
 from turnwise.engine.prompt import history
 from turnwise.engine.tools.declare import Tool
-from turnwise.engine.worker.helpers import Helpers
+from turnwise.engine.worker.helper_calls import HelperCalls
 from turnwise.persistence import commit
 from turnwise.persistence.audit.record import GENESIS
 from turnwise.persistence.protocol import Overdue
@@ -108,7 +108,7 @@ def leave_helpers_alone(patch: Patch) -> None:
     async def nothing(_self: object, _chat_id: str) -> None:
         await anyio.lowlevel.checkpoint()
 
-    patch.setattr(Helpers, "_tend", nothing)
+    patch.setattr(HelperCalls, "answer", nothing)
 
 
 def take_back_silently(patch: Patch) -> None:
@@ -209,7 +209,9 @@ TOOLS = {
 
 NEAR = {
     "3 lease: a dead token is obeyed": 175,
-    "9 requests: reasoning without its signature is sent": 54,
+    "9 requests: reasoning without its signature is sent": 144,
+    "10 tools: at most once, started again": 55,
+    "10 tools: another key for the same call": 31,
     "15 pruning: what is shown is pruned before it is a message": 54,
 }
 """Seeds near which a fault showed before, where that takes long."""

@@ -96,7 +96,7 @@ GUARDS: dict[str, tuple[Callable[[Patch], None], float, int]] = {
     "a wall clock that steps: leases": (let_leases_run_on_when_the_clock_is_set_back, 3, 5),
     "a wall clock that steps: retries": (wait_for_a_retry_as_long_as_the_clock_says, 3, 215),
     "a chat that cannot be read: the list": (list_only_what_can_be_read, 3, 6),
-    "odd exceptions: parts on their way to the store": (lose_what_is_being_stored_when_an_attempt_fails, 1, 1635),
+    "odd exceptions: parts on their way to the store": (lose_what_is_being_stored_when_an_attempt_fails, 1, 172),
 }
 """How each guard is taken away, how much mischief the worlds see, and a seed near which it showed before."""
 
