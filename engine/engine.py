@@ -17,7 +17,7 @@ from turnwise.engine.commands import CLIENT, Commands
 from turnwise.engine.diagnose import Diagnosis, diagnose, flaws_of
 from turnwise.engine.erase import Erasable, Erasure, wanted
 from turnwise.engine.explain import Explanation, explanation
-from turnwise.engine.family import helpers_of, verify_family
+from turnwise.engine.family import family_usage, helpers_of, verify_family
 from turnwise.engine.follow.broadcast import Broadcaster
 from turnwise.engine.follow.follow import follow as _follow
 from turnwise.engine.follow.follow import wait_for
@@ -75,6 +75,7 @@ from turnwise.states.triggers import (
     RequestCompaction,
     Unarchived,
 )
+from turnwise.states.usage import Usage
 
 NOT_OPEN: Final = "the engine is not open; use it inside 'async with Engine(...)'"
 LEFT: Final = (
@@ -304,6 +305,13 @@ class Engine:
     async def helpers(self, chat_id: str) -> list[Chat]:
         """Return the chats to which a chat has delegated calls, in the order of these; deleted ones are left out."""
         return [chat_of(facts) for facts in await helpers_of(self._chats(), chat_id)]
+
+    async def family_usage(self, chat_id: str) -> Usage:
+        """Return what a chat, its helpers and theirs have used until now: those that still work, too.
+
+        It is `partial` if one of them was deleted or cannot be read.
+        """
+        return await family_usage(self._chats(), chat_id)
 
     async def chat_ids(self, prefix: str = "", *, limit: PageSize = 50) -> list[str]:
         """Return the ids that begin with `prefix`, the most recent change of state first, unreadable chats included."""

@@ -189,3 +189,16 @@ async def _used(store: ChatStore, chat_id: str, *, after: int, until: int | None
                 used += await _used(store, name, after=heard, until=answer.version)
             heard = answer.version
     return used
+
+
+async def family_usage(store: ChatStore, chat_id: str) -> Usage:
+    """Return what a chat, its helpers and theirs have used; partial if some of them are deleted or cannot be read."""
+    used = (await store.facts(chat_id)).usage
+    for name in _named(await store.audit(chat_id)):
+        try:
+            used += await family_usage(store, name)
+        except (ChatDeleted, ChatUnreadable):
+            used = used.marked_partial()
+        except ChatNotFound:
+            continue
+    return used

@@ -166,11 +166,14 @@ async def test_a_helper_is_told_more_and_what_it_uses_is_counted_once(open_engin
         (helper,) = await engine.helpers(chat.id)
         assert helper.usage.input_tokens == 1 + 2
         assert answer.chat.helpers_usage == helper.usage
+        assert await engine.family_usage(chat.id) == answer.chat.usage + helper.usage
         (question,) = [said for said in await engine.messages(helper.id) if said.text == "and then?"]
         records = [record for record in await engine.audit(helper.id) if record.trigger == "send_message"]
         assert (question.role, {record.actor for record in records}) == ("user", {f"chat:{chat.id}"})
         verdict = await engine.verify(chat.id, family=True)
         assert verdict.ok, verdict
+        await engine.delete_chat(helper.id)
+        assert await engine.family_usage(chat.id) == answer.chat.usage.marked_partial()
 
 
 async def test_a_helper_is_stopped_and_says_so(open_engine: OpenEngine) -> None:
