@@ -459,6 +459,7 @@ class Engine:
         chat_id: str,
         content: Content,
         *,
+        client_id: Key | None = None,
         timeout: Seconds | None = None,  # noqa: ASYNC109 - the contract's word
         agent: Agent[Any, Output] | None = None,
         actor: str = CLIENT,
@@ -466,6 +467,7 @@ class Engine:
         """Send a message and wait until the turn that answers it ends, or the chat rests before that.
 
         With `agent` the chat's agent is checked first, and a type checker knows the type of `TurnResult.output`.
+        The same `client_id` with the same content sends nothing again, and returns the result of the same turn.
 
         If the chat waits for its client, or is interrupted, the message may stay in the queue; the result's
         `message_state` says so.
@@ -474,12 +476,13 @@ class Engine:
             TimeoutError: it took longer than `timeout` seconds; the turn goes on.
             EngineClosed: the engine was closed, or released its followers, before that.
             SettingsError: the chat has another agent than `agent`; nothing was sent.
+            TurnwiseError: the message is refused, see `send_message`.
         """
         if agent is not None:
             known = (await self._chats().facts(chat_id)).profile.agent
             if known != agent.name:
                 raise SettingsError("agent", f"{agent.name!r} does not answer in this chat: its agent is {known!r}")
-        receipt = await self.send_message(chat_id, content, actor=actor)
+        receipt = await self.send_message(chat_id, content, client_id=client_id, actor=actor)
         reader = TurnReader(self._chats(), self._broadcaster, receipt)
         with anyio.fail_after(timeout):
             events = [event async for event in reader.events() if not isinstance(event, PartEvent)]
@@ -648,9 +651,15 @@ class Engine:
         """
         return await self._commands(actor).erase(chat_id, wanted(messages, what))
 
-    def events(self, chat_id: str, *, after: Ordinal = 0, follow: bool = True) -> AsyncGenerator[Event, None]:
-        """Yield the chat's stored events after number `after`, then new ones as they come, unless `follow` is false."""
-        return _follow(self._chats(), self._broadcaster, chat_id, after=after, live=follow)
+    def events(
+        self, chat_id: str, *, after: Ordinal = 0, follow: bool = True, until_rest: bool = False
+    ) -> AsyncGenerator[Event, None]:
+        """Yield the chat's stored events after number `after`, then new ones as they come, unless `follow` is false.
+
+        With `until_rest` it ends once the chat rests and all of its events were yielded: what is left of a turn after
+        its calls were answered, or after a restart.
+        """
+        return _follow(self._chats(), self._broadcaster, chat_id, after=after, live=follow, until_rest=until_rest)
 
     async def wait(
         self,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any
 
 from turnwise.engine.agents.answer_format import AnswerFormat
 from turnwise.engine.follow.broadcast import Broadcaster
 from turnwise.engine.follow.follow import follow
 from turnwise.engine.results import MessageState, SendReceipt, TurnResult, chat_of
+from turnwise.engine.tools.arguments import BadArguments
 from turnwise.persistence.protocol import ChatStore
 from turnwise.states.events import Event, HistoryResetEvent, MessageEvent, QueueEvent, TurnFinishedEvent
 from turnwise.states.facts import Facts
@@ -94,11 +95,13 @@ def turn_result(
 
 
 def _answered(transcript: Transcript, answer: AnswerFormat) -> Any:
-    """Return the last answer of that form which was accepted; `None` if there is none."""
+    """Return the last answer that was accepted; `None` if there is none, or it does not fit the form of today."""
     results = [message.result for message in transcript.messages if message.result is not None]
     accepted = {result.call_id for result in results if result.outcome is CallStatus.succeeded}
     for message in reversed(transcript.messages):
         for call in message.calls:
             if call.name == answer.tool.name and call.call_id in accepted:
-                return answer.read(call.arguments)
+                with suppress(BadArguments):
+                    return answer.read(call.arguments)
+                return None
     return None

@@ -14,14 +14,14 @@ import msgspec
 from turnwise.engine.settings import Settings
 from turnwise.engine.tools.arguments import BadArguments, checked
 from turnwise.engine.tools.declare import Tool, ToolContext, ToolOutput
-from turnwise.engine.tools.errors import text_for_model
+from turnwise.engine.tools.errors import message_of, text_for_model
 from turnwise.engine.user_code import UserCodeError, guarded, in_thread, was_cancelled
 from turnwise.logger import logger
 from turnwise.providers.protocol import ToolSpec
 from turnwise.states.actions.calls import UNKNOWN_TEXT
 from turnwise.states.calls import CallOutcome, ClientTool, ToolCall
 from turnwise.states.digests import as_json
-from turnwise.states.errors import FatalToolError, InvalidContent, SettingsError
+from turnwise.states.errors import FatalToolError, InvalidContent, SettingsError, ToolFailed
 from turnwise.states.facts import Facts, Profile
 from turnwise.states.messages import FilePart, ToolCallPart
 from turnwise.states.names import CallStatus, Executor, Stage
@@ -185,9 +185,14 @@ class Toolbox:
             return self.failure(call, error)
 
     def failure(self, call: ToolCall, error: BaseException) -> CallOutcome:
-        """Return what the model will see of an error that a tool raised; the log has its traceback."""
+        """Return what the model will see of an error that a tool raised; the log has its traceback.
+
+        A `ToolFailed` is something that a tool says, so the log has only its text.
+        """
         error = error.raised if isinstance(error, UserCodeError) else error
-        if not (isinstance(error, asyncio.CancelledError) and was_cancelled()):
+        if isinstance(error, ToolFailed):
+            logger.info("tool_failed", tool=call.name, call_id=call.call_id, problem=f"{message_of(error):.2000}")
+        elif not (isinstance(error, asyncio.CancelledError) and was_cancelled()):
             logger.exception("tool_failed", error=error, tool=call.name, call_id=call.call_id)
         text = text_for_model(error, self.settings.describe_error)
         return dataclasses.replace(failed(call, text), error=error)

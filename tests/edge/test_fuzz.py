@@ -169,6 +169,7 @@ def right_arguments(chat_ids: dict[str, str]) -> dict[str, Any]:
         "list_chats.after": chat_ids["waiting"],
         "after": 0,
         "follow": False,
+        "until_rest": False,
         "until": {"waiting"},
         "timeout": 0.01,
         "arguments": {},

@@ -12,7 +12,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from support.engines import OpenEngine
-from turnwise import Agent, Chat, Engine, Settings, SettingsError, ToolContext, tool
+from turnwise import Agent, Chat, Engine, Settings, SettingsError, ToolContext, TurnResult, tool
 from turnwise.engine.agents import configuration
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 
@@ -364,6 +364,27 @@ async def test_an_answer_has_the_form_that_the_agent_declares(tmp_path: Path) ->
     assert [[spec.name for spec in request.tools] for request in model.requests] == [["look", "final_answer"]] * 2
     schema = model.requests[0].tools[1].schema
     assert (schema["type"], set(schema["properties"])) == ("object", {"refunded", "cents"})
+
+
+async def test_an_answer_of_long_ago_is_read_in_the_form_of_today(tmp_path: Path) -> None:
+    """Asked again with its `client_id`, a turn gives what it gave; what no longer fits is no output, and no failure."""
+
+    class Stricter(BaseModel):
+        cents: int = Field(le=100)
+
+    results: list[TurnResult[Any]] = []
+    for output in (Resolution, Resolution, dict[str, Any], Stricter):
+        script = [] if results else [answer(refunded=True, cents=250)]
+        agent, _ = answering(*script, output=output)
+        async with Engine(f"sqlite:///{tmp_path}/a.db", agents=[agent]) as engine:
+            chats = (await engine.list_chats()).items or [await engine.create_chat()]
+            results.append(await engine.ask(chats[0].id, "hi", client_id="k", agent=agent))
+    assert [result.output for result in results] == [
+        *[Resolution(refunded=True, cents=250)] * 2,
+        {"refunded": True, "cents": 250},
+        None,
+    ]
+    assert all(result.messages == results[0].messages for result in results)
 
 
 async def test_an_answer_without_the_form_goes_back_with_the_problem_and_is_bounded(tmp_path: Path) -> None:

@@ -411,6 +411,8 @@ async def test_a_label_of_another_type_never_reaches_the_store(open_engine: Any,
                 await engine.rename(chat.id, value)
             with pytest.raises(InvalidArgument, match="client_id"):
                 await engine.send_message(chat.id, "hi", client_id=value)
+            with pytest.raises(InvalidArgument, match="client_id"):
+                await engine.ask(chat.id, "hi", client_id=value)
             with pytest.raises(InvalidArgument, match="reason"):
                 await engine.interrupt(chat.id, reason=value)
             with pytest.raises(InvalidArgument, match="name"):

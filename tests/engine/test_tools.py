@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from datetime import date, datetime
 from typing import Any
@@ -630,12 +631,17 @@ class Unspeakable(Exception):
 async def test_what_a_tool_raises_is_told_and_its_traceback_logged(
     open_engine: Any, strict_model: Any, caplog: pytest.LogCaptureFixture, error: Exception, told: str
 ) -> None:
+    caplog.set_level(logging.INFO, "turnwise")
     result, _ = await run(open_engine, strict_model([Reply(calls=[Call("fail", {}, id="f")]), "ok"]), [failing(error)])
     answered = result.messages[2].result
     assert (answered.output, answered.is_error, answered.outcome) == (told, True, "failed")
     (line,) = [record for record in caplog.records if "tool_failed" in record.getMessage()]
-    assert line.exc_info is not None
-    assert line.exc_info[1] is error
+    if isinstance(error, ToolFailed):
+        assert (line.levelname, line.exc_info) == ("INFO", None), "it has said what it had to say"
+        assert "problem=" in line.getMessage()
+    else:
+        assert line.exc_info is not None
+        assert (line.levelname, line.exc_info[1]) == ("ERROR", error)
     assert all(word in line.getMessage() for word in ("tool=fail", "call_id=f", f"chat_id={result.chat.id}"))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import pytest
 
-from support.chats import lines_of
+from support.chats import lines_of, untouched
 from support.eventful_life import look, rich_life, rich_script
 from support.events import events_of
 from support.latches import Latch
@@ -20,6 +20,7 @@ from support.stores import stored_at
 from turnwise import (
     ChatNotFound,
     ClientTool,
+    ConflictingReplay,
     Engine,
     Event,
     Message,
@@ -97,6 +98,42 @@ async def test_the_number_of_a_receipt_survives_a_replay_and_another_process(
         assert [event async for event in later.stream(chat.id, "two", client_id="k")] == whole
 
 
+async def test_the_same_question_again_has_the_result_of_its_own_turn_in_another_process(
+    open_engine: Any, strict_model: Any
+) -> None:
+    """Who died before the answer came asks again, pays nothing, and gets what the turn gave."""
+    async with open_engine(strict_model(echo), settings=QUICK) as engine:
+        chat = await engine.create_chat()
+        first = await engine.ask(chat.id, "one", client_id="k")
+        await engine.ask(chat.id, "two")
+    async with open_engine(strict_model([])) as later:
+        again = await later.ask(chat.id, "one", client_id="k")
+        assert (again.text, again.messages, again.usage, again.stop_reason) == (
+            "you said one",
+            first.messages,
+            first.usage,
+            first.stop_reason,
+        )
+        async with untouched(later, chat.id):
+            with pytest.raises(ConflictingReplay):
+                await later.ask(chat.id, "another", client_id="k")
+
+
+async def test_the_same_question_of_two_at_once_is_answered_once(open_engine: Any, strict_model: Any) -> None:
+    async with open_engine(strict_model(echo), settings=QUICK) as engine:
+        chat = await engine.create_chat()
+        results: list[TurnResult] = []
+
+        async def ask() -> None:
+            results.append(await engine.ask(chat.id, "one", client_id="k"))
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(ask)
+            group.start_soon(ask)
+        assert [result.text for result in results] == ["you said one"] * 2
+        assert [message.text for message in await engine.messages(chat.id)] == ["one", "you said one"]
+
+
 async def test_every_chat_that_is_returned_tells_its_last_number(open_engine: Any, strict_model: Any) -> None:
     async with open_engine(strict_model(echo), settings=QUICK) as engine:
         chat = await engine.create_chat()
@@ -104,6 +141,37 @@ async def test_every_chat_that_is_returned_tells_its_last_number(open_engine: An
         chats = [(await engine.ask(chat.id, "one")).chat, await engine.rename(chat.id, "new")]
         chats += [await engine.get_chat(chat.id), (await engine.list_chats()).items[0], await engine.wait(chat.id)]
         assert {each.last_seq for each in chats} == {len(await events_of(engine, chat.id))}
+
+
+# The rest of a turn
+
+
+async def test_what_comes_after_an_answer_to_the_model_is_followed_until_the_chat_rests_again(
+    open_engine: Any, strict_model: Any
+) -> None:
+    calls = [Reply(calls=[Call("ask_user", {}, id=name)]) for name in ("one", "two")]
+    async with open_engine(strict_model([*calls, "done"]), settings=QUICK) as engine:
+        chat = await engine.create_chat(client_tools=[ClientTool("ask_user", "Ask.", {"type": "object"})])
+        told = [event async for event in engine.stream(chat.id, "go")]
+        for name in ("one", "two"):
+            with anyio.fail_after(60):
+                assert [event async for event in engine.events(chat.id, after=told[-1].seq, until_rest=True)] == []
+                await engine.submit_tool_results(chat.id, [ToolResult(name, name)])
+                told += [event async for event in engine.events(chat.id, after=told[-1].seq, until_rest=True)]
+        assert (told[-1].kind, text_of(told)) == ("turn_finished", "done")
+        assert [event.seq for event in told] == list(range(told[0].seq, (await engine.get_chat(chat.id)).last_seq + 1))
+
+
+async def test_a_reader_that_comes_back_to_a_chat_at_work_is_told_the_rest_of_its_turn(
+    open_engine: Any, strict_model: Any
+) -> None:
+    async with open_engine(strict_model([]), settings=dataclasses.replace(QUICK, run_worker=False)) as front:
+        chat = await front.create_chat()
+        left = (await front.send_message(chat.id, "one")).chat
+    async with open_engine(strict_model(echo), settings=QUICK) as engine:
+        with anyio.fail_after(60):
+            told = [event async for event in engine.events(chat.id, after=left.last_seq, until_rest=True)]
+        assert (told[-1].kind, text_of(told)) == ("turn_finished", "you said one")
 
 
 # The turn of a message that waits
