@@ -48,11 +48,12 @@ def hand_on(ctx: ToolContext, desk: str) -> str:
 def clerk(request: ModelRequest) -> Reply:
     """Answer as a model might, after a while and for a price."""
     number, _, text = request.messages[0].text.partition(": ")
+    delay = int(number.split()[1]) % 20 / 40
     usage = Usage(input_tokens=200, output_tokens=40, cost=Decimal("0.0004"))
     for result in filter(None, (message.result for message in request.messages)):
-        return Reply(f"Thank you for {number}. {result.output}", usage=usage, first_delay=0.1)
+        return Reply(f"Thank you for {number}. {result.output}", usage=usage, first_delay=delay)
     calls = [Call("hand_on", {"desk": desk}) for desk in DESKS if desk in text]
-    return Reply(calls=calls, usage=usage, first_delay=0.1)
+    return Reply(calls=calls, usage=usage, first_delay=delay)
 
 
 def agent(model: str | None) -> Agent:
@@ -64,13 +65,14 @@ def letter(number: int) -> str:
     return f"letter {number}: The {DESKS[number % len(DESKS)]} in our street is broken!"
 
 
-def work(store: str, model: str | None, boss: Connection) -> None:
+def work(options: argparse.Namespace, boss: Connection) -> None:
     """Run chats until the other end of the connection is closed: on purpose, or because its process is gone."""
     logging.getLogger("turnwise").setLevel(logging.ERROR)  # that a worker was killed is no news here
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     async def run() -> None:
-        async with Engine(store, agents=[agent(model)], settings=Settings(max_running=AT_ONCE // WORKERS)):
+        share = Settings(max_running=max(1, min(AT_ONCE, options.letters) // WORKERS))
+        async with Engine(options.store, agents=[agent(options.model)], settings=share):
             boss.send("ready")
             await anyio.wait_readable(boss)
 
@@ -78,10 +80,10 @@ def work(store: str, model: str | None, boss: Connection) -> None:
 
 
 @contextmanager
-def workers(store: str, model: str | None) -> Iterator[list[SpawnProcess]]:
+def workers(options: argparse.Namespace) -> Iterator[list[SpawnProcess]]:
     """Give workers that stop with the block. A service has `turnwise worker module:agent` on each of its machines."""
     pipes = [SPAWN.Pipe() for _ in range(WORKERS)]
-    started = [SPAWN.Process(target=work, args=(store, model, theirs)) for _, theirs in pipes]
+    started = [SPAWN.Process(target=work, args=(options, theirs)) for _, theirs in pipes]
     for process, (_, theirs) in zip(started, pipes, strict=True):
         process.start()
         theirs.close()
@@ -114,12 +116,11 @@ def report(results: dict[int, TurnResult], chats: Sequence[Chat]) -> bool:
 
 
 async def main(options: argparse.Namespace) -> bool:
-    store = options.store or f"sqlite:///{FOLDER}/chats.db"
     results: dict[int, TurnResult] = {}
     free = anyio.CapacityLimiter(AT_ONCE)
-    with Progress() as progress, workers(store, options.model) as crew:
+    with Progress() as progress, workers(options) as crew:
         bar = progress.add_task(f"{options.letters:,} letters", total=options.letters)
-        async with Engine(store, agents=[agent(options.model)], settings=Settings(run_worker=False)) as engine:
+        async with Engine(options.store, agents=[agent(options.model)], settings=Settings(run_worker=False)) as engine:
             begun = (await engine.list_chats(owner="batch", limit=10_000)).items
             chats = {chat.metadata["letter"]: chat for chat in begun}
 
@@ -140,7 +141,7 @@ async def main(options: argparse.Namespace) -> bool:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--store", help="postgresql://user@host/database, a SQLite file by default")
+    parser.add_argument("--store", default="sqlite:///batch/chats.db", help="such as postgresql://user@host/database")
     parser.add_argument("--model", help="whom to ask, such as anthropic:claude-haiku-4-5")
     parser.add_argument("--letters", type=int, default=1000)
     FOLDER.mkdir(exist_ok=True)

@@ -134,7 +134,7 @@ async def main(model: str | None) -> None:
         await show(engine.stream(other.id, "Pay order 4711 back to me!", client_id="greedy", actor=bob))
         for asking in (await engine.list_chats(awaiting="client")).items:
             answers = [ToolResult(call.call_id, decision(call.arguments)) for call in asking.open_calls]
-            console.print("Eve says:", *(answer.output for answer in answers))
+            console.print("Eve says:", *(str(answer.output) for answer in answers))
             await engine.submit_tool_results(asking.id, answers, actor="eve")
             await show(engine.events(asking.id, after=asking.last_seq, until_rest=True))
         log = await engine.export_audit(chat.id, key=AUDITORS_KEY)

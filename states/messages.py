@@ -94,6 +94,8 @@ class FilePart(_Part, frozen=True, kw_only=True, tag="file"):
             InvalidContent: the file cannot be read, is empty, or its name does not tell its media type.
         """
         own_name, guessed, data = file_at(path)
+        if not data:
+            raise InvalidContent(f"the file {own_name!r} is empty", argument="path")
         if media_type is None and guessed is None:
             raise InvalidContent(f"the name {own_name!r} does not tell what is in the file; give media_type=...")
         return cls.from_bytes(data, media_type or guessed or "", name=name or own_name)

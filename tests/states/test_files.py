@@ -75,6 +75,12 @@ def test_what_cannot_be_read_is_refused(path: Any, tmp_path: Path) -> None:
         FilePart.from_path(tmp_path)
 
 
+def test_an_empty_file_is_refused_by_its_name(tmp_path: Path) -> None:
+    (tmp_path / "void.png").touch()
+    with pytest.raises(InvalidContent, match=r"the file 'void\.png' is empty; nothing was written"):
+        FilePart.from_path(tmp_path / "void.png")
+
+
 def test_a_name_that_does_not_tell_what_is_inside_is_refused(tmp_path: Path) -> None:
     (tmp_path / "notes").write_bytes(b"hi")
     with pytest.raises(InvalidContent, match="'notes' does not tell what is in the file; give media_type="):

@@ -1,0 +1,125 @@
+"""Customer service: nothing is paid twice or without an approval, and nobody sees another's chat."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from support.examples import Example, module_of
+from support.terminal import Finished
+from turnwise import Chat, Message
+
+pytestmark = pytest.mark.timeout(600)
+PAID = "refund: 24.90 euros were paid back."
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Example:
+    return Example("customer_service", tmp_path)
+
+
+def refunds(shop: Example) -> list[tuple[str, int]]:
+    with sqlite3.connect(shop.folder / "shop.db") as books:
+        found = books.execute("SELECT number, cents FROM refunds").fetchall()
+    books.close()
+    return found
+
+
+async def chat_of(shop: Example, owner: str) -> tuple[Chat, list[Message]]:
+    """Return the one chat of a customer, which must be sound, and its history."""
+    async with shop.opened("sqlite:///shop-chats.db") as engine:
+        (chat,) = (await engine.list_chats(owner=owner)).items
+        verdict = await engine.verify(chat.id)
+        assert verdict.ok, verdict
+        return chat, await engine.messages(chat.id)
+
+
+def lines_of(done: Finished) -> list[str]:
+    return [line.strip() for line in done.out.splitlines()]
+
+
+async def test_a_day_at_the_shop(shop: Example) -> None:
+    done = shop.run()
+    assert (done.code, done.err) == (0, "")
+    lines = lines_of(done)
+    chat, history = await chat_of(shop, "ann")
+    assert lines[0] == "user: My vase came broken, order 4711!"
+    assert "lookup: {'order': '4711', 'item': 'a blue vase', 'cents': 4980}" in lines
+    assert f"Bob opens Ann's chat: there is no chat '{chat.id}' in this store; nothing was written" in lines
+    assert "lookup: You have no order 4711." in lines
+    assert lines.index(next(line for line in lines if line.startswith("Eve says:"))) < lines.index(PAID)
+    result = history[-2].result
+    assert result is not None
+    assert (result.edited_arguments, refunds(shop)) == ({"order": "4711", "cents": 2490}, [("4711", 2490)])
+    assert [(message.role, message.text) for message in (await chat_of(shop, "bob"))[1]][-1] == (
+        "assistant",
+        "I am sorry for the trouble. You have no order 4711.",
+    )
+
+
+async def test_the_log_that_is_printed_is_the_whole_log_and_a_forged_one_is_found(shop: Example) -> None:
+    out = shop.run().out
+    async with shop.opened("sqlite:///shop-chats.db") as engine:
+        (chat,) = (await engine.list_chats(owner="ann")).items
+        records = await engine.audit(chat.id)
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in out.splitlines() if "│" in line]
+    assert [(int(row[0]), row[2], row[3]) for row in rows] == [
+        (one.version, one.trigger, one.target) for one in records
+    ]
+    assert [row[1] for row in rows if row[2] == "submit_tool_results"] == ["eve"]
+    assert {row[1] for row in rows if row[2] == "send_message"} == {"ann"}
+    whole, _, forged = out.partition("With Ann in place of Eve:")
+    assert "Verdict(ok=True, problem=None" in whole
+    assert "ok=False" in forged
+    assert f"position={next(one.version for one in records if one.actor == 'eve')}" in forged
+
+
+async def test_run_twice_it_tells_the_same_and_changes_nothing(shop: Example) -> None:
+    first = shop.run()
+    chat, _ = await chat_of(shop, "ann")
+    second = shop.run()
+    assert second.code == 0
+    assert {line for line in lines_of(first) if "Eve says" not in line} == set(lines_of(second))
+    assert (await chat_of(shop, "ann"))[0].version == chat.version
+    assert refunds(shop) == [("4711", 2490)]
+
+
+async def test_killed_when_the_money_has_left_it_finds_that_in_the_books_and_pays_nothing_again(shop: Example) -> None:
+    died = shop.run(CRASH="1")
+    assert died.code == -9
+    assert PAID not in lines_of(died)
+    assert refunds(shop) == [("4711", 2490)]
+    again = shop.run(CRASH="1")
+    assert again.code == 0
+    assert PAID in lines_of(again)
+    assert refunds(shop) == [("4711", 2490)]
+    _, history = await chat_of(shop, "ann")
+    assert history[-2].result is not None
+    assert history[-2].result.outcome == "succeeded"
+
+
+@pytest.mark.parametrize(
+    ("typed", "paid", "told"),
+    [
+        ("1000\r", [("4711", 1000)], "10.00 euros were paid back."),
+        ("no\r", [], "I am sorry for the trouble."),
+        ("4981\r", [], "49.81 euros of order 4711 cannot be paid back."),
+    ],
+)
+def test_somebody_at_the_keyboard_decides(shop: Example, typed: str, paid: object, told: str) -> None:
+    with shop.at_a_keyboard() as keyboard:
+        keyboard.see("Eve, {'order': '4711', 'cents': 4980} is asked for. How many cents?")
+        keyboard.type(typed)
+        keyboard.see(told)
+        keyboard.see("Verdict(ok=True")
+    assert refunds(shop) == paid
+
+
+def test_nobody_logs_in_without_the_password() -> None:
+    example = module_of("customer_service")
+    assert example.log_in("ann", "blue vase") == "ann"
+    for name, password in (("ann", "tin drum"), ("ann", ""), ("eve", "blue vase"), ("", "")):
+        with pytest.raises(PermissionError, match="wrong password"):
+            example.log_in(name, password)
