@@ -11,7 +11,7 @@ import anyio
 
 from turnwise.engine.agents.agent import Agent, Output
 from turnwise.engine.agents.configuration import UNCHANGED, Agents, Unchanged
-from turnwise.engine.apply import Applier
+from turnwise.engine.apply import Applier, Chain
 from turnwise.engine.clock import Clock, GuardedClock, SteadyClock, SystemClock
 from turnwise.engine.commands import CLIENT, Commands
 from turnwise.engine.diagnose import Diagnosis, diagnose, flaws_of
@@ -24,6 +24,7 @@ from turnwise.engine.follow.follow import wait_for
 from turnwise.engine.follow.turns import TurnReader, turn_result
 from turnwise.engine.follow.watch import watch
 from turnwise.engine.guarded_store import guarded_store
+from turnwise.engine.imported_history import History, imported_history
 from turnwise.engine.observers.observer import Observer, Observers
 from turnwise.engine.prompt.history import continued, sendable
 from turnwise.engine.prompt.hooks import PrepareMessages, Reminder
@@ -225,6 +226,7 @@ class Engine:
         model: Name | None = None,
         parameters: JsonObject | None = None,
         active_tools: Sequence[str] | None = None,
+        history: History | None = None,
         actor: str = CLIENT,
     ) -> Chat:
         """Create a chat, in `waiting`.
@@ -240,10 +242,14 @@ class Engine:
             model: the name of a model that is asked instead of the agent's.
             parameters: of model calls; each stands for the agent's own of that name.
             active_tools: the tools to offer, as in `Settings.active_tools`.
+            history: what was said elsewhere: messages of the roles `user`, `assistant` and `tool`, as `Message`s or as
+                mappings with the fields of one. They are marked as `imported`, numbered anew, and hold nothing of what
+                only the provider knows: no signatures and no metadata.
             actor: who acts, for the audit log.
 
         Raises:
             SettingsError: a client tool is invalid, or there is no such agent, model, parameter or tool.
+            InvalidContent: a message of the history cannot stand there. The text names it.
             ChatNotFound: there is no chat `parent`.
         """
         named = self._agents.chosen(agent)
@@ -251,27 +257,34 @@ class Engine:
         await self._agents.check(model, parameters)
         self._agents.check_active(named, active_tools, declared)
         fit("system", at_most(self.settings.message_limit_bytes), system or "")
+        imported = imported_history(() if history is None else history, limit=self.settings.message_limit_bytes)
         if parent is not None:
             await self._chats().facts(parent)
-        return await self._commands(actor).create(
-            lambda chain: chain.fire(
-                Create(
-                    profile=Profile(
-                        created_at=chain.now,
-                        agent=named,
-                        model=model,
-                        parameters=None if parameters is None else dict(parameters),
-                        active_tools=None if active_tools is None else tuple(active_tools),
-                        system=system,
-                        client_tools=declared,
-                        owner=owner,
-                        title=title,
-                        metadata=dict(metadata or {}),
-                        parent=parent,
-                    )
-                )
+
+        def begin(chain: Chain) -> None:
+            profile = Profile(
+                created_at=chain.now,
+                agent=named,
+                model=model,
+                parameters=None if parameters is None else dict(parameters),
+                active_tools=None if active_tools is None else tuple(active_tools),
+                system=system,
+                client_tools=declared,
+                owner=owner,
+                title=title,
+                metadata=dict(metadata or {}),
+                parent=parent,
+                imported=len(imported),
             )
-        )
+            if imported:
+                inheritance = imported.inheritance(chain.now)
+                chain.fire(
+                    Create(profile=profile, inheritance=inheritance), reason=f"imported messages: {len(imported)}"
+                )
+            else:
+                chain.fire(Create(profile=profile))
+
+        return await self._commands(actor).create(begin)
 
     async def get_chat(self, chat_id: str) -> Chat:
         """Return a chat as it stands.

@@ -38,7 +38,7 @@ def inheritance_of(facts: Facts, history: Sequence[Message], now: datetime) -> I
         compacted=compacted,
         foldable=len(seen) - summaries,
         serial=facts.serial + len(messages) - len(history),
-        tail=_tail(seen),
+        tail=tail_of(seen),
         compactions=sum(part.reason == "compaction" for message in history if (part := _marker(message))),
     )
 
@@ -75,7 +75,8 @@ def _marker(message: Message) -> MarkerPart | None:
     return part if isinstance(part, MarkerPart) else None
 
 
-def _tail(seen: Sequence[Message]) -> Tail:
+def tail_of(seen: Sequence[Message]) -> Tail:
+    """Return how messages end that the model sees."""
     if not seen:
         return Tail.empty
     last = seen[-1]

@@ -96,10 +96,13 @@ class Cut(Value, frozen=True, kw_only=True):
 
 
 class Inheritance(Value, frozen=True, kw_only=True):
-    """What a fork takes over from its parent: the history as it stood, every call in it answered."""
+    """What a chat begins with: a fork with its parent's history as it stood, another with what was said elsewhere.
+
+    Every call in it is answered.
+    """
 
     messages: tuple[Message, ...]
-    """In order of position, of every audience; they keep their ids, turns and steps."""
+    """In order of position, of every audience; those of a parent keep their ids, turns and steps."""
     boundary: int
     """The position of the newest boundary marker; 0 for none."""
     carried: tuple[int, ...]
@@ -108,7 +111,7 @@ class Inheritance(Value, frozen=True, kw_only=True):
     """Whether the boundary is a compaction's."""
     foldable: int
     serial: int
-    """The parent's last message number."""
+    """The last message number that was given."""
     tail: Tail
     compactions: int
 

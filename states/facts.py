@@ -47,6 +47,8 @@ class Profile(Value, frozen=True, kw_only=True):
     parent: str | None = None
     forked_from: str | None = None
     """For a fork: the parent's version and head hash, as `version:hash`."""
+    imported: int = 0
+    """How many messages the chat began with that were said elsewhere."""
     helps: str | None = None
     """For a helper: the id of the parent's call that it answers."""
     helps_at: str | None = None

@@ -165,6 +165,8 @@ class Message(Value, metaclass=Checked, frozen=True, kw_only=True, gc=True, weak
     synthetic: bool = False
     """True when turnwise wrote the message: a result for an interrupted call, a summary, a marker."""
     erased: bool = False
+    imported: bool = False
+    """True when the message was said elsewhere, and came with the chat's creation."""
     agent: str | None = None
     """The agent in whose name the model answered. This and the following fields are set only in a model's messages."""
     agent_version: str | None = None

@@ -76,7 +76,7 @@ def _declared(trigger: Trigger, party: Party, *, while_archived: bool = False) -
 
 @_declared(Trigger.create, "client")
 class Create(Occurrence, frozen=True, kw_only=True):
-    """A chat is created; a fork with what it takes over from its parent."""
+    """A chat is created: a fork with what it takes over from its parent, another perhaps with an imported history."""
 
     profile: Profile
     inheritance: Inheritance | None = None

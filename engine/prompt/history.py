@@ -22,6 +22,8 @@ from turnwise.states.messages import (
 from turnwise.states.names import Audience, Executor
 from turnwise.states.values import Json
 
+GO_ON: Final = "user-transient"
+"""The id of a request to go on that follows an unfinished answer: it is stored nowhere."""
 EDITED: Final = "The user allowed this call with other arguments:"
 
 

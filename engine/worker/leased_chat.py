@@ -242,10 +242,11 @@ class LeasedChat:
         return call_id in await self._inherited_calls() or bool(await self.runtime.store.calls(self.chat_id, [call_id]))
 
     async def _inherited_calls(self) -> frozenset[str]:
-        """Return the ids of calls that a fork took over: they are in its history, but not in its `calls`."""
+        """Return the ids of calls that the chat began with: they are in its history, but not in its `calls`."""
         if self._inherited is None:
-            is_fork = self.facts.profile.forked_from is not None
-            history = await self.runtime.store.history(self.chat_id) if is_fork else []
+            profile = self.facts.profile
+            began_with_some = profile.forked_from is not None or profile.imported
+            history = await self.runtime.store.history(self.chat_id) if began_with_some else []
             self._inherited = frozenset(call.call_id for message in history for call in message.calls)
         return self._inherited
 

@@ -29,7 +29,7 @@ KEYS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """The columns that identify a row of a chat, by table."""
 _CREATED: Final = 1
-"""The version in which a chat is created; only a fork has messages then."""
+"""The version in which a chat is created; it has messages then if it is a fork, or has an imported history."""
 PLAUSIBLE: Final = 1000
 """How many messages may be missing; a stored length that exceeds the messages by more is taken for wrong."""
 
@@ -88,7 +88,7 @@ def lines_of(rows: Rows) -> Iterator[str]:
 def missing_messages(rows: Rows, length: int) -> list[int]:
     """Return the positions up to `length`, or up to the last message, without a message.
 
-    Gaps among the messages that a fork took over do not count: a fork leaves out what an edit had cut.
+    Gaps among the messages that a chat began with do not count: a fork leaves out what an edit had cut.
     """
     stored = [row for row in rows.get("messages", ()) if is_count(row["position"])]
     positions = {row["position"] for row in stored}

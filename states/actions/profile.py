@@ -15,7 +15,7 @@ from turnwise.states.writes import InsertBoundary, InsertMessage, PutProfile
 
 
 def insert_chat(draft: Draft[Create]) -> None:
-    """Store the chat and its profile; a fork begins with its parent's history."""
+    """Store the chat and its profile; a fork begins with its parent's history, another perhaps with an imported one."""
     _put(draft, draft.occurrence.profile)
     inheritance = draft.occurrence.inheritance
     if inheritance is not None:

@@ -180,6 +180,7 @@ def right_arguments(chat_ids: dict[str, str]) -> dict[str, Any]:
         "model": "demo",
         "parameters": {},
         "active_tools": [],
+        "history": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}],
     }
 
 
