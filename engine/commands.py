@@ -292,6 +292,8 @@ class Commands:
             stays = before if given.get("agent", profile.agent) == profile.agent else dict.fromkeys(_CONFIGURABLE)
             after = {**stays, **given}
             agents.check_active(after["agent"], given.get("active_tools"), profile.client_tools)
+            if given.keys() & {"model", "active_tools"}:
+                agents.check_definitions(after["agent"], after["model"], after["active_tools"])
             if after != before:
                 chain.fire(Configured(**after))
 

@@ -256,6 +256,7 @@ class Engine:
         declared = check_client_tools(client_tools, self._agents.runs[named])
         await self._agents.check(model, parameters)
         self._agents.check_active(named, active_tools, declared)
+        self._agents.check_definitions(named, model, active_tools)
         fit("system", at_most(self.settings.message_limit_bytes), system or "")
         imported = imported_history(() if history is None else history, limit=self.settings.message_limit_bytes)
         if parent is not None:

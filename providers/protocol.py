@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol, runtime_checkable
 
+from turnwise.states.checked import checked
+from turnwise.states.errors import SettingsError
+from turnwise.states.limits import Name
 from turnwise.states.messages import Message, Part, TextPart, ToolCallPart
 from turnwise.states.names import Executor, StopReason
 from turnwise.states.usage import Usage
-from turnwise.states.values import Value
+from turnwise.states.values import Json, Value
 
 Purpose = Literal["step", "summary", "title"]
 PartType = Literal[
@@ -27,6 +30,44 @@ PartType = Literal[
 ]
 
 
+@checked
+@dataclass(frozen=True, slots=True)
+class ProviderDefinition:
+    """A tool that a provider knows itself, in the provider's own words: it is sent as it stands.
+
+    Raises:
+        SettingsError: `tool` has no type or no name.
+    """
+
+    provider: Name
+    """Whose tool it is, as `Model.provider` names it: `anthropic`."""
+    tool: Mapping[str, Json]
+    """What the provider reads: its `type`, its `name` and its options."""
+    betas: Sequence[Name] = ()
+    """The beta features that a request with this tool has to ask for."""
+
+    def __post_init__(self) -> None:
+        for key in ("type", "name"):
+            given = self.tool.get(key)
+            if not isinstance(given, str) or not given.strip():
+                raise SettingsError(
+                    f"tool.{key}",
+                    f"must be text, as {self.provider} documents it: the definition of a tool has a type and a name, "
+                    'such as {"type": "bash_20250124", "name": "bash"}',
+                )
+        object.__setattr__(self, "betas", tuple(self.betas))
+
+    @property
+    def name(self) -> str:
+        """What the model calls."""
+        return str(self.tool["name"])
+
+    @property
+    def type(self) -> str:
+        """Which of the provider's tools it is, with its version."""
+        return str(self.tool["type"])
+
+
 @dataclass(frozen=True, slots=True)
 class ToolSpec:
     """A tool as the model sees it."""
@@ -35,6 +76,8 @@ class ToolSpec:
     description: str
     schema: Mapping[str, Any]
     """JSON schema of the arguments: an object schema."""
+    definition: ProviderDefinition | None = None
+    """What is sent instead of description and schema, if the provider knows the tool itself."""
 
 
 PARAMETERS: Final = (
@@ -157,3 +200,30 @@ class Model(Protocol):
     async def generate(self, request: ModelRequest) -> ModelReply:
         """Return a whole reply."""
         ...
+
+
+@runtime_checkable
+class TakesDefinitions(Protocol):
+    """A model that may be offered tools which its provider knows itself. One without this method is offered none."""
+
+    def refuses(self, definition: ProviderDefinition) -> str | None:
+        """Return why the model cannot be offered a tool of its provider; `None` if it can."""
+        ...
+
+
+def refusal_of(model: Model, tools: Sequence[ToolSpec]) -> str | None:
+    """Return why a model cannot be offered one of the tools, with tool and provider; `None` if it takes all."""
+    for tool in tools:
+        if (definition := tool.definition) is None:
+            continue
+        reason: str | None = f"only models of {definition.provider} can"
+        if model.provider == definition.provider:
+            reason = "it has no method `refuses`, by which a model takes them"
+            if isinstance(model, TakesDefinitions):
+                reason = model.refuses(definition)
+        if reason is not None:
+            return (
+                f"tool {tool.name!r} is {definition.provider}'s own ({definition.type}), and model {model.name!r} of "
+                f"{model.provider} cannot be offered it: {reason}"
+            )
+    return None

@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 from anyio.lowlevel import checkpoint
 
-from turnwise.providers.protocol import ModelPart, ModelReply, ModelRequest
+from turnwise.providers.protocol import ModelPart, ModelReply, ModelRequest, ProviderDefinition
 from turnwise.providers.reply_builder import join
 from turnwise.states.checked import checked
 from turnwise.states.errors import InvalidArgument, ModelError
@@ -119,6 +119,10 @@ class ScriptedModel:
             await (self._sleep(seconds) if seconds > 0 else checkpoint())
             yield part
         await _fail_if_due(reply, len(parts))
+
+    def refuses(self, definition: ProviderDefinition) -> str | None:  # noqa: ARG002 - any will do
+        """Return `None`: a script answers, whatever tool of its `provider` it is offered."""
+        return None
 
     async def generate(self, request: ModelRequest) -> ModelReply:
         """Return the next reply whole, after its delays; a reply that fails on the way fails as a whole."""

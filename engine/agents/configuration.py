@@ -18,9 +18,10 @@ from turnwise.engine.settings import Settings, check_parameters
 from turnwise.engine.tasks import off_the_loop
 from turnwise.engine.tools.declare import Tool, tools_by_name
 from turnwise.engine.tools.toolbox import CLIENT_PREFIX, Toolbox
+from turnwise.engine.user_code import guarded
 from turnwise.providers.from_name import model_named
 from turnwise.providers.prices import load_prices
-from turnwise.providers.protocol import Model, ModelPart, ModelReply, ModelRequest
+from turnwise.providers.protocol import Model, ModelPart, ModelReply, ModelRequest, ProviderDefinition, refusal_of
 from turnwise.providers.windows import window_of
 from turnwise.states.calls import ClientTool
 from turnwise.states.digests import canonical
@@ -201,6 +202,21 @@ class Agents:
                     "active_tools", f"agent {agent!r} and this chat's client have no tool {name!r:.100}; tools: {there}"
                 )
 
+    def check_definitions(self, agent: str, model: str | None, active: Sequence[str] | None) -> None:
+        """Check that what a chat asks can be offered the providers' own tools among those that it has active.
+
+        A model that this process has not made yet is not made for it: a worker looks again before it asks.
+
+        Raises:
+            SettingsError: the model cannot be offered one of them.
+        """
+        own = self._own.get(agent)
+        if own is None:
+            return
+        asked = own.model if model is None else self._models.get(model)
+        if asked is not None:
+            _check_definitions("this chat", asked, _as_active(own, active).toolbox)
+
     def load_prices(self) -> None:
         """Load the prices of the agents' models: that takes a moment, once in a process."""
         for own in self._own.values():
@@ -233,12 +249,14 @@ class Agents:
             settings = dataclasses.replace(agent.settings, **shared)
         asked = self._model_named(given) if isinstance(given, str) else given
         answer = None if agent.output is None else format_of(agent.name, agent.output)
+        toolbox = _toolbox(agent, answer, settings)
+        _check_definitions(f"agent {agent.name!r}", asked, toolbox)
         return Configuration(
             agent=agent.name,
             version=agent.version,
             model=asked,
             system=agent.system,
-            toolbox=_toolbox(agent, answer, settings),
+            toolbox=toolbox,
             answer=answer,
             settings=settings,
             limits=settings.limits(window_of(asked)),
@@ -282,6 +300,10 @@ class _Missing:
         self.provider, _, self.name = name.rpartition(":")
         self._problem = problem
 
+    def refuses(self, definition: ProviderDefinition) -> str | None:  # noqa: ARG002 - as every model is asked
+        """Return `None`: what is missing is told first."""
+        return None
+
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelPart]:
         """Raise what is missing."""
         await self.generate(request)
@@ -290,6 +312,15 @@ class _Missing:
     async def generate(self, request: ModelRequest) -> ModelReply:  # noqa: ARG002 - as every model is asked
         """Raise what is missing."""
         raise ModelError("auth", retryable=False, message=self._problem)
+
+
+def _check_definitions(whose: str, model: Model, toolbox: Toolbox) -> None:
+    with guarded():
+        problem = refusal_of(model, toolbox.offered(()))
+    if problem is not None:
+        raise SettingsError(
+            whose, f"{problem}; give it a model of that provider, or leave the tool out, for instance by active_tools"
+        )
 
 
 def _key_of(profile: Profile) -> tuple[Any, ...] | None:

@@ -11,7 +11,7 @@ from turnwise.engine.agents.configuration import Configuration
 from turnwise.engine.tools.toolbox import Toolbox
 from turnwise.engine.user_code import described
 from turnwise.engine.worker.leased_chat import Runtime
-from turnwise.providers.protocol import ModelRequest
+from turnwise.providers.protocol import ModelRequest, ToolSpec
 from turnwise.providers.reply_builder import ReplyBuilder, parts_from_shown
 from turnwise.states.arguments import Origin, Partial
 from turnwise.states.calls import ToolCall
@@ -56,7 +56,7 @@ def _is_blank(part: Part) -> bool:
 def origin_of(configuration: Configuration, request: ModelRequest) -> Origin:
     """Return which model is asked, in which agent's name, with digests of the parameters and tools."""
     model = configuration.model
-    offered = [[tool.name, tool.description, dict(tool.schema)] for tool in request.tools]
+    offered = [_as_offered(tool) for tool in request.tools]
     return Origin(
         agent=configuration.agent,
         agent_version=configuration.version,
@@ -65,6 +65,12 @@ def origin_of(configuration: Configuration, request: ModelRequest) -> Origin:
         parameters_digest=_digest_if_any(dict(request.parameters)),
         tools_digest=_digest_if_any(offered),
     )
+
+
+def _as_offered(tool: ToolSpec) -> list[Any]:
+    own = tool.definition
+    ordinary = [tool.name, tool.description, dict(tool.schema)]
+    return ordinary if own is None else [*ordinary, own.provider, dict(own.tool), list(own.betas)]
 
 
 def _digest_if_any(value: Any) -> str | None:

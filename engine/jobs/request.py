@@ -13,8 +13,9 @@ from turnwise.engine.prompt.hooks import RequestContext, loop_state, prepared
 from turnwise.engine.settings import Settings
 from turnwise.engine.user_code import guarded
 from turnwise.engine.worker.leased_chat import LeasedChat, Runtime
-from turnwise.providers.protocol import ModelRequest, Purpose
+from turnwise.providers.protocol import ModelRequest, Purpose, refusal_of
 from turnwise.providers.repair_history import HistoryRepair
+from turnwise.states.errors import ModelError
 from turnwise.states.facts import Facts
 from turnwise.states.messages import Message
 from turnwise.states.plain import copied
@@ -91,8 +92,16 @@ async def request_of(
 
     Each call is followed by exactly one result, whatever hooks or a strategy made of the history. With `paired` the
     caller vouches that this holds already.
+
+    Raises:
+        ModelError: the chat's model cannot be offered one of the providers' own tools.
     """
     profile, step = leased.facts.profile, leased.facts.step
+    tools = leased.configuration.toolbox.offered(profile.client_tools)
+    with guarded():
+        problem = refusal_of(leased.configuration.model, tools)
+    if problem is not None:
+        raise ModelError("bad_request", message=problem)
     request = ModelRequest(
         purpose=purpose,
         chat_id=leased.chat_id,
@@ -100,7 +109,7 @@ async def request_of(
         step=step.number,
         attempt=step.attempt,
         system=await leased.system(),
-        tools=leased.configuration.toolbox.offered(profile.client_tools),
+        tools=tools,
         parameters=copied(dict(parameters)),
     )
     return request if paired else dataclasses.replace(request, messages=HistoryRepair().paired(request))

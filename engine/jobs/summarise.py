@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
@@ -15,9 +16,10 @@ from turnwise.engine.clock import calling_after
 from turnwise.engine.jobs.request import parameters_for_summaries, prepared_for, request_of
 from turnwise.engine.prompt.history import length_of, transient
 from turnwise.engine.settings import SUMMARY_PREFIX
+from turnwise.engine.user_code import guarded
 from turnwise.engine.worker.leased_chat import LeasedChat
 from turnwise.providers.prices import priced_reply
-from turnwise.providers.protocol import ModelReply
+from turnwise.providers.protocol import Model, ModelReply, ModelRequest, refusal_of
 from turnwise.states.errors import CONTEXT_OVERFLOW, ModelError
 from turnwise.states.messages import FilePart, Message, Part, ReasoningPart, TextPart, ToolCallPart, ToolResultPart
 from turnwise.states.usage import Usage, reported
@@ -101,6 +103,8 @@ async def _generate(
 ) -> ModelReply:
     model = leased.configuration.settings.compaction.model or leased.configuration.model
     request = await request_of(leased, "summary", messages, parameters)
+    if model is not leased.configuration.model:
+        request = _without_refused_tools(request, model)
     usage: Usage | None = None
     try:
         with leased.runtime.observers.model_call(model, request, trace=leased.facts.turn.trace) as call:
@@ -112,6 +116,13 @@ async def _generate(
     finally:
         spending.add(usage)
     return reply
+
+
+def _without_refused_tools(request: ModelRequest, model: Model) -> ModelRequest:
+    """Return a request without the tools that only the chat's own provider knows: a summary calls none of them."""
+    with guarded():
+        tools = tuple(tool for tool in request.tools if refusal_of(model, [tool]) is None)
+    return dataclasses.replace(request, tools=tools)
 
 
 def _whole_pieces(messages: Sequence[Message]) -> list[list[Message]]:

@@ -10,8 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, overload
 
 from turnwise.engine.results import Chat
 from turnwise.engine.tools.schemas import check_name, check_schema
-from turnwise.engine.tools.signatures import Signature, context_parameter, function_under, signature_of
-from turnwise.providers.protocol import ToolSpec
+from turnwise.engine.tools.signatures import (
+    Signature,
+    context_parameter,
+    function_under,
+    signature_of,
+    takes_any_name,
+)
+from turnwise.providers.protocol import ProviderDefinition, ToolSpec
 from turnwise.states.checked import checked
 from turnwise.states.errors import SettingsError
 from turnwise.states.messages import FilePart
@@ -96,6 +102,8 @@ class Tool:
     """Whether a helper works on if nobody wants its answer any more."""
     helper_action: HelperAction | None = None
     """What the calls have to do with helpers; `None` for a tool that runs."""
+    definition: ProviderDefinition | None = None
+    """How the provider knows the tool, if it is one of the provider's own; description and schema are not sent."""
     spec: ToolSpec = field(init=False)
     """The tool as the model sees it."""
     is_async: bool = field(init=False)
@@ -104,7 +112,12 @@ class Tool:
         check_name(f"tool {self.name!r}", self.name)
         if self.helper_action is not None and self.policy == "ask":
             raise SettingsError(f"tool {self.name!r}", "is answered by helpers, which needs no approval")
-        object.__setattr__(self, "spec", ToolSpec(self.name, self.description, self.schema))
+        if self.definition is not None and self.definition.name != self.name:
+            raise SettingsError(
+                f"tool {self.name!r}",
+                f"must be named {self.definition.name!r}: its definition says what models call it",
+            )
+        object.__setattr__(self, "spec", ToolSpec(self.name, self.description, self.schema, self.definition))
         object.__setattr__(self, "is_async", inspect.iscoroutinefunction(function_under(self.run)))
 
 
@@ -125,6 +138,7 @@ def tool(
     stop_after: bool = False,
     policy: Literal["auto", "ask"] = "auto",
     reconcile: Reconcile | None = None,
+    definition: ProviderDefinition | None = None,
 ) -> Callable[[ToolFunction], Tool]: ...
 @checked
 def tool(  # noqa: PLR0913 - what a tool declares, all keyword-only
@@ -140,6 +154,7 @@ def tool(  # noqa: PLR0913 - what a tool declares, all keyword-only
     stop_after: bool = False,
     policy: Literal["auto", "ask"] = "auto",
     reconcile: Reconcile | None = None,
+    definition: ProviderDefinition | None = None,
 ) -> Tool | Callable[[ToolFunction], Tool]:
     """Make a function a tool. Its type hints are the input schema, its docstring describes it and its parameters.
 
@@ -155,22 +170,30 @@ def tool(  # noqa: PLR0913 - what a tool declares, all keyword-only
         stop_after: whether the turn ends when a call succeeds.
         policy: `ask` wants the client's approval before each call.
         reconcile: asked after a crash what became of a call.
+        definition: the tool as its provider knows it. It has the name, the description and the schema that the model
+            reads; type hints or `schema` only check the arguments, and `**arguments` takes them as they come.
 
     Raises:
         SettingsError: a parameter has no type hint that makes a schema and no schema is given, or nothing describes
-            the tool, or it is something that cannot be called for one result.
+            the tool, or it is something that cannot be called for one result; or `name` or `description` is given
+            beside a definition, which has them.
     """
 
     def declare(function: ToolFunction) -> Tool:
         known_as = name if name is not None else _name_of(function)
+        if definition is not None:
+            known_as = definition.name
+            _check_nothing_unsent(known_as, name=name, description=description)
         _check_callable(function, known_as)
         context = context_parameter(function, known_as, ToolContext)
         signature, takes = None, schema
+        if takes is None and definition is not None and takes_any_name(function, known_as):
+            takes = {"type": "object"}
         if takes is None:
             signature = signature_of(function, known_as, without=context)
             takes = signature.schema
         described = description or _summary(function)
-        if not described:
+        if not described and definition is None:
             raise SettingsError(f"tool {known_as!r}", "needs a docstring or a description: the model chooses by it")
         if timeout is not None and not timeout > 0:
             raise SettingsError(f"tool {known_as!r}", f"timeout must be above 0 seconds; it was {timeout}")
@@ -187,6 +210,7 @@ def tool(  # noqa: PLR0913 - what a tool declares, all keyword-only
             stop_after=stop_after,
             policy=policy,
             reconcile=reconcile,
+            definition=definition,
         )
 
     return declare if function is None else declare(function)
@@ -212,6 +236,16 @@ def tools_by_name(tools: Sequence[Tool | ToolFunction]) -> dict[str, Tool]:
 def _name_of(function: ToolFunction) -> str:
     under = function.func if isinstance(function, functools.partial) else function
     return str(getattr(under, "__name__", type(under).__name__))
+
+
+def _check_nothing_unsent(known_as: str, **given: str | None) -> None:
+    """Raise a `SettingsError` for what was given beside a definition, and would never reach the model."""
+    for argument, value in given.items():
+        if value is not None and not (argument == "name" and value == known_as):
+            raise SettingsError(
+                f"tool {known_as!r}",
+                f"has a definition, which holds all that the model reads; leave out {argument}=...",
+            )
 
 
 def _check_callable(function: object, name: str) -> None:

@@ -99,6 +99,11 @@ def context_parameter(function: Function, name: str, context: type) -> str | Non
     return found[0] if found else None
 
 
+def takes_any_name(function: Function, name: str) -> bool:
+    """Return whether a function takes arguments of any name, as `**arguments`."""
+    return any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in _parameters(function, name))
+
+
 def signature_of(function: Function, name: str, *, without: str | None) -> Signature:
     """Return the signature of a function, made from its type hints, its defaults and its docstring.
 

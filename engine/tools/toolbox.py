@@ -254,7 +254,8 @@ def idempotency_key(chat_id: str, call: ToolCall) -> str:
 
 
 def _copied(spec: ToolSpec) -> ToolSpec:
-    return ToolSpec(spec.name, spec.description, copied(dict(spec.schema)))
+    definition = None if spec.definition is None else dataclasses.replace(spec.definition)  # checking it copies it
+    return ToolSpec(spec.name, spec.description, copied(dict(spec.schema)), definition)
 
 
 async def _result_of(tool: Tool, arguments: Mapping[str, Any], context: ToolContext[Any]) -> Any:

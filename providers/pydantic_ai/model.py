@@ -14,7 +14,8 @@ from pydantic_ai.models import ModelRequestParameters, StreamedResponse
 from pydantic_ai.native_tools import AbstractNativeTool
 from pydantic_ai.settings import ModelSettings
 
-from turnwise.providers.protocol import ModelPart, ModelReply, ModelRequest
+from turnwise.providers.protocol import ModelPart, ModelReply, ModelRequest, ProviderDefinition, refusal_of
+from turnwise.providers.pydantic_ai.definitions import sends_definitions, with_definitions
 from turnwise.providers.pydantic_ai.errors import classified
 from turnwise.providers.pydantic_ai.files import taken_by
 from turnwise.providers.pydantic_ai.naming import their_model
@@ -24,6 +25,7 @@ from turnwise.providers.pydantic_ai.request_writer import RequestWriter
 from turnwise.providers.pydantic_ai.response_reader import ResponseReader
 from turnwise.providers.repair_history import HistoryRepair
 from turnwise.providers.reply_builder import join
+from turnwise.states.errors import ModelError
 
 _MOST_PAUSES: Final = 16
 """How often a provider may pause one reply for tools of its own, to be asked to go on."""
@@ -39,7 +41,8 @@ class PydanticAIModel:
         model: a name as `model_named` takes it, or a model of pydantic-ai, configured as you like.
         context_limit: in tokens; what pydantic-ai knows of the model by default.
         settings: pydantic-ai's `ModelSettings`, for every call; a request's parameters win.
-        native_tools: tools that the provider runs itself, such as pydantic-ai's `WebSearchTool()`.
+        native_tools: tools that the provider runs itself, such as pydantic-ai's `WebSearchTool()`; not beside tools
+            that have a `ProviderDefinition`.
 
     Raises:
         SettingsError: the name names no model that can be asked.
@@ -58,6 +61,7 @@ class PydanticAIModel:
         self._native_tools = tuple(native_tools)
         self._origin = Origin(self._model.system, self._model.base_url or "")
         self._history_repair = HistoryRepair()
+        self._sends_definitions = sends_definitions(self._model)
         anthropic = self._model.system == "anthropic"
         self._writer = RequestWriter(
             self._origin,
@@ -83,6 +87,12 @@ class PydanticAIModel:
     ) -> None:
         """Close the provider's connections."""
         await self._model.__aexit__(exc_type, exc, traceback)
+
+    def refuses(self, definition: ProviderDefinition) -> str | None:  # noqa: ARG002 - as every model is asked
+        """Return why the model cannot be offered a tool of its provider; `None` if it can."""
+        if not self._sends_definitions:
+            return "turnwise sends definitions to Anthropic's Messages API only"
+        return "it has native_tools, which cannot be sent beside one" if self._native_tools else None
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelPart]:
         """Yield the parts of the reply as they arrive."""
@@ -131,7 +141,13 @@ class PydanticAIModel:
     def _ask(self, request: ModelRequest) -> tuple[list[theirs.ModelMessage], ModelSettings, ModelRequestParameters]:
         with classified():
             history = self._writer.history(self._history_repair.made_valid(request))
-            return history, settings_of(request, self._settings), offer_of(request, self._native_tools)
+            return history, self._settings_of(request), offer_of(request, self._native_tools)
+
+    def _settings_of(self, request: ModelRequest) -> ModelSettings:
+        problem = refusal_of(self, request.tools)
+        if problem is not None:
+            raise ModelError("bad_request", message=problem)
+        return with_definitions(settings_of(request, self._settings), request.tools, self._model.settings)
 
 
 async def _parts_read(reader: ResponseReader, stream: StreamedResponse) -> AsyncGenerator[ModelPart]:

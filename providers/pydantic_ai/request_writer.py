@@ -124,9 +124,10 @@ class RequestWriter:
 
     def _result(self, result: ToolResultPart) -> theirs.ToolReturnPart:
         files = [sendable_file(file, self.takes) for file in result.attachments]
+        said = [] if result.output is None or result.output == "" else [result.output]  # an empty text is refused
         return theirs.ToolReturnPart(
             _wire_name(result.name),
-            [result.output, *files] if files else result.output,
+            [*said, *files] if files else result.output,
             _wire_id(result.call_id),
             outcome="failed" if result.is_error else "success",
         )

@@ -18,7 +18,7 @@ from turnwise.persistence.audit.record import AuditRecord
 from turnwise.persistence.audit.verify import Verdict, verify_export
 from turnwise.persistence.protocol import ChatStore
 from turnwise.persistence.tombstone import Tombstone
-from turnwise.providers.protocol import Model, ModelPart, ModelReply, ModelRequest, ToolSpec
+from turnwise.providers.protocol import Model, ModelPart, ModelReply, ModelRequest, ProviderDefinition, ToolSpec
 from turnwise.states.calls import ClientTool, ToolCall, ToolResult
 from turnwise.states.errors import (
     BrokenPromise,
@@ -105,6 +105,7 @@ __all__ = [
     "Observer",
     "Page",
     "PastCall",
+    "ProviderDefinition",
     "QueueFull",
     "QueuedMessage",
     "RequestContext",

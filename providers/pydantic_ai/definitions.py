@@ -1,0 +1,70 @@
+"""Definitions: tools that Anthropic knows itself, sent by the one way that pydantic-ai leaves open.
+
+pydantic-ai has no tool in a provider's own words: `ToolDefinition` is always written with description and schema, and
+native tools are those that it knows. But the `tools` of `extra_body` replace on the wire those that it wrote. So a
+request with a definition has all of its tools written here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, cast
+
+from pydantic_ai.models import Model
+from pydantic_ai.models.wrapper import WrapperModel
+from pydantic_ai.settings import ModelSettings
+
+from turnwise.providers.protocol import ToolSpec
+
+_CACHE: Final = "anthropic_cache"
+"""How the names of the settings begin that stand instead of the unified `cache`."""
+
+
+def sends_definitions(model: Model) -> bool:
+    """Return whether a model of pydantic-ai speaks Anthropic's Messages."""
+    while isinstance(model, WrapperModel):
+        model = model.wrapped
+    return any(known.__name__ == "AnthropicModel" for known in type(model).__mro__)  # the SDK may not be installed
+
+
+def with_definitions(
+    settings: ModelSettings, tools: Sequence[ToolSpec], configured: ModelSettings | None
+) -> ModelSettings:
+    """Return the settings of a call that is offered these tools; as they are, if none of them has a definition.
+
+    Tools that are left out by `tool_choice` are not offered, and the last one is marked for the cache, as pydantic-ai
+    does it.
+
+    Args:
+        settings: of the call.
+        tools: all that are offered.
+        configured: the model's own settings, which those of the call replace.
+    """
+    definitions = [tool.definition for tool in tools if tool.definition is not None]
+    if not definitions:
+        return settings
+    known: dict[str, Any] = {**(configured or {}), **settings}
+    choice = known.get("tool_choice")
+    offered = [_written(tool, known) for tool in tools if not isinstance(choice, list) or tool.name in choice]
+    if offered and (lasts := _cached_for(known)) is not None:
+        offered[-1].setdefault("cache_control", {"type": "ephemeral", "ttl": lasts})
+    betas = [*known.get("anthropic_betas", ()), *(beta for definition in definitions for beta in definition.betas)]
+    added = {"extra_body": {"tools": offered, **(known.get("extra_body") or {})}, "anthropic_betas": betas}
+    return cast("ModelSettings", {**settings, **added})
+
+
+def _written(tool: ToolSpec, settings: Mapping[str, Any]) -> dict[str, Any]:
+    if tool.definition is not None:
+        return dict(tool.definition.tool)
+    written = {"name": tool.name, "description": tool.description, "input_schema": dict(tool.schema)}
+    return written | ({"eager_input_streaming": True} if settings.get("anthropic_eager_input_streaming") else {})
+
+
+def _cached_for(settings: Mapping[str, Any]) -> str | None:
+    """Return how long the definitions of tools are cached; `None` if they are not."""
+    explicit = any(name.startswith(_CACHE) for name in settings)
+    cache = settings.get(f"{_CACHE}_tool_definitions" if explicit else "cache", False)
+    if cache is False or cache is None:
+        return None
+    retention = cache.get("retention") if isinstance(cache, Mapping) else cache
+    return retention if retention in ("5m", "1h") else "5m"
