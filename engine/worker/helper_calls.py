@@ -257,7 +257,9 @@ class HelperCalls:
         if isinstance(name, str):
             with suppress(ChatNotFound, ChatUnreadable):
                 helper = found = await self._store.facts(name)
-                while found.profile.helps is not None and found.profile.parent is not None:
+                for _ in range(helper.profile.depth):  # whatever the profiles say, the way up has an end
+                    if found.profile.helps is None or found.profile.parent is None:
+                        break
                     if found.profile.parent == self._parent.chat_id:
                         return helper
                     found = await self._store.facts(found.profile.parent)

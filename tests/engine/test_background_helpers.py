@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import closing
 from functools import reduce
 from operator import add
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -369,6 +372,35 @@ async def test_a_fork_has_no_hold_on_the_helpers_of_its_parent(open_engine: Open
             await engine.wait(helper.id)
             fork = await engine.fork(chat.id, at_version=(await engine.get_chat(chat.id)).version)
         assert await engine.helpers(fork.id) == []
+
+
+async def test_a_helper_of_its_own_helper_is_nobodys(open_engine: OpenEngine, database: Path) -> None:
+    """Somebody wrote that into the rows; the way up from it never ends."""
+    names: list[str] = []
+
+    def asks(_seen: list[Any]) -> Sequence[Call]:
+        return [Call("stop_helper", {"helper": names[0]})]
+
+    async with open_engine(None, agents=family(lead(starts("one"), lambda _: "I go on"), Research())) as engine:
+        chat = await engine.create_chat(agent="lead")
+        with anyio.fail_after(20):
+            await engine.ask(chat.id, "go")
+            (helper,) = await engine.helpers(chat.id)
+            await engine.wait(helper.id)
+    names.append(helper.id)
+    _rewrite_parent(database, helper.id, chat.id, helper.id)
+    async with open_engine(None, agents=family(lead(asks), Research())) as engine:
+        with anyio.fail_after(20):
+            await engine.ask(chat.id, "stop it")
+        assert (await outputs(engine, chat.id))[-1] == f"You have no helper {helper.id!r}."
+        _rewrite_parent(database, helper.id, helper.id, chat.id)  # all chats are verified at the end
+
+
+def _rewrite_parent(database: Path, chat_id: str, before: str, after: str) -> None:
+    """Replace whom a helper's profile names as its parent."""
+    with closing(sqlite3.connect(database)) as rows, rows:
+        change = "UPDATE profiles SET body = replace(body, ?, ?) WHERE chat_id = ?"
+        rows.execute(change, (f'"parent":"{before}"', f'"parent":"{after}"', chat_id))
 
 
 def test_tools_for_helpers_come_with_the_first_and_their_names_are_taken() -> None:
