@@ -45,6 +45,7 @@ lint: $(INSTALLED_DEV) ## check style, types and the direction of imports
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+	@$(BIN)/mypy examples/*.py
 	@$(BIN)/lint-imports
 
 docs: $(INSTALLED_DEV) ## draw the diagrams anew, then run the examples and follow the links of the docs
