@@ -107,6 +107,8 @@ class ModelRequest:
     tools: tuple[ToolSpec, ...] = ()
     parameters: Mapping[str, Any] = field(default_factory=dict)
     """Passed through, by the names of `PARAMETERS`."""
+    answer_schema: Mapping[str, Any] | None = None
+    """JSON schema to which the text of the answer must keep: an object schema. Only models that take one get one."""
 
 
 class ModelPart(Value, frozen=True):
@@ -176,6 +178,9 @@ class Model(Protocol):
 
     Both methods raise `ModelError`, classified, and nothing else for a provider's failure. Cancelling either
     closes the connection to the provider. Neither retries.
+
+    A model that keeps its answers to `ModelRequest.answer_schema` says so in an attribute `takes_answer_schema`:
+    `always`, or `without_tools` if it cannot do that while it is offered tools. Any other gets a tool to answer with.
     """
 
     @property

@@ -11,6 +11,7 @@ from typing import Any
 import anyio
 from anyio.lowlevel import checkpoint
 
+from turnwise.providers.answer_schemas import TakesAnswerSchema
 from turnwise.providers.protocol import ModelPart, ModelReply, ModelRequest, ProviderDefinition
 from turnwise.providers.reply_builder import join
 from turnwise.states.checked import checked
@@ -77,7 +78,8 @@ class ScriptedModel:
     """Answers each step with the next of `replies`; a single reply, not in a list, answers every step.
 
     It answers summaries with `summary`, and titles with `title`, or else its own name. Delays pass on `sleep`; between
-    parts that have none, other tasks get their turn.
+    parts that have none, other tasks get their turn. With `takes_answer_schema` it plays a model that keeps its answers
+    to a schema, which stands in its requests; what it answers is what the script says.
 
     Raises:
         ModelError: of kind `bad_request`, not retryable: a step was asked for after the last reply.
@@ -93,11 +95,13 @@ class ScriptedModel:
         context_limit: Positive | None = None,
         name: Name = "scripted",
         provider: Name = "scripted",
+        takes_answer_schema: TakesAnswerSchema | None = None,
         sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
     ) -> None:
         self.name = name
         self.provider = provider
         self.context_limit = context_limit
+        self.takes_answer_schema = takes_answer_schema
         self.requests: list[ModelRequest] = []
         """Every request, in order, as it stood when it came."""
         self._replies: Iterator[Line] = _lines(replies)

@@ -180,7 +180,7 @@ class Message(Value, metaclass=Checked, frozen=True, kw_only=True, gc=True, weak
     usage: Usage | None = None
     """The usage that the provider reported for this reply."""
     parameters_digest: str | None = None
-    """The SHA-256 of the canonical JSON of the parameters that the model was asked with."""
+    """The SHA-256 of the canonical JSON of the parameters that the model was asked with, and of `answer_schema`."""
     tools_digest: str | None = None
     """The same of the tools that it was offered: names, descriptions and schemas, in order."""
 

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Generic
 
+from turnwise.engine.agents.answer_format import OutputMode
 from turnwise.engine.prompt.hooks import PrepareMessages, Reminder
 from turnwise.engine.results import Chat
 from turnwise.engine.settings import Settings
@@ -54,11 +55,19 @@ class Agent(Generic[Deps, Output]):
     """Recorded with every answer."""
     reminders: Sequence[Reminder] = ()
     prepare_messages: PrepareMessages | None = None
+    output_mode: OutputMode | None = None
+    """How the model gives answers in that form: `native` keeps its text to the schema, `tool` has it call a tool.
+
+    By default `native` where the model can do that, beside the tools that it is offered."""
 
     def __post_init__(self) -> None:
         if self.system is not None and not isinstance(self.system, str) and not callable(self.system):
             raise SettingsError(
                 f"agent {self.name!r}", f"system must be text or a function of the chat; it was {self.system!r:.100}"
+            )
+        if self.output_mode is not None and self.output is None:
+            raise SettingsError(
+                f"agent {self.name!r}", f"output_mode={self.output_mode!r} needs output=..., the form of its answers"
             )
         if self.settings is None:
             return

@@ -1,7 +1,7 @@
 """Answer formats: the form in which an agent gives its final answers, so that a program can use them.
 
-The model gives such an answer by calling a tool. Its arguments are the answer; the tool's result says what is wrong
-with them, or ends the turn.
+A model that keeps its answers to a schema gives such an answer as its text. Any other calls a tool: its arguments are
+the answer, and its result says what is wrong with them, or ends the turn.
 """
 
 from __future__ import annotations
@@ -9,22 +9,34 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
 
-from turnwise.engine.tools.arguments import BadArguments, checked, listed, problems_of
+import msgspec
+
+from turnwise.engine.tools.arguments import BadArguments, checked, coerced, listed, problems_of
 from turnwise.engine.tools.declare import Tool
-from turnwise.engine.tools.schemas import check_schema
+from turnwise.engine.tools.schemas import check_schema, problems_with
 from turnwise.engine.user_code import guarded
 from turnwise.states.errors import SettingsError, ToolFailed
+from turnwise.states.plain import Misfit
+from turnwise.states.shapes import plain_object
 
 ANSWER_TOOL: Final = "final_answer"
 """The name of the tool by which a model gives an answer in the form that its agent wants."""
 DEMAND: Final = f"Give your final answer by calling the tool {ANSWER_TOOL}."
 """Said to a model that has answered otherwise."""
+OutputMode = Literal["native", "tool"]
+"""How a model gives an answer in a form: as its text, kept to a schema by the provider's own mode, or by a tool."""
 
 _WRAPPED: Final = "answer"
 """The one argument that holds an answer which is no object."""
 _ACCEPTED: Final = "Accepted."
+_TELLING: Final = ("type", "$ref", "enum", "const", "anyOf", "oneOf", "allOf")
+"""What a schema has that does not allow anything."""
+_BY_NAME: Final = ("properties", "$defs")
+_IN_ROWS: Final = ("anyOf", "oneOf", "allOf", "prefixItems")
+_ALONE: Final = ("items", "not")
+"""Where in a schema other schemas stand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +44,36 @@ class AnswerFormat:
     """The form of an agent's answers."""
 
     tool: Tool
+    """Its schema is that of answers which are given as text, too."""
     read: Callable[[Mapping[str, Any]], Any]
     """Returns the answer that arguments of the tool stand for; raises `BadArguments` if they are none."""
+    is_closed: bool
+    """Whether the schema names every field that an answer may have: some providers' own modes drop all others."""
+
+    def arguments_in(self, text: str) -> dict[str, Any]:
+        """Return the arguments of the tool that the text of an answer stands for.
+
+        Raises:
+            BadArguments: it stands for none; the text tells the model what to mend.
+        """
+        try:
+            given = plain_object(msgspec.json.decode(text))
+        except (msgspec.DecodeError, RecursionError, Misfit) as error:
+            raise BadArguments(f"The answer is no JSON object ({len(text)} characters).") from error
+        arguments = coerced(self.tool, given)
+        problems = problems_with(arguments, self.tool.schema)
+        if problems:
+            raise BadArguments(f"The answer does not fit: {listed(problems)}.")
+        self.read(arguments)
+        return arguments
+
+    def demand(self, text: str) -> str:
+        """Return what is said to a model whose answer, given as text, does not have the form."""
+        try:
+            self.arguments_in(text)
+        except BadArguments as error:
+            return f"{error} Give your final answer again, as JSON of the schema and nothing else."
+        return "Give your final answer again."
 
 
 def format_of(agent: str, output: Any) -> AnswerFormat:
@@ -71,7 +111,21 @@ def format_of(agent: str, output: Any) -> AnswerFormat:
         crash="at_least_once",
         stop_after=True,
     )
-    return AnswerFormat(tool, read)
+    return AnswerFormat(tool, read, is_closed=_is_closed(schema))
+
+
+def _is_closed(schema: Any) -> bool:
+    """Whether a schema, and each within it, says of every object which fields it has."""
+    if not isinstance(schema, Mapping) or not any(word in schema for word in _TELLING):
+        return False
+    is_open = schema.get("additionalProperties") not in (None, False) or "patternProperties" in schema
+    if is_open or (schema.get("type") == "object" and not schema.get("properties")):
+        return False
+    inner = [one for word in _BY_NAME for one in schema.get(word, {}).values()]
+    inner += [one for word in _IN_ROWS for one in schema.get(word, ())]
+    inner += [schema[word] for word in _ALONE if word in schema]
+    is_array = schema.get("type") == "array"
+    return all(map(_is_closed, inner)) and ("items" in schema or "prefixItems" in schema or not is_array)
 
 
 def _within_an_object(schema: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Any, Final
 
 from turnwise.engine.agents.agent import OF_THE_ENGINE, Agent, SystemPrompt
-from turnwise.engine.agents.answer_format import AnswerFormat, format_of
+from turnwise.engine.agents.answer_format import AnswerFormat, OutputMode, format_of
 from turnwise.engine.agents.delegate import BACKGROUND_TOOLS
 from turnwise.engine.prompt.hooks import Hooks
 from turnwise.engine.settings import Settings, check_parameters
@@ -19,6 +19,7 @@ from turnwise.engine.tasks import off_the_loop
 from turnwise.engine.tools.declare import Tool, tools_by_name
 from turnwise.engine.tools.toolbox import CLIENT_PREFIX, Toolbox
 from turnwise.engine.user_code import guarded
+from turnwise.providers.answer_schemas import takes_answer_schema
 from turnwise.providers.from_name import model_named
 from turnwise.providers.prices import load_prices
 from turnwise.providers.protocol import Model, ModelPart, ModelReply, ModelRequest, ProviderDefinition, refusal_of
@@ -53,9 +54,20 @@ class Configuration:
     toolbox: Toolbox
     answer: AnswerFormat | None
     """The form of final answers; `None` for text."""
+    output_mode: OutputMode | None
+    """The agent's own choice; `None` leaves it to the model."""
     settings: Settings
     limits: Limits
     hooks: Hooks
+
+    def answers_natively(self, client_tools: Sequence[ClientTool]) -> bool:
+        """Whether the model itself keeps its answers to the schema, in a chat with these tools of its client."""
+        if self.answer is None or self.output_mode == "tool":
+            return False
+        has_tools = bool(self.toolbox.offered(client_tools, with_answer=False))
+        may_answer = self.settings.parameters.get("tool_choice") in (None, "auto", "none")
+        is_wanted = self.output_mode == "native" or self.answer.is_closed
+        return is_wanted and may_answer and takes_answer_schema(self.model, beside_tools=has_tools)
 
 
 class Agents:
@@ -117,6 +129,7 @@ class Agents:
             system=None,
             toolbox=self._toolbox,
             answer=None,
+            output_mode=None,
             settings=self._settings,
             limits=self._limits,
             hooks=Hooks(),
@@ -251,6 +264,12 @@ class Agents:
         answer = None if agent.output is None else format_of(agent.name, agent.output)
         toolbox = _toolbox(agent, answer, settings)
         _check_definitions(f"agent {agent.name!r}", asked, toolbox)
+        if agent.output_mode == "native" and not takes_answer_schema(asked, beside_tools=bool(agent.tools)):
+            beside = " beside tools" if takes_answer_schema(asked, beside_tools=False) else ""
+            raise SettingsError(
+                f"agent {agent.name!r}",
+                f"model {asked.name!r} keeps no answers to a schema{beside}; choose output_mode='tool', or none",
+            )
         return Configuration(
             agent=agent.name,
             version=agent.version,
@@ -258,6 +277,7 @@ class Agents:
             system=agent.system,
             toolbox=toolbox,
             answer=answer,
+            output_mode=agent.output_mode,
             settings=settings,
             limits=settings.limits(window_of(asked)),
             hooks=Hooks(tuple(agent.reminders), agent.prepare_messages),

@@ -14,7 +14,7 @@ from turnwise.engine.tools.arguments import BadArguments
 from turnwise.persistence.protocol import ChatStore
 from turnwise.states.events import Event, HistoryResetEvent, MessageEvent, QueueEvent, TurnFinishedEvent
 from turnwise.states.facts import Facts
-from turnwise.states.names import CallStatus
+from turnwise.states.names import CallStatus, StopReason
 from turnwise.states.transcript import Transcript
 from turnwise.states.usage import NO_USAGE
 
@@ -88,17 +88,25 @@ def turn_result(
         stop_reason=reader.finished.stop_reason if reader.finished is not None else None,
         usage=reader.finished.usage if reader.finished is not None else so_far,
         messages=transcript.messages,
-        output=None if answer is None else _answered(transcript, answer),
+        output=None if answer is None else _answered(transcript, answer, reader.finished),
         open_calls=[call.shown for call in transcript.open_calls],
         message_state=reader.message_state,
     )
 
 
-def _answered(transcript: Transcript, answer: AnswerFormat) -> Any:
-    """Return the last answer that was accepted; `None` if there is none, or it does not fit the form of today."""
+def _answered(transcript: Transcript, answer: AnswerFormat, finished: TurnFinishedEvent | None) -> Any:
+    """Return the last answer that was accepted; `None` if there is none, or it does not fit the form of today.
+
+    It may have been given as text or by the tool, whatever this engine's agent would do: another worker may have run
+    another version of it. A text was accepted if the model ended the turn with it.
+    """
     results = [message.result for message in transcript.messages if message.result is not None]
     accepted = {result.call_id for result in results if result.outcome is CallStatus.succeeded}
-    for message in reversed(transcript.messages):
+    replies = [message for message in reversed(transcript.messages) if message.role == "assistant"]
+    if replies and finished is not None and finished.stop_reason is StopReason.end_turn:
+        with suppress(BadArguments):
+            return answer.read(answer.arguments_in(replies[0].text))
+    for message in replies:
         for call in message.calls:
             if call.name == answer.tool.name and call.call_id in accepted:
                 with suppress(BadArguments):

@@ -7,7 +7,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from turnwise.engine.agents.answer_format import AnswerFormat
 from turnwise.engine.agents.configuration import Configuration
+from turnwise.engine.tools.arguments import BadArguments
 from turnwise.engine.tools.toolbox import Toolbox
 from turnwise.engine.user_code import described
 from turnwise.engine.worker.leased_chat import Runtime
@@ -55,14 +57,16 @@ def _is_blank(part: Part) -> bool:
 
 def origin_of(configuration: Configuration, request: ModelRequest) -> Origin:
     """Return which model is asked, in which agent's name, with digests of the parameters and tools."""
-    model = configuration.model
+    model, parameters = configuration.model, dict(request.parameters)
+    if request.answer_schema is not None:
+        parameters["answer_schema"] = request.answer_schema
     offered = [_as_offered(tool) for tool in request.tools]
     return Origin(
         agent=configuration.agent,
         agent_version=configuration.version,
         model=well_formed(str(model.name)),
         provider=well_formed(str(model.provider)),
-        parameters_digest=_digest_if_any(dict(request.parameters)),
+        parameters_digest=_digest_if_any(parameters),
         tools_digest=_digest_if_any(offered),
     )
 
@@ -125,6 +129,17 @@ async def shown_reply(
     usage = heard.reply().usage if heard is not None else None
     toolbox = runtime.agents.toolbox(facts.profile)
     return partial_reply(parts_from_shown(shown, heard), facts, toolbox, usage=usage, origin=origin)
+
+
+def lacks_form(answer: AnswerFormat | None, request: ModelRequest, parts: Sequence[Part]) -> bool:
+    """Whether a reply without calls is no answer in the form that is wanted."""
+    if answer is None or request.answer_schema is None:
+        return answer is not None
+    try:
+        answer.arguments_in("".join(part.text for part in parts if isinstance(part, TextPart)))
+    except BadArguments:
+        return True
+    return False
 
 
 def never_answered(refused: int) -> str:

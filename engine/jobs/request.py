@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from turnwise.engine.agents.answer_format import DEMAND
@@ -43,7 +43,7 @@ async def build_request(leased: LeasedChat) -> ModelRequest:
     settings, hooks = leased.configuration.settings, leased.configuration.hooks
     view = await leased.current_view()
     as_stored = hooks.prepare_messages is None
-    prompt = DEMAND if leased.facts.turn.refused else settings.continue_prompt
+    prompt = _demand(leased, view.messages) if leased.facts.turn.refused else settings.continue_prompt
     messages = await prepared_for(
         leased.runtime, leased.configuration, leased.facts, "step", continued(view.to_send(), prompt)
     )
@@ -59,6 +59,16 @@ async def build_request(leased: LeasedChat) -> ModelRequest:
         messages = [*messages, *reminders]
     paired = as_stored and view.is_paired
     return await request_of(leased, "step", messages, settings.parameters, paired=paired)
+
+
+def _demand(leased: LeasedChat, seen: Sequence[Message]) -> str:
+    """Return what a model is told whose answer did not have the form."""
+    configuration = leased.configuration
+    if configuration.answer is None:
+        return configuration.settings.continue_prompt
+    if not seen or not configuration.answers_natively(leased.facts.profile.client_tools):
+        return DEMAND
+    return configuration.answer.demand(seen[-1].text)
 
 
 async def prepared_for(
@@ -97,9 +107,12 @@ async def request_of(
         ModelError: the chat's model cannot be offered one of the providers' own tools.
     """
     profile, step = leased.facts.profile, leased.facts.step
-    tools = leased.configuration.toolbox.offered(profile.client_tools)
+    configuration = leased.configuration
+    native = configuration.answers_natively(profile.client_tools)
+    wanted = configuration.answer if native and purpose == "step" else None
+    tools = configuration.toolbox.offered(profile.client_tools, with_answer=not native)
     with guarded():
-        problem = refusal_of(leased.configuration.model, tools)
+        problem = refusal_of(configuration.model, tools)
     if problem is not None:
         raise ModelError("bad_request", message=problem)
     request = ModelRequest(
@@ -111,6 +124,7 @@ async def request_of(
         system=await leased.system(),
         tools=tools,
         parameters=copied(dict(parameters)),
+        answer_schema=None if wanted is None else copied(dict(wanted.tool.schema)),
     )
     return request if paired else dataclasses.replace(request, messages=HistoryRepair().paired(request))
 

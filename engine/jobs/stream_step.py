@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from turnwise.engine.jobs.call_names import CallNames
 from turnwise.engine.jobs.compact import can_fold
 from turnwise.engine.jobs.live_parts import LiveParts
-from turnwise.engine.jobs.reply import error_info, never_answered, origin_of, partial_reply, planned
+from turnwise.engine.jobs.reply import error_info, lacks_form, never_answered, origin_of, partial_reply, planned
 from turnwise.engine.jobs.request import build_request
 from turnwise.engine.jobs.watchdog import Watchdog, startup_limit
 from turnwise.engine.prompt.context_window import with_own_rule
@@ -192,11 +192,11 @@ class Attempt:
         reported = finish.usage.input_tokens if finish.usage is not None else None
         limit = finish.context_limit and leased.configuration.settings.compaction.strictest(finish.context_limit)
         stop_reason = _STOP_REASONS.get(word or "", StopReason.end_turn)
-        wants_form = leased.configuration.answer is not None
+        may_be_refused = not calls and stop_reason is StopReason.end_turn
         return Reply(
             parts=parts,
             calls=calls,
-            refused=wants_form and not calls and stop_reason is StopReason.end_turn,
+            refused=may_be_refused and lacks_form(leased.configuration.answer, request, parts),
             usage=finish.usage,
             stop_reason=stop_reason,
             provider_reason=(finish.metadata or {}).get("reason", word),

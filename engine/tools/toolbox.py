@@ -58,13 +58,15 @@ class Toolbox:
                     f"{CLIENT_PREFIX}NAME here",
                 )
 
-    def offered(self, client_tools: Sequence[ClientTool]) -> tuple[ToolSpec, ...]:
+    def offered(self, client_tools: Sequence[ClientTool], *, with_answer: bool = True) -> tuple[ToolSpec, ...]:
         """Return the tools to offer to the model: local ones, then the client's; each as a copy.
 
-        If both have a tool of one name, the chat's own declaration counts: its client expects the call.
+        If both have a tool of one name, the chat's own declaration counts: its client expects the call. The tool by
+        which the model answers is left out where it answers by text; if it is called it runs nevertheless.
         """
         declared = {tool.name: tool for tool in client_tools if self._is_active(tool)}
-        specs = [tool.spec for tool in self.tools.values() if self._is_active(tool) and tool.name not in declared]
+        local = [tool for tool in self.tools.values() if with_answer or tool is not self.answer]
+        specs = [tool.spec for tool in local if self._is_active(tool) and tool.name not in declared]
         specs += [ToolSpec(tool.name, tool.description, tool.input_schema) for tool in declared.values()]
         return tuple(_copied(spec) for spec in specs)
 

@@ -7,11 +7,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from turnwise.engine.agents.answer_format import ANSWER_TOOL
+from turnwise.engine.agents.answer_format import ANSWER_TOOL, AnswerFormat
 from turnwise.engine.agents.delegate import HELPER, HELPERS, MESSAGE, TASK, helper_id
 from turnwise.engine.apply import Act, Chain
 from turnwise.engine.family import has_ended, helpers_of, stop_working, unheard_usage
 from turnwise.engine.replays import digest_of_parts
+from turnwise.engine.tools.arguments import BadArguments
 from turnwise.engine.worker.leased_chat import Runtime
 from turnwise.logger import logger
 from turnwise.states.arguments import HelperAnswer
@@ -275,7 +276,8 @@ class HelperCalls:
 
     async def _last_words(self, helper: Facts) -> tuple[Json, bool]:
         """Return what a helper said last, and whether that is an error."""
-        return _result_of(helper, await self._store.history(helper.chat_id, after=helper.turn.after))
+        said = await self._store.history(helper.chat_id, after=helper.turn.after)
+        return _result_of(helper, said, self._runtime.agents.answer(helper.profile))
 
 
 def _told(helper: Facts) -> dict[str, Json]:
@@ -289,8 +291,8 @@ def _title_of(task: str) -> str:
     return line if len(line) <= _TITLE else line[: _TITLE - 1] + "…"
 
 
-def _result_of(helper: Facts, said: list[Message]) -> tuple[Json, bool]:
-    """Return what a call is answered with, and whether that is an error."""
+def _result_of(helper: Facts, said: list[Message], answer: AnswerFormat | None) -> tuple[Json, bool]:
+    """Return what a call is answered with, and whether that is an error. `answer` is the form that its agent wants."""
     if helper.state is ChatState.error:
         problem = helper.last_error.message if helper.last_error else "an unknown error"
         return f"The helper could not finish its task: {problem}", True
@@ -305,6 +307,9 @@ def _result_of(helper: Facts, said: list[Message]) -> tuple[Json, bool]:
         for call in message.calls:
             if call.name == ANSWER_TOOL and call.call_id in accepted:
                 return call.arguments, False
+        if answer is not None and message.role == "assistant" and not message.partial:
+            with suppress(BadArguments):
+                return answer.arguments_in(message.text), False
     texts = [message.text for message in said if message.role == "assistant" and message.text]
     if texts:
         return texts[-1], False

@@ -14,13 +14,14 @@ from pydantic_ai.models import ModelRequestParameters, StreamedResponse
 from pydantic_ai.native_tools import AbstractNativeTool
 from pydantic_ai.settings import ModelSettings
 
+from turnwise.providers.answer_schemas import TakesAnswerSchema
 from turnwise.providers.protocol import ModelPart, ModelReply, ModelRequest, ProviderDefinition, refusal_of
 from turnwise.providers.pydantic_ai.definitions import sends_definitions, with_definitions
 from turnwise.providers.pydantic_ai.errors import classified
 from turnwise.providers.pydantic_ai.files import taken_by
 from turnwise.providers.pydantic_ai.naming import their_model
 from turnwise.providers.pydantic_ai.origin import Origin
-from turnwise.providers.pydantic_ai.parameters import offer_of, settings_of
+from turnwise.providers.pydantic_ai.parameters import known_to_take_schema, offer_of, settings_of
 from turnwise.providers.pydantic_ai.request_writer import RequestWriter
 from turnwise.providers.pydantic_ai.response_reader import ResponseReader
 from turnwise.providers.repair_history import HistoryRepair
@@ -43,6 +44,8 @@ class PydanticAIModel:
         settings: pydantic-ai's `ModelSettings`, for every call; a request's parameters win.
         native_tools: tools that the provider runs itself, such as pydantic-ai's `WebSearchTool()`; not beside tools
             that have a `ProviderDefinition`.
+        takes_answer_schema: when the model keeps answers to a schema; what pydantic-ai knows of it by default, and that
+            it never does for `openai-compatible:`, of which nobody knows.
 
     Raises:
         SettingsError: the name names no model that can be asked.
@@ -55,6 +58,7 @@ class PydanticAIModel:
         context_limit: int | None = None,
         settings: ModelSettings | None = None,
         native_tools: Sequence[AbstractNativeTool] = (),
+        takes_answer_schema: TakesAnswerSchema | None = None,
     ) -> None:
         self._model = their_model(model) if isinstance(model, str) else model
         self._settings = settings or ModelSettings()
@@ -76,6 +80,7 @@ class PydanticAIModel:
         self.address = self._model.base_url
         """The base URL of the provider, if pydantic-ai knows it."""
         self.context_limit = context_limit or self._model.context_window
+        self.takes_answer_schema = takes_answer_schema or known_to_take_schema(self._model, self._native_tools)
 
     async def __aenter__(self) -> Self:
         """Hold the provider's client."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
 from pydantic_ai.messages import InstructionPart
-from pydantic_ai.models import ModelRequestParameters
+from pydantic_ai.models import Model, ModelRequestParameters
 from pydantic_ai.native_tools import AbstractNativeTool
+from pydantic_ai.output import OutputObjectDefinition
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
 
+from turnwise.providers.answer_schemas import TakesAnswerSchema
 from turnwise.providers.protocol import PARAMETERS, ModelRequest
 from turnwise.states.errors import ModelError
 
@@ -40,6 +43,16 @@ def settings_of(request: ModelRequest, configured: ModelSettings) -> ModelSettin
     return cast("ModelSettings", {**settings, **options, "max_retries": 0})
 
 
+def known_to_take_schema(model: Model, native_tools: Sequence[AbstractNativeTool]) -> TakesAnswerSchema | None:
+    """Return when a provider keeps answers to a schema; older models of Google's do so only without any tools."""
+    is_anyones = model.system == "openai-compatible"
+    if is_anyones or not model.profile.get("supports_json_schema_output", False):
+        return None
+    if model.system.startswith("google") and not model.profile.get("google_supports_tool_combination", False):
+        return None if native_tools else "without_tools"
+    return "always"
+
+
 def offer_of(request: ModelRequest, native_tools: tuple[AbstractNativeTool, ...]) -> ModelRequestParameters:
     """Return what the call offers: the system prompt, turnwise's tools as they were declared, the provider's own."""
     return ModelRequestParameters(
@@ -51,4 +64,11 @@ def offer_of(request: ModelRequest, native_tools: tuple[AbstractNativeTool, ...]
         ],
         native_tools=list(native_tools),
         instruction_parts=[InstructionPart(request.system)] if request.system else [],
+        output_mode="text" if request.answer_schema is None else "native",
+        output_object=None if request.answer_schema is None else _answer_of(request.answer_schema),
     )
+
+
+def _answer_of(schema: Mapping[str, Any]) -> OutputObjectDefinition:
+    """Return the form of answers; pydantic-ai makes it strict where the provider can be."""
+    return OutputObjectDefinition(dict(schema), name="final_answer", description=schema.get("description"))

@@ -99,6 +99,7 @@ RIGHT: Final[Mapping[str, Mapping[str, Any]]] = {
         "system": "Be brief.",
         "tools": [search],
         "output": OBJECT,
+        "output_mode": "tool",
         "settings": turnwise.Settings(),
         "version": "1",
         "reminders": [turnwise.history_was_compacted],

@@ -1,0 +1,339 @@
+"""Answers that the model itself keeps to a schema: they are its text, and no tool is offered for them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from pydantic import BaseModel, Field, field_validator
+
+from support.engines import OpenEngine
+from turnwise import Agent, ClientTool, Engine, Settings, SettingsError, delegate, tool
+from turnwise.engine.agents.answer_format import format_of
+from turnwise.providers.demo import DemoModel
+from turnwise.providers.scripted import Call, Reply, ScriptedModel
+from turnwise.testing.strict import StrictModel
+
+
+class Resolution(BaseModel):
+    """How a complaint was resolved."""
+
+    refunded: bool
+    cents: int = Field(ge=0, le=1000)
+
+    @field_validator("cents")
+    @classmethod
+    def _even(cls, cents: int) -> int:
+        if cents == 13:
+            raise ValueError("no thirteen")
+        return cents
+
+
+@tool
+async def look(place: str) -> str:
+    """Look at a place."""
+    return f"saw {place}"
+
+
+RIGHT = '{"refunded": true, "cents": 250}'
+CALL = Reply(calls=[Call("final_answer", {"refunded": True, "cents": 250})])
+
+
+def native(*replies: Any, takes: Any = "always", **options: Any) -> StrictModel:
+    return StrictModel(list(replies), takes_answer_schema=takes, **options)
+
+
+def offered(model: ScriptedModel) -> list[tuple[list[str], bool]]:
+    """Return for each step which tools were offered, and whether a schema was given."""
+    steps = [request for request in model.requests if request.purpose == "step"]
+    return [([spec.name for spec in one.tools], one.answer_schema is not None) for one in steps]
+
+
+async def test_the_text_of_an_answer_is_the_value(open_engine: OpenEngine) -> None:
+    model = native(Reply(calls=[Call("look", {"place": "x"})]), RIGHT)
+    agent = Agent("support", model, tools=[look], output=Resolution)
+    async with open_engine(None, agents=[agent]) as engine:
+        chat = await engine.create_chat()
+        result = await engine.ask(chat.id, "My parcel is broken", agent=agent)
+        assert (result.output, result.text) == (Resolution(refunded=True, cents=250), RIGHT)
+        assert (result.stop_reason, result.chat.state) == ("end_turn", "waiting")
+    assert offered(model) == [(["look"], True)] * 2
+    assert model.faults == []
+    schema = model.requests[0].answer_schema
+    assert schema is not None
+    assert (schema["type"], set(schema["properties"])) == ("object", {"refunded", "cents"})
+
+
+async def test_an_answer_that_does_not_fit_goes_back_with_the_error_and_is_counted(open_engine: OpenEngine) -> None:
+    wrong = [
+        "Sure!",
+        '{"refunded": true}',
+        '{"refunded": true, "cents": 9999}',
+        '{"refunded": true, "cents": 13}',
+        "[1]",
+    ]
+    model = native(*wrong, RIGHT)
+    agent = Agent("support", model, output=Resolution, settings=Settings(answer_retries=5))
+    async with open_engine(None, agents=[agent]) as engine:
+        chat = await engine.create_chat()
+        result = await engine.ask(chat.id, "hi")
+        assert result.output == Resolution(refunded=True, cents=250)
+        assert [record.trigger for record in await engine.audit(chat.id)].count("step_finished") == 6
+        assert [message.text for message in result.messages if message.role == "user"] == ["hi"]
+    told = [request.messages[-1].text for request in model.requests[1:]]
+    assert all(one.endswith("Give your final answer again, as JSON of the schema and nothing else.") for one in told)
+    problems = [
+        "no JSON object (5 characters)",
+        "missing cents",
+        "cents: must satisfy maximum: 1000",
+        "thirteen",
+        "no JSON",
+    ]
+    assert [problem in one for problem, one in zip(problems, told, strict=True)] == [True] * 5
+    assert not any("9999" in one for one in told)
+    assert model.faults == []
+
+
+@pytest.mark.parametrize("wrong", ["Sure!", '{"refunded": 1, "cents": -3}', Reply(""), '{"refunded": true, "cents":'])
+async def test_a_model_that_never_keeps_to_the_schema_ends_in_error(open_engine: OpenEngine, wrong: Any) -> None:
+    model = native(*[wrong] * 30)
+    agent = Agent("support", model, output=Resolution, settings=Settings(answer_retries=2))
+    async with open_engine(None, agents=[agent]) as engine:
+        result = await engine.ask((await engine.create_chat()).id, "hi")
+        assert (result.chat.state, result.output, len(model.requests)) == ("error", None, 3)
+        assert result.chat.last_error is not None
+        assert result.chat.last_error.kind == "invalid_answer"
+
+
+@pytest.mark.parametrize(("word", "reason"), [("length", "max_tokens"), ("refusal", "content_filter")])
+async def test_an_answer_that_was_cut_or_refused_is_none_and_is_not_asked_for_again(
+    open_engine: OpenEngine, word: str, reason: str
+) -> None:
+    """A text may be valid where it was cut, too: `1` of `12`."""
+    model = native(Reply('{"answer": 1}', stop_reason=word))
+    async with open_engine(None, agents=[Agent("support", model, output=int)]) as engine:
+        result = await engine.ask((await engine.create_chat()).id, "hi")
+        assert (result.output, result.stop_reason, result.chat.state) == (None, reason, "waiting")
+        assert len(model.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("output", "text", "value"),
+    [
+        (list[int], '{"answer": [1, "2"]}', [1, 2]),
+        (int, ' {"answer": 5}\n', 5),
+        ({"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}, '{"n": 3}', {"n": 3}),
+    ],
+)
+async def test_a_form_may_be_any_type_or_schema(open_engine: OpenEngine, output: Any, text: str, value: Any) -> None:
+    async with open_engine(None, agents=[Agent("support", native(text), output=output)]) as engine:
+        assert (await engine.ask((await engine.create_chat()).id, "hi")).output == value
+
+
+@pytest.mark.parametrize(
+    ("takes", "mode", "tools", "parameters", "expected"),
+    [
+        ("always", None, [look], {}, (["look"], True)),
+        ("always", "native", [look], {}, (["look"], True)),
+        ("always", "tool", [look], {}, (["look", "final_answer"], False)),
+        ("without_tools", None, [look], {}, (["look", "final_answer"], False)),
+        ("without_tools", None, [], {}, ([], True)),
+        ("without_tools", "native", [], {}, ([], True)),
+        (None, None, [], {}, (["final_answer"], False)),
+        ("always", None, [look], {"tool_choice": "required"}, (["look", "final_answer"], False)),
+        ("always", None, [look], {"tool_choice": "auto"}, (["look"], True)),
+    ],
+)
+async def test_the_model_decides_unless_the_agent_does(
+    open_engine: OpenEngine, takes: Any, mode: Any, tools: Any, parameters: Any, expected: Any
+) -> None:
+    model = native(RIGHT if expected[1] else CALL, takes=takes)
+    settings = Settings(parameters=parameters)
+    agent = Agent("support", model, tools=tools, output=Resolution, output_mode=mode, settings=settings)
+    async with open_engine(None, agents=[agent]) as engine:
+        result = await engine.ask((await engine.create_chat()).id, "hi")
+        assert result.output == Resolution(refunded=True, cents=250)
+    assert offered(model) == [expected]
+
+
+async def test_a_chats_own_tools_and_model_count_too(open_engine: OpenEngine) -> None:
+    """With its client's tools a model may not keep to a schema; nor may another model that the chat names."""
+    model = native(CALL, RIGHT, takes="without_tools")
+    agent = Agent("support", model, output=Resolution)
+    sign = ClientTool("sign", "Sign.", {"type": "object"})
+    async with open_engine(None, agents=[agent]) as engine:
+        for client_tools in ([sign], []):
+            chat = await engine.create_chat(client_tools=client_tools)
+            assert (await engine.ask(chat.id, "hi")).output == Resolution(refunded=True, cents=250)
+    assert offered(model) == [(["final_answer", "sign"], False), ([], True)]
+
+    native_agent = Agent("support", native(), output=Resolution, output_mode="native")
+    async with open_engine(None, agents=[native_agent], store="sqlite://") as engine:
+        chat = await engine.create_chat(model="demo")
+        result = await engine.ask(chat.id, "hi")
+        assert result.messages[-1].model == DemoModel().name
+        assert result.chat.last_error is not None
+        assert result.chat.last_error.kind == "invalid_answer"
+
+
+@pytest.mark.parametrize(
+    ("agent", "problem"),
+    [
+        (
+            lambda: Agent("a", ScriptedModel([]), output=int, output_mode="native"),
+            "keeps no answers to a schema; choose",
+        ),
+        (
+            lambda: Agent("a", native(takes="without_tools"), tools=[look], output=int, output_mode="native"),
+            "beside tools",
+        ),
+        (lambda: Agent("a", native(), output_mode="native"), "output_mode='native' needs output="),
+        (lambda: Agent("a", native(), output=int, output_mode="text"), "must be one of 'native', 'tool'"),
+    ],
+)
+def test_a_mode_that_cannot_be_is_refused_when_it_is_declared(agent: Any, problem: str) -> None:
+    with pytest.raises(SettingsError, match=problem):
+        Engine("sqlite://", agents=[agent()])
+
+
+@pytest.mark.parametrize(
+    ("output", "closed"),
+    [
+        (Resolution, True),
+        (list[Resolution], True),
+        (Resolution | None, True),
+        (tuple[int, str], True),
+        (dict[str, int], False),
+        (list[dict[str, int]], False),
+        (list, False),
+        (Any, False),
+        (dict, False),
+        ({"type": "object"}, False),
+        ({"type": "object", "properties": {"a": {"type": "object", "additionalProperties": True}}}, False),
+        ({"type": "object", "properties": {"a": {"title": "A"}}}, False),
+        ({"type": "object", "properties": {"a": {"enum": [1, 2]}}}, True),
+    ],
+)
+def test_a_form_with_fields_of_any_name_is_asked_for_by_the_tool(output: Any, *, closed: bool) -> None:
+    """Some providers' own modes drop the fields that a schema does not name: the answer would come out empty."""
+    assert format_of("a", output).is_closed is closed
+
+
+async def test_versions_of_an_agent_that_answer_in_different_modes_take_over_from_each_other(tmp_path: Path) -> None:
+    """A rolling deploy: the turn that one has begun is ended by the other, and either reads what the other has got."""
+    url = f"sqlite:///{tmp_path}/a.db"
+    begun, go_on = anyio.Event(), anyio.Event()
+
+    async def gate(place: str) -> str:
+        begun.set()
+        await go_on.wait()
+        return f"saw {place}"
+
+    slow = tool(
+        gate,
+        name="look",
+        description="Look.",
+        schema={"type": "object", "properties": {"place": {}}},
+        crash="at_least_once",
+    )
+    asks = Reply(calls=[Call("look", {"place": "x"})])
+    old = Agent("support", native("Sure!", asks), tools=[slow], output=Resolution, output_mode="tool")
+    new_model = native(RIGHT)
+    new = Agent("support", new_model, tools=[look], output=Resolution)
+    quick = Settings(shutdown_grace=0)
+    async with Engine(url, agents=[old], settings=quick) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "hi")
+        await begun.wait()
+    async with Engine(url, agents=[new]) as engine:
+        await engine.wait(chat.id)
+        assert (await engine.messages(chat.id))[-1].text == RIGHT
+        assert offered(new_model) == [(["look"], True)]
+        assert (await engine.verify(chat.id)).ok
+
+    readers = Settings(run_worker=False)
+    for worker, reader in ((new, old), (old, new)):
+        model = native(RIGHT) if worker is new else native(CALL)
+        runs = Agent("support", model, tools=[look], output=Resolution, output_mode=worker.output_mode)
+        reads = Agent("support", native(), tools=[look], output=Resolution, output_mode=reader.output_mode)
+        async with Engine(url, agents=[reads], settings=readers) as front, Engine(url, agents=[runs]):
+            other = await front.create_chat()
+            with anyio.fail_after(20):
+                result = await front.ask(other.id, "hi")
+            assert result.output == Resolution(refunded=True, cents=250)
+
+
+async def test_a_model_that_calls_the_tool_of_earlier_turns_is_understood(open_engine: OpenEngine) -> None:
+    async with open_engine(None, agents=[Agent("support", native(CALL), output=Resolution)]) as engine:
+        result = await engine.ask((await engine.create_chat()).id, "hi")
+        assert (result.output, result.stop_reason) == (Resolution(refunded=True, cents=250), "stop_after_tool")
+
+
+async def test_a_crash_after_a_refused_answer_asks_again_with_the_error(tmp_path: Path) -> None:
+    """What the model is told is worked out of what is stored: nobody has to remember it."""
+    url, stuck = f"sqlite:///{tmp_path}/a.db", anyio.Event()
+
+    def stall(_: Any) -> Reply:
+        stuck.set()
+        return Reply("{", stall_after=0)
+
+    agent = Agent("support", native('{"refunded": true}', stall), output=Resolution)
+    async with Engine(url, agents=[agent], settings=Settings(shutdown_grace=0)) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "hi")
+        await stuck.wait()
+    model = native(RIGHT)
+    async with Engine(url, agents=[Agent("support", model, output=Resolution)]) as engine:
+        assert (await engine.wait(chat.id)).state == "waiting"
+        assert "missing cents" in model.requests[0].messages[-1].text
+        assert (await engine.verify(chat.id)).ok
+
+
+async def test_summaries_and_titles_are_free_text(open_engine: OpenEngine) -> None:
+    model = native(RIGHT, summary="all", title="A parcel")
+    agent = Agent("support", model, output=Resolution, settings=Settings(title="model"))
+    async with open_engine(None, agents=[agent]) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, "hi")
+        await engine.request_compaction(chat.id)
+        await engine.wait(chat.id)
+    assert {request.purpose: request.answer_schema is None for request in model.requests} == {
+        "step": False,
+        "title": True,
+        "summary": True,
+    }
+
+
+async def test_each_answer_names_the_schema_by_digest(open_engine: OpenEngine) -> None:
+    digests = set()
+    for output in (int, str, None):
+        model = native('{"answer": 1}' if output is int else '{"answer": "x"}')
+        async with open_engine(None, store="sqlite://", agents=[Agent("support", model, output=output)]) as engine:
+            result = await engine.ask((await engine.create_chat()).id, "hi")
+            digests.add(result.messages[-1].parameters_digest)
+    assert len(digests) == 3
+
+
+async def test_a_helper_that_answers_by_text_gives_its_parent_the_value(open_engine: OpenEngine) -> None:
+    schema = {"type": "object", "properties": {"books": {"type": "integer"}}, "required": ["books"]}
+    helper = Agent("research", native('{"books": "3"}'), output=schema)
+    task = Reply(calls=[Call("ask_research", {"task": "count"})])
+    lead_model = ScriptedModel([task, "done"])
+    lead = Agent("lead", lead_model, tools=[delegate(helper)])
+    async with open_engine(None, agents=[lead, helper]) as engine:
+        chat = await engine.create_chat(agent="lead")
+        with anyio.fail_after(20):
+            await engine.ask(chat.id, "go")
+        (result,) = [message.result for message in lead_model.requests[-1].messages if message.result]
+        assert (result.output, result.is_error) == ({"books": 3}, False)
+
+
+async def test_a_deep_or_endless_answer_is_refused_and_not_read(open_engine: OpenEngine) -> None:
+    deep = "[" * 100_000 + "]" * 100_000
+    model = native(deep, '{"answer": ' + "[" * 500 + "]" * 500 + "}", json.dumps({"answer": 1}))
+    async with open_engine(None, agents=[Agent("support", model, output=int)]) as engine:
+        assert (await engine.ask((await engine.create_chat()).id, "hi")).output == 1
+    assert len(model.requests) == 3

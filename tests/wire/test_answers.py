@@ -1,0 +1,188 @@
+"""Answers that the provider keeps to a schema: what is asked of it, and what becomes of what it says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from support.wire.dialects import DIALECTS, Anthropic, Chat, Connect, Dialect, Said
+from support.wire.server import Answer, Server
+from turnwise import Agent, Engine, Settings, TurnResult, tool
+
+Change = Callable[[str], str]
+
+
+class City(BaseModel):
+    """A city."""
+
+    name: str
+    people: int
+
+
+class Google(Chat):
+    """Gemini's generateContent, of a model that takes a schema beside tools."""
+
+    name = "google"
+    model = "google:gemini-3-pro-preview@{url}"
+
+    def frames(self, said: Said) -> list[str]:
+        """Return the stream of a reply, frame by frame."""
+        called = [
+            {"functionCall": {"name": name, "args": json.loads(given), "id": id_}} for id_, name, given in said.calls
+        ]
+        parts = [*([{"text": said.text}] if said.text else []), *called]
+        candidate = {"content": {"role": "model", "parts": parts}, "finishReason": "STOP", "index": 0}
+        usage = {"promptTokenCount": 100, "candidatesTokenCount": 1}
+        return [f"data: {json.dumps({'candidates': [candidate], 'usageMetadata': usage, 'responseId': 'r1'})}\n\n"]
+
+
+class OlderGoogle(Google):
+    """One that does not."""
+
+    name = "google-2.5"
+    model = "google:gemini-2.5-pro@{url}"
+
+
+class OlderAnthropic(Anthropic):
+    """A model without a mode of its own."""
+
+    name = "anthropic-older"
+    model = "anthropic:claude-test@{url}"
+
+
+RIGHT = '{"name": "Lyon", "people": 522000}'
+VALUE = City(name="Lyon", people=522000)
+each_dialect = pytest.mark.parametrize("dialect", [*DIALECTS, Google()], ids=lambda dialect: dialect.name)
+
+
+@tool
+async def look(place: str) -> str:
+    """Look at a place."""
+    return f"saw {place}"
+
+
+async def _asked(dialect: Dialect, connect: Connect, *, output: Any = City, **options: Any) -> TurnResult[Any]:
+    model = await connect(dialect)
+    agent = Agent("guide", model, tools=[look], output=output, **options)
+    async with Engine("sqlite://", agents=[agent]) as engine:
+        chat = await engine.create_chat()
+        result = await engine.ask(chat.id, "A city?", timeout=60)
+        assert (await engine.verify(chat.id)).ok
+        return result
+
+
+def _form_in(body: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the schema that a request demands of the text, wherever the provider wants to be told."""
+    found: Any = (
+        body.get("response_format", {}).get("json_schema", {}).get("schema")
+        or body.get("text", {}).get("format", {}).get("schema")
+        or body.get("output_config", {}).get("format", {}).get("schema")
+        or body.get("generationConfig", {}).get("responseJsonSchema")
+    )
+    return found if found is None else {"type": found["type"], "fields": sorted(found["properties"])}
+
+
+def _tools_in(body: dict[str, Any]) -> list[str]:
+    declared = [inner for one in body.get("tools", []) for inner in one.get("functionDeclarations", [one])]
+    return [one.get("name") or one["function"]["name"] for one in declared]
+
+
+@each_dialect
+async def test_the_schema_is_demanded_beside_the_tools_and_the_text_is_the_answer(
+    dialect: Dialect, server: Server, connect: Connect
+) -> None:
+    looks = Said("", calls=[("call_1", "look", '{"place": "x"}')])
+    server.script = [Answer(dialect.frames(looks)), Answer(dialect.frames(Said(RIGHT)))]
+    result = await _asked(dialect, connect)
+    assert (result.output, result.stop_reason, len(server.asked)) == (VALUE, "end_turn", 2)
+    for asked in server.asked:
+        assert _form_in(asked.body) == {"type": "object", "fields": ["name", "people"]}
+        assert _tools_in(asked.body) == ["look"]
+
+
+async def test_openai_is_asked_for_the_schema_strictly(server: Server, connect: Connect) -> None:
+    server.script = [Answer(DIALECTS[0].frames(Said(RIGHT)))]
+    await _asked(DIALECTS[0], connect)
+    form = server.asked[0].body["response_format"]["json_schema"]
+    assert (form["name"], form["strict"], form["description"]) == ("final_answer", True, "A city.")
+    assert form["schema"]["additionalProperties"] is False
+
+
+@each_dialect
+async def test_what_does_not_fit_goes_back_with_the_error(dialect: Dialect, server: Server, connect: Connect) -> None:
+    server.script = [Answer(dialect.frames(Said('{"name": "Lyon"}'))), Answer(dialect.frames(Said(RIGHT)))]
+    assert (await _asked(dialect, connect)).output == VALUE
+    sent = json.dumps(server.asked[1].body)
+    assert "missing people" in sent
+    assert "as JSON of the schema and nothing else" in sent
+    assert "missing people" not in json.dumps(server.asked[0].body)
+
+
+@each_dialect
+async def test_what_never_fits_ends_in_error(dialect: Dialect, server: Server, connect: Connect) -> None:
+    server.script = [Answer(dialect.frames(Said('{"people": "many"}')))]
+    result = await _asked(dialect, connect, settings=Settings(answer_retries=1))
+    assert (result.output, result.chat.state, len(server.asked)) == (None, "error", 2)
+    assert result.chat.last_error is not None
+    assert result.chat.last_error.kind == "invalid_answer"
+
+
+def _replaced(old: str, new: str) -> Change:
+    return lambda frame: frame.replace(old, new)
+
+
+@pytest.mark.parametrize(
+    ("dialect", "change", "reason"),
+    [
+        (DIALECTS[0], _replaced('"finish_reason": "stop"', '"finish_reason": "length"'), "max_tokens"),
+        (DIALECTS[0], _replaced('"finish_reason": "stop"', '"finish_reason": "content_filter"'), "content_filter"),
+        (DIALECTS[2], _replaced('"stop_reason": "end_turn"', '"stop_reason": "max_tokens"'), "max_tokens"),
+        (DIALECTS[2], _replaced('"stop_reason": "end_turn"', '"stop_reason": "refusal"'), "content_filter"),
+        (Google(), _replaced('"finishReason": "STOP"', '"finishReason": "MAX_TOKENS"'), "max_tokens"),
+        (Google(), _replaced('"finishReason": "STOP"', '"finishReason": "SAFETY"'), "content_filter"),
+    ],
+)
+async def test_an_answer_that_was_cut_or_refused_is_none(
+    dialect: Dialect, change: Change, reason: str, server: Server, connect: Connect
+) -> None:
+    """Even where what was said of it happens to fit."""
+    server.script = [Answer([change(frame) for frame in dialect.frames(Said(RIGHT))])]
+    result = await _asked(dialect, connect)
+    assert (result.output, result.stop_reason, result.chat.state) == (None, reason, "waiting")
+    assert len(server.asked) == 1
+
+
+@pytest.mark.parametrize("dialect", [OlderAnthropic(), OlderGoogle()], ids=lambda dialect: dialect.name)
+async def test_a_model_that_cannot_is_given_the_tool(dialect: Dialect, server: Server, connect: Connect) -> None:
+    server.script = [Answer(dialect.frames(Said("", calls=[("call_1", "final_answer", RIGHT)])))]
+    assert (await _asked(dialect, connect)).output == VALUE
+    assert _form_in(server.asked[0].body) is None
+    assert _tools_in(server.asked[0].body) == ["look", "final_answer"]
+
+
+@pytest.mark.parametrize(("options", "output"), [({"output_mode": "tool"}, City), ({}, dict[str, int])])
+async def test_the_tool_is_used_where_it_is_declared_or_fields_have_any_name(
+    server: Server, connect: Connect, options: Any, output: Any
+) -> None:
+    given = RIGHT if output is City else '{"Lyon": 522000}'
+    server.script = [Answer(DIALECTS[2].frames(Said("", calls=[("call_1", "final_answer", given)])))]
+    result = await _asked(DIALECTS[2], connect, output=output, **options)
+    assert result.output == (VALUE if output is City else {"Lyon": 522000})
+    assert _form_in(server.asked[0].body) is None
+
+
+async def test_nothing_is_assumed_of_a_server_that_only_speaks_like_openai(server: Server, connect: Connect) -> None:
+    class Anyone(Chat):
+        model = "openai-compatible:some-model@{url}/v1"
+
+    assert (await connect(Anyone())).takes_answer_schema is None
+    model = await connect(Anyone(), takes_answer_schema="always")
+    server.script = [Answer(Anyone().frames(Said(RIGHT)))]
+    agent = Agent("guide", model, output=City, output_mode="native")
+    async with Engine("sqlite://", agents=[agent]) as engine:
+        assert (await engine.ask((await engine.create_chat()).id, "A city?", timeout=60)).output == VALUE
+    assert _form_in(server.asked[0].body) is not None
