@@ -18,7 +18,7 @@ from typing import Any, Final
 import anyio
 import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from support.fuzzing import LIMITS, filled, runs
@@ -297,7 +297,9 @@ def test_what_a_chat_is_asked_while_it_works_lets_it_work_on(
     portal, one = turn
     methods_then = [target for target in METHODS if target.name not in WAITING | {"delete_chat", "erase"}]
     target = data.draw(st.sampled_from(methods_then), label="method")
-    portal.call(one.take, target.name, data.draw(st.just([]) | oddities(target)))
+    odd = data.draw(st.just([]) | oddities(target))
+    assume(target.name != "events" or all(argument != "follow" for argument, _ in odd))  # it would wait for itself
+    portal.call(one.take, target.name, odd)
 
 
 def _written(other: sqlite3.Connection, path: Path) -> tuple[int, int, int]:
