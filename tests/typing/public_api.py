@@ -1,9 +1,9 @@
-"""Checked by mypy and never run: what users write type-checks, and each mistake below is found."""
+"""Checked by mypy and pyright and never run: what users write type-checks, and each mistake below is found."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import assert_type
+from typing import Any, assert_type
 
 from turnwise import (
     Agent,
@@ -74,13 +74,15 @@ async def uses(ctx: ToolContext[Deps]) -> str:
 
 
 @asynccontextmanager
-async def open_deps(chat: Chat) -> AsyncIterator[Deps]:
+async def open_deps(chat: Chat) -> AsyncGenerator[Deps]:
     """Open the deps of a chat."""
     yield Deps(chat.owner or "")
 
 
 support: Agent[Deps, Resolution] = Agent("support", "demo", tools=[uses], output=Resolution)
 plain = Agent("plain", system=lambda chat: chat.agent)
+inferred = Agent("inferred", "demo", output=Resolution, output_mode="tool")
+assert_type(inferred, Agent[Any, Resolution])
 
 
 async def use_agents() -> None:
@@ -90,7 +92,10 @@ async def use_agents() -> None:
         result = await engine.ask(chat.id, "Hi.", agent=support)
         assert_type(result, TurnResult[Resolution])
         assert_type(result.output, Resolution | None)
+        assert_type((await engine.ask(chat.id, "Hi.", agent=inferred)).output, Resolution | None)
         assert_type(await engine.configure(chat.id, agent="plain", model=None), Chat)
+        earlier = await engine.messages(chat.id)
+        assert_type(await engine.create_chat(history=[*earlier, {"role": "user", "content": "Hi."}]), Chat)
 
 
 class Own:
@@ -144,7 +149,7 @@ async def use() -> None:
 
 
 async def mistakes(engine: Engine) -> None:
-    """Each line is wrong; mypy complains if it does not see it, for the ignore is then unused."""
+    """Each line is wrong. mypy complains if it does not see it, for the ignore is then unused; pyright heeds none."""
     Settings(max_step=50)  # type: ignore[call-arg]
     Settings(durability="some")  # type: ignore[arg-type]
     await engine.send_message("c", "Hi.", when_busy="wait")  # type: ignore[arg-type]
@@ -155,3 +160,12 @@ async def mistakes(engine: Engine) -> None:
     tool(crash="never")  # type: ignore[call-overload]
     await engine.configure("c", agent=None)  # type: ignore[arg-type]
     (await engine.get_chat("c")).state = ChatState.error  # type: ignore[misc] # what is returned is frozen
+    Agent("a", output=int, output_mode="text")  # type: ignore[arg-type]
+    await engine.create_chat(history="Hi.")  # type: ignore[arg-type]
+    _ = (await engine.ask("c", "Hi.", agent=support)).output.cents  # type: ignore[union-attr]
+
+
+@tool
+async def mistaken(ctx: ToolContext[Deps]) -> str:
+    """Read what the deps do not have."""
+    return str(ctx.deps.owner)  # type: ignore[attr-defined]

@@ -1,6 +1,6 @@
-"""Checked by mypy and never run: what fires triggers, judges and writes. A line that is wrong names the code it earns.
+"""Checked by mypy and pyright and never run: what fires triggers, judges and writes.
 
-Each wrong line stands under its right twin.
+A line that is wrong names the code that it earns from mypy. Each wrong line stands under its right twin.
 """
 
 from turnwise.engine.apply import Chain
