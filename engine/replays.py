@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Any, Final
 
 from turnwise.engine.results import SendReceipt, SubmissionReceipt, chat_of
 from turnwise.persistence.protocol import ChatStore
@@ -14,6 +15,8 @@ from turnwise.states.facts import Facts
 from turnwise.states.messages import Part
 from turnwise.states.names import CallStatus
 from turnwise.states.values import fields_of
+
+_OF_A_BLOB: Final = ("blob", "size")
 
 
 async def replayed_message(
@@ -67,4 +70,10 @@ def late_results(results: Sequence[ToolResult], facts: Facts, now: datetime) -> 
 
 def digest_of_parts(parts: Sequence[Part]) -> str:
     """Return the digest by which a repeated message is recognised."""
-    return digest([fields_of(part) for part in parts])
+    return digest([_fields_said(part) for part in parts])
+
+
+def _fields_said(part: Part) -> dict[str, Any]:
+    """Return the fields of a part; a file without a blob as it was before files had any."""
+    fields = fields_of(part)
+    return fields if fields.get("blob") else {name: fields[name] for name in fields if name not in _OF_A_BLOB}

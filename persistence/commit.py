@@ -25,7 +25,7 @@ from turnwise.states import writes as w
 from turnwise.states.decide import Decision
 from turnwise.states.events import Event, PartEvent
 from turnwise.states.facts import Facts
-from turnwise.states.messages import FORMAT
+from turnwise.states.messages import FORMAT, Part, files_in
 
 Row = dict[str, Any]
 EventRows = TypeVar("EventRows")
@@ -169,6 +169,7 @@ class Tables:
             case w.InsertMessage():
                 own = {"digest": write.digest, "salt": write.salt, "format": FORMAT, "body": write.body}
                 self.put("messages", **columns_of_message(write.message), **own, added=version, cut=None)
+                self._note_files(write.message.parts)
             case w.CutHistory():
                 self.put("cuts", position=write.position, version=version)
                 self._cut(write.position, version)
@@ -183,6 +184,7 @@ class Tables:
                 rank = before["rank"] if write.rank is None else write.rank
                 own = {"rank": rank, "body": write.body, "salt": write.salt}
                 self.queue[write.id] = {"chat_id": self._chat_id, "id": write.id, **own}
+                self._note_files(write.queued.parts)
             case w.DropQueued():
                 self.queue[write.queued_id] = None
             case w.GrantLease():
@@ -197,6 +199,12 @@ class Tables:
                 pass  # lease, deadline and reason stand in other rows, the helper's answer in the log
             case w.EraseEdits() | w.EraseMessage() | w.EraseText():
                 pass  # `erasure` blanks what is erased
+
+    def _note_files(self, parts: Iterable[Part]) -> None:
+        """Note the blobs that parts of a message refer to: from now on the chat holds them."""
+        for file in files_in(parts):
+            if file.blob is not None:
+                self.put("chat_files", digest=file.blob, size=file.size or 0, at=micros_of(self._at))
 
     def _cut(self, position: int, version: int) -> None:
         """Cut the rows that were added from the position on."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -41,6 +42,8 @@ class Wipe:
 
     changes: list[Change] = field(default_factory=list)
     bonds: list[WriteRecord] = field(default_factory=list)
+    blobs: set[str] = field(default_factory=set)
+    """The digests of the blobs that what is left refers to."""
 
 
 def erases(writes: Sequence[Write]) -> bool:
@@ -57,6 +60,10 @@ def wipe(found: ChatRows, decision: Decision) -> Wipe:
     return _Wiping(found, decision).done()
 
 
+_BLOB: Final = re.compile(r'"blob":\s?"([0-9a-f]{64})"')
+"""Finds references in JSON: text that looks like one has its quotes escaped there."""
+_REFERRING: Final = {"messages": "id", "queue": "id", "events": "seq"}
+"""The tables whose bodies may refer to blobs, each with the column by which an erasure names a row."""
 _BLANK: Final = ({"type": "text", "text": ERASED},)
 
 
@@ -88,7 +95,18 @@ class _Wiping:
         if ("reasons", "") in self._texts:
             self._wipe_reasons()
         self._change("quarantine", {})  # delete all of it: nobody can tell in there what is to be erased
+        self._wipe.blobs = self._blobs()
         return self._wipe
+
+    def _blobs(self) -> set[str]:
+        """Return the blobs that the chat's messages, queue and events still refer to."""
+        found: set[str] = set()
+        for table, key in _REFERRING.items():
+            changed = {one.key[key]: one.values.get("body", "") for one in self._wipe.changes if one.table == table}
+            for row in self._found.tables[table]:
+                if table != "queue" or ("queued", row["id"]) not in self._texts:
+                    found.update(_BLOB.findall(str(changed.get(row[key], row["body"]))))
+        return found
 
     def _change(self, table: str, key: Mapping[str, Any], **values: Any) -> None:
         self._wipe.changes.append(Change(table, key, values))

@@ -10,6 +10,7 @@ from typing import Protocol
 from turnwise.persistence.audit.record import AuditRecord
 from turnwise.persistence.chat_file import WholeChat
 from turnwise.persistence.chat_rows import ChatRows
+from turnwise.persistence.files.protocol import HeldFiles
 from turnwise.persistence.repair.raw_chat import Rows
 from turnwise.persistence.stored_chat import Flaw, Salvaged
 from turnwise.persistence.tombstone import Tombstone
@@ -104,7 +105,7 @@ class DuplicateReceipt(StoreError):
         )
 
 
-class ChatStore(Protocol):
+class ChatStore(HeldFiles, Protocol):
     """Keeps chats. One `change` is one transaction: all of it is durable when the call returns, or none of it is.
 
     Methods raise what the caller's own plan raises, and otherwise only `StoreError`s. If there is no such chat,

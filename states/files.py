@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import binascii
 import re
+from collections.abc import Collection
 from mimetypes import guess_type
 from typing import Any, Final, Protocol
 
@@ -12,6 +13,7 @@ from turnwise.states.plain import of_kind, shown
 
 _MEDIA_TYPE: Final = re.compile(r"[A-Za-z0-9][\w.+-]*/[A-Za-z0-9*][\w.+-]*(\s*;.*)?", re.ASCII)
 _ADDRESS: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:\S+", re.ASCII)
+_DIGEST: Final = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 
 class OnDisk(Protocol):
@@ -48,18 +50,56 @@ def _text_of(path: Any) -> str:
     return place
 
 
-def fault_of_file(media_type: str, data: str | None, url: str | None) -> str | None:
+def fault_of_file(
+    media_type: str,
+    data: str | None = None,
+    url: str | None = None,
+    *,
+    blob: str | None = None,
+    size: int | None = None,
+) -> str | None:
     """Return what is wrong with a file and what would be right; `None` for a valid file."""
     if not _MEDIA_TYPE.fullmatch(media_type):
         return f"a file needs a media type such as 'image/png'; it was {media_type[:80]!r}"
-    if (data is None) == (url is None):
-        both = "both" if data is not None else "neither"
-        return f"a file is given inline (data, base64) or by address (url); it had {both}"
+    given = [one for one in (data, url, blob) if one is not None]
+    if len(given) != 1:
+        had = ("neither", "", "both", "all three")[len(given)]
+        return f"a file is given inline (data, base64), by address (url) or by reference (blob); it had {had}"
     if data is not None and not _is_base64(data):
         return "the data of a file must be base64 that is not empty; see FilePart.from_bytes"
     if url is not None and (not url or re.search(r"\s", url)):
         return f"the url of a file must be an address; it was {url[:80]!r}"
+    return _fault_of_blob(blob, size)
+
+
+def _fault_of_blob(blob: str | None, size: int | None) -> str | None:
+    if blob is not None and not is_digest(blob):
+        return f"the blob of a file must be a SHA-256, 64 digits from 0 to f; it was {blob[:80]!r}"
+    if size is not None and (blob is None or size < 1):
+        return "the size of a file is that of its blob, at least 1 byte; a file without a blob has none"
     return None
+
+
+def is_digest(blob: str) -> bool:
+    """Return whether this is the SHA-256 of something, as hex."""
+    return _DIGEST.fullmatch(blob) is not None
+
+
+def is_of_type(media_type: str, allowed: Collection[str]) -> bool:
+    """Return whether a media type is one of those allowed, such as `image/png`, `image/*` or `*/*`."""
+    kind = media_type.partition(";")[0].strip().lower()
+    family = kind.partition("/")[0]
+    return not {kind, f"{family}/*", "*/*"}.isdisjoint(one.lower() for one in allowed)
+
+
+def is_type_pattern(given: str) -> bool:
+    """Return whether this is a media type, or all of a family as `image/*`."""
+    return given == "*/*" or _MEDIA_TYPE.fullmatch(given) is not None
+
+
+def bytes_in(data: str) -> int:
+    """Return how many bytes valid base64 stands for."""
+    return len(data.rstrip("=")) * 3 // 4
 
 
 def is_address(url: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from base64 import b64encode
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar, cast
 
@@ -57,13 +57,17 @@ class ToolCallPart(_Part, frozen=True, kw_only=True, tag="tool_call"):
 
 
 class FilePart(_Part, frozen=True, kw_only=True, tag="file"):
-    """A file: either inline (`data`, base64) or by address (`url`)."""
+    """A file: inline (`data`, base64), by address (`url`), or by reference (`blob`) to what the chat's store keeps."""
 
     type: ClassVar[Literal["file"]] = "file"
     media_type: str
     data: str | None = None
     url: str | None = None
     name: str | None = None
+    blob: str | None = None
+    """The SHA-256, as hex, of the bytes: see `Engine.put_file` and `Engine.open_file`."""
+    size: int | None = None
+    """How many bytes a blob has; turnwise fills it in."""
 
     @classmethod
     @checked
@@ -257,10 +261,24 @@ def _sound(part: TextPart | FilePart) -> TextPart | FilePart:
     if isinstance(part, TextPart):
         return TextPart(**fields)
     file = FilePart(**fields)
-    fault = fault_of_file(file.media_type, file.data, file.url)
+    fault = fault_of_part(file)
     if fault is not None:
         raise InvalidContent(fault)
     return file
+
+
+def fault_of_part(file: FilePart) -> str | None:
+    """Return what is wrong with a file and what would be right; `None` for a valid file."""
+    return fault_of_file(file.media_type, file.data, file.url, blob=file.blob, size=file.size)
+
+
+def files_in(parts: Iterable[Part]) -> Iterator[FilePart]:
+    """Yield the files among the parts, and those that a tool attached to its result."""
+    for part in parts:
+        if isinstance(part, FilePart):
+            yield part
+        elif isinstance(part, ToolResultPart):
+            yield from part.attachments
 
 
 def without_metadata(message: Message) -> Message:

@@ -12,6 +12,8 @@ Subclass `StoreConformance` and give pytest a fixture `store` that yields an ope
     class TestSQLite(StoreConformance):
         pass
 
+A file store is tested beside any chat store: subclass `FilesConformance`, whose `files_beside` returns it.
+
 The tests are coroutines: anyio's pytest plugin runs them. Leases and deadlines of zero seconds take the place of a
 clock that can be moved, so the suite needs only a store's protocol.
 """
@@ -20,6 +22,7 @@ from __future__ import annotations
 
 from turnwise.persistence.conformance.changing import ChangingConformance
 from turnwise.persistence.conformance.deleting import DeletingConformance
+from turnwise.persistence.conformance.files import FilesConformance
 from turnwise.persistence.conformance.holding import HoldingConformance
 from turnwise.persistence.conformance.importing import ImportingConformance
 from turnwise.persistence.conformance.pruning import PruningConformance
@@ -30,6 +33,7 @@ from turnwise.persistence.conformance.rewriting import RewritingConformance
 class StoreConformance(
     ChangingConformance,
     DeletingConformance,
+    FilesConformance,
     HoldingConformance,
     ImportingConformance,
     PruningConformance,
@@ -39,4 +43,4 @@ class StoreConformance(
     """Everything that `ChatStore` promises."""
 
 
-__all__ = ["StoreConformance"]
+__all__ = ["FilesConformance", "StoreConformance"]

@@ -12,6 +12,7 @@ import asyncpg
 from turnwise.persistence.audit.record import Entry, WriteRecord
 from turnwise.persistence.chat_rows import ORDER, ChatRows
 from turnwise.persistence.erasure import erases, wipe
+from turnwise.persistence.postgres.held_files import let_others_go
 from turnwise.persistence.postgres.queries import one_moment
 from turnwise.persistence.postgres.raw_rows import rows_within
 from turnwise.persistence.postgres.tombstones import missing
@@ -61,6 +62,7 @@ async def wipe_all(connection: asyncpg.Connection, chat_id: str, decisions: Sequ
             where = " AND ".join(f"{column} = ${next(places)}" for column in ("chat_id", *change.key))
             does = f"UPDATE {change.table} SET {put}" if put else f"DELETE FROM {change.table}"  # noqa: S608 - names of our own
             await connection.execute(f"{does} WHERE {where}", *change.values.values(), chat_id, *change.key.values())
+        await let_others_go(connection, chat_id, wiped.blobs)
         restated += wiped.bonds
     return restated
 

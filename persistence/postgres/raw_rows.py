@@ -90,6 +90,8 @@ async def orphans(connection: asyncpg.Connection) -> list[Flaw]:
     """Return a flaw for each table and id whose rows belong to no chat."""
     found: list[Flaw] = []
     for table in await tables_of(connection):
+        if table == "chat_files":
+            continue  # a chat holds files before it is imported
         sql = (
             f"SELECT chat_id, count(*) AS rows FROM {table} "  # noqa: S608 - a name
             "WHERE NOT EXISTS (SELECT FROM chats WHERE id = chat_id) GROUP BY 1"

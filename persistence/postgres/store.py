@@ -10,12 +10,14 @@ from urllib.parse import parse_qsl, urlencode
 from turnwise.persistence.audit.record import AuditRecord
 from turnwise.persistence.chat_file import WholeChat
 from turnwise.persistence.chat_rows import ChatRows
+from turnwise.persistence.files.protocol import Blob
 from turnwise.persistence.forks import children_among, forks_among, naming
 from turnwise.persistence.migrations import migrations
 from turnwise.persistence.passed_over import Refusals
+from turnwise.persistence.postgres import held_files, raw_rows
 from turnwise.persistence.postgres import queries as reading
-from turnwise.persistence.postgres import raw_rows
 from turnwise.persistence.postgres.chat_rows import rows_of_chat
+from turnwise.persistence.postgres.files import PostgresFiles
 from turnwise.persistence.postgres.group_commit import GroupCommit, Unanswered
 from turnwise.persistence.postgres.liveness import Liveness
 from turnwise.persistence.postgres.migrate import migrate
@@ -39,6 +41,8 @@ from turnwise.states.writes import RecordReceipt, RecordUsage
 
 _T = TypeVar("_T")
 _SCHEMA: Final = "turnwise"
+_LOOSE: Final = "SELECT number, digest FROM loose_files ORDER BY number LIMIT $1"
+_IS_LOOSE: Final = "SELECT NOT EXISTS (SELECT FROM chat_files WHERE digest = $1)"
 _NAMING: Final = "SELECT chat_id, body FROM profiles WHERE position($1 IN body) > 0"
 
 
@@ -242,6 +246,34 @@ class PostgresStore(ChatStore):
         return await self._pool.run(
             lambda on: reading.rested(on, now=now, archived=archived, seconds=seconds, limit=limit)
         )
+
+    # Files
+
+    def file_store(self) -> PostgresFiles:
+        return PostgresFiles(self._pool, self._now)
+
+    async def note_file(self, chat_id: str, blob: Blob, *, arriving: bool = False) -> None:
+        now = self._now() if self._now else None
+        await self._pool.run(lambda on: held_files.note(on, chat_id, blob, now=now, arriving=arriving))
+
+    async def held_files(self, chat_id: str, digests: Collection[str] | None = None) -> Mapping[str, int]:
+        return await self._pool.run(lambda on: held_files.held(on, chat_id, digests))
+
+    async def let_go(self, *, seconds: float, limit: int, chat_id: str | None = None) -> int:
+        now = self._now() if self._now else None
+        return await self._pool.run(
+            lambda on: held_files.let_unsent_go(on, now=now, seconds=seconds, limit=limit, chat_id=chat_id)
+        )
+
+    async def loose_files(self, *, limit: int) -> list[tuple[int, str]]:
+        rows = await self._pool.run(lambda on: on.fetch(_LOOSE, limit))
+        return [(row["number"], row["digest"]) for row in rows]
+
+    async def is_loose(self, digest: str) -> bool:
+        return await self._pool.run(lambda on: on.fetchval(_IS_LOOSE, digest))
+
+    async def settle_loose(self, number: int) -> None:
+        await self._pool.run(lambda on: on.execute("DELETE FROM loose_files WHERE number = $1", number))
 
     # Noticing
 

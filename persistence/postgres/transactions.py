@@ -27,6 +27,7 @@ from turnwise.persistence.postgres import queries as reading
 from turnwise.persistence.postgres import raw_rows
 from turnwise.persistence.postgres.commits import Commits, Overtaken, Sent, landed
 from turnwise.persistence.postgres.group_commit import Unanswered
+from turnwise.persistence.postgres.held_files import let_all_go
 from turnwise.persistence.postgres.import_rows import insert_imported
 from turnwise.persistence.postgres.journal import LOCK, Journal, contradiction
 from turnwise.persistence.postgres.pool import Pool
@@ -229,6 +230,7 @@ class Transactions:
                 records = await connection.fetchval("SELECT count(*) FROM audit WHERE chat_id = $1", chat_id)
                 left = tombstone_of(rest, at=at, actor=actor, records=records, head=row["head"])
                 await insert_tombstone(connection, left)
+                await let_all_go(connection, chat_id)
                 for table in await raw_rows.tables_of(connection):
                     await connection.execute(f"DELETE FROM {table} WHERE chat_id = $1", chat_id)  # noqa: S608 - a name
                 await connection.execute("DELETE FROM chats WHERE id = $1", chat_id)

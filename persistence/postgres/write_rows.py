@@ -30,6 +30,7 @@ PARAMETERS: Final = (
     "dropped",
     "receipts",
     "usage",
+    "chat_files",
     "audit",
     "events",
     "partial_events",

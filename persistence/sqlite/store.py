@@ -15,16 +15,18 @@ from turnwise.persistence.audit.record import AuditRecord
 from turnwise.persistence.chat_cache import ChatCache
 from turnwise.persistence.chat_file import WholeChat
 from turnwise.persistence.chat_rows import ChatRows
+from turnwise.persistence.files.protocol import Blob
 from turnwise.persistence.forks import children_among, forks_among, naming
 from turnwise.persistence.migrations import migrations
 from turnwise.persistence.passed_over import Refusals
 from turnwise.persistence.protocol import ChatStore, Committed, Overdue, Permission, Plan, Pruned, Runs, Snapshot
 from turnwise.persistence.repair.raw_chat import Rows
 from turnwise.persistence.rows import micros_of
-from turnwise.persistence.sqlite import pruning, queries, raw_rows
+from turnwise.persistence.sqlite import held_files, pruning, queries, raw_rows
 from turnwise.persistence.sqlite.chat_rows import rows_of_chat
 from turnwise.persistence.sqlite.connection import Connection, Durability
 from turnwise.persistence.sqlite.database_file import DatabaseFile
+from turnwise.persistence.sqlite.files import SQLiteFiles
 from turnwise.persistence.sqlite.group_commit import GroupCommit, Work
 from turnwise.persistence.sqlite.migrate import migrate
 from turnwise.persistence.sqlite.optimistic import OptimisticCommits
@@ -48,6 +50,8 @@ _CHECKPOINT_PAGES: Final = 4000
 _SCRUBS: Final = 500
 """How often an erasure tries to empty the write-ahead log while others read."""
 _NAMING: Final = "SELECT chat_id, body FROM profiles WHERE instr(body, ?) > 0"
+_LOOSE: Final = "SELECT number, digest FROM loose_files ORDER BY number LIMIT ?"
+_HELD_BY: Final = "SELECT 1 FROM chat_files WHERE digest = ? LIMIT 1"
 _GLANCE: Final = 0.02
 """Seconds between two checks whether other processes have committed."""
 
@@ -265,6 +269,32 @@ class SQLiteStore(ChatStore):
     async def rested(self, *, archived: bool, seconds: float, limit: int) -> list[str]:
         until = micros_of(self._now() - timedelta(seconds=seconds))
         return await self._read(lambda on: queries.rested(on, archived=archived, until=until, limit=limit))
+
+    # Files
+
+    def file_store(self) -> SQLiteFiles:
+        return SQLiteFiles(self._write, self._read, self._now)
+
+    async def note_file(self, chat_id: str, blob: Blob, *, arriving: bool = False) -> None:
+        at = micros_of(self._now())
+        await self._write(lambda on: held_files.note(on, chat_id, blob, at=at, arriving=arriving))
+
+    async def held_files(self, chat_id: str, digests: Collection[str] | None = None) -> Mapping[str, int]:
+        return await self._read(lambda on: held_files.held(on, chat_id, digests))
+
+    async def let_go(self, *, seconds: float, limit: int, chat_id: str | None = None) -> int:
+        until = micros_of(self._now() - timedelta(seconds=seconds))
+        return await self._write(lambda on: held_files.let_unsent_go(on, until=until, limit=limit, chat_id=chat_id))
+
+    async def loose_files(self, *, limit: int) -> list[tuple[int, str]]:
+        return await self._read(lambda on: on.execute(_LOOSE, (limit,)).fetchall())
+
+    async def is_loose(self, digest: str) -> bool:
+        found = await self._read(lambda on: on.execute(_HELD_BY, (digest,)).fetchone())
+        return found is None
+
+    async def settle_loose(self, number: int) -> None:
+        await self._write(lambda on: on.execute("DELETE FROM loose_files WHERE number = ?", (number,)))
 
     # Noticing
 

@@ -25,6 +25,7 @@ from turnwise.persistence.rows import micros_in, micros_of, numbered
 from turnwise.persistence.sqlite import queries, raw_rows
 from turnwise.persistence.sqlite.chat_rows import rows_of_chat
 from turnwise.persistence.sqlite.connection import REFUSED
+from turnwise.persistence.sqlite.held_files import let_all_go, let_others_go
 from turnwise.persistence.sqlite.import_rows import insert_imported
 from turnwise.persistence.sqlite.tombstones import insert_tombstone, missing, tombstone
 from turnwise.persistence.sqlite.write_rows import insert_events, prepared, update
@@ -154,6 +155,7 @@ class Transactions:
         (records,) = connection.execute("SELECT count(*) FROM audit WHERE chat_id = ?", (chat_id,)).fetchone()
         left = tombstone_of(rest, at=at, actor=actor, records=records, head=row[0])
         insert_tombstone(connection, left)
+        let_all_go(connection, chat_id)
         for table in raw_rows.tables_of(connection):
             connection.execute(f"DELETE FROM {table} WHERE chat_id = ?", (chat_id,))  # noqa: S608 - a name of our own
         connection.execute("DELETE FROM chats WHERE id = ?", (chat_id,))
@@ -234,5 +236,6 @@ def _wipe(connection: sqlite3.Connection, chat_id: str, decisions: Sequence[Deci
             where = " AND ".join(f"{column} = ?" for column in ("chat_id", *change.key))
             does = f"UPDATE {change.table} SET {put}" if put else f"DELETE FROM {change.table}"  # noqa: S608 - names of our own
             connection.execute(f"{does} WHERE {where}", (*change.values.values(), chat_id, *change.key.values()))
+        let_others_go(connection, chat_id, wiped.blobs)
         restated += wiped.bonds
     return restated

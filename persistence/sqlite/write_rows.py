@@ -67,6 +67,10 @@ _INSERT: Final = {
             :body, :salt)
     """,
     "receipts": "INSERT INTO receipts (chat_id, client_id, body) VALUES (:chat_id, :client_id, :body)",
+    "chat_files": """
+        INSERT INTO chat_files (chat_id, digest, size, sent, at) VALUES (:chat_id, :digest, :size, 1, :at)
+        ON CONFLICT (chat_id, digest) DO UPDATE SET sent = 1
+    """,
     "usage": "INSERT INTO usage (chat_id, version, number, body) VALUES (:chat_id, :version, :number, :body)",
     "audit": "INSERT INTO audit (chat_id, version, hash, body, aside) VALUES (?, ?, ?, ?, ?)",
     "events": """
@@ -169,7 +173,7 @@ def _fill(connection: sqlite3.Connection, commit: SQLiteCommit) -> None:
     for cut in rows.get("cuts", ()):
         for sql in _CUTS:
             connection.execute(sql, cut)
-    for table in ("messages", "receipts", "usage"):
+    for table in ("messages", "receipts", "usage", "chat_files"):
         if table in rows:
             _insert(connection, chat_id, table, rows[table])
     if "boundaries" in rows:

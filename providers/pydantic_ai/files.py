@@ -9,8 +9,8 @@ from typing import Any, Final
 from pydantic_ai import messages as theirs
 from pydantic_ai.models import Model
 
-from turnwise.states.files import fault_of_file, is_address
-from turnwise.states.messages import FilePart
+from turnwise.states.files import is_address
+from turnwise.states.messages import FilePart, fault_of_part
 
 _URLS: Final = {"image": theirs.ImageUrl, "audio": theirs.AudioUrl, "video": theirs.VideoUrl}
 _PICTURES: Final = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
@@ -34,7 +34,7 @@ def taken_by(model: Model) -> Takes:
 def sendable_file(part: FilePart, takes: Takes) -> theirs.UserContent:
     """Return a file as pydantic-ai sends it, or a note in its place that says why it is left out."""
     kind = part.media_type.partition(";")[0].strip().lower()
-    fault = fault_of_file(part.media_type, part.data, part.url)
+    fault = fault_of_part(part)
     if fault is None and part.url is not None and not is_address(part.url):
         fault = "its url is no address"
     if fault is None and not takes(kind):

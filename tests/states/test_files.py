@@ -16,8 +16,16 @@ from turnwise.states.messages import FilePart, parts_of
 @pytest.mark.parametrize(
     ("fields", "problem"),
     [
-        ({"media_type": "image/png"}, "inline .* or by address .*; it had neither"),
+        ({"media_type": "image/png"}, "inline .*, by address .* or by reference .*; it had neither"),
         ({"media_type": "image/png", "data": "aGk=", "url": "https://example.org/x"}, "it had both"),
+        ({"media_type": "image/png", "url": "https://example.org/x", "blob": "0" * 64}, "it had both"),
+        ({"media_type": "image/png", "data": "aGk=", "url": "x:y", "blob": "0" * 64}, "it had all three"),
+        ({"media_type": "image/png", "blob": ""}, "must be a SHA-256"),
+        ({"media_type": "image/png", "blob": "A" * 64}, "must be a SHA-256, 64 digits from 0 to f"),
+        ({"media_type": "image/png", "blob": "0" * 63}, "must be a SHA-256"),
+        ({"media_type": "image/png", "blob": "../" * 20 + "etc"}, "must be a SHA-256"),
+        ({"media_type": "image/png", "blob": "0" * 64, "size": 0}, "at least 1 byte"),
+        ({"media_type": "image/png", "data": "aGk=", "size": 2}, "a file without a blob has none"),
         ({"media_type": "image/png", "data": "not base64!"}, "must be base64"),
         ({"media_type": "image/png", "data": "aGk"}, "must be base64"),
         ({"media_type": "image/png", "data": ""}, "must be base64 that is not empty"),

@@ -182,6 +182,7 @@ def test_an_error_tells_the_place_and_never_the_value(body: str, place: str, pro
 
 def test_a_tool_may_return_values() -> None:
     picture = {"type": "file", "metadata": None, "media_type": "image/png", "data": "aGk=", "url": None, "name": None}
+    picture |= {"blob": None, "size": None}
     assert as_json({"seen": [MESSAGE, PICTURE]}) == {"seen": [as_json(MESSAGE), picture]}
     assert as_json(MESSAGE) == TypeAdapter(Message).dump_python(MESSAGE, mode="json")
     with pytest.raises(InvalidContent, match="only JSON values can be stored"):

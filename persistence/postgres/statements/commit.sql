@@ -90,6 +90,11 @@ WITH made AS (
     SELECT entry.*
     FROM chat JOIN json_to_recordset(:usage) AS entry (chat_id text, version bigint, number integer, body text)
         ON chat_id = id
+), put_files AS (
+    INSERT INTO chat_files (chat_id, digest, size, sent, at)
+    SELECT DISTINCT ON (chat_id, digest) chat_id, digest, size, true, chat.at
+    FROM chat JOIN json_to_recordset(:chat_files) AS file (chat_id text, digest text, size bigint) ON chat_id = id
+    ON CONFLICT (chat_id, digest) DO UPDATE SET sent = true
 ), new_audit AS (
     INSERT INTO audit (chat_id, version, body, aside)
     SELECT record.*

@@ -1,0 +1,174 @@
+"""Keeps blobs as the files of a folder."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import time
+from collections.abc import AsyncIterable, AsyncIterator, Callable
+from functools import partial
+from pathlib import Path
+from typing import BinaryIO, Final, TypeVar
+
+import anyio
+import anyio.to_thread
+
+from turnwise.persistence.files.protocol import Blob, BlobGone, FileStore, IsLoose, Note
+from turnwise.states.checked import checked
+from turnwise.states.errors import SettingsError, StoreError
+
+_PIECE: Final = 256 * 1024
+"""Bytes that are read at a time."""
+_BLOBS, _INCOMING, _LEAVING = "blobs", "incoming", "leaving"
+_T = TypeVar("_T")
+
+
+class FolderFiles(FileStore):
+    """Keeps blobs in a folder, which is created if it is missing; its own folder must exist.
+
+    Every process that uses the chat store must see the folder under its own path, on one file system that renames
+    files atomically: a local disk, or a volume that all machines mount.
+
+    Raises:
+        SettingsError: `path` is no path.
+    """
+
+    @checked
+    def __init__(self, path: str | Path) -> None:
+        if not str(path) or "\0" in str(path):
+            raise SettingsError("path", "must be the path of a folder; it was empty, or held the character NUL")
+        self._root = Path(path).absolute()
+
+    async def open(self) -> None:
+        """Create the folder if it is missing.
+
+        Raises:
+            StoreError: it cannot be created.
+        """
+        await self._do(self._make)
+
+    def _make(self) -> None:
+        self._root.mkdir(exist_ok=True)
+        for name in (_BLOBS, _INCOMING, _LEAVING):
+            (self._root / name).mkdir(exist_ok=True)
+
+    async def close(self) -> None:
+        """Do nothing: no file stays open."""
+
+    async def put(self, content: AsyncIterable[bytes], note: Note) -> Blob:
+        """Write a new file beside the others, sync it, and give it its name."""
+        incoming = self._root / _INCOMING / secrets.token_hex(16)
+        found, size = hashlib.sha256(), 0
+        file = await self._do(lambda: incoming.open("xb"))
+        try:
+            try:
+                async for piece in content:
+                    found.update(piece)
+                    size += len(piece)
+                    await self._do(partial(file.write, piece))
+                await self._do(lambda: _synced(file))
+            finally:
+                file.close()
+            blob = Blob(found.hexdigest(), size)
+            await note(blob)
+            with anyio.CancelScope(shield=True):
+                await self._do(lambda: self._name(incoming, blob.digest))
+        finally:
+            incoming.unlink(missing_ok=True)
+        return blob
+
+    def _name(self, incoming: Path, digest: str) -> None:
+        """Give a file its name even if another has it: that one may be about to leave."""
+        place = self._place(digest)
+        place.parent.mkdir(exist_ok=True)
+        incoming.replace(place)
+        for folder in (place.parent, place.parent.parent):
+            _sync_folder(folder)
+
+    async def read(self, digest: str) -> AsyncIterator[bytes]:
+        """Yield the file piece by piece; what is removed meanwhile is read to its end."""
+        place = self._place(digest)
+        try:
+            file = await self._do(lambda: place.open("rb"))
+        except FileNotFoundError:
+            raise BlobGone(digest) from None
+        try:
+            while piece := await self._do(lambda: file.read(_PIECE)):
+                yield piece
+        finally:
+            file.close()
+
+    async def size(self, digest: str) -> int | None:
+        """Return the size of the file."""
+        try:
+            return (await self._do(self._place(digest).stat)).st_size
+        except FileNotFoundError:
+            return None
+
+    async def remove(self, digest: str, is_loose: IsLoose) -> None:
+        """Rename the file, look whether it is loose still, then unlink it or put it back.
+
+        Whoever begins to hold the blob before the look gets it back. Whoever begins after it names a file of its own
+        later still. After a crash in between the next call finishes.
+        """
+        place, leaving = self._place(digest), self._root / _LEAVING / digest
+        await self._do(lambda: _moved(place, leaving))
+        if await is_loose():
+            await self._do(lambda: leaving.unlink(missing_ok=True))
+            await self._do(lambda: _sync_folder(leaving.parent))
+        else:
+            await self._do(lambda: _moved(leaving, place))
+
+    async def tidy(self, seconds: float) -> None:
+        """Unlink files that were given no name."""
+        await self._do(lambda: self._tidy(time.time() - seconds))
+
+    def _tidy(self, before: float) -> None:
+        for left in (self._root / _INCOMING).iterdir():
+            try:
+                if left.stat().st_mtime <= before:
+                    left.unlink()
+            except FileNotFoundError:
+                continue  # it has got its name, or another process was faster
+
+    def _place(self, digest: str) -> Path:
+        return self._root / _BLOBS / digest[:2] / digest
+
+    async def _do(self, work: Callable[[], _T]) -> _T:
+        """Return what `work` returns, done in a thread.
+
+        Raises:
+            FileNotFoundError: the file is not there.
+            StoreError: the file system refused.
+        """
+        try:
+            return await anyio.to_thread.run_sync(work)
+        except FileNotFoundError:
+            if not self._root.is_dir():
+                raise StoreError(f"the folder {str(self._root)!r} of files cannot be reached") from None
+            raise
+        except OSError as error:
+            problem = os.strerror(error.errno) if error.errno else str(error)
+            raise StoreError(f"the folder {str(self._root)!r} of files: {problem}; nothing was written") from error
+
+
+def _synced(file: BinaryIO) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _sync_folder(folder: Path) -> None:
+    number = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
+
+
+def _moved(place: Path, target: Path) -> None:
+    """Rename a file if it is there."""
+    try:
+        place.replace(target)
+    except FileNotFoundError:
+        return

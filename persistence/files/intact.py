@@ -1,0 +1,22 @@
+"""Holds the pieces of a blob against the digest that names it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncGenerator, AsyncIterable
+
+from turnwise.persistence.files.protocol import BlobGone
+
+
+async def intact(digest: str, pieces: AsyncIterable[bytes]) -> AsyncGenerator[bytes, None]:
+    """Yield the pieces of a blob.
+
+    Raises:
+        BlobGone: after the last piece, if all of them together are not what the digest says.
+    """
+    found = hashlib.sha256()
+    async for piece in pieces:
+        found.update(piece)
+        yield piece
+    if found.hexdigest() != digest:
+        raise BlobGone(digest, "is damaged: its bytes are not those that it is named after")

@@ -1,0 +1,118 @@
+"""What a file store promises, and what a chat store keeps about the blobs that its chats hold."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Collection, Mapping
+from typing import NamedTuple, Protocol
+
+from turnwise.states.errors import TurnwiseError
+
+
+class Blob(NamedTuple):
+    """The bytes of a file, as a file store keeps them."""
+
+    digest: str
+    """Their SHA-256, as hex: the name under which they are kept."""
+    size: int
+    """How many there are, at least one."""
+
+
+Note = Callable[[Blob], Awaitable[None]]
+"""Writes down who holds a blob. It is awaited once all of the bytes are safe and before they stand under their name."""
+IsLoose = Callable[[], Awaitable[bool]]
+"""Tells whether no chat holds a blob."""
+
+
+class BlobGone(TurnwiseError):
+    """There is no blob of that digest, or its bytes are not those that it is named after."""
+
+    def __init__(self, digest: str, problem: str = "is not there") -> None:
+        self.digest = digest
+        self.problem = problem
+        super().__init__(f"the blob {digest} {problem}")
+
+
+class FileStore(Protocol):
+    """Keeps blobs: bytes under their own SHA-256.
+
+    What stands under a name is whole: a crash leaves remains of a `put` elsewhere, which `tidy` removes. No method
+    holds more than a piece of a blob in memory. Methods raise what their arguments raise, and otherwise only
+    `StoreError`s and `BlobGone`. Every method is safe to call from many tasks and processes at once.
+    """
+
+    async def open(self) -> None:
+        """Make it ready, once before anything else."""
+
+    async def close(self) -> None:
+        """Let everything go that was opened."""
+
+    async def put(self, content: AsyncIterable[bytes], note: Note) -> Blob:
+        """Keep bytes, and return the blob that they are. The same bytes again change nothing.
+
+        If `content` or `note` raises, or the caller is cancelled, no blob comes of it.
+        """
+
+    def read(self, digest: str) -> AsyncIterator[bytes]:
+        """Yield a blob piece by piece.
+
+        Raises:
+            BlobGone: it is not there, from the first piece on or, if it is removed meanwhile, from a later one on.
+        """
+
+    async def size(self, digest: str) -> int | None:
+        """Return how many bytes a blob has; `None` if it is not there."""
+
+    async def remove(self, digest: str, is_loose: IsLoose) -> None:
+        """Remove a blob for good unless a chat holds it, however closely a `put` of the same bytes follows.
+
+        A chat that begins to hold it in the same moment may find it missing until the call returns; not afterwards.
+        """
+
+    async def tidy(self, seconds: float) -> None:
+        """Remove what is left of a `put` that went on for the last time `seconds` ago or longer, and never ended."""
+
+
+class HeldFiles(Protocol):
+    """What a chat store keeps about blobs: which chat holds which. It is a part of `ChatStore`.
+
+    A chat holds a blob from `note_file` on, or from the commit of a message that refers to it. A blob that a message
+    has referred to is held until an erasure takes it out of the last message, or the chat is deleted; one that was
+    never sent is held until `let_go`. A blob that a chat no longer holds is noted as loose in the same transaction.
+    """
+
+    def file_store(self) -> FileStore:
+        """Return the file store in the chat store's own database. It is opened and closed with the chat store."""
+
+    async def note_file(self, chat_id: str, blob: Blob, *, arriving: bool = False) -> None:
+        """Let a chat hold a blob; if it does so already, as of now.
+
+        Args:
+            chat_id: the chat.
+            blob: the blob.
+            arriving: whether the chat is still to be imported.
+
+        Raises:
+            ChatNotFound: there is no such chat, and it is not `arriving`.
+            ChatDeleted: there was one.
+        """
+
+    async def held_files(self, chat_id: str, digests: Collection[str] | None = None) -> Mapping[str, int]:
+        """Return the sizes of the blobs that a chat holds, by digest: of all, or of those named.
+
+        Of a chat that does not exist there are none.
+        """
+
+    async def let_go(self, *, seconds: float, limit: int, chat_id: str | None = None) -> int:
+        """Let go of blobs that no message refers to and that were put `seconds` ago or longer; return of how many.
+
+        Of one chat, or of up to `limit` holdings of all chats.
+        """
+
+    async def loose_files(self, *, limit: int) -> list[tuple[int, str]]:
+        """Return up to `limit` notes of blobs that a chat has let go of: the number and digest of each, in order."""
+
+    async def is_loose(self, digest: str) -> bool:
+        """Return whether no chat holds a blob."""
+
+    async def settle_loose(self, number: int) -> None:
+        """Forget a note: what it stands for was done."""

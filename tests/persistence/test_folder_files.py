@@ -1,0 +1,137 @@
+"""The conformance suite over files in a folder, beside each chat store; and what only a folder can meet."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import AsyncIterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from turnwise.persistence.conformance import FilesConformance, plans
+from turnwise.persistence.conformance.checks import failure_of
+from turnwise.persistence.conformance.files import blob_of, holding, of, read
+from turnwise.persistence.files.folder import FolderFiles
+from turnwise.persistence.files.intact import intact
+from turnwise.persistence.files.protocol import Blob, BlobGone
+from turnwise.persistence.from_url import store_from_url
+from turnwise.persistence.protocol import ChatStore
+from turnwise.states.errors import InvalidArgument, SettingsError, StoreError
+
+
+@pytest.fixture
+async def store(either_url: str) -> AsyncIterator[ChatStore]:
+    store = store_from_url(either_url, durability="normal", now=None)
+    await store.open()
+    yield store
+    await store.close()
+
+
+class TestFolder(FilesConformance):
+    @pytest.fixture(autouse=True)
+    def folder(self) -> Any:
+        with tempfile.TemporaryDirectory() as folder:
+            self._folder = folder
+            yield
+
+    async def files_beside(self, store: ChatStore) -> FolderFiles:
+        files = FolderFiles(self._folder)
+        await files.open()
+        return files
+
+
+def files_in(folder: Path) -> list[Path]:
+    """Return every file below a folder."""
+    return [path for path in folder.rglob("*") if path.is_file()]
+
+
+async def nobody(blob: Blob) -> None:
+    """Note nothing."""
+
+
+async def test_a_crash_before_the_name_leaves_remains_that_are_tidied(tmp_path: Path) -> None:
+    """What a killed process has written so far is no blob, and goes after a while."""
+    files = FolderFiles(tmp_path / "files")
+    await files.open()
+    half = tmp_path / "files" / "incoming" / "half"
+    half.write_bytes(b"cont")
+    await files.tidy(3600)
+    assert half.exists()
+    await files.tidy(0)
+    assert not half.exists()
+
+
+async def test_a_crash_while_a_blob_leaves_is_made_good_by_the_next_removal(tmp_path: Path) -> None:
+    """Whether it is to leave still, or a chat has begun to hold it."""
+    files = FolderFiles(tmp_path)
+    await files.open()
+    blob = await files.put(of(b"content"), nobody)
+
+    async def crash() -> bool:
+        raise StoreError("the store is out of reach")
+
+    for is_loose in (False, True):
+        await failure_of(files.remove(blob.digest, crash), StoreError)
+        assert await files.size(blob.digest) is None
+
+        async def look(answer: bool = is_loose) -> bool:  # noqa: FBT001 - bound in the loop
+            return answer
+
+        await files.remove(blob.digest, look)
+        assert (await files.size(blob.digest) is None) == is_loose
+    assert files_in(tmp_path) == []
+
+
+async def test_a_blob_that_somebody_has_changed_is_found_out_by_who_checks_it(tmp_path: Path, store: ChatStore) -> None:
+    files = FolderFiles(tmp_path / "files")
+    await files.open()
+    await plans.created(store, "chat")
+    blob = await files.put(of(b"content"), holding(store, "chat"))
+    assert [piece async for piece in intact(blob.digest, files.read(blob.digest))] == [b"content"]
+    files_in(tmp_path / "files")[0].write_bytes(b"CONTENT")
+    assert await read(files, blob.digest) == b"CONTENT"
+    pieces = intact(blob.digest, files.read(blob.digest))
+    with pytest.raises(BlobGone, match="is damaged"):
+        [piece async for piece in pieces]
+
+
+async def test_a_folder_that_cannot_be_used_is_a_store_error(tmp_path: Path) -> None:
+    """It says which folder, and what is wrong there."""
+    (tmp_path / "taken").write_text("a file")
+    with pytest.raises(StoreError, match=r"taken.*of files"):
+        await FolderFiles(tmp_path / "taken").open()
+    with pytest.raises(StoreError, match=r"nowhere.*of files"):
+        await FolderFiles(tmp_path / "nowhere" / "files").open()
+    files = FolderFiles(tmp_path / "files")
+    await files.open()
+    for folder in (tmp_path / "files").iterdir():
+        folder.rmdir()
+    (tmp_path / "files").rmdir()
+    with pytest.raises(StoreError, match="cannot be reached"):
+        await files.put(of(b"content"), nobody)
+    with pytest.raises(StoreError, match="cannot be reached"):
+        await files.size(blob_of(b"content").digest)
+
+
+@pytest.mark.parametrize("path", ["", "a\0b", 3, None, b"x"])
+def test_what_is_no_path_is_refused(path: Any) -> None:
+    with pytest.raises((InvalidArgument, SettingsError)):
+        FolderFiles(path)
+
+
+async def test_one_loose_check_per_removal(tmp_path: Path, store: ChatStore) -> None:
+    """The look comes after the name is taken away: a holder of the moment in between gets the blob back."""
+    files = FolderFiles(tmp_path)
+    await files.open()
+    await plans.created(store, "chat")
+    blob = await files.put(of(b"content"), nobody)
+
+    async def held_in_between() -> bool:
+        assert await files.size(blob.digest) is None
+        await store.note_file("chat", blob)
+        return await partial(store.is_loose, blob.digest)()
+
+    await files.remove(blob.digest, held_in_between)
+    assert await read(files, blob.digest) == b"content"
