@@ -52,6 +52,7 @@ from turnwise.states.triggers import (
     Create,
     DeadlinePassed,
     EditMessage,
+    EditQueued,
     Interrupt,
     MessageErased,
     Occurrence,
@@ -113,6 +114,28 @@ class Commands:
             raise InvalidContent(f"{most}; this one has {size:,}")
         return parts
 
+    async def _taken_in(
+        self, chat_id: str, parts: tuple[Part, ...], client_id: str | None, content_digest: str
+    ) -> tuple[Part, ...]:
+        """Return the parts as they are stored, with large files as references.
+
+        Raises:
+            AcceptedBefore: the message is a replay: its files are not to be stored again.
+            InvalidContent: a file is not allowed.
+            FileNotFound: the chat does not hold a file that is referred to.
+        """
+        files = self.runtime.files
+        if client_id is not None and any(map(files.is_inline, parts)):
+            receipt = await self._store.receipt(chat_id, client_id)
+            if receipt is not None and receipt.is_for(content_digest):
+                raise AcceptedBefore
+        return await files.accepted(chat_id, parts)
+
+    async def edit_queued(self, chat_id: str, queued_id: str, content: Content) -> Chat:
+        """Replace a queued message; it keeps its place."""
+        parts = await self.runtime.files.accepted(chat_id, self.parts_of(content))
+        return await self.change(chat_id, EditQueued(queued_id=queued_id, parts=parts))
+
     async def create(self, begin: Change) -> Chat:
         """Create a chat; `begin` fires `create`."""
         return chat_of((await finish(self.runtime.applier.create(new_chat_id(), begin, actor=self.actor))).facts)
@@ -146,15 +169,15 @@ class Commands:
         """Accept a user message, once per `client_id`."""
         parts = self.parts_of(content)
         content_digest = digest_of_parts(parts)
-        sending = SendMessage(
-            parts=parts,
-            when_busy=when_busy,
-            client_id=client_id,
-            content_digest=content_digest,
-            trace=self.runtime.observers.turn_trace(chat_id),
-        )
         act = self._disturb if when_busy == "interrupt" else self._act
         try:
+            sending = SendMessage(
+                parts=await self._taken_in(chat_id, parts, client_id, content_digest),
+                when_busy=when_busy,
+                client_id=client_id,
+                content_digest=content_digest,
+                trace=self.runtime.observers.turn_trace(chat_id),
+            )
             committed = await act(chat_id, sending)
         except TurnwiseError:
             replayed = await replayed_message(self._store, chat_id, client_id, content_digest)
@@ -227,8 +250,9 @@ class Commands:
         parts = self.parts_of(content)
         content_digest = digest([message_id, digest_of_parts(parts)])
         try:
+            taken_in = await self._taken_in(chat_id, parts, client_id, content_digest)
             return await self._edit(
-                chat_id, message_id, parts=parts, client_id=client_id, content_digest=content_digest
+                chat_id, message_id, parts=taken_in, client_id=client_id, content_digest=content_digest
             )
         except TurnwiseError:
             replayed = await replayed_message(self._store, chat_id, client_id, content_digest)
@@ -328,6 +352,8 @@ class Commands:
             committed = await self._act(chat_id, blank) if version == found.chat["version"] else None
             if committed is not None and committed.decisions:
                 break
+        if "everything" in wish.what:
+            await self._store.let_go(seconds=0, limit=1, chat_id=chat_id)
         names = tuple(message.id for message in erasing.messages)
         return Erasure(
             chat=chat_of(committed.facts),
@@ -337,8 +363,13 @@ class Commands:
             quarantined=found.quarantined,
             may_quote=tuple(name for name in summaries_after(found, names) if name not in names),
             forks=await self._forks(chat_id),
-            overwritten=await self._store.scrub(),
+            overwritten=await self._clean(),
         )
+
+    async def _clean(self) -> bool:
+        """Remove the bytes of what was erased or deleted; return whether the database's files are free of it."""
+        removed = await self.runtime.files.collect()
+        return await self._store.scrub() and removed
 
     async def delete(self, chat_id: str) -> Tombstone:
         """Delete a chat, and return what is left of it and who has to do with it."""
@@ -347,7 +378,7 @@ class Commands:
             left,
             forks=await self._forks(chat_id),
             children=tuple(await self._store.children(chat_id)),
-            overwritten=await self._store.scrub(),
+            overwritten=await self._clean(),
         )
 
     async def import_chat(self, lines: Iterable[str] | AsyncIterable[str], *, key: bytes | None) -> Chat:
@@ -391,6 +422,10 @@ class Commands:
             committed = await self._act(chat_id, partial(_stop_if_outrun, reply), change, partial(_settle, reply))
             if not _has_shown_more(committed.before, reply):
                 return committed
+
+
+class AcceptedBefore(TurnwiseError):
+    """The message was accepted before."""
 
 
 def new_chat_id() -> str:

@@ -18,12 +18,14 @@ from turnwise.engine.diagnose import Diagnosis, diagnose, flaws_of
 from turnwise.engine.erase import Erasable, Erasure, wanted
 from turnwise.engine.explain import Explanation, explanation
 from turnwise.engine.family import family_usage, helpers_of, verify_family
+from turnwise.engine.files.files import Files
+from turnwise.engine.files.streams import FileContent
 from turnwise.engine.follow.broadcast import Broadcaster
 from turnwise.engine.follow.follow import follow as _follow
 from turnwise.engine.follow.follow import wait_for
 from turnwise.engine.follow.turns import TurnReader, turn_result
 from turnwise.engine.follow.watch import watch
-from turnwise.engine.guarded_store import guarded_store
+from turnwise.engine.guarded_store import guarded_files, guarded_store
 from turnwise.engine.imported_history import History, imported_history
 from turnwise.engine.observers.observer import Observer, Observers
 from turnwise.engine.prompt.history import continued, sendable
@@ -50,6 +52,7 @@ from turnwise.engine.worker.leased_chat import Runtime
 from turnwise.engine.worker.worker import Worker
 from turnwise.persistence.audit.record import AuditRecord, export
 from turnwise.persistence.audit.verify import Verdict, verify_stored
+from turnwise.persistence.files.protocol import FileStore
 from turnwise.persistence.from_url import store_from_url
 from turnwise.persistence.protocol import ChatStore
 from turnwise.persistence.repair.raw_chat import lines_of
@@ -57,12 +60,13 @@ from turnwise.persistence.tombstone import Tombstone
 from turnwise.providers.protocol import Model
 from turnwise.states.calls import ClientTool, ToolResult
 from turnwise.states.checked import checked, fit
-from turnwise.states.errors import ChatDeleted, ChatUnreadable, EngineClosed, SettingsError
+from turnwise.states.errors import ChatDeleted, ChatUnreadable, EngineClosed, InvalidArgument, SettingsError
 from turnwise.states.events import Event, PartEvent
 from turnwise.states.facts import Facts, Profile
 from turnwise.states.limits import JsonObject, Key, Label, Name, Ordinal, PageSize, Seconds, at_most
-from turnwise.states.messages import Content, Message, QueuedMessage
+from turnwise.states.messages import Content, FilePart, Message, QueuedMessage
 from turnwise.states.names import DEFAULT_AGENT, RESTING, Answerer, ChatState, WhenBusy
+from turnwise.states.plain import shown
 from turnwise.states.shapes import LATER
 from turnwise.states.transcript import Transcript, fold
 from turnwise.states.triggers import (
@@ -70,7 +74,6 @@ from turnwise.states.triggers import (
     ClearContext,
     Create,
     DeleteQueued,
-    EditQueued,
     MetadataChanged,
     Renamed,
     RequestCompaction,
@@ -96,6 +99,7 @@ class Engine:
 
     Args:
         store: `sqlite:///path`, `sqlite://` (in memory), `postgresql://...`, or a `ChatStore`.
+        files: where files are kept: by default in the store's own database; `FolderFiles(path)` keeps them in a folder.
         model: a `Model`, or the name of one. The engine closes the connections of a model that it made from a name.
             With `tools`, `reminders` and `prepare_messages` it makes the agent `default`; agents without a model of
             their own have this one, too.
@@ -119,6 +123,7 @@ class Engine:
         self,
         store: str | ChatStore,
         *,
+        files: FileStore | None = None,
         model: Model | str | None = None,
         tools: Sequence[Tool | ToolFunction] = (),
         agents: Sequence[Agent] = (),
@@ -139,6 +144,9 @@ class Engine:
             store_from_url(store, durability=self.settings.durability, now=None if clock is None else self._clock.now)
             if isinstance(store, str)
             else guarded_store(store)
+        )
+        self._files = Files(
+            self._store, guarded_files(self._store.file_store() if files is None else files), self.settings
         )
         self._broadcaster = Broadcaster()
         self._lifetime = Lifetime()
@@ -168,6 +176,8 @@ class Engine:
             await opened.enter_async_context(self._agents.connected())
             await self._store.open()
             opened.push_async_callback(self._store.close)
+            await self._files.blobs.open()
+            opened.push_async_callback(self._files.blobs.close)
             self._agents.load_prices()
             self._broadcaster, tasks = Broadcaster(), Tasks(self._patience)
             runtime = Runtime(
@@ -178,6 +188,7 @@ class Engine:
                 clock=self._clock,
                 worker_id=worker_name(),
                 tasks=tasks,
+                files=self._files,
             )
             await opened.enter_async_context(tasks.running())
             if self.settings.run_worker:
@@ -572,6 +583,54 @@ class Engine:
         """Clear the context of a resting chat: the model sees nothing that was said before; the transcript stays."""
         return await self._commands(actor).change(chat_id, ClearContext())
 
+    # Files
+
+    async def put_file(
+        self,
+        chat_id: str,
+        content: Annotated[FileContent, LATER],
+        *,
+        media_type: Name | None = None,
+        name: Label | None = None,
+    ) -> FilePart:
+        """Keep a file for a chat, and return the part by which messages of this chat refer to it.
+
+        The content is streamed and never held as a whole. The same bytes are kept once, whoever puts them. What is
+        never sent is removed after `Settings.keep_unsent_files`.
+
+        Args:
+            chat_id: the chat. In another one the part is worth nothing, but in forks of it.
+            content: the path of a file on the disk, bytes, or something that yields bytes.
+            media_type: guessed from the name of a file on the disk by default.
+            name: the file's own by default.
+
+        Raises:
+            ChatNotFound: there is no such chat.
+            ChatArchived: the chat is archived.
+            InvalidContent: the file is too large, empty, of a type that is not allowed, or cannot be read.
+        """
+        self._check_open()
+        return await self._files.put(chat_id, content, media_type, name)
+
+    async def open_file(self, chat_id: str, file: Annotated[FilePart | str, LATER]) -> AsyncGenerator[bytes, None]:
+        """Yield the bytes of a file that a chat holds, piece by piece.
+
+        Args:
+            chat_id: the chat.
+            file: a part of one of its messages, or the digest of one.
+
+        Raises:
+            FileNotFound: the chat holds no such file, or its bytes are gone; if they are damaged, after the last piece.
+            ChatNotFound: there is no such chat.
+            InvalidArgument: the file is given by address: turnwise fetches nothing.
+        """
+        self._check_open()
+        if not isinstance(file, FilePart | str):
+            raise InvalidArgument("file", f"must be a FilePart or the digest of a file; it was {shown(file)}")
+        async with aclosing(self._files.read(chat_id, file)) as pieces:
+            async for piece in pieces:
+                yield piece
+
     # The queue
 
     async def queued(self, chat_id: str) -> list[QueuedMessage]:
@@ -580,9 +639,7 @@ class Engine:
 
     async def edit_queued(self, chat_id: str, queued_id: str, content: Content, *, actor: str = CLIENT) -> Chat:
         """Replace a queued message; it keeps its place."""
-        commands = self._commands(actor)
-        parts = commands.parts_of(content)
-        return await commands.change(chat_id, EditQueued(queued_id=queued_id, parts=parts))
+        return await self._commands(actor).edit_queued(chat_id, queued_id, content)
 
     async def delete_queued(self, chat_id: str, queued_id: str, *, actor: str = CLIENT) -> Chat:
         """Take a message out of the queue."""
@@ -761,6 +818,10 @@ class Engine:
         if self._closed is not None:
             raise EngineClosed(self._closed)
         return self._store
+
+    def _check_open(self) -> None:
+        self._chats()
+        self._lifetime.check_loop()
 
     async def _hear(self, chat_id: str | None) -> None:
         if self._worker is not None:

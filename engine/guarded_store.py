@@ -1,4 +1,4 @@
-"""Wraps a store that others wrote, so that whatever it raises reaches the engine as a `StoreError`."""
+"""Wraps a store that others wrote, of chats or files: whatever it raises reaches the engine as a `StoreError`."""
 
 from __future__ import annotations
 
@@ -6,11 +6,20 @@ import functools
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any, Final, TypeVar, cast
 
 from turnwise.engine.user_code import UserCodeError, described, is_the_programs, was_cancelled
+from turnwise.persistence.files.protocol import FileStore
 from turnwise.persistence.protocol import ChatStore
 from turnwise.states.errors import StoreError, TurnwiseError
+
+T = TypeVar("T")
+_GENERATORS: Final = ("watch", "read")
+
+
+def guarded_files(files: FileStore) -> FileStore:
+    """Return the file store, wrapped so that it raises only `TurnwiseError`s."""
+    return cast("FileStore", _GuardedStore(files))
 
 
 def guarded_store(store: ChatStore) -> ChatStore:
@@ -19,15 +28,15 @@ def guarded_store(store: ChatStore) -> ChatStore:
 
 
 class _GuardedStore:
-    def __init__(self, store: ChatStore) -> None:
+    def __init__(self, store: ChatStore | FileStore) -> None:
         self._store = store
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._store, name)
         if not callable(found):
             return found
-        if name == "watch":
-            return functools.partial(_watch, found)
+        if name in _GENERATORS:
+            return functools.partial(_yielded, name, found)
         return functools.partial(_call, name, found)
 
 
@@ -42,15 +51,16 @@ async def _awaited(name: str, answer: Awaitable[Any]) -> Any:
         return await answer
 
 
-async def _watch(method: Callable[[], AsyncIterator[str | None]]) -> AsyncIterator[str | None]:
-    hints = method()
+async def _yielded(name: str, method: Callable[..., AsyncIterator[T]], *given: Any) -> AsyncIterator[T]:
+    with _only_store_errors(name):
+        items = method(*given)
     while True:
-        with _only_store_errors("watch"):
+        with _only_store_errors(name):
             try:
-                hint = await anext(hints)
+                item = await anext(items)
             except StopAsyncIteration:
                 return
-        yield hint
+        yield item
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Any
 
 from turnwise.engine.results import SendReceipt, SubmissionReceipt, chat_of
 from turnwise.persistence.protocol import ChatStore
@@ -15,8 +15,6 @@ from turnwise.states.facts import Facts
 from turnwise.states.messages import Part
 from turnwise.states.names import CallStatus
 from turnwise.states.values import fields_of
-
-_OF_A_BLOB: Final = ("blob", "size")
 
 
 async def replayed_message(
@@ -74,6 +72,6 @@ def digest_of_parts(parts: Sequence[Part]) -> str:
 
 
 def _fields_said(part: Part) -> dict[str, Any]:
-    """Return the fields of a part; a file without a blob as it was before files had any."""
+    """Return what the client said of a part; a file without a blob as it was before files had any."""
     fields = fields_of(part)
-    return fields if fields.get("blob") else {name: fields[name] for name in fields if name not in _OF_A_BLOB}
+    return {name: fields[name] for name in fields if name != "size" and (name != "blob" or fields[name] is not None)}

@@ -13,6 +13,7 @@ from turnwise.providers.windows import window_of
 from turnwise.states.checked import checked, checked_within
 from turnwise.states.errors import SettingsError
 from turnwise.states.facts import Limits
+from turnwise.states.files import is_type_pattern
 from turnwise.states.messages import Message
 from turnwise.states.usage import Usage
 
@@ -186,7 +187,20 @@ class Settings:
     message_limit_bytes: int = 33_554_432
     """The largest message of a user, with its inline files in base64, system prompt, and edited arguments of a call."""
     attachment_limit_bytes: int = 10 * 1024 * 1024
-    """The limit for the bytes of all files of one tool call together; a file above it is left out, with a note."""
+    """The limit for the bytes of all files together that one tool call returns inline; one above it is left out, with
+    a note. Files that the tool has put into the file store do not count."""
+    inline_file_bytes: int = 65536
+    """Files of at most so many bytes may stay inside messages and results; turnwise keeps larger ones apart from them,
+    in the file store, and the message refers to them."""
+    file_limit_bytes: int = 100 * 1024 * 1024
+    """The largest file."""
+    file_types: Sequence[str] | None = None
+    """Media types that files may have, such as `image/png` or `image/*`; `None` allows all."""
+    request_file_bytes: int = 20 * 1024 * 1024
+    """The bytes of all files together that are loaded from the file store for one request, the newest first; a note
+    takes the place of any other."""
+    keep_unsent_files: float = 86400
+    """How long a file is kept that was put and never sent."""
     describe_error: Callable[[BaseException], str] = describe_error
     """Says what the model and the clients see of an error that a tool raised; by default its type and message, cut."""
     startup_timeout: float | None = 60
@@ -233,6 +247,11 @@ class Settings:
         _affordable("turn_cost", self.turn_cost)
         if self.renew_every >= self.lease:
             raise SettingsError("renew_every", f"must be shorter than lease ({self.lease}); it was {self.renew_every}")
+        for one in self.file_types or ():
+            if not is_type_pattern(one):
+                raise SettingsError(
+                    "file_types", f"must be media types such as 'image/png' or 'image/*'; one was {one!r}"
+                )
         check_parameters(self.parameters)
         if not self.continue_prompt.strip():
             raise SettingsError("continue_prompt", "must hold text; an empty message is refused by providers")

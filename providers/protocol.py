@@ -181,6 +181,9 @@ class Model(Protocol):
 
     A model that keeps its answers to `ModelRequest.answer_schema` says so in an attribute `takes_answer_schema`:
     `always`, or `without_tools` if it cannot do that while it is offered tools. Any other gets a tool to answer with.
+
+    A model may have a method `refuses_file(media_type, size)`, which returns why it does not take such a file, or
+    `None`. The engine asks it before it loads a file from the file store, and tells the model what is left out.
     """
 
     @property

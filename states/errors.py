@@ -4,6 +4,7 @@
     |-- ChatNotFound            no chat of that id
     |   `-- ChatDeleted         there was one: a tombstone is left
     |-- MessageNotFound         no message of that id where one was asked for
+    |-- FileNotFound            no such file in the chat, or its bytes are gone
     |-- IllegalTransition       the table has no row for the trigger in that state
     |-- ToolResultMismatch      a submission that does not name exactly the open client calls
     |-- ConflictingReplay       an answered call or an accepted message, again, with other content
@@ -68,6 +69,21 @@ class MessageNotFound(TurnwiseError):
         self.message_id = message_id
         self.expected = expected
         super().__init__(f"chat {chat_id!r} has no {expected} {message_id!r}; nothing was written")
+
+
+class FileNotFound(TurnwiseError):
+    """The chat holds no file of that digest, or the bytes are gone. Nothing was written.
+
+    A file of another chat is told from one that never was by nobody.
+    """
+
+    def __init__(self, chat_id: str, digest: str, problem: str = "is not there") -> None:
+        self.chat_id = chat_id
+        self.digest = digest
+        self.problem = f"the file {digest[:80]} {problem}"
+        super().__init__(
+            f"chat {chat_id!r}: {self.problem}; put it into this chat with put_file first; nothing was written"
+        )
 
 
 class IllegalTransition(TurnwiseError):

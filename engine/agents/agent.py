@@ -89,5 +89,10 @@ OF_THE_ENGINE = (
     "durability",
     "keep_parts",
     "message_limit_bytes",
+    "inline_file_bytes",
+    "file_limit_bytes",
+    "file_types",
+    "request_file_bytes",
+    "keep_unsent_files",
 )
 """The settings that are the same for every agent of an engine."""

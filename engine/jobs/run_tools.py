@@ -14,6 +14,7 @@ import anyio
 from turnwise.engine.agents.deps import DepsFailed
 from turnwise.engine.apply import Chain
 from turnwise.engine.clock import calling_after
+from turnwise.engine.files.streams import FileContent
 from turnwise.engine.jobs.reply import never_answered
 from turnwise.engine.results import Chat, chat_of
 from turnwise.engine.tools.declare import ToolContext
@@ -26,6 +27,7 @@ from turnwise.states.calls import CallOutcome, ToolCall
 from turnwise.states.digests import as_json
 from turnwise.states.errors import FatalToolError, TurnwiseError
 from turnwise.states.events import ErrorInfo, ToolProgressEvent
+from turnwise.states.messages import FilePart
 from turnwise.states.names import CallStatus, ChatState
 from turnwise.states.output_limit import text_within, within
 from turnwise.states.triggers import CallFinished, CallStarted, Failed, ToolsFinished
@@ -160,7 +162,7 @@ async def _asked_after_crash(leased: LeasedChat, call: ToolCall, context: ToolCo
     """Ask the tool what became of a call that a crash cut off, within the call's own time limit."""
     toolbox = leased.configuration.toolbox
     asked = leased.runtime.tasks.user_calls.start(
-        lambda: toolbox.after_crash(call, context), f"reconcile of {call.name}", **_where(leased, call)
+        lambda: _found_after_crash(leased, call, context), f"reconcile of {call.name}", **_where(leased, call)
     )
 
     def expire() -> None:
@@ -173,6 +175,11 @@ async def _asked_after_crash(leased: LeasedChat, call: ToolCall, context: ToolCo
             return await asked.outcome()
     finally:
         asked.abandon()
+
+
+async def _found_after_crash(leased: LeasedChat, call: ToolCall, context: ToolContext[Any]) -> CallOutcome | None:
+    found = await leased.configuration.toolbox.after_crash(call, context)
+    return None if found is None else await leased.runtime.files.attached(leased.chat_id, found)
 
 
 def _run(leased: LeasedChat, call: ToolCall, running: Running) -> None:
@@ -206,7 +213,8 @@ async def _run_one(leased: LeasedChat, call: ToolCall, run: Run, running: Runnin
 
     try:
         with calling_after(leased.runtime.clock, timeout, expire):
-            running.finish(call, await leased.configuration.toolbox.run(call, run.context))
+            outcome = await leased.configuration.toolbox.run(call, run.context)
+            running.finish(call, await leased.runtime.files.attached(leased.chat_id, outcome))
     except FatalToolError as fatal:
         running.finish(call, fatal)
     except Exception as error:  # noqa: BLE001 - a defect of turnwise: the job must not wait for this call for ever
@@ -282,7 +290,14 @@ def _context(leased: LeasedChat, call: ToolCall, surroundings: Surroundings) -> 
         report=report,
         chat=surroundings.chat,
         deps=surroundings.deps,
+        put_file=partial(_put_file, leased),
     )
+
+
+async def _put_file(
+    leased: LeasedChat, content: FileContent, *, media_type: str | None = None, name: str | None = None
+) -> FilePart:
+    return await leased.runtime.files.put(leased.chat_id, content, media_type, name)
 
 
 async def _show_progress(leased: LeasedChat, event: ToolProgressEvent) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import anyio
 from msgspec.structs import replace
 
+from turnwise.engine.files.loaded import with_files
 from turnwise.engine.jobs.call_names import CallNames
 from turnwise.engine.jobs.compact import can_fold
 from turnwise.engine.jobs.live_parts import LiveParts
@@ -90,7 +91,9 @@ class Attempt:
             self._live.stop()
             raise
         rest = await self._live.close()
-        reply = await with_own_rule(leased, self._reply(request))
+        reply = self._reply(request)
+        reply = replace(reply, parts=await leased.runtime.files.said(leased.chat_id, reply.parts))
+        reply = await with_own_rule(leased, reply)
         if reply.refused and leased.facts.turn.refused >= leased.configuration.settings.answer_retries:
             raise ModelError("invalid_answer", retryable=False, message=never_answered(leased.facts.turn.refused + 1))
         logger.debug("step_streamed", step=leased.facts.step.number, calls=len(reply.calls))
@@ -159,7 +162,9 @@ class Attempt:
         """Feed the model's parts to the builder, until the reply is finished or the call was abandoned."""
         builder = self._builder
         names = CallNames(self._leased.knows_call, self._leased.facts.step.number)
-        async with aclosing(self._leased.configuration.model.stream(request)) as stream:  # type: ignore[type-var]
+        model = self._leased.configuration.model
+        loaded = await with_files(self._leased.runtime.files, request, model)
+        async with aclosing(model.stream(loaded)) as stream:  # type: ignore[type-var]
             async for part in stream:
                 if call.abandoned:
                     return

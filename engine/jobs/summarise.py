@@ -13,6 +13,7 @@ import anyio
 from msgspec.structs import replace
 
 from turnwise.engine.clock import calling_after
+from turnwise.engine.files.loaded import with_files
 from turnwise.engine.jobs.request import parameters_for_summaries, prepared_for, request_of
 from turnwise.engine.prompt.history import length_of, transient
 from turnwise.engine.settings import SUMMARY_PREFIX
@@ -108,7 +109,7 @@ async def _generate(
     usage: Usage | None = None
     try:
         with leased.runtime.observers.model_call(model, request, trace=leased.facts.turn.trace) as call:
-            reply = await in_time(leased, lambda: model.generate(request))
+            reply = await in_time(leased, lambda: _reply(leased, model, request))
             reply = priced_reply(model, reply, leased.runtime.clock.now())
             usage = reply.usage
             if call is not None:
@@ -123,6 +124,10 @@ def _without_refused_tools(request: ModelRequest, model: Model) -> ModelRequest:
     with guarded():
         tools = tuple(tool for tool in request.tools if refusal_of(model, [tool]) is None)
     return dataclasses.replace(request, tools=tools)
+
+
+async def _reply(leased: LeasedChat, model: Model, request: ModelRequest) -> ModelReply:
+    return await model.generate(await with_files(leased.runtime.files, request, model))
 
 
 def _whole_pieces(messages: Sequence[Message]) -> list[list[Message]]:

@@ -6,8 +6,9 @@ import functools
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, overload
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, Protocol, overload
 
+from turnwise.engine.files.streams import FileContent
 from turnwise.engine.results import Chat
 from turnwise.engine.tools.schemas import check_name, check_schema
 from turnwise.engine.tools.signatures import (
@@ -44,6 +45,16 @@ class ToolOutput:
     attachments: tuple[FilePart, ...] = ()
 
 
+class PutFile(Protocol):
+    """Keeps a file for a chat."""
+
+    async def __call__(
+        self, content: FileContent, *, media_type: str | None = None, name: str | None = None
+    ) -> FilePart:
+        """Return the part by which the chat refers to the file; see `Engine.put_file`."""
+        ...
+
+
 @dataclass(slots=True)
 class ToolContext(Generic[Deps]):
     """What a tool may know about its call. A tool asks for it by a parameter annotated with this class.
@@ -61,6 +72,9 @@ class ToolContext(Generic[Deps]):
     """Shows progress to followers."""
     chat: Chat
     """The chat as it stood when the calls of this step began: its id, owner, metadata and agent, among others."""
+    put_file: PutFile
+    """Keeps a file for the chat, as `Engine.put_file` does, and returns the part to attach; for a path, bytes, or
+    something that yields bytes. A blocking tool calls `anyio.from_thread.run(context.put_file, content)`."""
     deps: Deps
     """What the engine was given as `deps`, or what that made for this chat."""
     cancelled: bool = False

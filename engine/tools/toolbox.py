@@ -23,6 +23,7 @@ from turnwise.states.calls import CallOutcome, ClientTool, ToolCall
 from turnwise.states.digests import as_json
 from turnwise.states.errors import FatalToolError, InvalidContent, SettingsError, ToolFailed
 from turnwise.states.facts import Facts, Profile
+from turnwise.states.files import bytes_in
 from turnwise.states.messages import FilePart, ToolCallPart
 from turnwise.states.names import CallStatus, Executor, Stage
 from turnwise.states.plain import copied
@@ -278,7 +279,7 @@ def _small_enough(files: Sequence[FilePart], limit: int) -> tuple[tuple[FilePart
     left_out: list[str] = []
     room = limit
     for file in files:
-        size = len((file.data or "").rstrip("=")) * 3 // 4  # of base64
+        size = bytes_in(file.data or "")
         if size <= room:
             kept.append(file)
             room -= size

@@ -13,6 +13,7 @@ from turnwise.engine.agents.configuration import Agents, Configuration
 from turnwise.engine.agents.deps import HeldDeps
 from turnwise.engine.apply import Applier, Chain, Change
 from turnwise.engine.clock import SteadyClock, sleep
+from turnwise.engine.files.files import Files
 from turnwise.engine.observers.observer import Observers
 from turnwise.engine.prompt.context import View
 from turnwise.engine.results import Chat, chat_of
@@ -53,6 +54,8 @@ class Runtime:
     worker_id: str
     tasks: Tasks
     """Run work that must not hold up a job: storing parts, and user code."""
+    files: Files
+    """The files of its chats."""
     deps: object = None
     """What tools need beside their arguments, or what makes it of a chat."""
     warned_of: set[tuple[str, str]] = field(default_factory=set)

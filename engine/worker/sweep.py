@@ -74,9 +74,14 @@ class Sweeper:
         changed = await self._change_each(self._from_own_place(due))
         if self._deleted:
             self._deleted = False
-            self._runtime.tasks.start_soon(self._runtime.store.scrub)
+            self._runtime.tasks.start_soon(self._clean)
         lists = overdue.leases, overdue.deadlines, overdue.strays, retained
         return changed > 0 and any(len(found) >= limit for found in lists)
+
+    async def _clean(self) -> None:
+        """Remove the bytes of what was deleted."""
+        await self._runtime.files.collect()
+        await self._runtime.store.scrub()
 
     def _from_own_place(self, due: list[Due]) -> list[Due]:
         """Return the list from another place for each worker, so that they do not all change the same chats."""

@@ -35,6 +35,8 @@ PRUNE_PAUSE = 0.1
 """Seconds between two such transactions while there is more to delete."""
 PRUNE_ROUNDS = 24
 """How often all chats are checked within the time for which parts are kept."""
+FILES_PAUSE = 60.0
+"""Seconds between two looks for files that nobody refers to."""
 VIEWS_KEPT = 200
 """Chats at rest whose history a worker keeps in memory, the latest ones."""
 
@@ -60,6 +62,7 @@ class Worker:
         self._sweep_at = runtime.clock.monotonic()
         self._prune_at = runtime.clock.monotonic() if self._settings.keep_parts is not None else NEVER
         self._pruned_after = ""
+        self._files_at = runtime.clock.monotonic() + FILES_PAUSE
         self._titles = Titles(runtime)
         self._helpers = Helpers(runtime, self.act)
         self._sweeper = Sweeper(runtime, self.act, runs_here=self._runs_here)
@@ -126,7 +129,9 @@ class Worker:
                 self._tell(error)
                 self._backlog = self._backlog and isinstance(error, StoreError)
             if not (self._backlog and self._room() > 0):
-                await wait_until(self._wake, self._runtime.clock, min(self._renew_at, self._sweep_at, self._prune_at))
+                await wait_until(
+                    self._wake, self._runtime.clock, min(self._renew_at, self._sweep_at, self._prune_at, self._files_at)
+                )
             self._wake = anyio.Event()
 
     async def stop(self) -> None:
@@ -173,6 +178,9 @@ class Worker:
             await self._do("claim", self._claim())
         if now >= self._prune_at:
             await self._do("prune", self._prune(now))
+        if now >= self._files_at:
+            self._files_at = now + FILES_PAUSE
+            await self._do("files", self._runtime.files.sweep())
 
     async def _do(self, part: str, work: Awaitable[None]) -> None:
         self._doing = part

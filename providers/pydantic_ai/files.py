@@ -16,13 +16,17 @@ _URLS: Final = {"image": theirs.ImageUrl, "audio": theirs.AudioUrl, "video": the
 _PICTURES: Final = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
 _SOUNDS: Final = frozenset({"audio/wav", "audio/x-wav", "audio/mpeg", "audio/mp3"})
 
+_NOT_TAKEN: Final = "this model does not take files of that type"
+_LARGEST_PICTURE: Final = 5 * 1024 * 1024 * 3 // 4
+"""Bytes of a picture that Anthropic takes: 5 MiB of base64."""
+
 Takes = Callable[[str], bool]
 """Whether a provider takes a media type."""
 
 
 def taken_by(model: Model) -> Takes:
     """Return what a model's provider takes: of those that are not known here, everything."""
-    classes = {known.__name__ for known in type(model).__mro__}
+    classes = _classes_of(model)
     if "AnthropicModel" in classes:
         return (_PICTURES | {"application/pdf", "text/plain"}).__contains__
     if not classes & {"OpenAIResponsesModel", "OpenAIChatModel"}:
@@ -31,14 +35,28 @@ def taken_by(model: Model) -> Takes:
     return lambda kind: kind in heard_and_seen or not kind.startswith(("audio/", "video/", "image/"))
 
 
+def refusal_of_file(model: Model, media_type: str, size: int) -> str | None:
+    """Return why a model's provider does not take a file of that type and size in bytes."""
+    kind = _kind_of(media_type)
+    if not taken_by(model)(kind):
+        return _NOT_TAKEN
+    if "AnthropicModel" in _classes_of(model) and kind in _PICTURES and size > _LARGEST_PICTURE:
+        return f"this model takes pictures of at most {_LARGEST_PICTURE:,} bytes, and this one has {size:,}"
+    return None
+
+
+def _classes_of(model: Model) -> set[str]:
+    return {known.__name__ for known in type(model).__mro__}
+
+
 def sendable_file(part: FilePart, takes: Takes) -> theirs.UserContent:
     """Return a file as pydantic-ai sends it, or a note in its place that says why it is left out."""
-    kind = part.media_type.partition(";")[0].strip().lower()
+    kind = _kind_of(part.media_type)
     fault = fault_of_part(part)
     if fault is None and part.url is not None and not is_address(part.url):
         fault = "its url is no address"
     if fault is None and not takes(kind):
-        fault = "this model does not take files of that type"
+        fault = _NOT_TAKEN
     if fault is None and kind == "text/plain" and part.data is not None and not _is_text(part.data):
         fault = "it is no UTF-8 text"
     if fault is not None:
@@ -48,6 +66,10 @@ def sendable_file(part: FilePart, takes: Takes) -> theirs.UserContent:
     url_class: Any = _URLS.get(part.media_type.partition("/")[0], theirs.DocumentUrl)
     url: theirs.MultiModalContent = url_class(part.url or "", media_type=part.media_type)
     return url
+
+
+def _kind_of(media_type: str) -> str:
+    return media_type.partition(";")[0].strip().lower()
 
 
 def _is_text(data: str) -> bool:

@@ -18,7 +18,7 @@ from turnwise.providers.answer_schemas import TakesAnswerSchema
 from turnwise.providers.protocol import ModelPart, ModelReply, ModelRequest, ProviderDefinition, refusal_of
 from turnwise.providers.pydantic_ai.definitions import sends_definitions, with_definitions
 from turnwise.providers.pydantic_ai.errors import classified
-from turnwise.providers.pydantic_ai.files import taken_by
+from turnwise.providers.pydantic_ai.files import refusal_of_file, taken_by
 from turnwise.providers.pydantic_ai.naming import their_model
 from turnwise.providers.pydantic_ai.origin import Origin
 from turnwise.providers.pydantic_ai.parameters import known_to_take_schema, offer_of, settings_of
@@ -98,6 +98,10 @@ class PydanticAIModel:
         if not self._sends_definitions:
             return "turnwise sends definitions to Anthropic's Messages API only"
         return "it has native_tools, which cannot be sent beside one" if self._native_tools else None
+
+    def refuses_file(self, media_type: str, size: int) -> str | None:
+        """Return why the provider does not take a file; `None` if it may."""
+        return refusal_of_file(self._model, media_type, size)
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelPart]:
         """Yield the parts of the reply as they arrive."""

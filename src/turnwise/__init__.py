@@ -16,6 +16,8 @@ from turnwise.engine.settings import CompactionInput, CompactionPolicy, Compacti
 from turnwise.engine.tools.declare import Tool, ToolContext, ToolOutput, tool
 from turnwise.persistence.audit.record import AuditRecord
 from turnwise.persistence.audit.verify import Verdict, verify_export
+from turnwise.persistence.files.folder import FolderFiles
+from turnwise.persistence.files.protocol import FileStore
 from turnwise.persistence.protocol import ChatStore
 from turnwise.persistence.tombstone import Tombstone
 from turnwise.providers.protocol import Model, ModelPart, ModelReply, ModelRequest, ProviderDefinition, ToolSpec
@@ -33,6 +35,7 @@ from turnwise.states.errors import (
     EngineClosed,
     EngineInUse,
     FatalToolError,
+    FileNotFound,
     IllegalTransition,
     ImportRefused,
     InvalidArgument,
@@ -86,7 +89,10 @@ __all__ = [
     "Event",
     "Explanation",
     "FatalToolError",
+    "FileNotFound",
     "FilePart",
+    "FileStore",
+    "FolderFiles",
     "IllegalTransition",
     "ImportRefused",
     "InvalidArgument",

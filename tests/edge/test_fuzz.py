@@ -30,6 +30,7 @@ from turnwise import (
     ChatState,
     ClientTool,
     Engine,
+    FilePart,
     Settings,
     StopReason,
     ToolContext,
@@ -138,6 +139,10 @@ def right_arguments(chat_ids: dict[str, str]) -> dict[str, Any]:
     return {
         "chat_id": chat_ids["pending"],
         "content": "hi",
+        "put_file.content": b"hi",
+        "media_type": "image/png",
+        "name": "cat.png",
+        "file": FilePart(media_type="image/png", data="aGk="),
         "when_busy": "queue",
         "client_id": "k",
         "actor": "someone",

@@ -37,6 +37,7 @@ from turnwise.engine.apply import Applier
 from turnwise.engine.commands import Commands
 from turnwise.engine.diagnose import Diagnosis, diagnose
 from turnwise.engine.erase import wanted
+from turnwise.engine.files.files import Files
 from turnwise.engine.follow.broadcast import Broadcaster
 from turnwise.engine.jobs.reply import shown_reply
 from turnwise.engine.prompt.views import transcript_of, user_view
@@ -101,6 +102,7 @@ class Process:
             clock=clock,
             worker_id=name,
             tasks=None,  # type: ignore[arg-type] - commands start none
+            files=Files(self.store, self.store.file_store(), ENGINE),
         )
         self.commands = Commands(runtime, None)
 

@@ -55,7 +55,7 @@ GIVEN_BACK: Final = frozenset(
     ]
 )
 """What callers are handed and do not make themselves, or what a model makes, which is checked where it is heard."""
-PROTOCOLS: Final = frozenset({"ChatStore", "Model", "Observer"})
+PROTOCOLS: Final = frozenset({"ChatStore", "FileStore", "Model", "Observer"})
 """What callers write themselves. Handing in what is none is a case of `Engine`."""
 NO_FUNCTIONS: Final = frozenset({"RESTING", "TABLE", "history_was_compacted"})
 """`history_was_compacted` is for the engine to call."""
@@ -83,6 +83,7 @@ OBJECT: Final = {"type": "object"}
 RIGHT: Final[Mapping[str, Mapping[str, Any]]] = {
     "Engine": {
         "store": "sqlite://",
+        "files": turnwise.FolderFiles("files"),
         "model": scripted.ScriptedModel("ok"),
         "tools": [search],
         "agents": [turnwise.Agent("support", "demo")],
@@ -134,6 +135,7 @@ RIGHT: Final[Mapping[str, Mapping[str, Any]]] = {
     "Call": {"name": "search", "arguments": {}, "id": "call_1"},
     "TextPart": {"text": "hi"},
     "FilePart": {"media_type": "image/png", "data": "aGk=", "name": "cat.png"},
+    "FolderFiles": {"path": "files"},
     "from_bytes": {"data": b"hi", "media_type": "image/png", "name": "cat.png"},
     "from_path": {"path": __file__, "media_type": "text/plain", "name": "public_surface.py"},
     "decide": {"facts": Facts(chat_id="c", profile=Profile(created_at=ManualClock().now())), "trigger": "create"},

@@ -11,6 +11,7 @@ from turnwise.engine.agents.agent import Agent
 from turnwise.engine.agents.configuration import Agents
 from turnwise.engine.apply import Applier
 from turnwise.engine.clock import SteadyClock
+from turnwise.engine.files.files import Files
 from turnwise.engine.follow.broadcast import Broadcaster
 from turnwise.engine.prompt.hooks import Hooks
 from turnwise.engine.results import chat_of
@@ -27,7 +28,9 @@ A_CHAT = chat_of(Facts(chat_id="c", profile=Profile(created_at=datetime(2026, 1,
 def tool_context(**fields: Any) -> ToolContext[Any]:
     """Return what a tool is told about a call; by default the first one of an empty chat."""
     given: dict[str, Any] = {"chat_id": "c", "call_id": "x", "step": 1, "attempt": 1, "idempotency_key": "k"}
-    return ToolContext(**{**given, "report": lambda _progress: None, "chat": A_CHAT, "deps": None, **fields})
+    return ToolContext(
+        **{**given, "report": lambda _progress: None, "chat": A_CHAT, "deps": None, "put_file": None, **fields}
+    )
 
 
 def only_agent(
@@ -65,4 +68,5 @@ def runtime_of(  # noqa: PLR0913 - what a test may choose
         clock=clock,
         worker_id=worker_id,
         tasks=tasks or Tasks(),
+        files=Files(store, store.file_store(), settings),
     )

@@ -47,6 +47,9 @@ class Shelf:
         """The store, as a reader is given it."""
         return cast("ChatStore", self)
 
+    def file_store(self) -> Any:
+        """Return nothing: no file is kept on a shelf."""
+
     async def events(self, chat_id: str, *, after: int, limit: int) -> list[Event]:
         """Return the next events, as a store does."""
         assert chat_id == "c"

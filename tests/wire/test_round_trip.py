@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import json
+import os
+from base64 import b64encode
 from typing import Any
 
 import pytest
@@ -12,7 +14,7 @@ from msgspec.json import encode
 from support.wire.dialects import DIALECTS, Anthropic, Connect, Dialect, Responses, Said
 from support.wire.requests import asked, message, reply_of, result_of
 from support.wire.server import Answer, Server
-from turnwise import Engine, ToolSpec, tool
+from turnwise import Engine, ToolContext, ToolOutput, ToolSpec, tool
 from turnwise.providers.reply_builder import join
 from turnwise.states.messages import FilePart, ReasoningPart, SourcePart, TextPart, ToolCallPart, ToolResultPart
 from turnwise.states.names import Executor, StopReason
@@ -311,6 +313,44 @@ async def test_a_turn_with_parallel_calls_lives_through_the_engine(
     assert _sent(dialect, server.asked[1].body)["results"] == [["call_1", "3"], ["call_2", "7"]]
     assert _sent(dialect, server.asked[1].body)["reasoning"][1] == (None if dialect.name == "openai" else SIGNATURE)
     assert all("endpoint" not in event for event in shown)
+
+
+@each_dialect
+async def test_a_file_of_the_file_store_goes_to_the_provider_as_its_bytes(
+    dialect: Dialect, server: Server, connect: Connect
+) -> None:
+    """In a message and in a tool's result; what the provider does not take is a note, and was never loaded."""
+    picture, shot, film = os.urandom(100_000), os.urandom(90_000), os.urandom(80_000)
+
+    @tool
+    async def shoot(context: ToolContext) -> ToolOutput:
+        """Take a picture."""
+        return ToolOutput("shot", (await context.put_file(shot, media_type="image/png"),))
+
+    server.script = [
+        Answer(dialect.frames(Said("I shoot.", calls=[("call_1", "shoot", "{}")]))),
+        Answer(dialect.frames(Said("Seen."))),
+    ]
+    async with Engine("sqlite://", model=await connect(dialect), tools=[shoot]) as engine:
+        chat = await engine.create_chat()
+        kept = await engine.put_file(chat.id, picture, media_type="image/png", name="cat.png")
+        film_part = await engine.put_file(chat.id, film, media_type="video/mp4", name="film.mp4")
+        result = await engine.ask(chat.id, [TextPart(text="look"), kept, film_part])
+    assert result.text.endswith("Seen.")
+    first, second = (json.dumps(asked.body) for asked in server.asked)
+    assert b64encode(picture).decode() in first
+    assert "The file film.mp4 (video/mp4) is left out here: this model does not take files of that type." in first
+    assert b64encode(film).decode() not in first
+    assert b64encode(shot).decode() in second
+
+
+@pytest.mark.parametrize(("size", "fits"), [(3_932_160, True), (3_932_161, False)])
+async def test_a_picture_that_is_too_large_for_the_provider_is_told_of(size: int, fits: bool, connect: Connect) -> None:  # noqa: FBT001
+    """Anthropic takes 5 MiB of base64; others say nothing of a limit."""
+    refuses = {dialect.name: getattr(await connect(dialect), "refuses_file") for dialect in DIALECTS}  # noqa: B009
+    assert refuses["openai"]("image/png", size) is None
+    refusal = refuses["anthropic"]("image/png", size)
+    assert refusal is None if fits else "pictures of at most 3,932,160 bytes, and this one has 3,932,161" in refusal
 
 
 def _sent(dialect: Dialect, body: dict[str, Any]) -> dict[str, Any]:

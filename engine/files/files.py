@@ -1,0 +1,259 @@
+"""Takes the files of chats in, gives them out, and removes what no chat holds any more."""
+
+from __future__ import annotations
+
+import binascii
+from base64 import b64decode
+from collections.abc import AsyncGenerator, AsyncIterable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Final
+
+import msgspec
+
+from turnwise.engine.files.streams import FileContent, Source, source_of
+from turnwise.engine.settings import Settings
+from turnwise.logger import logger
+from turnwise.persistence.files.intact import intact
+from turnwise.persistence.files.protocol import Blob, BlobGone, FileStore
+from turnwise.persistence.protocol import ChatStore
+from turnwise.states.calls import CallOutcome
+from turnwise.states.errors import (
+    ChatArchived,
+    FileNotFound,
+    InvalidArgument,
+    InvalidContent,
+    StoreError,
+    TurnwiseError,
+)
+from turnwise.states.files import bytes_in, is_digest, is_of_type
+from turnwise.states.messages import FilePart, Part, fault_of_part
+from turnwise.states.values import Json
+
+_AT_ONCE: Final = 100
+"""Blobs that are looked at between two looks at the notes of loose ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """The files of the chats of an engine."""
+
+    store: ChatStore
+    blobs: FileStore
+    settings: Settings
+
+    async def put(self, chat_id: str, content: FileContent, media_type: str | None, name: str | None) -> FilePart:
+        """Keep a file for a chat, as `Engine.put_file` promises."""
+        source = await source_of(content)
+        async with aclosing(source.pieces):
+            part = self._described(source, media_type, name)
+            if (await self.store.facts(chat_id)).archived:
+                raise ChatArchived(chat_id)
+            return await self._keep(chat_id, part, source.pieces)
+
+    def _described(self, source: Source, media_type: str | None, name: str | None) -> FilePart:
+        """Return a file without its content.
+
+        Raises:
+            InvalidContent: the file is not allowed, or nobody knows its media type.
+        """
+        kind = media_type if media_type is not None else source.media_type
+        if kind is None:
+            said = f"the name {source.name!r} does not tell what is in the file" if source.name else "what is in it?"
+            raise InvalidContent(f"{said}; give media_type=...", argument="media_type")
+        part = FilePart(media_type=kind, blob="0" * 64, name=name if name is not None else source.name)
+        problem = fault_of_part(part) or self._refusal(part, source.size)
+        if problem is not None:
+            raise InvalidContent(problem)
+        return part
+
+    def _refusal(self, part: FilePart, size: int | None) -> str | None:
+        """Return why a file is not allowed, and what would be; `None` if it is."""
+        allowed, most = self.settings.file_types, self.settings.file_limit_bytes
+        if allowed is not None and not is_of_type(part.media_type, allowed):
+            types = ", ".join(allowed) or "none"
+            return f"files of the type {part.media_type[:80]!r} are not allowed here (Settings.file_types: {types})"
+        if size is not None and size > most:
+            return f"a file holds at most {most:,} bytes (Settings.file_limit_bytes); this one has {size:,}"
+        return "a file must not be empty" if size == 0 else None
+
+    async def _keep(self, chat_id: str, part: FilePart, pieces: AsyncIterable[bytes]) -> FilePart:
+        async def note(blob: Blob) -> None:
+            if blob.size == 0:
+                raise InvalidContent("a file must not be empty")
+            await self.store.note_file(chat_id, blob)
+
+        blob = await self.blobs.put(self._limited(pieces), note)
+        return msgspec.structs.replace(part, data=None, blob=blob.digest, size=blob.size)
+
+    async def _limited(self, pieces: AsyncIterable[bytes]) -> AsyncGenerator[bytes, None]:
+        size, most = 0, self.settings.file_limit_bytes
+        async for piece in _readable(pieces):
+            size += len(piece)
+            if size > most:
+                limit = f"a file holds at most {most:,} bytes (Settings.file_limit_bytes)"
+                raise InvalidContent(f"{limit}; this one has more")
+            yield piece
+
+    async def read(self, chat_id: str, file: FilePart | str) -> AsyncGenerator[bytes, None]:
+        """Yield a file of a chat, as `Engine.open_file` promises."""
+        if isinstance(file, FilePart) and file.data is not None:
+            yield _decoded(file)
+            return
+        digest = file.blob if isinstance(file, FilePart) else file
+        if digest is None:
+            raise InvalidArgument("file", "is given by address; turnwise fetches nothing")
+        await self._size_of(chat_id, digest)
+        try:
+            async for piece in intact(digest, self.blobs.read(digest)):
+                yield piece
+        except BlobGone as gone:
+            raise FileNotFound(chat_id, digest, gone.problem) from gone
+
+    async def _size_of(self, chat_id: str, digest: str) -> int:
+        """Return the size of a file that the chat holds.
+
+        Raises:
+            FileNotFound: it holds none of that digest.
+            ChatNotFound: there is no such chat.
+        """
+        held = await self.store.held_files(chat_id, [digest]) if is_digest(digest) else {}
+        if digest not in held:
+            await self.store.facts(chat_id)
+            raise FileNotFound(chat_id, digest)
+        return held[digest]
+
+    def is_inline(self, part: Part) -> bool:
+        """Return whether a part is a file that is too large to stay in a message."""
+        return isinstance(part, FilePart) and part.data is not None and bytes_in(part.data) > self._most_inline
+
+    @property
+    def _most_inline(self) -> int:
+        return self.settings.inline_file_bytes
+
+    async def accepted(self, chat_id: str, parts: Sequence[Part]) -> tuple[Part, ...]:
+        """Return the parts of a user's message as they are stored: large files as references.
+
+        Everything is checked before anything is written.
+
+        Raises:
+            InvalidContent: a file is too large, or of a type that is not allowed.
+            FileNotFound: the chat does not hold a file that is referred to, or the file is gone.
+        """
+        files = [part for part in parts if isinstance(part, FilePart)]
+        for part in files:
+            problem = self._refusal(part, None if part.data is None else bytes_in(part.data))
+            if problem is not None:
+                raise InvalidContent(problem)
+        sizes = {part.blob: await self._noted(chat_id, part.blob) for part in files if part.blob is not None}
+        return tuple([await self._as_stored(chat_id, part, sizes) for part in parts])
+
+    async def _noted(self, chat_id: str, digest: str) -> int:
+        """Return the size of a file that the chat holds, and holds as of now."""
+        size = await self._size_of(chat_id, digest)
+        await self.store.note_file(chat_id, Blob(digest, size))
+        if await self.blobs.size(digest) is None:
+            raise FileNotFound(chat_id, digest, "is gone from the file store")
+        return size
+
+    async def _as_stored(self, chat_id: str, part: Part, sizes: dict[str, int]) -> Part:
+        if not isinstance(part, FilePart):
+            return part
+        if part.blob is not None:
+            return msgspec.structs.replace(part, size=sizes[part.blob])
+        return await self._keep(chat_id, part, _in_one(_decoded(part))) if self.is_inline(part) else part
+
+    async def said(self, chat_id: str, parts: Sequence[Part]) -> tuple[Part, ...]:
+        """Return the parts of a model's reply as they are stored: large files as references, if they can be kept."""
+        if not any(map(self.is_inline, parts)):
+            return tuple(parts)
+        return tuple([await self._said(chat_id, part) for part in parts])
+
+    async def _said(self, chat_id: str, part: Part) -> Part:
+        if not isinstance(part, FilePart) or not self.is_inline(part) or fault_of_part(part) is not None:
+            return part
+        try:
+            return await self._keep(chat_id, part, _in_one(_decoded(part)))
+        except (InvalidContent, StoreError) as error:
+            logger.warning("file_not_kept", chat_id=chat_id, problem=str(error))
+            return part
+
+    async def attached(self, chat_id: str, outcome: CallOutcome) -> CallOutcome:
+        """Return what a tool returned as it is stored: large files as references, refused ones left out with a note."""
+        if not outcome.attachments:
+            return outcome
+        kept: list[FilePart] = []
+        left_out: list[str] = []
+        for file in outcome.attachments:
+            try:
+                if fault_of_part(file) is None or file.blob is not None:
+                    (stored,) = await self.accepted(chat_id, [file])
+                    file = stored if isinstance(stored, FilePart) else file  # noqa: PLW2901
+            except TurnwiseError as error:
+                problem = error.problem if isinstance(error, InvalidContent | FileNotFound) else "it cannot be stored"
+                left_out.append(f"[the file {file.name or file.media_type} was left out: {problem}]")
+                if isinstance(error, StoreError):
+                    logger.warning("file_not_kept", chat_id=chat_id, problem=str(error))
+            else:
+                kept.append(file)
+        return replace(outcome, output=noted(outcome.output, left_out), attachments=tuple(kept))
+
+    async def collect(self) -> bool:
+        """Remove the blobs that no chat holds any more; return whether that was done for all of them."""
+        try:
+            while loose := await self.store.loose_files(limit=_AT_ONCE):
+                for number, digest in loose:
+                    await self.blobs.remove(digest, partial(self.store.is_loose, digest))
+                    await self.store.settle_loose(number)
+        except StoreError as error:
+            logger.warning("files_left", problem=str(error))
+            return False
+        return True
+
+    async def sweep(self) -> None:
+        """Let go of what was put and never sent, and remove what is left of puts and removals that were cut off.
+
+        Raises:
+            StoreError: the chat store, or the file store, is out of reach.
+        """
+        seconds = self.settings.keep_unsent_files
+        while await self.store.let_go(seconds=seconds, limit=_AT_ONCE) == _AT_ONCE:
+            pass
+        await self.blobs.tidy(seconds)
+        await self.collect()
+
+
+def noted(output: Json, notes: Sequence[str]) -> Json:
+    """Return what a tool said, and notes about its files."""
+    if not notes:
+        return output
+    said: Any = output if isinstance(output, str) else msgspec.json.encode(output).decode()
+    return "\n".join([said, *notes])
+
+
+def _decoded(file: FilePart) -> bytes:
+    try:
+        return b64decode(file.data or "")
+    except binascii.Error:
+        raise InvalidContent("the data of a file must be base64 that is not empty; see FilePart.from_bytes") from None
+
+
+async def _readable(pieces: AsyncIterable[bytes]) -> AsyncGenerator[bytes, None]:
+    """Yield pieces that others make.
+
+    Raises:
+        InvalidContent: whatever that raised, other than an error of turnwise.
+    """
+    try:
+        async for piece in pieces:
+            yield piece
+    except TurnwiseError:
+        raise
+    except Exception as error:
+        problem = f"content: cannot be read to its end: {type(error).__name__}: {str(error)[:200]}"
+        raise InvalidContent(problem, argument="content") from error
+
+
+async def _in_one(whole: bytes) -> AsyncGenerator[bytes, None]:
+    yield whole

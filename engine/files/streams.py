@@ -1,0 +1,99 @@
+"""Reads what becomes a file, piece by piece: bytes, a file of the disk, or whatever yields bytes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Iterator
+from mimetypes import guess_type
+from os import PathLike, fsdecode
+from typing import Any, Final, NamedTuple
+
+import anyio
+import anyio.to_thread
+
+from turnwise.states.errors import InvalidContent
+from turnwise.states.files import OnDisk
+from turnwise.states.plain import of_kind, shown
+
+FileContent = str | OnDisk | bytes | Iterable[bytes] | AsyncIterable[bytes]
+"""What a file is made of: the path of a file on the disk, bytes, or something that yields bytes."""
+
+_PIECE: Final = 256 * 1024
+"""Bytes of a file that are read at a time."""
+
+
+class Source(NamedTuple):
+    """Where the bytes of a file come from, and what is known of it before."""
+
+    pieces: AsyncGenerator[bytes, None]
+    media_type: str | None = None
+    """As the name tells it."""
+    name: str | None = None
+    size: int | None = None
+    """In bytes; `None` if only reading tells."""
+
+
+async def source_of(content: Any) -> Source:
+    """Return what yields the bytes of a file. Nothing but its size has been read.
+
+    Raises:
+        InvalidContent: nothing can be read there.
+    """
+    if of_kind(content, bytes, bytearray, memoryview):
+        whole = bytes(content)
+        return Source(_cut(whole), size=len(whole))
+    if of_kind(content, str) or isinstance(content, PathLike):
+        return await _on_disk(content)
+    if isinstance(content, AsyncIterable):
+        return Source(_yielded(content))
+    if isinstance(content, Iterable):
+        return Source(_drawn(iter(content)))
+    raise InvalidContent(
+        f"content: must be a path, bytes, or something that yields bytes; it was {shown(content)}", argument="content"
+    )
+
+
+async def _on_disk(given: Any) -> Source:
+    try:
+        place = anyio.Path(fsdecode(given))
+        status = await place.stat()
+        is_file = await place.is_file()
+    except (OSError, ValueError, TypeError) as error:
+        raise _unreadable(given, type(error).__name__) from error
+    if not is_file:
+        raise _unreadable(given, "it is no file")
+    return Source(_read(place), guess_type(place.name)[0], place.name, status.st_size)
+
+
+def _unreadable(given: Any, problem: str) -> InvalidContent:
+    return InvalidContent(f"content: the file {str(given)[-80:]!r} cannot be read: {problem}", argument="content")
+
+
+async def _read(place: anyio.Path) -> AsyncGenerator[bytes, None]:
+    try:
+        async with await place.open("rb") as file:
+            while piece := await file.read(_PIECE):
+                yield piece
+    except OSError as error:
+        raise _unreadable(place, type(error).__name__) from error
+
+
+async def _cut(whole: bytes) -> AsyncGenerator[bytes, None]:
+    for first in range(0, len(whole), _PIECE):
+        yield whole[first : first + _PIECE]
+
+
+async def _yielded(content: AsyncIterable[bytes]) -> AsyncGenerator[bytes, None]:
+    async for piece in content:
+        yield _bytes(piece)
+
+
+async def _drawn(content: Iterator[bytes]) -> AsyncGenerator[bytes, None]:
+    """Yield what an iterator yields. It may block, so a thread asks it."""
+    while (piece := await anyio.to_thread.run_sync(next, content, None)) is not None:
+        yield _bytes(piece)
+
+
+def _bytes(piece: object) -> bytes:
+    if not isinstance(piece, bytes | bytearray | memoryview):
+        raise InvalidContent(f"content: must yield bytes; it yielded {shown(piece)}", argument="content")
+    return bytes(piece)

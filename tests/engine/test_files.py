@@ -1,0 +1,326 @@
+"""Files: what is refused, what becomes a note to the model, and what goes after a while."""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.from_thread
+import anyio.lowlevel
+import pytest
+
+from support.engines import MakeModel, OpenEngine
+from support.files import BIG, digest_of, loaded, whole
+from turnwise import (
+    ChatArchived,
+    ChatNotFound,
+    FileNotFound,
+    FilePart,
+    FolderFiles,
+    InvalidArgument,
+    InvalidContent,
+    ModelPart,
+    Settings,
+    SettingsError,
+    StoreError,
+    TextPart,
+    ToolContext,
+    ToolOutput,
+    tool,
+)
+from turnwise.providers.scripted import Call, Reply, ScriptedModel
+from turnwise.states.messages import ToolResultPart
+from turnwise.testing import ManualClock
+
+
+def _blocking() -> Iterator[bytes]:
+    yield b"one "
+    yield b"two"
+
+
+async def _streamed() -> AsyncIterator[bytes]:
+    yield b"one "
+    yield b"two"
+
+
+@pytest.mark.parametrize("content", [b"one two", [b"one ", b"two"], _blocking, _streamed, bytearray(b"one two"), Path])
+async def test_a_file_is_put_from_whatever_yields_bytes(content: Any, open_engine: OpenEngine, tmp_path: Path) -> None:
+    if content is Path:
+        content = tmp_path / "notes.txt"
+        content.write_bytes(b"one two")
+    async with open_engine(ScriptedModel([])) as engine:
+        chat = await engine.create_chat()
+        given = content() if callable(content) else content
+        kind = None if isinstance(given, Path) else "text/plain"
+        file = await engine.put_file(chat.id, given, media_type=kind)
+        assert file == FilePart(
+            media_type="text/plain",
+            name="notes.txt" if isinstance(given, Path) else None,
+            blob=digest_of(b"one two"),
+            size=7,
+        )
+        assert await whole(engine, chat.id, file) == b"one two"
+
+
+def _breaks() -> Iterator[bytes]:
+    yield b"one"
+    raise ConnectionError("gone")
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "problem"),
+    [
+        (b"", {"media_type": "image/png"}, "must not be empty"),
+        ([], {"media_type": "image/png"}, "must not be empty"),
+        (b"x", {}, "give media_type="),
+        (b"x", {"media_type": "png"}, "needs a media type"),
+        (
+            b"x",
+            {"media_type": "text/html"},
+            r"'text/html' are not allowed here \(Settings.file_types: image/\*, text/pl",
+        ),
+        (b"x" * 11, {"media_type": "image/png"}, r"at most 10 bytes \(Settings.file_limit_bytes\); this one has 11"),
+        ([b"x" * 6, b"x" * 6], {"media_type": "image/png"}, "at most 10 bytes .* this one has more"),
+        (["text"], {"media_type": "image/png"}, "must yield bytes; it yielded 'text'"),
+        (3, {"media_type": "image/png"}, "must be a path, bytes, or something that yields bytes; it was 3"),
+        (None, {"media_type": "image/png"}, "must be a path"),
+        ("nowhere.png", {}, "cannot be read: FileNotFoundError"),
+        ("/", {"media_type": "image/png"}, "cannot be read: it is no file"),
+        ("/dev/zero", {"media_type": "image/png"}, "cannot be read: it is no file"),
+        ("a\0b.png", {}, "cannot be read"),
+        (_breaks, {"media_type": "image/png"}, "cannot be read to its end: ConnectionError: gone"),
+    ],
+)
+async def test_what_is_no_file_is_refused_and_nothing_is_kept(
+    content: Any, options: Any, problem: str, open_engine: OpenEngine
+) -> None:
+    settings = Settings(file_limit_bytes=10, file_types=["image/*", "text/plain"])
+    async with open_engine(ScriptedModel([]), settings=settings) as engine:
+        chat = await engine.create_chat()
+        with pytest.raises(InvalidContent, match=f"(?s){problem}.*nothing was written"):
+            await engine.put_file(chat.id, content() if callable(content) else content, **options)
+        assert await engine._store.held_files(chat.id) == {}
+        assert await engine._store.file_store().size(digest_of(b"one")) is None
+
+
+async def test_a_file_is_put_only_into_a_chat_that_accepts_messages(open_engine: OpenEngine) -> None:
+    async with open_engine(ScriptedModel([])) as engine:
+        with pytest.raises(ChatNotFound):
+            await engine.put_file("nobody", b"x", media_type="image/png")
+        chat = await engine.create_chat()
+        await engine.archive(chat.id)
+        with pytest.raises(ChatArchived):
+            await engine.put_file(chat.id, b"x", media_type="image/png")
+
+
+@pytest.mark.parametrize(
+    "file", [3, None, b"x", "", "../../etc/passwd", "A" * 64, FilePart(media_type="a/b", url="x:y")]
+)
+async def test_what_is_no_file_of_a_chat_cannot_be_opened(file: Any, open_engine: OpenEngine) -> None:
+    async with open_engine(ScriptedModel([])) as engine:
+        chat = await engine.create_chat()
+        with pytest.raises((InvalidArgument, FileNotFound)):
+            await whole(engine, chat.id, file)
+        with pytest.raises((InvalidArgument, ChatNotFound)):
+            await whole(engine, "nobody", file)
+
+
+async def test_an_inline_file_is_opened_as_it_is(open_engine: OpenEngine) -> None:
+    async with open_engine(ScriptedModel([])) as engine:
+        chat = await engine.create_chat()
+        assert await whole(engine, chat.id, FilePart.from_bytes(b"hi", "image/png")) == b"hi"
+
+
+async def test_the_settings_hold_for_inline_files_too(open_engine: OpenEngine) -> None:
+    """Nothing is written of a message with one good and one bad file."""
+    settings = Settings(file_types=["image/*"], file_limit_bytes=400_000)
+    async with open_engine(ScriptedModel([]), settings=settings) as engine:
+        chat = await engine.create_chat()
+        good = FilePart.from_bytes(BIG, "image/png")
+        for bad, problem in (
+            (FilePart.from_bytes(b"x", "text/html"), "not allowed here"),
+            (FilePart(media_type="video/mp4", url="https://example.org/x"), "not allowed here"),
+            (FilePart.from_bytes(bytes(400_001), "image/png"), "at most 400,000 bytes"),
+        ):
+            with pytest.raises(InvalidContent, match=problem):
+                await engine.send_message(chat.id, [good, bad])
+        assert await engine._store.held_files(chat.id) == {}
+
+
+@pytest.mark.parametrize("given", [["png"], ["image/"], [""], "image/png", [3]])
+def test_settings_that_name_no_media_types_are_refused(given: Any) -> None:
+    with pytest.raises(SettingsError):
+        Settings(file_types=given)
+
+
+@tool
+async def misuse(context: ToolContext) -> ToolOutput:
+    """Attach what is not to be had."""
+    foreign = FilePart(media_type="image/png", blob="0" * 64, name="foreign.png")
+    page = FilePart.from_bytes(b"<p>", "text/html", name="page.html")
+    good = await context.put_file(b"good", media_type="image/png")
+    return ToolOutput({"pages": 3}, (foreign, page, good))
+
+
+@tool
+async def overdo(context: ToolContext) -> ToolOutput:
+    """Put too much."""
+    return ToolOutput("never", (await context.put_file(bytes(2_000_000), media_type="image/png"),))
+
+
+async def test_what_a_tool_may_not_attach_is_left_out_with_a_note_that_the_model_sees(open_engine: OpenEngine) -> None:
+    """A foreign reference, a wrong type, or too much: the turn goes on."""
+    model = ScriptedModel([Reply(calls=[Call("misuse", {}), Call("overdo", {})]), "I see"])
+    settings = Settings(file_types=["image/*"], file_limit_bytes=1_000_000)
+    async with open_engine(model, tools=[misuse, overdo], settings=settings) as engine:
+        chat = await engine.create_chat()
+        done = await engine.ask(chat.id, "go")
+        assert done.chat.state == "waiting"
+        first, second = [
+            part for message in model.requests[1].messages for part in message.parts if isinstance(part, ToolResultPart)
+        ]
+        assert isinstance(first.output, str)
+        assert first.output.startswith('{"pages":3}\n[the file foreign.png was left out: the file 0000')
+        assert "[the file page.html was left out: files of the type 'text/html' are not allowed here" in first.output
+        assert [b64decode(file.data or "") for file in first.attachments] == [b"good"]
+        assert second.is_error
+        assert "at most 1,000,000 bytes" in str(second.output)
+
+
+async def test_a_file_that_is_gone_or_damaged_becomes_a_note_and_the_chat_goes_on(
+    open_engine: OpenEngine, tmp_path: Path, strict_model: MakeModel
+) -> None:
+    """Somebody has deleted it from the folder, or changed it there."""
+    model = strict_model(lambda _request: Reply("ok"))
+    async with open_engine(model, files=FolderFiles(tmp_path / "files")) as engine:
+        chat = await engine.create_chat()
+        gone = await engine.put_file(chat.id, b"gone", media_type="image/png", name="gone.png")
+        damaged = await engine.put_file(chat.id, b"damaged", media_type="image/png", name="damaged.png")
+        await engine.ask(chat.id, [TextPart(text="look"), gone, damaged])
+        for path in (tmp_path / "files").rglob("*"):
+            if path.name == gone.blob:
+                path.unlink()
+            elif path.name == damaged.blob:
+                path.write_bytes(b"DAMAGED")
+        done = await engine.ask(chat.id, "and now?")
+        assert done.chat.state == "waiting"
+        said = " ".join(part.text for part in model.requests[-1].messages[0].parts if isinstance(part, TextPart))
+        assert "The file gone.png (image/png) is left out here: it is gone." in said
+        assert "The file damaged.png (image/png) is left out here: it is damaged" in said
+        with pytest.raises(FileNotFound, match="is not there"):
+            await whole(engine, chat.id, gone)
+        with pytest.raises(FileNotFound, match="is damaged"):
+            await whole(engine, chat.id, damaged)
+        with pytest.raises(FileNotFound, match="is gone from the file store"):
+            await engine.send_message(chat.id, [gone])
+
+
+async def test_a_request_holds_the_newest_files_up_to_a_limit(open_engine: OpenEngine) -> None:
+    """Of older ones a note tells."""
+    model = ScriptedModel(lambda _request: Reply("ok"))
+    async with open_engine(model, settings=Settings(request_file_bytes=1_000)) as engine:
+        chat = await engine.create_chat()
+        for name in ("first", "second", "third"):
+            file = await engine.put_file(chat.id, name.encode() * 80, media_type="text/plain", name=name)
+            await engine.ask(chat.id, [TextPart(text="read"), file])
+        assert loaded(model.requests[-1]) == [b"second" * 80, b"third" * 80]
+        assert "The file first (text/plain) is left out here: newer files" in str(model.requests[-1].messages[0].parts)
+
+
+async def test_a_large_file_that_a_model_made_is_kept_as_a_reference(open_engine: OpenEngine) -> None:
+    """And goes back to it as bytes; one that cannot be kept stays in the message."""
+    made = ModelPart(type="file", media_type="image/png", data=b64encode(BIG).decode())
+    model = ScriptedModel(
+        [Reply(parts=[made, ModelPart(type="finish")]), "again", Reply(parts=[made, ModelPart(type="finish")])]
+    )
+    async with open_engine(model) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, "draw")
+        await engine.ask(chat.id, "what was it?")
+        (file,) = (await engine.messages(chat.id))[1].parts
+        assert file == FilePart(media_type="image/png", blob=digest_of(BIG), size=len(BIG))
+        assert loaded(model.requests[1]) == [BIG]
+    async with open_engine(model, settings=Settings(file_limit_bytes=1000)) as engine:
+        await engine.ask(chat.id, "draw again")
+        (file,) = (await engine.messages(chat.id))[-1].parts
+        assert isinstance(file, FilePart)
+        assert b64decode(file.data or "") == BIG
+
+
+class Choosy(ScriptedModel):
+    """A model that takes no videos."""
+
+    def refuses_file(self, media_type: str, size: int) -> str | None:
+        return f"no {media_type} of {size}" if media_type == "video/mp4" else None
+
+
+async def test_what_a_model_refuses_is_never_loaded(open_engine: OpenEngine) -> None:
+    """However large it is: the model is asked first."""
+    model = Choosy(lambda _request: Reply("ok"))
+    async with open_engine(model, settings=Settings(request_file_bytes=100)) as engine:
+        chat = await engine.create_chat()
+        film = await engine.put_file(chat.id, bytes(1_000_000), media_type="video/mp4", name="film")
+        picture = await engine.put_file(chat.id, b"picture", media_type="image/png")
+        await engine.ask(chat.id, [picture, film])
+        assert loaded(model.requests[-1]) == [b"picture"]
+        assert "[The file film (video/mp4) is left out here: no video/mp4 of 1000000.]" in str(
+            model.requests[-1].messages
+        )
+
+
+class Failing(FolderFiles):
+    """A folder that cannot be reached now and then."""
+
+    away = False
+
+    async def read(self, digest: str) -> AsyncIterator[bytes]:
+        if self.away:
+            raise OSError("stale handle")
+        async for piece in super().read(digest):
+            yield piece
+
+
+async def test_a_file_store_that_is_away_fails_the_attempt_and_not_the_chat(
+    open_engine: OpenEngine, tmp_path: Path
+) -> None:
+    """The attempt is made again, and the model never hears that the file was gone. A stranger's error is translated."""
+    clock = ManualClock()
+    files = Failing(tmp_path / "files")
+    model = ScriptedModel(lambda _request: Reply("ok"))
+    async with open_engine(model, files=files, clock=clock) as engine:
+        chat = await engine.create_chat()
+        file = await engine.put_file(chat.id, BIG, media_type="image/png")
+        files.away = True
+        with pytest.raises(StoreError, match="stale handle"):
+            await whole(engine, chat.id, file)
+        receipt = await engine.send_message(chat.id, [file])
+        async for event in engine.events(chat.id, after=receipt.seq):
+            if event.kind == "retry":
+                files.away = False
+                break
+        with anyio.fail_after(60):
+            while (await engine.get_chat(chat.id)).state != "waiting":
+                clock.advance(5)
+                await anyio.lowlevel.checkpoint()
+        assert [loaded(request) for request in model.requests] == [[BIG]]
+
+
+async def test_what_was_never_sent_goes_after_a_while(open_engine: OpenEngine) -> None:
+    """A worker sees to it; what was sent stays."""
+    clock = ManualClock()
+    async with open_engine(ScriptedModel(lambda _request: Reply("ok")), clock=clock) as engine:
+        chat = await engine.create_chat()
+        sent = await engine.put_file(chat.id, b"sent", media_type="image/png")
+        unsent = await engine.put_file(chat.id, b"unsent", media_type="image/png")
+        await engine.ask(chat.id, [sent])
+        blobs = engine._store.file_store()
+        with anyio.fail_after(60):
+            while await blobs.size(unsent.blob or "") is not None:
+                clock.advance(20_000)
+                await anyio.lowlevel.checkpoint()
+        assert await whole(engine, chat.id, sent) == b"sent"
+        with pytest.raises(FileNotFound):
+            await engine.send_message(chat.id, [unsent])

@@ -1,0 +1,274 @@
+"""Files that were erased or deleted are gone: from the tables, from the raw files, from the folder."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from support.files import whole
+from turnwise import Engine, FileNotFound, FilePart, FolderFiles, Settings, StoreError, TextPart, Tombstone
+from turnwise.persistence.conformance.files import blob_of, of
+from turnwise.persistence.files.protocol import Blob, IsLoose
+from turnwise.persistence.sqlite.store import SQLiteStore
+from turnwise.providers.scripted import Reply, ScriptedModel
+from turnwise.testing import ManualClock
+
+WORD = b"hunter2-xyzzy-"
+SECRET = WORD * 100_000
+"""More than one piece of it."""
+MODEL = ScriptedModel(lambda _request: Reply("ok"))
+IDLE = Settings(run_worker=False)
+
+
+def raw(folder: Path) -> bytes:
+    """Return every byte of every file below a folder."""
+    return b"".join(path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file())
+
+
+async def _erase_message(engine: Engine, chat_id: str, message_id: str) -> bool:
+    return (await engine.erase(chat_id, messages=[message_id])).overwritten
+
+
+async def _erase_everything(engine: Engine, chat_id: str, _: str) -> bool:
+    return (await engine.erase(chat_id, what=["everything"])).overwritten
+
+
+async def _delete(engine: Engine, chat_id: str, _: str) -> bool:
+    left = await engine.delete_chat(chat_id)
+    assert isinstance(left, Tombstone)
+    return left.overwritten
+
+
+Gone = Callable[[Engine, str, str], Awaitable[bool]]
+EVERY_WAY: list[Gone] = [_erase_message, _erase_everything, _delete]
+
+
+@pytest.mark.parametrize("go", EVERY_WAY)
+@pytest.mark.parametrize("kept_in", ["database", "folder"])
+async def test_no_file_of_the_disk_holds_what_is_gone(go: Gone, kept_in: str, tmp_path: Path) -> None:
+    """Neither the database, nor its log, nor the folder: every byte is searched."""
+    files = FolderFiles(tmp_path / "files") if kept_in == "folder" else None
+    async with Engine(f"sqlite:///{tmp_path / 'chats.db'}", model=MODEL, files=files) as engine:
+        chat = await engine.create_chat()
+        receipt = await engine.send_message(chat.id, [FilePart.from_bytes(SECRET, "text/plain"), TextPart(text="hi")])
+        await engine.wait(chat.id)
+        assert raw(tmp_path).count(WORD) >= 90_000
+        assert await go(engine, chat.id, receipt.message_id)
+        assert WORD not in raw(tmp_path)
+        assert blob_of(SECRET).digest.encode() not in raw(tmp_path)
+
+
+@pytest.mark.parametrize("go", EVERY_WAY)
+async def test_no_table_holds_what_is_gone(go: Gone, postgres_url: str, beside: asyncpg.Connection) -> None:
+    """On PostgreSQL, whose old rows the server removes."""
+    async with Engine(postgres_url, model=MODEL) as engine:
+        chat = await engine.create_chat()
+        receipt = await engine.send_message(chat.id, [FilePart.from_bytes(SECRET, "text/plain")])
+        await engine.wait(chat.id)
+        assert await beside.fetchval("SELECT count(*) FROM blob_pieces") > 1
+        assert not await go(engine, chat.id, receipt.message_id)
+        for table in await beside.fetch("SELECT relname FROM pg_class WHERE relkind = 'r' AND relname !~ '^(pg|sql)_'"):
+            for row in await beside.fetch(f"SELECT * FROM {table['relname']}"):  # noqa: S608 - a name
+                assert WORD.decode() not in str(row)
+                assert blob_of(SECRET).digest not in str(row), table
+        assert await beside.fetchval("SELECT count(*) FROM blob_pieces") == 0
+
+
+async def test_everything_takes_along_what_was_put_and_never_sent(either_url: str) -> None:
+    """An erasure of one message does not."""
+    async with Engine(either_url, model=MODEL, settings=IDLE) as engine:
+        chat = await engine.create_chat()
+        receipt = await engine.send_message(chat.id, "hi")
+        await engine.interrupt(chat.id)
+        file = await engine.put_file(chat.id, SECRET, media_type="text/plain")
+        await engine.erase_message(chat.id, receipt.message_id)
+        assert await whole(engine, chat.id, file) == SECRET
+        await engine.erase(chat.id, what=["everything"])
+        with pytest.raises(FileNotFound):
+            await whole(engine, chat.id, file)
+
+
+@pytest.mark.parametrize("way", ["cut", "queued", "deleted from the queue", "edited in the queue"])
+async def test_a_file_is_erased_wherever_its_message_was(way: str, either_url: str) -> None:
+    """It stays until then, because the log and the events still tell of the message."""
+    async with Engine(either_url, model=MODEL, settings=IDLE) as engine:
+        chat = await engine.create_chat()
+        big = FilePart.from_bytes(SECRET, "text/plain")
+        if way != "cut":
+            await engine.send_message(chat.id, "first")
+        receipt = await engine.send_message(chat.id, [big])
+        match way:
+            case "cut":
+                await engine.edit_message(chat.id, receipt.message_id, "something else")
+            case "deleted from the queue":
+                await engine.delete_queued(chat.id, receipt.message_id)
+            case "edited in the queue":
+                await engine.edit_queued(chat.id, receipt.message_id, "something else")
+        await engine.interrupt(chat.id)
+        assert await whole(engine, chat.id, blob_of(SECRET).digest) == SECRET
+        await engine.erase_message(chat.id, receipt.message_id)
+        with pytest.raises(FileNotFound):
+            await whole(engine, chat.id, blob_of(SECRET).digest)
+        assert await engine._store.file_store().size(blob_of(SECRET).digest) is None
+        assert (await engine.verify(chat.id)).ok
+
+
+async def test_an_archived_chat_deleted_by_retention_takes_its_files_along(either_url: str) -> None:
+    clock = ManualClock()
+    settings = Settings(archive_after=10, delete_after=10)
+    async with Engine(either_url, model=MODEL, settings=settings, clock=clock) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, [FilePart.from_bytes(SECRET, "text/plain")])
+        blobs = engine._store.file_store()
+        while await blobs.size(blob_of(SECRET).digest) is not None:
+            clock.advance(15)
+        assert await engine.tombstone(chat.id) is not None
+
+
+class Away(FolderFiles):
+    """A folder that lets nothing leave."""
+
+    async def remove(self, digest: str, is_loose: IsLoose) -> None:
+        raise StoreError(f"the folder is out of reach: {digest} stays, loose or not: {is_loose}")
+
+
+async def test_an_erasure_counts_although_the_file_store_is_away_and_a_sweep_finishes_it(
+    either_url: str, tmp_path: Path
+) -> None:
+    """The caller learns that bytes may be left."""
+    folder = tmp_path / "files"
+    async with Engine(either_url, model=MODEL, files=Away(folder), settings=IDLE) as engine:
+        chat = await engine.create_chat()
+        receipt = await engine.send_message(chat.id, [FilePart.from_bytes(SECRET, "text/plain")])
+        await engine.interrupt(chat.id)
+        erasure = await engine.erase(chat.id, messages=[receipt.message_id])
+        assert not erasure.overwritten
+        with pytest.raises(FileNotFound):
+            await whole(engine, chat.id, blob_of(SECRET).digest)
+        assert WORD in raw(folder)
+    clock = ManualClock()
+    async with Engine(either_url, model=MODEL, files=FolderFiles(folder), clock=clock) as engine:
+        while WORD in raw(folder):
+            clock.advance(100)
+            await engine.get_chat(chat.id)
+
+
+_KILLED = """
+import anyio, json, os, sys
+from turnwise import Engine, Settings
+from turnwise.persistence.sqlite.files import SQLiteFiles
+from turnwise.providers.scripted import ScriptedModel
+
+path, moment, chat_id = sys.argv[1:]
+
+async def pieces():
+    for number in range(4):
+        if moment == "streaming" and number == 3:
+            os._exit(9)
+        yield b"hunter2-xyzzy-" * 40_000
+
+async def main():
+    async with Engine(f"sqlite:///{path}", model=ScriptedModel([]), settings=Settings(run_worker=False)) as engine:
+        name = SQLiteFiles._name
+        if moment == "naming":
+            SQLiteFiles._name = staticmethod(lambda *given: os._exit(9))
+        file = await engine.put_file(chat_id, pieces(), media_type="text/plain")
+        print(json.dumps(file.model_dump()), flush=True)
+        if moment == "sending":
+            os._exit(9)
+
+anyio.run(main)
+"""
+
+
+@pytest.mark.parametrize("moment", ["streaming", "naming", "sending", "never"])
+async def test_a_process_killed_between_blob_and_message_leaves_what_a_sweep_removes(
+    moment: str, tmp_path: Path
+) -> None:
+    """Nothing half stands under a name, and nothing stays for ever."""
+    path, clock = tmp_path / "chats.db", ManualClock()
+    async with Engine(f"sqlite:///{path}", model=MODEL, settings=IDLE) as engine:
+        chat = await engine.create_chat()
+    done = subprocess.run(  # noqa: ASYNC221 - the test has nothing else to do
+        [sys.executable, "-c", _KILLED, str(path), moment, chat.id], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == (0 if moment == "never" else 9), done.stderr
+    digest = blob_of(WORD * 160_000).digest
+    assert WORD in raw(tmp_path)
+    store = SQLiteStore(path, now=clock.now)
+    async with Engine(store, model=MODEL, clock=clock, settings=IDLE) as engine:
+        if moment in ("streaming", "naming"):
+            assert await store.file_store().size(digest) is None
+        else:
+            part = FilePart(**{name: value for name, value in json.loads(done.stdout).items() if name != "type"})
+            assert await whole(engine, chat.id, part) == WORD * 160_000
+        clock.advance(10 * 365 * 86400)
+        await engine._files.sweep()
+        assert await store.scrub()
+        assert WORD not in raw(tmp_path)
+        assert await store.held_files(chat.id) == {}
+
+
+_PUTTING = """
+import anyio, sys
+from turnwise import Engine, FolderFiles, Settings
+from turnwise.providers.scripted import ScriptedModel
+
+url, folder, chat_id = sys.argv[1:]
+
+async def main():
+    files = FolderFiles(folder) if folder else None
+    async with Engine(url, model=ScriptedModel([]), files=files, settings=Settings(run_worker=False)) as engine:
+        for number in range(8):
+            own = await engine.create_chat()
+            file = await engine.put_file(own.id, b"x" * 600_000, media_type="text/plain")
+            assert sum([len(piece) async for piece in engine.open_file(own.id, file)]) == 600_000
+            await engine.delete_chat(own.id)
+        file = await engine.put_file(chat_id, b"x" * 600_000, media_type="text/plain")
+        await engine.send_message(chat_id, [file])
+
+anyio.run(main)
+"""
+
+
+@pytest.mark.parametrize("kept_in", ["database", "folder"])
+async def test_two_processes_put_and_delete_the_same_content(kept_in: str, either_url: str, tmp_path: Path) -> None:
+    """One deletes what the other has just put; what the last chat holds is there in the end."""
+    folder = str(tmp_path / "files") if kept_in == "folder" else ""
+    files = FolderFiles(folder) if folder else None
+    async with Engine(either_url, model=MODEL, files=files, settings=IDLE) as engine:
+        chats = [await engine.create_chat() for _ in range(2)]
+        running = [
+            subprocess.Popen([sys.executable, "-c", _PUTTING, either_url, folder, chat.id])  # noqa: ASYNC220
+            for chat in chats
+        ]
+        assert [one.wait() for one in running] == [0, 0]
+        for chat in chats:
+            (file,) = (await engine.messages(chat.id))[0].parts
+            assert isinstance(file, FilePart)
+            assert await whole(engine, chat.id, file) == b"x" * 600_000
+        for chat in chats:
+            await engine.interrupt(chat.id)
+            await engine.delete_chat(chat.id)
+        assert await engine._files.blobs.size(file.blob or "") is None
+
+
+async def test_a_put_that_was_swept_because_it_went_on_too_slowly_says_so(either_url: str) -> None:
+    """It names nothing: half of its pieces are gone."""
+    async with Engine(either_url, model=MODEL, settings=IDLE) as engine:
+        chat = await engine.create_chat()
+        blobs = engine._store.file_store()
+
+        async def note(blob: Blob) -> None:
+            await blobs.tidy(0)
+            await engine._store.note_file(chat.id, blob)
+
+        with pytest.raises(StoreError, match="swept while it was put"):
+            await blobs.put(of(SECRET), note)
+        assert await blobs.size(blob_of(SECRET).digest) is None

@@ -1,0 +1,27 @@
+"""Files for tests: what is put, and what comes back."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from base64 import b64decode
+
+from turnwise import Engine, FilePart, ModelRequest
+from turnwise.states.messages import files_in
+
+BIG = os.urandom(300_000)
+
+
+def digest_of(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+async def whole(engine: Engine, chat_id: str, file: FilePart | str) -> bytes:
+    return b"".join([piece async for piece in engine.open_file(chat_id, file)])
+
+
+def loaded(request: ModelRequest) -> list[bytes]:
+    """Return the files that a request holds inline; it must refer to none."""
+    files = [file for message in request.messages for file in files_in(message.parts)]
+    assert all(file.blob is None for file in files)
+    return [b64decode(file.data or "") for file in files]
