@@ -27,6 +27,7 @@ from turnwise.engine.tools.arguments import BadArguments, checked, coerced
 from turnwise.engine.transfer import arriving, read
 from turnwise.engine.worker.leased_chat import Runtime
 from turnwise.engine.worker.worker import Worker
+from turnwise.persistence.files.spool import Spool
 from turnwise.persistence.protocol import ChatStore, Committed
 from turnwise.persistence.tombstone import Tombstone
 from turnwise.states.arguments import Erasing, Partial
@@ -34,6 +35,8 @@ from turnwise.states.calls import ToolResult
 from turnwise.states.digests import canonical, digest
 from turnwise.states.errors import (
     ChatArchived,
+    ChatDeleted,
+    ChatExists,
     ChatNotFound,
     DeadlineExpired,
     IllegalTransition,
@@ -383,8 +386,23 @@ class Commands:
 
     async def import_chat(self, lines: Iterable[str] | AsyncIterable[str], *, key: bytes | None) -> Chat:
         """Take in a chat that was exported elsewhere, after all of it was checked."""
-        chat = await read(lines, key=key)
-        return chat_of((await finish(self.runtime.applier.import_chat(chat, arriving(chat), actor=self.actor))).facts)
+        with Spool() as spool:
+            chat = await read(lines, spool, key=key)
+            if chat.blobs:
+                await self._refuse_known(chat.chat_id)
+            await self.runtime.files.take_in(chat.chat_id, spool)
+            taken_in = self.runtime.applier.import_chat(chat, arriving(chat), actor=self.actor)
+            return chat_of((await finish(taken_in)).facts)
+
+    async def _refuse_known(self, chat_id: str) -> None:
+        """Refuse an id that is taken before any file is stored."""
+        try:
+            await self._store.rest(chat_id)
+        except ChatDeleted:
+            raise
+        except ChatNotFound:
+            return
+        raise ChatExists(chat_id)
 
     async def _forks(self, chat_id: str) -> tuple[str, ...]:
         """Return the forks of a chat, and the forks of those."""

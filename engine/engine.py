@@ -20,6 +20,7 @@ from turnwise.engine.explain import Explanation, explanation
 from turnwise.engine.family import family_usage, helpers_of, verify_family
 from turnwise.engine.files.files import Files
 from turnwise.engine.files.streams import FileContent
+from turnwise.engine.files.verify import verify_files
 from turnwise.engine.follow.broadcast import Broadcaster
 from turnwise.engine.follow.follow import follow as _follow
 from turnwise.engine.follow.follow import wait_for
@@ -427,12 +428,14 @@ class Engine:
     async def export_chat(self, chat_id: str, *, key: bytes | None = None) -> AsyncGenerator[str, None]:
         """Yield a whole chat as lines of JSON, each with its line feed, signed if a key is given.
 
-        All of it is of one moment, whatever the chat does. `import_chat` takes the lines in, on a store of any kind.
+        All of it is of one moment, whatever the chat does. The files that its messages refer to come along, but for
+        those that are gone. `import_chat` takes the lines in, on a store of any kind.
 
         Raises:
             ChatUnreadable: its rows are not what its log says. `export_rows` writes down what is stored.
         """
-        async with aclosing(exported(self._chats(), chat_id, key=key)) as lines:
+        self._check_open()
+        async with aclosing(exported(self._files, chat_id, key=key)) as lines:
             async for line in lines:
                 yield line
 
@@ -797,15 +800,17 @@ class Engine:
         records = await self.audit(chat_id)
         return await off_the_loop(lambda: export(chat_id, records, key=key))
 
-    async def verify(self, chat_id: str, *, family: bool = False) -> Verdict:
+    async def verify(self, chat_id: str, *, family: bool = False, files: bool = False) -> Verdict:
         """Check the log's chain, every transition and promise against the table, and every row against the log.
 
-        With `family` also those of its helpers and theirs, and that their logs name each other as they were.
+        With `family` also those of its helpers and theirs, and that their logs name each other as they were. With
+        `files` also that what the chat's messages refer to is in the file store, byte for byte: each file is read.
         """
-        if family:
-            return await verify_family(self._chats(), chat_id)
+        verdict = await verify_family(self._chats(), chat_id) if family else None
         rows = await self._chats().rows(chat_id)
-        return await off_the_loop(lambda: verify_stored(chat_id, rows))
+        if verdict is None:
+            verdict = await off_the_loop(lambda: verify_stored(chat_id, rows))
+        return await verify_files(self._files, rows) if files and verdict.ok else verdict
 
     def _commands(self, actor: str) -> Commands:
         if self._commands_or_none is None:

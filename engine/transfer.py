@@ -2,60 +2,87 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Iterator
 from contextlib import aclosing
 from functools import partial
 from itertools import islice
 from typing import Final
 
 from turnwise.engine.apply import Chain, Change
+from turnwise.engine.files.files import Files
 from turnwise.engine.tasks import off_the_loop
 from turnwise.persistence.audit.verify import verify_stored
-from turnwise.persistence.chat_file import ChatReader, WholeChat, lines_of
-from turnwise.persistence.protocol import ChatStore
+from turnwise.persistence.chat_file import ChatReader, ChatWriter, WholeChat
+from turnwise.persistence.chat_rows import ChatRows
+from turnwise.persistence.files.intact import intact
+from turnwise.persistence.files.protocol import BlobGone
+from turnwise.persistence.files.references import blobs_of
+from turnwise.persistence.files.spool import Spool
 from turnwise.states.errors import ChatUnreadable, InvalidArgument
 from turnwise.states.triggers import Imported, LeaseExpired
 
+_LONG: Final = 100_000
+"""Characters of a line after which no other is read together with it."""
 _AT_ONCE: Final = 500
 """Lines that are spelled or read in a thread at a time: the event loop goes on meanwhile."""
 
 
-async def exported(store: ChatStore, chat_id: str, *, key: bytes | None) -> AsyncGenerator[str, None]:
+async def exported(files: Files, chat_id: str, *, key: bytes | None) -> AsyncGenerator[str, None]:
     """Yield a chat as lines.
 
     Raises:
         ChatUnreadable: its rows are not what its log says: no store would take it in.
     """
-    chat = await _whole(store, chat_id)
+    chat = await _whole(files, chat_id)
     verdict = await off_the_loop(lambda: verify_stored(chat_id, chat.rows))
     if not verdict.ok:
         problem = f"{(verdict.problem or '').rstrip('.')}, so no store would take the chat in"
         raise ChatUnreadable(verdict.place or "audit.body", problem, chat_id=chat_id)
-    lines = lines_of(chat, key=key)
+    writer = ChatWriter(chat)
+    lines = writer.rows()
     while batch := await off_the_loop(lambda: [*islice(lines, _AT_ONCE)]):
         for line in batch:
             yield line
+    for digest in chat.blobs:
+        number = 0
+        try:
+            async for piece in intact(digest, files.blobs.read(digest)):
+                yield writer.piece(digest, number, piece)
+                number += 1
+        except BlobGone as gone:
+            problem = f"the file {digest} {gone.problem}, since the export began; export the chat again"
+            raise ChatUnreadable("messages.body", problem, chat_id=chat_id) from gone
+    yield writer.checkpoint(key)
 
 
-async def _whole(store: ChatStore, chat_id: str) -> WholeChat:
+async def _whole(files: Files, chat_id: str) -> WholeChat:
     """Return all rows of a chat. What was put aside is read apart, and changes only with the chat."""
+    store = files.store
     while True:
         rows = await store.rows(chat_id)
+        blobs = await _intact_blobs(files, rows)
         if not rows.quarantined:
-            return WholeChat(rows)
+            return WholeChat(rows, blobs=blobs)
         aside = (await store.raw_rows(chat_id)).get("quarantine", ())
         if (await store.facts(chat_id)).version == rows.chat["version"]:
-            return WholeChat(rows, aside)
+            return WholeChat(rows, aside, blobs)
 
 
-async def read(lines: Iterable[str] | AsyncIterable[str], *, key: bytes | None) -> WholeChat:
-    """Return the chat that lines hold, checked.
+async def _intact_blobs(files: Files, rows: ChatRows) -> dict[str, int]:
+    """Return the sizes of the blobs that the chat refers to, but for those that are gone or damaged."""
+    wanted = await off_the_loop(lambda: sorted(blobs_of(rows)))
+    held = await files.store.held_files(rows.chat["id"], wanted) if wanted else {}
+    return {digest: held[digest] for digest in wanted if digest in held and await files.problem_with(digest) is None}
+
+
+async def read(lines: Iterable[str] | AsyncIterable[str], spool: Spool, *, key: bytes | None) -> WholeChat:
+    """Return the chat that lines hold, checked; its files are in the spool.
 
     Raises:
         ImportRefused: they are not the lines of one whole chat.
         InvalidArgument: they are no lines, or one of them is no string.
     """
-    reader, count = ChatReader(key), 0
+    reader, count = ChatReader(key, spool), 0
     async with aclosing(_batches(lines)) as batches:
         async for batch in batches:
             _check_lines(batch, after=count)
@@ -70,16 +97,31 @@ async def _batches(lines: Iterable[str] | AsyncIterable[str]) -> AsyncGenerator[
         batch: list[str] = []
         async for line in lines:
             batch.append(line)
-            if len(batch) == _AT_ONCE:
+            if _is_full(batch):
                 yield batch
                 batch = []
         yield batch
     elif isinstance(lines, Iterable):
         left = iter(lines.split("\n") if isinstance(lines, str) else lines)
-        while batch := [*islice(left, _AT_ONCE)]:
+        while batch := _next_batch(left):
             yield batch
     else:
         raise InvalidArgument("lines", f"must be the lines that `export_chat` yields; it was {type(lines).__name__}")
+
+
+def _next_batch(left: Iterator[str]) -> list[str]:
+    batch: list[str] = []
+    for line in left:
+        batch.append(line)
+        if _is_full(batch):
+            break
+    return batch
+
+
+def _is_full(batch: list[str]) -> bool:
+    """Return whether a batch has enough lines; those of files are long."""
+    newest = batch[-1]
+    return len(batch) == _AT_ONCE or (isinstance(newest, str) and len(newest) > _LONG)
 
 
 def _check_lines(lines: list[str], *, after: int) -> None:

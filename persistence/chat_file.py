@@ -1,8 +1,9 @@
 """A whole chat as lines of JSON, which any store takes in: written, read, and checked to the last value.
 
-A header comes first, then every row, table by table, then a checkpoint. Each line holds a hash of itself and of the
-hash before it, so that the first line that was changed, moved or lost is found. The rows are compared with the chat's
-own audit log besides: a file whose hashes were made anew still has to tell a chat's true life.
+A header comes first, then every row, table by table, then the files of the file store that they refer to, piece by
+piece, then a checkpoint. Each line holds a hash of itself and of the hash before it, so that the first line that was
+changed, moved or lost is found. The rows are compared with the chat's own audit log besides: a file whose hashes were
+made anew still has to tell a chat's true life.
 """
 
 from __future__ import annotations
@@ -10,25 +11,31 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+from base64 import b64decode, b64encode
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn
 
 from turnwise.persistence.audit.check_rows import name_of
 from turnwise.persistence.audit.record import GENESIS, Entry, log_of, object_of, to_json
 from turnwise.persistence.audit.verify import verify_stored
 from turnwise.persistence.chat_rows import ORDER, ChatRows, Row
+from turnwise.persistence.files.references import blobs_of
+from turnwise.persistence.files.spool import Spool
 from turnwise.persistence.repair.examine import examine
 from turnwise.persistence.rows import CALLS, GARBLED, PROFILES
 from turnwise.persistence.stored_chat import ids_of
 from turnwise.states.digests import canonical
 from turnwise.states.errors import ImportRefused, TurnwiseError
+from turnwise.states.files import is_digest
 from turnwise.states.names import ChatState
 from turnwise.states.step_calls import StepCalls
 
 FORMAT: Final = "turnwise-chat"
 FORMAT_VERSION: Final = 1
+FORMAT_WITH_FILES: Final = 2
+"""The version of the format of a chat with files in the file store."""
 
 _TEXT: Final = (str,)
 _TEXT_OR_NOT: Final = (str, type(None))
@@ -104,6 +111,8 @@ class WholeChat:
     rows: ChatRows
     quarantine: Sequence[Row] = ()
     """What repairs have put aside."""
+    blobs: Mapping[str, int] = field(default_factory=dict)
+    """The blobs that the rows refer to and that come along, with their sizes."""
 
     @property
     def chat_id(self) -> str:
@@ -112,22 +121,49 @@ class WholeChat:
 
 
 def lines_of(chat: WholeChat, *, key: bytes | None = None) -> Iterator[str]:
-    """Yield a chat as lines, each with its line feed; with a `key` the checkpoint is signed.
+    """Yield a chat without its files as lines, each with its line feed; with a `key` the checkpoint is signed.
 
     Raises:
         ValueError: the log cannot be read. A chat that verifies raises nothing.
     """
-    prev, counts = GENESIS, Counter[str]()
-    header = {"format": FORMAT, "format_version": FORMAT_VERSION, "chat_id": chat.chat_id}
-    for fields in (header, *_rows_in(chat)):
-        counts.update([str(fields["table"])] if "table" in fields else ())
-        prev = _chained(prev, fields)
-        yield _spelled(fields | {"hash": prev})
-    checkpoint: dict[str, Any] = {"rows": dict(counts), "head": chat.rows.chat["head"]}
-    checkpoint["hash"] = _chained(prev, checkpoint)
-    if key is not None:
-        checkpoint["signature"] = _signature(checkpoint, key)
-    yield _spelled(checkpoint)
+    writer = ChatWriter(chat)
+    yield from writer.rows()
+    yield writer.checkpoint(key)
+
+
+class ChatWriter:
+    """Writes a chat as lines: its rows, then its files piece by piece, then the checkpoint."""
+
+    def __init__(self, chat: WholeChat) -> None:
+        self._chat = chat
+        self._version = FORMAT_WITH_FILES if chat.blobs else FORMAT_VERSION
+        self._prev = GENESIS
+        self._counts = Counter[str]()
+
+    def rows(self) -> Iterator[str]:
+        """Yield the header and the rows."""
+        header = {"format": FORMAT, "format_version": self._version, "chat_id": self._chat.chat_id}
+        for fields in (header, *_rows_in(self._chat)):
+            self._counts.update([str(fields["table"])] if "table" in fields else ())
+            yield self._next(fields)
+
+    def piece(self, digest: str, number: int, data: bytes) -> str:
+        """Return the line of a piece of a file."""
+        return self._next({"blob": digest, "number": number, "data": b64encode(data).decode()})
+
+    def checkpoint(self, key: bytes | None) -> str:
+        """Return the last line."""
+        checkpoint: dict[str, Any] = {"rows": dict(self._counts), "head": self._chat.rows.chat["head"]}
+        if self._chat.blobs:
+            checkpoint["blobs"] = len(self._chat.blobs)
+        checkpoint["hash"] = _chained(self._prev, checkpoint)
+        if key is not None:
+            checkpoint["signature"] = _signature(checkpoint, key, self._version)
+        return _spelled(checkpoint)
+
+    def _next(self, fields: dict[str, Any]) -> str:
+        self._prev = _chained(self._prev, fields)
+        return _spelled(fields | {"hash": self._prev})
 
 
 def _rows_in(chat: WholeChat) -> Iterator[dict[str, Any]]:
@@ -173,17 +209,23 @@ def read_chat(lines: Iterable[str], *, key: bytes | None = None) -> WholeChat:
     Raises:
         ImportRefused: they are not the lines of one whole chat.
     """
-    reader = ChatReader(key)
-    reader.take(lines)
-    return reader.done()
+    with Spool() as spool:
+        reader = ChatReader(key, spool)
+        reader.take(lines)
+        return reader.done()
 
 
 class ChatReader:
-    """Reads a chat from lines as they come, and refuses the first that does not belong there."""
+    """Reads a chat from lines as they come, and refuses the first that does not belong there.
 
-    def __init__(self, key: bytes | None) -> None:
+    The files that come along are put into the spool.
+    """
+
+    def __init__(self, key: bytes | None, spool: Spool) -> None:
         self._key = key
         self._count = 0
+        self._spool = spool
+        self._version = FORMAT_VERSION
         self._line = 0
         """The last line that was not blank."""
         self._prev = GENESIS
@@ -226,24 +268,29 @@ class ChatReader:
         self._prev = chained
         if "table" in fields:
             self._take_row(fields)
+        elif "blob" in fields:
+            self._take_piece(fields)
         elif not is_header:
             self._end(fields, signature)
 
     def _begin(self, fields: dict[str, Any]) -> None:
         if fields.get("format") != FORMAT:
             self._refuse(f"the header of an exported chat belongs here, with the format {FORMAT!r}")
-        if fields.get("format_version") != FORMAT_VERSION:
+        if fields.get("format_version") not in (FORMAT_VERSION, FORMAT_WITH_FILES):
             version = f"{fields.get('format_version')!a:.40}"
-            self._refuse(f"it has version {version} of the format, and this version of turnwise reads {FORMAT_VERSION}")
+            known = f"{FORMAT_VERSION} and {FORMAT_WITH_FILES}"
+            self._refuse(f"it has version {version} of the format, and this version of turnwise reads {known}")
         if set(fields) != {"format", "format_version", "chat_id"} or type(fields["chat_id"]) is not str:
             self._refuse("the header holds a format, its version and the id of a chat, and nothing else")
-        self._chat_id, self._begun = fields["chat_id"], True
+        self._chat_id, self._version, self._begun = fields["chat_id"], fields["format_version"], True
 
     def _take_row(self, fields: dict[str, Any]) -> None:
         table, row = fields["table"], fields.get("row")
         if set(fields) != {"table", "row"} or table not in _COLUMNS or not isinstance(row, dict):
             self._refuse(f"a row of one of the tables {', '.join(_COLUMNS)} belongs here")
         order = [*_COLUMNS]
+        if self._spool.blobs:
+            self._refuse("a row stands after the files")
         if self._newest and order.index(table) < order.index(self._newest):
             self._refuse(f"rows of {table} come before those of {self._newest}")
         self._newest = table
@@ -262,15 +309,39 @@ class ChatReader:
         self._places.setdefault(table, self._line)
         self._places[place] = self._line
 
+    def _take_piece(self, fields: dict[str, Any]) -> None:
+        digest, number, data = fields["blob"], fields.get("number"), fields.get("data")
+        if self._version != FORMAT_WITH_FILES:
+            self._refuse(f"files come with version {FORMAT_WITH_FILES} of the format")
+        if set(fields) != {"blob", "number", "data"} or not (isinstance(digest, str) and is_digest(digest)):
+            self._refuse("a piece of a file belongs here: its blob, the number of the piece, and its data")
+        if not isinstance(number, int) or not isinstance(data, str):
+            self._refuse("the number of a piece is a whole number, and its data a string")
+        try:
+            piece = b64decode(data, validate=True)
+        except ValueError:
+            self._refuse("the data of a piece must be base64")
+        problem = self._spool.add(digest, number, piece)
+        if problem is not None:
+            self._refuse(problem)
+
+    def _check_files(self, count: object) -> None:
+        problem = self._spool.end()
+        if problem is not None:
+            self._refuse(problem)
+        if (self._version == FORMAT_WITH_FILES or count is not None) and count != len(self._spool.blobs):
+            self._refuse(f"the checkpoint counts {count!a:.20} files, and {len(self._spool.blobs)} are there")
+
     def _end(self, fields: dict[str, Any], signature: object) -> None:
-        if set(fields) != {"rows", "head"}:
+        if set(fields) - {"blobs"} != {"rows", "head"}:
             self._refuse("a row or the checkpoint belongs here")
+        self._check_files(fields.get("blobs"))
         counts = {table: len(rows) for table, rows in self._tables.items() if rows}
         if fields["rows"] != counts:
             self._refuse(f"the checkpoint counts other rows than are there: {_difference(fields['rows'], counts)}")
         if self._key is not None and signature is None:
             self._refuse("the checkpoint is not signed, but a key was given")
-        if self._key is not None and signature != _signature(fields | {"hash": self._prev}, self._key):
+        if self._key is not None and signature != _signature(fields | {"hash": self._prev}, self._key, self._version):
             self._refuse("the checkpoint's signature was not made with this key over these lines")
         if fields["head"] != next((row["head"] for row in self._tables["chats"]), None):
             self._refuse("the checkpoint names another head of the log than the chat")
@@ -299,7 +370,10 @@ class ChatReader:
         for table in _COLUMNS:
             for row in tables[table]:
                 row["chat_id"] = self._chat_id
-        found = WholeChat(self._rows(chat), tables["quarantine"])
+        found = WholeChat(self._rows(chat), tables["quarantine"], dict(self._spool.blobs))
+        stray = found.blobs.keys() - blobs_of(found.rows)
+        if stray:
+            self._refuse(f"no row refers to the file {min(stray)}")
         verdict = verify_stored(self._chat_id, found.rows)
         if not verdict.ok:
             self._line = self._line_of(verdict.place or f"audit[{verdict.position}]")
@@ -360,8 +434,8 @@ def _spelled(fields: Mapping[str, Any]) -> str:
     return f"{text if text.isascii() else json.dumps(fields, sort_keys=True, separators=(',', ':'))}\n"
 
 
-def _signature(checkpoint: Mapping[str, Any], key: bytes) -> str:
-    signed = {"format": FORMAT, "format_version": FORMAT_VERSION, **checkpoint}
+def _signature(checkpoint: Mapping[str, Any], key: bytes, version: int) -> str:
+    signed = {"format": FORMAT, "format_version": version, **checkpoint}
     return hmac.new(key, canonical(signed), hashlib.sha256).hexdigest()
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -16,6 +15,7 @@ from turnwise.persistence.audit.asides import Aside
 from turnwise.persistence.audit.record import Entry, WriteRecord, object_of
 from turnwise.persistence.audit.row_digests import FLEETING, bond_of_events, fields_bound
 from turnwise.persistence.chat_rows import ChatRows, Row
+from turnwise.persistence.files.references import REFERRING, blobs_named_in
 from turnwise.persistence.repair.marks import is_mark
 from turnwise.persistence.rows import CALLS, GARBLED, MESSAGES, RECEIPTS, message_of
 from turnwise.states.calls import ToolCall
@@ -60,10 +60,6 @@ def wipe(found: ChatRows, decision: Decision) -> Wipe:
     return _Wiping(found, decision).done()
 
 
-_BLOB: Final = re.compile(r'"blob":\s?"([0-9a-f]{64})"')
-"""Finds references in JSON: text that looks like one has its quotes escaped there."""
-_REFERRING: Final = {"messages": "id", "queue": "id", "events": "seq"}
-"""The tables whose bodies may refer to blobs, each with the column by which an erasure names a row."""
 _BLANK: Final = ({"type": "text", "text": ERASED},)
 
 
@@ -101,11 +97,11 @@ class _Wiping:
     def _blobs(self) -> set[str]:
         """Return the blobs that the chat's messages, queue and events still refer to."""
         found: set[str] = set()
-        for table, key in _REFERRING.items():
+        for table, key in REFERRING.items():
             changed = {one.key[key]: one.values.get("body", "") for one in self._wipe.changes if one.table == table}
             for row in self._found.tables[table]:
                 if table != "queue" or ("queued", row["id"]) not in self._texts:
-                    found.update(_BLOB.findall(str(changed.get(row[key], row["body"]))))
+                    found |= blobs_named_in(changed.get(row[key], row["body"]))
         return found
 
     def _change(self, table: str, key: Mapping[str, Any], **values: Any) -> None:

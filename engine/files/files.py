@@ -17,6 +17,7 @@ from turnwise.engine.settings import Settings
 from turnwise.logger import logger
 from turnwise.persistence.files.intact import intact
 from turnwise.persistence.files.protocol import Blob, BlobGone, FileStore
+from turnwise.persistence.files.spool import Spool
 from turnwise.persistence.protocol import ChatStore
 from turnwise.states.calls import CallOutcome
 from turnwise.states.errors import (
@@ -198,6 +199,20 @@ class Files:
             else:
                 kept.append(file)
         return replace(outcome, output=noted(outcome.output, left_out), attachments=tuple(kept))
+
+    async def take_in(self, chat_id: str, spool: Spool) -> None:
+        """Keep the files of a chat that is about to be imported."""
+        for digest in spool.blobs:
+            await self.blobs.put(spool.read(digest), partial(self.store.note_file, chat_id, arriving=True))
+
+    async def problem_with(self, digest: str) -> str | None:
+        """Return why a blob cannot be read to its end, as it was put; `None` if it can."""
+        try:
+            async for _ in intact(digest, self.blobs.read(digest)):
+                pass
+        except BlobGone as gone:
+            return gone.problem
+        return None
 
     async def collect(self) -> bool:
         """Remove the blobs that no chat holds any more; return whether that was done for all of them."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import Final
 
@@ -16,6 +16,10 @@ _LOCK: Final = "SELECT id FROM chats WHERE id = $1 FOR SHARE"
 _NOTE: Final = """
 INSERT INTO chat_files (chat_id, digest, size, sent, at) VALUES ($1, $2, $3, false, coalesce($4, clock_timestamp()))
 ON CONFLICT (chat_id, digest) DO UPDATE SET at = excluded.at
+"""
+_TAKE_OVER: Final = """
+INSERT INTO chat_files (chat_id, digest, size, sent, at) VALUES ($1, $2, $3, true, $4)
+ON CONFLICT (chat_id, digest) DO UPDATE SET sent = true
 """
 _HELD: Final = """
 SELECT digest, size FROM chat_files WHERE chat_id = $1 AND ($2::text[] IS NULL OR digest = ANY ($2))
@@ -53,6 +57,11 @@ async def note(
             if not arriving:
                 raise ChatNotFound(chat_id)
         await connection.execute(_NOTE, chat_id, blob.digest, blob.size, now)
+
+
+async def take_over(connection: asyncpg.Connection, chat_id: str, blobs: Mapping[str, int], *, at: datetime) -> None:
+    """Let a chat that has arrived hold what its rows refer to."""
+    await connection.executemany(_TAKE_OVER, [(chat_id, digest, size, at) for digest, size in blobs.items()])
 
 
 async def held(connection: asyncpg.Connection, chat_id: str, digests: Collection[str] | None) -> dict[str, int]:

@@ -27,7 +27,7 @@ from turnwise.persistence.postgres import queries as reading
 from turnwise.persistence.postgres import raw_rows
 from turnwise.persistence.postgres.commits import Commits, Overtaken, Sent, landed
 from turnwise.persistence.postgres.group_commit import Unanswered
-from turnwise.persistence.postgres.held_files import let_all_go
+from turnwise.persistence.postgres.held_files import let_all_go, take_over
 from turnwise.persistence.postgres.import_rows import insert_imported
 from turnwise.persistence.postgres.journal import LOCK, Journal, contradiction
 from turnwise.persistence.postgres.pool import Pool
@@ -205,6 +205,7 @@ class Transactions:
                     if error.table_name == "chats":
                         raise
                     raise contradiction(chat_id, error) from error
+                await take_over(connection, chat_id, chat.blobs, at=at)
                 commit = prepared(standing, decisions, (), restated=restated)
                 sent.append(commit)
                 await self._commits.store(connection, [commit])

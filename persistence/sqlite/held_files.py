@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from turnwise.persistence.files.protocol import Blob
@@ -14,6 +14,10 @@ from turnwise.states.errors import ChatNotFound
 _NOTE: Final = """
 INSERT INTO chat_files (chat_id, digest, size, sent, at) VALUES (?, ?, ?, 0, ?)
 ON CONFLICT (chat_id, digest) DO UPDATE SET at = excluded.at
+"""
+_TAKE_OVER: Final = """
+INSERT INTO chat_files (chat_id, digest, size, sent, at) VALUES (?, ?, ?, 1, ?)
+ON CONFLICT (chat_id, digest) DO UPDATE SET sent = 1
 """
 _UNSENT: Final = "SELECT chat_id, digest FROM chat_files WHERE sent = 0 AND at <= ? ORDER BY at LIMIT ?"
 _UNSENT_OF_CHAT: Final = "SELECT chat_id, digest FROM chat_files WHERE sent = 0 AND at <= ? AND chat_id = ?"
@@ -26,6 +30,12 @@ def note(connection: sqlite3.Connection, chat_id: str, blob: Blob, *, at: int, a
         if not arriving:
             raise ChatNotFound(chat_id)
     connection.execute(_NOTE, (chat_id, blob.digest, blob.size, at))
+
+
+def take_over(connection: sqlite3.Connection, chat_id: str, blobs: Mapping[str, int], *, at: int) -> None:
+    """Let a chat that has arrived hold what its rows refer to."""
+    rows = [(chat_id, digest, size, at) for digest, size in blobs.items()]
+    connection.executemany(_TAKE_OVER, rows)
 
 
 def held(connection: sqlite3.Connection, chat_id: str, digests: Collection[str] | None) -> dict[str, int]:

@@ -25,7 +25,7 @@ from turnwise.persistence.rows import micros_in, micros_of, numbered
 from turnwise.persistence.sqlite import queries, raw_rows
 from turnwise.persistence.sqlite.chat_rows import rows_of_chat
 from turnwise.persistence.sqlite.connection import REFUSED
-from turnwise.persistence.sqlite.held_files import let_all_go, let_others_go
+from turnwise.persistence.sqlite.held_files import let_all_go, let_others_go, take_over
 from turnwise.persistence.sqlite.import_rows import insert_imported
 from turnwise.persistence.sqlite.tombstones import insert_tombstone, missing, tombstone
 from turnwise.persistence.sqlite.write_rows import insert_events, prepared, update
@@ -138,6 +138,7 @@ class Transactions:
         if not decisions:
             return Committed(standing.facts, standing.facts, (), (), standing.at)
         commit = prepared(standing, decisions, (), restated=insert_imported(connection, chat))
+        take_over(connection, chat.chat_id, chat.blobs, at=micros_of(standing.at))
         update(commit, connection)
         self._cache.put(commit.after)
         return commit.committed

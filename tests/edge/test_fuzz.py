@@ -180,6 +180,7 @@ def right_arguments(chat_ids: dict[str, str]) -> dict[str, Any]:
         "arguments": {},
         "awaiting": "client",
         "family": True,
+        "files": True,
         "agent": "default",
         "ask.agent": None,
         "model": "demo",

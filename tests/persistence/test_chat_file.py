@@ -454,7 +454,7 @@ _FORGERIES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
         "one of the tables",
     ),
     "the id is another": (lambda fields: "format" in fields and fields.update(chat_id="another"), "header"),
-    "the format is of tomorrow": (lambda fields: "format" in fields and fields.update(format_version=2), "version 2"),
+    "the format is of tomorrow": (lambda fields: "format" in fields and fields.update(format_version=3), "version 3"),
     "the format is an audit log's": (
         lambda fields: "format" in fields and fields.update(format="turnwise-audit/1"),
         "turnwise-chat",

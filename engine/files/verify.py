@@ -1,0 +1,28 @@
+"""Checks that the files which a chat's messages refer to are there, and are what the messages say."""
+
+from __future__ import annotations
+
+from turnwise.engine.files.files import Files
+from turnwise.persistence.audit.check_rows import name_of
+from turnwise.persistence.audit.verify import Verdict
+from turnwise.persistence.chat_rows import ChatRows, Place, Row
+from turnwise.persistence.files.references import blobs_named_in
+
+
+async def verify_files(files: Files, rows: ChatRows) -> Verdict:
+    """Return the verdict on the files of a chat whose log was found sound.
+
+    The log binds the messages, and a message names the digest of each file: so the log binds the bytes, too.
+    """
+    referring: dict[str, Row] = {}
+    for row in rows.tables["messages"]:
+        for digest in blobs_named_in(row["body"]):
+            referring.setdefault(digest, row)
+    held = await files.store.held_files(rows.chat["id"], referring) if referring else {}
+    for digest, row in referring.items():
+        problem = await files.problem_with(digest) if digest in held else "is not held by the chat"
+        if problem is not None:
+            place = Place("messages", name_of("messages", row), ("body",))
+            said = f"The file {digest} {problem}."
+            return Verdict(ok=False, problem=said, position=row["added"], place=str(place))
+    return Verdict(ok=True)

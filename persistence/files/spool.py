@@ -1,0 +1,71 @@
+"""Keeps the blobs of a chat that arrives on the disk, until all of its lines were checked."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+import anyio
+
+_PIECE: Final = 256 * 1024
+
+
+class Spool:
+    """A folder of its own for blobs that come in pieces, one blob after another. It is gone when it is left."""
+
+    def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="turnwise-")
+        self._sizes: dict[str, int] = {}
+        self._next = 0
+        self._found = hashlib.sha256()
+
+    def __enter__(self) -> Self:
+        """Return the spool."""
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Delete everything."""
+        self._folder.cleanup()
+
+    @property
+    def blobs(self) -> Mapping[str, int]:
+        """The blobs so far, with their sizes."""
+        return self._sizes
+
+    def add(self, digest: str, number: int, piece: bytes) -> str | None:
+        """Take the next piece; return what is wrong with it."""
+        if digest not in self._sizes:
+            problem = self.end()
+            if problem is not None:
+                return problem
+            self._sizes[digest], self._next, self._found = 0, 0, hashlib.sha256()
+        if digest != [*self._sizes][-1] or number != self._next or not piece:
+            return "the next piece of a file belongs here"
+        with self._path(digest).open("ab") as file:
+            file.write(piece)
+        self._found.update(piece)
+        self._sizes[digest] += len(piece)
+        self._next += 1
+        return None
+
+    def end(self) -> str | None:
+        """Return what is wrong with the last blob, which is complete now."""
+        last = [*self._sizes][-1:]
+        if last and self._found.hexdigest() != last[0]:
+            return f"the pieces before it are not the file {last[0]}"
+        return None
+
+    async def read(self, digest: str) -> AsyncIterator[bytes]:
+        """Yield a blob piece by piece."""
+        async with await anyio.open_file(self._path(digest), "rb") as file:
+            while piece := await file.read(_PIECE):
+                yield piece
+
+    def _path(self, digest: str) -> Path:
+        return Path(self._folder.name) / digest
