@@ -8,6 +8,7 @@ import argparse
 import json
 import logging
 import multiprocessing
+import os
 import re
 import signal
 import sys
@@ -41,14 +42,14 @@ def hand_on(ctx: ToolContext, desk: str) -> str:
     """Hand the letter on to a desk: lamp, bin, hydrant or bench. A desk drops what has a key that it has seen."""
     time.sleep(0.05)
     with BOOK.open("a") as book:
-        book.write(f"{ctx.key} {desk}\n")
+        book.write(f"{ctx.key} {desk} {os.getpid()}\n")
     return f"The desk for the {desk} has it."
 
 
 def clerk(request: ModelRequest) -> Reply:
     """Answer as a model might, after a while and for a price."""
     number, _, text = request.messages[0].text.partition(": ")
-    delay = int(number.split()[1]) % 20 / 40
+    delay = 0.1 + int(number.split()[1]) % 20 / 40
     usage = Usage(input_tokens=200, output_tokens=40, cost=Decimal("0.0004"))
     for result in filter(None, (message.result for message in request.messages)):
         return Reply(f"Thank you for {number}. {result.output}", usage=usage, first_delay=delay)
@@ -59,10 +60,6 @@ def clerk(request: ModelRequest) -> Reply:
 def agent(model: str | None) -> Agent:
     system = "You answer letters to a town. Hand each on to a desk once, then thank for it; repeat its number."
     return Agent("clerk", model or ScriptedModel(clerk, context_limit=100_000), system=system, tools=[hand_on])
-
-
-def letter(number: int) -> str:
-    return f"letter {number}: The {DESKS[number % len(DESKS)]} in our street is broken!"
 
 
 def work(options: argparse.Namespace, boss: Connection) -> None:
@@ -125,13 +122,16 @@ async def main(options: argparse.Namespace) -> bool:
             chats = {chat.metadata["letter"]: chat for chat in begun}
 
             async def answer(number: int) -> None:
+                text = f"letter {number}: The {DESKS[number % len(DESKS)]} in our street is broken!"
                 async with free:
                     chat = chats.get(number) or await engine.create_chat(owner="batch", metadata={"letter": number})
-                    results[number] = await engine.ask(chat.id, letter(number), client_id="letter")
+                    results[number] = await engine.ask(chat.id, text, client_id="letter")
                 progress.update(bar, completed=len(results))
                 if len(results) == options.letters // 3:
-                    crew[0].kill()
-                    progress.console.print(f"kill -9 {crew[0].pid}, one of the four workers")
+                    busy = BOOK.read_text().split()[-1]
+                    victim = next((worker for worker in crew if str(worker.pid) == busy), crew[0])
+                    victim.kill()
+                    progress.console.print(f"kill -9 {victim.pid}, a worker that has just handed a letter on")
 
             async with anyio.create_task_group() as group:
                 for number in range(options.letters):

@@ -71,7 +71,7 @@ async def sound_chats(batch: Example, url: str) -> tuple[list[Chat], Counter[str
 
 async def test_every_letter_is_answered_once_although_a_worker_is_killed(batch: Example, url: str) -> None:
     done = finished(batch, url)
-    assert re.search(r"kill -9 \d+, one of the four workers", done.out)
+    assert re.search(r"kill -9 \d+, a worker", done.out)
     chats, triggers = await sound_chats(batch, url)
     assert triggers["lease_expired"] > 0, "the worker that was killed had chats at work"
     assert ("at least" in done.out) == any(chat.usage.partial for chat in chats)

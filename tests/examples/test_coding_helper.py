@@ -14,6 +14,7 @@ from turnwise.providers.scripted import Call, Reply, ScriptedModel
 
 pytestmark = pytest.mark.timeout(600)
 STORE = "sqlite:///workshop-chats.db"
+PATIENCE = 120
 REPAIRED = "def mean(numbers):\n    return sum(numbers) / len(numbers)\n\n\nprint(mean([2, 3, 7]))\n"
 
 
@@ -78,6 +79,7 @@ async def test_killed_while_it_asks_it_asks_again_and_a_no_is_a_no(workshop: Exa
         keyboard.see(question)
         keyboard.type("\r")
         keyboard.see("Then I leave it as it is.")
+        assert keyboard.process.wait(PATIENCE) == 0
     assert await outcomes(workshop) == [*WHOLE[:4], ("execute", True)]
 
 
