@@ -12,7 +12,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # A stamp per extra: installing again only when pyproject.toml has changed.
 INSTALLED := $(VENV)/.installed
 INSTALLED_DEV := $(VENV)/.installed-dev
-# The other libraries of the race stay out of .venv.
+# The race has a virtual environment of its own: what else is installed must not slow anybody down.
 VENV_BENCH := .venv-bench
 INSTALLED_BENCH := $(VENV_BENCH)/.installed
 
