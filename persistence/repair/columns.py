@@ -111,6 +111,7 @@ COLUMNS: Final[Mapping[str, Mapping[str, _Wanted]]] = {
     "queue": {"salt": _SALT, "rank": _Wanted("a whole number", lambda value: type(value) is int)},
     "leases": {"worker": _NAME, "token": _COUNT, "expires": _TIME, "lasts": _COUNT},
     "usage": {"version": _COUNT, "number": _COUNT},
+    "chat_files": {"digest": _HASH, "size": _COUNT, "sent": _FLAG, "at": _TIME},
     "audit": {
         "version": _COUNT,
         "aside": _Wanted("what belongs to a record", _reads(Aside.load)),

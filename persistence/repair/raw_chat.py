@@ -24,6 +24,7 @@ KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     "audit": ("version",),
     "events": ("seq",),
     "partial_events": ("seq",),
+    "chat_files": ("digest",),
     "leases": (),
     "profiles": (),
 }

@@ -19,8 +19,12 @@ _TAKE_OVER: Final = """
 INSERT INTO chat_files (chat_id, digest, size, sent, at) VALUES (?, ?, ?, 1, ?)
 ON CONFLICT (chat_id, digest) DO UPDATE SET sent = 1
 """
-_UNSENT: Final = "SELECT chat_id, digest FROM chat_files WHERE sent = 0 AND at <= ? ORDER BY at LIMIT ?"
-_UNSENT_OF_CHAT: Final = "SELECT chat_id, digest FROM chat_files WHERE sent = 0 AND at <= ? AND chat_id = ?"
+_IS_DIGEST: Final = "typeof(digest) = 'text' AND length(digest) = 64"
+"""What is true unless somebody garbled the row, which then is of no use to anybody."""
+_LOOSEN: Final = f"INSERT INTO loose_files (digest) SELECT digest FROM chat_files WHERE {_IS_DIGEST}"  # noqa: S608 - ours
+_LOOSE: Final = f"SELECT chat_id, digest FROM chat_files WHERE sent = 0 AND at <= ? AND {_IS_DIGEST}"  # noqa: S608 - ours
+_UNSENT: Final = f"{_LOOSE} ORDER BY at LIMIT ?"
+_UNSENT_OF_CHAT: Final = f"{_LOOSE} AND chat_id = ?"
 
 
 def note(connection: sqlite3.Connection, chat_id: str, blob: Blob, *, at: int, arriving: bool) -> None:
@@ -51,19 +55,20 @@ def let_go(connection: sqlite3.Connection, chat_id: str, digests: Collection[str
     """Let a chat hold these blobs no longer."""
     which = "chat_id = ? AND digest IN (SELECT value FROM json_each(?))"
     values = (chat_id, json.dumps([*digests]))
-    connection.execute(f"INSERT INTO loose_files (digest) SELECT digest FROM chat_files WHERE {which}", values)  # noqa: S608 - ours
+    connection.execute(f"{_LOOSEN} AND {which}", values)
     connection.execute(f"DELETE FROM chat_files WHERE {which}", values)  # noqa: S608 - ours
 
 
 def let_others_go(connection: sqlite3.Connection, chat_id: str, stay: Collection[str]) -> None:
     """Let a chat hold no longer what was sent, but for these blobs."""
-    sql = "SELECT digest FROM chat_files WHERE chat_id = ? AND sent = 1"
+    sql = f"SELECT digest FROM chat_files WHERE chat_id = ? AND sent = 1 AND {_IS_DIGEST}"  # noqa: S608 - ours
     let_go(connection, chat_id, {digest for (digest,) in connection.execute(sql, (chat_id,))} - {*stay})
 
 
 def let_all_go(connection: sqlite3.Connection, chat_id: str) -> None:
     """Let a chat hold nothing."""
-    let_go(connection, chat_id, held(connection, chat_id, None))
+    connection.execute(f"{_LOOSEN} AND chat_id = ?", (chat_id,))
+    connection.execute("DELETE FROM chat_files WHERE chat_id = ?", (chat_id,))
 
 
 def let_unsent_go(connection: sqlite3.Connection, *, until: int, limit: int, chat_id: str | None) -> int:

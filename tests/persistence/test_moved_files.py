@@ -162,7 +162,7 @@ def _of_another(lines: list[str]) -> list[str]:
         (_with(0, number=7), "the next piece of a file belongs here"),
         (_with(0, blob="../../etc/passwd"), "a piece of a file belongs here"),
         (_with(0, more=1), "a piece of a file belongs here"),
-        (_without_piece, "the next piece of a file belongs here|are not the file"),
+        (_without_piece, "the next piece of a file belongs here|are not the file|counts 2 files, and 1 are there"),
         (_without_files, "the checkpoint counts 2 files, and 0 are there"),
         (_row_after, "a row stands after the files"),
         (_as_before_files, "files come with version 2 of the format"),

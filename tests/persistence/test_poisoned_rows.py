@@ -22,6 +22,8 @@ pytestmark = pytest.mark.anyio
 CHATS: Final = 3
 SENSIBLE: Final = {
     ("leases", "worker", "poison"),  # any word may be a worker's name: the lease runs out
+    ("chat_files", "chat_id", "poison"),  # it may be a chat's that is about to arrive: it is let go after a while
+    ("chat_files", "chat_id", b"\xff\x00"),
 }
 """What no one can tell from what turnwise writes."""
 

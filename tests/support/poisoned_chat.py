@@ -11,6 +11,7 @@ from typing import Final
 from turnwise import tool
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.conformance.checks import part
+from turnwise.persistence.files.protocol import Blob
 from turnwise.persistence.sqlite.store import SQLiteStore
 from turnwise.states.names import ChatState
 from turnwise.states.triggers import ClearContext
@@ -29,7 +30,17 @@ LIFE: Final = (
     plans.send("and then?", client_id="c2"),
     plans.finish("a"),
 )
-"""What leaves a row in every table: a lease, open calls, a queue, a boundary, receipts."""
+"""What leaves a row in every table but that of files: a lease, open calls, a queue, a boundary, receipts."""
+_OF_NO_CHAT: Final = (
+    "quarantine",
+    "sqlite_sequence",
+    "tombstones",
+    "loose_files",
+    "blobs",
+    "blob_pieces",
+    "blob_remains",
+)
+"""Tables whose rows no living chat has, or only one that was repaired."""
 
 
 @tool
@@ -47,6 +58,7 @@ async def live(path: Path) -> None:
         await store.journal(chat_id, 1, ChatState.streaming, [part("1")])
         for move in LIFE[3:]:
             await store.change(chat_id, plans.plan(move))
+        await store.note_file(chat_id, Blob("f" * 64, 1))
     await plans.created(store, "waiting for a worker", plans.send("hello"))
     await store.close()
 
@@ -59,9 +71,7 @@ def _columns() -> list[tuple[str, str]]:
             (table, name)
             for table in tables
             for _, name, *_ in on.execute(f"PRAGMA table_info({table})")
-            if table not in ("quarantine", "sqlite_sequence", "tombstones")
-            and not table.startswith("turnwise")
-            and name != "number"
+            if table not in _OF_NO_CHAT and not table.startswith("turnwise") and name != "number"
         ]
 
 
