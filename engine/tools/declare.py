@@ -20,7 +20,7 @@ from turnwise.engine.tools.signatures import (
 )
 from turnwise.providers.protocol import ProviderDefinition, ToolSpec
 from turnwise.states.checked import checked
-from turnwise.states.errors import SettingsError
+from turnwise.states.errors import SettingsError, TurnwiseError
 from turnwise.states.messages import FilePart
 from turnwise.states.names import Crash, HelperAction
 from turnwise.states.shapes import LATER
@@ -227,7 +227,20 @@ def tool(  # noqa: PLR0913 - what a tool declares, all keyword-only
             definition=definition,
         )
 
-    return declare if function is None else declare(function)
+    return functools.partial(_looked_at, declare) if function is None else _looked_at(declare, function)
+
+
+def _looked_at(declare: Callable[[ToolFunction], Tool], function: ToolFunction) -> Tool:
+    """Return a function as a tool; an object that can be called may raise whatever it is asked."""
+    try:
+        return declare(function)
+    except TurnwiseError:
+        raise
+    except Exception as error:
+        kind = type(function).__name__
+        raise SettingsError(
+            "tool", f"could not be looked at: a value of type {kind} raised {type(error).__name__}"
+        ) from error
 
 
 def tools_by_name(tools: Sequence[Tool | ToolFunction]) -> dict[str, Tool]:

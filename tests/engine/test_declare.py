@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import date
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import pytest
 from pydantic import BaseModel, Field
@@ -284,3 +284,16 @@ async def test_a_schema_may_refer_within_itself_and_is_understood_there(schema: 
         return given
 
     assert await outputs([take], Call("take", {"x": "3"})) == [{"x": 3}]
+
+
+def test_an_object_that_raises_whatever_it_is_asked_is_refused() -> None:
+    class Odd:
+        def __call__(self, query: str) -> str:
+            """Search."""
+            return query
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise ZeroDivisionError
+
+    with pytest.raises(SettingsError, match="a value of type Odd raised ZeroDivisionError"):
+        tool(Odd())

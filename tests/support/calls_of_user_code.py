@@ -26,11 +26,12 @@ import pydantic
 from turnwise.engine import user_code
 from turnwise.engine.clock import Timer
 from turnwise.engine.tools import argument_types
+from turnwise.persistence.files.protocol import FileStore
 from turnwise.persistence.protocol import ChatStore
 
 GUARDS = {"turnwise.engine.user_code", "turnwise.engine.guarded_store"}
 """The modules that are guards themselves."""
-WRAPPED = {ChatStore, Timer}
+WRAPPED = {ChatStore, FileStore, Timer}
 """What the engine uses through a wrapper of the same type; that it raises nothing has tests of its own."""
 
 _IMPORTED_LATE = {"Adapter": argument_types.Adapter}
