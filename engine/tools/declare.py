@@ -18,6 +18,7 @@ from turnwise.engine.tools.signatures import (
     signature_of,
     takes_any_name,
 )
+from turnwise.engine.user_code import guarded
 from turnwise.providers.protocol import ProviderDefinition, ToolSpec
 from turnwise.states.checked import checked
 from turnwise.states.errors import SettingsError, TurnwiseError
@@ -233,14 +234,13 @@ def tool(  # noqa: PLR0913 - what a tool declares, all keyword-only
 def _looked_at(declare: Callable[[ToolFunction], Tool], function: ToolFunction) -> Tool:
     """Return a function as a tool; an object that can be called may raise whatever it is asked."""
     try:
-        return declare(function)
+        with guarded():
+            return declare(function)
     except TurnwiseError:
         raise
     except Exception as error:
-        kind = type(function).__name__
-        raise SettingsError(
-            "tool", f"could not be looked at: a value of type {kind} raised {type(error).__name__}"
-        ) from error
+        problem = f"could not be looked at: a value of type {type(function).__name__} raised {type(error).__name__}"
+        raise SettingsError("tool", problem) from error
 
 
 def tools_by_name(tools: Sequence[Tool | ToolFunction]) -> dict[str, Tool]:
