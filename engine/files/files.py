@@ -16,7 +16,7 @@ from turnwise.engine.files.streams import FileContent, Source, source_of
 from turnwise.engine.settings import Settings
 from turnwise.logger import logger
 from turnwise.persistence.files.intact import intact
-from turnwise.persistence.files.protocol import Blob, BlobGone, FileStore
+from turnwise.persistence.files.protocol import Blob, BlobGone, FileStore, kept_elsewhere
 from turnwise.persistence.files.spool import Spool
 from turnwise.persistence.protocol import ChatStore
 from turnwise.states.calls import CallOutcome
@@ -83,7 +83,7 @@ class Files:
         async def note(blob: Blob) -> None:
             if blob.size == 0:
                 raise InvalidContent("a file must not be empty")
-            await self.store.note_file(chat_id, blob)
+            await self._note(chat_id, blob)
 
         blob = await self.blobs.put(self._limited(pieces), note)
         return msgspec.structs.replace(part, data=None, blob=blob.digest, size=blob.size)
@@ -106,6 +106,7 @@ class Files:
         if digest is None:
             raise InvalidArgument("file", "is given by address; turnwise fetches nothing")
         await self._size_of(chat_id, digest)
+        await self.check_place()
         try:
             async for piece in intact(digest, self.blobs.read(digest)):
                 yield piece
@@ -153,7 +154,7 @@ class Files:
     async def _noted(self, chat_id: str, digest: str) -> int:
         """Return the size of a file that the chat holds, and holds as of now."""
         size = await self._size_of(chat_id, digest)
-        await self.store.note_file(chat_id, Blob(digest, size))
+        await self._note(chat_id, Blob(digest, size))
         if await self.blobs.size(digest) is None:
             raise FileNotFound(chat_id, digest, "is gone from the file store")
         return size
@@ -203,10 +204,28 @@ class Files:
     async def take_in(self, chat_id: str, spool: Spool) -> None:
         """Keep the files of a chat that is about to be imported."""
         for digest in spool.blobs:
-            await self.blobs.put(spool.read(digest), partial(self.store.note_file, chat_id, arriving=True))
+            await self.blobs.put(spool.read(digest), partial(self._note, chat_id, arriving=True))
+
+    async def _note(self, chat_id: str, blob: Blob, *, arriving: bool = False) -> None:
+        await self.store.note_file(chat_id, blob, kept_in=self.blobs.name, arriving=arriving)
+
+    async def check_place(self) -> None:
+        """Check that the file store is the one that keeps the files of the chat store.
+
+        Raises:
+            StoreError: another one does: what this one does not have is not gone, and nothing of it must be forgotten.
+        """
+        known = await self.store.files_kept_in()
+        if known is not None and known != self.blobs.name:
+            raise kept_elsewhere(known, self.blobs.name)
 
     async def problem_with(self, digest: str) -> str | None:
-        """Return why a blob cannot be read to its end, as it was put; `None` if it can."""
+        """Return why a blob cannot be read to its end, as it was put; `None` if it can.
+
+        Raises:
+            StoreError: the file store cannot be reached, or is not the one.
+        """
+        await self.check_place()
         try:
             async for _ in intact(digest, self.blobs.read(digest)):
                 pass
@@ -217,6 +236,7 @@ class Files:
     async def collect(self) -> bool:
         """Remove the blobs that no chat holds any more; return whether that was done for all of them."""
         try:
+            await self.check_place()
             while loose := await self.store.loose_files(limit=_AT_ONCE):
                 for number, digest in loose:
                     await self.blobs.remove(digest, partial(self.store.is_loose, digest))

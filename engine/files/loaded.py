@@ -80,6 +80,7 @@ class _Loading:
         """Return the sizes of those of the files that the chat holds."""
         digests = {digest for _, digest in _newest_first(messages) if is_digest(digest)}
         try:
+            await self.files.check_place()
             return await self.files.store.held_files(self.chat_id, digests)
         except StoreError as error:
             raise _unreachable(error) from error

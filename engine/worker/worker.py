@@ -36,7 +36,7 @@ PRUNE_PAUSE = 0.1
 PRUNE_ROUNDS = 24
 """How often all chats are checked within the time for which parts are kept."""
 FILES_PAUSE = 60.0
-"""Seconds between two looks for files that nobody refers to."""
+"""Seconds, at least, between two looks for files that nobody refers to: they are made with a sweep."""
 VIEWS_KEPT = 200
 """Chats at rest whose history a worker keeps in memory, the latest ones."""
 
@@ -129,9 +129,7 @@ class Worker:
                 self._tell(error)
                 self._backlog = self._backlog and isinstance(error, StoreError)
             if not (self._backlog and self._room() > 0):
-                await wait_until(
-                    self._wake, self._runtime.clock, min(self._renew_at, self._sweep_at, self._prune_at, self._files_at)
-                )
+                await wait_until(self._wake, self._runtime.clock, min(self._renew_at, self._sweep_at, self._prune_at))
             self._wake = anyio.Event()
 
     async def stop(self) -> None:
@@ -173,14 +171,14 @@ class Worker:
         if now >= self._sweep_at:
             self._sweep_at = now + self._settings.poll_interval
             await self._do("sweep", self._sweep())
+            if now >= self._files_at:
+                self._files_at = now + FILES_PAUSE
+                await self._do("files", self._runtime.files.sweep())
             self._backlog = True
         if self._backlog:
             await self._do("claim", self._claim())
         if now >= self._prune_at:
             await self._do("prune", self._prune(now))
-        if now >= self._files_at:
-            self._files_at = now + FILES_PAUSE
-            await self._do("files", self._runtime.files.sweep())
 
     async def _do(self, part: str, work: Awaitable[None]) -> None:
         self._doing = part

@@ -17,7 +17,7 @@ from turnwise.persistence.files.protocol import Blob, BlobGone, FileStore, Note
 from turnwise.persistence.protocol import ChatStore
 from turnwise.states import triggers as t
 from turnwise.states.arguments import Erasing
-from turnwise.states.errors import ChatDeleted, ChatNotFound
+from turnwise.states.errors import ChatDeleted, ChatNotFound, StoreError
 from turnwise.states.messages import FilePart, Message, TextPart
 
 _LONG = 1_300_000
@@ -46,7 +46,7 @@ async def read(files: FileStore, digest: str) -> bytes:
 
 def holding(store: ChatStore, chat_id: str) -> Note:
     """Return what lets a chat hold a blob."""
-    return partial(store.note_file, chat_id)
+    return partial(store.note_file, chat_id, kept_in="here")
 
 
 async def collect(store: ChatStore, files: FileStore) -> None:
@@ -96,7 +96,7 @@ class FilesConformance:
 
         async def note(blob: Blob) -> None:
             seen.append(await files.size(blob.digest))
-            await store.note_file("chat", blob)
+            await store.note_file("chat", blob, kept_in="here")
 
         await files.put(of(b"content"), note)
         assert seen == [None]
@@ -210,7 +210,7 @@ class FilesConformance:
         """A blob that stands in another message stays, and so does what is still to be sent."""
         both, once, unsent = blob_of(b"both"), blob_of(b"once"), blob_of(b"unsent")
         await plans.created(store, "chat", sends(both), sends(once), sends(both))
-        await store.note_file("chat", unsent)
+        await store.note_file("chat", unsent, kept_in="here")
         facts = await store.facts("chat")
         queue = [queued.id for queued in facts.queue]
         first = (await store.history("chat"))[0]
@@ -239,8 +239,8 @@ class FilesConformance:
     async def test_a_chat_that_arrives_has_its_blobs_before_it_is_there(self, store: ChatStore) -> None:
         """They belong to nobody else, and are let go of if it never comes."""
         blob = blob_of(b"content")
-        await failure_of(store.note_file("coming", blob), ChatNotFound)
-        await store.note_file("coming", blob, arriving=True)
+        await failure_of(store.note_file("coming", blob, kept_in="here"), ChatNotFound)
+        await store.note_file("coming", blob, arriving=True, kept_in="here")
         assert await store.orphans() == []
         assert await store.held_files("coming") == {blob.digest: blob.size}
         assert await store.let_go(seconds=0, limit=10) == 1
@@ -251,9 +251,24 @@ class FilesConformance:
         blob = blob_of(b"content")
         for chat_id in "ab":
             await plans.created(store, chat_id)
-            await store.note_file(chat_id, blob)
+            await store.note_file(chat_id, blob, kept_in="here")
             await store.let_go(seconds=0, limit=10)
         (first, _), (second, digest) = await store.loose_files(limit=10)
         await store.settle_loose(first)
         assert await store.loose_files(limit=10) == [(second, digest)]
         assert await store.loose_files(limit=0) == []
+
+    async def test_the_files_of_a_store_are_kept_in_one_place(self, store: ChatStore) -> None:
+        """Another file store is refused, until the last blob has been removed; else nobody would remove that."""
+        assert await store.files_kept_in() is None
+        await plans.created(store, "chat")
+        blob = blob_of(b"content")
+        await store.note_file("chat", blob, kept_in="here")
+        error = await failure_of(store.note_file("chat", blob, kept_in="there"), StoreError)
+        assert "kept in 'here', and this engine was given 'there'" in str(error)
+        await store.let_go(seconds=0, limit=10)
+        await failure_of(store.note_file("chat", blob, kept_in="there"), StoreError)
+        for number, _ in await store.loose_files(limit=10):
+            await store.settle_loose(number)
+        await store.note_file("chat", blob, kept_in="there")
+        assert await store.files_kept_in() == "there"

@@ -7,6 +7,7 @@ import os
 import secrets
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Final, TypeVar
@@ -39,6 +40,12 @@ class FolderFiles(FileStore):
         if not str(path) or "\0" in str(path):
             raise SettingsError("path", "must be the path of a folder; it was empty, or held the character NUL")
         self._root = Path(path).absolute()
+        self._own_name = f"folder {self._root}"
+
+    @property
+    def name(self) -> str:
+        """The name that was written into the folder when it was new: it may be mounted elsewhere, or moved."""
+        return self._own_name
 
     async def open(self) -> None:
         """Create the folder if it is missing.
@@ -52,6 +59,14 @@ class FolderFiles(FileStore):
         self._root.mkdir(exist_ok=True)
         for name in (_BLOBS, _INCOMING, _LEAVING):
             (self._root / name).mkdir(exist_ok=True)
+        own = self._root / "name"
+        if not own.exists():
+            incoming = self._root / _INCOMING / secrets.token_hex(16)
+            incoming.write_text(f"folder {secrets.token_hex(8)}", encoding="ascii")
+            with suppress(FileExistsError):
+                own.hardlink_to(incoming)
+            incoming.unlink()
+        self._own_name = own.read_text(encoding="ascii")
 
     async def close(self) -> None:
         """Do nothing: no file stays open."""
@@ -88,11 +103,9 @@ class FolderFiles(FileStore):
 
     async def read(self, digest: str) -> AsyncIterator[bytes]:
         """Yield the file piece by piece; what is removed meanwhile is read to its end."""
-        place = self._place(digest)
-        try:
-            file = await self._do(lambda: place.open("rb"))
-        except FileNotFoundError:
-            raise BlobGone(digest) from None
+        file = await self._do(lambda: self._found(digest, lambda place: place.open("rb")))
+        if file is None:
+            raise BlobGone(digest)
         try:
             while piece := await self._do(lambda: file.read(_PIECE)):
                 yield piece
@@ -101,10 +114,8 @@ class FolderFiles(FileStore):
 
     async def size(self, digest: str) -> int | None:
         """Return the size of the file."""
-        try:
-            return (await self._do(self._place(digest).stat)).st_size
-        except FileNotFoundError:
-            return None
+        status = await self._do(lambda: self._found(digest, Path.stat))
+        return None if status is None else status.st_size
 
     async def remove(self, digest: str, is_loose: IsLoose) -> None:
         """Rename the file, look whether it is loose still, then unlink it or put it back.
@@ -131,6 +142,21 @@ class FolderFiles(FileStore):
                     left.unlink()
             except FileNotFoundError:
                 continue  # it has got its name, or another process was faster
+
+    def _found(self, digest: str, look: Callable[[Path], _T]) -> _T | None:
+        """Return what `look` finds where a blob is, or where it is while it may leave; `None` if it is nowhere.
+
+        It may be put back between two looks.
+        """
+        place, leaving = self._place(digest), self._root / _LEAVING / digest
+        for one in (place, leaving, place, leaving, place):
+            try:
+                return look(one)
+            except FileNotFoundError:
+                continue
+        if not self._root.is_dir():
+            raise FileNotFoundError
+        return None
 
     def _place(self, digest: str) -> Path:
         return self._root / _BLOBS / digest[:2] / digest

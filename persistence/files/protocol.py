@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Collection, Mapping
 from typing import NamedTuple, Protocol
 
-from turnwise.states.errors import TurnwiseError
+from turnwise.states.errors import StoreError, TurnwiseError
 
 
 class Blob(NamedTuple):
@@ -32,6 +32,14 @@ class BlobGone(TurnwiseError):
         super().__init__(f"the blob {digest} {problem}")
 
 
+def kept_elsewhere(known: str, given: str) -> StoreError:
+    """Return the error for a file store that does not keep the files of a chat store."""
+    return StoreError(
+        f"the files of this store are kept in {known!r}, and this engine was given {given!r}; give it the right file"
+        " store with Engine(files=...); nothing was written"
+    )
+
+
 class FileStore(Protocol):
     """Keeps blobs: bytes under their own SHA-256.
 
@@ -39,6 +47,11 @@ class FileStore(Protocol):
     holds more than a piece of a blob in memory. Methods raise what their arguments raise, and otherwise only
     `StoreError`s and `BlobGone`. Every method is safe to call from many tasks and processes at once.
     """
+
+    @property
+    def name(self) -> str:
+        """A name that no other file store has, once it is open. A chat store remembers where its files are by it."""
+        ...
 
     async def open(self) -> None:
         """Make it ready, once before anything else."""
@@ -65,7 +78,7 @@ class FileStore(Protocol):
     async def remove(self, digest: str, is_loose: IsLoose) -> None:
         """Remove a blob for good unless a chat holds it, however closely a `put` of the same bytes follows.
 
-        A chat that begins to hold it in the same moment may find it missing until the call returns; not afterwards.
+        Whoever holds it can read it meanwhile.
         """
 
     async def tidy(self, seconds: float) -> None:
@@ -83,17 +96,22 @@ class HeldFiles(Protocol):
     def file_store(self) -> FileStore:
         """Return the file store in the chat store's own database. It is opened and closed with the chat store."""
 
-    async def note_file(self, chat_id: str, blob: Blob, *, arriving: bool = False) -> None:
+    async def files_kept_in(self) -> str | None:
+        """Return the name of the file store that keeps the blobs; `None` before the first."""
+
+    async def note_file(self, chat_id: str, blob: Blob, *, kept_in: str, arriving: bool = False) -> None:
         """Let a chat hold a blob; if it does so already, as of now.
 
         Args:
             chat_id: the chat.
             blob: the blob.
+            kept_in: the name of the file store. All blobs are kept in one, until the last has been removed.
             arriving: whether the chat is still to be imported.
 
         Raises:
             ChatNotFound: there is no such chat, and it is not `arriving`.
             ChatDeleted: there was one.
+            StoreError: blobs are kept in another file store.
         """
 
     async def held_files(self, chat_id: str, digests: Collection[str] | None = None) -> Mapping[str, int]:

@@ -50,6 +50,8 @@ class PostgresFiles(FileStore):
         self._pool = pool
         self._handed_in = now
 
+    name = "database"
+
     async def open(self) -> None:
         """Do nothing: the chat store opens the connections."""
 

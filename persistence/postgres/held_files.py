@@ -8,10 +8,17 @@ from typing import Final
 
 import asyncpg
 
-from turnwise.persistence.files.protocol import Blob
+from turnwise.persistence.files.protocol import Blob, kept_elsewhere
 from turnwise.persistence.postgres.tombstones import check_not_deleted
 from turnwise.states.errors import ChatNotFound
 
+KEPT_IN: Final = "SELECT name FROM file_store"
+_KEEP_IN: Final = """
+INSERT INTO file_store (one, name) VALUES (1, $1)
+ON CONFLICT (one) DO UPDATE SET name = excluded.name
+WHERE file_store.name <> excluded.name
+  AND NOT EXISTS (SELECT FROM chat_files) AND NOT EXISTS (SELECT FROM loose_files)
+"""
 _LOCK: Final = "SELECT id FROM chats WHERE id = $1 FOR SHARE"
 _NOTE: Final = """
 INSERT INTO chat_files (chat_id, digest, size, sent, at) VALUES ($1, $2, $3, false, coalesce($4, clock_timestamp()))
@@ -45,13 +52,17 @@ INSERT INTO loose_files (digest) SELECT digest FROM gone
 
 
 async def note(
-    connection: asyncpg.Connection, chat_id: str, blob: Blob, *, now: datetime | None, arriving: bool
+    connection: asyncpg.Connection, chat_id: str, blob: Blob, *, kept_in: str, now: datetime | None, arriving: bool
 ) -> None:
     """Let a chat hold a blob, as `HeldFiles.note_file` promises.
 
     The chat is locked meanwhile: a deletion comes before, and is found, or after, and takes this along.
     """
     async with connection.transaction():
+        await connection.execute(_KEEP_IN, kept_in)
+        known = await connection.fetchval(KEPT_IN)
+        if known != kept_in:
+            raise kept_elsewhere(known, kept_in)
         if await connection.fetchval(_LOCK, chat_id) is None:
             await check_not_deleted(connection, chat_id)
             if not arriving:

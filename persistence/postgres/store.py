@@ -252,9 +252,13 @@ class PostgresStore(ChatStore):
     def file_store(self) -> PostgresFiles:
         return PostgresFiles(self._pool, self._now)
 
-    async def note_file(self, chat_id: str, blob: Blob, *, arriving: bool = False) -> None:
+    async def files_kept_in(self) -> str | None:
+        found: str | None = await self._pool.run(lambda on: on.fetchval(held_files.KEPT_IN))
+        return found
+
+    async def note_file(self, chat_id: str, blob: Blob, *, kept_in: str, arriving: bool = False) -> None:
         now = self._now() if self._now else None
-        await self._pool.run(lambda on: held_files.note(on, chat_id, blob, now=now, arriving=arriving))
+        await self._pool.run(lambda on: held_files.note(on, chat_id, blob, kept_in=kept_in, now=now, arriving=arriving))
 
     async def held_files(self, chat_id: str, digests: Collection[str] | None = None) -> Mapping[str, int]:
         return await self._pool.run(lambda on: held_files.held(on, chat_id, digests))

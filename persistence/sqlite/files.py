@@ -45,6 +45,8 @@ class SQLiteFiles(FileStore):
         self._read = read
         self._now = now
 
+    name = "database"
+
     async def open(self) -> None:
         """Do nothing: the chat store opens the database."""
 

@@ -7,10 +7,16 @@ import sqlite3
 from collections.abc import Collection, Mapping
 from typing import Final
 
-from turnwise.persistence.files.protocol import Blob
+from turnwise.persistence.files.protocol import Blob, kept_elsewhere
 from turnwise.persistence.sqlite.tombstones import check_not_deleted
 from turnwise.states.errors import ChatNotFound
 
+KEPT_IN: Final = "SELECT name FROM file_store"
+_KEEP_IN: Final = """
+INSERT INTO file_store (one, name) VALUES (1, ?)
+ON CONFLICT (one) DO UPDATE SET name = excluded.name
+WHERE NOT EXISTS (SELECT 1 FROM chat_files) AND NOT EXISTS (SELECT 1 FROM loose_files)
+"""
 _NOTE: Final = """
 INSERT INTO chat_files (chat_id, digest, size, sent, at) VALUES (?, ?, ?, 0, ?)
 ON CONFLICT (chat_id, digest) DO UPDATE SET at = excluded.at
@@ -27,8 +33,12 @@ _UNSENT: Final = f"{_LOOSE} ORDER BY at LIMIT ?"
 _UNSENT_OF_CHAT: Final = f"{_LOOSE} AND chat_id = ?"
 
 
-def note(connection: sqlite3.Connection, chat_id: str, blob: Blob, *, at: int, arriving: bool) -> None:
+def note(connection: sqlite3.Connection, chat_id: str, blob: Blob, *, kept_in: str, at: int, arriving: bool) -> None:
     """Let a chat hold a blob, as `HeldFiles.note_file` promises."""
+    connection.execute(_KEEP_IN, (kept_in,))
+    (known,) = connection.execute(KEPT_IN).fetchone()
+    if known != kept_in:
+        raise kept_elsewhere(known, kept_in)
     if not connection.execute("SELECT 1 FROM chats WHERE id = ?", (chat_id,)).fetchone():
         check_not_deleted(connection, chat_id)
         if not arriving:

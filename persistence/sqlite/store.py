@@ -275,9 +275,13 @@ class SQLiteStore(ChatStore):
     def file_store(self) -> SQLiteFiles:
         return SQLiteFiles(self._write, self._read, self._now)
 
-    async def note_file(self, chat_id: str, blob: Blob, *, arriving: bool = False) -> None:
+    async def files_kept_in(self) -> str | None:
+        row = await self._read(lambda on: on.execute(held_files.KEPT_IN).fetchone())
+        return None if row is None else str(row[0])
+
+    async def note_file(self, chat_id: str, blob: Blob, *, kept_in: str, arriving: bool = False) -> None:
         at = micros_of(self._now())
-        await self._write(lambda on: held_files.note(on, chat_id, blob, at=at, arriving=arriving))
+        await self._write(lambda on: held_files.note(on, chat_id, blob, kept_in=kept_in, at=at, arriving=arriving))
 
     async def held_files(self, chat_id: str, digests: Collection[str] | None = None) -> Mapping[str, int]:
         return await self._read(lambda on: held_files.held(on, chat_id, digests))

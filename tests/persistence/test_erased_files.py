@@ -267,8 +267,35 @@ async def test_a_put_that_was_swept_because_it_went_on_too_slowly_says_so(either
 
         async def note(blob: Blob) -> None:
             await blobs.tidy(0)
-            await engine._store.note_file(chat.id, blob)
+            await engine._store.note_file(chat.id, blob, kept_in="database")
 
         with pytest.raises(StoreError, match="swept while it was put"):
             await blobs.put(of(SECRET), note)
         assert await blobs.size(blob_of(SECRET).digest) is None
+
+
+async def test_an_engine_with_the_wrong_file_store_forgets_nothing(either_url: str, tmp_path: Path) -> None:
+    """An operator's command knows no folder: it erases, and the bytes are removed by a worker that knows it."""
+    folder = tmp_path / "files"
+    async with Engine(either_url, model=MODEL, files=FolderFiles(folder), settings=IDLE) as engine:
+        chat = await engine.create_chat()
+        receipt = await engine.send_message(chat.id, [FilePart.from_bytes(SECRET, "text/plain")])
+        await engine.interrupt(chat.id)
+    for wrong in (None, FolderFiles(tmp_path / "other")):
+        async with Engine(either_url, model=MODEL, files=wrong, settings=IDLE) as engine:
+            for call in (
+                engine.put_file(chat.id, b"x", media_type="text/plain"),
+                whole(engine, chat.id, blob_of(SECRET).digest),
+                engine.verify(chat.id, files=True),
+                anext(engine.export_chat(chat.id)),
+            ):
+                with pytest.raises(StoreError, match="the files of this store are kept in 'folder"):
+                    await call
+    async with Engine(either_url, model=MODEL, settings=IDLE) as engine:
+        assert not (await engine.erase(chat.id, messages=[receipt.message_id])).overwritten
+        await engine._files.collect()
+    assert WORD in raw(folder)
+    folder.rename(tmp_path / "moved")
+    async with Engine(either_url, model=MODEL, files=FolderFiles(tmp_path / "moved"), settings=IDLE) as engine:
+        await engine._files.sweep()
+    assert WORD not in raw(tmp_path / "moved")

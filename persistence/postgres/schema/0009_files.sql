@@ -17,6 +17,12 @@ CREATE TABLE loose_files (
     digest      text        NOT NULL
 );
 
+-- The file store that keeps the blobs, by its own name: no other may be asked to remove them.
+CREATE TABLE file_store (
+    one         integer     PRIMARY KEY CHECK (one = 1),
+    name        text        NOT NULL
+);
+
 CREATE TABLE blobs (
     digest      text        PRIMARY KEY, -- SHA-256 of the bytes
     place       text        NOT NULL,   -- where its pieces are

@@ -18,6 +18,12 @@ CREATE TABLE loose_files (
     digest      TEXT    NOT NULL
 );
 
+-- The file store that keeps the blobs, by its own name: no other may be asked to remove them.
+CREATE TABLE file_store (
+    one         INTEGER PRIMARY KEY CHECK (one = 1),
+    name        TEXT    NOT NULL
+);
+
 CREATE TABLE blobs (
     digest      TEXT    PRIMARY KEY,        -- SHA-256 of the bytes
     place       TEXT    NOT NULL,           -- where its pieces are
