@@ -39,6 +39,7 @@ _OF_NO_CHAT: Final = (
     "blobs",
     "blob_pieces",
     "blob_remains",
+    "file_store",
 )
 """Tables whose rows no living chat has, or only one that was repaired."""
 
@@ -58,7 +59,7 @@ async def live(path: Path) -> None:
         await store.journal(chat_id, 1, ChatState.streaming, [part("1")])
         for move in LIFE[3:]:
             await store.change(chat_id, plans.plan(move))
-        await store.note_file(chat_id, Blob("f" * 64, 1))
+        await store.note_file(chat_id, Blob("f" * 64, 1), kept_in="database")
     await plans.created(store, "waiting for a worker", plans.send("hello"))
     await store.close()
 
