@@ -188,7 +188,7 @@ class HelperCalls:
         """Return how many helpers are at work."""
         asked = [self._id_of(call) for call in self._parent.open_calls if call.helper is not None]
         count = 0
-        for name in {*asked, *self._parent.background}:
+        for name in dict.fromkeys((*asked, *self._parent.background)):
             try:
                 count += not has_ended(await self._store.facts(name))
             except (ChatNotFound, ChatUnreadable):

@@ -167,7 +167,7 @@ def _properties_of(tool: ToolSpec) -> dict[str, Any]:
 def _helpers_in(request: ModelRequest) -> list[str]:
     """Return the helpers of which the model knows."""
     results = [message.result.output for message in request.messages if message.result is not None]
-    return sorted({str(output["helper"]) for output in results if isinstance(output, dict) and "helper" in output})
+    return [*dict.fromkeys(str(one["helper"]) for one in results if isinstance(one, dict) and "helper" in one)]
 
 
 def _used(tokens: int) -> Usage:

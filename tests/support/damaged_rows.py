@@ -51,7 +51,10 @@ def columns_of(file: Path, chat_id: str) -> dict[tuple[str, str], list[Place]]:
     found: dict[tuple[str, str], list[Place]] = {}
     with closing(sqlite3.connect(file)) as on:
         columns = on.execute(_COLUMNS).fetchall()
+        of_chats = {"chats", *(table for table, column, _ in columns if column == "chat_id")}
         for table, column, _ in columns:
+            if table not in of_chats:
+                continue
             key = [name for other, name, in_key in columns if other == table and in_key]
             named = "id" if table == "chats" else "chat_id"
             sql = f"SELECT {', '.join(key)} FROM {table} WHERE {named} = ? ORDER BY {', '.join(key)}"  # noqa: S608
