@@ -12,7 +12,7 @@ import pytest
 
 FILES: Final = int(os.environ.get("MANY_FILES", "60"))
 """How many; `MANY_FILES=1000 make test TESTS=tests/acceptance/test_many_files.py` for the whole claim."""
-ALLOWED: Final = 48 * 1024
+ALLOWED: Final = 24 * 1024
 """Kibibytes by which the process may grow after its first turns: a few requests' files, not all."""
 
 _LIFE: Final = """
