@@ -15,7 +15,7 @@ import anyio
 from turnwise.engine.follow.broadcast import Broadcaster
 from turnwise.engine.observers.observer import Observers
 from turnwise.logger import about, logger
-from turnwise.persistence.chat_file import WholeChat
+from turnwise.persistence.chat_file.format import WholeChat
 from turnwise.persistence.protocol import ChatStore, Committed, Permission, Runs
 from turnwise.persistence.tombstone import Tombstone
 from turnwise.states.decide import Decision, decide

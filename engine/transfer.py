@@ -12,7 +12,9 @@ from turnwise.engine.apply import Chain, Change
 from turnwise.engine.files.files import Files
 from turnwise.engine.tasks import off_the_loop
 from turnwise.persistence.audit.verify import verify_stored
-from turnwise.persistence.chat_file import ChatReader, ChatWriter, WholeChat
+from turnwise.persistence.chat_file.format import WholeChat
+from turnwise.persistence.chat_file.reader import ChatReader
+from turnwise.persistence.chat_file.writer import ChatWriter
 from turnwise.persistence.chat_rows import ChatRows
 from turnwise.persistence.files.intact import intact
 from turnwise.persistence.files.protocol import BlobGone

@@ -15,7 +15,7 @@ import msgspec
 
 from turnwise.persistence.audit.record import WriteRecord
 from turnwise.persistence.audit.row_digests import FLEETING, EventFields, bond_of_events, fields_bound
-from turnwise.persistence.chat_file import WholeChat
+from turnwise.persistence.chat_file.format import WholeChat
 from turnwise.persistence.chat_rows import Row
 from turnwise.persistence.commit import Standing
 from turnwise.persistence.erasure import aside_in, spans_of

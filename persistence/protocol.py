@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Protocol
 
 from turnwise.persistence.audit.record import AuditRecord
-from turnwise.persistence.chat_file import WholeChat
+from turnwise.persistence.chat_file.format import WholeChat
 from turnwise.persistence.chat_rows import ChatRows
 from turnwise.persistence.files.protocol import HeldFiles
 from turnwise.persistence.repair.raw_chat import Rows

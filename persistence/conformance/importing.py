@@ -8,7 +8,9 @@ from functools import cache
 from importlib import resources
 
 from turnwise.persistence.audit.verify import verify_stored
-from turnwise.persistence.chat_file import WholeChat, lines_of, read_chat
+from turnwise.persistence.chat_file.format import WholeChat
+from turnwise.persistence.chat_file.reader import read_chat
+from turnwise.persistence.chat_file.writer import lines_of
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.conformance.checks import contents, failure_of, refused
 from turnwise.persistence.conformance.deleting import deleted

@@ -9,7 +9,7 @@ import asyncpg
 
 from turnwise.persistence.audit.record import WriteRecord
 from turnwise.persistence.audit.row_digests import fields_bound
-from turnwise.persistence.chat_file import WholeChat
+from turnwise.persistence.chat_file.format import WholeChat
 from turnwise.persistence.imported_rows import events_in, restated
 from turnwise.persistence.postgres.tombstones import check_not_deleted
 from turnwise.persistence.postgres.write_rows import event_rows

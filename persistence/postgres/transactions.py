@@ -19,7 +19,7 @@ import asyncpg
 
 from turnwise.persistence.audit.record import GENESIS
 from turnwise.persistence.chat_cache import ChatCache
-from turnwise.persistence.chat_file import WholeChat
+from turnwise.persistence.chat_file.format import WholeChat
 from turnwise.persistence.commit import Standing, erasing
 from turnwise.persistence.imported_rows import standing_of
 from turnwise.persistence.passed_over import Refusals

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from turnwise.persistence.audit.record import WriteRecord, object_of
 from turnwise.persistence.audit.row_digests import fields_bound
-from turnwise.persistence.chat_file import WholeChat
+from turnwise.persistence.chat_file.format import WholeChat
 from turnwise.persistence.event_rows import EventRow, rows_of
 from turnwise.persistence.imported_rows import events_in, restated
 from turnwise.persistence.sqlite.tombstones import check_not_deleted

@@ -13,7 +13,7 @@ import anyio
 
 from turnwise.persistence.audit.record import AuditRecord
 from turnwise.persistence.chat_cache import ChatCache
-from turnwise.persistence.chat_file import WholeChat
+from turnwise.persistence.chat_file.format import WholeChat
 from turnwise.persistence.chat_rows import ChatRows
 from turnwise.persistence.files.protocol import Blob
 from turnwise.persistence.forks import children_among, forks_among, naming

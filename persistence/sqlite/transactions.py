@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from turnwise.persistence.audit.record import WriteRecord
 from turnwise.persistence.chat_cache import ChatCache
-from turnwise.persistence.chat_file import WholeChat
+from turnwise.persistence.chat_file.format import WholeChat
 from turnwise.persistence.commit import Standing, erasing
 from turnwise.persistence.erasure import erases, wipe
 from turnwise.persistence.event_rows import rows_of

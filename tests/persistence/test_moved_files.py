@@ -13,7 +13,7 @@ import pytest
 from support.files import BIG, digest_of, whole
 from turnwise import ChatExists, Engine, FilePart, FolderFiles, ImportRefused, Settings, TextPart
 from turnwise.persistence.audit.record import GENESIS
-from turnwise.persistence.chat_file import _chained
+from turnwise.persistence.chat_file.format import chain_hash
 from turnwise.providers.scripted import Reply, ScriptedModel
 
 MODEL = ScriptedModel(lambda _request: Reply("ok"))
@@ -111,7 +111,7 @@ def _chain(lines: list[str]) -> list[str]:
     for line in lines:
         fields = json.loads(line)
         fields.pop("hash")
-        prev = _chained(prev, fields)
+        prev = chain_hash(prev, fields)
         made.append(json.dumps(fields | {"hash": prev}))
     return made
 

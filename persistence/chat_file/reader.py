@@ -1,204 +1,36 @@
-"""A whole chat as lines of JSON, which any store takes in: written, read, and checked to the last value.
-
-A header comes first, then every row, table by table, then the files of the file store that they refer to, piece by
-piece, then a checkpoint. Each line holds a hash of itself and of the hash before it, so that the first line that was
-changed, moved or lost is found. The rows are compared with the chat's own audit log besides: a file whose hashes were
-made anew still has to tell a chat's true life.
-"""
+"""Reads a chat from the lines of a file, and checks it to the last value."""
 
 from __future__ import annotations
 
-import hashlib
-import hmac
-import json
-from base64 import b64decode, b64encode
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final, NoReturn
+from base64 import b64decode
+from collections.abc import Iterable, Mapping
+from typing import Any, NoReturn
 
 from turnwise.persistence.audit.check_rows import name_of
-from turnwise.persistence.audit.record import GENESIS, Entry, log_of, object_of, to_json
+from turnwise.persistence.audit.record import GENESIS, Entry, object_of
 from turnwise.persistence.audit.verify import verify_stored
-from turnwise.persistence.chat_rows import ORDER, ChatRows, Row
+from turnwise.persistence.chat_file.format import (
+    COLUMNS,
+    FORMAT,
+    FORMAT_VERSION,
+    FORMAT_WITH_FILES,
+    JSON_NAMES,
+    LARGEST,
+    WholeChat,
+    chain_hash,
+    columns_of,
+    signature_of,
+)
+from turnwise.persistence.chat_rows import ORDER, ChatRows
 from turnwise.persistence.files.references import blobs_of
 from turnwise.persistence.files.spool import Spool
 from turnwise.persistence.repair.examine import examine
 from turnwise.persistence.rows import CALLS, GARBLED, PROFILES
-from turnwise.persistence.stored_chat import ids_of
 from turnwise.states.digests import canonical
 from turnwise.states.errors import ImportRefused, TurnwiseError
 from turnwise.states.files import is_digest
 from turnwise.states.names import ChatState
 from turnwise.states.step_calls import StepCalls
-
-FORMAT: Final = "turnwise-chat"
-FORMAT_VERSION: Final = 1
-FORMAT_WITH_FILES: Final = 2
-"""The version of the format of a chat with files in the file store."""
-
-_TEXT: Final = (str,)
-_TEXT_OR_NOT: Final = (str, type(None))
-_COUNT: Final = (int,)
-_COUNT_OR_NOT: Final = (int, type(None))
-_FLAG: Final = (bool,)
-_LIST: Final = (list,)
-_LARGEST: Final = 2**63
-_COLUMNS: Final[Mapping[str, Mapping[str, tuple[type, ...]]]] = {
-    "chats": {
-        "id": _TEXT,
-        "state": _TEXT,
-        "settled": _FLAG,
-        "archived": _FLAG,
-        "version": _COUNT,
-        "event_seq": _COUNT,
-        "head": _TEXT,
-        "since": _COUNT,
-        "owner": _TEXT_OR_NOT,
-        "calls": _LIST,
-        "facts": _TEXT,
-        "salt": _TEXT_OR_NOT,
-    },
-    "leases": {"worker": _TEXT, "token": _COUNT},
-    "profiles": {"body": _TEXT, "salt": _TEXT_OR_NOT},
-    "messages": {
-        "position": _COUNT,
-        "id": _TEXT,
-        "role": _TEXT,
-        "turn": _COUNT,
-        "step": _COUNT,
-        "audience": _TEXT,
-        "added": _COUNT,
-        "cut": _COUNT_OR_NOT,
-        "erased": _FLAG,
-        "digest": _TEXT,
-        "format": _COUNT,
-        "body": _TEXT,
-        "salt": _TEXT_OR_NOT,
-    },
-    "boundaries": {"position": _COUNT, "reason": _TEXT, "step": _COUNT, "carried": _LIST, "cut": _COUNT_OR_NOT},
-    "calls": {
-        "call_id": _TEXT,
-        "step": _COUNT,
-        "idx": _COUNT,
-        "status": _TEXT,
-        "deadline": _COUNT_OR_NOT,
-        "body": _TEXT,
-    },
-    "queue": {"id": _TEXT, "rank": _COUNT, "body": _TEXT, "salt": _TEXT_OR_NOT},
-    "receipts": {"client_id": _TEXT, "body": _TEXT},
-    "usage": {"version": _COUNT, "number": _COUNT, "body": _TEXT},
-    "audit": {"version": _COUNT, "record": (dict,), "aside": _TEXT_OR_NOT},
-    "events": {"seq": _COUNT, "kind": _TEXT, "at": _COUNT_OR_NOT, "body": _TEXT},
-    "quarantine": {"version": _COUNT, "origin": _TEXT, "problem": _TEXT, "row": _TEXT},
-}
-"""The tables in their order, and the columns of each; times are microseconds since 1970."""
-_POINTED: Final = {"step": _COUNT_OR_NOT, "attempt": _COUNT_OR_NOT, "position": _COUNT_OR_NOT}
-"""The further columns of events whose content is stored once, with its message."""
-_JSON_NAMES: Final = {
-    str: "a string",
-    int: "a whole number",
-    bool: "a truth value",
-    list: "an array",
-    dict: "an object",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class WholeChat:
-    """All rows of one chat, of one moment."""
-
-    rows: ChatRows
-    quarantine: Sequence[Row] = ()
-    """What repairs have put aside."""
-    blobs: Mapping[str, int] = field(default_factory=dict)
-    """The blobs that the rows refer to and that come along, with their sizes."""
-
-    @property
-    def chat_id(self) -> str:
-        """The id of the chat."""
-        return str(self.rows.chat["id"])
-
-
-def lines_of(chat: WholeChat, *, key: bytes | None = None) -> Iterator[str]:
-    """Yield a chat without its files as lines, each with its line feed; with a `key` the checkpoint is signed.
-
-    Raises:
-        ValueError: the log cannot be read. A chat that verifies raises nothing.
-    """
-    writer = ChatWriter(chat)
-    yield from writer.rows()
-    yield writer.checkpoint(key)
-
-
-class ChatWriter:
-    """Writes a chat as lines: its rows, then its files piece by piece, then the checkpoint."""
-
-    def __init__(self, chat: WholeChat) -> None:
-        self._chat = chat
-        self._version = FORMAT_WITH_FILES if chat.blobs else FORMAT_VERSION
-        self._prev = GENESIS
-        self._counts = Counter[str]()
-
-    def rows(self) -> Iterator[str]:
-        """Yield the header and the rows."""
-        header = {"format": FORMAT, "format_version": self._version, "chat_id": self._chat.chat_id}
-        for fields in (header, *_rows_in(self._chat)):
-            self._counts.update([str(fields["table"])] if "table" in fields else ())
-            yield self._next(fields)
-
-    def piece(self, digest: str, number: int, data: bytes) -> str:
-        """Return the line of a piece of a file."""
-        return self._next({"blob": digest, "number": number, "data": b64encode(data).decode()})
-
-    def checkpoint(self, key: bytes | None) -> str:
-        """Return the last line."""
-        checkpoint: dict[str, Any] = {"rows": dict(self._counts), "head": self._chat.rows.chat["head"]}
-        if self._chat.blobs:
-            checkpoint["blobs"] = len(self._chat.blobs)
-        checkpoint["hash"] = _chained(self._prev, checkpoint)
-        if key is not None:
-            checkpoint["signature"] = _signature(checkpoint, key, self._version)
-        return _spelled(checkpoint)
-
-    def _next(self, fields: dict[str, Any]) -> str:
-        self._prev = _chained(self._prev, fields)
-        return _spelled(fields | {"hash": self._prev})
-
-
-def _rows_in(chat: WholeChat) -> Iterator[dict[str, Any]]:
-    found = chat.rows
-    log = log_of(chat.chat_id, [entry._replace(aside=None) for entry in found.audit])
-    entries = zip(log, found.audit, strict=True)
-    tables: dict[str, Iterable[Row]] = {
-        **found.tables,
-        "chats": [found.chat],
-        "leases": [] if found.lease is None else [found.lease],
-        "audit": (
-            {"version": entry.version, "record": object_of(to_json(record)), "aside": entry.aside}
-            for record, entry in entries
-        ),
-        "quarantine": chat.quarantine,
-    }
-    for table in _COLUMNS:
-        for row in tables[table]:
-            yield {"table": table, "row": {name: _portable(name, row[name]) for name in _columns_of(table, row)}}
-
-
-def _columns_of(table: str, row: Row) -> Mapping[str, tuple[type, ...]]:
-    return {**_COLUMNS[table], **(_POINTED if table == "events" and "position" in row else {})}
-
-
-def _portable(column: str, value: Any) -> Any:
-    """Return a value as every store spells it in a file."""
-    match column:
-        case "settled" | "archived" | "erased":
-            return bool(value)
-        case "calls":
-            return ids_of(value)
-        case "carried":
-            return list(value) if not isinstance(value, str) else object_of(f'{{"it":{value}}}')["it"]
-    return value
 
 
 def read_chat(lines: Iterable[str], *, key: bytes | None = None) -> WholeChat:
@@ -232,7 +64,7 @@ class ChatReader:
         self._chat_id = ""
         self._begun = False
         self._ended = False
-        self._tables: dict[str, list[dict[str, Any]]] = {table: [] for table in _COLUMNS}
+        self._tables: dict[str, list[dict[str, Any]]] = {table: [] for table in COLUMNS}
         self._newest = ""
         """The table of the last row."""
         self._places: dict[str, int] = {}
@@ -257,7 +89,7 @@ class ChatReader:
             fields = object_of(line)
             known = fields.pop("hash", None)
             signature = fields.pop("signature", None)
-            chained = _chained(self._prev, fields)
+            chained = chain_hash(self._prev, fields)
         except (*GARBLED, TurnwiseError) as error:
             self._refuse(f"it is no line of JSON: {str(error)[:200]}")
         is_header = not self._begun
@@ -286,21 +118,21 @@ class ChatReader:
 
     def _take_row(self, fields: dict[str, Any]) -> None:
         table, row = fields["table"], fields.get("row")
-        if set(fields) != {"table", "row"} or table not in _COLUMNS or not isinstance(row, dict):
-            self._refuse(f"a row of one of the tables {', '.join(_COLUMNS)} belongs here")
-        order = [*_COLUMNS]
+        if set(fields) != {"table", "row"} or table not in COLUMNS or not isinstance(row, dict):
+            self._refuse(f"a row of one of the tables {', '.join(COLUMNS)} belongs here")
+        order = [*COLUMNS]
         if self._spool.blobs:
             self._refuse("a row stands after the files")
         if self._newest and order.index(table) < order.index(self._newest):
             self._refuse(f"rows of {table} come before those of {self._newest}")
         self._newest = table
-        columns = _columns_of(table, row)
+        columns = columns_of(table, row)
         if set(row) != set(columns):
             self._refuse(f"a row of {table} has the columns {', '.join(columns)}")
         for column, kinds in columns.items():
             value = row[column]
-            if type(value) not in kinds or (type(value) is int and abs(value) >= _LARGEST):
-                belongs = " or ".join(_JSON_NAMES.get(kind, "null") for kind in kinds)
+            if type(value) not in kinds or (type(value) is int and abs(value) >= LARGEST):
+                belongs = " or ".join(JSON_NAMES.get(kind, "null") for kind in kinds)
                 self._refuse(f"{table}.{column}: {belongs} belongs here")
         self._tables[table].append(row)
         place = f"{table}[{row['version'] if table == 'audit' else name_of(table, row)}]"
@@ -341,7 +173,7 @@ class ChatReader:
             self._refuse(f"the checkpoint counts other rows than are there: {_difference(fields['rows'], counts)}")
         if self._key is not None and signature is None:
             self._refuse("the checkpoint is not signed, but a key was given")
-        if self._key is not None and signature != _signature(fields | {"hash": self._prev}, self._key, self._version):
+        if self._key is not None and signature != signature_of(fields | {"hash": self._prev}, self._key, self._version):
             self._refuse("the checkpoint's signature was not made with this key over these lines")
         if fields["head"] != next((row["head"] for row in self._tables["chats"]), None):
             self._refuse("the checkpoint names another head of the log than the chat")
@@ -367,7 +199,7 @@ class ChatReader:
         if len({row["rank"] for row in tables["queue"]}) < len(tables["queue"]):
             self._line = self._places["queue"]
             self._refuse("two messages of the queue have the same rank")
-        for table in _COLUMNS:
+        for table in COLUMNS:
             for row in tables[table]:
                 row["chat_id"] = self._chat_id
         found = WholeChat(self._rows(chat), tables["quarantine"], dict(self._spool.blobs))
@@ -424,24 +256,9 @@ class ChatReader:
         raise ImportRefused(self._line, problem)
 
 
-def _chained(prev: str, fields: Mapping[str, Any]) -> str:
-    return hashlib.sha256(prev.encode() + b"\n" + canonical(fields)).hexdigest()
-
-
-def _spelled(fields: Mapping[str, Any]) -> str:
-    """Return a line in ASCII, which no reader splits or re-encodes."""
-    text = canonical(fields).decode()
-    return f"{text if text.isascii() else json.dumps(fields, sort_keys=True, separators=(',', ':'))}\n"
-
-
-def _signature(checkpoint: Mapping[str, Any], key: bytes, version: int) -> str:
-    signed = {"format": FORMAT, "format_version": version, **checkpoint}
-    return hmac.new(key, canonical(signed), hashlib.sha256).hexdigest()
-
-
 def _difference(said: object, found: Mapping[str, int]) -> str:
     wanted = said if isinstance(said, dict) else {}
-    tables = [table for table in _COLUMNS if wanted.get(table, 0) != found.get(table, 0)]
+    tables = [table for table in COLUMNS if wanted.get(table, 0) != found.get(table, 0)]
     return (
         ", ".join(f"{found.get(table, 0)} of {table}, not {wanted.get(table, 0)!a:.20}" for table in tables) or "none"
     )
