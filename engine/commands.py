@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import secrets
 import time
-from collections.abc import AsyncIterable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -14,9 +14,6 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from turnwise.engine.apply import Chain, Change
-from turnwise.engine.delete import if_resting
-from turnwise.engine.diagnose import flaws_of, is_repairable, repairing
-from turnwise.engine.erase import Erasure, Wanted, summaries_after
 from turnwise.engine.family import helpers_to_stop, stop_unless_it_stays
 from turnwise.engine.fork import inheritance_of
 from turnwise.engine.jobs.reply import shown_reply
@@ -24,19 +21,15 @@ from turnwise.engine.replays import digest_of_parts, late_results, replayed_mess
 from turnwise.engine.results import Chat, SendReceipt, SubmissionReceipt, chat_of
 from turnwise.engine.tasks import finish
 from turnwise.engine.tools.arguments import BadArguments, checked, coerced
-from turnwise.engine.transfer import arriving, read
+from turnwise.engine.upkeep import Upkeep
 from turnwise.engine.worker.leased_chat import Runtime
 from turnwise.engine.worker.worker import Worker
-from turnwise.persistence.files.spool import Spool
 from turnwise.persistence.protocol import ChatStore, Committed
-from turnwise.persistence.tombstone import Tombstone
-from turnwise.states.arguments import Erasing, Partial
+from turnwise.states.arguments import Partial
 from turnwise.states.calls import ToolResult
 from turnwise.states.digests import canonical, digest
 from turnwise.states.errors import (
     ChatArchived,
-    ChatDeleted,
-    ChatExists,
     ChatNotFound,
     DeadlineExpired,
     IllegalTransition,
@@ -57,7 +50,6 @@ from turnwise.states.triggers import (
     EditMessage,
     EditQueued,
     Interrupt,
-    MessageErased,
     Occurrence,
     PromoteQueued,
     Resume,
@@ -335,89 +327,10 @@ class Commands:
         """Move a queued message to the head and make it the next turn at once."""
         return chat_of((await self._disturb(chat_id, PromoteQueued(queued_id=queued_id))).facts)
 
-    async def erase(self, chat_id: str, wish: Wanted) -> Erasure:
-        """Erase what the wish names, and return what was erased and where copies may remain.
-
-        Values that cannot be read cannot be blanked. If everything is to be erased, a repair puts them aside first.
-        """
-        if "everything" in wish.what and is_repairable(await flaws_of(self._store, chat_id)):
-            await self.repair(chat_id)
-        while True:
-            facts, found = await self._store.facts(chat_id), await self._store.rows(chat_id)
-            erasing = wish.of(found, facts)
-            version = facts.version
-
-            # As in `_edit`: what to erase was worked out for one version, and again if the chat has moved on.
-            def blank(chain: Chain, version: int = version, erasing: Erasing = erasing) -> None:
-                if chain.facts.version == version:
-                    chain.fire(MessageErased(erasing=erasing))
-
-            committed = await self._act(chat_id, blank) if version == found.chat["version"] else None
-            if committed is not None and committed.decisions:
-                break
-        if "everything" in wish.what:
-            await self._store.let_go(seconds=0, limit=1, chat_id=chat_id)
-        names = tuple(message.id for message in erasing.messages)
-        return Erasure(
-            chat=chat_of(committed.facts),
-            messages=names,
-            queued=tuple(sorted(erasing.queued)),
-            labels=tuple(sorted(wish.labels)),
-            quarantined=found.quarantined,
-            may_quote=tuple(name for name in summaries_after(found, names) if name not in names),
-            forks=await self._forks(chat_id),
-            overwritten=await self._clean(),
-        )
-
-    async def _clean(self) -> bool:
-        """Remove the bytes of what was erased or deleted; return whether the database's files are free of it."""
-        removed = await self.runtime.files.collect()
-        return await self._store.scrub() and removed
-
-    async def delete(self, chat_id: str) -> Tombstone:
-        """Delete a chat, and return what is left of it and who has to do with it."""
-        left = await finish(self.runtime.applier.delete(chat_id, if_resting, actor=self.actor))
-        return dataclasses.replace(
-            left,
-            forks=await self._forks(chat_id),
-            children=tuple(await self._store.children(chat_id)),
-            overwritten=await self._clean(),
-        )
-
-    async def import_chat(self, lines: Iterable[str] | AsyncIterable[str], *, key: bytes | None) -> Chat:
-        """Take in a chat that was exported elsewhere, after all of it was checked."""
-        with Spool() as spool:
-            chat = await read(lines, spool, key=key)
-            if chat.blobs:
-                await self._refuse_known(chat.chat_id)
-            await self.runtime.files.take_in(chat.chat_id, spool)
-            taken_in = self.runtime.applier.import_chat(chat, arriving(chat), actor=self.actor)
-            return chat_of((await finish(taken_in)).facts)
-
-    async def _refuse_known(self, chat_id: str) -> None:
-        """Refuse an id that is taken before any file is stored."""
-        try:
-            await self._store.rest(chat_id)
-        except ChatDeleted:
-            raise
-        except ChatNotFound:
-            return
-        raise ChatExists(chat_id)
-
-    async def _forks(self, chat_id: str) -> tuple[str, ...]:
-        """Return the forks of a chat, and the forks of those."""
-        found: list[str] = []
-        parents = [chat_id]
-        while parents:
-            forks = [fork for fork in await self._store.forks(parents.pop()) if fork not in found]
-            found += forks
-            parents += forks
-        return tuple(found)
-
-    async def repair(self, chat_id: str) -> Chat:
-        """Bring a chat to `error` with all of it that can be read, and put the rest aside."""
-        flaws = await flaws_of(self._store, chat_id)
-        return chat_of((await self.runtime.applier.repair(chat_id, repairing(flaws), actor=self.actor)).facts)
+    @property
+    def upkeep(self) -> Upkeep:
+        """What can be done to a whole chat, on behalf of the same actor."""
+        return Upkeep(self.runtime, self._act, self.actor)
 
     async def change(self, chat_id: str, occurrence: Occurrence) -> Chat:
         """Fire one trigger in one transaction and return the chat."""

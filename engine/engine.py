@@ -409,7 +409,7 @@ class Engine:
             NotResting: the chat works; interrupt it first. Nothing was deleted.
             ChatNotFound: there never was such a chat.
         """
-        return await self._commands(actor).delete(chat_id)
+        return await self._commands(actor).upkeep.delete(chat_id)
 
     async def tombstone(self, chat_id: str) -> Tombstone | None:
         """Return what is left of a deleted chat; `None` if the chat is still there.
@@ -457,7 +457,7 @@ class Engine:
             ChatExists: there is a chat of that id.
             ChatDeleted: there was one.
         """
-        return await self._commands(actor).import_chat(lines, key=key)
+        return await self._commands(actor).upkeep.import_chat(lines, key=key)
 
     # Turns
 
@@ -704,7 +704,7 @@ class Engine:
         Raises:
             MessageNotFound: the chat never had such a message.
         """
-        return (await self._commands(actor).erase(chat_id, wanted([message_id], ()))).chat
+        return (await self._commands(actor).upkeep.erase(chat_id, wanted([message_id], ()))).chat
 
     async def erase(
         self,
@@ -723,7 +723,7 @@ class Engine:
             InvalidArgument: neither `messages` nor `what` names anything.
             ChatUnreadable: a stored value cannot be read, and `everything` was not asked for; nothing was erased.
         """
-        return await self._commands(actor).erase(chat_id, wanted(messages, what))
+        return await self._commands(actor).upkeep.erase(chat_id, wanted(messages, what))
 
     def events(
         self, chat_id: str, *, after: Ordinal = 0, follow: bool = True, until_rest: bool = False
@@ -781,7 +781,7 @@ class Engine:
         Raises:
             IllegalTransition: nothing is wrong with the chat.
         """
-        return await self._commands(actor).repair(chat_id)
+        return await self._commands(actor).upkeep.repair(chat_id)
 
     async def export_rows(self, chat_id: str) -> str:
         """Return every row of a chat as it is stored, readable or not, as JSON Lines. Nothing is changed."""

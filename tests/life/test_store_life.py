@@ -315,7 +315,7 @@ class StoreLife(RuleBasedStateMachine):
     @facts_say(lambda facts: facts.history.length)
     def erase(self, node: int, choice: st.DataObject) -> None:
         chosen = choice.draw(st.sampled_from(self.history))
-        self.do(self.processes[node].commands.erase(self.chat_id, wanted([chosen.id], ())))
+        self.do(self.processes[node].commands.upkeep.erase(self.chat_id, wanted([chosen.id], ())))
         self.erased.add(chosen.id)
         if chosen.id in self.accepted:
             self.accepted[chosen.id] = ERASED
@@ -474,7 +474,7 @@ class StoreLife(RuleBasedStateMachine):
             "resume": lambda: commands.resume(chat_id),
             "rename": lambda: commands.change(chat_id, Renamed(title="other")),
             "fork": lambda: commands.fork(chat_id, self.facts.version),
-            "erase": lambda: commands.erase(chat_id, wanted([], ["messages"])),
+            "erase": lambda: commands.upkeep.erase(chat_id, wanted([], ["messages"])),
             "claim": lambda: process.applier.claim(_occurrence(T.claimed, worker="C"), actor="C", runs=RUNS, limit=5),
             "overdue": lambda: process.store.overdue(limit=10),
             "renew": lambda: process.store.renew("C", 30),
@@ -487,7 +487,7 @@ class StoreLife(RuleBasedStateMachine):
         flaws = [flaw for found in self.do(diagnosed(process.store)) for flaw in found.flaws]
         if all(flaw.column.startswith("audit.") for flaw in flaws):
             return
-        assert self.do(process.commands.repair(self.chat_id)).state is S.error
+        assert self.do(process.commands.upkeep.repair(self.chat_id)).state is S.error
         left = [flaw for found in self.do(diagnosed(process.store)) for flaw in found.flaws]
         assert all(flaw.column.startswith("audit.") for flaw in left), left
         assert self.do(process.commands.send(self.chat_id, "and now", when_busy="queue", client_id=None)).message_id

@@ -1,0 +1,116 @@
+"""Upkeep: what is done to whole chats, outside of their turns: they are erased, deleted, imported and repaired."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
+from dataclasses import dataclass
+
+from turnwise.engine.apply import Chain, Change
+from turnwise.engine.delete import if_resting
+from turnwise.engine.diagnose import flaws_of, is_repairable, repairing
+from turnwise.engine.erase import Erasure, Wanted, summaries_after
+from turnwise.engine.results import Chat, chat_of
+from turnwise.engine.tasks import finish
+from turnwise.engine.transfer import arriving, read
+from turnwise.engine.worker.leased_chat import Runtime
+from turnwise.persistence.files.spool import Spool
+from turnwise.persistence.protocol import Committed
+from turnwise.persistence.tombstone import Tombstone
+from turnwise.states.arguments import Erasing
+from turnwise.states.errors import ChatDeleted, ChatExists, ChatNotFound
+from turnwise.states.triggers import MessageErased
+
+
+@dataclass(frozen=True, slots=True)
+class Upkeep:
+    """Erases, deletes, imports and repairs chats."""
+
+    runtime: Runtime
+    act: Callable[[str, Change], Awaitable[Committed]]
+    """Makes a change of a chat in one transaction."""
+    actor: str
+
+    async def erase(self, chat_id: str, wish: Wanted) -> Erasure:
+        """Erase what the wish names, and return what was erased and where copies may remain.
+
+        Values that cannot be read cannot be blanked. If everything is to be erased, a repair puts them aside first.
+        """
+        if "everything" in wish.what and is_repairable(await flaws_of(self.runtime.store, chat_id)):
+            await self.repair(chat_id)
+        while True:
+            facts, found = await self.runtime.store.facts(chat_id), await self.runtime.store.rows(chat_id)
+            erasing = wish.of(found, facts)
+            version = facts.version
+
+            # What to erase was worked out for one version, and again if the chat has moved on.
+            def blank(chain: Chain, version: int = version, erasing: Erasing = erasing) -> None:
+                if chain.facts.version == version:
+                    chain.fire(MessageErased(erasing=erasing))
+
+            committed = await self.act(chat_id, blank) if version == found.chat["version"] else None
+            if committed is not None and committed.decisions:
+                break
+        if "everything" in wish.what:
+            await self.runtime.store.let_go(seconds=0, limit=1, chat_id=chat_id)
+        names = tuple(message.id for message in erasing.messages)
+        return Erasure(
+            chat=chat_of(committed.facts),
+            messages=names,
+            queued=tuple(sorted(erasing.queued)),
+            labels=tuple(sorted(wish.labels)),
+            quarantined=found.quarantined,
+            may_quote=tuple(name for name in summaries_after(found, names) if name not in names),
+            forks=await self._forks(chat_id),
+            overwritten=await self._clean(),
+        )
+
+    async def _clean(self) -> bool:
+        """Remove the bytes of what was erased or deleted; return whether the database's files are free of it."""
+        removed = await self.runtime.files.collect()
+        return await self.runtime.store.scrub() and removed
+
+    async def delete(self, chat_id: str) -> Tombstone:
+        """Delete a chat, and return what is left of it and who has to do with it."""
+        left = await finish(self.runtime.applier.delete(chat_id, if_resting, actor=self.actor))
+        return dataclasses.replace(
+            left,
+            forks=await self._forks(chat_id),
+            children=tuple(await self.runtime.store.children(chat_id)),
+            overwritten=await self._clean(),
+        )
+
+    async def import_chat(self, lines: Iterable[str] | AsyncIterable[str], *, key: bytes | None) -> Chat:
+        """Take in a chat that was exported elsewhere, after all of it was checked."""
+        with Spool() as spool:
+            chat = await read(lines, spool, key=key)
+            if chat.blobs:
+                await self._refuse_known(chat.chat_id)
+            await self.runtime.files.take_in(chat.chat_id, spool)
+            taken_in = self.runtime.applier.import_chat(chat, arriving(chat), actor=self.actor)
+            return chat_of((await finish(taken_in)).facts)
+
+    async def _refuse_known(self, chat_id: str) -> None:
+        """Refuse an id that is taken before any file is stored."""
+        try:
+            await self.runtime.store.rest(chat_id)
+        except ChatDeleted:
+            raise
+        except ChatNotFound:
+            return
+        raise ChatExists(chat_id)
+
+    async def _forks(self, chat_id: str) -> tuple[str, ...]:
+        """Return the forks of a chat, and the forks of those."""
+        found: list[str] = []
+        parents = [chat_id]
+        while parents:
+            forks = [fork for fork in await self.runtime.store.forks(parents.pop()) if fork not in found]
+            found += forks
+            parents += forks
+        return tuple(found)
+
+    async def repair(self, chat_id: str) -> Chat:
+        """Bring a chat to `error` with all of it that can be read, and put the rest aside."""
+        flaws = await flaws_of(self.runtime.store, chat_id)
+        return chat_of((await self.runtime.applier.repair(chat_id, repairing(flaws), actor=self.actor)).facts)
