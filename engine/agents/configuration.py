@@ -13,6 +13,7 @@ from typing import Any, Final
 from turnwise.engine.agents.agent import OF_THE_ENGINE, Agent, SystemPrompt
 from turnwise.engine.agents.answer_format import AnswerFormat, OutputMode, format_of
 from turnwise.engine.agents.delegate import BACKGROUND_TOOLS
+from turnwise.engine.agents.missing_model import MissingModel
 from turnwise.engine.prompt.hooks import Hooks
 from turnwise.engine.settings import Settings, check_parameters
 from turnwise.engine.tasks import off_the_loop
@@ -22,11 +23,11 @@ from turnwise.engine.user_code import guarded
 from turnwise.providers.answer_schemas import takes_answer_schema
 from turnwise.providers.from_name import model_named
 from turnwise.providers.prices import load_prices
-from turnwise.providers.protocol import Model, ModelPart, ModelReply, ModelRequest, ProviderDefinition, refusal_of
+from turnwise.providers.protocol import Model, refusal_of
 from turnwise.providers.windows import window_of
 from turnwise.states.calls import ClientTool
 from turnwise.states.digests import canonical
-from turnwise.states.errors import ModelError, SettingsError
+from turnwise.states.errors import SettingsError
 from turnwise.states.facts import Facts, Limits, Profile
 from turnwise.states.names import DEFAULT_AGENT, ChatState
 
@@ -303,35 +304,12 @@ class Agents:
         try:
             return self._model_named(name)
         except SettingsError as error:
-            return _Missing(name, str(error))
+            return MissingModel(name, str(error))
 
     def _model_named(self, name: str) -> Model:
         if name not in self._models:
             self._models[name] = model_named(name)
         return self._models[name]
-
-
-class _Missing:
-    """Stands for a model that cannot be made in this process, for lack of a library or a key."""
-
-    context_limit = None
-
-    def __init__(self, name: str, problem: str) -> None:
-        self.provider, _, self.name = name.rpartition(":")
-        self._problem = problem
-
-    def refuses(self, definition: ProviderDefinition) -> str | None:  # noqa: ARG002 - as every model is asked
-        """Return `None`: what is missing is told first."""
-        return None
-
-    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelPart]:
-        """Raise what is missing."""
-        await self.generate(request)
-        yield ModelPart("heartbeat")
-
-    async def generate(self, request: ModelRequest) -> ModelReply:  # noqa: ARG002 - as every model is asked
-        """Raise what is missing."""
-        raise ModelError("auth", retryable=False, message=self._problem)
 
 
 def _check_definitions(whose: str, model: Model, toolbox: Toolbox) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import reduce
 from operator import add
@@ -14,12 +14,12 @@ import anyio
 import pytest
 
 from support.engines import OpenEngine
+from support.gated_model import GatedModel
 from turnwise import (
     Agent,
     Chat,
     ChatState,
     Engine,
-    ModelPart,
     ModelRequest,
     Settings,
     SettingsError,
@@ -72,29 +72,17 @@ def calls(name: str, **arguments: Any) -> Step:
     return step
 
 
-class Research(ScriptedModel):
+class Research(GatedModel):
     """A model that says what it was asked last, once it may; what it costs grows with every answer."""
 
     def __init__(self) -> None:
         super().__init__(self._found)
-        self.gate = anyio.Event()
         self.gate.set()
-        self.busy = self.most = self.answers = 0
+        self.answers = 0
 
     def _found(self, request: ModelRequest) -> Reply:
         self.answers += 1
         return Reply(f"found {request.messages[-1].text}", usage=Usage(input_tokens=self.answers, output_tokens=1))
-
-    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelPart]:
-        """Wait for the gate, then answer."""
-        self.busy += 1
-        self.most = max(self.most, self.busy)
-        try:
-            await self.gate.wait()
-            async for part in super().stream(request):
-                yield part
-        finally:
-            self.busy -= 1
 
 
 def family(model: ScriptedModel, research: Research, **options: Any) -> list[Agent]:

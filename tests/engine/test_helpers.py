@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sqlite3
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import anyio
 import pytest
 
 from support.engines import OpenEngine
+from support.gated_model import GatedModel
 from turnwise import (
     Agent,
     Chat,
@@ -21,7 +22,6 @@ from turnwise import (
     Engine,
     IllegalTransition,
     ImportRefused,
-    ModelPart,
     ModelRequest,
     NotResting,
     Settings,
@@ -84,7 +84,7 @@ async def test_a_helper_answers_the_call_that_was_delegated(open_engine: OpenEng
 
 
 async def test_a_chat_waits_for_its_client_and_its_helpers_at_once(open_engine: OpenEngine) -> None:
-    model, research = asks("one", also=(Call("sign", {}),)), Gated()
+    model, research = asks("one", also=(Call("sign", {}),)), GatedModel(echo)
     async with open_engine(None, agents=family(model, research)) as engine:
         for client_first in (True, False):
             research.gate = anyio.Event()
@@ -120,26 +120,6 @@ async def test_a_chat_waits_for_its_client_and_its_helpers_at_once(open_engine: 
             assert verdict.ok, verdict
 
 
-class Gated(ScriptedModel):
-    """A model that says what it was asked once its gate is open."""
-
-    def __init__(self, gate: anyio.Event | None = None) -> None:
-        super().__init__(echo)
-        self.gate = gate or anyio.Event()
-        self.busy = self.most = 0
-
-    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelPart]:
-        """Wait for the gate, then answer."""
-        self.busy += 1
-        self.most = max(self.most, self.busy)
-        try:
-            await self.gate.wait()
-            async for part in super().stream(request):
-                yield part
-        finally:
-            self.busy -= 1
-
-
 async def until(engine: Engine, chat_id: str, awaits: str | None) -> None:
     """Wait until a chat waits for someone else."""
     with anyio.fail_after(20):
@@ -164,7 +144,7 @@ async def test_what_becomes_of_a_helper_is_told_to_the_model(open_engine: OpenEn
 
 
 async def test_a_helper_that_is_stopped_answers_so(open_engine: OpenEngine) -> None:
-    research = Gated()
+    research = GatedModel(echo)
     async with open_engine(None, agents=family(asks("one"), research)) as engine:
         chat = await engine.create_chat(agent="lead")
         await engine.send_message(chat.id, "go")
@@ -191,7 +171,7 @@ async def test_helpers_of_a_chat_that_is_stopped_are_stopped(open_engine: OpenEn
     def answers(request: ModelRequest) -> Reply:
         return asks("one")(request) if request.messages[-1].text == "go" else Reply("as you like")
 
-    async with open_engine(None, agents=family(answers, Gated())) as engine:
+    async with open_engine(None, agents=family(answers, GatedModel(echo))) as engine:
         chat = await engine.create_chat(agent="lead")
         await engine.send_message(chat.id, "go")
         helper = await helper_of(engine, chat.id)
@@ -228,7 +208,7 @@ async def test_a_helper_that_spawns_itself_comes_to_an_end(open_engine: OpenEngi
 
 
 async def test_no_more_helpers_work_at_once_than_are_allowed(open_engine: OpenEngine) -> None:
-    research = Gated()
+    research = GatedModel(echo)
     tasks = [f"t{number}" for number in range(30)]
     agents = family(asks(*tasks), research, settings=Settings(helpers_at_once=3))
     async with open_engine(None, agents=agents) as engine:
@@ -305,7 +285,7 @@ async def test_a_helper_gives_its_answer_in_the_form_that_its_agent_wants(open_e
 
 
 async def test_whoever_waits_for_helpers_says_so(open_engine: OpenEngine) -> None:
-    async with open_engine(None, agents=family(asks("one"), Gated())) as engine:
+    async with open_engine(None, agents=family(asks("one"), GatedModel(echo))) as engine:
         chat = await engine.create_chat(agent="lead")
         await engine.send_message(chat.id, "go")
         helper = await helper_of(engine, chat.id)
@@ -455,18 +435,18 @@ async def test_a_worker_that_finds_a_helper_of_nobody_stops_it(
     open_engine: OpenEngine, database: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The process that stopped the parent died before it could stop the helper."""
-    async with open_engine(None, agents=family(asks("one"), Gated())) as engine:
+    async with open_engine(None, agents=family(asks("one"), GatedModel(echo))) as engine:
         chat = await engine.create_chat(agent="lead")
         await engine.send_message(chat.id, "go")
         helper = await helper_of(engine, chat.id)
     with closing(sqlite3.connect(database)) as rows:
         assert rows.execute("SELECT state FROM chats WHERE id = ?", (helper,)).fetchone() == ("pending",)
     idle = Settings(run_worker=False)
-    async with open_engine(None, agents=family(asks("one"), Gated()), settings=idle) as engine:
+    async with open_engine(None, agents=family(asks("one"), GatedModel(echo)), settings=idle) as engine:
         monkeypatch.setattr(Commands, "_stop_helpers", _die_before)
         await engine.edit_message(chat.id, "m1", "stay")
         assert (await engine.get_chat(helper)).state is ChatState.pending
-    async with open_engine(None, agents=family(lambda _: Reply("as you like"), Gated())) as engine:
+    async with open_engine(None, agents=family(lambda _: Reply("as you like"), GatedModel(echo))) as engine:
         with anyio.fail_after(20):
             stopped = await engine.wait(helper)
         assert (stopped.state, stopped.settled) == (ChatState.interrupted, True)
@@ -479,7 +459,7 @@ async def _die_before(*_: object) -> None:
 
 
 async def test_a_helper_may_be_asked_more_once_its_parent_has_its_answer(open_engine: OpenEngine) -> None:
-    research = Gated()
+    research = GatedModel(echo)
     async with open_engine(None, agents=family(asks("one"), research)) as engine:
         chat = await engine.create_chat(agent="lead")
         await engine.send_message(chat.id, "go")
@@ -501,7 +481,7 @@ async def test_a_helper_may_be_asked_more_once_its_parent_has_its_answer(open_en
 
 
 async def test_a_task_that_was_erased_before_it_was_given_is_answered_so(open_engine: OpenEngine) -> None:
-    research = Gated()
+    research = GatedModel(echo)
     agents = family(asks("one", "two"), research, settings=Settings(helpers_at_once=1))
     async with open_engine(None, agents=agents) as engine:
         chat = await engine.create_chat(agent="lead")
@@ -552,7 +532,7 @@ async def test_a_helper_that_is_to_be_left_works_on_alone(open_engine: OpenEngin
     def answers(request: ModelRequest) -> Reply:
         return asks("one")(request) if request.messages[-1].text == "go" else Reply("as you like")
 
-    research = Gated()
+    research = GatedModel(echo)
     helper = Agent("research", research)
     lead = Agent("lead", ScriptedModel(answers), tools=[delegate(helper, on_interrupt="leave")])
     async with open_engine(None, agents=[lead, helper], settings=Settings(lease=3, renew_every=0.2)) as engine:

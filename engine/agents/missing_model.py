@@ -1,0 +1,31 @@
+"""A model that cannot be made in this process."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from turnwise.providers.protocol import ModelPart, ModelReply, ModelRequest, ProviderDefinition
+from turnwise.states.errors import ModelError
+
+
+class MissingModel:
+    """Stands for a model that cannot be made in this process, for lack of a library or a key."""
+
+    context_limit = None
+
+    def __init__(self, name: str, problem: str) -> None:
+        self.provider, _, self.name = name.rpartition(":")
+        self._problem = problem
+
+    def refuses(self, definition: ProviderDefinition) -> str | None:  # noqa: ARG002 - as every model is asked
+        """Return `None`: what is missing is told first."""
+        return None
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelPart]:
+        """Raise what is missing."""
+        await self.generate(request)
+        yield ModelPart("heartbeat")
+
+    async def generate(self, request: ModelRequest) -> ModelReply:  # noqa: ARG002 - as every model is asked
+        """Raise what is missing."""
+        raise ModelError("auth", retryable=False, message=self._problem)
