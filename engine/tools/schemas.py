@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from turnwise.states.digests import as_json
+from turnwise.states.digests import as_json, canonical
 from turnwise.states.errors import SettingsError, TurnwiseError
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 _DEEPEST: Final = 64
 """How far references are followed: a schema may refer to itself."""
+_LONGEST_KNOWN: Final = 64 * 1024
+"""Bytes of a schema beyond which nothing is remembered of it."""
 
 
 def check_name(whose: str, name: object) -> None:
@@ -40,18 +43,27 @@ def check_schema(whose: str, schema: object) -> None:
         plain = cast("dict[str, Any]", as_json(dict(schema)))
     except TurnwiseError as error:
         raise SettingsError(whose, f"needs a JSON schema that JSON can spell: {error}") from error
+    spelled = canonical(plain)
+    problem = (_problem_of if len(spelled) <= _LONGEST_KNOWN else _problem_of.__wrapped__)(spelled)
+    if problem is not None:
+        raise SettingsError(whose, problem)
+
+
+@functools.lru_cache(maxsize=256)
+def _problem_of(spelled: bytes) -> str | None:
+    """Say what is wrong with a schema. Most are asked about again and again: with each engine, and with each chat."""
     import jsonschema  # noqa: PLC0415 - takes long to import, and only tools declared by JSON schema need it
 
+    schema = json.loads(spelled)
     try:
-        _validator(plain).check_schema(plain)
+        _validator(schema).check_schema(schema)
     except jsonschema.SchemaError as error:
         place = ".".join(str(step) for step in error.absolute_path) or "the top"
-        raise SettingsError(whose, f"its JSON schema is not valid at {place}: {error.message[:300]}") from error
-    unknown = [reference for reference in _references(plain) if _referred(reference, plain) is None]
-    if unknown:
-        raise SettingsError(
-            whose, f"its JSON schema refers to {unknown[0]!r}, which it does not hold; only #/... within it can be read"
-        )
+        return f"its JSON schema is not valid at {place}: {error.message[:300]}"
+    unknown = next((reference for reference in _references(schema) if _referred(reference, schema) is None), None)
+    if unknown is None:
+        return None
+    return f"its JSON schema refers to {unknown!r}, which it does not hold; only #/... within it can be read"
 
 
 def problems_with(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> list[str]:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from turnwise import SettingsError
+from turnwise.engine.tools import schemas
 from turnwise.engine.tools.schemas import check_name, check_schema, meant, place, problems_with
 
 
@@ -200,6 +201,26 @@ def test_a_schema_that_makes_no_sense_is_refused(schema: Any, problem: str) -> N
 )
 def test_a_schema_that_holds_what_it_refers_to_is_taken(schema: Any) -> None:
     check_schema("mine", schema)
+
+
+def test_what_is_found_of_a_schema_is_remembered_until_the_schema_changes() -> None:
+    schema: dict[str, Any] = of({"type": "string", "title": "remembered"})
+    check_schema("mine", schema)
+    checked = schemas._problem_of.cache_info().misses
+    check_schema("mine", dict(reversed(schema.items())))
+    assert schemas._problem_of.cache_info().misses == checked
+    schema["required"] = "x"
+    for _ in range(2):
+        with pytest.raises(SettingsError, match=r"^mine: .*not valid at required"):
+            check_schema("mine", schema)
+
+
+def test_nothing_is_remembered_of_a_schema_that_would_fill_the_memory() -> None:
+    known = schemas._problem_of.cache_info().currsize
+    check_schema("mine", of({"enum": ["x" * 65_536]}))
+    with pytest.raises(SettingsError, match="not valid at required"):
+        check_schema("mine", of({"enum": ["x" * 65_536]}, required="x"))
+    assert schemas._problem_of.cache_info().currsize == known
 
 
 @pytest.mark.parametrize("name", ["a", "A-z_9", "a" * 64])
