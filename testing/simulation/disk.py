@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import datetime
@@ -22,8 +24,17 @@ _T = TypeVar("_T")
 def new_disk() -> sqlite3.Connection:
     """Return a SQLite database in memory: what is committed stays, whoever dies."""
     connection = sqlite3.connect(":memory:", isolation_level=None)
+    connection.deserialize(_blank())
     SQLiteStore(None).prepare(connection)
     return connection
+
+
+@functools.cache
+def _blank() -> bytes:
+    """Return a database without chats: to migrate one takes longer than to copy it."""
+    with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        SQLiteStore(None).prepare(connection)
+        return connection.serialize()
 
 
 class Dead(StoreError):
