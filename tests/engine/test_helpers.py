@@ -39,6 +39,7 @@ from turnwise.states.facts import Profile
 from turnwise.states.triggers import Create
 
 Answer = Callable[[ModelRequest], Reply]
+IMPATIENT = Settings(shutdown_grace=0)
 SIGN = ClientTool("sign", "Sign.", {"type": "object"})
 
 
@@ -285,7 +286,7 @@ async def test_a_helper_gives_its_answer_in_the_form_that_its_agent_wants(open_e
 
 
 async def test_whoever_waits_for_helpers_says_so(open_engine: OpenEngine) -> None:
-    async with open_engine(None, agents=family(asks("one"), GatedModel(echo))) as engine:
+    async with open_engine(None, agents=family(asks("one"), GatedModel(echo)), settings=IMPATIENT) as engine:
         chat = await engine.create_chat(agent="lead")
         await engine.send_message(chat.id, "go")
         helper = await helper_of(engine, chat.id)
@@ -435,7 +436,7 @@ async def test_a_worker_that_finds_a_helper_of_nobody_stops_it(
     open_engine: OpenEngine, database: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The process that stopped the parent died before it could stop the helper."""
-    async with open_engine(None, agents=family(asks("one"), GatedModel(echo))) as engine:
+    async with open_engine(None, agents=family(asks("one"), GatedModel(echo)), settings=IMPATIENT) as engine:
         chat = await engine.create_chat(agent="lead")
         await engine.send_message(chat.id, "go")
         helper = await helper_of(engine, chat.id)

@@ -236,6 +236,7 @@ async def test_a_queued_message_cannot_be_emptied(busy: Any) -> None:
         async with untouched(chat.engine, chat.id):
             with pytest.raises(InvalidContent):
                 await chat.engine.edit_queued(chat.id, second.message_id, " ")
+        await chat.finish()
 
 
 async def test_the_same_client_id_replays_the_first_receipt_in_every_state(busy: Any) -> None:
