@@ -13,7 +13,7 @@ from support.postgres_locks import blocked
 from turnwise.persistence.audit.verify import verify_records
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.conformance.checks import part
-from turnwise.persistence.postgres import pool
+from turnwise.persistence.postgres import pool, transactions
 from turnwise.persistence.postgres.store import PostgresStore
 from turnwise.persistence.protocol import Committed
 from turnwise.states.errors import StoreError
@@ -200,3 +200,39 @@ async def test_parts_that_the_server_takes_up_late_are_stored_once(
         await frozen.commit()
     assert await store.events("chat", after=0, limit=100) == [*told, *stored]
     assert len(stored) == 2
+
+
+async def test_a_creation_that_the_server_finishes_late_is_the_callers_own(
+    store: PostgresStore, beside: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its session was frozen before it committed: there is no row yet to look for, only an id that is taken."""
+    frozen, lost = beside.transaction(), anyio.Event()
+    created: list[Committed] = []
+    execute, fetch = asyncpg.Connection.execute, asyncpg.Connection.fetch
+
+    async def executed(connection: asyncpg.Connection, query: str, *arguments: Any, **options: Any) -> Any:
+        if query == transactions._BLANK and not lost.is_set():
+            await frozen.start()
+            connection = beside
+        return await execute(connection, query, *arguments, **options)
+
+    async def fetched(connection: asyncpg.Connection, query: str, *arguments: Any, **options: Any) -> Any:
+        if query.startswith(COMMIT) and not lost.is_set():
+            await fetch(beside, query, *arguments)
+            lost.set()
+            connection.terminate()
+            raise asyncpg.ConnectionDoesNotExistError("connection was closed in the middle of operation")
+        return await fetch(connection, query, *arguments, **options)
+
+    async def create() -> None:
+        created.append(await store.create("chat", plans.plan(plans.create())))
+
+    monkeypatch.setattr(asyncpg.Connection, "execute", executed)
+    monkeypatch.setattr(asyncpg.Connection, "fetch", fetched)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(create)
+        await lost.wait()
+        await blocked(beside)
+        await frozen.commit()
+    assert [committed.facts for committed in created] == [await store.facts("chat")]
+    assert verify_records(await store.audit("chat")).ok
