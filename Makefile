@@ -16,6 +16,9 @@ INSTALLED_DEV := $(VENV)/.installed-dev
 VENV_BENCH := .venv-bench
 INSTALLED_BENCH := $(VENV_BENCH)/.installed
 
+# Hundreds of tests start processes: without compiled modules each of those would compile the library for itself.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test simulate explore torture mutants lint docs bench wheel clean
 
@@ -26,7 +29,7 @@ demo: $(INSTALLED) ## watch a chat's whole life in the terminal: no key, no serv
 	@$(BIN)/turnwise demo
 
 test: $(INSTALLED_DEV) ## run the tests
-	@$(BIN)/pytest -n 2 --dist worksteal $(TESTS)
+	@$(BIN)/pytest -n 3 --dist worksteal $(TESTS) # for two cores: a part of the tests wait for other processes
 
 simulate: $(INSTALLED_DEV) ## live a simulated world again: make simulate SEED=11; RUNS=100 lives as many
 	@$(BIN)/python -m turnwise.testing.simulation --seed $(or $(SEED),0) --runs $(or $(RUNS),1)
