@@ -18,6 +18,7 @@ from rich.text import Text
 from turnwise.cli.chat_argument import chosen_id
 from turnwise.cli.event_view import NOTE, EventView, call_line, show_until_rest
 from turnwise.cli.explain import explanation_table
+from turnwise.cli.file_folder import FileFolderOption, files_to_run_with
 from turnwise.cli.files import file_tools
 from turnwise.cli.keyboard import PROMPT, answer_to, question_of, typed
 from turnwise.cli.options import DEFAULT_STORE, ModelOption, StoreOption
@@ -56,6 +57,7 @@ def chat(  # noqa: PLR0913 - what a command may be told
     target: OptionalTarget = None,
     *,
     store: StoreOption = DEFAULT_STORE,
+    file_folder: FileFolderOption = None,
     chat_id: Annotated[str | None, typer.Option("--chat", metavar="CHAT", help="Go on with this chat.")] = None,
     agent: Annotated[str | None, typer.Option(help="Which of your agents answers, in a new chat.")] = None,
     model: ModelOption = None,
@@ -70,11 +72,13 @@ def chat(  # noqa: PLR0913 - what a command may be told
     if target is None:
         if pace is None:
             pace = 0.02 if console.is_terminal else 0
-        engine = Engine(store, model=_paced(model or "demo", pace), tools=file_tools(Path.cwd()), settings=settings)
+        files = files_to_run_with(file_folder, create=True)
+        answering = _paced(model or "demo", pace)
+        engine = Engine(store, files=files, model=answering, tools=file_tools(Path.cwd()), settings=settings)
     elif model is not None:
         raise SettingsError("--model", "your agents have models of their own; leave it out")
     else:
-        engine = engine_of(target, store=store, create=True, settings=settings)
+        engine = engine_of(target, store=store, file_folder=file_folder, create=True, settings=settings)
     with start_blocking_portal() as portal, portal.wrap_async_context_manager(engine):
         known = None if chat_id is None else portal.call(engine.get_chat, portal.call(chosen_id, engine, chat_id))
         Talk(portal, engine, known, system, agent).run()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final, TypeVar
 
 import anyio
 
+from turnwise.cli.file_folder import files_in, naming_the_option
 from turnwise.engine.engine import Engine
 from turnwise.engine.results import Chat
 from turnwise.engine.settings import Settings
@@ -32,23 +34,35 @@ class AmbiguousChat(TurnwiseError):
         super().__init__(f"{prefix!r} begins the ids of {count} chats: {shown}; type more")
 
 
-def attached(store: str) -> Engine:
-    """Return an engine that runs no chat, on a store that is there.
+@asynccontextmanager
+async def attached(store: str, file_folder: Path | None = None) -> AsyncIterator[Engine]:
+    """Open an engine that runs no chat, on a store that is there and, if one is named, the folder of its files.
 
     Raises:
-        SettingsError: the store's file does not exist; reading must not create it.
+        SettingsError: the store's file does not exist, and reading must not create it; or its files are kept elsewhere.
     """
     path = store.removeprefix(FILE_SCHEME)
-    if path not in (store, "") and not Path(path).is_file():
+    if path not in (store, "") and not await anyio.Path(path).is_file():
         raise SettingsError("--store", f"there is no file {path!r}; `turnwise chat` or `turnwise migrate` creates it")
-    return Engine(store, model="demo", settings=Settings(run_worker=False))
+    files = await files_in(file_folder)
+    with naming_the_option():
+        async with Engine(store, files=files, model="demo", settings=Settings(run_worker=False)) as engine:
+            if files is not None:
+                await engine.check_files()
+            yield engine
 
 
-def on_chat(store: str, name: str, command: Callable[[Engine, str], Awaitable[Result]]) -> Result:
+def on_chat(
+    store: str,
+    name: str,
+    command: Callable[[Engine, str], Awaitable[Result]],
+    *,
+    file_folder: Path | None = None,
+) -> Result:
     """Return what a command gives on the store and the chat that were meant, see `attached` and `chosen_id`."""
 
     async def given() -> Result:
-        async with attached(store) as engine:
+        async with attached(store, file_folder) as engine:
             return await command(engine, await chosen_id(engine, name))
 
     return anyio.run(given)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated
 
 import anyio
@@ -11,6 +12,7 @@ from rich.text import Text
 
 from turnwise.cli.chat_argument import attached, chosen_id
 from turnwise.cli.confirm import confirm
+from turnwise.cli.file_folder import FileFolderOption
 from turnwise.cli.operating import OPERATOR
 from turnwise.cli.options import DEFAULT_STORE, ActorOption, ChatArgument, JsonOption, StoreOption
 from turnwise.cli.style import clean, console, plain_table, print_json
@@ -24,14 +26,15 @@ def delete(
     *,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask; needed where nobody can be asked.")] = False,
     store: StoreOption = DEFAULT_STORE,
+    file_folder: FileFolderOption = None,
     actor: ActorOption = OPERATOR,
     as_json: JsonOption = False,
 ) -> None:
     """Delete a resting chat for good. Its tombstone stays: when it was there, and what its log ended with."""
-    chat_id, is_there = anyio.run(_meant, store, chat)
+    chat_id, is_there = anyio.run(_meant, store, file_folder, chat)
     if is_there and not yes:
         confirm(f"Delete {clean(chat_id)}, all of it, for good?", done="deleted")
-    tombstone = anyio.run(_deleted, store, chat_id, actor)
+    tombstone = anyio.run(_deleted, store, file_folder, chat_id, actor)
     if as_json:
         print_json(tombstone)
         return
@@ -42,17 +45,17 @@ def delete(
     console.print(table)
 
 
-async def _meant(store: str, chat: str) -> tuple[str, bool]:
+async def _meant(store: str, file_folder: Path | None, chat: str) -> tuple[str, bool]:
     """Return the id of the chat that was meant, and whether it is still there."""
-    async with attached(store) as engine:
+    async with attached(store, file_folder) as engine:
         try:
             return await chosen_id(engine, chat), True
         except ChatDeleted as deleted:
             return deleted.chat_id, False
 
 
-async def _deleted(store: str, chat_id: str, actor: str) -> Tombstone:
-    async with attached(store) as engine:
+async def _deleted(store: str, file_folder: Path | None, chat_id: str, actor: str) -> Tombstone:
+    async with attached(store, file_folder) as engine:
         return await engine.delete_chat(chat_id, actor=actor)
 
 

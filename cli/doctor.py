@@ -10,16 +10,18 @@ import anyio
 import typer
 
 from turnwise.cli.chat_argument import attached, on_chat
+from turnwise.cli.file_folder import FileFolderOption
 from turnwise.cli.operating import OPERATOR
 from turnwise.cli.options import DEFAULT_STORE, JsonOption, StoreOption
 from turnwise.cli.output import write_file
 from turnwise.cli.style import clean, console, print_json
 from turnwise.engine.diagnose import Diagnosis
 from turnwise.engine.engine import Engine
+from turnwise.engine.files.lost import LostFile
 from turnwise.states.errors import SettingsError
 
 
-def doctor(
+def doctor(  # noqa: PLR0913 - the options of a command
     file: Annotated[str | None, typer.Argument(metavar="[FILE]", help="With --export: where to.")] = None,
     *,
     store: StoreOption = DEFAULT_STORE,
@@ -30,9 +32,15 @@ def doctor(
     export: Annotated[
         str | None, typer.Option("--export", metavar="CHAT", help="Write this chat's rows to FILE, as JSON Lines.")
     ] = None,
+    files: Annotated[
+        bool, typer.Option("--files", help="Also read every file of every chat, and compare it with its digest.")
+    ] = False,
+    file_folder: FileFolderOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Look at every chat: what cannot be read, which promises are broken. Exit code 1 if something was found."""
+    """Look at every chat: what cannot be read, is broken or is missing. Exit code 1 if something was found."""
+    if files and (repair, export) != (None, None):
+        raise SettingsError("--files", "is for a look at every chat: leave --repair and --export out")
     if (export is None) != (file is None) or (export is not None and repair is not None):
         raise SettingsError("doctor", "takes either --repair CHAT, or --export CHAT FILE, or neither")
     if repair is not None:
@@ -44,23 +52,32 @@ def doctor(
     elif export is not None and file is not None:
         write_file("FILE", Path(file), on_chat(store, export, Engine.export_rows))
     else:
-        _tell_found(anyio.run(_found, store), as_json=as_json)
+        _tell_found(anyio.run(_found, store, file_folder, files), read=files, as_json=as_json)
 
 
-def _tell_found(found: list[Diagnosis], *, as_json: bool) -> None:
+def _tell_found(found: list[Diagnosis], *, read: bool, as_json: bool) -> None:
     if as_json:
         print_json(found)
     for diagnosis in () if as_json else found:
-        console.print(clean(diagnosis.chat_id or "rows of no chat"), style="bold red", soft_wrap=True)
+        console.print(clean(diagnosis.chat_id or "of no chat"), style="bold red", soft_wrap=True)
         for flaw in diagnosis.flaws:
             console.print(f"  {clean(flaw.column)}: {clean(flaw.problem)}", soft_wrap=True, markup=False)
+        for lost in diagnosis.files:
+            console.print(f"  {clean(_lost_line(lost))}", soft_wrap=True, markup=False)
         console.print(f"  {diagnosis.advice}", style="dim", soft_wrap=True, markup=False)
     if found:
         raise typer.Exit(1)
     if not as_json:
-        console.print("✓ every chat can be read and keeps its promises", style="green")
+        there = "every file is there, byte for byte" if read else "no file is missing"
+        console.print(f"✓ every chat can be read and keeps its promises; {there}", style="green")
 
 
-async def _found(store: str) -> list[Diagnosis]:
-    async with attached(store) as engine:
-        return [diagnosis async for diagnosis in engine.diagnose()]
+def _lost_line(lost: LostFile) -> str:
+    part = "" if lost.part is None else f", part {lost.part}"
+    known = "" if lost.media_type is None else f"{lost.name or 'without a name'} ({lost.media_type}), "
+    return f"{lost.place}{part}: the file {known}{lost.digest} {lost.problem}"
+
+
+async def _found(store: str, file_folder: Path | None, files: bool) -> list[Diagnosis]:  # noqa: FBT001 - for anyio.run
+    async with attached(store, file_folder) as engine:
+        return [diagnosis async for diagnosis in engine.diagnose(files=files)]

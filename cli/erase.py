@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import Annotated, cast, get_args
 
 import anyio
@@ -13,6 +14,7 @@ from rich.text import Text
 
 from turnwise.cli.chat_argument import attached, chosen_id, on_chat
 from turnwise.cli.confirm import confirm
+from turnwise.cli.file_folder import FileFolderOption
 from turnwise.cli.operating import OPERATOR
 from turnwise.cli.options import DEFAULT_STORE, ActorOption, ChatArgument, JsonOption, StoreOption
 from turnwise.cli.style import clean, console, plain_table, print_json
@@ -40,6 +42,7 @@ def erase(  # noqa: PLR0913 - the options of a command
     everything: Annotated[bool, typer.Option("--everything", help="All of it: the same as --what everything.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask; needed where nobody can be asked.")] = False,
     store: StoreOption = DEFAULT_STORE,
+    file_folder: FileFolderOption = None,
     actor: ActorOption = OPERATOR,
     as_json: JsonOption = False,
 ) -> None:
@@ -49,10 +52,11 @@ def erase(  # noqa: PLR0913 - the options of a command
     if not names and not whole:
         raise SettingsError("MESSAGE", "name messages, or what is to go as a whole: --what title, or --everything")
     wanted(names, whole)
-    chat_id = anyio.run(_chosen, store, chat)
+    chat_id = anyio.run(_chosen, store, file_folder, chat)
     if not yes:
         confirm(f"Erase {clean(', '.join([*names, *whole]))} of {chat_id}, for good?", done="erased")
-    erasure = on_chat(store, chat_id, partial(Engine.erase, messages=names, what=whole, actor=actor))
+    command = partial(Engine.erase, messages=names, what=whole, actor=actor)
+    erasure = on_chat(store, chat_id, command, file_folder=file_folder)
     if as_json:
         print_json(erasure)
         return
@@ -89,6 +93,6 @@ def _left(erasure: Erasure) -> Iterator[tuple[str, str]]:
         yield "" if number else "elsewhere", text
 
 
-async def _chosen(store: str, chat: str) -> str:
-    async with attached(store) as engine:
+async def _chosen(store: str, file_folder: Path | None, chat: str) -> str:
+    async with attached(store, file_folder) as engine:
         return await chosen_id(engine, chat)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 
 import anyio
 from rich.text import Text
 
 from turnwise.cli.chat_argument import every_chat
+from turnwise.cli.file_folder import FileFolderOption, files_in, naming_the_option
 from turnwise.cli.options import DEFAULT_STORE, JsonOption, StoreOption
 from turnwise.cli.style import console, print_json, state_text
 from turnwise.engine.engine import Engine
@@ -15,9 +17,11 @@ from turnwise.engine.settings import Settings
 from turnwise.persistence.store_url import without_password
 
 
-def migrate(*, store: StoreOption = DEFAULT_STORE, as_json: JsonOption = False) -> None:
-    """Create a store or bring it up to date, and say what is in it."""
-    found = anyio.run(_count, store)
+def migrate(
+    *, store: StoreOption = DEFAULT_STORE, file_folder: FileFolderOption = None, as_json: JsonOption = False
+) -> None:
+    """Create a store or bring it up to date, and say what is in it. A folder for its files is created, too."""
+    found = anyio.run(_count, store, file_folder)
     url = without_password(store)
     if as_json:
         print_json({"store": url, "chats": dict(found)})
@@ -29,6 +33,10 @@ def migrate(*, store: StoreOption = DEFAULT_STORE, as_json: JsonOption = False) 
         console.print("  no chats yet")
 
 
-async def _count(store: str) -> Counter[str]:
-    async with Engine(store, model="demo", settings=Settings(run_worker=False)) as engine:
-        return Counter([chat.state.value async for chat in every_chat(engine)])
+async def _count(store: str, file_folder: Path | None) -> Counter[str]:
+    files = await files_in(file_folder, create=True)
+    with naming_the_option():
+        async with Engine(store, files=files, model="demo", settings=Settings(run_worker=False)) as engine:
+            if files is not None:
+                await engine.check_files()
+            return Counter([chat.state.value async for chat in every_chat(engine)])

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterable
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from types import TracebackType
+from typing import Final, Self
 
 from turnwise.states.errors import SettingsError, TurnwiseError
 
@@ -24,33 +29,105 @@ _MISUSES: Final[dict[int | None, str]] = {
 
 
 class FileFailed(TurnwiseError):
-    """A file could not be written although its name was right. What was written of it is not complete."""
+    """A file could not be written although its name was right."""
 
-    def __init__(self, path: Path, error: OSError) -> None:
-        super().__init__(f"{str(path)!r}: {error.strerror or error}; the file is not whole")
+    def __init__(self, path: Path, error: OSError, *, left: str) -> None:
+        super().__init__(f"{str(path)!r}: {error.strerror or error}; {left}")
 
 
-def write_file(option: str, path: Path, content: str | bytes | Iterable[str]) -> None:
-    """Write a file that was named on the command line; the content may be given in pieces.
+class WholeFile:
+    """A file that was named on the command line, written piece by piece. It gets its name once it is whole.
+
+    Until then, and if it never is, what has the name stays as it is. A process that is killed leaves a file beside it
+    that ends in `.part`. What is no file of a disk, a pipe for example, is written as the pieces come.
 
     Raises:
         SettingsError: there cannot be a file of that name.
         FileFailed: the disk is full, or broken.
     """
-    try:
-        with path.open("wb") as file:
-            for piece in [content] if isinstance(content, str | bytes) else content:
-                file.write(piece.encode() if isinstance(piece, str) else piece)
-    except (OSError, ValueError) as error:
-        raise _meaning(option, path, error) from error
+
+    def __init__(self, option: str, path: Path) -> None:
+        self._option = option
+        self._path = path
+        self._part: Path | None = None
+
+    def __enter__(self) -> Self:
+        """Begin to write."""
+        with self._told():
+            known = self._known()
+            is_replaced = known is None or stat.S_ISREG(known.st_mode)
+            if known is not None and is_replaced and not os.access(self._path, os.W_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+            self._place = Path(os.path.realpath(self._path))
+            if is_replaced:
+                self._part = self._place.parent / f".turnwise-{secrets.token_hex(8)}.part"
+            self._file = self._place.open("wb") if self._part is None else self._part.open("xb")
+            if known is not None and self._part is not None:
+                self._part.chmod(stat.S_IMODE(known.st_mode))
+        return self
+
+    def _known(self) -> os.stat_result | None:
+        """Return what has the name already; a name that is too long for a file system is refused here."""
+        try:
+            return self._path.stat()
+        except FileNotFoundError:
+            return None
+
+    def write(self, piece: str | bytes) -> None:
+        """Write the next piece."""
+        with self._told():
+            self._file.write(piece.encode() if isinstance(piece, str) else piece)
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Give the file its name, or leave nothing of it."""
+        try:
+            with self._told():
+                self._close(is_whole=exc is None)
+        except TurnwiseError:
+            if exc is None:
+                raise
+
+    def _close(self, *, is_whole: bool) -> None:
+        if self._part is None:
+            self._file.close()
+            return
+        try:
+            if is_whole:
+                self._file.flush()
+                os.fsync(self._file.fileno())
+                self._part.replace(self._place)
+        finally:
+            with suppress(OSError):
+                self._file.close()
+            self._part.unlink(missing_ok=True)
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except ValueError as error:
+            raise SettingsError(self._option, f"{str(self._path)!r} is no name of a file: {error}") from error
+        except OSError as error:
+            left = "the file is not whole" if self._part is None else "no file was written"
+            raise _meaning(self._option, self._path, error, left=left) from error
+
+
+def write_file(option: str, path: Path, content: str | bytes) -> None:
+    """Write a file that was named on the command line; raises what `WholeFile` raises."""
+    with WholeFile(option, path) as file:
+        file.write(content)
 
 
 def make_folder(option: str, path: Path) -> None:
-    """Make a folder that was named on the command line, unless it is there; raises what `write_file` raises."""
+    """Make a folder that was named on the command line, unless it is there; raises what `WholeFile` raises."""
     try:
         path.mkdir(parents=True, exist_ok=True)
-    except (OSError, ValueError) as error:
-        raise _meaning(option, path, error) from error
+    except ValueError as error:
+        raise SettingsError(option, f"{str(path)!r} is no name of a folder: {error}") from error
+    except OSError as error:
+        raise _meaning(option, path, error, left="the folder was not made") from error
 
 
 def read_file(option: str, path: Path) -> bytes:
@@ -68,10 +145,8 @@ def read_file(option: str, path: Path) -> bytes:
         raise SettingsError(option, f"{str(path)!r} cannot be read: {reason}") from error
 
 
-def _meaning(option: str, path: Path, error: OSError | ValueError) -> TurnwiseError:
-    if isinstance(error, ValueError):
-        return SettingsError(option, f"{str(path)!r} is no name of a file: {error}")
+def _meaning(option: str, path: Path, error: OSError, *, left: str) -> TurnwiseError:
     template = _MISUSES.get(error.errno)
     if template is None:
-        return FileFailed(path, error)
+        return FileFailed(path, error, left=left)
     return SettingsError(option, template.format(path=str(path), folder=str(path.parent)))

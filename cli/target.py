@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from turnwise.cli.chat_argument import FILE_SCHEME
+from turnwise.cli.file_folder import files_to_run_with
 from turnwise.engine.agents.agent import Agent
 from turnwise.engine.engine import Engine
 from turnwise.engine.settings import Settings
@@ -30,20 +31,24 @@ OptionalTarget = Annotated[
         metavar="[MODULE:ATTRIBUTE]", help="Your engine, a function that makes one, an agent, or a list of agents."
     ),
 ]
-CreateOption = Annotated[bool, typer.Option("--create", help="Create the store's file if it is missing.")]
+CreateOption = Annotated[
+    bool, typer.Option("--create", help="Create the store's file, and the folder of its files, if missing.")
+]
 
 
-def engine_of(target: str, *, store: str, create: bool, settings: Settings) -> Engine:
+def engine_of(target: str, *, store: str, file_folder: Path | None, create: bool, settings: Settings) -> Engine:
     """Return the engine that a target names, not entered yet.
 
     Args:
         target: `module:attribute`, looked for in the current folder first.
         store: where the chats of agents are kept; an engine has its own store.
-        create: whether the file of a SQLite store may be missing.
+        file_folder: where the files of these chats are kept, if not in the store's database.
+        create: whether the file of a SQLite store, and the folder, may be missing.
         settings: for the engine that runs agents; an engine has its own.
 
     Raises:
-        SettingsError: the target is not there, or is neither an engine nor agents, or the store's file is missing.
+        SettingsError: the target is not there, or is neither an engine nor agents, or the store's file or
+            folder is missing.
     """
     found = _found(target)
     made = found() if callable(found) and not isinstance(found, Agent | type) else found
@@ -57,7 +62,8 @@ def engine_of(target: str, *, store: str, create: bool, settings: Settings) -> E
             f"{made!r:.100}",
         )
     check_is_there(store, create=create)
-    return Engine(store, agents=agents, settings=settings)
+    files = files_to_run_with(file_folder, create=create)
+    return Engine(store, files=files, agents=agents, settings=settings)
 
 
 def check_is_there(store: str, *, create: bool) -> None:

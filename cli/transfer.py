@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import sys
+from collections.abc import Callable
+from contextlib import aclosing
 from pathlib import Path
 from typing import Annotated
 
@@ -11,10 +12,12 @@ import anyio
 import typer
 
 from turnwise.cli.chat_argument import attached, on_chat
+from turnwise.cli.file_folder import FileFolderOption
+from turnwise.cli.input_lines import InputLines
 from turnwise.cli.key import KeyOption, signing_key
 from turnwise.cli.operating import OPERATOR, tell
 from turnwise.cli.options import DEFAULT_STORE, ActorOption, ChatArgument, JsonOption, StoreOption
-from turnwise.cli.output import read_file, write_file
+from turnwise.cli.output import WholeFile
 from turnwise.cli.style import clean, console, print_json
 from turnwise.engine.engine import Engine
 from turnwise.engine.results import Chat
@@ -28,20 +31,29 @@ def export(
     ] = None,
     key: KeyOption = None,
     store: StoreOption = DEFAULT_STORE,
+    file_folder: FileFolderOption = None,
 ) -> None:
     """Write a whole chat as JSON Lines, which `import` takes in, on a store of any kind."""
     secret = signing_key(key)
 
-    async def lines_of(engine: Engine, chat_id: str) -> list[str]:
-        return [line async for line in engine.export_chat(chat_id, key=secret)]
+    def to(write: Callable[[str], object]) -> int:
+        async def written(engine: Engine, chat_id: str) -> int:
+            count = 0
+            async with aclosing(engine.export_chat(chat_id, key=secret)) as lines:
+                async for line in lines:
+                    write(line)
+                    count += 1
+            return count
 
-    lines = on_chat(store, chat, lines_of)
+        return on_chat(store, chat, written, file_folder=file_folder)
+
     if output is None:
-        sys.stdout.writelines(lines)
+        to(sys.stdout.write)
         return
-    write_file("--output", output, lines)
+    with WholeFile("--output", output) as file:
+        count = to(file.write)
     signed = "" if secret is None else ", signed"
-    console.print(f"wrote {len(lines)} lines to {clean(str(output))}{signed}", soft_wrap=True, markup=False)
+    console.print(f"wrote {count} lines to {clean(str(output))}{signed}", soft_wrap=True, markup=False)
 
 
 def import_chat(
@@ -49,26 +61,21 @@ def import_chat(
     *,
     key: KeyOption = None,
     store: StoreOption = DEFAULT_STORE,
+    file_folder: FileFolderOption = None,
     actor: ActorOption = OPERATOR,
     as_json: JsonOption = False,
 ) -> None:
     """Take in a chat that `export` wrote, once all of it was checked; it keeps its id."""
     secret = signing_key(key)
-    text = _typed() if file == "-" else read_file("FILE", Path(file)).decode(errors="surrogateescape")
+    given = InputLines("FILE", file)
+    with given.opened() as source:
 
-    async def taken_in() -> Chat:
-        async with attached(store) as engine:
-            return await engine.import_chat(text.split("\n"), key=secret, actor=actor)
+        async def taken_in() -> Chat:
+            async with attached(store, file_folder) as engine, aclosing(given.read(source)) as lines:
+                return await engine.import_chat(lines, key=secret, actor=actor)
 
-    chat = anyio.run(taken_in)
+        chat = anyio.run(taken_in)
     if as_json:
         print_json(chat)
     else:
         tell(store, chat, f"chat {chat.id} is imported")
-
-
-def _typed() -> str:
-    """Return the standard input; a byte that is no text makes its line one that is refused."""
-    if isinstance(sys.stdin, io.TextIOWrapper):
-        sys.stdin.reconfigure(errors="surrogateescape")
-    return sys.stdin.read()

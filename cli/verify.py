@@ -11,6 +11,7 @@ import typer
 from rich.text import Text
 
 from turnwise.cli.chat_argument import on_chat
+from turnwise.cli.file_folder import FileFolderOption
 from turnwise.cli.key import KeyOption, signing_key
 from turnwise.cli.options import DEFAULT_STORE, JsonOption, StoreOption
 from turnwise.cli.output import read_file
@@ -20,27 +21,33 @@ from turnwise.persistence.audit.verify import Verdict, verify_export
 from turnwise.states.errors import SettingsError
 
 
-def verify(
+def verify(  # noqa: PLR0913 - the options of a command
     target: Annotated[str, typer.Argument(metavar="FILE|CHAT", help="An exported log, or a chat of the store.")],
     *,
     store: StoreOption = DEFAULT_STORE,
     key: KeyOption = None,
     family: Annotated[bool, typer.Option("--family", help="Also the helpers of the chat, and theirs.")] = False,
+    files: Annotated[bool, typer.Option("--files", help="Also every file of the chat, byte for byte.")] = False,
+    file_folder: FileFolderOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Check a log: its chain, every transition against the declared table, every promise of a state."""
     file = Path(target)
     if file.suffix or len(file.parts) > 1 or os.path.exists(file):  # noqa: PTH110 - Path.exists raises if a name is too long
+        if files:
+            raise SettingsError("--files", "an exported log holds no files; name a chat of the store")
         text = read_file("FILE|CHAT", file).decode(errors="replace")
         verdict = verify_export(text, key=signing_key(key))
     elif key is not None:
         raise SettingsError("--key", "a key is for an exported log; a chat of the store is not signed")
     else:
-        verdict = on_chat(store, target, partial(Engine.verify, family=family))
+        verdict = on_chat(store, target, partial(Engine.verify, family=family, files=files), file_folder=file_folder)
     if as_json:
         print_json(verdict)
     else:
         console.print(verdict_line(verdict))
+        if verdict.ok and files:
+            console.print(Text("✓ every file of the chat is there, byte for byte", style="green"))
     if not verdict.ok:
         raise typer.Exit(1)
 

@@ -10,6 +10,7 @@ from typing import Annotated
 import anyio
 import typer
 
+from turnwise.cli.file_folder import FileFolderOption
 from turnwise.cli.options import DEFAULT_STORE
 from turnwise.cli.style import console
 from turnwise.cli.target import CreateOption, TargetArgument, engine_of
@@ -29,6 +30,7 @@ def worker(
             help="Where the chats of agents are kept; an engine has its own store.",
         ),
     ] = DEFAULT_STORE,
+    file_folder: FileFolderOption = None,
     create: CreateOption = False,
     concurrency: Annotated[
         int, typer.Option(min=1, help="Chats of agents to run at once; an engine has its own setting.")
@@ -44,7 +46,8 @@ def worker(
     )
     logging.raiseExceptions = False  # whoever reads the log may leave
     settings = Settings(max_running=concurrency)
-    anyio.run(run_until_stopped, engine_of(target, store=store, create=create, settings=settings))
+    engine = engine_of(target, store=store, file_folder=file_folder, create=create, settings=settings)
+    anyio.run(run_until_stopped, engine)
 
 
 async def run_until_stopped(engine: Engine) -> None:

@@ -1,4 +1,4 @@
-"""Diagnoses a store: finds chats that cannot be read or break a promise, and advises what to do."""
+"""Diagnoses a store: finds chats that cannot be read, break a promise or miss a file, and advises what to do."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from turnwise.engine.apply import Chain, Change
+from turnwise.engine.files.files import Files
+from turnwise.engine.files.lost import FileSearch, LostFile
 from turnwise.engine.tasks import off_the_loop
 from turnwise.persistence.protocol import ChatStore
 from turnwise.persistence.repair.examine import examine
+from turnwise.persistence.repair.raw_chat import Rows
 from turnwise.persistence.stored_chat import Flaw
 from turnwise.states.errors import ChatNotFound
 from turnwise.states.events import ErrorInfo
@@ -27,39 +30,64 @@ _EVIDENCE: Final = (
     " `turnwise doctor --export CHAT FILE`; the chat itself is not concerned"
 )
 _NOBODYS: Final = "no chat reads these rows: look at them by SQL, and delete them or give them back their chat"
+_LOST: Final = (
+    "restore the file store from a backup, or put the same bytes again with `put_file` if they are gone, or let go of"
+    " the file with `turnwise erase CHAT MESSAGE`; until then the chat goes on, and its model is told what is missing"
+)
+_NOT_LOOKED_AT: Final = (
+    "the files of chats were not looked at, or not all of them: name the folder that holds them with"
+    " `turnwise doctor --file-folder PATH` or Engine(files=...), and see that it can be reached"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """The flaws of one chat, or of rows that belong to no chat."""
+    """The flaws and lost files of one chat, or the flaws of rows that belong to no chat."""
 
     chat_id: str | None
     """`None` for rows that belong to no chat."""
     flaws: tuple[Flaw, ...]
     advice: str
     """What can be done."""
+    files: tuple[LostFile, ...] = ()
+    """The files that are gone or damaged. They make no chat unreadable."""
 
 
-async def diagnose(store: ChatStore) -> AsyncIterator[Diagnosis]:
-    """Yield a diagnosis of each flawed chat in a store, one chat after another."""
-    after = 0
+async def diagnose(files: Files, *, read: bool) -> AsyncIterator[Diagnosis]:
+    """Yield a diagnosis of each chat with a flaw or a lost file, one chat after another; files are read if asked for.
+
+    If the files cannot be looked at, the last diagnosis says so.
+    """
+    store, search, after = files.store, FileSearch(files, read=read), 0
     while page := await store.chat_ids(after=after, limit=CHATS_PER_READ):
         for number, chat_id in page:
             after = number
             try:
-                flaws = await flaws_of(store, chat_id)
+                diagnosis = await _diagnosis(chat_id, search)
             except ChatNotFound:
-                flaws = ()  # deleted meanwhile
-            if flaws:
-                yield Diagnosis(chat_id, flaws, advice_on(flaws))
+                continue  # deleted meanwhile
+            if diagnosis.flaws or diagnosis.files:
+                yield diagnosis
     orphans = await store.orphans()
     if orphans:
         yield Diagnosis(None, tuple(orphans), _NOBODYS)
+    if search.failure is not None:
+        yield Diagnosis(None, (Flaw("file_store.name", search.failure.problem),), _NOT_LOOKED_AT)
+
+
+async def _diagnosis(chat_id: str, search: FileSearch) -> Diagnosis:
+    rows = await search.files.store.raw_rows(chat_id)
+    flaws, lost = await _flaws_in(chat_id, rows), await search.lost_by(chat_id, rows)
+    advice = [*([advice_on(flaws)] if flaws else []), *([_LOST] if lost else [])]
+    return Diagnosis(chat_id, flaws, "; ".join(advice), lost)
 
 
 async def flaws_of(store: ChatStore, chat_id: str) -> tuple[Flaw, ...]:
     """Return all flaws of a chat."""
-    rows = await store.raw_rows(chat_id)
+    return await _flaws_in(chat_id, await store.raw_rows(chat_id))
+
+
+async def _flaws_in(chat_id: str, rows: Rows) -> tuple[Flaw, ...]:
     findings = await off_the_loop(lambda: examine(chat_id, rows))
     return tuple(finding.flaw for finding in findings)
 

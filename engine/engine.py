@@ -634,6 +634,15 @@ class Engine:
             async for piece in pieces:
                 yield piece
 
+    async def check_files(self) -> None:
+        """Check that the files of the store's chats are kept where this engine looks for them.
+
+        Raises:
+            StoreError: they are kept in another file store than `files`; the text names both.
+        """
+        self._check_open()
+        await self._files.check_place()
+
     # The queue
 
     async def queued(self, chat_id: str) -> list[QueuedMessage]:
@@ -768,9 +777,14 @@ class Engine:
 
     # Chats that cannot be read
 
-    def diagnose(self) -> AsyncIterator[Diagnosis]:
-        """Yield the flaws in the store, chat by chat: values that cannot be read, and promises that are broken."""
-        return diagnose(self._chats())
+    def diagnose(self, *, files: bool = False) -> AsyncIterator[Diagnosis]:
+        """Yield what is wrong in the store, chat by chat: unreadable values, broken promises, and lost files.
+
+        That files are there and have their sizes is always looked at; with `files` each is read and compared with its
+        digest. If the file store cannot be reached, or is not the one of this store, the last diagnosis says so.
+        """
+        self._chats()
+        return diagnose(self._files, read=files)
 
     async def repair(self, chat_id: str, *, actor: str = CLIENT) -> Chat:
         """Bring a chat that cannot be read, or breaks a promise, to `error`, with all of it that can be read.

@@ -16,7 +16,7 @@ from turnwise.engine.files.streams import FileContent, Source, source_of
 from turnwise.engine.settings import Settings
 from turnwise.logger import logger
 from turnwise.persistence.files.intact import intact
-from turnwise.persistence.files.protocol import Blob, BlobGone, FileStore, kept_elsewhere
+from turnwise.persistence.files.protocol import Blob, BlobGone, FilesElsewhere, FileStore
 from turnwise.persistence.files.spool import Spool
 from turnwise.persistence.protocol import ChatStore
 from turnwise.states.calls import CallOutcome
@@ -217,7 +217,7 @@ class Files:
         """
         known = await self.store.files_kept_in()
         if known is not None and known != self.blobs.name:
-            raise kept_elsewhere(known, self.blobs.name)
+            raise FilesElsewhere(known, self.blobs.name)
 
     async def problem_with(self, digest: str) -> str | None:
         """Return why a blob cannot be read to its end, as it was put; `None` if it can.

@@ -26,20 +26,25 @@ _T = TypeVar("_T")
 
 
 class FolderFiles(FileStore):
-    """Keeps blobs in a folder, which is created if it is missing; its own folder must exist.
+    """Keeps blobs in a folder.
 
     Every process that uses the chat store must see the folder under its own path, on one file system that renames
     files atomically: a local disk, or a volume that all machines mount.
+
+    Args:
+        path: the folder; the one above it must exist.
+        create: whether it is created if it is missing. If not, opening it refuses a folder that holds no files.
 
     Raises:
         SettingsError: `path` is no path.
     """
 
     @checked
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, *, create: bool = True) -> None:
         if not str(path) or "\0" in str(path):
             raise SettingsError("path", "must be the path of a folder; it was empty, or held the character NUL")
         self._root = Path(path).absolute()
+        self._create = create
         self._own_name = f"folder {self._root}"
 
     @property
@@ -48,14 +53,17 @@ class FolderFiles(FileStore):
         return self._own_name
 
     async def open(self) -> None:
-        """Create the folder if it is missing.
+        """Create the folder if it is missing and may be created.
 
         Raises:
-            StoreError: it cannot be created.
+            StoreError: it is missing, or no folder of files, or cannot be created.
         """
         await self._do(self._make)
 
     def _make(self) -> None:
+        if not self._create and not (self._root / "name").is_file():
+            what = "holds no files of a store" if self._root.is_dir() else "is not there"
+            raise StoreError(f"the folder {str(self._root)!r} of files {what}; nothing was written")
         self._root.mkdir(exist_ok=True)
         for name in (_BLOBS, _INCOMING, _LEAVING):
             (self._root / name).mkdir(exist_ok=True)

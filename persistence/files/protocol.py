@@ -32,12 +32,16 @@ class BlobGone(TurnwiseError):
         super().__init__(f"the blob {digest} {problem}")
 
 
-def kept_elsewhere(known: str, given: str) -> StoreError:
-    """Return the error for a file store that does not keep the files of a chat store."""
-    return StoreError(
-        f"the files of this store are kept in {known!r}, and this engine was given {given!r}; give it the right file"
-        " store with Engine(files=...); nothing was written"
-    )
+class FilesElsewhere(StoreError):
+    """The files of a chat store are kept in another file store than the one that was given. Nothing was written."""
+
+    def __init__(self, known: str, given: str) -> None:
+        self.known = known
+        self.given = given
+        super().__init__(
+            f"the files of this store are kept in {known!r}, and this engine was given {given!r}; give it the right"
+            " file store with Engine(files=...); nothing was written"
+        )
 
 
 class FileStore(Protocol):

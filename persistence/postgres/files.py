@@ -24,6 +24,10 @@ _LOCK: Final = "SELECT place FROM blob_remains WHERE place = $1 FOR UPDATE"
 _NAME: Final = "INSERT INTO blobs (digest, place, size) VALUES ($1, $2, $3) ON CONFLICT (digest) DO NOTHING"
 _NAMED: Final = "SELECT place FROM blobs WHERE digest = $1"
 _READ: Final = "SELECT data FROM blobs JOIN blob_pieces USING (place) WHERE digest = $1 AND number = $2"
+_SIZE: Final = """
+SELECT (SELECT coalesce(sum(octet_length(data)), 0) FROM blob_pieces WHERE place = blobs.place)
+FROM blobs WHERE digest = $1
+"""
 _UNNAME: Final = """
 WITH gone AS (
     DELETE FROM blobs WHERE digest = $1 AND NOT EXISTS (SELECT FROM chat_files WHERE digest = $1) RETURNING place
@@ -61,10 +65,8 @@ class PostgresFiles(RowFiles):
         return found
 
     async def size(self, digest: str) -> int | None:
-        """Return the size that was noted with the name."""
-        found: int | None = await self._pool.run(
-            lambda on: on.fetchval("SELECT size FROM blobs WHERE digest = $1", digest)
-        )
+        """Return the size of all pieces that are there; none of them is read."""
+        found: int | None = await self._pool.run(lambda on: on.fetchval(_SIZE, digest))
         return found
 
     async def _unname(self, digest: str) -> str | None:

@@ -8,7 +8,7 @@ from typing import Final
 
 import asyncpg
 
-from turnwise.persistence.files.protocol import Blob, kept_elsewhere
+from turnwise.persistence.files.protocol import Blob, FilesElsewhere
 from turnwise.persistence.postgres.tombstones import check_not_deleted
 from turnwise.states.errors import ChatNotFound
 
@@ -62,7 +62,7 @@ async def note(
         await connection.execute(_KEEP_IN, kept_in)
         known = await connection.fetchval(KEPT_IN)
         if known != kept_in:
-            raise kept_elsewhere(known, kept_in)
+            raise FilesElsewhere(known, kept_in)
         if await connection.fetchval(_LOCK, chat_id) is None:
             await check_not_deleted(connection, chat_id)
             if not arriving:

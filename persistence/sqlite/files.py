@@ -23,6 +23,9 @@ _NAME: Final = "INSERT INTO blobs (digest, place, size) VALUES (?, ?, ?) ON CONF
 _READ: Final = """
 SELECT data FROM blobs JOIN blob_pieces USING (place) WHERE digest = ? AND number = ?
 """
+_SIZE: Final = """
+SELECT (SELECT coalesce(sum(length(data)), 0) FROM blob_pieces WHERE place = blobs.place) FROM blobs WHERE digest = ?
+"""
 _UNNAME: Final = """
 DELETE FROM blobs WHERE digest = ?1 AND NOT EXISTS (SELECT 1 FROM chat_files WHERE digest = ?1) RETURNING place
 """
@@ -55,9 +58,8 @@ class SQLiteFiles(RowFiles):
         return None if row is None else bytes(row[0])
 
     async def size(self, digest: str) -> int | None:
-        """Return the size that was noted with the name."""
-        sql = "SELECT size FROM blobs WHERE digest = ?"
-        row = await self._read(lambda on: on.execute(sql, (digest,)).fetchone())
+        """Return the size of all pieces that are there; none of them is read."""
+        row = await self._read(lambda on: on.execute(_SIZE, (digest,)).fetchone())
         return None if row is None else int(row[0])
 
     async def _unname(self, digest: str) -> str | None:

@@ -7,7 +7,7 @@ import sqlite3
 from collections.abc import Collection, Mapping
 from typing import Final
 
-from turnwise.persistence.files.protocol import Blob, kept_elsewhere
+from turnwise.persistence.files.protocol import Blob, FilesElsewhere
 from turnwise.persistence.sqlite.tombstones import check_not_deleted
 from turnwise.states.errors import ChatNotFound
 
@@ -38,7 +38,7 @@ def note(connection: sqlite3.Connection, chat_id: str, blob: Blob, *, kept_in: s
     connection.execute(_KEEP_IN, (kept_in,))
     (known,) = connection.execute(KEPT_IN).fetchone()
     if known != kept_in:
-        raise kept_elsewhere(known, kept_in)
+        raise FilesElsewhere(known, kept_in)
     if not connection.execute("SELECT 1 FROM chats WHERE id = ?", (chat_id,)).fetchone():
         check_not_deleted(connection, chat_id)
         if not arriving:

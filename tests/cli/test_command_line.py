@@ -27,6 +27,7 @@ COMMANDS = (
     "export import doctor diagram worker migrate"
 )
 SHARED = {
+    "file_folder": ("PATH", "TURNWISE_FILE_FOLDER", None),
     "store": ("URL", "TURNWISE_STORE", "sqlite:///turnwise.db"),
     "as_json": (None, None, False),
     "chat": ("CHAT", None, None),
@@ -60,11 +61,11 @@ def test_every_command_and_every_option_says_what_it_is_for() -> None:
 
 TAKES = {
     "demo": "--fast --out:DIR=demo-out",
-    "chat": "[MODULE:ATTRIBUTE] --store:URL --chat:CHAT --agent --model:NAME --system --pace",
+    "chat": "[MODULE:ATTRIBUTE] --store:URL --file-folder:PATH --chat:CHAT --agent --model:NAME --system --pace",
     "list": "--store:URL --state --awaiting --limit=50 --json",
     "show": "CHAT --store:URL --view=user --json",
     "audit": "CHAT --store:URL --export:FILE --key:FILE --json",
-    "verify": "FILE|CHAT --store:URL --key:FILE --family --json",
+    "verify": "FILE|CHAT --store:URL --key:FILE --family --files --file-folder:PATH --json",
     "explain": "CHAT --store:URL --json",
     "send": "CHAT MESSAGE --when-busy=queue --client-id --store:URL --actor:NAME --json",
     "submit": "CHAT [CALL=]ANSWER... --error --results:FILE --store:URL --actor:NAME --json",
@@ -72,14 +73,14 @@ TAKES = {
     "resume": "CHAT --store:URL --actor:NAME --json",
     "archive": "CHAT --store:URL --actor:NAME --json",
     "unarchive": "CHAT --store:URL --actor:NAME --json",
-    "delete": "CHAT --yes/-y --store:URL --actor:NAME --json",
-    "export": "CHAT --output/-o:FILE --key:FILE --store:URL",
-    "import": "FILE --key:FILE --store:URL --actor:NAME --json",
-    "erase": "CHAT MESSAGE --what:WORD --everything --yes/-y --store:URL --actor:NAME --json",
-    "doctor": "[FILE] --store:URL --repair:CHAT --export:CHAT --json",
+    "delete": "CHAT --yes/-y --store:URL --file-folder:PATH --actor:NAME --json",
+    "export": "CHAT --output/-o:FILE --key:FILE --store:URL --file-folder:PATH",
+    "import": "FILE --key:FILE --store:URL --file-folder:PATH --actor:NAME --json",
+    "erase": "CHAT MESSAGE --what:WORD --everything --yes/-y --store:URL --file-folder:PATH --actor:NAME --json",
+    "doctor": "[FILE] --store:URL --repair:CHAT --export:CHAT --files --file-folder:PATH --json",
     "diagram": "[CHAT] --store:URL --format --out:FILE",
-    "worker": "MODULE:ATTRIBUTE --store:URL --create --concurrency=100 --quiet",
-    "migrate": "--store:URL --json",
+    "worker": "MODULE:ATTRIBUTE --store:URL --file-folder:PATH --create --concurrency=100 --quiet",
+    "migrate": "--store:URL --file-folder:PATH --json",
 }
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from turnwise.cli.output import FileFailed, make_folder, read_file, write_file
+from turnwise.cli.output import FileFailed, WholeFile, make_folder, read_file, write_file
 from turnwise.states.errors import SettingsError
 
 
@@ -34,7 +34,7 @@ def write(option: str, path: Path) -> None:
         (write, "a\0b", r"'{}/a\x00b' is no name of a file: "),
         (make_folder, "file", "'{}/file' is there already, and is no folder"),
         (make_folder, "file/below", "'{}/file' is no folder"),
-        (make_folder, "a\0b", r"'{}/a\x00b' is no name of a file: "),
+        (make_folder, "a\0b", r"'{}/a\x00b' is no name of a folder: "),
         (read_file, "missing", "there is no file '{}/missing'"),
         (read_file, "folder", "'{}/folder' cannot be read: Is a directory"),
         (read_file, "a\0b", r"'{}/a\x00b' cannot be read: embedded null byte"),
@@ -57,8 +57,8 @@ def test_a_name_that_is_wrong_is_refused_with_what_is_wrong_about_it(
 def test_a_file_that_is_not_whole_says_so_beside_the_reason() -> None:
     with pytest.raises(FileFailed, match=r"^'/dev/full': No space left on device; the file is not whole"):
         write("--out", Path("/dev/full"))
-    assert str(FileFailed(Path("a"), OSError("odd"))) == "'a': odd; the file is not whole"
-    assert str(FileFailed(Path("a"), OSError(errno.EIO, "Broken disk"))) == "'a': Broken disk; the file is not whole"
+    assert str(FileFailed(Path("a"), OSError("odd"), left="gone")) == "'a': odd; gone"
+    assert str(FileFailed(Path("a"), OSError(errno.EIO, "Broken disk"), left="gone")) == "'a': Broken disk; gone"
 
 
 def test_folders_above_a_folder_are_made_too_and_what_is_there_stays(tmp_path: Path) -> None:
@@ -66,3 +66,29 @@ def test_folders_above_a_folder_are_made_too_and_what_is_there_stays(tmp_path: P
     write("--out", tmp_path / "a" / "b" / "file")
     make_folder("--out", tmp_path / "a" / "b")
     assert (tmp_path / "a" / "b" / "file").read_text() == "text"
+
+
+def test_a_file_gets_its_name_once_it_is_whole_and_keeps_its_mode(tmp_path: Path) -> None:
+    """Through a link the file that it leads to is written, and the link stays."""
+    secret, link = tmp_path / "secret", tmp_path / "link"
+    secret.write_text("before")
+    secret.chmod(0o600)
+    link.symlink_to(secret)
+    with WholeFile("--out", link) as file:
+        file.write("af")
+        assert secret.read_text() == "before"
+        file.write(b"ter")
+    assert (secret.read_text(), secret.stat().st_mode & 0o777, link.is_symlink()) == ("after", 0o600, True)
+    write("--out", tmp_path / "n")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "n", "secret"]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SettingsError("x", "y"), OSError("odd")])
+def test_what_ends_in_the_middle_leaves_what_was_there(tmp_path: Path, error: BaseException) -> None:
+    """And the error is what it was."""
+    path = tmp_path / "file"
+    path.write_text("before")
+    with pytest.raises(type(error)), WholeFile("--out", path) as file:  # noqa: PT012 - what comes in the middle
+        file.write("half")
+        raise error
+    assert [(one.name, one.read_text()) for one in tmp_path.iterdir()] == [("file", "before")]

@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import resource
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import threading
+import tracemalloc
+from collections.abc import Iterator
 from pathlib import Path
 
 import anyio
 import pytest
 
 from support.terminal import Terminal
-from turnwise import Engine
+from turnwise import Engine, Settings
+from turnwise.cli.app import main
 from turnwise.providers.scripted import ScriptedModel
 
 OTHER = ("--store", "sqlite:///other.db")
+LARGE = 18_000_000
+"""Bytes of a chat's file, more than a command may hold at once even if it did not spell them in base64."""
+ALLOWED = 15_000_000
+"""Bytes that a command may hold: some copies of a line."""
 
 
 def begun(terminal: Terminal) -> str:
@@ -93,3 +109,182 @@ def test_a_misuse_is_named(terminal: Terminal, words: tuple[str, ...], told: str
     Path(terminal.folder / "chat.jsonl").write_text("{}")
     refused = terminal.run(*words)
     assert (refused.code, told in refused.words) == (2, True), refused.words
+
+
+# Large chats
+
+
+@pytest.fixture(scope="module")
+def large_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a store whose chat has a large file."""
+
+    async def fill(folder: Path) -> None:
+        url = f"sqlite:///{folder / 'turnwise.db'}"
+        async with Engine(url, model=ScriptedModel([]), settings=Settings(run_worker=False)) as engine:
+            chat = await engine.create_chat()
+            pieces = [bytes([number]) * (LARGE // 12) for number in range(12)]
+            await engine.send_message(chat.id, [await engine.put_file(chat.id, pieces, media_type="image/png")])
+
+    folder = tmp_path_factory.mktemp("large")
+    anyio.run(fill, folder)
+    return folder
+
+
+@pytest.fixture
+def large(large_folder: Path, terminal: Terminal) -> Terminal:
+    """Return a terminal in a folder with that store."""
+    shutil.copy(large_folder / "turnwise.db", terminal.folder)
+    return terminal
+
+
+def peak(*words: str) -> int:
+    """Return how many bytes a command holds at most while it prints to nobody, besides what was there before."""
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        Path(os.devnull).open("w") as nobody,
+        contextlib.redirect_stdout(nobody),
+    ):
+        patch.setattr(sys, "argv", ["turnwise", *words])
+        tracemalloc.start()
+        before = tracemalloc.get_traced_memory()[0]
+        try:
+            with pytest.raises(SystemExit) as exit_:
+                main()
+            assert not exit_.value.code
+            return tracemalloc.get_traced_memory()[1] - before
+        finally:
+            tracemalloc.stop()
+
+
+def test_neither_export_nor_import_holds_the_files_of_a_chat(large: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    large.run("migrate", *OTHER)
+    monkeypatch.chdir(large.folder)
+    assert peak("export", "last", "-o", "chat.jsonl") < ALLOWED
+    assert (large.folder / "chat.jsonl").stat().st_size > LARGE
+    assert peak("import", "chat.jsonl", *OTHER) < ALLOWED
+    assert large.run("verify", "last", "--files", *OTHER).code == 0
+
+
+@contextlib.contextmanager
+def quota(size: int) -> Iterator[None]:
+    """Let no file grow beyond a size."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_disk_that_is_full_in_the_middle_leaves_the_export_that_was_there(large: Terminal) -> None:
+    (large.folder / "chat.jsonl").write_text("an older export")
+    before = sorted(large.folder.iterdir())
+    with quota(LARGE // 2):
+        told = large.run("export", "last", "-o", "chat.jsonl")
+    assert (told.code, "no file was written" in told.words) == (1, True), told
+    assert (large.folder / "chat.jsonl").read_text() == "an older export"
+    assert sorted(large.folder.iterdir()) == before
+
+
+KILLED = """
+import resource, signal
+from turnwise.cli.app import main
+signal.signal(signal.SIGXFSZ, signal.SIG_DFL)  # the first byte above the limit kills
+resource.setrlimit(resource.RLIMIT_FSIZE, (6_000_000, 6_000_000))
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+main()
+"""
+
+
+def test_an_export_that_is_killed_leaves_no_file_of_that_name(large: Terminal) -> None:
+    """What it leaves beside is no whole export, and is refused where it ends."""
+    words = (sys.executable, "-c", KILLED, "export", "last", "-o", "chat.jsonl")
+    done = subprocess.run(words, cwd=large.folder, env=large.environment, capture_output=True, check=False)
+    assert done.returncode == -signal.SIGXFSZ, done
+    assert not (large.folder / "chat.jsonl").exists()
+    (part,) = large.folder.glob("*.part")
+    large.run("migrate", *OTHER)
+    refused = large.run("import", part.name, *OTHER)
+    assert (refused.code, "of the exported chat" in refused.words) == (1, True), refused
+    assert json.loads(large.run("list", "--json", *OTHER).out) == []
+
+
+def test_the_line_that_is_wrong_is_named_and_nothing_is_written(terminal: Terminal) -> None:
+    begun(terminal)
+    terminal.run("export", "last", "-o", "chat.jsonl")
+    lines = (terminal.folder / "chat.jsonl").read_bytes().splitlines(keepends=True)
+    wrong = next(number for number, line in enumerate(lines, 1) if b"the-question" in line)
+    lines[wrong - 1] = lines[wrong - 1].replace(b"the-question", b"the-answer")
+    (terminal.folder / "chat.jsonl").write_bytes(b"".join(lines))
+    refused = terminal.run("import", "chat.jsonl", *OTHER)
+    assert (refused.code, f"line {wrong} of the exported chat" in refused.words) == (1, True), refused
+    assert json.loads(terminal.run("list", "--json", *OTHER).out) == []
+
+
+@contextlib.contextmanager
+def written_into(pipe: Path, content: Iterator[bytes]) -> Iterator[None]:
+    """Write into a pipe that a command reads, until all of it is written or nobody reads any more."""
+
+    def write() -> None:
+        with contextlib.suppress(BrokenPipeError), pipe.open("wb", buffering=0) as end:
+            for piece in content:
+                end.write(piece)
+
+    os.mkfifo(pipe)
+    thread = threading.Thread(target=write, daemon=True)
+    thread.start()
+    yield
+    thread.join(20)
+    assert not thread.is_alive()
+
+
+def endless(line: bytes) -> Iterator[bytes]:
+    while True:
+        yield line * 1000
+
+
+def test_a_chat_is_imported_from_a_pipe_and_exported_into_one(terminal: Terminal) -> None:
+    """A pipe stays what it is: it is no file of a disk that could take another's place."""
+    chat_id = begun(terminal)
+    content = terminal.run("export", chat_id).out.encode()
+    halves = [content[: len(content) // 2], content[len(content) // 2 :]]
+    with written_into(terminal.folder / "pipe", iter(halves)):
+        assert terminal.run("import", "pipe", *OTHER).code == 0
+    read: list[bytes] = []
+    reader = threading.Thread(target=lambda: read.append((terminal.folder / "pipe").read_bytes()), daemon=True)
+    reader.start()
+    assert terminal.run("export", chat_id, "-o", "pipe").code == 0
+    reader.join(20)
+    assert read == [content]
+    assert stat.S_ISFIFO((terminal.folder / "pipe").stat().st_mode)
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        (b"nonsense\n", "line 1 of the exported chat: it is no line of JSON"),
+        (b"\0", "line 1 of the exported chat: it "),
+    ],
+)
+def test_lines_without_an_end_are_refused_soon(terminal: Terminal, line: bytes, told: str) -> None:
+    """Also a line that never ends."""
+    terminal.run("migrate", *OTHER)
+    with written_into(terminal.folder / "pipe", endless(line)):
+        refused = terminal.run("import", "pipe", *OTHER)
+    assert (refused.code, told in refused.words) == (1, True), refused
+    assert json.loads(terminal.run("list", "--json", *OTHER).out) == []
+
+
+def test_ctrl_c_ends_an_import_that_waits_for_its_pipe(terminal: Terminal) -> None:
+    terminal.run("migrate", *OTHER)
+
+    def then_ctrl_c() -> Iterator[bytes]:
+        yield b"\n" * 300_000  # more than a pipe holds: who has written it knows that it is being read
+        os.kill(os.getpid(), signal.SIGINT)
+        ended.wait()
+
+    ended = threading.Event()
+    with written_into(terminal.folder / "pipe", then_ctrl_c()):
+        stopped = terminal.run("import", "pipe", *OTHER)
+        ended.set()
+    assert (stopped.code, "Traceback" in stopped.err) == (130, False), stopped

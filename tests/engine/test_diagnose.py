@@ -11,6 +11,7 @@ from support.sql_by_hand import by_hand
 from support.stores import Delegate, stored_at
 from turnwise import ChatNotFound, Engine, Settings
 from turnwise.engine.diagnose import advice_on, diagnose, is_repairable, summary_of
+from turnwise.engine.files.files import Files
 from turnwise.persistence.stored_chat import Flaw
 
 CHAT = Flaw("chats.turn", "is no JSON")
@@ -71,12 +72,13 @@ async def test_each_flawed_chat_is_diagnosed_once_whatever_is_deleted_meanwhile(
 ) -> None:
     monkeypatch.setattr("turnwise.engine.diagnose.CHATS_PER_READ", at_once)
     chats = await _broken(database, of=5, sound=3)
-    store = Forgetful(stored_at(database))
+    store: Any = Forgetful(stored_at(database))
     await store.open()
+    files = Files(store, store.file_store(), Settings())
     try:
         for deleted in ("", chats[0], chats[4]):
             store.deleted = deleted
-            found = [diagnosis async for diagnosis in diagnose(store)]
+            found = [diagnosis async for diagnosis in diagnose(files, read=False)]
             assert [each.chat_id for each in found] == [chat for chat in chats if chat not in (chats[3], deleted)]
             assert all(each.flaws[0].column == "profiles.body" for each in found)
             assert all("--repair" in each.advice for each in found)

@@ -704,7 +704,7 @@ def asked(store: SQLiteStore, chat_id: str) -> list[Awaitable[Any]]:
 
 
 async def diagnosed(store: SQLiteStore) -> list[Diagnosis]:
-    return [diagnosis async for diagnosis in diagnose(store)]
+    return [diagnosis async for diagnosis in diagnose(Files(store, store.file_store(), Settings()), read=True)]
 
 
 async def _all(works: Sequence[Awaitable[Any]]) -> list[Any]:

@@ -114,6 +114,21 @@ async def test_a_folder_that_cannot_be_used_is_a_store_error(tmp_path: Path) -> 
         await files.size(blob_of(b"content").digest)
 
 
+async def test_a_folder_that_may_not_be_created_is_one_that_is_there(tmp_path: Path) -> None:
+    """Nothing is written into a folder that holds no files of a store, and one that was moved keeps its name."""
+    (tmp_path / "nobodys").mkdir()
+    for place, problem in (("nobodys", "holds no files of a store"), ("nowhere", "is not there")):
+        with pytest.raises(StoreError, match=problem):
+            await FolderFiles(tmp_path / place, create=False).open()
+    assert not (tmp_path / "nowhere").exists()
+    assert [*(tmp_path / "nobodys").iterdir()] == []
+    files = FolderFiles(tmp_path / "files")
+    await files.open()
+    moved = FolderFiles((tmp_path / "files").rename(tmp_path / "moved"), create=False)
+    await moved.open()
+    assert moved.name == files.name
+
+
 @pytest.mark.parametrize("path", ["", "a\0b", 3, None, b"x"])
 def test_what_is_no_path_is_refused(path: Any) -> None:
     with pytest.raises((InvalidArgument, SettingsError)):

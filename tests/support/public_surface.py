@@ -135,7 +135,7 @@ RIGHT: Final[Mapping[str, Mapping[str, Any]]] = {
     "Call": {"name": "search", "arguments": {}, "id": "call_1"},
     "TextPart": {"text": "hi"},
     "FilePart": {"media_type": "image/png", "data": "aGk=", "name": "cat.png"},
-    "FolderFiles": {"path": "files"},
+    "FolderFiles": {"path": "files", "create": True},
     "from_bytes": {"data": b"hi", "media_type": "image/png", "name": "cat.png"},
     "from_path": {"path": __file__, "media_type": "text/plain", "name": "public_surface.py"},
     "decide": {"facts": Facts(chat_id="c", profile=Profile(created_at=ManualClock().now())), "trigger": "create"},

@@ -63,7 +63,7 @@ class Terminal:
             stack.enter_context(contextlib.redirect_stdout(out))
             stack.enter_context(contextlib.redirect_stderr(err))
             patch = stack.enter_context(pytest.MonkeyPatch.context())
-            patch.setattr(sys, "stdin", io.StringIO(typed))
+            patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(typed.encode()), encoding="utf-8"))
             patch.setattr(sys, "argv", ["turnwise", *arguments])
             patch.setenv("TURNWISE_STORE", self.store)
             with pytest.raises(SystemExit) as exit_:

@@ -1,0 +1,126 @@
+"""`--file-folder`: where a store's files are, in words that a command takes, and what is said if they are not there."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Final
+
+import anyio
+import pytest
+
+from support.files import digest_of
+from support.terminal import Terminal
+from turnwise import Engine, FolderFiles, Settings, TextPart
+
+SCAN: Final = b"a page" * 1000
+NAMED: Final = ("--file-folder", "files")
+
+
+@pytest.fixture
+def chat_id(terminal: Terminal) -> str:
+    """Begin a chat whose file is in a folder, beside the folder of another store and one of nobody."""
+    (terminal.folder / "nobodys").mkdir()
+    (terminal.folder / "file").write_text("no folder")
+    return anyio.run(_begun, terminal.folder)
+
+
+async def _begun(folder: Path) -> str:
+    settings = Settings(run_worker=False)
+    for store, files in (("other.db", "others"), ("turnwise.db", "files")):
+        async with Engine(
+            f"sqlite:///{folder / store}", model="demo", files=FolderFiles(folder / files), settings=settings
+        ) as engine:
+            chat = await engine.create_chat()
+            scan = await engine.put_file(chat.id, SCAN, media_type="image/png", name="scan.png")
+            await engine.send_message(chat.id, [TextPart(text="look"), scan])
+    return chat.id
+
+
+def blob(terminal: Terminal, folder: str = "files") -> Path:
+    (path,) = (terminal.folder / folder / "blobs").rglob(digest_of(SCAN))
+    return path
+
+
+def test_the_files_of_a_chat_are_verified_in_their_folder(terminal: Terminal, chat_id: str) -> None:
+    sound = terminal.run("verify", chat_id, "--files", *NAMED)
+    assert (sound.code, "every file of the chat is there" in sound.words) == (0, True), sound
+    blob(terminal).write_bytes(SCAN[:-1] + b"?")
+    assert terminal.run("verify", chat_id, *NAMED).code == 0
+    damaged = terminal.run("verify", chat_id, "--files", *NAMED)
+    assert (damaged.code, f"The file {digest_of(SCAN)} is damaged" in damaged.words) == (1, True), damaged
+    assert json.loads(terminal.run("verify", chat_id, "--files", "--json", *NAMED).out)["place"] == "messages[m1].body"
+    log = terminal.run("verify", "file", "--files")
+    assert (log.code, "an exported log holds no files" in log.words) == (2, True), log
+
+
+WRONG: Final = {
+    (): "in 'folder ",
+    ("--file-folder", "others"): "name the folder that holds them",
+    ("--file-folder", "nobodys"): "/nobodys' of files holds no files of a store",
+    ("--file-folder", "nowhere"): "/nowhere' of files is not there",
+    ("--file-folder", "file"): "/file' of files is not there",
+}
+
+
+def test_a_folder_that_is_not_the_stores_is_refused_and_nothing_is_made_there(terminal: Terminal, chat_id: str) -> None:
+    before = sorted(terminal.folder.iterdir())
+    for words, told in WRONG.items():
+        for command, *what in (("verify", "--files"), ("export", "-o", "chat.jsonl")):
+            refused = terminal.run(command, chat_id, *what, *words)
+            assert (refused.code, told in refused.words) == (2, True), refused
+            assert "--file-folder" in refused.words
+    assert sorted(terminal.folder.iterdir()) == before
+    assert [*(terminal.folder / "nobodys").iterdir()] == []
+
+
+def test_the_doctor_tells_which_file_of_which_message_is_gone(terminal: Terminal, chat_id: str) -> None:
+    """A doctor that cannot look at the files says that, and is not content."""
+    sound = terminal.run("doctor", *NAMED)
+    assert (sound.code, "keeps its promises; no file is missing" in sound.words) == (0, True), sound
+    assert "every file is there, byte for byte" in terminal.run("doctor", "--files", *NAMED).words
+    blind = terminal.run("doctor")
+    assert (blind.code, "were not looked at" in blind.words) == (1, True), blind
+    assert terminal.run("doctor", "--file-folder", "others").code == 2
+    blob(terminal).unlink()
+    told = terminal.run("doctor", *NAMED)
+    assert told.code == 1
+    line = f"messages[m1].body, part 1: the file scan.png (image/png), {digest_of(SCAN)} is not there"
+    assert chat_id in told.words
+    assert line in told.words
+    assert "turnwise erase CHAT MESSAGE" in told.words
+    (found,) = json.loads(terminal.run("doctor", "--json", *NAMED).out)
+    assert (found["chat_id"], found["flaws"]) == (chat_id, [])
+    assert [lost["digest"] for lost in found["files"]] == [digest_of(SCAN)]
+    misuse = terminal.run("doctor", "--files", "--repair", chat_id)
+    assert (misuse.code, "leave --repair and --export out" in misuse.words) == (2, True), misuse
+    assert terminal.run("erase", chat_id, "m1", "--yes", *NAMED).code == 0
+    assert terminal.run("doctor", "--files", *NAMED).code == 0
+
+
+@pytest.mark.parametrize("words", [("erase", "--everything"), ("delete",)])
+def test_who_names_the_folder_removes_the_bytes_at_once(
+    terminal: Terminal, chat_id: str, words: tuple[str, ...]
+) -> None:
+    terminal.run("interrupt", chat_id)
+    command, *rest = words
+    refused = terminal.run(command, chat_id, *rest, "--yes", "--file-folder", "others")
+    assert refused.code == 2
+    assert terminal.run("show", chat_id).code == 0
+    assert blob(terminal).exists()
+    assert terminal.run(command, chat_id, *rest, "--yes", *NAMED).code == 0
+    assert not [*(terminal.folder / "files" / "blobs").rglob(digest_of(SCAN))]
+    assert blob(terminal, "others").exists()
+
+
+def test_a_new_folder_is_made_by_migrate_and_takes_the_files_of_an_import(terminal: Terminal, chat_id: str) -> None:
+    assert terminal.run("export", chat_id, "-o", "chat.jsonl", *NAMED).code == 0
+    new = ("--store", "sqlite:///new.db", "--file-folder", "new")
+    early = terminal.run("import", "chat.jsonl", "--store", "sqlite:///other.db", "--file-folder", "new")
+    assert (early.code, "migrate --file-folder" in early.words) == (2, True), early
+    assert terminal.run("migrate", *new).code == 0
+    assert terminal.run("import", "chat.jsonl", *new).code == 0
+    assert blob(terminal, "new").read_bytes() == SCAN
+    assert terminal.run("verify", chat_id, "--files", *new).code == 0
+    refused = terminal.run("migrate", "--file-folder", "others")
+    assert (refused.code, "name the folder that holds them" in refused.words) == (2, True), refused
