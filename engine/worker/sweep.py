@@ -215,7 +215,7 @@ class Sweeper:
 
     async def _end_leases_of_the_dead(self) -> None:
         dead = await self._dead()
-        for holder in dead - self._ended:
+        for holder in sorted(dead - self._ended):
             logger.info("worker_is_dead", worker=holder)
             await self._runtime.store.renew(holder, 0)
         self._ended = dead

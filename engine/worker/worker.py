@@ -197,7 +197,7 @@ class Worker:
 
     async def _renew(self) -> None:
         held = await self._runtime.store.renew(self._runtime.worker_id, self._settings.lease)
-        orphans = {} if self._reserved else {chat_id: held[chat_id] for chat_id in held.keys() - self._runners.keys()}
+        orphans = {} if self._reserved else {chat_id: held[chat_id] for chat_id in held if chat_id not in self._runners}
         for chat_id, runner in [*self._runners.items()]:
             self._stop_if_unwanted(runner)
             if held.get(chat_id) != runner.leased.token:

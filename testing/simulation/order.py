@@ -1,4 +1,4 @@
-"""Makes the order in which tasks are cancelled the same in every run of a seed."""
+"""Makes what Python and turnwise draw for themselves the same in every run of a seed: the order of sets, and names."""
 
 from __future__ import annotations
 
@@ -6,16 +6,25 @@ import asyncio
 from collections.abc import Coroutine, Generator, Iterator
 from contextlib import contextmanager
 from itertools import count
+from random import Random
 from typing import Any
+
+import anyio
+
+from turnwise.engine import commands, engine
+
+_serials: dict[int, int] = {}
+"""Serial numbers of cancel scopes, which have no room for one, by their addresses."""
 
 
 @contextmanager
-def in_order() -> Iterator[None]:
-    """Give every task that is started inside a serial number as its hash.
+def in_order(seed: int) -> Iterator[None]:
+    """Draw the names of chats and workers from a seed, and count tasks and cancel scopes.
 
-    A cancel scope keeps its tasks in a set, which is iterated by hash, and a task's hash is otherwise its address.
+    A cancel scope keeps its tasks, and the scopes inside it, in sets. These are iterated by hash, which is otherwise an
+    address. Statements order chats by their names, and leases by the names of workers.
     """
-    serial = count()
+    names, serial = Random(f"{seed}: names"), count(1)  # noqa: S311 - the dice of a simulation
 
     class Ordered(asyncio.Task[Any]):
         def __init__(self, coroutine: Coroutine[Any, Any, Any] | Generator[Any, None, Any], **options: Any) -> None:
@@ -25,10 +34,27 @@ def in_order() -> Iterator[None]:
         def __hash__(self) -> int:
             return self._serial
 
+    namer: Any = engine  # the module; that it names workers is its own affair
+    scopes: Any = type(anyio.CancelScope())  # those of asyncio
+    make = scopes.__init__
+
+    def made(scope: Any, *arguments: Any, **options: Any) -> None:
+        _serials[id(scope)] = next(serial)
+        make(scope, *arguments, **options)
+
     loop = asyncio.get_running_loop()
-    before = loop.get_task_factory()
+    before = loop.get_task_factory(), commands.new_chat_id, namer.worker_name
     loop.set_task_factory(lambda loop, coroutine, **options: Ordered(coroutine, loop=loop, **options))
+    commands.new_chat_id = lambda: f"c{names.getrandbits(100):025x}"
+    namer.worker_name = lambda: f"{before[2]().rpartition(':')[0]}:{names.getrandbits(32):08x}"
+    scopes.__init__, scopes.__hash__ = made, _hash_of  # the hash stays as it is: a scope may outlive the block
     try:
         yield
     finally:
-        loop.set_task_factory(before)
+        scopes.__init__ = make
+        factory, commands.new_chat_id, namer.worker_name = before
+        loop.set_task_factory(factory)
+
+
+def _hash_of(scope: object) -> int:
+    return _serials.get(id(scope)) or object.__hash__(scope)

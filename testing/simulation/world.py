@@ -106,7 +106,7 @@ class World:
     async def run(self) -> list[str]:
         """Run the world to its end and return the problems found: none, if turnwise keeps its promises."""
         try:
-            with in_order():
+            with in_order(self.seed):
                 async with anyio.create_task_group() as tasks:
                     await self._boot(tasks)
                     for _ in range(self._chat_count):

@@ -31,8 +31,9 @@ async def test_every_world_keeps_its_promises(first: int) -> None:
     assert {seed: found for seed, found in problems.items() if found} == {}
 
 
-async def test_the_same_seed_makes_the_same_world() -> None:
-    worlds = [World(3), World(3)]
+@pytest.mark.parametrize("seed", [3, 5, 11, 14])
+async def test_the_same_seed_makes_the_same_world(seed: int) -> None:
+    worlds = [World(seed), World(seed)]
     for world in worlds:
         await world.run()
     assert worlds[0].trace == worlds[1].trace
