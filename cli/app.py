@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import io
 import sys
 from collections.abc import Callable
 from importlib.metadata import version as installed_version
@@ -73,8 +74,10 @@ for command in _COMMANDS:
 
 def main() -> None:
     """Run the command line and exit: 0 done, 1 a problem was found, 2 misuse."""
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(errors="replace")  # type: ignore[union-attr] # a terminal that knows no "✓" still works
+    for stream in (sys.stdin, sys.stdout, sys.stderr):
+        # A terminal that knows no "✓" still works, and so does one that sends what is no text.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     gc.set_threshold(COLLECT_AFTER)
     quiet_logs()
     code = _run()

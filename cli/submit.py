@@ -87,7 +87,7 @@ def _value(text: str) -> Any:
 
 
 def _read(file: Path) -> list[ToolResult]:
-    content = sys.stdin.read() if str(file) == "-" else read_file("--results", file)
+    content = sys.stdin.buffer.read() if str(file) == "-" else read_file("--results", file)
     try:
         return _RESULTS.validate_json(content)
     except ValidationError as error:

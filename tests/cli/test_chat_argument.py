@@ -89,11 +89,12 @@ def test_a_chat_that_cannot_be_read_is_meant_all_the_same(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("kind", ["missing", "folder"])
-def test_a_store_that_is_no_file_is_refused_and_not_made(tmp_path: Path, kind: str) -> None:
+async def test_a_store_that_is_no_file_is_refused_and_not_made(tmp_path: Path, kind: str) -> None:
     path = tmp_path if kind == "folder" else tmp_path / "missing.db"
     with pytest.raises(SettingsError, match="--store"):
-        attached(f"sqlite:///{path}")
-    assert list(tmp_path.iterdir()) == []
+        async with attached(f"sqlite:///{path}"):
+            pass
+    assert [found async for found in anyio.Path(tmp_path).iterdir()] == []
 
 
 def test_every_chat_is_told_newest_first_over_any_number_of_pages(store: str) -> None:

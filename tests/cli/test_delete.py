@@ -95,7 +95,7 @@ def test_where_nobody_can_be_asked_nothing_is_deleted_without_yes(terminal: Term
     assert b"the-question" in raw(terminal.folder)
 
 
-@pytest.mark.parametrize(("answer", "gone"), [("n\r", False), ("\r", False), ("yes\r", True)])
+@pytest.mark.parametrize(("answer", "gone"), [("n\r", False), ("\udcff\r", False), ("yes\r", True)])
 def test_a_person_at_a_terminal_is_asked_first(terminal: Terminal, answer: str, gone: bool) -> None:  # noqa: FBT001
     chat_id = begun(terminal)
     with Keyboard(terminal, ("delete", "last")) as keyboard:

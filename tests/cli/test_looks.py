@@ -327,7 +327,7 @@ def test_a_submission_is_told_with_its_receipt(terminal: Terminal) -> None:
     for content, words in (
         ("{}", "valid array"),
         ("[", "EOF"),
-        ("\udc80", "unicode"),
+        ('["\udc80"]', "unicode"),
     ):
         given = terminal.run("submit", chat_id, "--results", "-", typed=content)
         assert (given.code, words in given.words) == (2, True), given
@@ -385,14 +385,15 @@ def test_of_many_chats_that_begin_alike_five_are_named(count: int, told: str) ->
     assert (error.prefix, error.chat_ids) == ("c", [*"abcdefgh"][:count])
 
 
-def test_looking_runs_no_chat(terminal: Terminal) -> None:
+async def test_looking_runs_no_chat(terminal: Terminal) -> None:
     (terminal.folder / "there.db").touch()
     for store in (f"sqlite:///{terminal.folder}/there.db", "sqlite://"):
-        assert not attached(store).settings.run_worker
-    with pytest.raises(SettingsError, match="names no file"):
-        attached("sqlite:///")
-    with pytest.raises(SettingsError, match="there is no file"):
-        attached("sqlite:///missing.db")
+        async with attached(store) as engine:
+            assert not engine.settings.run_worker
+    for store, problem in (("sqlite:///", "names no file"), ("sqlite:///missing.db", "there is no file")):
+        with pytest.raises(SettingsError, match=problem):
+            async with attached(store):
+                pass
 
 
 @pytest.mark.parametrize(

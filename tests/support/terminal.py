@@ -63,7 +63,9 @@ class Terminal:
             stack.enter_context(contextlib.redirect_stdout(out))
             stack.enter_context(contextlib.redirect_stderr(err))
             patch = stack.enter_context(pytest.MonkeyPatch.context())
-            patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(typed.encode()), encoding="utf-8"))
+            patch.setattr(
+                sys, "stdin", io.TextIOWrapper(io.BytesIO(typed.encode(errors="surrogateescape")), encoding="utf-8")
+            )
             patch.setattr(sys, "argv", ["turnwise", *arguments])
             patch.setenv("TURNWISE_STORE", self.store)
             with pytest.raises(SystemExit) as exit_:
@@ -122,7 +124,7 @@ class Keyboard:
         os.close(self._master)
 
     def type(self, keys: str) -> None:
-        os.write(self._master, keys.encode())
+        os.write(self._master, keys.encode(errors="surrogateescape"))
 
     def see(self, words: str) -> None:
         """Wait until `words` appear after what was seen before."""
