@@ -100,7 +100,8 @@ class Engine:
 
     Args:
         store: `sqlite:///path`, `sqlite://` (in memory), `postgresql://...`, or a `ChatStore`.
-        files: where files are kept: by default in the store's own database; `FolderFiles(path)` keeps them in a folder.
+        files: where files are kept: by default in the store's own database; `FolderFiles(path)` keeps them in a folder,
+            `BucketFiles(store)` in a bucket.
         model: a `Model`, or the name of one. The engine closes the connections of a model that it made from a name.
             With `tools`, `reminders` and `prepare_messages` it makes the agent `default`; agents without a model of
             their own have this one, too.

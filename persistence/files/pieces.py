@@ -1,4 +1,4 @@
-"""Cuts a stream of bytes into pieces of one size, for stores that keep a piece in a row."""
+"""Cuts a stream of bytes into pieces of one size, for stores that keep a piece in a row or in an object."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ PIECE: Final = 512 * 1024
 """Bytes that a row holds; the last row of a blob holds fewer."""
 
 
-async def in_pieces(content: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
-    """Yield the same bytes in pieces of `PIECE` bytes, the last one shorter; none is empty."""
+async def in_pieces(content: AsyncIterable[bytes], *, size: int = PIECE) -> AsyncIterator[bytes]:
+    """Yield the same bytes in pieces of `size` bytes, the last one shorter; none is empty."""
     waiting = bytearray()
     async for given in content:
-        for first in range(0, len(given), PIECE):
-            waiting += given[first : first + PIECE]
-            if len(waiting) >= PIECE:
-                yield bytes(waiting[:PIECE])
-                del waiting[:PIECE]
+        for first in range(0, len(given), size):
+            waiting += given[first : first + size]
+            if len(waiting) >= size:
+                yield bytes(waiting[:size])
+                del waiting[:size]
     if waiting:
         yield bytes(waiting)

@@ -16,6 +16,7 @@ from turnwise.engine.settings import CompactionInput, CompactionPolicy, Compacti
 from turnwise.engine.tools.declare import Tool, ToolContext, ToolOutput, tool
 from turnwise.persistence.audit.record import AuditRecord
 from turnwise.persistence.audit.verify import Verdict, verify_export
+from turnwise.persistence.files.bucket import BucketFiles
 from turnwise.persistence.files.folder import FolderFiles
 from turnwise.persistence.files.protocol import FileStore
 from turnwise.persistence.protocol import ChatStore
@@ -64,6 +65,7 @@ __all__ = [
     "Agent",
     "AuditRecord",
     "BrokenPromise",
+    "BucketFiles",
     "Chat",
     "ChatArchived",
     "ChatBusy",

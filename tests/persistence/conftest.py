@@ -14,6 +14,7 @@ import pytest
 
 from support import poisoned_chat
 from support.processes.postgres_server import Server
+from support.processes.s3_server import S3Server
 
 _SERIAL = itertools.count()
 
@@ -27,6 +28,13 @@ def postgres_server() -> Iterator[str]:
         return
     with Server.running() as server:
         yield server.address
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[S3Server]:
+    """Return an S3 server."""
+    with S3Server.running() as server:
+        yield server
 
 
 @asynccontextmanager

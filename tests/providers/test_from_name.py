@@ -140,8 +140,8 @@ def test_without_the_extra_the_name_of_the_extra_is_told(monkeypatch: pytest.Mon
         model_named("openai:gpt-5")
 
 
-def test_importing_turnwise_imports_no_providers_library() -> None:
-    heavy = "{'pydantic_ai', 'openai', 'anthropic', 'google.genai', 'httpx', 'httpx2'}"
+def test_importing_turnwise_imports_no_library_of_a_provider_or_an_object_store() -> None:
+    heavy = "{'pydantic_ai', 'openai', 'anthropic', 'google.genai', 'httpx', 'httpx2', 'obstore'}"
     script = "import sys; from turnwise import Engine; Engine('sqlite://', model='demo')"
     run = subprocess.run(
         [sys.executable, "-c", f"{script}; print(sorted({heavy} & set(sys.modules)))"],

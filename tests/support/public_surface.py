@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from obstore.store import MemoryStore
+
 import turnwise
 from turnwise import diagrams, states
 from turnwise.providers import scripted
@@ -136,6 +138,7 @@ RIGHT: Final[Mapping[str, Mapping[str, Any]]] = {
     "TextPart": {"text": "hi"},
     "FilePart": {"media_type": "image/png", "data": "aGk=", "name": "cat.png"},
     "FolderFiles": {"path": "files", "create": True},
+    "BucketFiles": {"store": MemoryStore(), "prefix": "files/chats"},
     "from_bytes": {"data": b"hi", "media_type": "image/png", "name": "cat.png"},
     "from_path": {"path": __file__, "media_type": "text/plain", "name": "public_surface.py"},
     "decide": {"facts": Facts(chat_id="c", profile=Profile(created_at=ManualClock().now())), "trigger": "create"},

@@ -1,0 +1,219 @@
+"""Puts, removals and tidying of one blob in a bucket, one request at a time in an order that is drawn, and cut off."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextvars import ContextVar
+from random import Random
+from typing import Any, Final
+
+import anyio
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from obstore.store import MemoryStore
+
+from support.exploring import examples
+from turnwise import BucketFiles, StoreError
+from turnwise.persistence.conformance.files import blob_of, of, read
+from turnwise.persistence.files import bucket
+from turnwise.persistence.files.protocol import Blob, BlobGone
+
+CONTENT: Final = b"three"
+"""Three objects of two bytes at most."""
+DIGEST: Final = blob_of(CONTENT).digest
+ACTOR: Final = ContextVar[str | None]("ACTOR", default=None)
+
+
+class Killed(BaseException):
+    """The process is gone: nothing of it is to run."""
+
+
+class Turns:
+    """Lets one actor at a time go on to its next request, until it is killed."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, anyio.Event] = {}
+        self._left: dict[str, int] = {}
+        self._at_rest: set[str] = set()
+        self._moved = anyio.Event()
+        self._over = anyio.Event()
+
+    async def run(self, actor: str, work: Callable[[], Awaitable[None]], requests: int) -> None:
+        """Do the work of an actor; it is killed before its next request after so many."""
+        ACTOR.set(actor)
+        self._left[actor] = requests
+        try:
+            await work()
+        except Killed:
+            return
+        self._rest(actor)
+
+    async def turn(self) -> None:
+        """Wait for one's turn; whoever is no actor needs none."""
+        actor = ACTOR.get()
+        if actor is None:
+            return
+        if not self._left[actor]:
+            self._rest(actor)
+            await self._over.wait()
+            raise Killed
+        self._left[actor] -= 1
+        event = self._waiting[actor] = anyio.Event()
+        self._moved.set()
+        await event.wait()
+
+    def _rest(self, actor: str) -> None:
+        self._at_rest.add(actor)
+        self._moved.set()
+
+    async def play(self, actors: set[str], random: Random, look: Callable[[], Awaitable[None]]) -> None:
+        """Give turns, as they are drawn, until everyone is done or dead; look at everything now and then."""
+        while True:
+            while self._waiting.keys() | self._at_rest != actors:
+                self._moved = anyio.Event()
+                await self._moved.wait()
+            if not self._waiting or random.random() < 0.15:
+                await look()
+            if not self._waiting:
+                break
+            self._waiting.pop(random.choice(sorted(self._waiting))).set()
+        self._over.set()
+
+
+class TurnStore(MemoryStore):
+    """A memory store that is asked one thing at a time."""
+
+    turns: Turns
+
+    async def put_async(self, *given: Any, **options: Any) -> Any:
+        await self.turns.turn()
+        return await super().put_async(*given, **options)
+
+    async def get_async(self, *given: Any, **options: Any) -> Any:
+        await self.turns.turn()
+        return await super().get_async(*given, **options)
+
+    async def head_async(self, *given: Any) -> Any:
+        await self.turns.turn()
+        return await super().head_async(*given)
+
+    async def delete_async(self, paths: str | Sequence[str]) -> None:
+        for path in paths:  # no store promises to delete several at once
+            await self.turns.turn()
+            await super().delete_async([path])
+
+    def list(self, *given: Any, **options: Any) -> Any:
+        return _Listing(self.turns, super().list(*given, **options))
+
+
+class _Listing:
+    def __init__(self, turns: Turns, stream: Any) -> None:
+        self._turns = turns
+        self._stream = stream
+
+    async def collect_async(self) -> Any:
+        await self._turns.turn()
+        return await self._stream.collect_async()
+
+
+class World:
+    """Who holds the blob, and who may rely on it."""
+
+    def __init__(self, files: BucketFiles, turns: Turns) -> None:
+        self.files = files
+        self.turns = turns
+        self.held: set[str] = set()
+        self.kept: set[str] = set()
+        self.let_go: set[str] = set()
+
+    async def put(self, chat: str) -> None:
+        async def note(_: Blob) -> None:
+            await self.turns.turn()
+            if chat not in self.let_go:
+                self.held.add(chat)
+
+        try:
+            await self.files.put(of(CONTENT, at_once=1), note)
+        except StoreError as error:
+            assert "swept while it was put" in str(error)  # noqa: PT017 - it need not be raised
+        else:
+            self.kept |= self.held & {chat}
+
+    async def leave(self, chat: str) -> None:
+        await self.turns.turn()
+        self.let_go.add(chat)
+        self.held.discard(chat)
+        self.kept.discard(chat)
+        await self.files.remove(DIGEST, self.is_loose)
+
+    async def is_loose(self) -> bool:
+        await self.turns.turn()
+        return not self.held
+
+    async def tidy(self, _: str) -> None:
+        await self.files.tidy(0)
+
+    async def read(self, _: str) -> None:
+        """Read to the end, or learn that nothing is there: never if somebody has kept the blob all the time."""
+        stays = "stays" in self.kept
+        try:
+            assert await read(self.files, DIGEST) == CONTENT
+        except BlobGone:
+            assert not stays
+
+    async def check(self) -> None:
+        """Check that what is kept can be read, and that nothing can be read that is not whole."""
+        try:
+            assert await read(self.files, DIGEST) == CONTENT
+            assert await self.files.size(DIGEST) == len(CONTENT)
+        except BlobGone:
+            assert not self.kept
+            assert await self.files.size(DIGEST) is None
+
+
+async def live(random: Random) -> None:
+    store = TurnStore()
+    store.turns = turns = Turns()
+    files = BucketFiles(store)
+    await files.open()
+    world = World(files, turns)
+    if random.random() < 0.5:
+        await world.put("stays")
+    plans = [(random.choice(["put", "put", "leave", "leave", "tidy", "read"]), random.choice("ab")) for _ in range(4)]
+    plans.append(("put", "c"))
+    actors = {f"{number}": plan for number, plan in enumerate(plans)}
+    async with anyio.create_task_group() as tasks:
+        for actor, (act, chat) in actors.items():
+            dies = act != "read" and random.random() < 0.3
+            work: Any = getattr(world, act)
+            tasks.start_soon(
+                turns.run, actor, lambda work=work, chat=chat: work(chat), random.randrange(15) if dies else -1
+            )
+        await turns.play({*actors}, random, world.check)
+    await emptied(world, store)
+
+
+async def emptied(world: World, store: MemoryStore) -> None:
+    """Let everyone go: in the end nothing is there but the name of the bucket."""
+    world.held.clear()
+    await world.files.remove(DIGEST, world.is_loose)
+    await world.files.tidy(0)
+    assert [one["path"] for one in await MemoryStore.list(store).collect_async() if "arriving" not in one["path"]] == [
+        "name"
+    ]
+    await world.files.tidy(0)
+    assert [one["path"] for one in await MemoryStore.list(store).collect_async()] == ["name"]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small() -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bucket, "PIECE", 2)
+        yield
+
+
+@settings(max_examples=examples(60))
+@given(st.integers(0, 1 << 32))
+def test_a_blob_is_there_for_whoever_holds_it_and_gone_with_the_last(seed: int) -> None:
+    anyio.run(live, Random(seed))  # noqa: S311 - no secret
