@@ -62,23 +62,35 @@ class Turns:
         event = self._waiting[actor] = anyio.Event()
         self._moved.set()
         await event.wait()
+        if self._over.is_set():
+            raise Killed
 
     def _rest(self, actor: str) -> None:
         self._at_rest.add(actor)
         self._moved.set()
 
     async def play(self, actors: set[str], random: Random, look: Callable[[], Awaitable[None]]) -> None:
-        """Give turns, as they are drawn, until everyone is done or dead; look at everything now and then."""
+        """Give turns, several to the same actor, until everyone is done or dead; look at everything in between."""
+        try:
+            await self._play(actors, random, look)
+        finally:
+            self._over.set()
+            for event in self._waiting.values():
+                event.set()
+
+    async def _play(self, actors: set[str], random: Random, look: Callable[[], Awaitable[None]]) -> None:
+        actor, turns = "", 0
         while True:
             while self._waiting.keys() | self._at_rest != actors:
                 self._moved = anyio.Event()
                 await self._moved.wait()
-            if not self._waiting or random.random() < 0.15:
+            if turns == 0 or actor not in self._waiting:
                 await look()
-            if not self._waiting:
-                break
-            self._waiting.pop(random.choice(sorted(self._waiting))).set()
-        self._over.set()
+                if not self._waiting:
+                    return
+                actor, turns = random.choice(sorted(self._waiting)), random.choice([1, 2, 3, 5, 9, 30])
+            turns -= 1
+            self._waiting.pop(actor).set()
 
 
 class TurnStore(MemoryStore):
@@ -178,14 +190,15 @@ async def live(random: Random) -> None:
     files = BucketFiles(store)
     await files.open()
     world = World(files, turns)
-    if random.random() < 0.5:
-        await world.put("stays")
-    plans = [(random.choice(["put", "put", "leave", "leave", "tidy", "read"]), random.choice("ab")) for _ in range(4)]
-    plans.append(("put", "c"))
+    first = random.choice(["stays", "goes", "nobody"])
+    if first != "nobody":
+        await world.put(first)
+    plans = [(random.choice(["put", "leave", "tidy", "tidy", "read"]), random.choice("ab")) for _ in range(2)]
+    plans += [("put", "c"), ("leave", "goes")]
     actors = {f"{number}": plan for number, plan in enumerate(plans)}
     async with anyio.create_task_group() as tasks:
         for actor, (act, chat) in actors.items():
-            dies = act != "read" and random.random() < 0.3
+            dies = act != "read" and random.random() < 0.2
             work: Any = getattr(world, act)
             tasks.start_soon(
                 turns.run, actor, lambda work=work, chat=chat: work(chat), random.randrange(15) if dies else -1
