@@ -28,7 +28,16 @@ pytestmark = pytest.mark.timeout(SECONDS + PATIENCE + CHATS + 180)
 async def assert_unbroken(torture: Torture) -> None:
     problems = await torture.run()
     assert not problems, "\n".join([f"make torture TORTURE_SEED={SEED} after {dict(torture.deeds)}", *problems])
-    deeds = ["kill", "freeze", "replace", "submit", "say", "died of their doom", *(["harm"] * bool(torture.mischief))]
+    deeds = [
+        "kill",
+        "freeze",
+        "replace",
+        "submit",
+        "say",
+        "help",
+        "died of their doom",
+        *(["harm"] * bool(torture.mischief)),
+    ]
     assert [deed for deed in deeds if torture.deeds[deed] == 0] == [], "the torture was too mild to tell anything"
 
 

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 
 from support.processes.worker_process import Place
+from turnwise.engine.family import verify_family
 from turnwise.persistence.audit.record import AuditRecord
 from turnwise.persistence.from_url import store_from_url
 from turnwise.persistence.protocol import ChatStore
@@ -26,8 +27,11 @@ async def problems_of_all(place: Place, accepted: Mapping[str, Sequence[str]]) -
             for chat_id in accepted
             for problem in await _of_a_chat(store, chat_id, accepted[chat_id], pruned=pruned)
         ]
+        everyone = [chat_id for _, chat_id in await store.chat_ids(after=0, limit=1_000_000)]
+        for chat_id in everyone:
+            found += await _of_a_member(store, chat_id, is_known=chat_id in accepted, pruned=pruned)
         acts = [line.split() for line in place.world.read_text().splitlines()] if place.world.exists() else []
-        found += [problem async for problem in _of_the_world(store, [*accepted], acts)]
+        found += [problem async for problem in _of_the_world(store, everyone, acts)]
     finally:
         await store.close()
     return [*found, *_of_the_words(place)]
@@ -44,6 +48,14 @@ async def _of_a_chat(store: ChatStore, chat_id: str, accepted: Sequence[str], *,
     if history and history[-1].role == "user":
         found.append(f"{chat_id}: its last message has no answer")
     return found
+
+
+async def _of_a_member(store: ChatStore, chat_id: str, *, is_known: bool, pruned: bool) -> list[str]:
+    """Return what is wrong with a helper; of the chat that it helps, what is wrong with its family."""
+    if not is_known:
+        return await problems_of(store, chat_id, pruned=pruned)
+    verdict = await verify_family(store, chat_id)
+    return [] if verdict.ok else [f"{chat_id}: its family does not verify: {verdict.problem}"]
 
 
 async def _of_the_world(store: ChatStore, chats: Sequence[str], acts: Sequence[Sequence[str]]) -> AsyncIterator[str]:

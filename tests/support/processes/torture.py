@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import signal
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final, TypeVar
@@ -42,7 +42,10 @@ _PLACES = (
     "in book",
     "asking what became of a call",
 )
-_ERRANDS = ("pay", "note", "book", "ask", "pay note", "pay ask", "book note ask", "note note pay", "")
+_ERRANDS = (
+    *("pay", "note", "book", "ask", "pay note", "pay ask", "book note ask", "note note pay", ""),
+    *("delegate", "delegate note", "delegate ask", "start", "start delegate"),
+)
 _MANNERS = ("", "", "full", "flaky", "slow", "full flaky")
 _ROUNDS: Final = 4
 """How often the whole program is done at least."""
@@ -186,11 +189,13 @@ class Torture:
                 self.deeds["interrupts refused"] += 1
 
     async def _asking(self, client: Engine) -> Sequence[Chat]:
-        return (await self._persist(lambda: client.list_chats(state="requires_action", limit=5))).items
+        return (await self._persist(lambda: client.list_chats(awaiting="client", limit=5))).items
 
     async def _answer(self, client: Engine, chat: Chat) -> None:
         """Answer, and answer again: the second time changes nothing and gets the same receipt."""
         results = answers(chat.open_calls)
+        if not results:
+            return  # it waits for helpers
         try:
             first = await self._persist(lambda: client.submit_tool_results(chat.id, results))
             again = await self._persist(lambda: client.submit_tool_results(chat.id, results))
@@ -223,12 +228,12 @@ class Torture:
         moving: list[Chat] = []
         with anyio.move_on_after(PATIENCE):
             while True:
-                chats = [await self._persist(lambda: client.get_chat(chat_id)) for chat_id in self._accepted]  # noqa: B023
-                moving = [chat for chat in chats if chat.state != "waiting"]
+                moving = [chat async for chat in self._everyone(client) if not _rests(chat)]
                 if not moving:
                     break
                 for chat in moving:
-                    await self._help(client, chat)
+                    if chat.helps is None:
+                        await self._help(client, chat)
                 await anyio.sleep(0.1)
         for chat in moving:
             self.problems.append(f"{chat.id} does not come to rest: {(await client.explain(chat.id)).reason}")
@@ -236,6 +241,19 @@ class Torture:
             code = await crew.dismiss(worker)
             if code not in (0, -signal.SIGTERM):  # the latter, if it had hardly begun
                 self.problems.append(f"a worker that was asked to stop ended with {code}")
+
+    async def _everyone(self, client: Engine) -> AsyncIterator[Chat]:
+        """Yield every chat. Helpers come and go while the others come to rest."""
+        after: str | None = None
+        self.deeds["help"] = 0
+        while True:
+            page = await self._persist(lambda: client.list_chats(limit=200, after=after))  # noqa: B023
+            for chat in page.items:
+                self.deeds["help"] += chat.helps is not None
+                yield chat
+            if page.next is None:
+                return
+            after = page.next
 
     async def _help(self, client: Engine, chat: Chat) -> None:
         if chat.state == "requires_action":
@@ -247,3 +265,10 @@ class Torture:
                 await client.resume(chat.id)
             except _REFUSALS:
                 await self._send(client, chat.id)
+
+
+def _rests(chat: Chat) -> bool:
+    """Return whether a chat waits for its next message, or is a helper that was stopped or has failed."""
+    if chat.helps is None:
+        return chat.state == "waiting"
+    return chat.settled and chat.state in ("waiting", "interrupted", "error")

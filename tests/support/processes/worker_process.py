@@ -16,7 +16,18 @@ from typing import Any, Final
 
 import anyio
 
-from turnwise import ClientTool, CompactionPolicy, Engine, RetryPolicy, Settings, ToolContext, ToolResult, tool
+from turnwise import (
+    Agent,
+    ClientTool,
+    CompactionPolicy,
+    Engine,
+    RetryPolicy,
+    Settings,
+    ToolContext,
+    ToolResult,
+    delegate,
+    tool,
+)
 from turnwise.cli.worker import run_until_stopped
 from turnwise.engine.tools.declare import Tool
 from turnwise.persistence.from_url import store_from_url
@@ -38,6 +49,11 @@ ASK = ClientTool("ask", "Ask the person.", {"type": "object"})
 ORDER = "Please:"
 """How a message begins that wants work. The words after it are tools to call, and `full`, `flaky` and `slow`."""
 _CALLABLE = ("pay", "note", "book", "ask")
+_HANDED: Final = {
+    "delegate": Call("ask_hand", {"task": f"{ORDER} note book"}),
+    "start": Call("start_hand", {"task": f"{ORDER} pay slow"}),
+}
+"""Words for work that helpers do."""
 REFUSALS = (
     ChatArchived,
     ChatBusy,
@@ -150,17 +166,29 @@ class ObedientModel(ScriptedModel):
         for fault in faults_in(request):
             self._act("fault", fault)
         last = request.messages[-1]
+        if _has_to_wait(request):
+            return Reply("They are at it.", calls=[Call("wait_for_helpers", {})], usage=(15, 4), delay=0.002)
         if last.role != "user" or not last.text.startswith(ORDER):
             return Reply("All that was asked is done.", chunks=9, usage=(20, 6), delay=0.002)
         words = last.text.split()
         return Reply(
             f"On it, for the {request.attempt}. time.",
             chunks=2,
-            calls=[Call(word, {}) for word in words if word in _CALLABLE],
+            calls=[_HANDED.get(word, Call(word, {})) for word in words if word in (*_CALLABLE, *_HANDED)],
             usage=(90 if "full" in words else 10, 5),
             delay=0.05 if "slow" in words else 0.002,
             error_after=2 if "flaky" in words and request.attempt == 1 else None,
         )
+
+
+def _has_to_wait(request: ModelRequest) -> bool:
+    """Return whether helpers were started since the last message, and not waited for."""
+    called: list[str] = []
+    for message in reversed(request.messages):
+        if message.role == "user":
+            break
+        called += [call.name for call in message.calls]
+    return "start_hand" in called and "wait_for_helpers" not in called
 
 
 def tools(place: Place, act: Callable[..., None], doom: Doom) -> list[Tool]:
@@ -237,7 +265,10 @@ def engine_on(place: Place, doom: Doom, *, run_worker: bool) -> Engine:
 
     settings = place.settings(run_worker=run_worker)
     store: Any = DoomedStore(store_from_url(place.url, durability=settings.durability, now=None), doom)
-    return Engine(store, model=ObedientModel(act, doom), tools=tools(place, act, doom), settings=settings)
+    model, own = ObedientModel(act, doom), tools(place, act, doom)
+    hand = Agent("hand", model, tools=own)
+    lead = Agent("default", model, tools=[*own, delegate(hand), delegate(hand, background=True)])
+    return Engine(store, agents=[lead, hand], settings=settings)
 
 
 async def _work(place: Place, doom: Doom) -> None:
