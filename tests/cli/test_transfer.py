@@ -275,6 +275,15 @@ def test_lines_without_an_end_are_refused_soon(terminal: Terminal, line: bytes, 
     assert json.loads(terminal.run("list", "--json", *OTHER).out) == []
 
 
+@pytest.fixture
+def hears_ctrl_c() -> Iterator[None]:
+    """What a shell has started in the background ignores it, and so would the command."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("hears_ctrl_c")
 def test_ctrl_c_ends_an_import_that_waits_for_its_pipe(terminal: Terminal) -> None:
     terminal.run("migrate", *OTHER)
 
