@@ -258,6 +258,8 @@ class Torture:
     async def _help(self, client: Engine, chat: Chat) -> None:
         if chat.state == "requires_action":
             await self._answer(client, chat)
+        elif chat.state == "error" and "lost with the workers" in str(chat.last_error):
+            self.deeds["steps given up"] += 1  # as it must be, after so many workers that died of it or on the way
         elif chat.state == "error":
             self.problems.append(f"{chat.id} is in error: {chat.last_error}")
         if chat.state == "error" or (chat.state == "interrupted" and chat.settled):
