@@ -26,6 +26,8 @@ else:
 
 PIECE: Final = 4 * 1024 * 1024
 """Bytes that an object holds; the last object of a blob holds fewer."""
+_MOMENT: Final = 0.05
+"""Seconds."""
 _YIELDED: Final = 256 * 1024
 """Bytes that a reader is given at a time."""
 _OWN: Final = "name"
@@ -105,7 +107,11 @@ class BucketFiles(FileStore):
         return None if found is None else str(found, "ascii", "replace")
 
     async def close(self) -> None:
-        """Do nothing: the application has made the object store."""
+        """Wait a moment: a process that ends while a thread of obstore still drops the last answer is aborted.
+
+        Source: https://github.com/PyO3/pyo3-async-runtimes/issues/40
+        """
+        await anyio.sleep(_MOMENT)
 
     async def put(self, content: AsyncIterable[bytes], note: Note) -> Blob:
         """Put the pieces, and last of all the one that names them: it is noted before it is put."""

@@ -102,6 +102,7 @@ async def main():
     before = peak()
     blob = await files.put(content(int(megabytes)), note)
     assert sum([len(piece) async for piece in files.read(blob.digest)]) == blob.size == int(megabytes) * 1_000_000
+    await files.close()
     print(peak() - before)
 
 anyio.run(main)
