@@ -6,7 +6,7 @@ import secrets
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
-from turnwise.persistence.files.row_files import SWEPT
+from turnwise.persistence.files.protocol import SWEPT
 from turnwise.states.errors import StoreError
 
 if TYPE_CHECKING:

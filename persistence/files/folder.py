@@ -15,7 +15,7 @@ from typing import BinaryIO, Final, TypeVar
 import anyio
 import anyio.to_thread
 
-from turnwise.persistence.files.protocol import Blob, BlobGone, FileStore, IsLoose, Note
+from turnwise.persistence.files.protocol import SWEPT, Blob, BlobGone, FileStore, IsLoose, Note
 from turnwise.states.checked import checked
 from turnwise.states.errors import SettingsError, StoreError
 
@@ -96,10 +96,16 @@ class FolderFiles(FileStore):
             blob = Blob(found.hexdigest(), size)
             await note(blob)
             with anyio.CancelScope(shield=True):
-                await self._do(lambda: self._name(incoming, blob.digest))
+                await self._named(incoming, blob.digest)
         finally:
             incoming.unlink(missing_ok=True)
         return blob
+
+    async def _named(self, incoming: Path, digest: str) -> None:
+        try:
+            await self._do(lambda: self._name(incoming, digest))
+        except FileNotFoundError:
+            raise StoreError(SWEPT) from None
 
     def _name(self, incoming: Path, digest: str) -> None:
         """Give a file its name even if another has it: that one may be about to leave."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Collection, Mapping
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from turnwise.states.errors import StoreError, TurnwiseError
 
@@ -21,6 +21,8 @@ Note = Callable[[Blob], Awaitable[None]]
 """Writes down who holds a blob. It is awaited once all of the bytes are safe and before they stand under their name."""
 IsLoose = Callable[[], Awaitable[bool]]
 """Tells whether no chat holds a blob."""
+
+SWEPT: Final = "what was there of a file was swept while it was put: it went on too slowly; put it again"
 
 
 class BlobGone(TurnwiseError):

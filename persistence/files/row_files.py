@@ -15,7 +15,6 @@ from turnwise.persistence.files.protocol import Blob, BlobGone, FileStore, IsLoo
 
 AT_ONCE: Final = 16
 """Pieces that are deleted in one transaction, so that other work never waits for it for long."""
-SWEPT: Final = "the pieces of a file were swept while it was put: it went on too slowly; put it again"
 
 
 class RowFiles(FileStore):

@@ -8,8 +8,8 @@ from typing import Final
 
 import asyncpg
 
-from turnwise.persistence.files.protocol import Blob
-from turnwise.persistence.files.row_files import AT_ONCE, SWEPT, RowFiles
+from turnwise.persistence.files.protocol import SWEPT, Blob
+from turnwise.persistence.files.row_files import AT_ONCE, RowFiles
 from turnwise.persistence.postgres.pool import Pool
 from turnwise.states.errors import StoreError
 

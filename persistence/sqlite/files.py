@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from turnwise.persistence.files.protocol import Blob
-from turnwise.persistence.files.row_files import AT_ONCE, SWEPT, RowFiles
+from turnwise.persistence.files.protocol import SWEPT, Blob
+from turnwise.persistence.files.row_files import AT_ONCE, RowFiles
 from turnwise.persistence.rows import micros_of
 from turnwise.states.errors import StoreError
 

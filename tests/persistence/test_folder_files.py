@@ -52,6 +52,18 @@ async def nobody(blob: Blob) -> None:
     """Note nothing."""
 
 
+async def test_a_put_that_was_swept_because_it_went_on_too_slowly_says_so(tmp_path: Path) -> None:
+    files = FolderFiles(tmp_path / "files")
+    await files.open()
+
+    async def swept(_: Blob) -> None:
+        await files.tidy(0)
+
+    with pytest.raises(StoreError, match="was swept while it was put"):
+        await files.put(of(b"slow"), swept)
+    assert files_in(tmp_path / "files") == []
+
+
 async def test_a_crash_before_the_name_leaves_remains_that_are_tidied(tmp_path: Path) -> None:
     """What a killed process has written so far is no blob, and goes after a while."""
     files = FolderFiles(tmp_path / "files")
