@@ -326,8 +326,11 @@ class World:
         self.problems += [fault for fault in self.outside.faults if victim not in fault]
 
     async def _problems_of_family(self, chat_id: str) -> list[str]:
+        """Return what is wrong with the family of a chat; a helper's is looked at with that of the chat it helps."""
         store = self._nodes[0].store
-        if self._victims.chats[0] in {(await store.facts(chat_id)).profile.parent, chat_id}:
+        profile = (await store.facts(chat_id)).profile
+        is_looked_at = profile.helps is not None and profile.parent in self._clients.chats
+        if is_looked_at or self._victims.chats[0] in {profile.parent, chat_id}:
             return []
         verdict = await verify_family(store, chat_id)
         return [] if verdict.ok else [f"{chat_id}: its family does not verify: {verdict.problem}"]

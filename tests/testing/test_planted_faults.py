@@ -208,11 +208,12 @@ TOOLS = {
 """Of what the model is offered where the fault takes a certain tool to show."""
 
 NEAR = {
-    "3 lease: a dead token is obeyed": 175,
+    "3 lease: a dead token is obeyed": 205,
     "9 requests: reasoning without its signature is sent": 144,
     "10 tools: at most once, started again": 55,
-    "10 tools: another key for the same call": 31,
-    "15 pruning: what is shown is pruned before it is a message": 54,
+    "10 tools: another key for the same call": 133,
+    "11 interrupt: parts are shown after it": 22,
+    "15 pruning: what is shown is pruned before it is a message": 74,
 }
 """Seeds near which a fault showed before, where that takes long."""
 
