@@ -76,6 +76,7 @@ class Torture:
         self._random = Random(self.seed)  # noqa: S311 - the dice of the torturer
         self._deck: list[Deed] = []
         self._dealt = 0
+        self._harming = anyio.Lock()
 
     async def run(self) -> list[str]:
         """Torture, let the chats come to rest, and return every promise that was broken."""
@@ -146,7 +147,8 @@ class Torture:
         await crew.dismiss(worker)
 
     async def _harm(self, _crew: Crew, _client: Engine) -> None:
-        await self._random.choice(self.mischief)()
+        async with self._harming:  # a server that starts cannot be told to start
+            await self._random.choice(self.mischief)()
 
     def _doom(self) -> Doom:
         place = self._random.choice(("nowhere", *_PLACES))
