@@ -16,7 +16,7 @@ from turnwise.engine.files.streams import FileContent, Source, source_of
 from turnwise.engine.settings import Settings
 from turnwise.logger import logger
 from turnwise.persistence.files.intact import intact
-from turnwise.persistence.files.protocol import Blob, BlobGone, FilesElsewhere, FileStore
+from turnwise.persistence.files.protocol import SWEPT, Blob, BlobGone, FilesElsewhere, FileStore
 from turnwise.persistence.files.spool import Spool
 from turnwise.persistence.protocol import ChatStore
 from turnwise.states.calls import CallOutcome
@@ -86,6 +86,11 @@ class Files:
             await self._note(chat_id, blob)
 
         blob = await self.blobs.put(self._limited(pieces), note)
+        is_loose = partial(self.store.is_loose, blob.digest)
+        if await is_loose():  # its chat was deleted before there was anything to remove
+            await self.blobs.remove(blob.digest, is_loose)
+            await self.store.rest(chat_id)
+            raise StoreError(SWEPT)
         return msgspec.structs.replace(part, data=None, blob=blob.digest, size=blob.size)
 
     async def _limited(self, pieces: AsyncIterable[bytes]) -> AsyncGenerator[bytes, None]:

@@ -7,12 +7,13 @@ import subprocess
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 import pytest
 
 from support.files import whole
-from turnwise import Engine, FileNotFound, FilePart, FolderFiles, Settings, StoreError, TextPart, Tombstone
+from turnwise import ChatDeleted, Engine, FileNotFound, FilePart, FolderFiles, Settings, StoreError, TextPart, Tombstone
 from turnwise.persistence.conformance.files import blob_of, of
 from turnwise.persistence.files.protocol import Blob, IsLoose
 from turnwise.persistence.sqlite.store import SQLiteStore
@@ -157,6 +158,31 @@ async def test_an_erasure_counts_although_the_file_store_is_away_and_a_sweep_fin
         while WORD in raw(folder):
             clock.advance(100)
             await engine.get_chat(chat.id)
+
+
+@pytest.mark.parametrize("place", ["database", "folder"])
+async def test_a_file_that_is_put_while_its_chat_is_deleted_leaves_nothing(
+    either_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """The deletion finds nothing to remove yet, and the file gets its name afterwards."""
+    files = FolderFiles(tmp_path / "files") if place == "folder" else None
+    async with Engine(either_url, model=MODEL, files=files, settings=IDLE) as engine:
+        chat = await engine.create_chat()
+        blobs = engine._files.blobs
+        put = blobs.put
+
+        async def deleting(content: Any, note: Any) -> Any:
+            async def noted(blob: Any) -> None:
+                await note(blob)
+                await engine.delete_chat(chat.id)
+
+            return await put(content, noted)
+
+        monkeypatch.setattr(blobs, "put", deleting)
+        with pytest.raises(ChatDeleted):
+            await engine.put_file(chat.id, SECRET, media_type="text/plain")
+        assert await blobs.size(blob_of(SECRET).digest) is None
+        assert await engine._chats().loose_files(limit=10) == []
 
 
 _KILLED = """
