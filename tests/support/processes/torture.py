@@ -50,7 +50,7 @@ _MANNERS = ("", "", "full", "flaky", "slow", "full flaky")
 _ROUNDS: Final = 4
 """How often the whole program is done at least."""
 PATIENCE: Final = 90.0
-"""Seconds in which every chat must come to rest once the mischief is over."""
+"""Seconds in which every chat must come to rest once the mischief is over, and half a second more for each of them."""
 
 
 @dataclass
@@ -228,7 +228,7 @@ class Torture:
         for _ in range(self.workers):
             crew.hire()
         moving: list[Chat] = []
-        with anyio.move_on_after(PATIENCE):
+        with anyio.move_on_after(PATIENCE + self.chats / 2):
             while True:
                 moving = [chat async for chat in self._everyone(client) if not _rests(chat)]
                 if not moving:
