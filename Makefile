@@ -28,8 +28,9 @@ help: ## list the targets
 demo: $(INSTALLED) ## watch a chat's whole life in the terminal: no key, no server
 	@$(BIN)/turnwise demo
 
+# Three at a time on two cores: many tests wait for processes that they have started.
 test: $(INSTALLED_DEV) ## run the tests
-	@$(BIN)/pytest -n 3 --dist worksteal $(TESTS) # for two cores: a part of the tests wait for other processes
+	@$(BIN)/pytest -n 3 --dist worksteal $(TESTS)
 
 simulate: $(INSTALLED_DEV) ## live a simulated world again: make simulate SEED=11; RUNS=100 lives as many
 	@$(BIN)/python -m turnwise.testing.simulation --seed $(or $(SEED),0) --runs $(or $(RUNS),1)

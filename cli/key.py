@@ -8,7 +8,7 @@ from typing import Annotated, Final
 
 import typer
 
-from turnwise.cli.output import read_file
+from turnwise.cli.input import read_file
 from turnwise.states.errors import SettingsError
 
 VARIABLE: Final = "TURNWISE_AUDIT_KEY"

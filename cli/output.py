@@ -130,21 +130,6 @@ def make_folder(option: str, path: Path) -> None:
         raise _meaning(option, path, error, left="the folder was not made") from error
 
 
-def read_file(option: str, path: Path) -> bytes:
-    """Return what is in a file that was named on the command line.
-
-    Raises:
-        SettingsError: there is no such file, or it may not be read.
-    """
-    try:
-        return path.read_bytes()
-    except FileNotFoundError as error:
-        raise SettingsError(option, f"there is no file {str(path)!r}") from error
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise SettingsError(option, f"{str(path)!r} cannot be read: {reason}") from error
-
-
 def _meaning(option: str, path: Path, error: OSError, *, left: str) -> TurnwiseError:
     template = _MISUSES.get(error.errno)
     if template is None:

@@ -12,9 +12,9 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json
 
 from turnwise.cli.chat_argument import on_chat
+from turnwise.cli.input import read_file
 from turnwise.cli.operating import OPERATOR, tell
 from turnwise.cli.options import DEFAULT_STORE, ActorOption, ChatArgument, JsonOption, StoreOption
-from turnwise.cli.output import read_file
 from turnwise.cli.style import print_json
 from turnwise.engine.engine import Engine
 from turnwise.engine.results import SubmissionReceipt

@@ -13,7 +13,7 @@ import typer
 
 from turnwise.cli.chat_argument import attached, on_chat
 from turnwise.cli.file_folder import FileFolderOption
-from turnwise.cli.input_lines import InputLines
+from turnwise.cli.input import InputLines
 from turnwise.cli.key import KeyOption, signing_key
 from turnwise.cli.operating import OPERATOR, tell
 from turnwise.cli.options import DEFAULT_STORE, ActorOption, ChatArgument, JsonOption, StoreOption

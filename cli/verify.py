@@ -12,9 +12,9 @@ from rich.text import Text
 
 from turnwise.cli.chat_argument import on_chat
 from turnwise.cli.file_folder import FileFolderOption
+from turnwise.cli.input import read_file
 from turnwise.cli.key import KeyOption, signing_key
 from turnwise.cli.options import DEFAULT_STORE, JsonOption, StoreOption
-from turnwise.cli.output import read_file
 from turnwise.cli.style import clean, console, print_json
 from turnwise.engine.engine import Engine
 from turnwise.persistence.audit.verify import Verdict, verify_export

@@ -18,7 +18,7 @@ class Blob(NamedTuple):
 
 
 Note = Callable[[Blob], Awaitable[None]]
-"""Writes down who holds a blob. It is awaited once all of the bytes are safe and before they stand under their name."""
+"""Writes down who holds a blob: awaited once all of the bytes have come, before they stand under their name."""
 IsLoose = Callable[[], Awaitable[bool]]
 """Tells whether no chat holds a blob."""
 
@@ -68,7 +68,8 @@ class FileStore(Protocol):
     async def put(self, content: AsyncIterable[bytes], note: Note) -> Blob:
         """Keep bytes, and return the blob that they are. The same bytes again change nothing.
 
-        If `content` or `note` raises, or the caller is cancelled, no blob comes of it.
+        If `content` or `note` raises, the store fails, or the caller is cancelled, no blob comes of it; a chat that was
+        noted then holds one that is not there, until it is put again or `let_go`.
         """
 
     def read(self, digest: str) -> AsyncIterator[bytes]:

@@ -1,4 +1,4 @@
-"""Lines of a file or of standard input, read as they are asked for: they may be many, or never come to an end."""
+"""What commands read: files that were named on the command line, whole or line by line, and standard input."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ _LONGEST: Final = 2**30
 
 @dataclass(frozen=True, slots=True)
 class InputLines:
-    """Where a command reads lines from, as it was named on the command line."""
+    """Where a command reads lines from, as they are asked for: they may be many, or never come to an end."""
 
     option: str
+    """The option that named it."""
     name: str
     """The path of a file, or `-`."""
 
@@ -38,7 +39,7 @@ class InputLines:
         Raises:
             SettingsError: there is no such file, or it cannot be read.
         """
-        with self._told():
+        with _naming(self.option, self.name):
             if self.name == STANDARD_INPUT:
                 return nullcontext(cast("io.BufferedReader", sys.stdin.buffer))
             return Path(self.name).open("rb")
@@ -55,7 +56,7 @@ class InputLines:
         while True:
             # To wait in the event loop, and not for the bytes themselves, lets Ctrl-C end it.
             await (anyio.wait_readable(source) if waits else checkpoint())
-            with self._told():
+            with _naming(self.option, self.name):
                 piece = source.read1(_PIECE)
             if not piece:
                 break
@@ -69,15 +70,27 @@ class InputLines:
         if begun:
             yield begun.decode(errors="surrogateescape")
 
-    @contextmanager
-    def _told(self) -> Iterator[None]:
-        try:
-            yield
-        except FileNotFoundError as error:
-            raise SettingsError(self.option, f"there is no file {self.name!r}") from error
-        except (OSError, ValueError) as error:
-            reason = error.strerror if isinstance(error, OSError) else str(error)
-            raise SettingsError(self.option, f"{self.name!r} cannot be read: {reason}") from error
+
+def read_file(option: str, path: Path) -> bytes:
+    """Return what is in a file that was named on the command line.
+
+    Raises:
+        SettingsError: there is no such file, or it cannot be read.
+    """
+    with _naming(option, str(path)):
+        return path.read_bytes()
+
+
+@contextmanager
+def _naming(option: str, name: str) -> Iterator[None]:
+    """Raise a `SettingsError` that names the option and the file, if it cannot be read."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise SettingsError(option, f"there is no file {name!r}") from error
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise SettingsError(option, f"{name!r} cannot be read: {reason}") from error
 
 
 def _waits(source: io.BufferedReader) -> bool:

@@ -1,0 +1,71 @@
+"""Files that a command reads: whole or line by line, and why one is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from turnwise.cli.input import InputLines, read_file
+from turnwise.states.errors import ImportRefused, SettingsError
+
+
+def test_a_file_is_read_byte_by_byte(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"\xff\r\n")
+    assert read_file("--key", tmp_path / "file") == b"\xff\r\n"
+
+
+def open_lines(option: str, path: Path) -> None:
+    with InputLines(option, str(path)).opened() as source:
+        source.read()
+
+
+@pytest.mark.parametrize("command", [read_file, open_lines])
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("missing", "there is no file '{}/missing'"),
+        ("folder", "'{}/folder' cannot be read: Is a directory"),
+        ("a\0b", r"'{}/a\x00b' cannot be read: embedded null byte"),
+    ],
+)
+def test_a_name_that_is_wrong_is_refused_with_what_is_wrong_about_it(
+    tmp_path: Path, command: Callable[[str, Path], object], name: str, told: str
+) -> None:
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(SettingsError) as refused:
+        command("--this", tmp_path / name)
+    assert told.format(tmp_path) in str(refused.value)
+    assert "--this" in str(refused.value)
+
+
+async def lines_of(path: Path) -> list[str]:
+    lines = InputLines("FILE", str(path))
+    with lines.opened() as source:
+        return [line async for line in lines.read(source)]
+
+
+@pytest.mark.parametrize(
+    ("content", "lines"),
+    [
+        (b"", []),
+        (b"\n", [""]),
+        (b"one\ntwo", ["one", "two"]),
+        (b"one\r\n\ntwo\n", ["one\r", "", "two"]),
+        ("naïve\n".encode(), ["naïve"]),
+        (b"\xff\n", ["\udcff"]),
+        (b"{}\n" + b"a" * 600_000 + b"\nb", ["{}", "a" * 600_000, "b"]),
+    ],
+    ids=["nothing", "an empty line", "no line feed at the end", "other line ends", "text", "no text", "in pieces"],
+)
+async def test_lines_come_without_their_line_feeds(tmp_path: Path, content: bytes, lines: list[str]) -> None:
+    (tmp_path / "file").write_bytes(content)
+    assert await lines_of(tmp_path / "file") == lines
+
+
+async def test_a_first_line_that_never_ends_is_refused_before_it_is_held(tmp_path: Path) -> None:
+    with (tmp_path / "file").open("wb") as file:
+        file.truncate(2**33)  # eight GiB that take no room
+    with pytest.raises(ImportRefused, match=r"line 1.*does not end after \S+ bytes"):
+        await lines_of(tmp_path / "file")
