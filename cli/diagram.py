@@ -68,8 +68,10 @@ def _form(form: Form | None, out: Path | None) -> Form:
     """Return the form that was asked for, unless the file's name says another one, or one that there is not."""
     ending = out.suffix.lower() if out is not None else ""
     named = ENDINGS.get(ending)
-    if form is None and named is None:
-        raise SettingsError("--out", f"there is no drawing as {ending!r}; a name may end in .mmd, .svg or .png")
-    if form is not None and named is not None and ending and form != named:
+    if form is None:
+        if named is None:
+            raise SettingsError("--out", f"there is no drawing as {ending!r}; a name may end in .mmd, .svg or .png")
+        return named
+    if named is not None and ending and form != named:
         raise SettingsError("--format", f"{form} does not belong into a file that ends in {ending}")
-    return form or named or "mermaid"
+    return form

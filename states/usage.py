@@ -35,8 +35,8 @@ class Usage(Value, metaclass=Checked, frozen=True, kw_only=True):
     """The share of these figures that was spent on compactions."""
 
     def __post_init__(self) -> None:
-        if self.cost is not None and not (self.cost.is_finite() and self.cost >= 0):
-            raise ValueError("`cost` must be a finite number of US dollars, 0 or more")
+        if self.cost is not None and not (self.cost.is_finite() and 0 <= self.cost <= _MOST_DOLLARS):
+            raise ValueError(f"`cost` must be a number of US dollars from 0 to {_MOST_DOLLARS:,}")
 
     @property
     def known(self) -> bool:
@@ -75,6 +75,7 @@ class Usage(Value, metaclass=Checked, frozen=True, kw_only=True):
 _FIGURES: Final = ("input_tokens", "output_tokens", "reasoning_tokens", "cache_read_tokens", "cache_write_tokens")
 NO_USAGE = Usage()
 _INCOMPLETE = Usage(partial=True)
+_MOST_DOLLARS: Final = 10**15
 _EXACT: Final = Context(prec=100, traps=[])
 """More digits than any sum of costs has."""
 

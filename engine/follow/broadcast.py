@@ -1,6 +1,7 @@
 """The broadcaster: passes what was committed to the followers in this process.
 
 It only saves them reading the database: a follower that it did not reach reads there instead, and loses nothing.
+Whoever begins to follow a chat under way is given the latest events, which it may have missed by a moment.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ from contextlib import contextmanager
 
 import anyio
 
+from turnwise.engine.follow.latest_events import LatestEvents
 from turnwise.persistence.protocol import Committed
 from turnwise.states.errors import EngineClosed
 from turnwise.states.events import Event
 from turnwise.states.facts import Facts
+from turnwise.states.names import Trigger
 
 MAX_BUFFERED = 1000
 """Events that are buffered for a listener; one that falls further behind reads the database."""
@@ -92,6 +95,7 @@ class Broadcaster:
         self._listeners: dict[str, dict[Listener, None]] = {}
         self._observers: list[Callable[[Facts], None]] = []
         self._forgetters: list[Callable[[str], None]] = []
+        self._latest = LatestEvents()
         self.closed: str | None = None
         """Why the broadcaster was closed; `None` while it is open."""
 
@@ -102,9 +106,15 @@ class Broadcaster:
             self._forgetters.append(forget)
 
     @contextmanager
-    def listen(self, chat_id: str) -> Iterator[Listener]:
-        """Listen to one chat."""
+    def listen(self, chat_id: str, *, after: int | None = None) -> Iterator[Listener]:
+        """Listen to one chat.
+
+        Events after number `after` that this process has just committed are buffered already. If these are all, the
+        listener is not `behind`: of what other processes have committed meanwhile it will hear by a hint.
+        """
         listener = Listener()
+        if after is not None:
+            self._remind(listener, chat_id, after)
         if self.closed is not None:
             listener.end(self.closed)
         self._listeners.setdefault(chat_id, {})[listener] = None
@@ -118,8 +128,10 @@ class Broadcaster:
 
     def deliver(self, committed: Committed) -> None:
         """Pass on what a transaction committed."""
+        chat_id = committed.facts.chat_id
+        self._remember(committed)
         self.tell(committed.facts)
-        for listener in self._listeners.get(committed.facts.chat_id, ()):
+        for listener in self._listeners.get(chat_id, ()):
             listener.ring(committed.events, committed.facts)
 
     def tell(self, facts: Facts) -> None:
@@ -129,11 +141,13 @@ class Broadcaster:
 
     def show(self, chat_id: str, events: Sequence[Event]) -> None:
         """Give stored events to the chat's listeners."""
+        self._latest.add(chat_id, events)
         for listener in self._listeners.get(chat_id, ()):
             listener.ring(events, listener.facts)
 
     def hint(self, chat_id: str | None) -> None:
         """Wake the listeners of a chat, or all: another process may have changed something."""
+        self._latest.forget(chat_id)
         for known in list(self._listeners) if chat_id is None else [chat_id]:
             for listener in self._listeners.get(known, ()):
                 listener.hint()
@@ -157,3 +171,22 @@ class Broadcaster:
         for listeners in self._listeners.values():
             for listener in listeners:
                 listener.end(why)
+
+    def _remember(self, committed: Committed) -> None:
+        chat_id = committed.facts.chat_id
+        rests = committed.facts.resting and committed.before.version > 0
+        erased = any(decision.trigger is Trigger.message_erased for decision in committed.decisions)
+        if rests or erased:
+            self._latest.forget(chat_id)
+        else:
+            self._latest.add(chat_id, committed.events, committed.facts)
+
+    def _remind(self, listener: Listener, chat_id: str, after: int) -> None:
+        latest = self._latest.of(chat_id)
+        events = latest.after(after) if latest is not None else None
+        if latest is None or events is None:
+            return
+        # A chat that rested may have been moved by others since; where it is under way they will hint at it.
+        under_way = latest.facts is not None and not latest.facts.resting
+        listener.ring(events, latest.facts if under_way else None)
+        listener.behind = False

@@ -88,3 +88,11 @@ def test_a_chat_never_stands_in_a_place_that_is_no_state(place: str) -> None:
 def test_the_picture_is_the_same_each_time() -> None:
     assert machine() == machine()
     assert mermaid() == mermaid()
+
+
+def test_the_lit_state_has_a_style_of_its_own_and_without_one_there_is_none() -> None:
+    assert "classDef current" not in mermaid()
+    for state in ChatState:
+        text = mermaid(state=state)
+        assert re.findall(r"^    classDef current .*stroke-width:3px$", text, re.MULTILINE), text
+        assert len(re.findall(r":::current|class \w+ current", text)) == 1

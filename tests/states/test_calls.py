@@ -14,7 +14,7 @@ from turnwise.states.calls import Answer, ToolResult
 from turnwise.states.digests import digest_of_answer
 from turnwise.states.errors import InvalidContent
 from turnwise.states.messages import ToolResultPart
-from turnwise.states.names import CallStatus
+from turnwise.states.names import CallStatus, Executor
 from turnwise.states.writes import PutCall
 
 S, T = ChatState, Trigger
@@ -249,3 +249,12 @@ def test_an_edited_call_loses_its_arguments_and_its_answer_together(erased: dict
     blank = edited.blanked(**erased)
     assert (blank.arguments, blank.asked_arguments, blank.salt, blank.answer) == ({}, None, "", Answer("", "r1", NOW))
     assert plain.blanked(**erased) != blank
+
+
+@pytest.mark.parametrize("executor", [Executor.client, Executor.chat])
+@pytest.mark.parametrize("status", CallStatus)
+@pytest.mark.parametrize("crash", ["never", "at_least_once"])
+def test_what_others_answer_never_starts_here(executor: Executor, status: CallStatus, crash: Any) -> None:
+    (call,) = executing(local("a")).facts.calls
+    assert call.may_start
+    assert not replace(call, executor=executor, status=status, crash=crash).may_start

@@ -23,6 +23,7 @@ from support.life import (
 )
 from turnwise.states import ChatState, Trigger
 from turnwise.states.errors import IllegalTransition
+from turnwise.states.events import CompactionEvent
 from turnwise.states.facts import Limits
 from turnwise.states.names import Audience, Need, Stage, StopReason, Tail
 from turnwise.states.turn_limits import over_threshold
@@ -376,3 +377,12 @@ def test_a_chat_without_known_window_shows_no_percentage() -> None:
     life.claim()
 
     assert life.attempt().events[0].percent is None
+
+
+def test_each_of_its_events_tells_how_many_messages_it_folds_and_carries() -> None:
+    life = compacting()
+    life.attempt()
+    told = [event for event in life.compact().events if isinstance(event, CompactionEvent)]
+    assert [event.phase for event in told] == ["summarised", "stored", "finished"]
+    assert {event.folded for event in told} == {2}
+    assert [event.carried for event in told[1:]] == [told[1].carried] * 2

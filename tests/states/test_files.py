@@ -93,3 +93,4 @@ def test_a_name_that_does_not_tell_what_is_inside_is_refused(tmp_path: Path) -> 
     (tmp_path / "notes").write_bytes(b"hi")
     with pytest.raises(InvalidContent, match="'notes' does not tell what is in the file; give media_type="):
         FilePart.from_path(tmp_path / "notes")
+    assert FilePart.from_path(tmp_path / "notes", media_type="text/plain").media_type == "text/plain"

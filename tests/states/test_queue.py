@@ -7,8 +7,9 @@ import pytest
 from support.life import Life, asking, interrupted, queued, said, streaming, unsettled
 from support.table_cases import with_queue
 from turnwise.states import ChatState, Trigger
+from turnwise.states.arguments import Erasing
 from turnwise.states.table import BUSY
-from turnwise.states.writes import DropQueued, PutQueued, RecordReceipt
+from turnwise.states.writes import DropQueued, EraseMessage, EraseText, PutQueued, RecordReceipt
 
 S, T = ChatState, Trigger
 
@@ -154,3 +155,18 @@ def test_a_queued_message_keeps_its_id_in_the_history() -> None:
     life.reply()
 
     assert life.messages[-1].id == waiting
+
+
+def test_what_is_erased_leaves_the_queue_and_what_waits_beside_it_stays() -> None:
+    life = queued(streaming(), "one", "two", "three")
+    doomed = life.facts.queue[1].id
+    decision = life.fire(T.message_erased, erasing=Erasing(queued=frozenset({doomed})))
+    assert texts(life) == ranks(life) == ["one", "three"]
+    assert [write.id for write in decision.writes if isinstance(write, DropQueued)] == [doomed]
+
+
+def test_an_erasure_that_names_nothing_erases_nothing() -> None:
+    life = queued(streaming(), "one")
+    decision = life.fire(T.message_erased, erasing=Erasing())
+    assert [write for write in decision.writes if isinstance(write, EraseText | EraseMessage | DropQueued)] == []
+    assert texts(life) == ["one"]

@@ -117,3 +117,10 @@ def test_every_row_is_a_transition_of_the_machine_with_its_guards_as_conditions(
     ]
     assert len(known) == len(wanted)
     assert all(row in known for row in wanted)
+
+
+def test_the_librarys_machine_has_the_states_and_the_triggers_of_the_table_and_no_others() -> None:
+    assert {*MACHINE.states} == {NEW, UNKNOWN, *(state.value for state in ChatState)}
+    assert {*MACHINE.events} == {row.trigger.value for row in TABLE}
+    assert MACHINE.initial == NEW
+    assert MACHINE.models == []

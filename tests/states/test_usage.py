@@ -132,3 +132,10 @@ def test_usage_from_before_costs_were_reckoned_is_unpriced() -> None:
     old = msgspec.json.decode(b'{"input_tokens":7,"output_tokens":2}', type=Usage)
     total = old + Usage(input_tokens=1, output_tokens=1, cost=Decimal("0.5"))
     assert (total.cost, total.cost_partial, total.partial) == (Decimal("0.5"), True, False)
+
+
+@pytest.mark.parametrize("cost", ["-1", "NaN", "sNaN", "Infinity", "1e16", "1000000000000000.01", "9e999999"])
+def test_a_cost_that_no_sum_could_hold_is_refused(cost: str) -> None:
+    with pytest.raises(InvalidContent, match="from 0 to 1,000,000,000,000,000"):
+        Usage(cost=Decimal(cost))
+    assert Usage(cost=Decimal(10**15)).cost == 10**15
