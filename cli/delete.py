@@ -15,7 +15,7 @@ from turnwise.cli.confirm import confirm
 from turnwise.cli.file_folder import FileFolderOption
 from turnwise.cli.operating import OPERATOR
 from turnwise.cli.options import DEFAULT_STORE, ActorOption, ChatArgument, JsonOption, StoreOption
-from turnwise.cli.style import clean, console, plain_table, print_json
+from turnwise.cli.style import clean, console, labelled, print_json
 from turnwise.engine.erase import OUTSIDE
 from turnwise.persistence.tombstone import Tombstone
 from turnwise.states.errors import ChatDeleted
@@ -39,10 +39,7 @@ def delete(
         print_json(tombstone)
         return
     console.print(Text.assemble(("✓ ", "green"), f"deleted {clean(chat_id)}"))
-    table = plain_table("", "")
-    for name, text in _told(tombstone):
-        table.add_row(Text(f"  {name}", style="dim"), Text(clean(text)))
-    console.print(table)
+    console.print(labelled(_told(tombstone)))
 
 
 async def _meant(store: str, file_folder: Path | None, chat: str) -> tuple[str, bool]:

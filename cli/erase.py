@@ -9,7 +9,6 @@ from typing import Annotated, cast, get_args
 
 import anyio
 import typer
-from rich.table import Table
 from rich.text import Text
 
 from turnwise.cli.chat_argument import attached, chosen_id, on_chat
@@ -17,7 +16,7 @@ from turnwise.cli.confirm import confirm
 from turnwise.cli.file_folder import FileFolderOption
 from turnwise.cli.operating import OPERATOR
 from turnwise.cli.options import DEFAULT_STORE, ActorOption, ChatArgument, JsonOption, StoreOption
-from turnwise.cli.style import clean, console, plain_table, print_json
+from turnwise.cli.style import clean, console, labelled, print_json
 from turnwise.engine.engine import Engine
 from turnwise.engine.erase import Erasable, Erasure, wanted
 from turnwise.states.errors import SettingsError
@@ -61,15 +60,8 @@ def erase(  # noqa: PLR0913 - the options of a command
         print_json(erasure)
         return
     console.print(Text.assemble(("✓ ", "green"), f"erased in {erasure.chat.id}"))
-    console.print(_table(_erased(erasure)))
-    console.print(_table(_left(erasure)))
-
-
-def _table(rows: Iterator[tuple[str, str]]) -> Table:
-    table = plain_table("", "")
-    for name, text in rows:
-        table.add_row(Text(f"  {name}", style="dim"), Text(clean(text)))
-    return table
+    console.print(labelled(_erased(erasure)))
+    console.print(labelled(_left(erasure)))
 
 
 def _erased(erasure: Erasure) -> Iterator[tuple[str, str]]:
@@ -88,7 +80,10 @@ def _left(erasure: Erasure) -> Iterator[tuple[str, str]]:
     if erasure.forks:
         yield "copied it", f"{', '.join(erasure.forks)}: forks, under the same message ids"
     if not erasure.overwritten:
-        yield "files", "may hold it still: the database has not overwritten them"
+        yield (
+            "files",
+            "may hold it still: not overwritten yet, or in a folder that --file-folder has to name",
+        )
     for number, text in enumerate(erasure.outside):
         yield "" if number else "elsewhere", text
 

@@ -131,6 +131,14 @@ def plain_table(*columns: str) -> Table:
     return table
 
 
+def labelled(rows: Iterable[tuple[str, str]]) -> Table:
+    """Return lines of text, each behind a faint label."""
+    table = plain_table("", "")
+    for label, text in rows:
+        table.add_row(Text(f"  {label}", style="dim"), Text(clean(text)))
+    return table
+
+
 def print_json(value: Any) -> None:
     """Print a value as JSON: no colours, no wrapping; characters that control the terminal are escaped."""
     sys.stdout.write(pydantic_core.to_json(value, indent=2, fallback=fields_of).decode().translate(_IN_JSON) + "\n")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import signal
 import sys
+import threading
 from collections.abc import Generator
 from typing import Any
 
@@ -30,6 +32,13 @@ hypothesis.settings.load_profile("on a busy machine")
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
+
+
+def pytest_configure() -> None:
+    """Let Ctrl-C be heard: a suite that a shell has started in the background ignores it, and so do its processes."""
+    ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    if ignored and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_finish() -> None:

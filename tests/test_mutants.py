@@ -10,7 +10,7 @@ import pytest
 from mutants import covering
 from mutants.covering import Covering
 from mutants.faults import faults_in, sources
-from mutants.trial import tried
+from mutants.trial import Search, tried
 
 ROOT = Path(__file__).parents[1]
 
@@ -50,7 +50,7 @@ def test_a_condition_of_a_statement_of_sql_is_forgotten_whole(tmp_path: Path) ->
 def test_a_fault_that_a_test_sees_is_caught_and_one_that_none_sees_survives(house: Path) -> None:
     sound = (house / "doors.py").read_bytes()
     outcomes = {
-        fault.kind: tried(house, fault, ["test_doors.py::test_age"], patience=60).outcome
+        fault.kind: tried(house, fault, Search(tests=["test_doors.py::test_age"], patience=60)).outcome
         for fault in faults_in(house, "doors.py")
         if fault.kind in ("comparison", "call forgotten")
     }
@@ -59,7 +59,7 @@ def test_a_fault_that_a_test_sees_is_caught_and_one_that_none_sees_survives(hous
 
 
 def test_a_line_that_no_test_runs_is_said_to_be_uncovered(house: Path) -> None:
-    assert tried(house, faults_in(house, "doors.py")[0], [], patience=60).outcome == "not covered"
+    assert tried(house, faults_in(house, "doors.py")[0], Search(tests=[], patience=60)).outcome == "not covered"
 
 
 def test_tests_that_run_the_line_come_first_and_quick_ones_before_slow_ones() -> None:
@@ -113,10 +113,12 @@ def test_what_the_tests_of_single_things_miss_is_shown_to_those_of_whole_lives(h
         "    log = []\n    doors.note(log)\n    assert log\n"
     )
     fault = next(fault for fault in faults_in(house, "doors.py") if fault.kind == "call forgotten")
-    trial = tried(house, fault, ["test_doors.py::test_age"], patience=60, lives=["test_life.py"])
-    assert (trial.outcome, trial.test) == ("caught", "test_life.py::test_it")
+    for who in ("more", "lives"):
+        search = Search(tests=["test_doors.py::test_age"], patience=60, **{who: ["test_life.py"]})  # type: ignore[arg-type]
+        trial = tried(house, fault, search)
+        assert (trial.outcome, trial.test) == ("caught", "test_life.py::test_it")
 
 
 def test_a_test_that_is_gone_catches_nothing(house: Path) -> None:
     with pytest.raises(LookupError, match="measure again"):
-        tried(house, faults_in(house, "doors.py")[0], ["test_doors.py::test_gone"], patience=60)
+        tried(house, faults_in(house, "doors.py")[0], Search(tests=["test_doors.py::test_gone"], patience=60))

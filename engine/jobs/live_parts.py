@@ -81,6 +81,6 @@ class LiveParts:
 
     def _events(self) -> list[PartEvent]:
         return [
-            PartEvent(chat_id=self._leased.chat_id, step=self._step, attempt=self._attempt, index=index, part=part)
+            PartEvent(step=self._step, attempt=self._attempt, index=index, part=part)
             for index, part in self._builder.take_shown()
         ]

@@ -274,7 +274,7 @@ def _context(leased: LeasedChat, call: ToolCall, surroundings: Surroundings) -> 
 
     def report(progress: Json) -> None:
         limited = within(as_json(progress), leased.configuration.settings.output_limit_bytes)
-        event = ToolProgressEvent(chat_id=leased.chat_id, step=call.step, call_id=call.call_id, progress=limited)
+        event = ToolProgressEvent(step=call.step, call_id=call.call_id, progress=limited)
         start = partial(leased.runtime.tasks.start_soon, _show_progress, leased, event)
         if threading.get_ident() == thread:
             start()

@@ -44,7 +44,26 @@ def meant(url: str, name: str) -> str:
     return on_chat(url, name, same)
 
 
-SEVERAL = ("abc1", "abc2", "abd", "ab", "x1", "x2", "x3", "x4", "x5", "x6", "x7", "x")
+SEVERAL = (
+    "z1",
+    "z2",
+    "z3",
+    "z4",
+    "z5",
+    "z6",
+    "abc1",
+    "abc2",
+    "abd",
+    "ab",
+    "x1",
+    "x2",
+    "x3",
+    "x4",
+    "x5",
+    "x6",
+    "x7",
+    "x",
+)
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +91,10 @@ def test_what_several_chats_begin_with_is_refused_with_their_names(store: str) -
     assert refused.value.prefix == "abc"
     with pytest.raises(AmbiguousChat, match="4 chats"):
         meant(store, "a")
+    with pytest.raises(AmbiguousChat, match="more than 5 chats") as refused:
+        meant(store, "z")
+    assert str(refused.value).count("z") == 6
+    assert ", …;" in str(refused.value)
 
 
 def test_there_is_no_last_chat_of_an_empty_store(tmp_path: Path) -> None:

@@ -9,9 +9,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import anyio
 import pytest
 
 from support.terminal import Finished, Keyboard, Terminal
+from turnwise import Engine, tool
+from turnwise.providers.scripted import Call, Reply, ScriptedModel
 
 
 @pytest.fixture
@@ -165,3 +168,26 @@ def test_no_command_prints_the_password_of_a_store(terminal: Terminal, command: 
     assert told.code == 2
     assert "hunter2" not in told.words
     assert "jane:***@host" in told.words
+
+
+def test_chats_are_listed_by_whose_answer_they_await(terminal: Terminal) -> None:
+    @tool(policy="ask")
+    def locate() -> str:
+        """Tell where the client is."""
+        raise AssertionError
+
+    async def ask() -> str:
+        model = ScriptedModel([Reply(calls=[Call("locate", {})])])
+        async with Engine(f"sqlite:///{terminal.folder}/turnwise.db", model=model, tools=[locate]) as engine:
+            await engine.create_chat()
+            chat = await engine.create_chat()
+            await engine.ask(chat.id, "where am I?")
+            return chat.id
+
+    chat_id = anyio.run(ask)
+    listed = {
+        word: json.loads(terminal.run("list", "--awaiting", word, "--json").out) for word in ("client", "helpers")
+    }
+    assert [chat["id"] for chat in listed["client"]] == [chat_id]
+    assert listed["helpers"] == []
+    assert len(json.loads(terminal.run("list", "--json").out)) == 2

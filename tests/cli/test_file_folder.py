@@ -124,3 +124,11 @@ def test_a_new_folder_is_made_by_migrate_and_takes_the_files_of_an_import(termin
     assert terminal.run("verify", chat_id, "--files", *new).code == 0
     refused = terminal.run("migrate", "--file-folder", "others")
     assert (refused.code, "name the folder that holds them" in refused.words) == (2, True), refused
+
+
+def test_a_file_that_is_erased_is_gone_from_its_folder(terminal: Terminal, chat_id: str) -> None:
+    path = blob(terminal)
+    unnamed = terminal.run("erase", chat_id, "m1", "--yes")
+    assert (unnamed.code, path.exists(), "a folder that --file-folder has to name" in unnamed.words) == (0, True, True)
+    erased = terminal.run("erase", chat_id, "m1", "--yes", *NAMED)
+    assert (erased.code, path.exists(), "--file-folder" in erased.words) == (0, False, False), erased

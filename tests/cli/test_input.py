@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import anyio
 import pytest
 
 from turnwise.cli.input import InputLines, read_file
@@ -69,3 +72,19 @@ async def test_a_first_line_that_never_ends_is_refused_before_it_is_held(tmp_pat
         file.truncate(2**33)  # eight GiB that take no room
     with pytest.raises(ImportRefused, match=r"line 1.*does not end after \S+ bytes"):
         await lines_of(tmp_path / "file")
+
+
+async def test_to_wait_for_a_pipe_holds_up_nothing_else() -> None:
+    """Ctrl-C is such a thing: a loop that waits for bytes would not hear of it."""
+    taken, given = os.pipe()
+    with open(taken, "rb") as source, open(given, "wb", buffering=0) as pipe:  # noqa: ASYNC230, PTH123 - a pipe
+        late = threading.Timer(20, pipe.write, [b"late\n"])  # or a loop that is held up would never end
+        late.start()
+        lines = InputLines("FILE", "-").read(source)
+        with anyio.move_on_after(0.2) as patience:
+            await anext(lines)
+        late.cancel()
+        assert patience.cancelled_caught
+        pipe.write(b"one\ntwo")
+        pipe.close()
+        assert [line async for line in InputLines("FILE", "-").read(source)] == ["one", "two"]

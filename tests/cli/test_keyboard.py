@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import os
+import signal
 import sys
 
+import pytest
+
 from support.terminal import Keyboard, Terminal
+from turnwise.cli.keyboard import typed
 
 ASKING = """
 import _thread, pathlib, sys, threading
@@ -29,3 +34,29 @@ def test_a_ctrl_c_on_the_way_to_waiting_for_keys_is_heard(terminal: Terminal) ->
         (terminal.folder / "pressed").write_bytes(b"")
         keyboard.see("heard")
         assert keyboard.process.wait() == 0
+
+
+def test_no_alarm_goes_on_after_a_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever calls it may have an alarm handler of its own."""
+
+    def own(*_: object) -> None: ...
+
+    def entered(prompt: str) -> str:
+        assert prompt == "» "
+        assert signal.getitimer(signal.ITIMER_REAL)[1] == pytest.approx(0.1, abs=0.02)
+        assert signal.getsignal(signal.SIGALRM) is not own
+        return " hello \n"
+
+    class Terminals(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    before = signal.signal(signal.SIGALRM, own)
+    try:
+        monkeypatch.setattr("sys.stdin", Terminals())
+        monkeypatch.setattr("builtins.input", entered)
+        assert typed("» ") == "hello"
+        assert signal.getsignal(signal.SIGALRM) is own
+        assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+    finally:
+        signal.signal(signal.SIGALRM, before)

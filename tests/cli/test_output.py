@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -88,3 +89,17 @@ def test_what_ends_in_the_middle_leaves_what_was_there(tmp_path: Path, error: Ba
         file.write("half")
         raise error
     assert [(one.name, one.read_text()) for one in tmp_path.iterdir()] == [("file", "before")]
+
+
+def test_a_file_has_its_name_only_once_it_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[bytes] = []
+    sync = os.fsync
+
+    def look(number: int) -> None:
+        seen.extend(path.read_bytes() for path in tmp_path.iterdir() if path.name != "file")
+        sync(number)
+
+    monkeypatch.setattr("os.fsync", look)
+    write("--out", tmp_path / "file")
+    assert seen[:1] == [b"text"]
+    assert (tmp_path / "file").read_text() == "text"

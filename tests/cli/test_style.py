@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import sys
@@ -10,6 +11,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 
 import pytest
+from rich.console import Console
 
 from support.look import look
 from support.terminal import Terminal
@@ -19,6 +21,7 @@ from turnwise.cli.style import (
     clean,
     excerpt,
     is_narrow,
+    labelled,
     moment,
     plain_table,
     print_json,
@@ -157,3 +160,10 @@ def test_the_librarys_log_stays_off_the_screen(terminal: Terminal, monkeypatch: 
         monkeypatch.setattr(logging.getLogger("turnwise"), "handlers", [])
         quiet()
         assert [type(handler) for handler in logging.getLogger("turnwise").handlers] == [logging.NullHandler]
+
+
+def test_labels_are_faint_and_what_they_say_is_made_safe() -> None:
+    told = io.StringIO()
+    Console(file=told, force_terminal=True, color_system="standard", width=60).print(labelled([("kept", "a\x1b[2Jb")]))
+    assert "\x1b[2m  kept\x1b[0m" in told.getvalue()
+    assert "a\\x1b[2Jb" in told.getvalue()

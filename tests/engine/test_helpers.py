@@ -328,6 +328,9 @@ async def test_the_logs_of_a_family_bear_each_other_out(open_engine: OpenEngine,
         assert f"{first.id}:{first.version}" in {write.id for write in record.writes if write.kind == "helper"}
         begun = (await engine.audit(first.id))[0]
         assert (begun.trigger, begun.actor) == ("create", f"chat:{chat.id}")
+        await engine.send_message(second.id, "more")  # the version that answered is not its last then
+        with anyio.fail_after(20):
+            await engine.wait(second.id)
         await engine.delete_chat(second.id)
         assert (await engine.verify(chat.id, family=True)).ok
     with closing(sqlite3.connect(database)) as rows:

@@ -29,7 +29,7 @@ if not __package__:  # it is run by its path: `python tests/mutants`
 
 from mutants.covering import Covering, measure
 from mutants.faults import Fault, faults_in, sources
-from mutants.trial import Trial, copy_of, tried
+from mutants.trial import Search, Trial, copy_of, tried
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 HERE: Final = Path(__file__).parent
@@ -74,6 +74,10 @@ WORLDS: Final = 100
 """How many simulated worlds look for what the tests of single things have missed."""
 
 
+LONGER: Final = 6
+"""How many times as long more tests look for what the nearest ones have missed: a line may be run by a thousand."""
+
+
 LIVES: Final = ("tests/life", "tests/edge", "tests/acceptance/test_crash_points.py", "tests/acceptance/test_workers.py")
 """Tests of whole lives: with `--whole` they look for what all the others have missed, which takes minutes each."""
 
@@ -91,8 +95,11 @@ def run(
             copy = copies.get()
             try:
                 tests = covering.tests_of(fault.path, fault.line, most_seconds=most_seconds)
+                many = covering.tests_of(fault.path, fault.line, most_seconds=LONGER * most_seconds)
+                more = [test for test in many if test not in tests]
                 worlds = WORLDS if wing_of(fault.path) in _LIVED else 0
-                return tried(copy, fault, tests, patience=60 + 4 * most_seconds, worlds=worlds, lives=lives)
+                patience = 60 + 4 * most_seconds
+                return tried(copy, fault, Search(tests=tests, more=more, worlds=worlds, lives=lives, patience=patience))
             finally:
                 copies.put(copy)
 

@@ -31,7 +31,8 @@ class Covering:
     def tests_of(self, path: str, line: int, *, most_seconds: float) -> list[str]:
         """Return the tests to try: those that run the line, then those of the file, then of its folder.
 
-        Of each kind the quickest come first; of those that run the line, the ones named after the module.
+        Of each kind the quickest come first; of those that run the line, the ones named after the module, then those of
+        the module's folder: others run it on their way to something else.
 
         A line that is run when its module is imported belongs to no test: all tests of the file may depend on it.
         Tests that start processes of their own are only known to stand in the folder's tests.
@@ -46,7 +47,7 @@ class Covering:
         chosen: list[str] = []
         spent = 0.0
         named = self._of_namesakes(path)
-        nearest.sort(key=lambda test: test not in named)  # they look at the module, the others only run it
+        nearest.sort(key=lambda test: (test not in named, not test.startswith(folder)))
         for test in [*nearest, *self._quickest(others), *self._quickest(neighbours)]:
             spent += self.seconds.get(test, 0.1)
             if spent > most_seconds and len(chosen) >= min(len(nearest), 3):

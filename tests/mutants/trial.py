@@ -56,47 +56,69 @@ def copy_of(root: Path) -> Iterator[Path]:
         yield Path(folder)
 
 
-def tried(
-    copy: Path, fault: Fault, tests: Sequence[str], *, patience: float, worlds: int = 0, lives: Sequence[str] = ()
-) -> Trial:
-    """Plant the fault, run the tests until one fails, and take the fault out again.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """Who looks for a fault, one after another until somebody sees it."""
 
-    What they miss is looked for in as many simulated `worlds`, and then by the tests in `lives`. `patience` is how many
-    seconds the tests and the worlds may take, `lives` ten times as many: a fault that makes them hang is caught, too.
+    tests: Sequence[str]
+    """The nearest ones."""
+    worlds: int = 0
+    """How many simulated worlds."""
+    more: Sequence[str] = ()
+    """Further tests that run the line."""
+    lives: Sequence[str] = ()
+    """Tests of whole lives."""
+    patience: float
+    """Seconds that the nearest tests and the worlds may take, the others ten times as many. A fault that makes them hang
+    is caught, too."""
+
+
+def tried(copy: Path, fault: Fault, search: Search) -> Trial:
+    """Plant the fault, let them look until one sees it, and take the fault out again.
 
     Raises:
         LookupError: none of the tests is there any more.
     """
-    if not tests:
+    if not search.tests:
         return Trial(fault, "not covered")
-    file, chosen = copy / fault.path, copy / "chosen-tests.txt"
+    file = copy / fault.path
     sound = file.read_bytes()
-    chosen.write_text("\n".join(tests), encoding="utf-8")
+    tests = len(search.tests) + len(search.more)
     try:
         file.write_bytes(fault.planted_in(sound))
-        done = _run(copy, *_PYTEST, f"@{chosen}", patience=patience)
-        gone = {name.decode() for name in _GONE.findall(done.stderr)}
-        if gone:  # tests for each row of the table, of which the fault has taken one, or tests of another day
-            left = [test for test in tests if not any(name.endswith(test) for name in gone)]
-            if not left:
-                raise LookupError(f"those tests are not there any more; measure again: {', '.join(sorted(gone))}")
-            chosen.write_text("\n".join(left), encoding="utf-8")
-            done = _run(copy, *_PYTEST, f"@{chosen}", patience=patience)
-        if done.returncode not in (0, _FOUND_NOTHING):
-            found = _FAILED.search(done.stdout.decode(errors="replace"))
-            return Trial(fault, "caught", found.group(1) if found else "the suite could not be imported", len(tests))
-        if worlds and _run(copy, *_SIMULATION, str(worlds), patience=patience).returncode:
-            return Trial(fault, "caught", "the simulation", len(tests))
-        if lives:
-            done = _run(copy, *_PYTEST, *lives, patience=10 * patience)
-            if done.returncode:
-                found = _FAILED.search(done.stdout.decode(errors="replace"))
-                return Trial(fault, "caught", found.group(1) if found else "whole lives", len(tests))
+        seen = next(filter(None, _looks(copy, search)), None)
     except subprocess.TimeoutExpired:
-        return Trial(fault, "timed out", tried=len(tests))
+        return Trial(fault, "timed out", tried=tests)
     finally:
         file.write_bytes(sound)
-    return Trial(fault, "survived", tried=len(tests))
+    return Trial(fault, "survived" if seen is None else "caught", seen, tests)
+
+
+def _looks(copy: Path, search: Search) -> Iterator[str | None]:
+    """Yield what each of them sees."""
+    yield _seen_by(copy, search.tests, search.patience)
+    if search.worlds and _run(copy, *_SIMULATION, str(search.worlds), patience=search.patience).returncode:
+        yield "the simulation"
+    for tests in filter(None, (search.more, search.lives)):
+        yield _seen_by(copy, tests, 10 * search.patience)
+
+
+def _seen_by(copy: Path, tests: Sequence[str], patience: float) -> str | None:
+    """Return which of the tests fails first; `None` if none does."""
+    chosen = copy / "chosen-tests.txt"
+    chosen.write_text("\n".join(tests), encoding="utf-8")
+    done = _run(copy, *_PYTEST, f"@{chosen}", patience=patience)
+    gone = {name.decode() for name in _GONE.findall(done.stderr)}
+    if gone:  # tests for each row of the table, of which the fault has taken one, or tests of another day
+        left = [test for test in tests if not any(name.endswith(test) for name in gone)]
+        if not left:
+            raise LookupError(f"those tests are not there any more; measure again: {', '.join(sorted(gone))}")
+        chosen.write_text("\n".join(left), encoding="utf-8")
+        done = _run(copy, *_PYTEST, f"@{chosen}", patience=patience)
+    if done.returncode in (0, _FOUND_NOTHING):
+        return None
+    found = _FAILED.search(done.stdout.decode(errors="replace"))
+    return found.group(1) if found else "the suite could not be imported"
 
 
 def _run(copy: Path, *arguments: str, patience: float) -> subprocess.CompletedProcess[bytes]:

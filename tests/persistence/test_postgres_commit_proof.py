@@ -13,6 +13,7 @@ from turnwise.persistence.conformance import plans
 from turnwise.persistence.conformance.checks import part
 from turnwise.persistence.postgres.store import PostgresStore
 from turnwise.states.errors import IllegalTransition
+from turnwise.states.facts import Facts
 from turnwise.states.names import ChatState
 from turnwise.states.triggers import Renamed
 
@@ -169,3 +170,39 @@ async def test_a_place_in_the_log_that_somebody_wrote_by_hand_is_not_written_ove
     await one.change("chat", rename("after"))
     last = (await one.audit("chat"))[-1]
     assert (last.version, last.prev) == (found["version"] + 1, found["head"])
+
+
+@pytest.mark.parametrize(
+    ("column", "forged", "found"),
+    [
+        ("state", "'interrupted'", lambda before: before.state == ChatState.interrupted),
+        ("version", "7", lambda before: before.version == 7),
+        ("event_seq", "9", lambda before: before.last_seq == 9),
+    ],
+)
+async def test_a_row_that_is_not_as_it_was_remembered_is_read_again(
+    stores: tuple[PostgresStore, PostgresStore],
+    beside: asyncpg.Connection,
+    column: str,
+    forged: str,
+    found: Callable[[Facts], bool],
+) -> None:
+    """Column by column: a commit on what is remembered would overwrite what somebody has made of the row."""
+    one, _ = stores
+    await plans.created(one, "chat")
+    await one.change("chat", rename("remembered"))
+    await beside.execute(f"UPDATE chats SET {column} = {forged} WHERE id = 'chat'")  # noqa: S608 - ours
+    committed = await one.change("chat", rename("again"))
+    assert found(committed.before)
+    assert committed.facts.profile.title == "again"
+
+
+async def test_a_head_that_is_not_as_it_was_remembered_is_built_upon(
+    stores: tuple[PostgresStore, PostgresStore], beside: asyncpg.Connection
+) -> None:
+    one, _ = stores
+    await plans.created(one, "chat")
+    await one.change("chat", rename("remembered"))
+    await beside.execute("UPDATE chats SET head = repeat('0', 64) WHERE id = 'chat'")
+    await one.change("chat", rename("again"))
+    assert (await one.audit("chat"))[-1].prev == "0" * 64

@@ -151,3 +151,19 @@ print(priced(ScriptedModel("x", name="gpt-5", provider="openai"), usage, datetim
 def test_the_list_is_read_when_it_is_first_needed_and_no_network_is() -> None:
     done = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True, check=False)
     assert (done.stderr, done.stdout.strip()) == ("", "0.00625")
+
+
+LOADING = """
+import sys
+from turnwise.providers.prices import load_prices
+class Known:
+    provider, name = sys.argv[1:]
+load_prices(Known())
+print("genai_prices.data_snapshot" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize(("provider", "loaded"), [("openai", "True"), ("demo", "False")])
+def test_the_list_is_loaded_before_the_first_call_if_it_may_know_the_model(provider: str, loaded: str) -> None:
+    command = [sys.executable, "-c", LOADING, provider, "gpt-5"]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip() == loaded

@@ -6,15 +6,17 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from support.life import NOW, Life, asking, client, executing, failed, interrupted, local, streaming
 from turnwise.states import ChatState, IllegalTransition, Trigger
-from turnwise.states.calls import Answer, ToolResult
+from turnwise.states.calls import Answer, ToolCall, ToolResult
 from turnwise.states.digests import digest_of_answer
 from turnwise.states.errors import InvalidContent
 from turnwise.states.messages import ToolResultPart
-from turnwise.states.names import CallStatus, Executor
+from turnwise.states.names import OPEN_STATUSES, CallStatus, Executor
 from turnwise.states.writes import PutCall
 
 S, T = ChatState, Trigger
@@ -258,3 +260,72 @@ def test_what_others_answer_never_starts_here(executor: Executor, status: CallSt
     (call,) = executing(local("a")).facts.calls
     assert call.may_start
     assert not replace(call, executor=executor, status=status, crash=crash).may_start
+
+
+@given(
+    call=st.builds(
+        ToolCall,
+        call_id=st.just("a"),
+        name=st.just("work"),
+        arguments=st.just({"key": "said"}),
+        executor=st.sampled_from(Executor),
+        index=st.just(0),
+        step=st.just(1),
+        status=st.sampled_from(CallStatus),
+        approval=st.sampled_from(["not_needed", "asked", "granted"]),
+        asked_arguments=st.none() | st.just({"key": "asked"}),
+        refusal=st.none() | st.just("It was not offered."),
+        answer=st.none() | st.just(Answer("digest", "r1", NOW, "salt of the answer")),
+        salt=st.just("salt"),
+    ),
+    arguments=st.booleans(),
+    answer=st.booleans(),
+)
+def test_a_blanked_call_keeps_nothing_that_was_said_and_is_not_run(
+    call: ToolCall,
+    *,
+    arguments: bool,
+    answer: bool,
+) -> None:
+    both = call.asked_arguments is not None  # what the client put in their place came with its answer
+    blank = call.blanked(arguments=arguments, answer=answer)
+    if arguments or both:
+        kept = (blank.arguments, blank.asked_arguments, blank.salt)
+        assert kept == ({}, None, "")
+        would_run = call.status in OPEN_STATUSES and (call.executor is Executor.local or call.approval == "asked")
+        assert (blank.refusal is not None) == (would_run or call.refusal is not None)
+        assert blank.refusal in (None, "Its arguments were erased.")
+    else:
+        kept = (blank.arguments, blank.asked_arguments, blank.salt)
+        assert kept == ({"key": "said"}, None, "salt")
+        assert blank.refusal == call.refusal
+    if call.answer is None:
+        assert blank.answer is None
+    elif answer or both:
+        assert blank.answer == Answer("", "r1", NOW, "")
+    else:
+        assert blank.answer == call.answer
+    unchanged = ("call_id", "name", "executor", "index", "step", "status", "approval")
+    assert [getattr(blank, name) for name in unchanged] == [getattr(call, name) for name in unchanged]
+
+
+def test_a_call_of_which_nothing_is_said_is_an_ordinary_one() -> None:
+    """What a field means when a row or a caller leaves it out."""
+    call = ToolCall(call_id="a", name="work", arguments={}, executor=Executor.local, index=0, step=1)
+    assert {name: getattr(call, name) for name in call.__struct_fields__[6:]} == {
+        "status": CallStatus.planned,
+        "crash": "at_most_once",
+        "stop_after": False,
+        "answers": False,
+        "approval": "not_needed",
+        "asked_arguments": None,
+        "refusal": None,
+        "reconciles": False,
+        "helper": None,
+        "helper_action": "ask",
+        "helper_stays": False,
+        "within": None,
+        "deadline": None,
+        "answer": None,
+        "salt": "",
+    }

@@ -386,3 +386,11 @@ def test_each_of_its_events_tells_how_many_messages_it_folds_and_carries() -> No
     assert [event.phase for event in told] == ["summarised", "stored", "finished"]
     assert {event.folded for event in told} == {2}
     assert [event.carried for event in told[1:]] == [told[1].carried] * 2
+
+
+def test_after_a_compaction_nobody_knows_how_full_the_window_is() -> None:
+    life = compacting()
+    assert life.facts.compaction.context_tokens is not None
+    life.attempt()
+    life.compact()
+    assert life.facts.compaction.context_tokens is None

@@ -94,3 +94,12 @@ def test_a_name_that_does_not_tell_what_is_inside_is_refused(tmp_path: Path) -> 
     with pytest.raises(InvalidContent, match="'notes' does not tell what is in the file; give media_type="):
         FilePart.from_path(tmp_path / "notes")
     assert FilePart.from_path(tmp_path / "notes", media_type="text/plain").media_type == "text/plain"
+
+
+def test_an_empty_media_type_is_refused_whether_or_not_the_name_tells_one(tmp_path: Path) -> None:
+    (tmp_path / "notes").write_bytes(b"hi")
+    with pytest.raises(InvalidContent) as refused:
+        FilePart.from_bytes(b"hi", "")
+    with pytest.raises(InvalidContent) as same:
+        FilePart.from_path(tmp_path / "notes", media_type="")
+    assert str(same.value) == str(refused.value)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from decimal import Decimal
 
 import pytest
+from msgspec.structs import replace
 
 from support.life import USAGE, Life, asking, client, executing, failed, interrupted, local, pending, queued, streaming
 from turnwise.states import ChatState, Trigger
 from turnwise.states.calls import ToolResult
 from turnwise.states.names import StopReason
-from turnwise.states.usage import Usage
+from turnwise.states.usage import NO_USAGE, Usage
 
 S, T = ChatState, Trigger
 
@@ -194,3 +195,18 @@ def test_labels_change_without_touching_the_conversation() -> None:
 
     assert (life.facts.profile.title, life.facts.profile.metadata) == ("Apples", {"team": "x"})
     assert life.facts.history_version == history
+
+
+def test_what_helpers_have_used_counts_on_in_a_resumed_turn_and_not_in_the_next() -> None:
+    life = interrupted()
+    before = replace(life.facts.turn, helpers_usage=USAGE, usage=USAGE)
+    life.facts = replace(life.facts, turn=before)
+    life.fire(T.resume, trace="again")
+    after = life.facts.turn
+    assert (after.number, after.first_step, after.after) == (before.number, before.first_step, before.after)
+    assert (after.usage, after.helpers_usage, after.trace, after.open) == (USAGE, USAGE, "again", True)
+    life.claim()
+    life.attempt()
+    life.reply()
+    life.send("more")
+    assert (life.facts.turn.number, life.facts.turn.helpers_usage) == (before.number + 1, NO_USAGE)

@@ -1,0 +1,47 @@
+"""The question before what cannot be taken back: only a plain yes goes on."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+import typer
+
+from turnwise.cli.confirm import confirm
+from turnwise.states.errors import SettingsError
+
+QUESTION = "Erase " + ", ".join(f"m{number}" for number in range(100)) + ", for good?"
+
+
+class Keys(io.StringIO):
+    """What a person types at a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("typed", ["y\n", "yes\n", " YES \n", "Y"])
+def test_a_yes_goes_on(typed: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("sys.stdin", Keys(typed))
+    confirm(QUESTION, done="erased")
+    assert capsys.readouterr() == ("", f"{QUESTION} [y/N] "), "in one line, however long"
+
+
+@pytest.mark.parametrize("typed", ["", "\n", "n\n", "no\n", "ye\n", "yes please\n", "n\ny\n"])
+def test_anything_else_leaves_with_1(
+    typed: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", Keys(typed))
+    with pytest.raises(typer.Exit) as left:
+        confirm(QUESTION, done="erased")
+    assert left.value.exit_code == 1
+    assert capsys.readouterr().err == f"{QUESTION} [y/N] Nothing was erased.\n"
+
+
+def test_where_there_is_no_terminal_nobody_is_asked(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("yes\n"))
+    with pytest.raises(SettingsError, match=r"--yes.*what is erased does not come back"):
+        confirm(QUESTION, done="erased")
+    assert capsys.readouterr() == ("", "")
