@@ -111,7 +111,7 @@ async def test_all_that_comes_in_one_window_is_stored_together_and_then_shown() 
     (token, state, (event,)), _ = attempt.shelf.journaled
     assert (token, state) == (1, ChatState.streaming)
     assert isinstance(event, PartEvent)
-    assert (event.chat_id, event.step, event.attempt, event.index, event.part.type) == ("c", 3, 2, 0, "text")
+    assert (event.step, event.attempt, event.index, event.part.type) == (3, 2, 0, "text")
     assert await attempt.live.close() == []
 
 

@@ -69,8 +69,8 @@ class Search:
     lives: Sequence[str] = ()
     """Tests of whole lives."""
     patience: float
-    """Seconds that the nearest tests and the worlds may take, the others ten times as many. A fault that makes them hang
-    is caught, too."""
+    """Seconds that the nearest tests and the worlds may take, the others ten times as many: a fault that makes them
+    hang is caught, too."""
 
 
 def tried(copy: Path, fault: Fault, search: Search) -> Trial:
