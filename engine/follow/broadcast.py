@@ -6,9 +6,11 @@ Whoever begins to follow a chat under way is given the latest events, which it m
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Final
 
 import anyio
 
@@ -21,6 +23,9 @@ from turnwise.states.names import Trigger
 
 MAX_BUFFERED = 1000
 """Events that are buffered for a listener; one that falls further behind reads the database."""
+LOOK_AGAIN_AFTER: Final = 0.05
+"""Seconds after which whoever began with remembered events reads the database all the same: a commit of this process
+may have been told after the hint at a later commit of another."""
 
 
 class Listener:
@@ -109,18 +114,20 @@ class Broadcaster:
     def listen(self, chat_id: str, *, after: int | None = None) -> Iterator[Listener]:
         """Listen to one chat.
 
-        Events after number `after` that this process has just committed are buffered already. If these are all, the
-        listener is not `behind`: of what other processes have committed meanwhile it will hear by a hint.
+        Events after number `after` that this process has just committed are buffered already. If these are all that
+        it knows of, the listener is not `behind`, until a moment later.
         """
         listener = Listener()
-        if after is not None:
-            self._remind(listener, chat_id, after)
+        reminded = after is not None and self._remind(listener, chat_id, after)
+        later = asyncio.get_running_loop().call_later(LOOK_AGAIN_AFTER, listener.hint) if reminded else None
         if self.closed is not None:
             listener.end(self.closed)
         self._listeners.setdefault(chat_id, {})[listener] = None
         try:
             yield listener
         finally:
+            if later is not None:
+                later.cancel()
             listeners = self._listeners[chat_id]
             del listeners[listener]
             if not listeners:
@@ -181,12 +188,13 @@ class Broadcaster:
         else:
             self._latest.add(chat_id, committed.events, committed.facts)
 
-    def _remind(self, listener: Listener, chat_id: str, after: int) -> None:
+    def _remind(self, listener: Listener, chat_id: str, after: int) -> bool:
         latest = self._latest.of(chat_id)
         events = latest.after(after) if latest is not None else None
         if latest is None or events is None:
-            return
+            return False
         # A chat that rested may have been moved by others since; where it is under way they will hint at it.
         under_way = latest.facts is not None and not latest.facts.resting
         listener.ring(events, latest.facts if under_way else None)
         listener.behind = False
+        return True

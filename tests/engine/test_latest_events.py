@@ -6,13 +6,18 @@ from dataclasses import replace
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
-from hypothesis import given
+from anyio.abc import TaskGroup
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from support.exploring import examples
 from support.shelf import Shelf, stands
+from turnwise.engine.follow.broadcast import Listener
 from turnwise.engine.follow.follow import follow
 from turnwise.engine.follow.latest_events import LatestEvents
+from turnwise.persistence.protocol import Committed
 from turnwise.states.decide import Decision
 from turnwise.states.events import Event, StatusEvent
 from turnwise.states.facts import Facts
@@ -90,6 +95,12 @@ def test_a_chat_is_forgotten_or_all() -> None:
 # Who begins to follow
 
 
+@pytest.fixture
+def nobody_looks_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Count only the looks that do not come by themselves a moment later."""
+    monkeypatch.setattr("turnwise.engine.follow.broadcast.LOOK_AGAIN_AFTER", 600)
+
+
 async def told(shelf: Shelf, *, after: int, live: bool = True, **options: Any) -> tuple[list[int], int, int]:
     """Follow until nothing moves; return what was told, and how often events and facts were read for it."""
     shelf.limits, shelf.asked = [], 0
@@ -115,6 +126,7 @@ def under_way() -> Shelf:
     return shelf
 
 
+@pytest.mark.usefixtures("nobody_looks_again")
 @pytest.mark.parametrize("until_rest", [False, True])
 @pytest.mark.parametrize("after", [3, 5, 7, 9])
 async def test_who_begins_after_a_commit_of_this_process_reads_no_database(
@@ -125,6 +137,7 @@ async def test_who_begins_after_a_commit_of_this_process_reads_no_database(
     assert await told(under_way(), after=after, until_rest=until_rest) == (expected, 0, 0)
 
 
+@pytest.mark.usefixtures("nobody_looks_again")
 async def test_who_wants_older_events_reads_them_and_goes_on() -> None:
     assert await told(under_way(), after=2) == ([3, 4, 5, 6, 7], 1, 0)
 
@@ -135,6 +148,7 @@ async def test_who_does_not_wait_for_more_reads_what_is_stored_now() -> None:
     assert (await told(shelf, after=5, live=False))[0] == [6, 7, 8]
 
 
+@pytest.mark.usefixtures("nobody_looks_again")
 @pytest.mark.parametrize("hinted", ["c", None])
 async def test_after_a_hint_at_what_others_have_committed_the_database_is_read(hinted: str | None) -> None:
     shelf = under_way()
@@ -143,6 +157,7 @@ async def test_after_a_hint_at_what_others_have_committed_the_database_is_read(h
     assert await told(shelf, after=5) == ([6, 7, 8], 1, 0)
 
 
+@pytest.mark.usefixtures("nobody_looks_again")
 async def test_a_hint_that_comes_later_brings_what_others_have_committed() -> None:
     shelf = under_way()
     shelf.put(busy(4, 8), *events(8))
@@ -162,12 +177,46 @@ async def test_a_hint_that_comes_later_brings_what_others_have_committed() -> No
         tasks.cancel_scope.cancel()
 
 
+@pytest.mark.parametrize("until_rest", [False, True])
+async def test_a_commit_that_is_told_after_the_hint_at_a_later_one_hides_nothing(
+    until_rest: bool,  # noqa: FBT001
+) -> None:
+    """The hint may come between the commit and its telling; then nobody says again that there is more."""
+    shelf = under_way()
+    late = shelf.put(busy(4, 8), *events(8))
+    shelf.put(stands(ChatState.waiting, version=5, last_seq=9), *events(9))
+    shelf.broadcaster.hint("c")
+    shelf.broadcaster.deliver(late)
+    seen: list[int] = []
+    with anyio.move_on_after(30 if until_rest else 1):
+        async for event in follow(shelf.store, shelf.broadcaster, "c", after=7, live=True, until_rest=until_rest):
+            seen.append(event.seq)  # noqa: PERF401 - each is seen as it comes
+    assert seen == [8, 9]
+
+
+async def test_who_has_left_is_not_reminded(monkeypatch: pytest.MonkeyPatch) -> None:
+    shelf, hinted = under_way(), 0
+
+    def count(_: Listener) -> None:
+        nonlocal hinted
+        hinted += 1
+
+    monkeypatch.setattr(Listener, "hint", count)
+    for stays in (0, 0.2):
+        with shelf.broadcaster.listen("c", after=5):
+            await anyio.sleep(stays)
+        await anyio.sleep(0.2)
+        assert hinted == bool(stays)
+
+
+@pytest.mark.usefixtures("nobody_looks_again")
 async def test_a_hint_at_another_chat_changes_nothing() -> None:
     shelf = under_way()
     shelf.broadcaster.hint("another")
     assert await told(shelf, after=5) == ([6, 7], 0, 0)
 
 
+@pytest.mark.usefixtures("nobody_looks_again")
 async def test_what_others_committed_in_between_is_read() -> None:
     shelf = under_way()
     shelf.put(busy(4, 8), *events(8))
@@ -175,6 +224,7 @@ async def test_what_others_committed_in_between_is_read() -> None:
     assert await told(shelf, after=7) == ([8, 9], 1, 0)
 
 
+@pytest.mark.usefixtures("nobody_looks_again")
 async def test_parts_that_were_stored_are_given_too() -> None:
     shelf = under_way()
     shelf.stored += events(8)
@@ -182,12 +232,14 @@ async def test_parts_that_were_stored_are_given_too() -> None:
     assert await told(shelf, after=6) == ([7, 8], 0, 0)
 
 
+@pytest.mark.usefixtures("nobody_looks_again")
 async def test_a_chat_that_came_to_rest_is_read() -> None:
     shelf = under_way()
     shelf.commit(stands(ChatState.waiting, version=4, last_seq=8), *events(8))
     assert await told(shelf, after=5, until_rest=True) == ([6, 7, 8], 1, 1)
 
 
+@pytest.mark.usefixtures("nobody_looks_again")
 async def test_of_a_new_chat_the_first_events_are_known_but_that_it_rests_is_asked() -> None:
     shelf = Shelf(facts=stands(version=0))
     shelf.commit(stands(version=1, last_seq=1), *events(1))
@@ -197,6 +249,7 @@ async def test_of_a_new_chat_the_first_events_are_known_but_that_it_rests_is_ask
     assert (seen, asked > 0) == ([1], True)
 
 
+@pytest.mark.usefixtures("nobody_looks_again")
 async def test_what_was_erased_is_given_to_nobody() -> None:
     shelf = under_way()
     erased = shelf.put(busy(4, 8), *events(8))
@@ -205,7 +258,79 @@ async def test_what_was_erased_is_given_to_nobody() -> None:
     assert await told(shelf, after=5) == ([6, 7, 8], 1, 0)
 
 
+@pytest.mark.usefixtures("nobody_looks_again")
 async def test_a_chat_that_was_deleted_is_asked_of_the_store() -> None:
     shelf = under_way()
     shelf.broadcaster.forget("c")
     assert (await told(shelf, after=5))[1] == 1
+
+
+# Whoever tells what, and when
+
+
+class Telling:
+    """A chat that this process and another one change; what is told of it, and hinted at, comes when it likes."""
+
+    def __init__(self) -> None:
+        self.shelf = Shelf(events(1), busy(1, 1))
+        self.untold: list[Committed] = []
+        self.hints = 0
+        self.seen: list[int] = []
+        self.after: int | None = None
+
+    def commit(self) -> Committed:
+        number = len(self.shelf.stored) + 1
+        return self.shelf.put(busy(number, number), *events(number))
+
+    def do(self, step: str, place: int, tasks: TaskGroup) -> None:
+        match step:
+            case "ours":
+                self.untold.append(self.commit())
+            case "theirs":
+                self.commit()
+                self.hints += 1
+            case "told" if self.untold:
+                self.shelf.broadcaster.deliver(self.untold.pop(place % len(self.untold)))
+            case "hinted" if self.hints:
+                self.hints -= 1
+                self.shelf.broadcaster.hint("c")
+            case "follow" if self.after is None:
+                self.after = max(len(self.shelf.stored) - place, 0)
+                tasks.start_soon(self.follow, self.after)
+
+    async def follow(self, after: int) -> None:
+        async for event in follow(self.shelf.store, self.shelf.broadcaster, "c", after=after, live=True):
+            self.seen.append(event.seq)
+
+
+@settings(max_examples=examples(60))
+@given(
+    steps=st.lists(
+        st.tuples(st.sampled_from(["ours", "theirs", "told", "told", "hinted", "follow"]), st.integers(0, 3)),
+        max_size=14,
+    )
+)
+def test_a_follower_sees_every_event_once_whoever_tells_what_and_when(steps: list[tuple[str, int]]) -> None:
+    async def live() -> None:
+        telling = Telling()
+        async with anyio.create_task_group() as tasks:
+            for step, place in steps:
+                telling.do(step, place, tasks)
+                await anyio.lowlevel.checkpoint()
+                await anyio.lowlevel.checkpoint()
+            while telling.untold:
+                telling.do("told", 0, tasks)
+            while telling.hints:
+                telling.do("hinted", 0, tasks)
+            telling.do("follow", 1, tasks)
+            assert telling.after is not None
+            everything = list(range(telling.after + 1, len(telling.shelf.stored) + 1))
+            with anyio.move_on_after(20):
+                while len(telling.seen) < len(everything):
+                    await anyio.sleep(0.001)
+            tasks.cancel_scope.cancel()
+        assert telling.seen == everything
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("turnwise.engine.follow.broadcast.LOOK_AGAIN_AFTER", 0.005)
+        anyio.run(live)
