@@ -326,7 +326,7 @@ def test_a_follower_sees_every_event_once_whoever_tells_what_and_when(steps: lis
             assert telling.after is not None
             everything = list(range(telling.after + 1, len(telling.shelf.stored) + 1))
             with anyio.move_on_after(20):
-                while len(telling.seen) < len(everything):
+                while len(telling.seen) < len(everything):  # noqa: ASYNC110 - it tells nobody
                     await anyio.sleep(0.001)
             tasks.cancel_scope.cancel()
         assert telling.seen == everything
