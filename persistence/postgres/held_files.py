@@ -45,7 +45,7 @@ WITH due AS (
     ORDER BY at LIMIT $4 FOR UPDATE SKIP LOCKED
 ), gone AS (
     DELETE FROM chat_files USING due
-    WHERE chat_files.chat_id = due.chat_id AND chat_files.digest = due.digest AND NOT sent RETURNING due.digest
+    WHERE chat_files.chat_id = due.chat_id AND chat_files.digest = due.digest RETURNING due.digest
 )
 INSERT INTO loose_files (digest) SELECT digest FROM gone
 """

@@ -258,7 +258,7 @@ def test_what_was_erased_and_what_is_left_is_told_where_there_is_any() -> None:
         ("put aside", "2 row(s) of repairs"),
         ("may quote it", "m4, m5: summaries, to be erased like any message"),
         ("copied it", "c8, c9: forks, under the same message ids"),
-        ("files", "may hold it still: the database has not overwritten them"),
+        ("files", "may hold it still: not overwritten yet, or in a folder that --file-folder has to name"),
         ("elsewhere", "Here."),
         ("", "There."),
     ]

@@ -139,3 +139,19 @@ async def test_an_event_that_cannot_be_read_is_named_and_nothing_is_erased(datab
 def test_an_unknown_word_is_named(what: list[str]) -> None:
     with pytest.raises(InvalidArgument, match=r"must be of everything, .*found 'titel'"):
         wanted(["m1"], what)
+
+
+async def test_the_reason_of_an_interrupt_outlives_the_results_that_were_made_with_it(open_engine: OpenEngine) -> None:
+    """One commit closed the call and keeps the reason: what is erased of one must not take the other along."""
+    model = ScriptedModel([Reply(calls=[Call("pay", {"to": "ann"}, id="p")])])
+    async with open_engine(model, tools=[pay]) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, "pay")
+        await engine.interrupt(chat.id, reason="no money")
+        (result,) = [message for message in await engine.messages(chat.id) if message.result is not None]
+        await engine.erase(chat.id, messages=[result.id])
+        told = [record.reason for record in await engine.audit(chat.id) if record.trigger == "interrupt"]
+        assert told == ["no money"]
+        assert (await engine.verify(chat.id)).ok
+        await engine.erase(chat.id, what=["reasons"])
+        assert [record.reason for record in await engine.audit(chat.id) if record.trigger == "interrupt"] == [None]

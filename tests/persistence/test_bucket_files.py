@@ -22,6 +22,7 @@ from turnwise.persistence.conformance.checks import failure_of
 from turnwise.persistence.conformance.files import blob_of, holding, of, read
 from turnwise.persistence.files import bucket
 from turnwise.persistence.files.intact import intact
+from turnwise.persistence.files.objects import Objects
 from turnwise.persistence.files.protocol import Blob, BlobGone
 from turnwise.persistence.protocol import ChatStore
 from turnwise.persistence.sqlite.store import SQLiteStore
@@ -333,3 +334,17 @@ async def test_an_engine_keeps_its_files_in_a_bucket(objects: Any, small: None, 
         with pytest.raises(FileNotFound):
             await whole(engine, chat.id, file)
         assert keys_in(objects, "blobs") == keys_in(objects, "pieces") == []
+
+
+@pytest.mark.parametrize("missing", [1, 2, 3])
+async def test_of_what_is_to_be_deleted_some_may_be_gone_already(tmp_path: Path, missing: int) -> None:
+    """A store that says so at the first one has not looked at the others."""
+    objects = Objects(LocalStore(tmp_path), "")
+    for key in ("a", "z"):
+        await objects.put(key, b"kept")
+    gone = [f"gone{number}" for number in range(missing)]
+    await objects.delete(["a", *gone, "z"])
+    await objects.put("b", b"kept")
+    await objects.delete([gone[0], "b"])
+    await objects.delete(gone)
+    assert await objects.listed("") == []
