@@ -165,7 +165,7 @@ def _facts_of(stored: Stored) -> Facts:
         raise ValueError("calls are missing")
     queue = tuple([QUEUE.load(body, stored.id) for body in stored.queue])
     lease = None
-    if stored.worker is not None:
+    if stored.worker is not None or stored.token is not None:
         if not isinstance(stored.worker, str) or not is_count(stored.token):
             raise ValueError("no lease")
         lease = Lease(stored.worker, stored.token)

@@ -12,7 +12,7 @@ from turnwise.persistence.audit.verify import verify_records
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.conformance.checks import part
 from turnwise.persistence.postgres.store import PostgresStore
-from turnwise.states.errors import IllegalTransition
+from turnwise.states.errors import ChatUnreadable, IllegalTransition
 from turnwise.states.facts import Facts
 from turnwise.states.names import ChatState
 from turnwise.states.triggers import Renamed
@@ -206,3 +206,17 @@ async def test_a_head_that_is_not_as_it_was_remembered_is_built_upon(
     await beside.execute("UPDATE chats SET head = repeat('0', 64) WHERE id = 'chat'")
     await one.change("chat", rename("again"))
     assert (await one.audit("chat"))[-1].prev == "0" * 64
+
+
+@pytest.mark.parametrize("half", ["token = 5", "worker = 'somebody'"])
+async def test_half_a_lease_is_a_chat_that_cannot_be_read(
+    stores: tuple[PostgresStore, PostgresStore], beside: asyncpg.Connection, half: str
+) -> None:
+    """No commit could ever find the row as it was read."""
+    one, other = stores
+    await plans.created(one, "chat")
+    await beside.execute(f"UPDATE chats SET {half} WHERE id = 'chat'")  # noqa: S608 - ours
+    for store in stores:
+        with pytest.raises(ChatUnreadable, match=r"chats\.(worker|token)"):
+            await store.change("chat", rename("again"))
+    assert (await other.rest("chat")).flaws

@@ -22,6 +22,8 @@ POISONS = {
     "events.body": "UPDATE events SET body = '{}' WHERE chat_id = 'poisoned' AND seq = 1",
     "chats.head": "UPDATE chats SET head = 'poison' WHERE id = 'poisoned'",
     "chats.version": "UPDATE chats SET version = 1 WHERE id = 'poisoned'",
+    "chats.worker": "UPDATE chats SET worker = NULL WHERE id = 'poisoned'",
+    "chats.token": "UPDATE chats SET token = NULL WHERE id = 'poisoned'",
     "chats.event_seq": "UPDATE chats SET event_seq = 1 WHERE id = 'poisoned'",
     "receipts.body": "UPDATE receipts SET body = 'null' WHERE chat_id = 'poisoned'",
     "usage.body": "UPDATE usage SET body = '7' WHERE chat_id = 'poisoned'",
@@ -45,9 +47,11 @@ async def test_a_poisoned_row_is_one_chats_trouble(postgres_url: str, beside: as
         for chat_id in ("waiting for a worker", "sound"):
             assert (await engine.wait(chat_id, timeout=60)).state is ChatState.waiting
             assert (await engine.verify(chat_id)).ok
-        if column in {"facts.body", "profiles.body", "queue.body", "calls.body"}:
+        if column in {"facts.body", "profiles.body", "queue.body", "calls.body", "chats.worker", "chats.token"}:
             with pytest.raises(ChatUnreadable, match=column):
                 await engine.get_chat("poisoned")
+            with pytest.raises(ChatUnreadable, match=column):
+                await engine.rename("poisoned", "a title")
         found = [diagnosis async for diagnosis in engine.diagnose()]
         assert [diagnosis.chat_id for diagnosis in found] == ["poisoned"]
         assert column in {flaw.column for diagnosis in found for flaw in diagnosis.flaws}
