@@ -9,6 +9,7 @@ import time
 import weakref
 from pathlib import Path
 
+import anyio
 import pytest
 
 from turnwise.persistence.sqlite import connection
@@ -104,3 +105,15 @@ async def test_an_error_is_freed_as_soon_as_nobody_looks_at_it(tmp_path: Path) -
     finally:
         gc.enable()
         await opened.close()
+
+
+async def test_a_connection_is_closed_before_a_cancelled_caller_goes_on(tmp_path: Path) -> None:
+    """The last one to close tidies up: whoever copies or deletes the file next finds it whole."""
+    path = tmp_path / "chats.db"
+    opened = await Connection.open(str(path), lambda on: on.execute("PRAGMA journal_mode = WAL"))
+    await opened.run(lambda on: on.execute("CREATE TABLE one (two)"))
+    assert path.with_name("chats.db-wal").exists()
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        await opened.close()
+    assert not path.with_name("chats.db-wal").exists()
