@@ -30,7 +30,7 @@ demo: $(INSTALLED) ## watch a chat's whole life in the terminal: no key, no serv
 
 # Three at a time on two cores: many tests wait for processes that they have started.
 test: $(INSTALLED_DEV) ## run the tests
-	@$(BIN)/pytest -n 4 --dist worksteal $(TESTS)
+	@$(BIN)/pytest -n 3 --dist worksteal $(TESTS)
 
 simulate: $(INSTALLED_DEV) ## live a simulated world again: make simulate SEED=11; RUNS=100 lives as many
 	@$(BIN)/python -m turnwise.testing.simulation --seed $(or $(SEED),0) --runs $(or $(RUNS),1)

@@ -1,31 +1,23 @@
 """The broadcaster: passes what was committed to the followers in this process.
 
 It only saves them reading the database: a follower that it did not reach reads there instead, and loses nothing.
-Whoever begins to follow a chat under way is given the latest events, which it may have missed by a moment.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final
 
 import anyio
 
-from turnwise.engine.follow.latest_events import LatestEvents
 from turnwise.persistence.protocol import Committed
 from turnwise.states.errors import EngineClosed
 from turnwise.states.events import Event
 from turnwise.states.facts import Facts
-from turnwise.states.names import Trigger
 
 MAX_BUFFERED = 1000
 """Events that are buffered for a listener; one that falls further behind reads the database."""
-LOOK_AGAIN_AFTER: Final = 0.05
-"""Seconds after which whoever began with remembered events reads the database all the same: a commit of this process
-may have been told after the hint at a later commit of another."""
 
 
 class Listener:
@@ -100,7 +92,6 @@ class Broadcaster:
         self._listeners: dict[str, dict[Listener, None]] = {}
         self._observers: list[Callable[[Facts], None]] = []
         self._forgetters: list[Callable[[str], None]] = []
-        self._latest = LatestEvents()
         self.closed: str | None = None
         """Why the broadcaster was closed; `None` while it is open."""
 
@@ -111,23 +102,15 @@ class Broadcaster:
             self._forgetters.append(forget)
 
     @contextmanager
-    def listen(self, chat_id: str, *, after: int | None = None) -> Iterator[Listener]:
-        """Listen to one chat.
-
-        Events after number `after` that this process has just committed are buffered already. If these are all that
-        it knows of, the listener is not `behind`, until a moment later.
-        """
+    def listen(self, chat_id: str) -> Iterator[Listener]:
+        """Listen to one chat."""
         listener = Listener()
-        reminded = after is not None and self._remind(listener, chat_id, after)
-        later = asyncio.get_running_loop().call_later(LOOK_AGAIN_AFTER, listener.hint) if reminded else None
         if self.closed is not None:
             listener.end(self.closed)
         self._listeners.setdefault(chat_id, {})[listener] = None
         try:
             yield listener
         finally:
-            if later is not None:
-                later.cancel()
             listeners = self._listeners[chat_id]
             del listeners[listener]
             if not listeners:
@@ -135,10 +118,8 @@ class Broadcaster:
 
     def deliver(self, committed: Committed) -> None:
         """Pass on what a transaction committed."""
-        chat_id = committed.facts.chat_id
-        self._remember(committed)
         self.tell(committed.facts)
-        for listener in self._listeners.get(chat_id, ()):
+        for listener in self._listeners.get(committed.facts.chat_id, ()):
             listener.ring(committed.events, committed.facts)
 
     def tell(self, facts: Facts) -> None:
@@ -148,13 +129,11 @@ class Broadcaster:
 
     def show(self, chat_id: str, events: Sequence[Event]) -> None:
         """Give stored events to the chat's listeners."""
-        self._latest.add(chat_id, events)
         for listener in self._listeners.get(chat_id, ()):
             listener.ring(events, listener.facts)
 
     def hint(self, chat_id: str | None) -> None:
         """Wake the listeners of a chat, or all: another process may have changed something."""
-        self._latest.forget(chat_id)
         for known in list(self._listeners) if chat_id is None else [chat_id]:
             for listener in self._listeners.get(known, ()):
                 listener.hint()
@@ -178,23 +157,3 @@ class Broadcaster:
         for listeners in self._listeners.values():
             for listener in listeners:
                 listener.end(why)
-
-    def _remember(self, committed: Committed) -> None:
-        chat_id = committed.facts.chat_id
-        rests = committed.facts.resting and committed.before.version > 0
-        erased = any(decision.trigger is Trigger.message_erased for decision in committed.decisions)
-        if rests or erased:
-            self._latest.forget(chat_id)
-        else:
-            self._latest.add(chat_id, committed.events, committed.facts)
-
-    def _remind(self, listener: Listener, chat_id: str, after: int) -> bool:
-        latest = self._latest.of(chat_id)
-        events = latest.after(after) if latest is not None else None
-        if latest is None or events is None:
-            return False
-        # A chat that rested may have been moved by others since; where it is under way they will hint at it.
-        under_way = latest.facts is not None and not latest.facts.resting
-        listener.ring(events, latest.facts if under_way else None)
-        listener.behind = False
-        return True

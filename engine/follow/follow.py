@@ -28,8 +28,7 @@ async def follow(
         EngineClosed: the engine was closed, or released its followers; all events before that were yielded.
     """
     cursor, looked_again = after, 0
-    with _ended_by(broadcaster), broadcaster.listen(chat_id, after=after if live else None) as listener:
-        known = not listener.behind
+    with _ended_by(broadcaster), broadcaster.listen(chat_id) as listener:
         while True:
             if listener.behind:
                 listener.behind = False
@@ -42,7 +41,7 @@ async def follow(
                 cursor = event.seq
             if batch or listener.behind:
                 continue
-            if cursor == after and not known:
+            if cursor == after:
                 await store.facts(chat_id)
             if not live:
                 return
