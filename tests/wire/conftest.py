@@ -2,28 +2,45 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from importlib import import_module
 from typing import Any
 
 import pytest
 
-from support.wire.dialects import Connect, Dialect
-from support.wire.server import Server, serving
+from support.wire.dialects import DIALECTS, Connect, Dialect, Said
+from support.wire.server import Answer, Server, serving
+from turnwise import Engine
 from turnwise.providers.pydantic_ai import PydanticAIModel
+
+KEYS = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GOOGLE_API_KEY")
 
 
 @pytest.fixture(autouse=True, scope="session")
 def _sdks() -> None:
-    """Import what the SDKs import at a first request: it takes longer than a test's timers."""
-    for module in ("openai.resources.chat", "openai.resources.responses", "anthropic.resources.beta"):
-        import_module(module)
+    """Ask each SDK once: what it imports and builds at its first request takes longer than a test's timers."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        for name in KEYS:
+            monkeypatch.setenv(name, "a-test-key")
+        asyncio.run(_ask_each())
+
+
+async def _ask_each() -> None:
+    for dialect in DIALECTS:
+        async with serving() as server:
+            server.script = [Answer(dialect.frames(Said()))]
+            async with (
+                PydanticAIModel(dialect.model.format(url=server.url)) as model,
+                Engine("sqlite://", model=model) as engine,
+            ):
+                chat = await engine.create_chat()
+                await engine.ask(chat.id, "Greet the world.")
 
 
 @pytest.fixture(autouse=True)
 def _keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GOOGLE_API_KEY"):
+    for name in KEYS:
         monkeypatch.setenv(name, "a-test-key")
 
 
