@@ -23,6 +23,7 @@ from turnwise.cli.failures import DONE, exit_code_of, flush_output, forget_outpu
 from turnwise.cli.list_chats import list_chats
 from turnwise.cli.migrate import migrate
 from turnwise.cli.operating import archive, interrupt, resume, send, unarchive
+from turnwise.cli.serve import serve
 from turnwise.cli.show import show
 from turnwise.cli.style import quiet_logs
 from turnwise.cli.submit import submit
@@ -35,7 +36,7 @@ _COMMANDS: Final[tuple[Callable[..., Any], ...]] = (
     *(list_chats, show, audit, verify, explain),
     *(send, submit, interrupt, resume, archive, unarchive, erase, delete),
     *(export, import_chat),
-    *(doctor, diagram, worker, migrate),
+    *(doctor, diagram, worker, serve, migrate),
 )
 
 _NAMES: Final = {list_chats: "list", import_chat: "import"}

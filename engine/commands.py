@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -39,29 +39,35 @@ from turnwise.states.errors import (
     StoreError,
     ToolResultMismatch,
     TurnwiseError,
+    VersionMismatch,
 )
 from turnwise.states.facts import Facts
 from turnwise.states.messages import Content, Part, parts_of, size_of
 from turnwise.states.names import ChatState, WhenBusy
 from turnwise.states.triggers import (
+    Archived,
     Configured,
     Create,
     DeadlinePassed,
     EditMessage,
     EditQueued,
     Interrupt,
+    MetadataChanged,
     Occurrence,
     PromoteQueued,
+    Renamed,
     Resume,
     SendMessage,
     Settled,
     SubmitToolResults,
+    Unarchived,
 )
 
 CLIENT: Final = "client"
 """The actor in the audit log if the caller names none."""
 WORKER: Final = "worker:"
 """The prefix of a worker's id in the audit log."""
+_LABELS: Final = ("title", "metadata", "archived")
 _CONFIGURABLE: Final = ("agent", "model", "parameters", "active_tools", "system")
 LONGEST_NAME: Final = 1024
 """Bytes that an actor's name may have: every record of the log holds it."""
@@ -240,14 +246,27 @@ class Commands:
 
         return chat_of((await self._disturb(chat_id, stop)).facts)
 
-    async def edit(self, chat_id: str, message_id: str, content: Content, *, client_id: str | None = None) -> Chat:
+    async def edit(
+        self,
+        chat_id: str,
+        message_id: str,
+        content: Content,
+        *,
+        client_id: str | None = None,
+        if_version: int | None = None,
+    ) -> Chat:
         """Replace a user message and cut what followed it, once per `client_id`."""
         parts = self.parts_of(content)
         content_digest = digest([message_id, digest_of_parts(parts)])
         try:
             taken_in = await self._taken_in(chat_id, parts, client_id, content_digest)
             return await self._edit(
-                chat_id, message_id, parts=taken_in, client_id=client_id, content_digest=content_digest
+                chat_id,
+                message_id,
+                _at_version(if_version),
+                parts=taken_in,
+                client_id=client_id,
+                content_digest=content_digest,
             )
         except TurnwiseError:
             replayed = await replayed_message(self._store, chat_id, client_id, content_digest)
@@ -256,7 +275,14 @@ class Commands:
             return replayed.chat
 
     async def _edit(
-        self, chat_id: str, message_id: str, *, parts: tuple[Part, ...], client_id: str | None, content_digest: str
+        self,
+        chat_id: str,
+        message_id: str,
+        permission: Callable[[Chain], None],
+        *,
+        parts: tuple[Part, ...],
+        client_id: str | None,
+        content_digest: str,
     ) -> Chat:
         trace = self.runtime.observers.turn_trace(chat_id)
         while True:
@@ -276,7 +302,7 @@ class Commands:
                         )
                     )
 
-            committed = await self._act(chat_id, replace)
+            committed = await self._act(chat_id, permission, replace)
             if committed.decisions:
                 await self._stop_helpers(committed.before)
                 return chat_of(committed.facts)
@@ -292,7 +318,28 @@ class Commands:
         """Interrupt a helper, unless it rests or is to work on alone."""
         await self._disturb(helper, stop_unless_it_stays)
 
-    async def configure(self, chat_id: str, given: Mapping[str, Any]) -> Chat:
+    async def update(self, chat_id: str, given: Mapping[str, Any], *, if_version: int | None) -> Chat:
+        """Change the labels of a chat, and whether it is archived, all in one transaction; what is as given stays.
+
+        Raises:
+            SettingsError: nothing is given.
+        """
+        if not given:
+            raise SettingsError("update_chat", f"needs one of {', '.join(_LABELS)} to change")
+
+        def change(chain: Chain) -> None:
+            if given.get("archived") is False and chain.facts.archived:
+                chain.fire(Unarchived())
+            if "title" in given and given["title"] != chain.facts.profile.title:
+                chain.fire(Renamed(title=given["title"]))
+            if "metadata" in given and given["metadata"] != chain.facts.profile.metadata:
+                chain.fire(MetadataChanged(metadata=dict(given["metadata"])))
+            if given.get("archived") and not chain.facts.archived:
+                chain.fire(Archived())
+
+        return chat_of((await self._act(chat_id, _at_version(if_version), change)).facts)
+
+    async def configure(self, chat_id: str, given: Mapping[str, Any], *, if_version: int | None = None) -> Chat:
         """Change who answers in a chat, or how; what is not given stays.
 
         Raises:
@@ -316,7 +363,7 @@ class Commands:
             if after != before:
                 chain.fire(Configured(**after))
 
-        committed = await self._act(chat_id, change)
+        committed = await self._act(chat_id, _at_version(if_version), change)
         return chat_of(committed.facts)
 
     async def resume(self, chat_id: str) -> Chat:
@@ -362,6 +409,16 @@ class AcceptedBefore(TurnwiseError):
 def new_chat_id() -> str:
     """Return an id that no chat has. Ids rise with time, so that chats of one hour are near each other on disk."""
     return f"c{time.time_ns() // 1_000_000:011x}{secrets.token_hex(7)}"
+
+
+def _at_version(if_version: int | None) -> Callable[[Chain], None]:
+    """Return the change that refuses a chat which is at another version than the caller has seen."""
+
+    def check(chain: Chain) -> None:
+        if if_version is not None and chain.facts.version != if_version:
+            raise VersionMismatch(chain.facts.chat_id, if_version, chain.facts.version)
+
+    return check
 
 
 def _has_shown_more(facts: Facts, reply: Partial | None) -> bool:

@@ -5,15 +5,18 @@ from __future__ import annotations
 from datetime import datetime
 
 from turnwise.persistence.stored_chat import Salvaged
-from turnwise.states.errors import NotResting
+from turnwise.states.errors import NotResting, VersionMismatch
 
 
-def if_resting(rest: Salvaged, now: datetime) -> None:  # noqa: ARG001 - a permission's signature
+def if_resting(if_version: int | None, rest: Salvaged, now: datetime) -> None:  # noqa: ARG001 - a permission's signature
     """Permit the deletion of a chat that rests, archived or not, or that cannot be read.
 
     Raises:
         NotResting: it works.
+        VersionMismatch: it is not at the version that is asked for.
     """
     readable = not rest.flaws and rest.facts.stored_state is None
+    if if_version is not None and rest.facts.version != if_version:
+        raise VersionMismatch(rest.facts.chat_id, if_version, rest.facts.version)
     if readable and not rest.facts.resting:
         raise NotResting(rest.facts.chat_id, rest.facts.state)

@@ -216,6 +216,11 @@ class Engine:
         """The agents that the engine runs, by name, each with the names of its tools."""
         return self._agents.runs
 
+    @property
+    def takes_followers(self) -> bool:
+        """Whether the engine is open, and has not let its followers go."""
+        return self._closed is None and self._broadcaster.closed is None
+
     def release_followers(self) -> None:
         """End every `events`, `wait`, `ask` and `stream`, running or still to come, with `EngineClosed`.
 
@@ -344,6 +349,36 @@ class Engine:
         """Return the ids that begin with `prefix`, the most recent change of state first, unreadable chats included."""
         return await self._chats().ids(prefix=prefix, limit=limit)
 
+    async def update_chat(
+        self,
+        chat_id: str,
+        *,
+        title: Label | Unchanged | None = UNCHANGED,
+        metadata: JsonObject | Unchanged = UNCHANGED,
+        archived: bool | Unchanged = UNCHANGED,
+        if_version: Ordinal | None = None,
+        actor: str = CLIENT,
+    ) -> Chat:
+        """Change title, metadata and whether a chat is archived, in one transaction. What is not given stays.
+
+        Only a resting chat can be archived. An archived one is changed only if it is unarchived as well.
+
+        Args:
+            chat_id: the chat.
+            title: for people.
+            metadata: instead of all that was there.
+            archived: whether the chat accepts nothing more.
+            if_version: the version that the caller has seen.
+            actor: who acts, for the audit log.
+
+        Raises:
+            VersionMismatch: the chat has changed since `if_version`.
+            SettingsError: nothing to change was given.
+        """
+        changes = {"title": title, "metadata": metadata, "archived": archived}
+        given = {name: value for name, value in changes.items() if value is not UNCHANGED}
+        return await self._commands(actor).update(chat_id, given, if_version=if_version)
+
     async def rename(self, chat_id: str, title: Label | None, *, actor: str = CLIENT) -> Chat:
         """Give a chat another title."""
         return await self._commands(actor).change(chat_id, Renamed(title=title))
@@ -361,6 +396,7 @@ class Engine:
         parameters: JsonObject | Unchanged | None = UNCHANGED,
         active_tools: Sequence[str] | Unchanged | None = UNCHANGED,
         system: str | Unchanged | None = UNCHANGED,
+        if_version: Ordinal | None = None,
         actor: str = CLIENT,
     ) -> Chat:
         """Change who answers, or how, from the next model call on. What is not given stays; `None` is the agent's.
@@ -368,6 +404,7 @@ class Engine:
         Another agent takes over with its own prompt, model, parameters and tools, unless these are given, too.
 
         Raises:
+            VersionMismatch: the chat has changed since `if_version`.
             SettingsError: there is no such agent, model, parameter or tool, or nothing to change was given.
         """
         changes = {
@@ -379,7 +416,7 @@ class Engine:
         }
         given = {name: value for name, value in changes.items() if value is not UNCHANGED}
         fit("system", at_most(self.settings.message_limit_bytes), given.get("system") or "")
-        return await self._commands(actor).configure(chat_id, given)
+        return await self._commands(actor).configure(chat_id, given, if_version=if_version)
 
     async def archive(self, chat_id: str, *, actor: str = CLIENT) -> Chat:
         """Close a resting chat to everything but `unarchive`."""
@@ -399,7 +436,7 @@ class Engine:
         """
         return await self._commands(actor).fork(chat_id, at_version)
 
-    async def delete_chat(self, chat_id: str, *, actor: str = CLIENT) -> Tombstone:
+    async def delete_chat(self, chat_id: str, *, if_version: Ordinal | None = None, actor: str = CLIENT) -> Tombstone:
         """Delete a resting chat for good, archived or not, readable or not, and return the tombstone that is left.
 
         Nothing of it stays in the store but the tombstone. From then on every method raises `ChatDeleted` for it, and
@@ -408,9 +445,10 @@ class Engine:
 
         Raises:
             NotResting: the chat works; interrupt it first. Nothing was deleted.
+            VersionMismatch: the chat has changed since `if_version`. Nothing was deleted.
             ChatNotFound: there never was such a chat.
         """
-        return await self._commands(actor).upkeep.delete(chat_id)
+        return await self._commands(actor).upkeep.delete(chat_id, if_version=if_version)
 
     async def tombstone(self, chat_id: str) -> Tombstone | None:
         """Return what is left of a deleted chat; `None` if the chat is still there.
@@ -563,7 +601,14 @@ class Engine:
         return await self._commands(actor).resume(chat_id)
 
     async def edit_message(
-        self, chat_id: str, message_id: str, content: Content, *, client_id: Key | None = None, actor: str = CLIENT
+        self,
+        chat_id: str,
+        message_id: str,
+        content: Content,
+        *,
+        client_id: Key | None = None,
+        if_version: Ordinal | None = None,
+        actor: str = CLIENT,
     ) -> Chat:
         """Replace a user message; the messages after it and the queue are removed.
 
@@ -572,8 +617,11 @@ class Engine:
         Raises:
             MessageNotFound: the history has no such user message.
             ConflictingReplay: the `client_id` was used for another message or edit.
+            VersionMismatch: the chat has changed since `if_version`.
         """
-        return await self._commands(actor).edit(chat_id, message_id, content, client_id=client_id)
+        return await self._commands(actor).edit(
+            chat_id, message_id, content, client_id=client_id, if_version=if_version
+        )
 
     async def request_compaction(self, chat_id: str, *, actor: str = CLIENT) -> Chat:
         """Compact a resting chat now, whatever its size.

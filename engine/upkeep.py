@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 
 from turnwise.engine.apply import Chain, Change
 from turnwise.engine.delete import if_resting
@@ -70,9 +71,10 @@ class Upkeep:
         removed = await self.runtime.files.collect()
         return await self.runtime.store.scrub() and removed
 
-    async def delete(self, chat_id: str) -> Tombstone:
+    async def delete(self, chat_id: str, *, if_version: int | None = None) -> Tombstone:
         """Delete a chat, and return what is left of it and who has to do with it."""
-        left = await finish(self.runtime.applier.delete(chat_id, if_resting, actor=self.actor))
+        permission = partial(if_resting, if_version)
+        left = await finish(self.runtime.applier.delete(chat_id, permission, actor=self.actor))
         return dataclasses.replace(
             left,
             forks=await self._forks(chat_id),

@@ -12,6 +12,7 @@
     |-- ChatBusy                `when_busy="reject"` and the chat works
     |   `-- NotResting          only a resting chat can be deleted
     |-- QueueFull               the queue holds as many messages as it may
+    |-- VersionMismatch         the chat is not at the version that the caller has seen
     |-- ChatArchived            an archived chat accepts nothing but `unarchived`
     |-- NothingToCompact        no message to fold
     |-- StaleLease              the lease was lost: another holder, or none
@@ -177,6 +178,19 @@ class ChatArchived(TurnwiseError):
     def __init__(self, chat_id: str) -> None:
         self.chat_id = chat_id
         super().__init__(f"chat {chat_id!r} is archived; unarchive it first; nothing was written")
+
+
+class VersionMismatch(TurnwiseError):
+    """The chat has changed since the caller saw it: it is not at version `if_version`. Nothing was written."""
+
+    def __init__(self, chat_id: str, if_version: int, version: int) -> None:
+        self.chat_id = chat_id
+        self.if_version = if_version
+        self.version = version
+        super().__init__(
+            f"chat {chat_id!r} is at version {version}, not {if_version}; read it again and decide anew; "
+            "nothing was written"
+        )
 
 
 class NothingToCompact(TurnwiseError):

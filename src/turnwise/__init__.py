@@ -52,6 +52,7 @@ from turnwise.states.errors import (
     ToolFailed,
     ToolResultMismatch,
     TurnwiseError,
+    VersionMismatch,
     WrongCall,
 )
 from turnwise.states.events import ErrorInfo, Event
@@ -143,6 +144,7 @@ __all__ = [
     "Usage",
     "UsageEntry",
     "Verdict",
+    "VersionMismatch",
     "WrongCall",
     "delegate",
     "fold",

@@ -24,7 +24,7 @@ from turnwise.cli.failures import DEBUG, PROBLEM, exit_code_of
 
 COMMANDS = (
     "demo chat list show audit verify explain send submit interrupt resume archive unarchive erase delete "
-    "export import doctor diagram worker migrate"
+    "export import doctor diagram worker serve migrate"
 )
 SHARED = {
     "file_folder": ("PATH", "TURNWISE_FILE_FOLDER", None),
@@ -80,6 +80,8 @@ TAKES = {
     "doctor": "[FILE] --store:URL --repair:CHAT --export:CHAT --files --file-folder:PATH --json",
     "diagram": "[CHAT] --store:URL --format --out:FILE",
     "worker": "MODULE:ATTRIBUTE --store:URL --file-folder:PATH --create --concurrency=100 --quiet",
+    "serve": "MODULE:ATTRIBUTE --host=127.0.0.1 --port=8080 --tokens:FILE --token:TOKEN --allow-origin:ORIGIN "
+    "--store:URL --file-folder:PATH --create --worker=True --concurrency=100 --shutdown-seconds=10 --quiet",
     "migrate": "--store:URL --file-folder:PATH --json",
 }
 

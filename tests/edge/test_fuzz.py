@@ -166,6 +166,8 @@ def right_arguments(chat_ids: dict[str, str]) -> dict[str, Any]:
         "owner": "o",
         "title": "t",
         "metadata": {"k": 1},
+        "update_chat.archived": False,
+        "if_version": None,
         "system": "s",
         "parent": chat_ids["waiting"],
         "client_tools": [ClientTool("sign", "Sign.", OBJECT)],

@@ -21,8 +21,10 @@ from turnwise import (
     IllegalTransition,
     MessageNotFound,
     Settings,
+    SettingsError,
     TextPart,
     ToolResult,
+    VersionMismatch,
     tool,
     verify_export,
 )
@@ -271,3 +273,49 @@ async def test_a_chat_was_updated_when_it_last_changed(open_engine: Any, strict_
         renamed = await engine.rename(chat.id, "later")
         assert (renamed.created_at, renamed.updated_at) == (chat.created_at, clock.now())
         assert (await engine.get_chat(chat.id)).updated_at == clock.now()
+
+
+async def test_labels_change_together_or_not_at_all(open_engine: Any, strict_model: Any) -> None:
+    async with open_engine(strict_model([])) as engine:
+        chat = await engine.create_chat(title="old")
+        changed = await engine.update_chat(chat.id, title="new", metadata={"k": 1}, archived=True, if_version=1)
+        with pytest.raises(VersionMismatch, match="is at version 4, not 1") as refused:
+            await engine.update_chat(chat.id, title="late", archived=False, if_version=1)
+        with pytest.raises(ChatArchived):
+            await engine.update_chat(chat.id, title="closed")
+        same = await engine.update_chat(chat.id, title="new", metadata={"k": 1}, archived=True)
+        opened = await engine.update_chat(chat.id, title="again", archived=False)
+        with pytest.raises(SettingsError, match="needs one of title, metadata, archived to change"):
+            await engine.update_chat(chat.id)
+        records = await engine.audit(chat.id)
+
+    assert (changed.title, changed.metadata, changed.archived, changed.version) == ("new", {"k": 1}, True, 4)
+    assert (refused.value.chat_id, refused.value.if_version, refused.value.version) == (chat.id, 1, 4)
+    assert same == changed
+    assert (opened.title, opened.archived, opened.version) == ("again", False, 6)
+    assert [record.trigger for record in records] == [
+        *("create", "renamed", "metadata_changed", "archived", "unarchived", "renamed")
+    ]
+
+
+async def test_a_change_that_has_not_seen_the_newest_version_is_refused(open_engine: Any, strict_model: Any) -> None:
+    async with open_engine(strict_model([]), settings=Settings(run_worker=False)) as engine:
+        chat = await engine.create_chat()
+        receipt = await engine.send_message(chat.id, "Hello!")
+        stopped = await engine.interrupt(chat.id)
+        refusals = [
+            engine.configure(chat.id, system="Be brief.", if_version=1),
+            engine.edit_message(chat.id, receipt.message_id, "Bye!", if_version=1),
+            engine.delete_chat(chat.id, if_version=1),
+        ]
+        for refusal in refusals:
+            with pytest.raises(VersionMismatch, match="nothing was written"):
+                await refusal
+        assert await engine.get_chat(chat.id) == stopped
+        await engine.configure(chat.id, system="Be brief.", if_version=stopped.version)
+        edited = await engine.edit_message(chat.id, receipt.message_id, "Bye!", if_version=stopped.version + 1)
+        stopped = await engine.interrupt(chat.id)
+        deleted = await engine.delete_chat(chat.id, if_version=stopped.version)
+
+    assert edited.version == stopped.version - 2
+    assert deleted.records == stopped.version

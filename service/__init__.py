@@ -1,0 +1,26 @@
+"""The service: chats over HTTP, in an application of their own or as routes of yours. Needs the extra `service`."""
+
+from turnwise.service.app import create_app
+from turnwise.service.auth import Authenticator, JWTs, Principal, Role, StaticTokens
+from turnwise.service.problems import Problem, ProblemRoute, add_problem_handlers, problem_response
+from turnwise.service.router import router
+from turnwise.service.server import serve
+from turnwise.service.settings import ServiceSettings
+from turnwise.service.sse import event_stream
+
+__all__ = [
+    "Authenticator",
+    "JWTs",
+    "Principal",
+    "Problem",
+    "ProblemRoute",
+    "Role",
+    "ServiceSettings",
+    "StaticTokens",
+    "add_problem_handlers",
+    "create_app",
+    "event_stream",
+    "problem_response",
+    "router",
+    "serve",
+]

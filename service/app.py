@@ -1,0 +1,52 @@
+"""An application that serves one engine."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+
+from fastapi import FastAPI
+from fastapi.middleware.cors import CORSMiddleware
+
+from turnwise.engine.engine import Engine
+from turnwise.service.auth import Authenticator
+from turnwise.service.problems import add_problem_handlers
+from turnwise.service.router import router
+from turnwise.service.settings import ServiceSettings
+
+
+def create_app(engine: Engine, *, auth: Authenticator, settings: ServiceSettings | None = None) -> FastAPI:
+    """Return an ASGI application that opens the engine as it starts, and leaves it as it stops.
+
+    Args:
+        engine: whose chats are served; not entered yet.
+        auth: tells who sends a request.
+        settings: limits, and the origins of pages that may call.
+    """
+    settings = settings or ServiceSettings()
+
+    @asynccontextmanager
+    async def opened(_app: FastAPI) -> AsyncIterator[None]:
+        async with engine:
+            yield
+
+    app = FastAPI(
+        title="turnwise",
+        summary="Chats with language models, each a declared, durable state machine.",
+        version=version("turnwise"),
+        lifespan=opened,
+        docs_url=None,
+        redoc_url=None,
+    )
+    add_problem_handlers(app)
+    app.include_router(router(engine, auth=auth, settings=settings))
+    if settings.allow_origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=settings.allow_origins,
+            allow_methods=["*"],
+            allow_headers=["*"],
+            expose_headers=["ETag", "Location", "Retry-After"],
+        )
+    return app

@@ -1,0 +1,197 @@
+"""Authentication: who sends a request, and what they may do."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import tomllib
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal, get_args
+
+from starlette.requests import Request
+
+from turnwise.states.errors import SettingsError
+
+Role = Literal["owner", "operator", "auditor"]
+"""An `owner` has chats of their own; an `operator` may do everything to all; an `auditor` may read all."""
+
+_ROLES: Final = get_args(Role)
+_LONGEST_NAME: Final = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Who sends a request. The audit log names them as `role:name`.
+
+    Raises:
+        SettingsError: the name is empty or too long, or there is no such role.
+    """
+
+    name: str
+    """Of an owner: the `owner` of their chats."""
+    role: Role = "owner"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not 0 < len(self.name.encode(errors="replace")) <= _LONGEST_NAME:
+            raise SettingsError("name", f"must be text of 1 to {_LONGEST_NAME} bytes; it was {self.name!r:.100}")
+        if self.role not in _ROLES:
+            raise SettingsError("role", f"must be one of {', '.join(_ROLES)}; it was {self.role!r:.100}")
+
+    @property
+    def actor(self) -> str:
+        """The name in the audit log."""
+        return f"user:{self.name}" if self.role == "owner" else f"{self.role}:{self.name}"
+
+    @property
+    def sees_all(self) -> bool:
+        """Whether chats of every owner are shown."""
+        return self.role != "owner"
+
+    @property
+    def may_write(self) -> bool:
+        """Whether changes are allowed."""
+        return self.role != "auditor"
+
+
+Authenticator = Callable[[Request], Principal | Awaitable[Principal | None] | None]
+"""Returns who sends a request, or `None` for nobody that it knows. `StaticTokens` and `JWTs` are two."""
+
+
+def bearer_token(request: Request) -> str | None:
+    """Return the token in a request's `Authorization` header."""
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" and token.strip() else None
+
+
+class StaticTokens:
+    """Knows each principal by a token that does not change.
+
+    Only digests of the tokens are held, and all of them are compared, so that the time tells nothing.
+
+    Args:
+        tokens: principals by token, or by the token's SHA-256 as `sha256:` and 64 hexadecimal digits.
+    """
+
+    def __init__(self, tokens: Mapping[str, Principal]) -> None:
+        self._known = [(_digest_of(token), principal) for token, principal in tokens.items()]
+        if not self._known:
+            raise SettingsError("tokens", "must name at least one token; there was none")
+
+    @classmethod
+    def from_file(cls, path: str | Path) -> StaticTokens:
+        """Read tokens from a TOML file with a table `[[tokens]]` for each: `token` or `sha256`, `name`, and `role`.
+
+        Raises:
+            SettingsError: the file cannot be read, or an entry is wrong. The text never holds a token.
+        """
+        try:
+            entries = tomllib.loads(Path(path).read_text(encoding="utf-8")).get("tokens")
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise SettingsError("tokens", f"{str(path)!r} cannot be read: {type(error).__name__}") from None
+        if not isinstance(entries, list):
+            raise SettingsError("tokens", f"{str(path)!r} must hold tables named [[tokens]]")
+        return cls(dict(_entry(number, entry) for number, entry in enumerate(entries, 1)))
+
+    def __call__(self, request: Request) -> Principal | None:
+        """Return whose token the request has."""
+        token = bearer_token(request)
+        if token is None:
+            return None
+        digest = hashlib.sha256(token.encode(errors="surrogateescape")).digest()
+        found = [principal for known, principal in self._known if hmac.compare_digest(known, digest)]
+        return found[0] if found else None
+
+
+def _digest_of(token: str) -> bytes:
+    if token.startswith("sha256:"):
+        try:
+            digest = bytes.fromhex(token.removeprefix("sha256:"))
+        except ValueError:
+            digest = b""
+        if len(digest) != hashlib.sha256().digest_size:
+            raise SettingsError("tokens", "a digest must be 'sha256:' and 64 hexadecimal digits")
+        return digest
+    if not token.strip() or token != token.strip():
+        raise SettingsError("tokens", "a token must be text without spaces around it")
+    return hashlib.sha256(token.encode()).digest()
+
+
+def _entry(number: int, entry: object) -> tuple[str, Principal]:
+    if not isinstance(entry, dict) or not entry.keys() <= {"token", "sha256", "name", "role"}:
+        raise SettingsError("tokens", f"entry {number} must hold token or sha256, name, and role, and nothing else")
+    token, digest = entry.get("token"), entry.get("sha256")
+    given = token if isinstance(token, str) else f"sha256:{digest}"
+    if (token is None) == (digest is None):
+        raise SettingsError("tokens", f"entry {number} must hold either token or sha256")
+    try:
+        return given, Principal(entry.get("name", ""), entry.get("role", "owner"))
+    except SettingsError as error:
+        raise SettingsError("tokens", f"entry {number}: {error.field} {error.problem}") from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JWTs:
+    """Knows principals by signed JSON Web Tokens. A token that does not expire is nobody's.
+
+    Raises:
+        SettingsError: the extra `service` is not installed, or the key cannot be read.
+    """
+
+    key: str | bytes | Mapping[str, Any] = field(repr=False)
+    """A secret, a public key as PEM, or a JWK or a set of them as a mapping."""
+    algorithms: Sequence[str] = ("RS256",)
+    """Those that are accepted; a token's own word for it counts for nothing."""
+    issuer: str | None = None
+    audience: str | None = None
+    name_claim: str = "sub"
+    role_claim: str = "role"
+    """The claim that holds the role; without it a principal is an owner."""
+    leeway: int = 30
+    """Seconds by which the clocks may differ."""
+    _key: Any = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_key", _imported_key(self.key, self.algorithms))
+
+    def __call__(self, request: Request) -> Principal | None:
+        """Return whom the request's token names, if it is signed, current, and meant for this service."""
+        from joserfc import jwt  # noqa: PLC0415 - only for those who use it
+        from joserfc.errors import JoseError  # noqa: PLC0415 - as above
+
+        token = bearer_token(request)
+        if token is None:
+            return None
+        wanted: dict[str, Any] = {"exp": {"essential": True}, self.name_claim: {"essential": True}}
+        if self.issuer is not None:
+            wanted["iss"] = {"essential": True, "value": self.issuer}
+        if self.audience is not None:
+            wanted["aud"] = {"essential": True, "value": self.audience}
+        try:
+            claims = jwt.decode(token, self._key, algorithms=list(self.algorithms)).claims
+            jwt.JWTClaimsRegistry(leeway=self.leeway, **wanted).validate(claims)
+            return Principal(claims[self.name_claim], claims.get(self.role_claim, "owner"))
+        except (JoseError, SettingsError, ValueError, TypeError, KeyError):
+            return None
+
+
+def _imported_key(key: str | bytes | Mapping[str, Any], algorithms: Sequence[str]) -> Any:
+    try:
+        from joserfc import jwk  # noqa: PLC0415 - only for those who use it
+    except ImportError:
+        raise SettingsError("auth", "needs the extra `service`: pip install 'turnwise[service]'") from None
+    if not algorithms or "none" in algorithms:
+        raise SettingsError("algorithms", f"must name those that sign; it was {algorithms!r:.100}")
+    try:
+        if isinstance(key, Mapping):
+            return (
+                jwk.KeySet.import_key_set({"keys": list(key["keys"])}) if "keys" in key else jwk.import_key(dict(key))
+            )
+        data = key.encode() if isinstance(key, str) else key
+        if not data.lstrip().startswith(b"-----BEGIN"):
+            return jwk.OctKey.import_key(data)
+        kinds: dict[str, Any] = {"RS": jwk.RSAKey, "PS": jwk.RSAKey, "ES": jwk.ECKey, "Ed": jwk.OKPKey}
+        return kinds[algorithms[0][:2]].import_key(data)
+    except Exception as error:  # noqa: BLE001 - each kind of key has errors of its own
+        raise SettingsError("key", f"is none that fits {', '.join(algorithms)}: {type(error).__name__}") from None

@@ -1,0 +1,161 @@
+"""The bodies of requests."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, JsonValue, Tag
+
+from turnwise.engine.erase import Erasable
+from turnwise.states.messages import FilePart, TextPart
+from turnwise.states.names import WhenBusy
+
+Parts = list[Annotated[TextPart | FilePart, Field(discriminator="type")]]
+
+
+def _kind_of(content: object) -> str:
+    return "text" if isinstance(content, str) else "parts"
+
+
+Said = Annotated[Annotated[str, Tag("text")] | Annotated[Parts, Tag("parts")], Discriminator(_kind_of)]
+"""What a user says: text, or a list of text and file parts."""
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class ClientToolBody(_Body):
+    """A tool that the model may call and only the client can run."""
+
+    name: str
+    description: str
+    input_schema: dict[str, Any] = Field(description="JSON schema of the arguments: an object schema.")
+    deadline: float | None = Field(None, description="Seconds the client has to answer; without it, for ever.")
+
+
+class NewChat(_Body):
+    """A chat to create."""
+
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"title": "A parcel", "metadata": {"tier": "gold"}}]}
+    )
+
+    owner: str | None = Field(None, description="Whose chat it is; only an operator may name another than itself.")
+    title: str | None = None
+    metadata: dict[str, Any] | None = None
+    agent: str | None = None
+    system: str | None = None
+    model: str | None = None
+    parameters: dict[str, Any] | None = None
+    active_tools: list[str] | None = None
+    client_tools: list[ClientToolBody] = []
+    parent: str | None = None
+    history: list[dict[str, Any]] = Field([], description="Messages that were said elsewhere.")
+
+
+class ChatChange(_Body):
+    """Labels to change; what is left out stays."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"title": "The parcel to Lyon"}]})
+
+    title: str | None = None
+    metadata: dict[str, Any] = {}
+    archived: bool = False
+
+
+class Configuration(_Body):
+    """Who answers, and how; what is left out stays, `null` is the agent's own."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"model": "demo"}]})
+
+    agent: str = ""
+    model: str | None = None
+    parameters: dict[str, Any] | None = None
+    active_tools: list[str] | None = None
+    system: str | None = None
+
+
+class NewMessage(_Body):
+    """A message to send."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"content": "Where is my parcel?"}]})
+
+    content: Said
+    when_busy: WhenBusy = "queue"
+
+
+class NewContent(_Body):
+    """What a message is to say instead."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"content": "Where are my parcels?"}]})
+
+    content: Said
+
+
+class ToolResultBody(_Body):
+    """The answer to a call."""
+
+    call_id: str
+    output: JsonValue
+    is_error: bool = False
+
+
+class Submission(_Body):
+    """The answers to all open calls of the client, each once."""
+
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"results": [{"call_id": "call_1", "output": "Friday"}]}]}
+    )
+
+    results: list[ToolResultBody]
+
+
+class Reason(_Body):
+    """Why a chat is stopped."""
+
+    reason: str | None = None
+
+
+class ForkPoint(_Body):
+    """Where a fork begins."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"at_version": 4}]})
+
+    at_version: int = Field(ge=1)
+
+
+class ToErase(_Body):
+    """What is to be erased."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"messages": ["m1"]}]})
+
+    messages: list[str] = []
+    what: list[Erasable] = []
+
+
+class WriteDigest(BaseModel):
+    """One write of a transition."""
+
+    kind: str
+    id: str
+    digest: str
+
+
+class AuditEntry(BaseModel):
+    """One committed transition."""
+
+    chat_id: str
+    version: int
+    trigger: str
+    source: str | None
+    target: str
+    actor: str
+    reason: str | None
+    turn: int
+    step: int
+    attempt: int
+    writes: list[WriteDigest]
+    at: str
+    prev: str
+    hash: str

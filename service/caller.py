@@ -1,0 +1,129 @@
+"""The caller of a request: who it is, and which chats it may see and change."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+import anyio
+from fastapi import Depends, Path, Security
+from fastapi.security import HTTPBearer
+from starlette.requests import Request
+
+from turnwise.engine.engine import Engine
+from turnwise.engine.results import Chat
+from turnwise.service.auth import Principal, Role
+from turnwise.service.problems import NotAllowed, NotAuthenticated
+from turnwise.service.service import Service
+from turnwise.states.errors import ChatNotFound, ChatUnreadable
+
+SERVICE: Final = "turnwise.service"
+"""Where a request's scope holds its `Service`."""
+_PAGE: Final = 1000
+
+ChatId = Annotated[str, Path(description="The chat's id.", examples=["c019b2d0c5e41f3a97c2b1d8e64"])]
+bearer = HTTPBearer(auto_error=False, description="A token of a principal: an owner, an operator or an auditor.")
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who sends a request, and what is there for them."""
+
+    service: Service
+    principal: Principal
+    since: float
+    """When the request came, by the monotonic clock."""
+
+    @property
+    def engine(self) -> Engine:
+        """The engine that is served."""
+        return self.service.engine
+
+    @property
+    def actor(self) -> str:
+        """The caller's name in the audit log."""
+        return self.principal.actor
+
+    async def chat(self, chat_id: str) -> Chat:
+        """Return a chat that the caller may see.
+
+        Raises:
+            ChatNotFound: there is none, or it is another owner's: nobody can tell which, not by the time either.
+        """
+        try:
+            chat = await self._readable(chat_id)
+        except ChatNotFound:
+            await self._wait_for_not_found()
+            raise
+        if not self._is_shown(chat):
+            await self._wait_for_not_found()
+            raise ChatNotFound(chat_id)
+        return chat
+
+    async def _readable(self, chat_id: str) -> Chat:
+        try:
+            return await self.engine.get_chat(chat_id)
+        except ChatUnreadable:
+            if self.principal.sees_all or await self._is_listed(chat_id):
+                raise
+            raise ChatNotFound(chat_id) from None
+
+    async def _is_listed(self, chat_id: str) -> bool:
+        """Whether a chat that cannot be read is the caller's, by what could be read of it."""
+        after: str | None = None
+        while True:
+            page = await self.engine.list_chats(owner=self.principal.name, limit=_PAGE, after=after)
+            if any(chat.id == chat_id for chat in page.items):
+                return True
+            if page.next is None:
+                return False
+            after = page.next
+
+    def _is_shown(self, chat: Chat) -> bool:
+        return self.principal.sees_all or chat.owner == self.principal.name
+
+    async def _wait_for_not_found(self) -> None:
+        await anyio.sleep(max(0.0, self.since + self.service.settings.not_found_seconds - time.monotonic()))
+
+
+async def caller(request: Request, _token: Annotated[object, Security(bearer)]) -> Caller:
+    """Return who sends a request.
+
+    Raises:
+        NotAuthenticated: nobody knows.
+        RateLimited: they send too many.
+    """
+    since = time.monotonic()
+    service: Service = request.scope[SERVICE]
+    found = service.authenticate(request)
+    principal = await found if inspect.isawaitable(found) else found
+    if not isinstance(principal, Principal):
+        raise NotAuthenticated
+    service.rates.spend(principal)
+    return Caller(service, principal, since)
+
+
+def _allowing(*roles: Role) -> Callable[[Caller], Caller]:
+    def allowed(known: Annotated[Caller, Depends(caller)]) -> Caller:
+        if known.principal.role not in roles:
+            raise NotAllowed(known.principal.role, " or ".join(repr(role) for role in roles))
+        return known
+
+    return allowed
+
+
+Reader = Annotated[Caller, Depends(caller)]
+Writer = Annotated[Caller, Depends(_allowing("owner", "operator"))]
+Operator = Annotated[Caller, Depends(_allowing("operator"))]
+
+
+async def _opened_stream(known: Reader) -> AsyncIterator[Caller]:
+    with known.service.streams.opened(known.principal):
+        yield known
+
+
+Follower = Annotated[Caller, Depends(_opened_stream)]
+"""A reader with a stream open, counted until its response has ended."""

@@ -1,0 +1,235 @@
+"""Problems: every error as `application/problem+json` (RFC 9457), with its status and the error's own fields."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import datetime
+from typing import Any, Final
+
+from fastapi import FastAPI
+from fastapi.encoders import jsonable_encoder
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from fastapi.routing import APIRoute
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from turnwise.logger import logger
+from turnwise.states import errors
+from turnwise.states.errors import TurnwiseError
+
+MEDIA_TYPE: Final = "application/problem+json"
+TYPE: Final = "urn:turnwise:problem:"
+"""The prefix of the types; the rest names the error, as in `urn:turnwise:problem:queue-full`."""
+
+_STATUS: Final[Mapping[type[TurnwiseError], int]] = {
+    errors.ChatNotFound: 404,
+    errors.MessageNotFound: 404,
+    errors.FileNotFound: 404,
+    errors.IllegalTransition: 409,
+    errors.ToolResultMismatch: 400,
+    errors.ConflictingReplay: 409,
+    errors.DeadlineExpired: 409,
+    errors.ChatBusy: 409,
+    errors.QueueFull: 429,
+    errors.VersionMismatch: 412,
+    errors.ChatArchived: 409,
+    errors.NothingToCompact: 409,
+    errors.StaleLease: 409,
+    errors.SettingsError: 400,
+    errors.ChatExists: 409,
+    errors.ImportRefused: 400,
+    errors.ChatUnreadable: 500,
+    errors.StoreError: 503,
+    errors.EngineClosed: 503,
+}
+_HIDDEN: Final = 500
+"""From this status on the detail is for the log alone."""
+_SAYS_ITSELF: Final = (errors.ChatUnreadable, errors.EngineClosed)
+_WORDS: Final = re.compile(r"(?<!^)(?=[A-Z])")
+
+
+class NotAuthenticated(TurnwiseError):
+    """The request has no token, or one that nobody has. Nothing was written."""
+
+    def __init__(self) -> None:
+        super().__init__("the request needs a valid token: 'Authorization: Bearer ...'; nothing was written")
+
+
+class NotAllowed(TurnwiseError):
+    """The role of the token does not allow the request. Nothing was written."""
+
+    def __init__(self, role: str, needed: str) -> None:
+        self.role = role
+        self.needed = needed
+        super().__init__(f"the role {role!r} may not do this: it needs {needed}; nothing was written")
+
+
+class RateLimited(TurnwiseError):
+    """The principal sends more requests, or has more streams open, than it may. Nothing was written."""
+
+    def __init__(self, limit: str, retry_after: float) -> None:
+        self.limit = limit
+        self.retry_after = retry_after
+        super().__init__(f"too many: at most {limit}; try again in {retry_after:.3g} s; nothing was written")
+
+
+class BodyTooLarge(TurnwiseError):
+    """The body of a request is longer than it may be. Nothing was written."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        super().__init__(f"the body may have at most {limit:,} bytes; nothing was written")
+
+
+class InvalidRequest(TurnwiseError):
+    """The request does not fit the API's description. Nothing was written."""
+
+    def __init__(self, problems: list[dict[str, str]]) -> None:
+        self.problems = problems
+        told = "; ".join(f"{problem['field']}: {problem['problem']}" for problem in problems[:5])
+        super().__init__(f"{told}; nothing was written")
+
+
+class Problem(BaseModel):
+    """What went wrong, as RFC 9457 spells it, with the fields of the error beside it."""
+
+    model_config = ConfigDict(
+        extra="allow",
+        json_schema_extra={
+            "examples": [
+                {
+                    "type": "urn:turnwise:problem:queue-full",
+                    "title": "Queue full",
+                    "status": 429,
+                    "detail": "the queue is full: it holds at most 20 messages; nothing was written",
+                    "limit": 20,
+                }
+            ]
+        },
+    )
+
+    type: str = Field(description="Names the error: `urn:turnwise:problem:` and its name.")
+    title: str
+    status: int
+    detail: str
+
+
+_OWN_STATUS: Final[Mapping[type[TurnwiseError], int]] = {
+    NotAuthenticated: 401,
+    NotAllowed: 403,
+    RateLimited: 429,
+    BodyTooLarge: 413,
+    InvalidRequest: 400,
+}
+
+
+def status_of(error: TurnwiseError) -> int:
+    """Return the HTTP status of an error."""
+    known = {**_STATUS, **_OWN_STATUS}
+    return next((known[kind] for kind in type(error).__mro__ if kind in known), 500)
+
+
+def problem_of(error: TurnwiseError) -> dict[str, Any]:
+    """Return an error as a problem. Above 500 only what is meant for strangers is told."""
+    status = status_of(error)
+    words = _WORDS.split(type(error).__name__)
+    problem: dict[str, Any] = {
+        "type": TYPE + "-".join(words).lower(),
+        "title": " ".join(words).capitalize(),
+        "status": status,
+    }
+    if status >= _HIDDEN and not isinstance(error, _SAYS_ITSELF):
+        return {**problem, "detail": "the service cannot do this now; its log says why; nothing was written"}
+    fields = {name: value for name, value in vars(error).items() if not name.startswith("_")}
+    return {**jsonable_encoder(fields, custom_encoder={datetime: datetime.isoformat}), **problem, "detail": str(error)}
+
+
+def problem_response(error: TurnwiseError) -> Response:
+    """Return the response for an error."""
+    status = status_of(error)
+    if status >= _HIDDEN:
+        logger.log(logging.ERROR, "request_failed", error=f"{type(error).__name__}: {error}")
+    headers: dict[str, str] = {}
+    if isinstance(error, NotAuthenticated):
+        headers["WWW-Authenticate"] = 'Bearer realm="turnwise"'
+    if isinstance(error, RateLimited):
+        headers["Retry-After"] = str(max(1, round(error.retry_after)))
+    if isinstance(error, errors.EngineClosed):
+        headers["Retry-After"] = "1"
+    return JSONResponse(problem_of(error), status, headers, media_type=MEDIA_TYPE)
+
+
+def other_problem(status: int, title: str, detail: str, headers: Mapping[str, str] | None = None) -> Response:
+    """Return the response for what is no error of turnwise, such as an unknown path."""
+    problem = {"type": "about:blank", "title": title, "status": status, "detail": detail}
+    return JSONResponse(problem, status, dict(headers or {}), media_type=MEDIA_TYPE)
+
+
+class ProblemRoute(APIRoute):
+    """A route whose errors are problems, in whatever application it is mounted."""
+
+    def get_route_handler(self) -> Callable[[Request], Awaitable[Response]]:  # type: ignore[override]
+        """Return the handler, with its errors answered."""
+        handle = super().get_route_handler()
+
+        async def handle_problems(request: Request) -> Response:
+            try:
+                return await handle(request)
+            except TurnwiseError as error:
+                return problem_response(error)
+            except RequestValidationError as error:
+                return problem_response(_invalid(error))
+
+        return handle_problems
+
+
+def add_problem_handlers(app: FastAPI) -> None:
+    """Answer every error of an application as a problem: turnwise's, FastAPI's, and those that nobody expected."""
+
+    async def told(_request: Request, error: Exception) -> Response:
+        if isinstance(error, TurnwiseError):
+            return problem_response(error)
+        if isinstance(error, RequestValidationError):
+            return problem_response(_invalid(error))
+        if isinstance(error, HTTPException):
+            return other_problem(error.status_code, error.detail, f"{error.detail}; nothing was written", error.headers)
+        logger.log(logging.ERROR, "request_failed", error=f"{type(error).__name__}: {error}")
+        return other_problem(500, "Internal error", "the service's log says what happened")
+
+    for kind in (TurnwiseError, RequestValidationError, HTTPException, Exception):
+        app.add_exception_handler(kind, told)
+
+
+def _invalid(error: RequestValidationError) -> InvalidRequest:
+    """Return what a request got wrong, without the values: they may be what somebody said."""
+    return InvalidRequest(
+        [{"field": ".".join(str(place) for place in one["loc"]), "problem": str(one["msg"])} for one in error.errors()]
+    )
+
+
+def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Return how OpenAPI describes the problems that a route may answer with, beside those of every route."""
+    always = (400, 401, 403, 429, 503)
+    return {
+        status: {"model": Problem, "description": _MEANINGS[status], "content": {MEDIA_TYPE: {}}}
+        for status in sorted({*always, *statuses})
+    }
+
+
+_MEANINGS: Final = {
+    400: "The request makes no sense.",
+    401: "No valid token.",
+    403: "The role does not allow it.",
+    404: "There is no such chat, or it is another owner's.",
+    409: "The chat's state does not allow it.",
+    412: "The chat has changed since.",
+    413: "The body is too long.",
+    429: "Too many requests, streams, or queued messages.",
+    500: "The chat cannot be read: `turnwise doctor` says why.",
+    503: "The service stops, or its store cannot be reached.",
+}

@@ -1,0 +1,53 @@
+"""The routes of a service, for an application of your own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter
+from fastapi.sse import EventSourceResponse
+
+from turnwise.engine.engine import Engine
+from turnwise.service.auth import Authenticator
+from turnwise.service.guard import GuardedRoute
+from turnwise.service.problems import documented
+from turnwise.service.routes import reports
+from turnwise.service.routes.table import OPEN_ROUTES, ROUTES, Row
+from turnwise.service.service import Service
+from turnwise.service.settings import ServiceSettings
+
+
+def router(engine: Engine, *, auth: Authenticator, settings: ServiceSettings | None = None) -> APIRouter:
+    """Return every route of the service: `app.include_router(router(engine, auth=...), prefix="/v1")`.
+
+    The application enters the engine, and calls `Engine.release_followers` when it is asked to stop.
+
+    Args:
+        engine: whose chats are served.
+        auth: tells who sends a request: `StaticTokens`, `JWTs`, or a function of your own.
+        settings: limits.
+    """
+    service = Service(engine, auth, settings or ServiceSettings())
+    route_class = type("ServiceRoute", (GuardedRoute,), {"service": service})
+    routes = APIRouter(route_class=route_class)
+    for row in ROUTES:
+        _add(routes, row, documented(*row.problems))
+    for row in OPEN_ROUTES:
+        _add(routes, row, {})
+    return routes
+
+
+def _add(routes: APIRouter, row: Row, responses: dict[int | str, dict[str, Any]]) -> None:
+    options: dict[str, Any] = {} if row.answer is None else {"response_model": row.answer}
+    if row.endpoint is reports.stream_events:
+        options["response_class"] = EventSourceResponse
+    routes.add_api_route(
+        row.path,
+        row.endpoint,
+        methods=[row.method],
+        status_code=row.status,
+        responses=responses,
+        operation_id=row.endpoint.__name__,
+        tags=[row.endpoint.__module__.rpartition(".")[2]],
+        **options,
+    )

@@ -1,0 +1,143 @@
+"""Chats: create, list, read, change, configure, fork, erase, delete, export and import."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Annotated, Any
+
+from fastapi import Query
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from turnwise.engine.engine import Engine
+from turnwise.engine.erase import Erasure
+from turnwise.engine.results import Chat, Page
+from turnwise.persistence.tombstone import Tombstone
+from turnwise.service.bodies import ChatChange, Configuration, ForkPoint, NewChat, ToErase
+from turnwise.service.caller import ChatId, Operator, Reader, Writer
+from turnwise.service.problems import NotAllowed
+from turnwise.service.routes.preconditions import IfMatch, IfNoneMatch, tag_of, tagged, version_in
+from turnwise.service.routes.streamed import JSON_LINES, begun, lines_of
+from turnwise.states.calls import ClientTool
+from turnwise.states.errors import ChatDeleted, ChatNotFound
+from turnwise.states.names import Answerer, ChatState
+
+
+async def create_chat(caller: Writer, body: NewChat, response: Response) -> Chat:
+    """Create a chat. An owner's chats are its own; an operator may name another owner, or none."""
+    if not caller.principal.sees_all and body.owner not in (None, caller.principal.name):
+        raise NotAllowed(caller.principal.role, "'operator' to create chats of others")
+    if body.parent is not None:
+        await caller.chat(body.parent)
+    given = body.model_dump(exclude_unset=True, exclude={"owner", "client_tools"})
+    chat = await caller.engine.create_chat(
+        **given,
+        owner=body.owner if caller.principal.sees_all else caller.principal.name,
+        client_tools=[ClientTool(**tool.model_dump()) for tool in body.client_tools],
+        actor=caller.actor,
+    )
+    response.headers["Location"] = f"chats/{chat.id}"
+    return tagged(response, chat)
+
+
+async def list_chats(
+    caller: Reader,
+    owner: Annotated[str | None, Query(description="Whose chats; an owner sees its own only.")] = None,
+    state: ChatState | None = None,
+    awaiting: Annotated[Answerer | None, Query(description="`client` is a person's inbox.")] = None,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 50,
+    after: Annotated[str | None, Query(description="`next` of the page before.")] = None,
+) -> Page[Chat]:
+    """List chats, newest first, a page at a time."""
+    return await caller.engine.list_chats(
+        owner=owner if caller.principal.sees_all else caller.principal.name,
+        state=state,
+        awaiting=awaiting,
+        limit=limit,
+        after=after,
+    )
+
+
+async def get_chat(caller: Reader, chat_id: ChatId, response: Response, if_none_match: IfNoneMatch = None) -> Any:
+    """Return a chat as it stands; its version is the `ETag`."""
+    chat = await caller.chat(chat_id)
+    if if_none_match is not None and tag_of(chat) in [tag.strip() for tag in if_none_match.split(",")]:
+        return Response(status_code=304, headers={"ETag": tag_of(chat)})
+    return tagged(response, chat)
+
+
+async def update_chat(
+    caller: Writer, chat_id: ChatId, body: ChatChange, response: Response, if_match: IfMatch = None
+) -> Chat:
+    """Change title, metadata, and whether the chat is archived, all at once or not at all."""
+    await caller.chat(chat_id)
+    given = body.model_dump(exclude_unset=True)
+    changed = await caller.engine.update_chat(chat_id, **given, if_version=version_in(if_match), actor=caller.actor)
+    return tagged(response, changed)
+
+
+async def configure(
+    caller: Writer, chat_id: ChatId, body: Configuration, response: Response, if_match: IfMatch = None
+) -> Chat:
+    """Change who answers, or how, from the next model call on."""
+    await caller.chat(chat_id)
+    given = body.model_dump(exclude_unset=True)
+    changed = await caller.engine.configure(chat_id, **given, if_version=version_in(if_match), actor=caller.actor)
+    return tagged(response, changed)
+
+
+async def fork(caller: Writer, chat_id: ChatId, body: ForkPoint, response: Response) -> Chat:
+    """Create a chat that begins with another's history as of a version."""
+    await caller.chat(chat_id)
+    return tagged(response, await caller.engine.fork(chat_id, at_version=body.at_version, actor=caller.actor))
+
+
+async def list_helpers(caller: Reader, chat_id: ChatId) -> list[Chat]:
+    """List the chats to which the chat has delegated calls."""
+    await caller.chat(chat_id)
+    return [chat for chat in await caller.engine.helpers(chat_id) if caller.principal.sees_all or _is_own(caller, chat)]
+
+
+def _is_own(caller: Reader, chat: Chat) -> bool:
+    return chat.owner == caller.principal.name
+
+
+async def erase(caller: Writer, chat_id: ChatId, body: ToErase) -> Erasure:
+    """Erase messages, or whole kinds of content, for good. The audit log still verifies."""
+    await caller.chat(chat_id)
+    return await caller.engine.erase(chat_id, messages=body.messages, what=body.what, actor=caller.actor)
+
+
+async def delete_chat(caller: Writer, chat_id: ChatId, if_match: IfMatch = None) -> Tombstone:
+    """Delete a resting chat for good, and return what is left of it."""
+    try:
+        await caller.chat(chat_id)
+    except ChatDeleted:
+        if not caller.principal.sees_all:  # nobody knows any more whose it was
+            raise ChatNotFound(chat_id) from None
+    return await caller.engine.delete_chat(chat_id, if_version=version_in(if_match), actor=caller.actor)
+
+
+async def export_chat(caller: Reader, chat_id: ChatId) -> StreamingResponse:
+    """Export the whole chat as JSON Lines, for another store to take in."""
+    await caller.chat(chat_id)
+    lines = await begun(_exported(caller.engine, chat_id))
+    name = f'attachment; filename="{chat_id}.jsonl"'
+    return StreamingResponse(lines, media_type=JSON_LINES, headers={"Content-Disposition": name})
+
+
+async def _exported(engine: Engine, chat_id: str) -> AsyncIterator[str]:
+    async with aclosing(engine.export_chat(chat_id)) as lines:
+        async for line in lines:
+            yield line
+
+
+async def import_chat(caller: Operator, request: Request, response: Response) -> Chat:
+    """Take in a chat that was exported elsewhere: its lines are the body."""
+    return tagged(response, await caller.engine.import_chat(lines_of(request), actor=caller.actor))
+
+
+async def list_agents(caller: Reader) -> dict[str, list[str]]:
+    """List the agents that the service runs, each with its tools."""
+    return {name: sorted(tools) for name, tools in caller.engine.agents.items()}

@@ -1,0 +1,49 @@
+"""Files: what messages refer to, kept for one chat."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Annotated
+
+from fastapi import Header, Path, Query
+from starlette.requests import Request
+from starlette.responses import StreamingResponse
+
+from turnwise.engine.engine import Engine
+from turnwise.service.caller import Reader, Writer
+from turnwise.service.routes.streamed import begun
+from turnwise.states.messages import FilePart
+
+OfChat = Annotated[str, Query(description="The chat that holds the file.")]
+Digest = Annotated[str, Path(description="The SHA-256 of the file's bytes.", pattern="^[0-9a-f]{64}$")]
+
+
+async def put_file(
+    caller: Writer,
+    request: Request,
+    chat: OfChat,
+    name: str | None = None,
+    content_type: Annotated[str | None, Header(alias="Content-Type")] = None,
+) -> FilePart:
+    """Keep a file for a chat: its bytes are the body. The answer is the part by which its messages refer to it."""
+    await caller.chat(chat)
+    return await caller.engine.put_file(chat, request.stream(), media_type=content_type, name=name)
+
+
+async def get_file(caller: Reader, digest: Digest, chat: OfChat) -> StreamingResponse:
+    """Return the bytes of a file that a chat holds."""
+    await caller.chat(chat)
+    pieces = await begun(_pieces(caller.engine, chat, digest))
+    headers = {
+        "Content-Disposition": f'attachment; filename="{digest}"',
+        "ETag": f'"{digest}"',
+        "X-Content-Type-Options": "nosniff",
+    }
+    return StreamingResponse(pieces, media_type="application/octet-stream", headers=headers)
+
+
+async def _pieces(engine: Engine, chat_id: str, digest: str) -> AsyncIterator[bytes]:
+    async with aclosing(engine.open_file(chat_id, digest)) as pieces:
+        async for piece in pieces:
+            yield piece

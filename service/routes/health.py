@@ -1,0 +1,39 @@
+"""Health: whether the process lives, whether it takes requests, and what it has done."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from turnwise.service.caller import SERVICE
+from turnwise.service.problems import problem_response
+from turnwise.service.service import Service
+from turnwise.states.errors import EngineClosed, SettingsError, TurnwiseError
+
+
+async def is_alive() -> dict[str, str]:
+    """Answer: the process lives."""
+    return {"status": "ok"}
+
+
+async def is_ready(request: Request) -> Response:
+    """Answer 200 while the engine is open, its store answers, and the service is not asked to stop; 503 otherwise."""
+    service: Service = request.scope[SERVICE]
+    try:
+        if not service.engine.takes_followers:
+            raise EngineClosed("the service is about to stop")
+        await service.engine.chat_ids(limit=1)
+    except TurnwiseError as error:
+        return problem_response(error)
+    return JSONResponse({"status": "ready"})
+
+
+async def metrics(request: Request) -> Response:
+    """Return the process's metrics for Prometheus, no chat among them."""
+    try:
+        from prometheus_client import CONTENT_TYPE_LATEST, generate_latest  # noqa: PLC0415 - an extra's
+    except ImportError:
+        raise SettingsError("metrics", "need the extra `observability`") from None
+    service: Service = request.scope[SERVICE]
+    own = f"# TYPE turnwise_open_streams gauge\nturnwise_open_streams {service.streams.count}\n"
+    return Response(generate_latest() + own.encode(), media_type=CONTENT_TYPE_LATEST)

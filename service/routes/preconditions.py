@@ -1,0 +1,44 @@
+"""Versions as entity tags: `ETag` of what is answered, `If-Match` and `If-None-Match` of what is asked."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Final
+
+from fastapi import Header
+from starlette.responses import Response
+
+from turnwise.engine.results import Chat
+from turnwise.service.problems import InvalidRequest
+
+_TAG: Final = re.compile(r'(?:W/)?"?(\d{1,15})"?')
+
+IfMatch = Annotated[
+    str | None, Header(alias="If-Match", description='The version that the caller has seen, as in `"7"`.')
+]
+IfNoneMatch = Annotated[str | None, Header(alias="If-None-Match", description="Answer 304 if this is the version.")]
+
+
+def version_in(if_match: str | None) -> int | None:
+    """Return the version that a caller has seen; `None` if any will do.
+
+    Raises:
+        InvalidRequest: the header is not `*` or one version.
+    """
+    if if_match is None or if_match.strip() == "*":
+        return None
+    found = _TAG.fullmatch(if_match.strip())
+    if found is None:
+        raise InvalidRequest([{"field": "header.If-Match", "problem": 'must be one version, as in "7", or *'}])
+    return int(found[1])
+
+
+def tagged(response: Response, chat: Chat) -> Chat:
+    """Return the chat, with its version as the response's tag."""
+    response.headers["ETag"] = tag_of(chat)
+    return chat
+
+
+def tag_of(chat: Chat) -> str:
+    """Return a chat's version as an entity tag."""
+    return f'"{chat.version}"'

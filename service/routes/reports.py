@@ -1,0 +1,100 @@
+"""Reports: a chat's events, its audit log and verdict, what it used, why it does not move, and its diagram."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Annotated, Any
+
+from fastapi import Depends, Header, Query
+from fastapi.sse import ServerSentEvent
+from starlette.responses import Response
+
+from turnwise.diagrams import svg
+from turnwise.engine.explain import Explanation
+from turnwise.engine.results import UsageEntry
+from turnwise.persistence.audit.record import to_json
+from turnwise.persistence.audit.verify import Verdict
+from turnwise.service.bodies import AuditEntry
+from turnwise.service.caller import ChatId, Follower, Reader
+from turnwise.service.problems import InvalidRequest
+from turnwise.service.routes.streamed import JSON_LINES
+from turnwise.service.sse import event_stream
+
+_SAFE = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; sandbox",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+async def start_after(
+    caller: Follower,
+    chat_id: ChatId,
+    after: Annotated[int, Query(ge=0, le=2**53, description="The number of the last event that was seen.")] = 0,
+    last_event_id: Annotated[
+        int | None,
+        Header(alias="Last-Event-ID", ge=0, le=2**53, description="As `after`; it counts if both are given."),
+    ] = None,
+) -> int:
+    """Return the number after which a stream begins: checked before its first byte, while a problem can be told.
+
+    Raises:
+        InvalidRequest: the chat has no such event yet.
+    """
+    chat = await caller.chat(chat_id)
+    cursor = after if last_event_id is None else last_event_id
+    if cursor > chat.last_seq:
+        newest = (await caller.engine.transcript(chat_id)).seq
+        if cursor > newest:
+            problem = f"must be the number of an event of this chat; the last one is {newest}"
+            raise InvalidRequest([{"field": "Last-Event-ID or after", "problem": problem}])
+    return cursor
+
+
+async def stream_events(
+    caller: Follower,
+    chat_id: ChatId,
+    cursor: Annotated[int, Depends(start_after)],
+    *,
+    follow: Annotated[bool, Query(description="Go on with new events.")] = True,
+    until_rest: Annotated[bool, Query(description="End once the chat rests.")] = False,
+) -> AsyncIterator[ServerSentEvent]:
+    """Stream a chat's events: those after a number, then new ones as they come."""
+    async for event in event_stream(caller.engine, chat_id, after=cursor, follow=follow, until_rest=until_rest):
+        yield event
+
+
+async def read_audit(
+    caller: Reader,
+    chat_id: ChatId,
+    export: Annotated[bool, Query(description="As JSON Lines, for `turnwise verify`.")] = False,  # noqa: FBT002 - a query
+) -> Any:
+    """Return the audit log: one record for every transition."""
+    await caller.chat(chat_id)
+    if export:
+        return Response(await caller.engine.export_audit(chat_id), media_type=JSON_LINES)
+    return [AuditEntry.model_validate(json.loads(to_json(record))) for record in await caller.engine.audit(chat_id)]
+
+
+async def verify(caller: Reader, chat_id: ChatId) -> Verdict:
+    """Check the chat's log, and every row against it."""
+    await caller.chat(chat_id)
+    return await caller.engine.verify(chat_id)
+
+
+async def read_usage(caller: Reader, chat_id: ChatId) -> list[UsageEntry]:
+    """Return what the chat's model calls used."""
+    await caller.chat(chat_id)
+    return await caller.engine.usage(chat_id)
+
+
+async def explain(caller: Reader, chat_id: ChatId) -> Explanation:
+    """Return where the chat stands, and why it is not moving."""
+    await caller.chat(chat_id)
+    return await caller.engine.explain(chat_id)
+
+
+async def draw(caller: Reader, chat_id: ChatId) -> Response:
+    """Return the machine's diagram, with the chat's state lit."""
+    chat = await caller.chat(chat_id)
+    return Response(svg(chat.state), media_type="image/svg+xml", headers=_SAFE)

@@ -1,0 +1,128 @@
+"""Turns: send, edit, answer calls, interrupt, resume, compact, clear; the messages and the queue."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Header, Path
+from starlette.responses import Response
+
+from turnwise.engine.prompt.views import HistoryView
+from turnwise.engine.results import Chat, SendReceipt, SubmissionReceipt
+from turnwise.service.bodies import NewContent, NewMessage, Reason, Submission
+from turnwise.service.caller import ChatId, Reader, Writer
+from turnwise.service.problems import NotAllowed
+from turnwise.service.routes.preconditions import IfMatch, tagged, version_in
+from turnwise.states.calls import ToolResult
+from turnwise.states.messages import Message, QueuedMessage
+from turnwise.states.transcript import Transcript
+
+IdempotencyKey = Annotated[
+    str | None,
+    Header(alias="Idempotency-Key", description="The client's own id of the request: sent again, it is taken once."),
+]
+MessageId = Annotated[str, Path(examples=["m1"])]
+
+
+async def send_message(
+    caller: Writer, chat_id: ChatId, body: NewMessage, idempotency_key: IdempotencyKey = None
+) -> SendReceipt:
+    """Accept a message: it is answered next, or waits in the queue."""
+    await caller.chat(chat_id)
+    return await caller.engine.send_message(
+        chat_id, body.content, when_busy=body.when_busy, client_id=idempotency_key, actor=caller.actor
+    )
+
+
+async def list_messages(caller: Reader, chat_id: ChatId, view: HistoryView = "user") -> list[Message]:
+    """Return the history as a person sees it; operators and auditors may also see it as the model does."""
+    await caller.chat(chat_id)
+    if view != "user" and not caller.principal.sees_all:
+        raise NotAllowed(caller.principal.role, "'operator' or 'auditor' to see what the model sees")
+    return await caller.engine.messages(chat_id, view=view)
+
+
+async def read_transcript(caller: Reader, chat_id: ChatId) -> Transcript:
+    """Return what a person sees now, with the reply under way; events after `last_seq` go on from it."""
+    await caller.chat(chat_id)
+    return await caller.engine.transcript(chat_id)
+
+
+async def edit_message(  # noqa: PLR0913, PLR0917 - headers and body
+    caller: Writer,
+    chat_id: ChatId,
+    message_id: MessageId,
+    body: NewContent,
+    response: Response,
+    if_match: IfMatch = None,
+    idempotency_key: IdempotencyKey = None,
+) -> Chat:
+    """Replace a user message; what followed it is cut."""
+    await caller.chat(chat_id)
+    edited = await caller.engine.edit_message(
+        chat_id,
+        message_id,
+        body.content,
+        client_id=idempotency_key,
+        if_version=version_in(if_match),
+        actor=caller.actor,
+    )
+    return tagged(response, edited)
+
+
+async def submit_tool_results(caller: Writer, chat_id: ChatId, body: Submission) -> SubmissionReceipt:
+    """Answer all open calls of the client, once."""
+    await caller.chat(chat_id)
+    results = [ToolResult(one.call_id, one.output, one.is_error) for one in body.results]
+    return await caller.engine.submit_tool_results(chat_id, results, actor=caller.actor)
+
+
+async def interrupt(caller: Writer, chat_id: ChatId, response: Response, body: Reason | None = None) -> Chat:
+    """Stop the chat; what was shown is kept."""
+    await caller.chat(chat_id)
+    reason = None if body is None else body.reason
+    return tagged(response, await caller.engine.interrupt(chat_id, reason=reason, actor=caller.actor))
+
+
+async def resume(caller: Writer, chat_id: ChatId, response: Response) -> Chat:
+    """Go on after an interrupt or an error."""
+    await caller.chat(chat_id)
+    return tagged(response, await caller.engine.resume(chat_id, actor=caller.actor))
+
+
+async def compact(caller: Writer, chat_id: ChatId, response: Response) -> Chat:
+    """Compact a resting chat now."""
+    await caller.chat(chat_id)
+    return tagged(response, await caller.engine.request_compaction(chat_id, actor=caller.actor))
+
+
+async def clear(caller: Writer, chat_id: ChatId, response: Response) -> Chat:
+    """Let the model forget what was said; the transcript stays."""
+    await caller.chat(chat_id)
+    return tagged(response, await caller.engine.clear_context(chat_id, actor=caller.actor))
+
+
+async def list_queue(caller: Reader, chat_id: ChatId) -> list[QueuedMessage]:
+    """Return the queued messages, next one first."""
+    await caller.chat(chat_id)
+    return await caller.engine.queued(chat_id)
+
+
+async def edit_queued(
+    caller: Writer, chat_id: ChatId, queued_id: MessageId, body: NewContent, response: Response
+) -> Chat:
+    """Replace a queued message; it keeps its place."""
+    await caller.chat(chat_id)
+    return tagged(response, await caller.engine.edit_queued(chat_id, queued_id, body.content, actor=caller.actor))
+
+
+async def delete_queued(caller: Writer, chat_id: ChatId, queued_id: MessageId, response: Response) -> Chat:
+    """Take a message out of the queue."""
+    await caller.chat(chat_id)
+    return tagged(response, await caller.engine.delete_queued(chat_id, queued_id, actor=caller.actor))
+
+
+async def promote_queued(caller: Writer, chat_id: ChatId, queued_id: MessageId, response: Response) -> Chat:
+    """Make a queued message the next turn at once; the current turn is interrupted."""
+    await caller.chat(chat_id)
+    return tagged(response, await caller.engine.promote_queued(chat_id, queued_id, actor=caller.actor))

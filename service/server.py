@@ -1,0 +1,73 @@
+"""Serves an engine with uvicorn, and stops gracefully."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+import uvicorn
+
+from turnwise.engine.engine import Engine
+from turnwise.service.app import create_app
+from turnwise.service.auth import Authenticator
+from turnwise.service.settings import ServiceSettings
+
+
+class _Server(uvicorn.Server):
+    """Lets the followers go when it is asked to stop: uvicorn waits for open streams before it ends the application."""
+
+    def __init__(self, config: uvicorn.Config, engine: Engine) -> None:
+        super().__init__(config)
+        self._engine = engine
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Hear the signals that ask to stop. Having stopped is no failure, so none of them is raised again."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        heard = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, before in heard.items():
+                signal.signal(number, before)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Begin to stop: not ready any more, and every stream is told to come back elsewhere."""
+        self._engine.release_followers()
+        super().handle_exit(sig, frame)
+
+
+async def serve(
+    engine: Engine,
+    *,
+    auth: Authenticator,
+    sockets: list[socket.socket],
+    settings: ServiceSettings | None = None,
+    log_level: str = "info",
+) -> None:
+    """Serve an engine until SIGTERM or SIGINT; then streams are told to reconnect and running jobs are released.
+
+    Args:
+        engine: whose chats are served; not entered yet.
+        auth: tells who sends a request.
+        sockets: where to listen, bound already.
+        settings: limits; `shutdown_seconds` is how long open requests may go on once it stops.
+        log_level: of uvicorn.
+    """
+    settings = settings or ServiceSettings()
+    app = create_app(engine, auth=auth, settings=settings)
+    config = uvicorn.Config(
+        app,
+        log_level=log_level,
+        access_log=False,
+        timeout_graceful_shutdown=max(1, round(settings.shutdown_seconds)),
+        server_header=False,
+        h11_max_incomplete_event_size=65_536,
+    )
+    await _Server(config, engine).serve(sockets=sockets)

@@ -1,0 +1,87 @@
+"""What the routes of one service share: its engine, who may call it, and what they have used up."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Final
+
+from turnwise.engine.engine import Engine
+from turnwise.service.auth import Authenticator, Principal
+from turnwise.service.problems import RateLimited
+from turnwise.service.settings import ServiceSettings
+
+_REMEMBERED: Final = 10_000
+"""Principals whose requests are counted; who sent none for longest is forgotten."""
+
+
+class Rates:
+    """Counts requests by principal: a bucket each, which fills again with time."""
+
+    def __init__(self, per_second: float, burst: int) -> None:
+        self._per_second, self._burst = per_second, burst
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def spend(self, principal: Principal) -> None:
+        """Count a request.
+
+        Raises:
+            RateLimited: the principal has sent as many as it may.
+        """
+        now = time.monotonic()
+        left, at = self._buckets.pop(principal.actor, (float(self._burst), now))
+        left = min(self._burst, left + (now - at) * self._per_second)
+        self._buckets[principal.actor] = (max(0.0, left - 1), now)
+        if len(self._buckets) > _REMEMBERED:
+            self._buckets.popitem(last=False)
+        if left < 1:
+            wait = (1 - left) / self._per_second if self._per_second else 60.0
+            raise RateLimited(f"{self._per_second:g} requests a second, {self._burst} at once", wait)
+
+
+class Streams:
+    """Counts open streams by principal."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._open: Counter[str] = Counter()
+
+    @property
+    def count(self) -> int:
+        """How many are open."""
+        return self._open.total()
+
+    @contextmanager
+    def opened(self, principal: Principal) -> Iterator[None]:
+        """Count a stream while it is open.
+
+        Raises:
+            RateLimited: the principal has as many open as it may.
+        """
+        if self._open[principal.actor] >= self._most:
+            raise RateLimited(f"{self._most} open streams", 5)
+        self._open[principal.actor] += 1
+        try:
+            yield
+        finally:
+            self._open[principal.actor] -= 1
+            if not self._open[principal.actor]:
+                del self._open[principal.actor]
+
+
+@dataclass(slots=True)
+class Service:
+    """An engine, served."""
+
+    engine: Engine
+    authenticate: Authenticator
+    settings: ServiceSettings
+    rates: Rates = field(init=False)
+    streams: Streams = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.rates = Rates(self.settings.requests_per_second, self.settings.burst)
+        self.streams = Streams(self.settings.streams_per_owner)

@@ -1,0 +1,360 @@
+"""Every route does what its method of the engine does."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx
+import pytest
+
+from support.served import Served, served, stream_of
+from turnwise import Agent, Engine, Settings, fold, verify_export
+from turnwise.providers.scripted import Call, Reply, ScriptedModel
+from turnwise.service.routes.table import OPEN_ROUTES, ROUTES
+
+PICK = {"name": "pick_date", "description": "Ask for a date.", "input_schema": {"type": "object"}}
+
+
+async def create(client: httpx.AsyncClient, **body: Any) -> dict[str, Any]:
+    answer = await client.post("/chats", json=body)
+    assert answer.status_code == 201, answer.text
+    return dict(answer.json())
+
+
+async def asked(client: httpx.AsyncClient, chat_id: str, content: Any) -> list[dict[str, Any]]:
+    """Send a message, wait until the chat rests, and return its messages."""
+    sent = await client.post(f"/chats/{chat_id}/messages", json={"content": content})
+    assert sent.status_code == 202, sent.text
+    await stream_of(client, chat_id, after=sent.json()["seq"], until_rest=True)
+    return list((await client.get(f"/chats/{chat_id}/messages")).json())
+
+
+async def test_a_chat_is_created_found_listed_changed_and_deleted(ada: httpx.AsyncClient) -> None:
+    chat = await create(ada, title="A parcel", metadata={"tier": "gold"})
+    assert (chat["state"], chat["owner"], chat["title"], chat["metadata"]) == (
+        "waiting", "ada", "A parcel", {"tier": "gold"}
+    )  # fmt: skip
+
+    found = await ada.get(f"/chats/{chat['id']}")
+    listed = (await ada.get("/chats", params={"state": "waiting", "limit": 1})).json()
+    changed = await ada.patch(
+        f"/chats/{chat['id']}", json={"title": None, "metadata": {}, "archived": True}, headers={"If-Match": '"1"'}
+    )
+    deleted = await ada.delete(f"/chats/{chat['id']}")
+    gone = await ada.get(f"/chats/{chat['id']}")
+
+    assert (found.json(), found.headers["etag"]) == (chat, '"1"')
+    assert (listed["items"], listed["next"]) == ([chat], None)
+    assert (changed.status_code, changed.headers["etag"]) == (200, '"4"')
+    assert [changed.json()[name] for name in ("title", "metadata", "archived")] == [None, {}, True]
+    assert (deleted.status_code, deleted.json()["records"], deleted.json()["actor"]) == (200, 4, "user:ada")
+    assert gone.status_code == 404
+
+
+async def test_a_change_of_an_older_version_is_refused_and_writes_nothing(ada: httpx.AsyncClient) -> None:
+    chat = await create(ada)
+    path = f"/chats/{chat['id']}"
+    await ada.patch(path, json={"title": "first"})
+    refusals = [
+        await ada.patch(path, json={"title": "second", "archived": True}, headers={"If-Match": '"1"'}),
+        await ada.post(f"{path}/configure", json={"system": "Be brief."}, headers={"If-Match": '"1"'}),
+        await ada.delete(path, headers={"If-Match": '"1"'}),
+        await ada.patch(f"{path}/messages/m1", json={"content": "x"}, headers={"If-Match": '"99"'}),
+    ]
+    nonsense = await ada.patch(path, json={"title": "third"}, headers={"If-Match": '"one"'})
+
+    assert [refusal.status_code for refusal in refusals] == [412, 412, 412, 404]
+    assert [refusal.json().get("version") for refusal in refusals[:3]] == [2, 2, 2]
+    assert nonsense.status_code == 400
+    assert (await ada.get(path)).json()["title"] == "first"
+    assert (await ada.get(path)).json()["version"] == 2
+
+
+async def test_a_chat_that_has_not_changed_is_not_sent_again(ada: httpx.AsyncClient) -> None:
+    chat = await create(ada)
+    same = await ada.get(f"/chats/{chat['id']}", headers={"If-None-Match": '"7", "1"'})
+    other = await ada.get(f"/chats/{chat['id']}", headers={"If-None-Match": '"7"'})
+
+    assert (same.status_code, same.content) == (304, b"")
+    assert other.status_code == 200
+
+
+async def test_a_message_is_answered_and_told_event_by_event(ada: httpx.AsyncClient, demo: Served) -> None:
+    chat = await create(ada)
+    sent = await ada.post(
+        f"/chats/{chat['id']}/messages", json={"content": "Hello!"}, headers={"Idempotency-Key": "tab-1"}
+    )
+    again = await ada.post(
+        f"/chats/{chat['id']}/messages", json={"content": "Hello!"}, headers={"Idempotency-Key": "tab-1"}
+    )
+    other = await ada.post(
+        f"/chats/{chat['id']}/messages", json={"content": "Bye!"}, headers={"Idempotency-Key": "tab-1"}
+    )
+    told = await stream_of(ada, chat["id"], until_rest=True)
+    stored = [event async for event in demo.engine.events(chat["id"], follow=False)]
+
+    assert (sent.status_code, sent.json()["replayed"], again.json()["replayed"]) == (202, False, True)
+    assert again.json()["message_id"] == sent.json()["message_id"]
+    assert (other.status_code, other.json()["client_id"]) == (409, "tab-1")
+    assert [(one.id, one.event) for one in told] == [(event.seq, event.kind) for event in stored]
+    assert [one.data["seq"] for one in told] == list(range(1, len(told) + 1))
+    assert fold(stored).messages[-1].text.startswith("Hello!")
+
+
+async def test_what_only_the_provider_may_know_is_never_told() -> None:
+    parts = [{"type": "text", "text": "Hi.", "metadata": {"secret": "provider-only"}}]
+    history = [{"role": "user", "content": "Hello?"}, {"role": "assistant", "parts": parts}]
+    model = ScriptedModel([Reply("Hi.", reasoning="hm", signature="signed-bytes")])
+    async with served(Engine("sqlite://", model=model)) as service, service.client() as ada:
+        chat = await create(ada, history=history)
+        await asked(ada, chat["id"], "Again?")
+        texts = [
+            (await ada.get(f"/chats/{chat['id']}/{path}")).text
+            for path in ("messages", "transcript", "events?follow=false", "audit", "explain")
+        ]
+    assert not [text for text in texts if "provider-only" in text]
+
+
+async def test_calls_of_the_client_are_answered_once() -> None:
+    model = ScriptedModel([Reply(calls=[Call("pick_date", {})]), "Booked."])
+    async with served(Engine("sqlite://", model=model)) as service, service.client() as ada:
+        chat = await create(ada, client_tools=[PICK])
+        await asked(ada, chat["id"], "A table!")
+        waiting = (await ada.get("/chats", params={"awaiting": "client"})).json()["items"]
+        call = waiting[0]["open_calls"][0]
+        path = f"/chats/{chat['id']}/tool-results"
+        mismatch = await ada.post(path, json={"results": [{"call_id": "nope", "output": 1}]})
+        answer = {"results": [{"call_id": call["call_id"], "output": {"day": "Friday"}}]}
+        accepted, replayed = await ada.post(path, json=answer), await ada.post(path, json=answer)
+        answer["results"][0]["output"] = "Monday"
+        conflict = await ada.post(path, json=answer)
+        await stream_of(ada, chat["id"], until_rest=True)
+        messages = (await ada.get(f"/chats/{chat['id']}/messages")).json()
+
+    assert (mismatch.status_code, mismatch.json()["missing"], mismatch.json()["extra"]) == (
+        400, [call["call_id"]], ["nope"]
+    )  # fmt: skip
+    assert [accepted.status_code, replayed.status_code, conflict.status_code] == [202, 202, 409]
+    assert (accepted.json()["replayed"], replayed.json()["replayed"]) == (False, True)
+    assert accepted.json()["receipt_id"] == replayed.json()["receipt_id"]
+    assert conflict.json()["call_id"] == call["call_id"]
+    assert messages[-1]["parts"][0]["text"] == "Booked."
+
+
+async def test_the_queue_is_read_edited_promoted_and_emptied() -> None:
+    model = ScriptedModel([Reply("Wait.", first_delay=60)] + ["Done."] * 5)
+    settings = Settings(queue_limit=3)
+    async with served(Engine("sqlite://", model=model, settings=settings)) as service, service.client() as ada:
+        chat = await create(ada)
+        path = f"/chats/{chat['id']}"
+        for content in ("one", "two", "three", "four"):
+            assert (await ada.post(f"{path}/messages", json={"content": content})).status_code == 202
+        full = await ada.post(f"{path}/messages", json={"content": "five"})
+        busy = await ada.post(f"{path}/messages", json={"content": "five", "when_busy": "reject"})
+        queue = (await ada.get(f"{path}/queue")).json()
+        edited = await ada.patch(f"{path}/queue/{queue[0]['id']}", json={"content": "TWO"})
+        removed = await ada.delete(f"{path}/queue/{queue[1]['id']}")
+        promoted = await ada.post(f"{path}/queue/{queue[2]['id']}/promote")
+        await stream_of(ada, chat["id"], until_rest=True)
+        messages = (await ada.get(f"{path}/messages")).json()
+
+    assert (full.status_code, full.json()["limit"], busy.status_code) == (429, 3, 409)
+    assert [one["parts"][0]["text"] for one in queue] == ["two", "three", "four"]
+    assert [edited.status_code, removed.status_code, promoted.status_code] == [202, 202, 202]
+    said = [message["parts"][0]["text"] for message in messages if message["role"] == "user"]
+    assert said == ["one", "four", "TWO"]
+
+
+async def test_a_chat_is_stopped_resumed_edited_compacted_cleared_and_forked() -> None:
+    model = ScriptedModel([Reply("Never said.", first_delay=60), "Resumed.", "Edited."])
+    async with served(Engine("sqlite://", model=model)) as service, service.client() as ada:
+        chat = await create(ada)
+        path = f"/chats/{chat['id']}"
+        sent = (await ada.post(f"{path}/messages", json={"content": "Go."})).json()
+        stopped = await ada.post(f"{path}/interrupt", json={"reason": "enough"})
+        await stream_of(ada, chat["id"], until_rest=True)
+        resumed = await ada.post(f"{path}/resume")
+        await stream_of(ada, chat["id"], until_rest=True)
+        edit = {"content": "Go on."}
+        edited = await ada.patch(f"{path}/messages/{sent['message_id']}", json=edit)
+        await stream_of(ada, chat["id"], until_rest=True)
+        texts = [message["parts"][0]["text"] for message in (await ada.get(f"{path}/messages")).json()]
+        compacted = await ada.post(f"{path}/compact")
+        await stream_of(ada, chat["id"], until_rest=True)
+        cleared = await ada.post(f"{path}/clear")
+        fork = await ada.post(f"{path}/fork", json={"at_version": stopped.json()["version"]})
+        beyond = await ada.post(f"{path}/fork", json={"at_version": 10_000})
+        stopped_again = await ada.post(f"{path}/interrupt")
+
+    statuses = [answer.status_code for answer in (stopped, resumed, edited, compacted, cleared, fork)]
+    assert statuses == [202, 202, 202, 202, 202, 201]
+    assert texts == ["Go on.", "Edited."]
+    assert (fork.json()["parent"], fork.json()["owner"]) == (chat["id"], "ada")
+    assert (beyond.status_code, beyond.json()["field"]) == (400, "at_version")
+    assert (stopped_again.status_code, stopped_again.json()["trigger"]) == (409, "interrupt")
+
+
+async def test_the_log_is_read_exported_and_verified(ada: httpx.AsyncClient) -> None:
+    chat = await create(ada)
+    await asked(ada, chat["id"], "Hello!")
+    path = f"/chats/{chat['id']}"
+    records = (await ada.get(f"{path}/audit")).json()
+    exported = await ada.get(f"{path}/audit", params={"export": True})
+    verdict = (await ada.get(f"{path}/verify")).json()
+    explained = (await ada.get(f"{path}/explain")).json()
+    diagram = await ada.get(f"{path}/diagram.svg")
+    usage = (await ada.get(f"{path}/usage")).json()
+
+    assert [record["version"] for record in records] == list(range(1, len(records) + 1))
+    assert {"user:ada"} < {record["actor"] for record in records}
+    assert verify_export(exported.text).ok
+    assert [json.loads(line) for line in exported.text.splitlines()[1:-1]] == records
+    assert verdict["ok"] is True
+    assert explained["reason"].startswith("Nothing to do")
+    assert (diagram.headers["content-type"], 'class="state current"' in diagram.text) == ("image/svg+xml", True)
+    assert "sandbox" in diagram.headers["content-security-policy"]
+    assert [entry["purpose"] for entry in usage] == ["step"]
+
+
+async def test_files_are_kept_for_their_chat(ada: httpx.AsyncClient) -> None:
+    chat, other = await create(ada), await create(ada)
+    text = {"Content-Type": "text/plain"}
+    put = await ada.post("/files", params={"chat": chat["id"], "name": "a.txt"}, content=b"so much", headers=text)
+    part = put.json()
+    got = await ada.get(f"/files/{part['blob']}", params={"chat": chat["id"]})
+    elsewhere = await ada.get(f"/files/{part['blob']}", params={"chat": other["id"]})
+    sent = await ada.post(f"/chats/{chat['id']}/messages", json={"content": [part, {"type": "text", "text": "Read!"}]})
+    unknown_chat = await ada.post("/files", params={"chat": "c0"}, content=b"x", headers=text)
+
+    assert (put.status_code, part["size"], part["name"], part["media_type"]) == (201, 7, "a.txt", "text/plain")
+    assert (got.content, got.headers["content-disposition"].startswith("attachment")) == (b"so much", True)
+    assert (elsewhere.status_code, sent.status_code, unknown_chat.status_code) == (404, 202, 404)
+
+
+async def test_a_whole_chat_moves_to_another_service(ada: httpx.AsyncClient) -> None:
+    chat = await create(ada, title="Moves")
+    messages = await asked(ada, chat["id"], "Hello!")
+    exported = await ada.get(f"/chats/{chat['id']}/export")
+    async with served(Engine("sqlite://", model="demo")) as elsewhere, elsewhere.client("operator") as operator:
+        taken = await operator.post("/chats/import", content=exported.content)
+        again = await operator.post("/chats/import", content=exported.content)
+        cut = await operator.post("/chats/import", content=exported.content[:500])
+        no_text = await operator.post("/chats/import", content=b"\xff\xfe\n")
+        there = (await operator.get(f"/chats/{chat['id']}/messages")).json()
+
+    assert (taken.status_code, taken.json()["title"], taken.json()["owner"]) == (201, "Moves", "ada")
+    assert [again.status_code, cut.status_code, no_text.status_code] == [409, 400, 400]
+    assert there == messages
+
+
+async def test_what_was_said_is_erased(ada: httpx.AsyncClient) -> None:
+    chat = await create(ada, title="secret title")
+    await asked(ada, chat["id"], "secret words")
+    path = f"/chats/{chat['id']}"
+    erased = await ada.post(f"{path}/erase", json={"what": ["title", "messages"]})
+    nothing = await ada.post(f"{path}/erase", json={})
+    left = (
+        (await ada.get(path)).text + (await ada.get(f"{path}/messages")).text + (await ada.get(f"{path}/export")).text
+    )
+
+    assert (erased.status_code, erased.json()["labels"]) == (200, ["title"])
+    assert nothing.status_code == 400
+    assert "secret" not in left
+    assert (await ada.get(f"{path}/verify")).json()["ok"]
+
+
+async def test_agents_are_listed_and_configured() -> None:
+    agents = [Agent("support", "demo"), Agent("sales", "demo")]
+    async with served(Engine("sqlite://", agents=agents)) as service, service.client() as ada:
+        known = (await ada.get("/agents")).json()
+        chat = await create(ada, agent="support")
+        moved = await ada.post(f"/chats/{chat['id']}/configure", json={"agent": "sales", "system": "Be brief."})
+        unknown = await ada.post(f"/chats/{chat['id']}/configure", json={"agent": "nobody"})
+        nothing = await ada.post(f"/chats/{chat['id']}/configure", json={})
+
+    assert known == {"support": [], "sales": []}
+    assert (moved.status_code, moved.json()["agent"]) == (202, "sales")
+    assert (unknown.status_code, nothing.status_code) == (400, 400)
+
+
+async def test_the_process_tells_how_it_is(demo: Served) -> None:
+    async with httpx.AsyncClient(base_url=demo.url) as nobody:
+        alive, ready, metrics = [await nobody.get(path) for path in ("/healthz", "/readyz", "/metrics")]
+        demo.engine.release_followers()
+        stopping = await nobody.get("/readyz")
+
+    assert (alive.json(), ready.status_code) == ({"status": "ok"}, 200)
+    assert "turnwise_open_streams 0" in metrics.text
+    assert (stopping.status_code, stopping.headers["retry-after"]) == (503, "1")
+
+
+@pytest.mark.parametrize("row", ROUTES, ids=lambda row: f"{row.method} {row.path}")
+async def test_every_route_asks_who_is_there(demo: Served, row: Any) -> None:
+    path = row.path.format(chat_id="c1", message_id="m1", queued_id="m1", digest="0" * 64)
+    async with httpx.AsyncClient(base_url=demo.url) as nobody:
+        answers = [
+            await nobody.request(row.method, path),
+            await nobody.request(row.method, path, headers={"Authorization": "Bearer wrong"}),
+            await nobody.request(row.method, path, headers={"Authorization": "Basic ada-token"}),
+        ]
+    assert [answer.status_code for answer in answers] == [401] * 3
+    assert answers[0].headers["www-authenticate"] == 'Bearer realm="turnwise"'
+    assert answers[0].headers["content-type"] == "application/problem+json"
+
+
+@pytest.mark.parametrize("row", ROUTES, ids=lambda row: f"{row.method} {row.path}")
+async def test_every_route_about_a_chat_hides_those_of_others(demo: Served, ada: httpx.AsyncClient, row: Any) -> None:
+    """What is told of another owner's chat is, byte for byte, what is told of none."""
+    bodies = {
+        "POST /chats/{chat_id}/messages": {"content": "x"},
+        "PATCH /chats/{chat_id}/messages/{message_id}": {"content": "x"},
+        "PATCH /chats/{chat_id}/queue/{queued_id}": {"content": "x"},
+        "POST /chats/{chat_id}/tool-results": {"results": []},
+        "POST /chats/{chat_id}/fork": {"at_version": 1},
+    }
+    chat = await create(ada, title="private")
+    about = "{chat_id}" in row.path or "/files" in row.path
+    answers = []
+    async with demo.client("bob") as bob:
+        for chat_id in (chat["id"], f"c{'0' * 25}"):
+            path = row.path.format(chat_id=chat_id, message_id="m1", queued_id="m1", digest="0" * 64)
+            name = f"{row.method} {row.path}"
+            body = bodies.get(name, {} if row.method in ("POST", "PATCH") and "/files" not in row.path else None)
+            query = {"chat": chat_id} if "/files" in row.path else None
+            answer = await bob.request(row.method, path, json=body, params=query)
+            answers.append((answer.status_code, answer.text.replace(chat_id, "...")))
+    if about:
+        assert answers[0] == answers[1]
+        assert answers[0][0] == 404
+    else:
+        assert "private" not in answers[0][1]
+
+
+async def test_roles_may_do_what_they_are_for(demo: Served, ada: httpx.AsyncClient) -> None:
+    chat = await create(ada, title="ada's")
+    path = f"/chats/{chat['id']}"
+    async with demo.client("operator") as operator, demo.client("auditor") as auditor, demo.client("bob") as bob:
+        seen = [(await who.get(path)).status_code for who in (operator, auditor, bob)]
+        listed = [len((await who.get("/chats")).json()["items"]) for who in (operator, auditor, bob)]
+        filtered = [len((await who.get("/chats?owner=ada")).json()["items"]) for who in (operator, auditor, bob)]
+        written = [(await who.patch(path, json={"title": "x"})).status_code for who in (operator, auditor, bob)]
+        for_ada = await operator.post("/chats", json={"owner": "ada"})
+        as_ada = await bob.post("/chats", json={"owner": "ada"})
+        views = [(await who.get(f"{path}/messages?view=model")).status_code for who in (operator, auditor, ada)]
+        imports = [(await who.post("/chats/import", content=b"")).status_code for who in (ada, auditor)]
+        beside = await bob.post("/chats", json={"parent": chat["id"]})
+        actors = [record["actor"] for record in (await auditor.get(f"{path}/audit")).json()]
+
+    assert (seen, listed, filtered) == ([200, 200, 404], [1, 1, 0], [1, 1, 0])
+    assert written == [200, 403, 404]
+    assert (for_ada.status_code, for_ada.json()["owner"], as_ada.status_code) == (201, "ada", 403)
+    assert (views, imports, beside.status_code) == ([200, 200, 403], [403, 403], 404)
+    assert actors == ["user:ada", "operator:ops"]
+
+
+def test_each_route_is_described_once() -> None:
+    rows = [(row.method, row.path) for row in (*ROUTES, *OPEN_ROUTES)]
+    assert len(set(rows)) == len(rows)
+    assert len({row.endpoint.__name__ for row in (*ROUTES, *OPEN_ROUTES)}) == len(rows)
+    assert all(row.endpoint.__doc__ for row in (*ROUTES, *OPEN_ROUTES))

@@ -1,0 +1,111 @@
+"""Engines that are served: real uvicorn on a real socket, in this process, and real HTTP clients."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import anyio
+import httpx
+import uvicorn
+from fastapi import FastAPI
+
+from turnwise import Engine
+from turnwise.service import Authenticator, Principal, ServiceSettings, StaticTokens, create_app
+
+TOKENS: Final = StaticTokens(
+    {
+        "ada-token": Principal("ada"),
+        "bob-token": Principal("bob"),
+        "operator-token": Principal("ops", "operator"),
+        "auditor-token": Principal("eve", "auditor"),
+    }
+)
+GENEROUS: Final = ServiceSettings(requests_per_second=10_000, burst=10_000, not_found_seconds=0)
+
+
+class Told(NamedTuple):
+    """One server-sent event."""
+
+    id: int | None
+    event: str
+    data: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A service that listens."""
+
+    url: str
+    engine: Engine
+
+    @asynccontextmanager
+    async def client(self, who: str = "ada", **options: Any) -> AsyncIterator[httpx.AsyncClient]:
+        """Open a client with somebody's token."""
+        headers = {"Authorization": f"Bearer {who}-token"}
+        async with httpx.AsyncClient(base_url=self.url, headers=headers, timeout=30, **options) as client:
+            yield client
+
+
+Serve = Callable[..., AbstractAsyncContextManager[Served]]
+"""Serves an engine; `auth` and `settings` are the service's."""
+
+
+@asynccontextmanager
+async def served(
+    engine: Engine, *, auth: Authenticator = TOKENS, settings: ServiceSettings = GENEROUS
+) -> AsyncIterator[Served]:
+    """Serve an engine while inside."""
+    async with listening(create_app(engine, auth=auth, settings=settings)) as url:
+        yield Served(url, engine)
+
+
+@asynccontextmanager
+async def listening(app: FastAPI) -> AsyncIterator[str]:
+    """Run an application on a free port, and yield its address."""
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=5))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        async with anyio.create_task_group() as running:
+            running.start_soon(lambda: server.serve(sockets=[listener]))
+            while not server.started:  # noqa: ASYNC110 - uvicorn tells nobody
+                await anyio.sleep(0.005)
+            try:
+                yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+            finally:
+                server.should_exit = True
+
+
+@asynccontextmanager
+async def streaming(
+    client: httpx.AsyncClient, chat_id: str, *, headers: Mapping[str, str] | None = None, **query: Any
+) -> AsyncIterator[AsyncIterator[Told]]:
+    """Open a chat's stream of events."""
+    path = f"/chats/{chat_id}/events"
+    async with client.stream("GET", path, params=query, headers=headers) as response:
+        assert response.status_code == 200, await response.aread()
+        assert response.headers["content-type"].startswith("text/event-stream")
+        yield _told(response)
+
+
+async def _told(response: httpx.Response) -> AsyncIterator[Told]:
+    fields: dict[str, str] = {}
+    async for line in response.aiter_lines():
+        if line:
+            name, _, value = line.partition(":")
+            fields[name] = value.removeprefix(" ")
+        elif "event" in fields:
+            number = fields.get("id")
+            yield Told(None if number is None else int(number), fields["event"], json.loads(fields["data"]))
+            fields = {}
+        else:
+            fields = {}
+
+
+async def stream_of(client: httpx.AsyncClient, chat_id: str, **query: Any) -> list[Told]:
+    """Return the events of a stream until it ends."""
+    async with streaming(client, chat_id, **query) as events:
+        return [event async for event in events]
