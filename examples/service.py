@@ -1,6 +1,10 @@
-"""A service: `turnwise serve examples.service:engine`. Another process may serve, or work on, the same file."""
+"""The agents of a service, for processes that serve them and processes that run their chats.
 
-from turnwise import Engine, tool
+`turnwise serve examples.service:agents --create` does both. `turnwise serve ... --no-worker` and `turnwise worker ...` on
+the same store do one each, as often as you like.
+"""
+
+from turnwise import Agent, tool
 
 
 @tool(crash="at_least_once")
@@ -13,4 +17,4 @@ async def lookup(order: str) -> dict[str, str]:
     return {"order": order, "status": "in Lyon since this morning"}
 
 
-engine = Engine("sqlite:///chats.db", model="demo", tools=[lookup])
+agents = [Agent("support", "demo", system="You help the customers of a parcel service.", tools=[lookup])]

@@ -1,0 +1,170 @@
+"""`turnwise serve`: real processes that serve, stop, are killed, and share a store."""
+
+from __future__ import annotations
+
+import re
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from support.processes.service_process import AUTHORIZED, running
+
+AGENTS = """
+import asyncio
+
+from turnwise import Agent, tool
+from turnwise.providers.scripted import Call, Reply, ScriptedModel
+
+
+@tool(crash="at_least_once")
+async def work(seconds: float) -> str:
+    "Work."
+    await asyncio.sleep(seconds)
+    return "worked"
+
+
+def answer(request):
+    last = request.messages[-1]
+    if last.role == "user" and last.text.startswith("work "):
+        return Reply(calls=[Call("work", {"seconds": float(last.text.split()[1])})])
+    return Reply("one two three four five six seven", chunks=4, delay=0.2)
+
+
+agents = [Agent("support", ScriptedModel(answer), tools=[work])]
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "shop.py").write_text(AGENTS)
+    return tmp_path
+
+
+def ask(url: str, content: str) -> str:
+    """Create a chat, send a message, and return the chat's id."""
+    chat = httpx.post(f"{url}/chats", json={}, headers=AUTHORIZED).json()["id"]
+    sent = httpx.post(f"{url}/chats/{chat}/messages", json={"content": content}, headers=AUTHORIZED)
+    assert sent.status_code == 202, sent.text
+    return str(chat)
+
+
+def lines_of(url: str, chat: str, **query: str) -> Iterator[str]:
+    path = f"{url}/chats/{chat}/events"
+    with httpx.stream("GET", path, params=query, headers=AUTHORIZED, timeout=60) as response:
+        yield from response.iter_lines()
+
+
+def serving(folder: Path, *words: str) -> tuple[str, ...]:
+    return ("serve", "shop:agents", "--port", "0", "--create", *words)
+
+
+def test_a_stop_ends_streams_with_a_word_and_lets_the_chats_go(folder: Path) -> None:
+    """The call that ran is not lost: the next process on the file goes on with it."""
+    told: list[str] = []
+    with running(folder, *serving(folder)) as first:
+        url = first.url()
+        chat = ask(url, "work 30")
+        follower = threading.Thread(target=lambda: told.extend(lines_of(url, chat)))
+        follower.start()
+        while not any("executing_tools" in line for line in told):
+            time.sleep(0.02)
+        began = time.monotonic()
+        code = first.stop()
+        took = time.monotonic() - began
+        follower.join(30)
+        said = first.said()
+    assert not follower.is_alive()
+    assert (code, "stopped" in said, "Traceback" in said) == (0, True, False)
+    assert took < 25
+    assert [line for line in told if line.startswith("event:")][-1] == "event: reconnect"
+
+    with running(folder, *serving(folder)) as second:
+        url = second.url()
+        assert httpx.get(f"{url}/chats/{chat}", headers=AUTHORIZED).json()["state"] in ("pending", "executing_tools")
+        stopped = httpx.post(f"{url}/chats/{chat}/interrupt", headers=AUTHORIZED)
+        verdict = httpx.get(f"{url}/chats/{chat}/verify", headers=AUTHORIZED).json()
+    assert (stopped.status_code, verdict["ok"]) == (202, True)
+
+
+def test_a_service_that_is_killed_in_mid_answer_loses_nothing(folder: Path) -> None:
+    with running(folder, *serving(folder)) as first:
+        url = first.url()
+        chat = ask(url, "Count.")
+        seen = next(line for line in lines_of(url, chat) if '"delta"' in line)
+        first.stop(signal.SIGKILL)
+    with running(folder, *serving(folder)) as second:
+        url = second.url()
+        lines = [line for line in lines_of(url, chat, until_rest="true") if line.startswith("data:")]
+        messages = httpx.get(f"{url}/chats/{chat}/messages", headers=AUTHORIZED).json()
+        verdict = httpx.get(f"{url}/chats/{chat}/verify", headers=AUTHORIZED).json()
+    assert seen in lines
+    assert [re.search(r'"seq":(\d+)', line)[1] for line in lines] == [str(number + 1) for number in range(len(lines))]  # type: ignore[index]
+    assert messages[-1]["parts"][0]["text"] == "one two three four five six seven"
+    assert verdict["ok"]
+
+
+def test_one_process_serves_and_another_works(folder: Path) -> None:
+    with running(folder, *serving(folder, "--no-worker")) as api:
+        url = api.url()
+        chat = ask(url, "Count.")
+        waiting = httpx.get(f"{url}/chats/{chat}", headers=AUTHORIZED).json()["state"]
+        with running(folder, "worker", "shop:agents") as worker:
+            events = [line for line in lines_of(url, chat, until_rest="true") if line.startswith("event:")]
+            assert worker.stop() == 0
+    assert waiting == "pending"
+    assert events[-1] == "event: turn_finished"
+
+
+def test_a_service_without_tokens_makes_one_and_tells_it(folder: Path) -> None:
+    with running(folder, *serving(folder), TURNWISE_TOKEN="") as service:
+        url = service.url()
+        said = service.said()
+        token = said.partition("until this process ends: ")[2].split()[0]
+        known = httpx.get(f"{url}/chats", headers={"Authorization": f"Bearer {token}"})
+        unknown = httpx.get(f"{url}/chats", headers={"Authorization": "Bearer x"})
+    assert (known.status_code, unknown.status_code) == (200, 401)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--tokens", "nowhere.toml"], "tokens: 'nowhere.toml' cannot be read: FileNotFoundError"),
+        (["--host", "256.0.0.1"], "--host, --port: cannot listen on 256.0.0.1 port 0"),
+        (["--tokens", "shop.py"], "tokens: 'shop.py' cannot be read: TOMLDecodeError"),
+        (["--shutdown-seconds", "-1"], "--shutdown-seconds"),
+    ],
+)
+def test_what_cannot_be_served_is_said_in_a_sentence(folder: Path, words: list[str], told: str) -> None:
+    with running(folder, *serving(folder, *words)) as service:
+        assert service.popen.wait(60) == 2
+        assert told in service.said()
+        assert "Traceback" not in service.said()
+
+
+def test_a_port_that_is_taken_is_said_in_a_sentence(folder: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        with running(folder, "serve", "shop:agents", "--port", port, "--create") as service:
+            assert service.popen.wait(60) == 2
+            assert f"cannot listen on 127.0.0.1 port {port}: Address already in use" in service.said()
+
+
+def test_a_second_signal_ends_a_service_that_waits(folder: Path) -> None:
+    with running(folder, *serving(folder, "--shutdown-seconds", "60")) as service:
+        url = service.url()
+        slow = socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])))
+        slow.sendall(
+            b"POST /chats HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer operator-token\r\nContent-Length: 9\r\n\r\n"
+        )
+        time.sleep(0.5)
+        service.popen.send_signal(signal.SIGINT)
+        time.sleep(0.5)
+        assert service.popen.poll() is None
+        assert service.stop(signal.SIGINT) == 0
+        slow.close()
