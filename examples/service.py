@@ -1,7 +1,7 @@
-"""The agents of a service, for processes that serve them and processes that run their chats.
+"""The agents of a service: for processes that serve their chats, and for processes that run them.
 
-`turnwise serve examples.service:agents --create` does both. `turnwise serve ... --no-worker` and `turnwise worker ...` on
-the same store do one each, as often as you like.
+`turnwise serve examples.service:agents --create` does both. `turnwise serve ... --no-worker` and `turnwise worker ...`
+on the same store do one each, as often as you like.
 """
 
 from turnwise import Agent, tool

@@ -61,6 +61,11 @@ async def serve(
         log_level: of uvicorn.
     """
     settings = settings or ServiceSettings()
+    for listener in sockets:
+        if listener.family in (socket.AF_INET, socket.AF_INET6):
+            # Connections inherit it. asyncio sets it for sockets of its own alone; without it, the second of two pieces
+            # waits until the reader has acknowledged the first, which takes 40 ms.
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     app = create_app(engine, auth=auth, settings=settings)
     config = uvicorn.Config(
         app,

@@ -8,12 +8,17 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
+import anyio
 import httpx
 import pytest
 
 from support.processes.service_process import AUTHORIZED, running
+from support.served import TOKENS
+from turnwise import Engine
+from turnwise.service import serve
 
 AGENTS = """
 import asyncio
@@ -168,3 +173,23 @@ def test_a_second_signal_ends_a_service_that_waits(folder: Path) -> None:
         assert service.popen.poll() is None
         assert service.stop(signal.SIGINT) == 0
         slow.close()
+
+
+async def test_no_piece_of_a_stream_waits_for_the_one_before(tmp_path: Path) -> None:
+    """A connection that waits for acknowledgements delays every second piece by 40 ms."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        async with anyio.create_task_group() as running_server, httpx.AsyncClient(base_url=url) as client:
+            engine = Engine(f"sqlite:///{tmp_path}/chats.db", model="demo")
+            running_server.start_soon(partial(serve, engine, auth=TOKENS, sockets=[listener], log_level="error"))
+            while not await _is_ready(client):  # noqa: ASYNC110 - it tells nobody
+                await anyio.sleep(0.01)
+            assert listener.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+            signal.raise_signal(signal.SIGTERM)
+
+
+async def _is_ready(client: httpx.AsyncClient) -> bool:
+    try:
+        return (await client.get("/readyz")).is_success
+    except httpx.ConnectError:
+        return False
