@@ -114,9 +114,12 @@ class Mischief:
             await self._listen_to_nobody()
 
     async def _listen_to_nobody(self) -> None:
-        while not self.end.is_set():
-            with suppress(asyncio.CancelledError):
-                await self.end.wait()
+        with suppress(asyncio.CancelledError):
+            await self.end.wait()
+        with anyio.CancelScope(shield=True):  # else anyio cancels it again in every round of the loop
+            while not self.end.is_set():
+                with suppress(asyncio.CancelledError):
+                    await self.end.wait()
 
     # The hooks of an engine
 
