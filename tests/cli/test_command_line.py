@@ -219,6 +219,7 @@ def test_a_worker_takes_agents_an_engine_or_what_makes_one(
         ("shop", "must be like shop.agents:engine; it was 'shop'"),
         (":x", "must be like shop.agents:engine"),
         ("nowhere:x", "there is no module 'nowhere' here or among those installed"),
+        ("nowhere.else:x", "there is no module 'nowhere.else' here or among those installed"),
         ("shop:nothing", "module 'shop' has no 'nothing'"),
         ("shop:number", "must be an Engine, a function that makes one, an Agent, or a list of agents; it was 7"),
         ("shop:mixed", "must be an Engine"),

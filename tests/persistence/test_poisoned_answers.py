@@ -181,3 +181,11 @@ async def test_an_erasure_that_meets_what_cannot_be_read_says_where(
         await store.change("poisoned", plans.plan(erased))
     assert await store.facts("poisoned") == before
     await store.close()
+
+
+@pytest.mark.parametrize("table", ["chats", "profiles", "messages", "queue"])
+async def test_what_was_stored_before_there_were_salts_verifies(lived: Path, tmp_path: Path, table: str) -> None:
+    path = tmp_path / "chats.db"
+    poison(lived, path, table, "salt", None)
+    async with Engine(f"sqlite:///{path}", model=ScriptedModel(()), settings=IDLE) as engine:
+        assert (await engine.verify("poisoned")).ok

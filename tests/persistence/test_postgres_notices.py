@@ -245,6 +245,20 @@ async def test_a_listener_tries_ever_more_seldom_to_reach_a_server_that_is_away(
     assert line.tries == 6
 
 
+async def test_notices_that_cannot_be_sent_are_warned_of_and_counted(caplog: pytest.LogCaptureFixture) -> None:
+    """Nothing else is lost: whoever listens also polls."""
+
+    class Away(Line):
+        async def run(self, _work: object) -> None:
+            raise StoreError("the server is away")
+
+    telling = over(Away())
+    for chat_id in ("a", "b", "a"):
+        telling.tell(chat_id)
+    await telling.close()
+    assert caplog.messages == ["notices_lost count=2 problem=the server is away"]
+
+
 async def test_each_hint_is_given_once(stores: tuple[PostgresStore, PostgresStore]) -> None:
     here, there = stores
     watch = aiter(there.watch())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import sys
 from datetime import UTC, datetime
@@ -64,6 +65,14 @@ def test_the_cost_of_half_a_count_is_partial(usage: Usage, cost: str) -> None:
 )
 def test_counts_that_say_nothing_or_contradict_each_other_have_no_cost(usage: Usage | None) -> None:
     assert priced(named(), usage, NOW) is usage
+
+
+def test_why_a_price_is_unknown_is_logged_for_who_looks(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "turnwise")
+    priced(named(), Usage(input_tokens=1, output_tokens=1, cache_read_tokens=5), NOW)
+    (line,) = caplog.messages
+    assert line.startswith("price_not_computed provider=anthropic model=claude-sonnet-4-5 problem=")
+    assert len(line.partition("problem=")[2]) > 10
 
 
 def test_a_cost_that_the_model_reports_itself_stays() -> None:
