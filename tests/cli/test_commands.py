@@ -118,7 +118,7 @@ MISUSES = {
     "no such log": (["verify", "log.jsonl"], "there is no file"),
     "no such state": (["list", "--state", "sleeping"], "must be one of"),
     "no such model": (["chat", "--model", "parrot"], "model"),
-    "no such command": (["serve"], "No such command"),
+    "no such command": (["host"], "No such command"),
     "no such option": (["list", "--loud"], "No such option"),
 }
 

@@ -93,6 +93,7 @@ COMMANDS: dict[str, tuple[Command, str]] = {
     "delete_queued": (_delete_queued, "delete_queued"),
     "promote_queued": (_promote_queued, "promote_queued"),
     "rename": (lambda engine, chat_id: engine.rename(chat_id, "new", actor=ANNA), "renamed"),
+    "update_chat": (lambda engine, chat_id: engine.update_chat(chat_id, title="new", actor=ANNA), "renamed"),
     "set_metadata": (lambda engine, chat_id: engine.set_metadata(chat_id, {}, actor=ANNA), "metadata_changed"),
     "configure": (lambda engine, chat_id: engine.configure(chat_id, system="Be brief.", actor=ANNA), "configured"),
     "archive": (lambda engine, chat_id: engine.archive(chat_id, actor=ANNA), "archived"),

@@ -18,6 +18,7 @@ PLANTED = {
     "stores": ("persistence/rows.py", "turnwise.persistence.sqlite.connection"),
     "neighbours": ("persistence/sqlite/queries.py", "turnwise.persistence.postgres.pool"),
     "terminal": ("providers/scripted.py", "rich"),
+    "http": ("cli/serve.py", "fastapi"),
     "pure": ("states/names.py", "time"),
 }
 """For each contract, a module and an import that breaks it."""
