@@ -20,6 +20,7 @@ from turnwise.cli.doctor import doctor
 from turnwise.cli.erase import erase
 from turnwise.cli.explain import explain
 from turnwise.cli.failures import DONE, exit_code_of, flush_output, forget_output
+from turnwise.cli.inspect import inspect
 from turnwise.cli.list_chats import list_chats
 from turnwise.cli.migrate import migrate
 from turnwise.cli.operating import archive, interrupt, resume, send, unarchive
@@ -33,7 +34,7 @@ from turnwise.cli.worker import worker
 
 _COMMANDS: Final[tuple[Callable[..., Any], ...]] = (
     *(demo, chat),
-    *(list_chats, show, audit, verify, explain),
+    *(list_chats, show, audit, verify, explain, inspect),
     *(send, submit, interrupt, resume, archive, unarchive, erase, delete),
     *(export, import_chat),
     *(doctor, diagram, worker, serve, migrate),

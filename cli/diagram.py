@@ -12,41 +12,82 @@ from turnwise.cli.chat_argument import on_chat
 from turnwise.cli.options import DEFAULT_STORE, StoreOption
 from turnwise.cli.output import write_file
 from turnwise.cli.style import clean, console
-from turnwise.diagrams import mermaid, svg
+from turnwise.diagrams import mermaid, path, slide, sticker, svg, table, timeline
 from turnwise.engine.engine import Engine
 from turnwise.states.errors import SettingsError
+from turnwise.states.events import Event
 
 Form = Literal["mermaid", "svg", "png"]
+Shown = Literal["machine", "table", "path", "timeline", "sticker"]
+OF_A_CHAT: Final = frozenset({"path", "timeline", "sticker"})
 ENDINGS: Final[dict[str, Form]] = {
     ".mmd": "mermaid",
     ".mermaid": "mermaid",
     ".svg": "svg",
     ".png": "png",
-    "": "mermaid",
 }
 ZOOM: Final = 1.5
 """Pixels of a PNG for each unit of the drawing."""
+SANS: Final = "DejaVu Sans"
+MONO: Final = "DejaVu Sans Mono"
+"""The fonts of a PNG where the machine has none of those that the drawing asks for by name."""
 
 
 def diagram(
     chat: Annotated[str | None, typer.Argument(metavar="[CHAT]", help="Light the state of this chat.")] = None,
     *,
     store: StoreOption = DEFAULT_STORE,
-    form: Annotated[Form | None, typer.Option("--format", help="By default what FILE ends in, else mermaid.")] = None,
+    simple: Annotated[bool, typer.Option("--simple", help="The states and the happy path, for a slide.")] = False,
+    show: Annotated[
+        Shown, typer.Option("--show", help="The machine, its table; a chat's path, timeline or sticker.")
+    ] = "machine",
+    form: Annotated[
+        Form | None,
+        typer.Option("--format", help="By default what FILE ends in, else mermaid, or svg where it has none."),
+    ] = None,
     out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write a file instead of printing.")] = None,
 ) -> None:
-    """Draw the declared machine: as Mermaid, SVG or PNG (extra `png`)."""
-    form = _form(form, out)
+    """Draw the declared machine, or what a chat has lived through: as Mermaid, SVG or PNG (extra `png`)."""
+    form = _form(form, out, "mermaid" if show == "machine" else "svg")
+    _check(chat, show, form, simple=simple)
     if form == "png" and out is None and sys.stdout.isatty():
         raise SettingsError("--format", "a PNG is nothing to read: name a file with --out, or send it through a pipe")
-    state = None if chat is None else on_chat(store, chat, Engine.get_chat).state
-    drawing = mermaid(state) if form == "mermaid" else svg(state)
+    drawing = _drawing(store, chat, show, simple=simple, as_mermaid=form == "mermaid")
     content = png(drawing) if form == "png" else drawing.encode()
     if out is None:
         sys.stdout.buffer.write(content)
     else:
         write_file("--out", out, content)
         console.print(f"wrote {clean(str(out))}", soft_wrap=True, markup=False)
+
+
+def _check(chat: str | None, show: Shown, form: Form, *, simple: bool) -> None:
+    if show in OF_A_CHAT and chat is None:
+        raise SettingsError("--show", f"a {show} is that of a chat: name one, or `last`")
+    if show == "table" and chat is not None:
+        raise SettingsError("--show", "the table is the same for every chat: name none")
+    if simple and show != "machine":
+        raise SettingsError("--simple", f"is a way to show the machine, not the {show}")
+    if form == "mermaid" and show != "machine":
+        raise SettingsError("--format", f"mermaid draws the machine only; the {show} is drawn as svg or png")
+
+
+def _drawing(store: str, chat: str | None, show: Shown, *, simple: bool, as_mermaid: bool) -> str:
+    if show == "table":
+        return table()
+    if chat is not None and show in ("path", "timeline"):
+        told = on_chat(store, chat, _events)
+        return path(told) if show == "path" else timeline(told)
+    state = None if chat is None else on_chat(store, chat, Engine.get_chat).state
+    if state is not None and show == "sticker":
+        return sticker(state)
+    if as_mermaid:
+        return mermaid(state, simple=simple)
+    return slide(state) if simple else svg(state)
+
+
+async def _events(engine: Engine, chat_id: str) -> list[Event]:
+    return [event async for event in engine.events(chat_id, follow=False)]
 
 
 def png(drawing: str) -> bytes:
@@ -61,13 +102,15 @@ def png(drawing: str) -> bytes:
         raise SettingsError(
             "--format", "png needs the extra `png`: pip install 'turnwise[png]'; mermaid and svg need nothing"
         ) from error
-    return bytes(svg_to_bytes(svg_string=drawing, zoom=ZOOM, background="#ffffff", font_family="DejaVu Sans"))
+    return bytes(
+        svg_to_bytes(svg_string=drawing, zoom=ZOOM, background="#ffffff", sans_serif_family=SANS, monospace_family=MONO)
+    )
 
 
-def _form(form: Form | None, out: Path | None) -> Form:
+def _form(form: Form | None, out: Path | None, default: Form) -> Form:
     """Return the form that was asked for, unless the file's name says another one, or one that there is not."""
     ending = out.suffix.lower() if out is not None else ""
-    named = ENDINGS.get(ending)
+    named = ENDINGS.get(ending) if ending else default
     if form is None:
         if named is None:
             raise SettingsError("--out", f"there is no drawing as {ending!r}; a name may end in .mmd, .svg or .png")

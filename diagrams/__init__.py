@@ -1,6 +1,15 @@
-"""The declared machine as pictures: `mermaid()` and `svg()` draw it, with the state of a chat lit on request."""
+"""The declared machine, and the lives of chats, as pictures.
+
+`svg()` and `mermaid()` draw the machine, `slide()` its happy path, `table()` its rows; a state is lit on request.
+`path` and `timeline` draw what a chat has lived through, from its events; `sticker` is a badge of a state.
+"""
 
 from turnwise.diagrams.mermaid import mermaid
+from turnwise.diagrams.path import path
+from turnwise.diagrams.rows import table
+from turnwise.diagrams.slide import slide
+from turnwise.diagrams.sticker import sticker
 from turnwise.diagrams.svg import svg
+from turnwise.diagrams.timeline import timeline
 
-__all__ = ["mermaid", "svg"]
+__all__ = ["mermaid", "path", "slide", "sticker", "svg", "table", "timeline"]

@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from turnwise.diagrams import mermaid, svg
+from turnwise.diagrams import mermaid, slide, svg, table
 from turnwise.diagrams.matrix import matrix
 
 PACKAGE: Final = Path(__file__).resolve().parent
@@ -45,7 +45,13 @@ def repository(package: Path = PACKAGE) -> Path | None:
 def drawings(root: Path | None, package: Path = PACKAGE) -> dict[Path, str]:
     """Return every generated file with what it must hold: below a root, or without one what ships in the package."""
     rendered = package / "rendered" if root is None else root / "diagrams" / "rendered"
-    files = {rendered / "machine.svg": svg(), rendered / "machine.mmd": mermaid()}
+    files = {
+        rendered / "machine.svg": svg(),
+        rendered / "machine.mmd": mermaid(),
+        rendered / "simple.svg": slide(),
+        rendered / "simple.mmd": mermaid(simple=True),
+        rendered / "table.svg": table(),
+    }
     if root is not None:
         files[root / "docs" / "machine" / "matrix.md"] = matrix()
     return files

@@ -7,6 +7,7 @@ page's own style sheet wins over every attribute written here.
 from __future__ import annotations
 
 import textwrap
+import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -52,6 +53,15 @@ def tag(name: str, *children: str, **attributes: str | float | None) -> str:
         return f"<{name}{text}/>"
     separator = "" if name in ("text", "tspan", "title", "desc") else "\n"
     return f"<{name}{text}>{separator}{separator.join(children)}{separator}</{name}>"
+
+
+def legible(words: str) -> str:
+    r"""Return words of a chat as they may stand in a picture: what XML has not, or hides or turns text, as `\u202e`."""
+    return "".join(one.encode("unicode_escape", "backslashreplace").decode() if _hides(one) else one for one in words)
+
+
+def _hides(character: str) -> bool:
+    return character != " " and (unicodedata.category(character)[0] in "CZ" or character in "\ufffe\uffff")
 
 
 def text(at: Point, words: str, pen: Pen) -> str:

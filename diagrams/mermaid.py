@@ -8,6 +8,7 @@ from turnwise.diagrams.extract import machine
 from turnwise.diagrams.grouping import SAME, arrows
 from turnwise.diagrams.model import Edge, Line, Node, Picture
 from turnwise.diagrams.palette import INK, KIND_TINT, LIT, Tint
+from turnwise.diagrams.slide import WAYS
 from turnwise.states.checked import checked
 from turnwise.states.names import NEW
 
@@ -15,8 +16,8 @@ _LINE_BREAK: Final = "<br/>"
 
 
 @checked
-def mermaid(state: str | None = None) -> str:
-    """Return the machine as Mermaid text, with `state` lit.
+def mermaid(state: str | None = None, *, simple: bool = False) -> str:
+    """Return the machine as Mermaid text, with `state` lit; if `simple`, what `slide` shows of it.
 
     Every row is written out, except that triggers which leave a chat where it is in every state are told in one note.
 
@@ -26,7 +27,7 @@ def mermaid(state: str | None = None) -> str:
     picture = machine()
     current = picture.current(state)
     everywhere = _everywhere(picture)
-    places = [node for node in picture.nodes if node.kind != "start"]
+    places = list(picture.states) if simple else [node for node in picture.nodes if node.kind != "start"]
     text = [
         "stateDiagram-v2",
         "    accTitle: The life of a chat",
@@ -36,8 +37,11 @@ def mermaid(state: str | None = None) -> str:
     text += [_style(kind, KIND_TINT[kind]) for kind in dict.fromkeys(node.kind for node in places)]
     text += [_style("current", LIT) + ",stroke-width:3px"] if current else []
     text += [line for node in places for line in _node(node, current)]
-    text += [line for edge in picture.edges for line in _edge(edge, everywhere)]
-    text += _note(picture.states[0], everywhere)
+    if simple:
+        text += [f"    {_place(source)} --> {target} : {way.trigger}" for (source, target), way in WAYS.items()]
+    else:
+        text += [line for edge in picture.edges for line in _edge(edge, everywhere)]
+        text += _note(picture.states[0], everywhere)
     return "\n".join(text) + "\n"
 
 
@@ -60,8 +64,11 @@ def _node(node: Node, current: str | None) -> list[str]:
 
 def _edge(edge: Edge, everywhere: tuple[Line, ...]) -> list[str]:
     lines = [str(line) for line in edge.lines if not edge.stays or line not in everywhere]
-    source = "[*]" if edge.source == NEW else edge.source
-    return [f"    {source} --> {edge.target} : {_LINE_BREAK.join(lines)}"] if lines else []
+    return [f"    {_place(edge.source)} --> {edge.target} : {_LINE_BREAK.join(lines)}"] if lines else []
+
+
+def _place(name: str) -> str:
+    return "[*]" if name == NEW else name
 
 
 def _note(node: Node, everywhere: tuple[Line, ...]) -> list[str]:

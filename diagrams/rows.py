@@ -5,10 +5,13 @@ from __future__ import annotations
 from itertools import groupby
 from typing import Final
 
+from turnwise.diagrams.extract import machine
 from turnwise.diagrams.grouping import Entry, entries
-from turnwise.diagrams.markup import Pen, tag, text
+from turnwise.diagrams.layout import WIDTH
+from turnwise.diagrams.markup import SANS, Pen, tag, text, title
 from turnwise.diagrams.model import Picture
-from turnwise.diagrams.palette import FAINT, INK, MUTED, PARTY_INK
+from turnwise.diagrams.palette import FAINT, INK, MUTED, PAPER, PARTY_INK
+from turnwise.states.checked import checked
 
 COLUMNS: Final = {
     "trigger": (40.0, 140.0),
@@ -23,6 +26,23 @@ _HEAD: Final = Pen(11, MUTED, "bold")
 _CELL: Final = Pen(11, INK)
 _LEADING: Final = 14
 _RIGHT: Final = 1640
+
+
+@checked
+def table() -> str:
+    """Return every row of the table as an SVG document of its own."""
+    drawn, height = drawn_rows(machine(), 0)
+    drawing = tag(
+        "svg",
+        title("Every row of the table"),
+        tag("rect", width=WIDTH, height=height, rx=14, fill=PAPER),
+        drawn,
+        xmlns="http://www.w3.org/2000/svg",
+        viewBox=f"0 0 {WIDTH} {height:.0f}",
+        role="img",
+        font_family=SANS,
+    )
+    return drawing + "\n"
 
 
 def drawn_rows(picture: Picture, top: float) -> tuple[str, float]:

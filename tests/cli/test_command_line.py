@@ -23,7 +23,7 @@ from turnwise.cli.diagram import png
 from turnwise.cli.failures import DEBUG, PROBLEM, exit_code_of
 
 COMMANDS = (
-    "demo chat list show audit verify explain send submit interrupt resume archive unarchive erase delete "
+    "demo chat list show audit verify explain inspect send submit interrupt resume archive unarchive erase delete "
     "export import doctor diagram worker serve migrate"
 )
 SHARED = {
@@ -67,6 +67,7 @@ TAKES = {
     "audit": "CHAT --store:URL --export:FILE --key:FILE --json",
     "verify": "FILE|CHAT --store:URL --key:FILE --family --files --file-folder:PATH --json",
     "explain": "CHAT --store:URL --json",
+    "inspect": "--store:URL --port",
     "send": "CHAT MESSAGE --when-busy=queue --client-id --store:URL --actor:NAME --json",
     "submit": "CHAT [CALL=]ANSWER... --error --results:FILE --store:URL --actor:NAME --json",
     "interrupt": "CHAT --reason --store:URL --actor:NAME --json",
@@ -78,7 +79,7 @@ TAKES = {
     "import": "FILE --key:FILE --store:URL --file-folder:PATH --actor:NAME --json",
     "erase": "CHAT MESSAGE --what:WORD --everything --yes/-y --store:URL --file-folder:PATH --actor:NAME --json",
     "doctor": "[FILE] --store:URL --repair:CHAT --export:CHAT --files --file-folder:PATH --json",
-    "diagram": "[CHAT] --store:URL --format --out:FILE",
+    "diagram": "[CHAT] --store:URL --simple --show=machine --format --out:FILE",
     "worker": "MODULE:ATTRIBUTE --store:URL --file-folder:PATH --create --concurrency=100 --quiet",
     "serve": "MODULE:ATTRIBUTE --host=127.0.0.1 --port=8080 --tokens:FILE --token:TOKEN --allow-origin:ORIGIN "
     "--store:URL --file-folder:PATH --create --worker=True --concurrency=100 --shutdown-seconds=10 --quiet",

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
-from turnwise.cli.diagram import diagram
+from turnwise import Engine
+from turnwise.cli.diagram import diagram, png
+from turnwise.diagrams import mermaid, slide, svg, table
+from turnwise.providers.scripted import ScriptedModel
 from turnwise.states.errors import SettingsError
 
 BEGINNINGS = {"mermaid": b"stateDiagram-v2", "svg": b"<svg", "png": b"\x89PNG\r\n"}
@@ -45,6 +50,74 @@ def test_a_drawing_is_printed_unless_it_is_a_picture_and_somebody_watches(
     else:
         diagram(form=form)
         assert screen.printed.startswith(BEGINNINGS[form])
+
+
+def test_the_letters_of_a_drawing_are_in_its_png() -> None:
+    """Without a font for the plain words, a PNG is boxes and arrows, and nobody is told."""
+    named = svg(rows=False)
+    plain = re.sub(r"(<(?:text|tspan)[^>]*>)[^<]+", r"\1", named)
+    mono = re.sub(r"(<text(?![^>]*monospace)[^>]*>)[^<]+", r"\1", re.sub(r"(<tspan[^>]*>)[^<]+", r"\1", named))
+    assert len(png(named)) > len(png(mono)) + 5000 > len(png(plain)) + 5000
+
+
+@pytest.fixture
+def chat_url(tmp_path: Path) -> str:
+    """Return the URL of a store that holds one chat, which has had one turn."""
+    url = f"sqlite:///{tmp_path / 'chats.db'}"
+
+    async def live() -> None:
+        async with Engine(url, model=ScriptedModel(["hi"])) as engine:
+            await engine.ask((await engine.create_chat()).id, "hello")
+
+    anyio.run(live)
+    return url
+
+
+@pytest.mark.parametrize(
+    ("show", "words"),
+    [
+        ("machine", b"The chat stands in waiting"),
+        ("path", b"waiting</text>"),
+        ("timeline", b"step 1, attempt 1"),
+        ("sticker", b"<title>turnwise: waiting</title>"),
+    ],
+)
+def test_a_chat_is_shown_as_it_was_asked_for(tmp_path: Path, chat_url: str, show: Any, words: bytes) -> None:
+    diagram("last", store=chat_url, show=show, out=tmp_path / "drawing.svg")
+    assert words in (tmp_path / "drawing.svg").read_bytes()
+    diagram("last", store=chat_url, show=show, out=tmp_path / "drawing.png")
+    assert (tmp_path / "drawing.png").read_bytes().startswith(BEGINNINGS["png"])
+
+
+def test_a_picture_of_a_chat_that_has_no_mermaid_is_an_svg(tmp_path: Path, chat_url: str) -> None:
+    diagram("last", store=chat_url, show="timeline", out=tmp_path / "drawing")
+    assert (tmp_path / "drawing").read_bytes().startswith(b"<svg")
+
+
+def test_the_simple_machine_lights_the_state_of_a_chat(tmp_path: Path, chat_url: str) -> None:
+    for name, drawn in (("drawing.svg", slide("waiting")), ("drawing.mmd", mermaid("waiting", simple=True))):
+        diagram("last", store=chat_url, simple=True, out=tmp_path / name)
+        assert (tmp_path / name).read_text() == drawn
+    diagram(show="table", out=tmp_path / "table.svg")
+    assert (tmp_path / "table.svg").read_text() == table()
+
+
+@pytest.mark.parametrize(
+    ("asked", "problem"),
+    [
+        ({"show": "timeline"}, "a timeline is that of a chat"),
+        ({"show": "sticker"}, "a sticker is that of a chat"),
+        ({"show": "table", "chat": "last"}, "the same for every chat"),
+        ({"show": "table", "simple": True}, "not the table"),
+        ({"show": "path", "chat": "last", "form": "mermaid"}, "the path is drawn as svg or png"),
+    ],
+)
+def test_what_does_not_go_together_is_refused_before_anything_is_opened(
+    tmp_path: Path, asked: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(SettingsError, match=problem):
+        diagram(**asked, store=f"sqlite:///{tmp_path / 'none.db'}", out=tmp_path / "drawing")
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("form", BEGINNINGS)

@@ -417,9 +417,9 @@ def test_the_form_of_a_drawing_is_what_was_asked_or_what_its_name_says(
     path = None if out is None else Path(out)
     if expected is None:
         with pytest.raises(SettingsError):
-            _form(form, path)
+            _form(form, path, "mermaid")
     else:
-        assert _form(form, path) == expected
+        assert _form(form, path, "mermaid") == expected
 
 
 def test_a_screen_is_as_wide_as_the_tests_say() -> None:

@@ -1,0 +1,51 @@
+"""`turnwise inspect`: the chats of a store in a browser, to be read."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import anyio
+import typer
+
+from turnwise.cli.chat_argument import FILE_SCHEME
+from turnwise.cli.options import DEFAULT_STORE, StoreOption
+from turnwise.cli.style import console
+from turnwise.engine.engine import Engine
+from turnwise.engine.settings import Settings
+from turnwise.states.errors import SettingsError
+
+
+def inspect(
+    *,
+    store: StoreOption = DEFAULT_STORE,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 for any that is free.")] = 0,
+) -> None:
+    """Show the chats of a store in a browser of this machine, until Ctrl-C. Nothing can be changed there.
+
+    The address holds a token: who has it may read all chats.
+    """
+    try:
+        from turnwise import service  # noqa: PLC0415 - an extra's, and long to import
+    except ModuleNotFoundError as error:
+        raise SettingsError(
+            "inspect", f"needs the extra `service`: pip install 'turnwise[service]' ({error})"
+        ) from None
+    path = store.removeprefix(FILE_SCHEME)
+    if path not in (store, "") and not Path(path).is_file():
+        raise SettingsError("--store", f"there is no file {path!r}; `turnwise chat` or `turnwise migrate` creates it")
+    engine = Engine(store, model="demo", settings=Settings(run_worker=False))
+    token = secrets.token_urlsafe(24)
+    auth = service.StaticTokens({token: service.Principal("inspect", "auditor")})
+    try:
+        listener = socket.create_server(("127.0.0.1", port))
+    except OSError as error:
+        raise SettingsError("--port", f"cannot listen on port {port}: {error.strerror or error}") from None
+    with listener:
+        address = f"http://127.0.0.1:{listener.getsockname()[1]}/inspector#token={token}"
+        console.print(f"look at {address}\nCtrl-C ends it", highlight=False, soft_wrap=True)
+        anyio.run(partial(service.serve, engine, auth=auth, sockets=[listener], log_level="warning"))
+    console.print("stopped")

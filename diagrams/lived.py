@@ -1,0 +1,166 @@
+"""What a chat has lived through, read from its events: its stays in states, and what went on meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, Literal, get_args
+
+from turnwise.states import events as told
+from turnwise.states.errors import InvalidArgument
+from turnwise.states.messages import Message, ToolCallPart, ToolResultPart
+from turnwise.states.names import ChatState, Executor
+from turnwise.states.plain import shown
+
+Kind = Literal["attempt", "failed attempt", "local call", "client call", "helper", "compaction", "failed compaction"]
+
+
+@dataclass(frozen=True, slots=True)
+class Stay:
+    """A time in one state; `until` is `None` for the state in which the chat is."""
+
+    state: ChatState
+    previous: str
+    since: datetime
+    until: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """Something that took time: an attempt, a call, a compaction; `until` is `None` if it still goes on."""
+
+    kind: Kind
+    name: str
+    since: datetime
+    until: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """A chat's life so far."""
+
+    stays: tuple[Stay, ...]
+    activities: tuple[Activity, ...]
+    said: tuple[datetime, ...]
+    """When a user's message entered the history."""
+    end: datetime
+    """The time of the last event."""
+
+
+def life_of(events: Iterable[told.Event]) -> Life:
+    """Return what a chat's stored events tell, from the first on.
+
+    Raises:
+        InvalidArgument: one of them is no event, or none tells of a state.
+    """
+    reader = _Reader()
+    for event in events:
+        if not isinstance(event, _EVENTS):
+            raise InvalidArgument("events", f"must be events; one was {shown(event)}")
+        if event.at is not None:
+            reader.read(event, event.at)
+    return reader.life()
+
+
+class _Reader:
+    """Reads events in order. What has begun and not ended is open."""
+
+    def __init__(self) -> None:
+        self._stays: list[tuple[ChatState, str, datetime]] = []
+        self._activities: list[Activity] = []
+        self._said: list[datetime] = []
+        self._attempt: tuple[str, datetime] | None = None
+        self._calls: dict[str, tuple[Kind, str, datetime]] = {}
+        self._compaction: datetime | None = None
+        self._end: datetime | None = None
+
+    def life(self) -> Life:
+        if self._end is None or not self._stays:
+            raise InvalidArgument(
+                "events", "must be the stored events of a chat, from the first on; none tells of a state"
+            )
+        if self._attempt is not None:
+            self._activities.append(Activity("attempt", *self._attempt, None))
+        self._activities += [Activity(*call, None) for call in self._calls.values()]
+        if self._compaction is not None:
+            self._activities.append(Activity("compaction", "compaction", self._compaction, None))
+        ends: Sequence[datetime | None] = [*(since for _, _, since in self._stays[1:]), None]
+        stays = tuple(Stay(*stay, until) for stay, until in zip(self._stays, ends, strict=True))
+        return Life(stays, tuple(self._activities), tuple(self._said), self._end)
+
+    def read(self, event: told.Event, at: datetime) -> None:
+        """Read an event that was stored at `at`."""
+        self._end = at
+        match event:
+            case told.StatusEvent():
+                self._enter(event, at)
+            case told.PartEvent():
+                begun = at if self._attempt is None else self._attempt[1]
+                self._attempt = (f"step {event.step}, attempt {event.attempt}", begun)
+            case told.MessageEvent():
+                self._hear(event.message, at)
+            case told.ToolResultEvent():
+                self._answer(event.call_id, at)
+            case told.RetryEvent():
+                self._close_attempt("failed attempt", at)
+            case told.AttemptDiscardedEvent():
+                self._close_attempt("failed attempt", at)
+            case told.CompactionEvent():
+                self._compact(event, at)
+            case told.HistoryResetEvent():
+                self._drop_calls(at)
+            case _:
+                pass
+
+    def _enter(self, event: told.StatusEvent, at: datetime) -> None:
+        self._close_attempt("attempt", at)
+        self._stays.append((event.state, str(event.previous or ""), at))
+        if event.state is ChatState.streaming:
+            self._attempt = ("attempt", at)
+
+    def _hear(self, message: Message, at: datetime) -> None:
+        if message.role == "user" and not message.synthetic:
+            self._said.append(at)
+        if message.role == "assistant":
+            self._close_attempt("attempt", at)
+        for part in message.parts:
+            if isinstance(part, ToolResultPart):
+                self._answer(part.call_id, at)
+            elif isinstance(part, ToolCallPart) and part.executor is not Executor.provider:
+                kind: Kind = _KINDS[part.executor]
+                self._calls.setdefault(part.call_id, (kind, part.name, at))
+
+    def _answer(self, call_id: str, at: datetime) -> None:
+        if call_id in self._calls:
+            self._activities.append(Activity(*self._calls.pop(call_id), at))
+
+    def _drop_calls(self, at: datetime) -> None:
+        """End what is cut away with the message that asked for it."""
+        for call_id in tuple(self._calls):
+            self._answer(call_id, at)
+
+    def _compact(self, event: told.CompactionEvent, at: datetime) -> None:
+        if event.phase == "started":
+            self._compaction = at
+        elif self._compaction is not None and event.phase in _COMPACTED:
+            self._activities.append(Activity(_COMPACTED[event.phase], "compaction", self._compaction, at))
+            self._compaction = None
+
+    def _close_attempt(self, kind: Kind, at: datetime) -> None:
+        if self._attempt is not None:
+            self._activities.append(Activity(kind, *self._attempt, at))
+            self._attempt = None
+
+
+_EVENTS: Final = get_args(get_args(told.Event)[0])
+_KINDS: Final[dict[Executor, Kind]] = {
+    Executor.local: "local call",
+    Executor.client: "client call",
+    Executor.chat: "helper",
+}
+_COMPACTED: Final[dict[str, Kind]] = {
+    "finished": "compaction",
+    "unproductive": "failed compaction",
+    "failed": "failed compaction",
+}

@@ -1,0 +1,49 @@
+"""A state as a sticker, for a README or a page of status."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from turnwise.diagrams.extract import machine
+from turnwise.diagrams.markup import SANS, Pen, tag, text, title
+from turnwise.diagrams.palette import PAPER
+from turnwise.states.checked import checked
+from turnwise.states.names import LEASED, RESTING, ChatState
+
+_LETTER: Final = 6.6
+_NAME: Final = "turnwise"
+_DARK: Final = "#3b4652"
+_INK: Final = {"error": "#b3261e", "interrupted": "#a35a00", "requires_action": "#6b4fb3"}
+"""States that somebody should look at have a colour of their own."""
+
+
+@checked
+def sticker(state: str) -> str:
+    """Return a small SVG badge that names a state.
+
+    Raises:
+        NoSuchState: `state` is no state of the machine.
+    """
+    named = ChatState(machine().current(state) or "")
+    left, right = (len(word) * _LETTER + 14 for word in (_NAME, named))
+    pen = Pen(11, PAPER, anchor="middle")
+    drawing = tag(
+        "svg",
+        title(f"{_NAME}: {named}"),
+        tag("rect", width=left + right, height=20, rx=4, fill=_colour(named)),
+        tag("path", d=f"M4,0 H{left:.1f} V20 H4 A4,4 0 0 1 0,16 V4 A4,4 0 0 1 4,0 Z", fill=_DARK),
+        text((left / 2, 14), _NAME, pen),
+        text((left + right / 2, 14), named, pen),
+        xmlns="http://www.w3.org/2000/svg",
+        width=left + right,
+        height=20,
+        role="img",
+        font_family=SANS,
+    )
+    return drawing + "\n"
+
+
+def _colour(state: ChatState) -> str:
+    if state in _INK:
+        return _INK[state]
+    return "#2f6db3" if state in LEASED else "#2e7d4f" if state in RESTING else "#68788a"
