@@ -1,0 +1,202 @@
+"""The connection to a service: requests, answers and their faults."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, Final, TypeVar, cast
+
+import httpx
+import pydantic_core
+from pydantic import TypeAdapter, ValidationError
+
+from turnwise.client.errors import BadAnswer, RateLimited, ServiceFailed, ServiceUnreachable
+from turnwise.client.patience import Patience
+from turnwise.client.problems import BUSY, error_of
+from turnwise.client.settings import ClientSettings
+from turnwise.states.errors import EngineClosed, EngineInUse, StoreError, TurnwiseError
+from turnwise.states.values import fields_of
+
+Answer = TypeVar("Answer")
+
+_NOT_OPEN: Final = "the client is not open; use it inside 'async with Client(...)'"
+_UNSENT: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol)
+"""What happens before a request is sent."""
+_OK: Final = range(200, 300)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What is asked of a service."""
+
+    method: str
+    path: str
+    query: Mapping[str, Any] = field(default_factory=dict)
+    """What is `None` is left out."""
+    headers: Mapping[str, str | None] = field(default_factory=dict)
+    body: Any = None
+    """What is sent as JSON."""
+    stream: AsyncIterator[bytes] | None = None
+    """What is sent as it is, piece by piece."""
+    repeatable: bool = False
+    """Whether doing it twice is the same as once: it is sent again until there is an answer."""
+
+
+class Connection:
+    """A connection to one service."""
+
+    def __init__(self, url: str, token: str, settings: ClientSettings) -> None:
+        self.url = url
+        self.settings = settings
+        self._token = token
+        self._client: httpx.AsyncClient | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether requests can be sent."""
+        return self._client is not None
+
+    async def open(self) -> None:
+        """Make ready to send; nothing is sent yet.
+
+        Raises:
+            EngineInUse: it is open.
+        """
+        if self._client is not None:
+            raise EngineInUse
+        self._client = httpx.AsyncClient(
+            base_url=self.url,
+            headers={"Authorization": f"Bearer {self._token}"},
+            timeout=self.settings.timeout,
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=20),
+        )
+
+    async def close(self) -> None:
+        """Close all connections."""
+        client, self._client = self._client, None
+        if client is not None:
+            await client.aclose()
+
+    async def ask(self, request: Request, answer: type[Answer]) -> Answer:
+        """Return the answer to a request, read as a value of the type `answer`.
+
+        Raises:
+            TurnwiseError: what the service says is wrong, or that it says nothing, or nonsense.
+        """
+        return self.read(await self.asked(request), answer)
+
+    async def asked(self, request: Request) -> httpx.Response:
+        """Return the response to a request, once it is one of success. See `ask`."""
+        patience = Patience(self.settings)
+        while True:
+            try:
+                async with self.opened(request) as response:
+                    await self._whole(response, request)
+                    return response
+            except TurnwiseError as error:
+                if not self.is_open or not _may_pass(error, request) or not await patience.wait():
+                    raise
+
+    def read(self, response: httpx.Response, answer: type[Answer]) -> Answer:
+        """Return what a response holds.
+
+        Raises:
+            BadAnswer: it is no value of the type `answer`.
+        """
+        try:
+            found: Answer = _adapter_of(cast("Any", answer)).validate_json(response.content)
+        except ValidationError as error:
+            wrong = error.errors(include_input=False, include_url=False)[0]
+            place = ".".join(map(str, wrong["loc"]))
+            raise BadAnswer(str(response.url), f"{place}: {wrong['msg']}" if place else wrong["msg"]) from None
+        except Exception as error:
+            raise BadAnswer(str(response.url), f"what it says cannot be read ({type(error).__name__})") from error
+        return found
+
+    @asynccontextmanager
+    async def opened(self, request: Request, *, silence: float | None = None) -> AsyncIterator[httpx.Response]:
+        """Give the response to a request, whose body is still to be read. It is tried once.
+
+        Args:
+            request: what is asked.
+            silence: seconds within which the next piece of the body has to come; `Settings.timeout` by default.
+
+        Raises:
+            TurnwiseError: what the service says is wrong, or that it says nothing.
+        """
+        if self._client is None:
+            raise EngineClosed(_NOT_OPEN)
+        built = self._built(self._client, request, silence)
+        try:
+            response = await self._client.send(built, stream=True)
+        except httpx.HTTPError as error:
+            raise self.fault(error, sent=_may_have_been_done(error, request)) from error
+        try:
+            if response.status_code not in _OK:
+                body = await self._whole(response, request)
+                raise error_of(str(response.url), response.status_code, response.headers.get("content-type", ""), body)
+            yield response
+        finally:
+            await response.aclose()
+
+    def fault(self, error: httpx.HTTPError, *, sent: bool) -> ServiceUnreachable:
+        """Return the error for an answer that did not come, or not all of it."""
+        return ServiceUnreachable(self.url, str(error) or type(error).__name__, sent=sent)
+
+    async def _whole(self, response: httpx.Response, request: Request) -> bytes:
+        try:
+            return await response.aread()
+        except httpx.HTTPError as error:
+            raise self.fault(error, sent=_may_have_been_done(error, request)) from error
+
+    def _built(self, client: httpx.AsyncClient, request: Request, silence: float | None) -> httpx.Request:
+        headers = {name: value for name, value in request.headers.items() if value is not None}
+        content: Any = request.stream
+        if request.body is not None:
+            content = pydantic_core.to_json(request.body, fallback=fields_of)
+            headers["Content-Type"] = "application/json"
+        limit = self.settings.timeout
+        return client.build_request(
+            request.method,
+            request.path,
+            params={name: value for name, value in request.query.items() if value is not None},
+            headers=headers,
+            content=content,
+            timeout=httpx.Timeout(limit, read=limit if silence is None else silence),
+        )
+
+
+async def pieces_of(connection: Connection, request: Request) -> AsyncIterator[bytes]:
+    """Yield the body of a response, piece by piece."""
+    async with connection.opened(request) as response, aclosing(response.aiter_bytes()) as pieces:  # type: ignore[type-var]
+        try:
+            async for piece in pieces:
+                yield piece
+        except httpx.HTTPError as error:
+            raise connection.fault(error, sent=False) from error
+
+
+def is_passing(error: TurnwiseError) -> bool:
+    """Whether a service that gave this error, or none, may be there again in a moment."""
+    if isinstance(error, ServiceFailed):
+        return error.status in BUSY
+    return isinstance(error, ServiceUnreachable | EngineClosed | RateLimited) or type(error) is StoreError
+
+
+def _may_pass(error: TurnwiseError, request: Request) -> bool:
+    if isinstance(error, RateLimited) or not is_passing(error):
+        return False
+    if isinstance(error, ServiceUnreachable) and not error.sent:
+        return request.stream is None
+    return request.repeatable
+
+
+def _may_have_been_done(error: httpx.HTTPError, request: Request) -> bool:
+    return request.method != "GET" and not isinstance(error, _UNSENT)
+
+
+@cache
+def _adapter_of(answer: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(answer)

@@ -1,0 +1,51 @@
+"""Lines and files, as they go over the wire."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable
+from typing import Any
+
+from turnwise.states.errors import InvalidArgument
+from turnwise.states.messages import FilePart
+
+
+async def lines_out(pieces: AsyncIterator[bytes]) -> AsyncGenerator[str, None]:
+    """Yield the lines in a body, each with its line feed."""
+    rest = b""
+    async for piece in pieces:
+        *lines, rest = (rest + piece).split(b"\n")
+        for line in lines:
+            yield line.decode() + "\n"
+    if rest:
+        yield rest.decode()
+
+
+async def lines_in(lines: Any) -> AsyncGenerator[bytes, None]:
+    """Yield lines as the body of a request.
+
+    Raises:
+        InvalidArgument: they are no lines, or one of them is no string.
+    """
+    number = 0
+    async for line in _each(lines):
+        if not isinstance(line, str):
+            raise InvalidArgument(f"lines[{number}]", f"must be a line of text; it was {type(line).__name__}")
+        number += 1
+        yield (line.removesuffix("\n") + "\n").encode()
+
+
+async def _each(lines: Any) -> AsyncIterator[Any]:
+    if isinstance(lines, AsyncIterable):
+        async for line in lines:
+            yield line
+    elif isinstance(lines, Iterable):
+        for line in lines.split("\n") if isinstance(lines, str) else lines:
+            yield line
+    else:
+        raise InvalidArgument("lines", f"must be the lines that `export_chat` yields; it was {type(lines).__name__}")
+
+
+def decoded(file: FilePart) -> bytes:
+    """Return the bytes of a file that is given inline."""
+    return base64.b64decode(file.data or "")

@@ -1,0 +1,92 @@
+"""Problems of a service (RFC 9457), as the errors that they were there."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any, Final
+
+import msgspec
+
+from turnwise.client import errors as own
+from turnwise.client.errors import BadAnswer, ServiceFailed
+from turnwise.states import errors
+from turnwise.states.errors import TurnwiseError
+
+TYPE: Final = "urn:turnwise:problem:"
+MEDIA_TYPE: Final = "application/problem+json"
+BUSY: Final = frozenset({502, 503, 504})
+"""Statuses of a service, or of what stands before it, that may be there again in a moment."""
+
+_ERRORS: Final = {
+    "-".join(re.split(r"(?<!^)(?=[A-Z])", name)).lower(): kind
+    for module in (errors, own)
+    for name, kind in vars(module).items()
+    if inspect.isclass(kind) and issubclass(kind, TurnwiseError) and kind is not TurnwiseError
+}
+_OF_THE_PROBLEM: Final = frozenset({"type", "title", "status", "detail"})
+
+
+def error_of(url: str, status: int, media_type: str, body: bytes) -> TurnwiseError:
+    """Return the error that an answer tells.
+
+    Args:
+        url: what was asked.
+        status: of the answer.
+        media_type: of its body.
+        body: a problem, if it is an answer of turnwise.
+    """
+    problem = _read(body) if media_type.partition(";")[0].strip() == MEDIA_TYPE else None
+    if problem is not None and str(problem.get("type")).startswith(TYPE):
+        return error_in(url, problem)
+    said = problem.get("detail") if problem is not None else f"{body[:100].decode(errors='replace')!r}"
+    if status >= 500:  # noqa: PLR2004 - where HTTP's errors of servers begin
+        return ServiceFailed(status, str(said))
+    return BadAnswer(url, f"status {status}, {said}")
+
+
+def error_in(url: str, problem: Mapping[str, Any]) -> TurnwiseError:
+    """Return the error that a problem tells: of the same class, with the same fields and text."""
+    name = str(problem.get("type")).removeprefix(TYPE)
+    kind, detail = _ERRORS.get(name), problem.get("detail")
+    if not isinstance(detail, str):
+        return BadAnswer(url, f"a problem {name!r} without a detail")
+    if kind is None:
+        status = problem.get("status")
+        return ServiceFailed(status if isinstance(status, int) else 500, detail)
+    told = {key: _as_it_was(key, value) for key, value in problem.items() if key not in _OF_THE_PROBLEM}
+    try:
+        error = _made(kind, {"problem": detail} | told)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return BadAnswer(url, f"a problem {name!r} without the fields of one")
+    if kind.__module__ == errors.__name__:
+        error.args = (detail,)
+        vars(error).update({key: value for key, value in told.items() if key in vars(error)})
+    return error
+
+
+def _made(kind: Callable[..., TurnwiseError], told: Mapping[str, Any]) -> TurnwiseError:
+    given, placed = {}, []
+    for name, parameter in inspect.signature(kind).parameters.items():
+        if name not in told and parameter.default is not parameter.empty:
+            continue
+        if parameter.kind is parameter.KEYWORD_ONLY:
+            given[name] = told[name]
+        else:
+            placed.append(told[name])
+    return kind(*placed, **given)
+
+
+def _as_it_was(name: str, value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(value)
+    return datetime.fromisoformat(value) if name == "deleted_at" else value
+
+
+def _read(body: bytes) -> dict[str, Any] | None:
+    try:
+        return msgspec.json.decode(body, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None

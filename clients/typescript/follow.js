@@ -1,0 +1,229 @@
+// Follows a chat's events over HTTP, and comes back after whatever cuts the connection.
+
+import { Parser } from "./sse.js";
+
+/** @import { FollowOptions, ProblemFields, ChatEvent } from "./index.js" */
+/** @typedef {import("./sse.js").ServerSentEvent} ServerSentEvent */
+/** @typedef {{ url: URL, token: FollowOptions["token"], fetch: typeof globalThis.fetch, silence: number }} Service */
+
+const FIRST_DELAY = 1000;
+const SHORTEST_DELAY = 100;
+const MOST_DOUBLINGS = 20;
+
+/** What the service answers instead of events, or ends a stream with: RFC 9457. */
+export class Problem extends Error {
+  /** @param {ProblemFields} fields */
+  constructor(fields) {
+    super(`${fields.title} (${fields.status}): ${fields.detail}`);
+    this.name = "Problem";
+    this.type = fields.type;
+    this.title = fields.title;
+    this.status = fields.status;
+    this.detail = fields.detail;
+    this.fields = fields;
+  }
+}
+
+/** The connection is gone, or was never there; whoever waits a while may come back. */
+class Dropped extends Error {
+  /**
+   * @param {string} message
+   * @param {{ cause?: unknown, atLeast?: number }} [more] `atLeast`: the milliseconds that the service asked to wait
+   */
+  constructor(message, { cause, atLeast = 0 } = {}) {
+    super(message, { cause });
+    this.name = "Dropped";
+    this.atLeast = atLeast;
+  }
+}
+
+/**
+ * Yield a chat's events after number `after`, each once, in order, and go on with new ones.
+ *
+ * @param {string | URL} url
+ * @param {FollowOptions} [options]
+ * @returns {AsyncGenerator<ChatEvent, void, undefined>}
+ */
+export async function* follow(url, options = {}) {
+  const { token, after = 0, untilRest = false, signal, fetch = globalThis.fetch } = options;
+  const { silence = 45_000, maxDelay = 30_000, onDrop } = options;
+  const service = { url: addressOf(url, untilRest), token, fetch, silence };
+  let cursor = after;
+  let firstDelay = FIRST_DELAY;
+  let failures = 0;
+  for (;;) {
+    try {
+      for await (const told of connected(service, cursor, signal)) {
+        firstDelay = Math.max(SHORTEST_DELAY, told.retry ?? firstDelay);
+        if (told.id !== undefined) {
+          const event = JSON.parse(told.data);
+          cursor = Number(told.id);
+          failures = 0;
+          yield event;
+        } else if (told.event === "reconnect") {
+          throw new Dropped("the service stops");
+        } else if (told.event === "problem") {
+          throw refusal(JSON.parse(told.data), 0);
+        }
+      }
+      if (untilRest) {
+        return;
+      }
+      throw new Dropped("the connection was closed");
+    } catch (error) {
+      signal?.throwIfAborted();
+      if (!(error instanceof Dropped)) {
+        throw error;
+      }
+      const grown = jittered(firstDelay * 2 ** Math.min(failures, MOST_DOUBLINGS));
+      const delay = Math.min(maxDelay, Math.max(error.atLeast, grown));
+      failures += 1;
+      onDrop?.(error, delay);
+      await pause(delay, signal);
+    }
+  }
+}
+
+/**
+ * @param {string | URL} url
+ * @param {boolean} untilRest
+ */
+function addressOf(url, untilRest) {
+  const address = new URL(url, globalThis.location?.href);
+  if (untilRest) {
+    address.searchParams.set("until_rest", "true");
+  }
+  return address;
+}
+
+/**
+ * Yield what one connection tells, until it ends.
+ *
+ * @param {Service} service
+ * @param {number} cursor
+ * @param {AbortSignal} [signal]
+ * @returns {AsyncGenerator<ServerSentEvent, void, undefined>}
+ */
+async function* connected(service, cursor, signal) {
+  const connection = new AbortController();
+  const leave = () => connection.abort(signal?.reason);
+  signal?.throwIfAborted();
+  signal?.addEventListener("abort", leave);
+  try {
+    const body = await opened(service, cursor, connection);
+    const parser = new Parser();
+    const decoder = new TextDecoder();
+    for (;;) {
+      const { done, value } = await heard(() => body.read(), service.silence, connection);
+      if (done) {
+        return;
+      }
+      yield* parser.take(decoder.decode(value, { stream: true }));
+    }
+  } finally {
+    signal?.removeEventListener("abort", leave);
+    connection.abort();
+  }
+}
+
+/**
+ * Return a reader of the response's body.
+ *
+ * @param {Service} service
+ * @param {number} cursor
+ * @param {AbortController} connection
+ */
+async function opened(service, cursor, connection) {
+  const token = typeof service.token === "function" ? await service.token() : service.token;
+  const headers = new Headers({ Accept: "text/event-stream", "Last-Event-ID": String(cursor) });
+  if (token !== undefined) {
+    headers.set("Authorization", `Bearer ${token}`);
+  }
+  const { fetch, silence, url } = service;
+  const request = { headers, signal: connection.signal, cache: /** @type {const} */ ("no-store") };
+  const response = await heard(() => fetch(url, request), silence, connection);
+  if (!response.ok) {
+    const text = await heard(() => response.text(), silence, connection);
+    throw refusal(problemIn(text, response), Number(response.headers.get("Retry-After")) || 0);
+  }
+  if (!response.headers.get("Content-Type")?.startsWith("text/event-stream") || response.body === null) {
+    throw new TypeError(`${url} must answer with server-sent events; it is no chat's stream`);
+  }
+  return response.body.getReader();
+}
+
+/**
+ * Return what the network gives. What it does not give within `silence` milliseconds, it will never give.
+ *
+ * @template T
+ * @param {() => Promise<T>} ask
+ * @param {number} silence
+ * @param {AbortController} connection
+ * @returns {Promise<T>}
+ */
+async function heard(ask, silence, connection) {
+  const timer = setTimeout(() => connection.abort(), silence);
+  try {
+    return await ask();
+  } catch (error) {
+    throw new Dropped(connection.signal.aborted ? `nothing was heard for ${silence} ms` : "the network failed", {
+      cause: error,
+    });
+  } finally {
+    clearTimeout(timer);
+  }
+}
+
+/**
+ * Return the error for a problem: those of the service, and requests that came too fast, pass.
+ *
+ * @param {ProblemFields} fields
+ * @param {number} retryAfter seconds
+ */
+function refusal(fields, retryAfter) {
+  const problem = new Problem(fields);
+  const passes = problem.status >= 500 || problem.status === 429;
+  return passes ? new Dropped(problem.message, { cause: problem, atLeast: retryAfter * 1000 }) : problem;
+}
+
+/**
+ * @param {string} text
+ * @param {Response} response
+ * @returns {ProblemFields}
+ */
+function problemIn(text, response) {
+  const other = { type: "about:blank", title: response.statusText || "Error", status: response.status, detail: "" };
+  try {
+    return { ...other, ...JSON.parse(text), status: response.status };
+  } catch {
+    return other; // whatever stands before the service has answered for it
+  }
+}
+
+/**
+ * Return a delay somewhat shorter, so that the readers of a service that has stopped do not come back all at once.
+ *
+ * @param {number} delay
+ */
+function jittered(delay) {
+  return delay * (0.5 + Math.random() / 2);
+}
+
+/**
+ * @param {number} milliseconds
+ * @param {AbortSignal} [signal]
+ * @returns {Promise<void>}
+ */
+function pause(milliseconds, signal) {
+  return new Promise((resolve, reject) => {
+    const stop = () => {
+      clearTimeout(timer);
+      reject(signal?.reason);
+    };
+    const timer = setTimeout(() => {
+      signal?.removeEventListener("abort", stop);
+      resolve();
+    }, milliseconds);
+    signal?.addEventListener("abort", stop, { once: true });
+  });
+}

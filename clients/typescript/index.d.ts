@@ -1,0 +1,417 @@
+// The types of turnwise's events, messages and parts as they are in JSON, and of the functions that read them.
+//
+// A field that is optional is left out where it has its default; `GET /chats/{id}/transcript` spells it out.
+
+export type Json = null | boolean | number | string | Json[] | { [key: string]: Json };
+
+export type ChatState =
+  | "waiting"
+  | "pending"
+  | "streaming"
+  | "executing_tools"
+  | "compacting"
+  | "requires_action"
+  | "interrupted"
+  | "error";
+export type StopReason =
+  | "end_turn"
+  | "max_steps"
+  | "stop_after_tool"
+  | "max_tokens"
+  | "content_filter"
+  | "token_budget"
+  | "time_budget"
+  | "cost_budget"
+  | "interrupted"
+  | "error";
+export type Audience = "everyone" | "model" | "user";
+export type Executor = "local" | "client" | "provider" | "chat";
+export type CallStatus =
+  | "planned"
+  | "started"
+  | "succeeded"
+  | "failed"
+  | "interrupted"
+  | "cancelled"
+  | "timed_out"
+  | "unknown";
+export type Approval = "not_needed" | "asked" | "granted";
+export type Crash = "at_most_once" | "at_least_once";
+export type HelperAction = "ask" | "start" | "wait" | "message" | "stop" | "list";
+export type BoundaryReason = "compaction" | "clear";
+export type CompactionPhase = "started" | "summarised" | "stored" | "finished" | "failed" | "unproductive";
+export type Role = "system" | "user" | "assistant" | "tool";
+
+export interface Usage {
+  input_tokens?: number | null;
+  output_tokens?: number | null;
+  reasoning_tokens?: number | null;
+  cache_read_tokens?: number | null;
+  cache_write_tokens?: number | null;
+  partial?: boolean;
+  /** US dollars, as text: a float would round them. */
+  cost?: string | null;
+  cost_partial?: boolean;
+  compaction?: Usage | null;
+}
+
+export interface TextPart {
+  type: "text";
+  text: string;
+}
+
+export interface ReasoningPart {
+  type: "reasoning";
+  text?: string;
+  signature?: string | null;
+}
+
+export interface ToolCallPart {
+  type: "tool_call";
+  call_id: string;
+  name: string;
+  arguments: { [name: string]: Json };
+  executor?: Executor;
+}
+
+export interface FilePart {
+  type: "file";
+  media_type: string;
+  /** The bytes, as base64. */
+  data?: string | null;
+  url?: string | null;
+  name?: string | null;
+  /** The SHA-256 of bytes that the service keeps: `GET /files/{digest}?chat={id}`. */
+  blob?: string | null;
+  size?: number | null;
+}
+
+export interface ToolResultPart {
+  type: "tool_result";
+  call_id: string;
+  name: string;
+  output: Json;
+  is_error?: boolean;
+  outcome?: CallStatus;
+  attachments?: FilePart[];
+  edited_arguments?: { [name: string]: Json } | null;
+}
+
+export interface SourcePart {
+  type: "source";
+  url: string;
+  title?: string | null;
+}
+
+export interface MarkerPart {
+  type: "marker";
+  reason: BoundaryReason;
+  text: string;
+  carried?: number[];
+}
+
+export type Part = TextPart | ReasoningPart | ToolCallPart | ToolResultPart | SourcePart | FilePart | MarkerPart;
+
+export interface Message {
+  id: string;
+  role: Role;
+  parts: Part[];
+  turn: number;
+  step: number;
+  created_at: string;
+  position?: number;
+  audience?: Audience;
+  /** Of a tool message: the place of its call among the calls of the step. */
+  call_index?: number | null;
+  /** True for the part of a reply that had been shown when it was cut short. */
+  partial?: boolean;
+  /** True when turnwise wrote the message. */
+  synthetic?: boolean;
+  erased?: boolean;
+  imported?: boolean;
+  agent?: string | null;
+  agent_version?: string | null;
+  model?: string | null;
+  provider?: string | null;
+  response_id?: string | null;
+  finish_reason?: string | null;
+  usage?: Usage | null;
+  parameters_digest?: string | null;
+  tools_digest?: string | null;
+}
+
+export interface QueuedMessage {
+  id: string;
+  parts: Part[];
+  accepted_at: string;
+}
+
+export interface Answer {
+  digest: string;
+  receipt_id: string;
+  at: string;
+  salt?: string;
+}
+
+export interface ToolCall {
+  call_id: string;
+  name: string;
+  arguments: { [name: string]: Json };
+  executor: Executor;
+  index: number;
+  step: number;
+  status?: CallStatus;
+  crash?: Crash;
+  stop_after?: boolean;
+  answers?: boolean;
+  /** While "asked", a person has to allow the call. */
+  approval?: Approval;
+  asked_arguments?: { [name: string]: Json } | null;
+  refusal?: string | null;
+  reconciles?: boolean;
+  helper?: string | null;
+  helper_action?: HelperAction;
+  helper_stays?: boolean;
+  within?: number | null;
+  deadline?: string | null;
+  answer?: Answer | null;
+  salt?: string;
+}
+
+export interface ErrorInfo {
+  kind: string;
+  message: string;
+  step?: number | null;
+  attempt?: number | null;
+  retryable?: boolean;
+  status?: number | null;
+}
+
+export interface PartDelta {
+  type: "text" | "reasoning" | "tool_call" | "tool_result" | "source" | "file";
+  /** Text, reasoning, or a fragment of a tool call's arguments. */
+  delta?: string | null;
+  signature?: string | null;
+  call_id?: string | null;
+  name?: string | null;
+  executor?: Executor | null;
+  /** The finished part, as it will be in the message. */
+  complete?: { [field: string]: Json } | null;
+}
+
+interface Numbered {
+  /** The place in the chat's sequence, from 1. */
+  seq: number;
+  chat_id: string;
+  at: string;
+}
+
+/** The chat's state changed. */
+export interface StatusEvent extends Numbered {
+  kind: "status";
+  state: ChatState;
+  previous?: ChatState | null;
+}
+
+/** A message entered the history, or replaced the message of the same id (an erasure). */
+export interface MessageEvent extends Numbered {
+  kind: "message";
+  message: Message;
+}
+
+/** A piece of the reply that the model is giving. */
+export interface PartEvent extends Numbered {
+  kind: "part";
+  step: number;
+  attempt: number;
+  index: number;
+  part: PartDelta;
+}
+
+/** A call of the current step has its result. */
+export interface ToolResultEvent extends Numbered {
+  kind: "tool_result";
+  step: number;
+  call_id: string;
+  index: number;
+  name: string;
+  output: Json;
+  is_error: boolean;
+  outcome: CallStatus;
+}
+
+/** A running tool reported progress. */
+export interface ToolProgressEvent extends Numbered {
+  kind: "tool_progress";
+  step: number;
+  call_id: string;
+  progress: Json;
+}
+
+/** The queue changed; this is all of it, first message first. */
+export interface QueueEvent extends Numbered {
+  kind: "queue";
+  queue: QueuedMessage[];
+}
+
+/** The client has to answer these open calls. */
+export interface ActionRequiredEvent extends Numbered {
+  kind: "action_required";
+  calls: ToolCall[];
+}
+
+/** An attempt failed and another will be made. */
+export interface RetryEvent extends Numbered {
+  kind: "retry";
+  step: number;
+  attempt: number;
+  /** Seconds until the next attempt. */
+  delay: number;
+  error: ErrorInfo;
+  retry_at: string;
+}
+
+/** The parts of this attempt are taken back. */
+export interface AttemptDiscardedEvent extends Numbered {
+  kind: "attempt_discarded";
+  step: number;
+  attempt: number;
+  reason: string;
+}
+
+/** A compaction started, got its summary, was stored, finished, failed or proved unproductive. */
+export interface CompactionEvent extends Numbered {
+  kind: "compaction";
+  phase: CompactionPhase;
+  step: number;
+  percent?: number | null;
+  context_tokens?: number | null;
+  context_limit?: number | null;
+  estimated?: boolean;
+  folded?: number | null;
+  carried?: number | null;
+  error?: ErrorInfo | null;
+}
+
+/** The history was cut: the message `first_removed` and all after it are gone. */
+export interface HistoryResetEvent extends Numbered {
+  kind: "history_reset";
+  first_removed: string;
+}
+
+/** A turn ended. */
+export interface TurnFinishedEvent extends Numbered {
+  kind: "turn_finished";
+  turn: number;
+  stop_reason: StopReason;
+  provider_reason?: string | null;
+  usage: Usage;
+}
+
+/** The chat cannot continue without the user. */
+export interface ErrorEvent extends Numbered {
+  kind: "error";
+  error: ErrorInfo;
+}
+
+export type ChatEvent =
+  | StatusEvent
+  | MessageEvent
+  | PartEvent
+  | ToolResultEvent
+  | ToolProgressEvent
+  | QueueEvent
+  | ActionRequiredEvent
+  | RetryEvent
+  | AttemptDiscardedEvent
+  | CompactionEvent
+  | HistoryResetEvent
+  | TurnFinishedEvent
+  | ErrorEvent;
+
+/** A part of the reply under way: its type and the join of its deltas. */
+export interface LivePart {
+  type: PartDelta["type"];
+  text: string;
+}
+
+/** Where a chat stands according to its events. */
+export interface Transcript {
+  state: ChatState | null;
+  /** Finished messages, in order; results in the order of their calls. */
+  messages: Message[];
+  /** The parts of the reply under way, by index. Empty as soon as the reply is a message. */
+  live: { [index: string]: LivePart };
+  live_step: number | null;
+  live_attempt: number | null;
+  queue: QueuedMessage[];
+  /** The calls that the client has to answer. */
+  open_calls: ToolCall[];
+  /** Why the last finished turn ended. */
+  stop_reason: StopReason | null;
+  error: ErrorInfo | null;
+  /** The number of the last event in it: `follow(url, { after: transcript.last_seq })` goes on from here. */
+  last_seq: number;
+}
+
+/**
+ * Return the transcript that `events` make, continuing from `transcript` if one is given. Neither is changed.
+ *
+ * Events that `transcript` has already are passed over, and so are kinds of a newer service.
+ *
+ * @throws {TypeError} one of them is no event
+ */
+export function fold(events: Iterable<ChatEvent>, transcript?: Transcript): Transcript;
+
+/** Return the text of the reply under way. */
+export function liveText(transcript: Transcript): string;
+
+/** What the service answers instead of events, or ends a stream with (RFC 9457); beside these the error's own fields. */
+export interface ProblemFields {
+  type: string;
+  title: string;
+  status: number;
+  detail: string;
+  [field: string]: Json;
+}
+
+/** The service refuses: the chat is not there (404), the token is nobody's (401), the number is of no event (400). */
+export class Problem extends Error {
+  constructor(fields: ProblemFields);
+  /** Names the error, as in `urn:turnwise:problem:chat-not-found`. */
+  readonly type: string;
+  readonly title: string;
+  readonly status: number;
+  readonly detail: string;
+  /** All that was said. */
+  readonly fields: ProblemFields;
+}
+
+export interface FollowOptions {
+  /** The bearer token, or a function that returns a fresh one for every connection. */
+  token?: string | (() => string | Promise<string>);
+  /** The number of the last event that was seen. */
+  after?: number;
+  /** End once the chat rests. */
+  untilRest?: boolean;
+  /** Ends it: what was waited for throws the signal's reason. */
+  signal?: AbortSignal;
+  fetch?: typeof fetch;
+  /** Milliseconds without a byte after which the connection is taken for dead. The service sends one every 15 s. */
+  silence?: number;
+  /** The longest pause before a connection is tried again, in milliseconds. */
+  maxDelay?: number;
+  /** Is told why a connection was lost, and in how many milliseconds the next is tried. What it throws ends it all. */
+  onDrop?: (error: Error, delay: number) => void;
+}
+
+/**
+ * Yield a chat's events after number `after`, each once, in order, and go on with new ones.
+ *
+ * It comes back by itself, after growing pauses, when the connection drops, the service stops, or the answer is a 429 or
+ * of 500 and above.
+ *
+ * @param url the address of the chat's events: `https://.../chats/{id}/events`
+ * @throws {Problem} the service refuses
+ */
+export function follow(url: string | URL, options?: FollowOptions): AsyncGenerator<ChatEvent, void, undefined>;

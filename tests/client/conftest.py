@@ -1,0 +1,67 @@
+"""What the tests of the client share: the same chats as an engine and as a service."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from support.processes.postgres_server import Server
+from support.processes.service_process import TOKEN
+from support.processes.talkative import engine_on
+from support.processes.talkative_service import ServiceProcess
+from turnwise import Engine
+from turnwise.client import Client, ClientSettings
+
+Chats = Engine | Client
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[Server]:
+    with Server.running() as server:
+        yield server
+
+
+def url_of(store: str, name: str, request: pytest.FixtureRequest, folder: Path) -> str:
+    if store == "sqlite":
+        return f"sqlite:///{folder}/{name}.db"
+    server: Server = request.getfixturevalue("postgres")
+    return server.url(name)
+
+
+@pytest.fixture
+def new_store(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str, str], str]:
+    """Return how a new store of a kind is made: its URL, by the kind and a name."""
+    return lambda store, name: url_of(store, name, request, tmp_path)
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def service(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+    """Return a service that runs for the whole module, on either store."""
+    with ServiceProcess.running(url_of(request.param, "served", request, tmp_path_factory.mktemp("served"))) as found:
+        yield found
+
+
+@pytest.fixture(scope="module", params=["engine-sqlite", "engine-postgresql", "client-sqlite", "client-postgresql"])
+def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str | ServiceProcess]:
+    """Return the URL of a store, or a service on one."""
+    kind, _, store = request.param.partition("-")
+    url = url_of(store, kind, request, tmp_path_factory.mktemp(kind))
+    if kind == "engine":
+        yield url
+        return
+    with ServiceProcess.running(url) as found:
+        yield found
+
+
+@pytest.fixture
+async def chats(place: str | ServiceProcess) -> AsyncIterator[Chats]:
+    """Open what a behaviour is tried on."""
+    if isinstance(place, str):
+        async with engine_on(place) as engine:
+            yield engine
+        return
+    settings = ClientSettings(patience=20)
+    async with Client(place.url, token=TOKEN, settings=settings) as client:
+        yield client

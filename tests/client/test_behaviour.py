@@ -1,0 +1,452 @@
+"""One suite over `Engine`, and over the client of a real service, on both stores: what one does, the other does."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from contextlib import aclosing
+from typing import Any
+
+import anyio
+import pytest
+
+from support.processes.talkative import JUDGE, Judgement
+from turnwise import (
+    ChatArchived,
+    ChatBusy,
+    ChatDeleted,
+    ChatExists,
+    ChatNotFound,
+    ChatState,
+    ClientTool,
+    ConflictingReplay,
+    Engine,
+    FileNotFound,
+    IllegalTransition,
+    ImportRefused,
+    InvalidArgument,
+    InvalidContent,
+    MessageNotFound,
+    NothingToCompact,
+    QueueFull,
+    SettingsError,
+    TextPart,
+    ToolResult,
+    ToolResultMismatch,
+    TurnwiseError,
+    VersionMismatch,
+    WrongCall,
+    fold,
+    verify_export,
+)
+from turnwise.client import Client
+
+Chats = Engine | Client
+PICK = ClientTool("pick_date", "Ask for a date.", {"type": "object"})
+
+
+async def test_a_chat_is_created_found_and_listed(chats: Chats) -> None:
+    parent = await chats.create_chat()
+    chat = await chats.create_chat(
+        title="A parcel", metadata={"tier": ["gold", None]}, owner="ada", system="Be brief.", parent=parent.id
+    )
+    page = await chats.list_chats(owner="ada", limit=1)
+    rest = await chats.list_chats(limit=1, after=chat.id)
+
+    assert (chat.state, chat.title, chat.metadata, chat.owner) == (
+        ChatState.waiting, "A parcel", {"tier": ["gold", None]}, "ada"
+    )  # fmt: skip
+    assert chat.parent == parent.id
+    assert await chats.get_chat(chat.id) == chat
+    assert page.items[0] == chat
+    assert (rest.items[0], len(rest.items)) == (parent, 1)
+    assert (await chats.chat_ids(chat.id[:-1]))[0] == chat.id
+
+
+async def test_a_message_is_answered(chats: Chats) -> None:
+    chat = await chats.create_chat()
+    result = await chats.ask(chat.id, "Hello")
+    messages = await chats.messages(chat.id)
+
+    assert (result.text, result.stop_reason, result.message_state) == ("You said: Hello", "end_turn", "taken")
+    assert result.messages == messages
+    assert result.chat == await chats.get_chat(chat.id)
+    assert (result.usage.input_tokens, result.usage.output_tokens) == (3, 2)
+
+
+async def test_a_message_of_parts_is_kept_as_it_was_said(chats: Chats) -> None:
+    chat = await chats.create_chat()
+    text = "line\u2028separator \U0001f600 \x85 \r\n end"
+    result = await chats.ask(chat.id, [TextPart(text=text)])
+
+    assert (await chats.messages(chat.id))[0].text == text
+    assert result.text.endswith(text)
+
+
+async def test_an_answer_has_the_type_that_its_agent_declares(chats: Chats) -> None:
+    chat = await chats.create_chat(agent="judge")
+    result = await chats.ask(chat.id, "judge him", agent=JUDGE)
+    assert result.output == Judgement(guilty=False, reason="no proof")
+
+    other = await chats.create_chat(agent="default")
+    with pytest.raises(SettingsError, match="its agent is 'default'"):
+        await chats.ask(other.id, "judge him", agent=JUDGE)
+
+
+async def test_a_turn_is_streamed_to_its_end(chats: Chats) -> None:
+    chat = await chats.create_chat()
+    async with aclosing(chats.stream(chat.id, "Hello")) as stream:
+        events = [event async for event in stream]
+    stored = [event async for event in chats.events(chat.id, follow=False)]
+
+    assert events[-1].kind == "turn_finished"
+    assert [event for event in stored if events[0].seq <= event.seq <= events[-1].seq] == events
+    assert [event.seq for event in stored] == list(range(1, len(stored) + 1))
+    assert fold(stored).messages == await chats.messages(chat.id)
+
+
+async def test_the_same_message_is_taken_once(chats: Chats) -> None:
+    chat = await chats.create_chat()
+    first = await chats.send_message(chat.id, "Hello", client_id="tab")
+    again = await chats.send_message(chat.id, "Hello", client_id="tab")
+    result = await chats.ask(chat.id, "Hello", client_id="tab")
+    with pytest.raises(ConflictingReplay) as conflict:
+        await chats.send_message(chat.id, "Bye", client_id="tab")
+
+    assert (first.replayed, again.replayed, first.message_id) == (False, True, again.message_id)
+    assert result.messages[0].id == first.message_id
+    assert len(await chats.messages(chat.id)) == 2
+    assert (conflict.value.client_id, conflict.value.call_id, conflict.value.outcome) == ("tab", None, None)
+    assert str(conflict.value) == str(ConflictingReplay(client_id="tab"))
+
+
+async def test_a_transcript_and_the_events_after_it_are_the_whole(chats: Chats) -> None:
+    chat = await chats.create_chat()
+    await chats.ask(chat.id, "one")
+    transcript = await chats.transcript(chat.id)
+    await chats.ask(chat.id, "two")
+    later = [event async for event in chats.events(chat.id, after=transcript.seq, follow=False)]
+
+    assert fold(later, transcript).messages == await chats.messages(chat.id)
+    assert [message.text for message in transcript.messages] == ["one", "You said: one", "two", "You said: two"]
+
+
+async def test_waiting_ends_where_it_should(chats: Chats) -> None:
+    chat = await chats.create_chat()
+    await chats.send_message(chat.id, "hang")
+    streaming = await chats.wait(chat.id, until={"streaming"}, timeout=20)
+    with pytest.raises(TimeoutError):
+        await chats.wait(chat.id, timeout=0.05)
+    await chats.interrupt(chat.id)
+    settled = await chats.wait(chat.id, timeout=20)
+
+    assert streaming.state is ChatState.streaming
+    assert (settled.state, settled.settled) == (ChatState.interrupted, True)
+    with pytest.raises(SettingsError, match="must be one of"):
+        await chats.wait(chat.id, until={"nowhere"})
+
+
+async def test_an_answer_that_takes_too_long_is_waited_for_no_longer(chats: Chats) -> None:
+    chat = await chats.create_chat()
+    with pytest.raises(TimeoutError):
+        await chats.ask(chat.id, "hang", timeout=0.2)
+    assert (await chats.get_chat(chat.id)).turn == 1
+    await chats.interrupt(chat.id)
+
+
+async def test_calls_of_the_client_are_answered_once(chats: Chats) -> None:
+    chat = await chats.create_chat(client_tools=[PICK])
+    result = await chats.ask(chat.id, "call")
+    call = result.open_calls[0]
+    inbox = await chats.list_chats(awaiting="client", limit=1)
+    with pytest.raises(ToolResultMismatch) as mismatch:
+        await chats.submit_tool_results(chat.id, [ToolResult("nope", 1)])
+    first = await chats.submit_tool_results(chat.id, [ToolResult(call.call_id, {"day": "Friday"})])
+    again = await chats.submit_tool_results(chat.id, [ToolResult(call.call_id, {"day": "Friday"})])
+    with pytest.raises(ConflictingReplay) as conflict:
+        await chats.submit_tool_results(chat.id, [ToolResult(call.call_id, "Monday")])
+    await chats.wait(chat.id, timeout=20)
+
+    assert (call.name, call.arguments) == ("pick_date", {"month": 5})
+    assert inbox.items[0].id == chat.id
+    assert (mismatch.value.missing, mismatch.value.extra, mismatch.value.duplicate) == ((call.call_id,), ("nope",), ())
+    assert str(mismatch.value) == str(ToolResultMismatch([call.call_id], ["nope"], []))
+    assert (first.replayed, again.replayed, first.receipt_id) == (False, True, again.receipt_id)
+    assert conflict.value.call_id == call.call_id
+    assert (await chats.messages(chat.id))[-1].text == "Booked."
+
+
+async def test_the_queue_is_kept_changed_and_promoted(chats: Chats) -> None:
+    chat = await chats.create_chat()
+    for text in ("hang", "two", "three", "four"):
+        await chats.send_message(chat.id, text)
+    with pytest.raises(QueueFull) as full:
+        await chats.send_message(chat.id, "five")
+    with pytest.raises(ChatBusy):
+        await chats.send_message(chat.id, "five", when_busy="reject")
+    queue = await chats.queued(chat.id)
+    await chats.edit_queued(chat.id, queue[0].id, "TWO")
+    await chats.delete_queued(chat.id, queue[1].id)
+    with pytest.raises(MessageNotFound) as gone:
+        await chats.delete_queued(chat.id, queue[1].id)
+    await chats.promote_queued(chat.id, queue[2].id)
+    await chats.wait(chat.id, timeout=20)
+
+    assert (full.value.limit, str(full.value)) == (3, str(QueueFull(3)))
+    assert gone.value.message_id == queue[1].id
+    said = [message.text for message in await chats.messages(chat.id) if message.role == "user"]
+    assert said == ["hang", "four", "TWO"]
+
+
+async def test_a_chat_is_interrupted_and_resumed(chats: Chats) -> None:
+    chat = await chats.create_chat()
+    await chats.send_message(chat.id, "endless")
+    async with aclosing(chats.events(chat.id)) as events:
+        async for event in events:
+            if event.kind == "part":
+                break
+    await chats.interrupt(chat.id, reason="enough")
+    stopped = await chats.wait(chat.id, timeout=20)
+    resumed = await chats.resume(chat.id)
+    finished = await chats.wait(chat.id, timeout=30)
+    with pytest.raises(IllegalTransition) as refused:
+        await chats.interrupt(chat.id)
+
+    assert (stopped.state, resumed.state is not ChatState.interrupted) == (ChatState.interrupted, True)
+    assert finished.state is ChatState.waiting
+    assert (refused.value.state, refused.value.trigger) == ("waiting", "interrupt")
+    assert str(refused.value) == str(IllegalTransition("waiting", "interrupt", refused.value.allowed))
+    assert "enough" in [record.reason for record in await chats.audit(chat.id)]
+
+
+async def test_a_message_is_edited(chats: Chats) -> None:
+    chat = await chats.create_chat()
+    said = (await chats.ask(chat.id, "one")).messages[0]
+    await chats.edit_message(chat.id, said.id, "another", client_id="edit")
+    await chats.wait(chat.id, timeout=20)
+    again = await chats.edit_message(chat.id, said.id, "another", client_id="edit")
+
+    assert [message.text for message in await chats.messages(chat.id)] == ["another", "You said: another"]
+    assert again.turn == 1 or again.state is ChatState.waiting
+    with pytest.raises(MessageNotFound) as missing:
+        await chats.edit_message(chat.id, "m99", "x")
+    assert (missing.value.chat_id, missing.value.message_id) == (chat.id, "m99")
+
+
+async def test_a_chat_is_forked(chats: Chats) -> None:
+    chat = await chats.create_chat(title="first")
+    result = await chats.ask(chat.id, "one")
+    fork = await chats.fork(chat.id, at_version=result.chat.version)
+    await chats.ask(fork.id, "two")
+
+    assert (fork.parent, fork.title) == (chat.id, "first")
+    assert [message.text for message in await chats.messages(fork.id)][:3] == ["one", "You said: one", "two"]
+    assert len(await chats.messages(chat.id)) == 2
+    with pytest.raises(SettingsError, match="at_version"):
+        await chats.fork(chat.id, at_version=10_000)
+
+
+async def test_a_chat_is_compacted_and_cleared(chats: Chats) -> None:
+    chat = await chats.create_chat()
+    with pytest.raises(NothingToCompact):
+        await chats.request_compaction(chat.id)
+    await chats.ask(chat.id, "one")
+    await chats.request_compaction(chat.id)
+    await chats.wait(chat.id, timeout=20)
+    (compaction,) = await chats.compactions(chat.id)
+    await chats.clear_context(chat.id)
+
+    assert compaction.summary
+    assert await chats.messages(chat.id, view="model") == []
+    assert [message.text for message in await chats.messages(chat.id) if message.role == "user"] == ["one"]
+    assert len(await chats.messages(chat.id, view="raw")) >= 2
+
+
+async def test_a_chat_is_renamed_archived_and_opened_again(chats: Chats) -> None:
+    chat = await chats.create_chat()
+    await chats.rename(chat.id, "named")
+    await chats.set_metadata(chat.id, {"a": 1})
+    archived = await chats.archive(chat.id)
+    with pytest.raises(ChatArchived) as closed:
+        await chats.send_message(chat.id, "x")
+    opened = await chats.unarchive(chat.id)
+    changed = await chats.update_chat(chat.id, title=None, metadata={}, if_version=opened.version)
+    with pytest.raises(VersionMismatch) as old:
+        await chats.update_chat(chat.id, title="again", if_version=opened.version)
+    with pytest.raises(SettingsError, match="needs one of"):
+        await chats.update_chat(chat.id)
+
+    assert (archived.title, archived.metadata, archived.archived, opened.archived) == ("named", {"a": 1}, True, False)
+    assert (changed.title, changed.metadata) == (None, {})
+    assert (closed.value.chat_id, str(closed.value)) == (chat.id, str(ChatArchived(chat.id)))
+    assert str(old.value) == str(VersionMismatch(chat.id, opened.version, changed.version))
+
+
+async def test_a_chat_is_configured(chats: Chats) -> None:
+    chat = await chats.create_chat(agent="default")
+    configured = await chats.configure(chat.id, agent="judge", system="Be just.", parameters={"temperature": 0.5})
+    back = await chats.configure(chat.id, parameters=None)
+
+    assert (configured.agent, configured.parameters, back.parameters) == ("judge", {"temperature": 0.5}, None)
+    with pytest.raises(SettingsError) as unknown:
+        await chats.configure(chat.id, agent="nobody")
+    assert "nobody" in str(unknown.value)
+
+
+async def test_files_are_kept_and_read(chats: Chats, tmp_path: Any) -> None:
+    chat, other = await chats.create_chat(), await chats.create_chat()
+    (tmp_path / "a.txt").write_bytes(b"so much " * 100_000)
+    part = await chats.put_file(chat.id, tmp_path / "a.txt")
+    await chats.ask(chat.id, [TextPart(text="Read!"), part])
+    content = b"".join([piece async for piece in chats.open_file(chat.id, part)])
+    with pytest.raises(FileNotFound) as elsewhere:
+        [piece async for piece in chats.open_file(other.id, part)]
+    with pytest.raises(FileNotFound) as nonsense:
+        [piece async for piece in chats.open_file(chat.id, "nonsense")]
+    with pytest.raises(InvalidContent):
+        await chats.put_file(chat.id, b"", media_type="text/plain")
+
+    assert (part.name, part.media_type, part.size) == ("a.txt", "text/plain", 800_000)
+    assert content == b"so much " * 100_000
+    assert str(elsewhere.value) == str(FileNotFound(other.id, part.blob or ""))
+    assert elsewhere.value.problem == nonsense.value.problem.replace("nonsense", part.blob or "")
+    assert (await chats.messages(chat.id))[0].parts[1] == part
+
+
+async def test_a_history_from_elsewhere_begins_a_chat(chats: Chats) -> None:
+    first = await chats.create_chat(history=[{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ho"}])
+    second = await chats.create_chat(history=await chats.messages(first.id))
+    assert [message.text for message in await chats.messages(second.id)] == ["Hi", "Ho"]
+    with pytest.raises(InvalidArgument, match=r"history\[0\].role"):
+        await chats.create_chat(history=[{"role": "nobody", "content": "Hi"}])
+
+
+async def test_a_chat_is_exported_deleted_and_never_comes_back(chats: Chats) -> None:
+    chat = await chats.create_chat(title="goes")
+    await chats.ask(chat.id, "one")
+    lines = [line async for line in chats.export_chat(chat.id)]
+    with pytest.raises(ChatExists) as exists:
+        await chats.import_chat(lines)
+    with pytest.raises(ImportRefused) as cut:
+        await chats.import_chat(lines[:-1])
+    assert await chats.tombstone(chat.id) is None
+    tombstone = await chats.delete_chat(chat.id)
+    with pytest.raises(ChatDeleted) as deleted:
+        await chats.get_chat(chat.id)
+
+    assert all(line.endswith("\n") for line in lines)
+    assert exists.value.chat_id == chat.id
+    assert str(cut.value) == str(ImportRefused(cut.value.line, cut.value.problem))
+    assert await chats.tombstone(chat.id) == tombstone == await chats.delete_chat(chat.id)
+    assert (deleted.value.chat_id, deleted.value.deleted_at) == (chat.id, tombstone.deleted_at)
+    with pytest.raises(ChatDeleted):
+        await chats.import_chat(lines)
+    with pytest.raises(ChatDeleted):
+        [event async for event in chats.events(chat.id)]
+
+
+async def test_what_was_said_is_erased(chats: Chats) -> None:
+    chat = await chats.create_chat(title="secret")
+    said = (await chats.ask(chat.id, "a secret")).messages[0]
+    blank = await chats.erase_message(chat.id, said.id)
+    erasure = await chats.erase(chat.id, what=["title"])
+    with pytest.raises(InvalidArgument):
+        await chats.erase(chat.id)
+
+    assert blank.id == chat.id
+    assert (erasure.labels, erasure.chat.title, erasure.messages) == (("title",), None, ())
+    assert "secret" not in (await chats.messages(chat.id))[0].text
+    assert (await chats.verify(chat.id)).ok
+
+
+async def test_the_log_is_read_exported_and_verified(chats: Chats) -> None:
+    chat = await chats.create_chat()
+    await chats.ask(chat.id, "one")
+    records = await chats.audit(chat.id)
+    signed = await chats.export_audit(chat.id, key=b"k")
+
+    assert [record.version for record in records] == list(range(1, len(records) + 1))
+    assert verify_export(await chats.export_audit(chat.id)).ok
+    assert verify_export(signed, key=b"k").ok
+    assert not verify_export(signed, key=b"other").ok
+    assert (await chats.verify(chat.id, family=True, files=True)).ok
+    assert (await chats.explain(chat.id)).reason.startswith("Nothing to do")
+    usage = await chats.usage(chat.id)
+    assert [(entry.purpose, entry.usage.input_tokens) for entry in usage] == [("step", 3)]
+    assert (await chats.family_usage(chat.id)).output_tokens == 2
+    assert await chats.helpers(chat.id) == []
+
+
+@pytest.mark.parametrize(
+    ("wrong", "kind"),
+    [
+        (lambda chats: chats.get_chat("c0"), ChatNotFound),
+        (lambda chats: chats.get_chat(""), ChatNotFound),
+        (lambda chats: chats.get_chat("../agents"), ChatNotFound),
+        (lambda chats: chats.messages("c?x=1#y"), ChatNotFound),
+        (lambda chats: chats.get_chat(7), InvalidArgument),
+        (lambda chats: chats.send_message("c0", ""), InvalidContent),
+        (lambda chats: chats.send_message("c0", "x", when_busy="maybe"), InvalidArgument),
+        (lambda chats: chats.send_message("c0", "x", client_id="k" * 2000), InvalidArgument),
+        (lambda chats: chats.list_chats(limit=0), InvalidArgument),
+        (lambda chats: chats.list_chats(state="nowhere"), SettingsError),
+        (lambda chats: chats.create_chat(titel="x"), WrongCall),
+        (lambda chats: chats.create_chat(agent="nobody"), SettingsError),
+        (lambda chats: chats.create_chat(parent="c0"), ChatNotFound),
+        (lambda chats: chats.create_chat(metadata={"a": float("nan")}), InvalidArgument),
+        (lambda chats: chats.repair("c0"), ChatNotFound),
+        (lambda chats: chats.delete_chat("c0"), ChatNotFound),
+        (lambda chats: chats.import_chat(["{}"]), ImportRefused),
+        (lambda chats: chats.import_chat([7]), InvalidArgument),
+    ],
+)
+async def test_what_makes_no_sense_is_refused_in_the_same_words(
+    chats: Chats, wrong: Callable[[Any], Any], kind: type[TurnwiseError]
+) -> None:
+    """The engine's own words for it are the measure: the client's class, fields and text are equal."""
+    async with Engine("sqlite://", model="demo") as measure:
+        with pytest.raises(kind) as meant:
+            await wrong(measure)
+    with pytest.raises(kind) as found:
+        await wrong(chats)
+
+    assert type(found.value) is type(meant.value)
+    if kind is not SettingsError:  # which names the agents that there are
+        assert str(found.value).replace("Client.", "Engine.") == str(meant.value)
+        assert vars(found.value).keys() == vars(meant.value).keys()
+
+
+async def test_many_wait_for_one_chat(chats: Chats) -> None:
+    chat = await chats.create_chat()
+    told: list[list[int]] = []
+
+    async def follow() -> None:
+        told.append([event.seq async for event in chats.events(chat.id, after=chat.last_seq, until_rest=True)])
+
+    await chats.send_message(chat.id, "slow")
+    async with anyio.create_task_group() as tasks:
+        for _ in range(10):
+            tasks.start_soon(follow)
+
+    assert len(told) == 10
+    assert all(one == told[0] for one in told)
+    assert told[0] == list(range(told[0][0], told[0][-1] + 1))
+
+
+NOT_SERVED = {"export_rows", "diagnose", "check_files", "release_followers"}
+"""What belongs to the machine that has the store."""
+
+
+def test_the_client_has_every_method_of_the_engine_with_the_same_parameters() -> None:
+    def public(kind: type) -> dict[str, Any]:
+        return {name: one for name, one in vars(kind).items() if inspect.isfunction(one) and name[0] != "_"}
+
+    engine, client = public(Engine), public(Client)
+    assert client.keys() - {"agents"} == engine.keys() - NOT_SERVED
+    without_key = {"export_chat", "import_chat"}
+    for name in client.keys() - {"agents"}:
+        meant, found = inspect.signature(engine[name]), inspect.signature(client[name])
+        left_out = {"actor", "key"} if name in without_key else {"actor"}
+        taken = [one for one in meant.parameters.values() if one.name not in left_out]
+        assert list(found.parameters.values()) == taken, name
+        assert str(found.return_annotation) == str(meant.return_annotation), name

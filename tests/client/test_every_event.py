@@ -1,0 +1,85 @@
+"""For every k: who leaves after event k and comes back to any worker, also after a kill, has the same transcript."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import aclosing
+
+import anyio
+import pytest
+
+from support.processes.service_process import TOKEN
+from support.processes.talkative_service import ServiceProcess
+from turnwise import ClientTool, Event, fold
+from turnwise.client import Client, ClientSettings, ServiceUnreachable
+
+PICK = ClientTool("pick_date", "Ask for a date.", {"type": "object"})
+LEAVING = (*range(1, 60), 10_000)
+"""How many events those who read along have seen when they leave; the last one never leaves."""
+MANY = 15
+"""How many events somebody has seen when the service is killed."""
+
+
+class Reader:
+    """Reads a living chat at one service until it has `leaves_after` events, or is cut off; then at another."""
+
+    def __init__(self, leaves_after: int, seen_many: anyio.Event) -> None:
+        self.leaves_after = leaves_after
+        self.seen_many = seen_many
+        self.events: list[Event] = []
+        self.was_cut_off = False
+
+    async def read(self, first: Client, second: Client, chat_id: str) -> None:
+        try:
+            async with aclosing(first.events(chat_id, until_rest=True)) as told:
+                async for event in told:
+                    self.events.append(event)
+                    if len(self.events) == MANY:
+                        self.seen_many.set()
+                    if len(self.events) == self.leaves_after:
+                        break
+        except ServiceUnreachable:
+            self.was_cut_off = True
+        after = self.events[-1].seq if self.events else 0
+        async with aclosing(second.events(chat_id, after=after, until_rest=True)) as told:
+            self.events.extend([event async for event in told])
+
+
+@pytest.mark.parametrize("store", ["sqlite", "postgresql"])
+async def test_whoever_leaves_after_any_event_comes_back_to_the_same(
+    store: str, new_store: Callable[[str, str], str]
+) -> None:
+    url = new_store(store, "every_event")
+    seen_many = anyio.Event()
+    readers = [Reader(count, seen_many) for count in LEAVING]
+    with ServiceProcess.running(url) as first, ServiceProcess.running(url) as second:
+        no_patience = ClientSettings(patience=0)
+        async with (
+            Client(second.url, token=TOKEN) as client,
+            Client(first.url, token=TOKEN, settings=no_patience) as doomed,
+        ):
+            chat = await client.create_chat(client_tools=[PICK])
+            await client.ask(chat.id, "Hello")
+            async with anyio.create_task_group() as tasks:
+                for said in ("slow", "slow again", "call"):
+                    await client.send_message(chat.id, said)
+                for reader in readers:
+                    tasks.start_soon(reader.read, doomed, client, chat.id)
+                await seen_many.wait()
+                await anyio.to_thread.run_sync(first.kill)
+            whole = [event async for event in client.events(chat.id, follow=False)]
+            later = [
+                [event async for event in client.events(chat.id, after=event.seq, follow=False)] for event in whole
+            ]
+            messages, transcript = await client.messages(chat.id), await client.transcript(chat.id)
+
+    assert fold(whole) == transcript
+    assert transcript.messages == messages
+    assert "word59" in " ".join(message.text for message in messages)
+    assert [call.name for call in transcript.open_calls] == ["pick_date"]
+    assert {reader.was_cut_off for reader in readers} == {True, False}, "some left, and some were cut off"
+    for reader in readers:
+        assert fold(reader.events) == transcript, reader.leaves_after
+        assert [event.seq for event in reader.events] == [event.seq for event in whole], reader.leaves_after
+    for count, rest in enumerate(later, 1):
+        assert fold(rest, fold(whole[:count])) == transcript, count

@@ -1,0 +1,245 @@
+"""TypeScript's `fold` is Python's: whatever the log, wherever it is cut, both make the same JSON of it."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from typing import Any, get_args
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import TypeAdapter
+
+from support.eventful_life import look, rich_life, rich_script
+from support.events import events_of
+from support.life import Life, asking, client, executing, local, queued, streaming
+from support.node import AskNode, folded, folding, needs_node, spelled
+from turnwise import Engine, Settings
+from turnwise.providers.scripted import ScriptedModel
+from turnwise.states import Trigger
+from turnwise.states import events as e
+from turnwise.states.arguments import Erasing
+from turnwise.states.calls import ToolCall, ToolResult
+from turnwise.states.messages import Message, QueuedMessage, TextPart, ToolResultPart
+from turnwise.states.names import ChatState, Executor, StopReason
+from turnwise.states.transcript import Transcript, fold
+from turnwise.states.usage import Usage
+from turnwise.testing.clock import ManualClock
+from turnwise.testing.simulation import World
+from turnwise.testing.simulation.disk import SimulatedStore
+
+pytestmark = [needs_node, pytest.mark.timeout(600)]
+
+NOW = datetime(2026, 11, 1, 12, tzinfo=UTC)
+KINDS = set(get_args(get_args(e.Event)[0]))
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[AskNode]:
+    with folding() as ask:
+        yield ask
+
+
+def shown(life: Life, *deltas: str, attempt: int = 1, index: int = 0, kind: Any = "text") -> None:
+    """Let subscribers see parts of the attempt under way."""
+    for delta in deltas:
+        part = e.PartDelta(type=kind, delta=delta)
+        step = life.facts.step.number
+        life.events.append(e.PartEvent(seq=len(life.events) + 1, step=step, attempt=attempt, index=index, part=part))
+
+
+def retried() -> Life:
+    """Live through a discarded attempt and another one."""
+    life = streaming()
+    shown(life, "I ", "th")
+    life.discard()
+    life.attempt()
+    shown(life, "hm", attempt=2, index=10, kind="reasoning")
+    shown(life, "Let me ", "see ✓", attempt=2, index=2)
+    life.reply(text="Let me see ✓")
+    return life
+
+
+def answered_out_of_order() -> Life:
+    """Let the calls of a step be answered last first."""
+    life = executing(local("a", 2), local("b", 1), client("c", 0))
+    shown(life, "Hm")
+    for call in ("a", "b"):
+        life.start(call)
+    for call in ("a", "b"):
+        life.finish(call)
+    life.held(Trigger.tools_finished)
+    life.submit(ToolResult("c", {"__proto__": {"x": [1, None, 2.5]}, "constructor": "é\u2028"}))
+    return life
+
+
+def edited_and_erased() -> Life:
+    """Erase what was said, and then cut it away."""
+    life = asking(client("a", within=1), client("b", 1))
+    life.wait(1)
+    life.fire(Trigger.deadline_passed)
+    life.interrupt()
+    life.settle(life.partial(text="so far"))
+    blank = msgspec.structs.replace(life.messages[0], parts=(), erased=True)
+    life.fire(Trigger.message_erased, erasing=Erasing(messages=(blank,)))
+    life.edit("m1", "from the start")
+    return life
+
+
+def queued_and_failed() -> Life:
+    """Fail while messages wait."""
+    life = queued(streaming(), "one", "two")
+    shown(life, "On")
+    life.fail(life.partial(text="On"))
+    life.fire(Trigger.resume)
+    life.claim()
+    return life
+
+
+def compacted() -> Life:
+    """Compact in the middle of a turn."""
+    life = streaming()
+    life.reply(local("a"), tokens=90)
+    life.run_tools()
+    if life.facts.state is ChatState.compacting:
+        life.compact()
+    return life
+
+
+@pytest.mark.parametrize("live", [retried, answered_out_of_order, edited_and_erased, queued_and_failed, compacted])
+def test_a_life_is_told_alike_however_it_is_cut(node: AskNode, live: Callable[[], Life]) -> None:
+    events = live().events
+    found = node(events)
+
+    assert found == folded(events)
+    assert found["wholes"] == [found["beginnings"][-1]] * (len(events) + 1)
+    assert found["one_by_one"] == found["again"] == found["beginnings"][-1]
+
+
+async def test_a_chat_that_lived_through_everything_is_told_alike(node: AskNode) -> None:
+    """And a page that begins with `GET /transcript`, where every default is spelled, comes to the same."""
+    clock = ManualClock()
+    settings = Settings(coalesce=0, poll_interval=0.02, shutdown_grace=0)
+    model = ScriptedModel(rich_script(), context_limit=100)
+    async with Engine("sqlite://", model=model, settings=settings, tools=[look], clock=clock) as engine:
+        events = await events_of(engine, await rich_life(engine, clock))
+    assert {type(event) for event in events} >= KINDS - {e.ErrorEvent}
+
+    assert node(events) == folded(events)
+    for cut in range(len(events)):
+        page = json.loads(TypeAdapter(Transcript).dump_json(fold(events[:cut])))
+        found = msgspec.convert(node(events[cut:], page)["beginnings"][-1], Transcript, strict=False)
+        assert found == fold(events)
+
+
+async def test_the_logs_of_simulated_worlds_are_told_alike(node: AskNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed workers, pruned parts, erased messages, helpers: what nobody would think of writing down by hand."""
+    logs: dict[tuple[int, str], list[e.Event]] = {}
+    kept = SimulatedStore.events
+
+    async def keep(self: SimulatedStore, chat_id: str, *, after: int, limit: int) -> list[e.Event]:
+        events = await kept(self, chat_id, after=after, limit=limit)
+        if after == 0:
+            logs[seed, chat_id] = events
+        return events
+
+    monkeypatch.setattr(SimulatedStore, "events", keep)
+    logging.disable(logging.CRITICAL)
+    for seed in range(20):
+        assert await World(seed).run() == []
+    logging.disable(logging.NOTSET)
+
+    assert {type(event) for log in logs.values() for event in log} == KINDS
+    for (seed, chat_id), log in logs.items():
+        found = node(log)
+        assert found == folded(log), f"seed {seed}, {chat_id}"
+        assert found["wholes"] == [found["beginnings"][-1]] * (len(log) + 1)
+
+
+IDS, STEPS = st.sampled_from(["m1", "m2", "m3", "__proto__"]), st.integers(1, 2)
+TEXTS = st.sampled_from(["", "a", "é", "\u2028", "😀", "null"])
+CALLS = st.builds(
+    ToolCall,
+    call_id=st.sampled_from("abc"),
+    name=st.just("look"),
+    arguments=st.just({}),
+    executor=st.sampled_from(Executor),
+    index=st.integers(0, 2),
+    step=STEPS,
+)
+ERRORS = st.builds(e.ErrorInfo, kind=TEXTS, message=TEXTS, retryable=st.booleans())
+SPOKEN = st.builds(TextPart, text=TEXTS)
+RESULTS = st.builds(ToolResultPart, call_id=TEXTS, name=TEXTS, output=st.sampled_from([None, 0, "x", {"a": [0.5]}]))
+MESSAGES = st.builds(
+    Message,
+    id=IDS,
+    role=st.sampled_from(["user", "assistant", "tool", "tool", "tool"]),
+    parts=st.tuples(SPOKEN | RESULTS),
+    turn=st.just(1),
+    step=STEPS,
+    created_at=st.just(NOW),
+    call_index=st.none() | st.integers(0, 2),
+)
+DELTAS = st.builds(e.PartDelta, type=st.sampled_from(["text", "reasoning", "tool_call"]), delta=st.none() | TEXTS)
+QUEUES = st.lists(st.builds(QueuedMessage, id=IDS, parts=st.tuples(SPOKEN), accepted_at=st.just(NOW)), max_size=2)
+EVENTS = st.one_of(
+    st.builds(e.StatusEvent, state=st.sampled_from(ChatState)),
+    st.builds(e.MessageEvent, message=MESSAGES),
+    st.builds(e.MessageEvent, message=MESSAGES),
+    st.builds(e.PartEvent, step=STEPS, attempt=STEPS, index=st.sampled_from([0, 1, 2, 10]), part=DELTAS),
+    st.builds(e.PartEvent, step=STEPS, attempt=STEPS, index=st.sampled_from([0, 1, 2, 10]), part=DELTAS),
+    st.builds(e.AttemptDiscardedEvent, step=STEPS, attempt=STEPS, reason=TEXTS),
+    st.builds(e.HistoryResetEvent, first_removed=IDS),
+    st.builds(e.QueueEvent, queue=QUEUES.map(tuple)),
+    st.builds(e.ActionRequiredEvent, calls=st.lists(CALLS, max_size=3).map(tuple)),
+    st.builds(
+        e.ToolResultEvent,
+        step=STEPS,
+        call_id=st.sampled_from("abc"),
+        index=st.just(0),
+        name=TEXTS,
+        output=st.just(1),
+        is_error=st.booleans(),
+        outcome=st.just("succeeded"),
+    ),
+    st.builds(e.TurnFinishedEvent, turn=STEPS, stop_reason=st.sampled_from(StopReason), usage=st.just(Usage())),
+    st.builds(e.ErrorEvent, error=ERRORS),
+)
+
+
+@given(told=st.lists(EVENTS, max_size=14), steps=st.lists(st.integers(0, 2), min_size=14, max_size=14))
+def test_any_events_in_any_order_are_told_alike(node: AskNode, told: list[Any], steps: list[int]) -> None:
+    """Even what no engine tells, and numbers that skip some or come twice."""
+    seq, events = 1, []
+    for event, step in zip(told, steps, strict=False):
+        seq += step
+        events.append(msgspec.structs.replace(event, seq=seq, chat_id="c", at=NOW))
+
+    assert node(events) == folded(events)
+
+
+def test_what_a_newer_service_tells_is_counted_and_changes_nothing(node: AskNode) -> None:
+    life = queued(streaming(), "one")
+    newer = [
+        {"kind": kind, "seq": len(life.events) + place, "chat_id": "c", "state": "waiting", "queue": []}
+        for place, kind in enumerate(("weather", "constructor", "__proto__", "toString"), 1)
+    ]
+    found = node(newer, spelled(fold(life.events)))["beginnings"]
+
+    assert found[-1] == found[0] | {"last_seq": len(life.events) + len(newer)}
+
+
+@pytest.mark.parametrize(
+    "wrong", [None, 7, "event", [], {}, {"kind": "status"}, {"seq": 1}, {"kind": "status", "seq": "1"}]
+)
+def test_what_is_no_event_is_refused(node: AskNode, wrong: Any) -> None:
+    told = node([wrong])
+    assert told == {"error": f"TypeError: events must be events, with a kind and a seq; one was {_json(wrong)}"}
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))
