@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -137,9 +139,10 @@ class Commands:
         parts = await self.runtime.files.accepted(chat_id, self.parts_of(content))
         return await self.change(chat_id, EditQueued(queued_id=queued_id, parts=parts))
 
-    async def create(self, begin: Change) -> Chat:
-        """Create a chat; `begin` fires `create`."""
-        return chat_of((await finish(self.runtime.applier.create(new_chat_id(), begin, actor=self.actor))).facts)
+    async def create(self, begin: Change, *, chat_id: str | None = None) -> Chat:
+        """Create a chat, of that id if one is given; `begin` fires `create`."""
+        chosen = chat_id or new_chat_id()
+        return chat_of((await finish(self.runtime.applier.create(chosen, begin, actor=self.actor))).facts)
 
     async def fork(self, chat_id: str, at_version: int) -> Chat:
         """Create a chat that begins with another's history as of a version."""
@@ -409,6 +412,11 @@ class AcceptedBefore(TurnwiseError):
 def new_chat_id() -> str:
     """Return an id that no chat has. Ids rise with time, so that chats of one hour are near each other on disk."""
     return f"c{time.time_ns() // 1_000_000:011x}{secrets.token_hex(7)}"
+
+
+def chat_id_for(owner: str | None, client_id: str) -> str:
+    """Return the id of the chat that an owner's `client_id` makes: no other owner's makes the same."""
+    return f"c{hashlib.sha256(json.dumps([owner, client_id]).encode()).hexdigest()[:25]}"
 
 
 def _at_version(if_version: int | None) -> Callable[[Chain], None]:

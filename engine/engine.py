@@ -13,7 +13,7 @@ from turnwise.engine.agents.agent import Agent, Output
 from turnwise.engine.agents.configuration import UNCHANGED, Agents, Unchanged
 from turnwise.engine.apply import Applier, Chain
 from turnwise.engine.clock import Clock, GuardedClock, SteadyClock, SystemClock
-from turnwise.engine.commands import CLIENT, Commands
+from turnwise.engine.commands import CLIENT, Commands, chat_id_for
 from turnwise.engine.diagnose import Diagnosis, diagnose, flaws_of
 from turnwise.engine.erase import Erasable, Erasure, wanted
 from turnwise.engine.explain import Explanation, explanation
@@ -61,7 +61,7 @@ from turnwise.persistence.tombstone import Tombstone
 from turnwise.providers.protocol import Model
 from turnwise.states.calls import ClientTool, ToolResult
 from turnwise.states.checked import checked, fit
-from turnwise.states.errors import ChatDeleted, ChatUnreadable, EngineClosed, InvalidArgument, SettingsError
+from turnwise.states.errors import ChatDeleted, ChatExists, ChatUnreadable, EngineClosed, InvalidArgument, SettingsError
 from turnwise.states.events import Event, PartEvent
 from turnwise.states.facts import Facts, Profile
 from turnwise.states.limits import JsonObject, Key, Label, Name, Ordinal, PageSize, Seconds, at_most
@@ -245,6 +245,7 @@ class Engine:
         parameters: JsonObject | None = None,
         active_tools: Sequence[str] | None = None,
         history: History | None = None,
+        client_id: Key | None = None,
         actor: str = CLIENT,
     ) -> Chat:
         """Create a chat, in `waiting`.
@@ -263,9 +264,12 @@ class Engine:
             history: what was said elsewhere: messages of the roles `user`, `assistant` and `tool`, as `Message`s or as
                 mappings with the fields of one. They are marked as `imported`, numbered anew, and hold nothing of what
                 only the provider knows: no signatures and no metadata.
+            client_id: the client's own name of the chat: the same `owner` with the same one again creates nothing, and
+                gets the chat as it stands.
             actor: who acts, for the audit log.
 
         Raises:
+            ChatDeleted: the chat of that `client_id` was deleted.
             SettingsError: a client tool is invalid, or there is no such agent, model, parameter or tool.
             InvalidContent: a message of the history cannot stand there. The text names it.
             ChatNotFound: there is no chat `parent`.
@@ -303,7 +307,13 @@ class Engine:
             else:
                 chain.fire(Create(profile=profile))
 
-        return await self._commands(actor).create(begin)
+        if client_id is None:
+            return await self._commands(actor).create(begin)
+        chat_id = chat_id_for(owner, client_id)
+        try:
+            return await self._commands(actor).create(begin, chat_id=chat_id)
+        except ChatExists:
+            return await self.get_chat(chat_id)
 
     async def get_chat(self, chat_id: str) -> Chat:
         """Return a chat as it stands.
@@ -550,7 +560,7 @@ class Engine:
             if known != agent.name:
                 raise SettingsError("agent", f"{agent.name!r} does not answer in this chat: its agent is {known!r}")
         receipt = await self.send_message(chat_id, content, client_id=client_id, actor=actor)
-        reader = TurnReader(self._chats(), self._broadcaster, receipt)
+        reader = self._turn(receipt)
         with anyio.fail_after(timeout):
             events = [event async for event in reader.events() if not isinstance(event, PartEvent)]
         facts = await self._chats().facts(chat_id)
@@ -575,7 +585,7 @@ class Engine:
             TurnwiseError: the message is refused, see `send_message`.
         """
         receipt = await self.send_message(chat_id, content, when_busy=when_busy, client_id=client_id, actor=actor)
-        async with aclosing(TurnReader(self._chats(), self._broadcaster, receipt).events()) as events:
+        async with aclosing(self._turn(receipt).events()) as events:
             async for event in events:
                 yield event
 
@@ -886,6 +896,9 @@ class Engine:
         if self._closed is not None:
             raise EngineClosed(self._closed)
         return self._store
+
+    def _turn(self, receipt: SendReceipt) -> TurnReader:
+        return TurnReader(self.events(receipt.chat.id, after=receipt.seq, until_rest=True), receipt)
 
     def _check_open(self) -> None:
         self._chats()

@@ -2,13 +2,18 @@
 
 from turnwise.service.app import create_app
 from turnwise.service.auth import Authenticator, JWTs, Principal, Role, StaticTokens
+from turnwise.service.openapi import describe
 from turnwise.service.problems import Problem, ProblemRoute, add_problem_handlers, problem_response
+from turnwise.service.protocols.agui import AGUIEncoder, encode_agui
+from turnwise.service.protocols.ai_sdk import AISDKEncoder, encode_ai_sdk
 from turnwise.service.router import router
 from turnwise.service.server import serve
 from turnwise.service.settings import ServiceSettings
 from turnwise.service.sse import event_stream
 
 __all__ = [
+    "AGUIEncoder",
+    "AISDKEncoder",
     "Authenticator",
     "JWTs",
     "Principal",
@@ -19,6 +24,9 @@ __all__ = [
     "StaticTokens",
     "add_problem_handlers",
     "create_app",
+    "describe",
+    "encode_agui",
+    "encode_ai_sdk",
     "event_stream",
     "problem_response",
     "router",

@@ -11,6 +11,7 @@ from fastapi.middleware.cors import CORSMiddleware
 
 from turnwise.engine.engine import Engine
 from turnwise.service.auth import Authenticator
+from turnwise.service.openapi import describe
 from turnwise.service.problems import add_problem_handlers
 from turnwise.service.router import router
 from turnwise.service.settings import ServiceSettings
@@ -41,6 +42,7 @@ def create_app(engine: Engine, *, auth: Authenticator, settings: ServiceSettings
     )
     add_problem_handlers(app)
     app.include_router(router(engine, auth=auth, settings=settings))
+    describe(app)
     if settings.allow_origins:
         app.add_middleware(
             CORSMiddleware,

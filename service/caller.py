@@ -22,9 +22,13 @@ from turnwise.states.errors import ChatNotFound, ChatUnreadable
 
 SERVICE: Final = "turnwise.service"
 """Where a request's scope holds its `Service`."""
+CALLER: Final = "turnwise.caller"
+"""Where it holds its `Caller`."""
 _PAGE: Final = 1000
 
-ChatId = Annotated[str, Path(description="The chat's id.", examples=["c019b2d0c5e41f3a97c2b1d8e64"])]
+CHAT_ID: Final = "c019b2d0c5e41f3a97c2b1d8e64"
+"""An example."""
+ChatId = Annotated[str, Path(description="The chat's id.", examples=[CHAT_ID])]
 bearer = HTTPBearer(auto_error=False, description="A token of a principal: an owner, an operator or an auditor.")
 
 
@@ -47,6 +51,11 @@ class Caller:
         """The caller's name in the audit log."""
         return self.principal.actor
 
+    def check_sees_all(self, wish: str) -> None:
+        """Raise `NotAllowed` if only an operator or an auditor may see what is wished for."""
+        if not self.principal.sees_all:
+            raise NotAllowed(self.principal.role, f"'operator' or 'auditor' to see {wish}")
+
     async def chat(self, chat_id: str) -> Chat:
         """Return a chat that the caller may see.
 
@@ -57,7 +66,9 @@ class Caller:
             chat = await self._readable(chat_id)
         except ChatNotFound:
             await self._wait_for_not_found()
-            raise
+            if self.principal.sees_all:
+                raise
+            raise ChatNotFound(chat_id) from None  # of a deleted one nobody knows any more whose it was
         if not self._is_shown(chat):
             await self._wait_for_not_found()
             raise ChatNotFound(chat_id)
@@ -89,7 +100,7 @@ class Caller:
         await anyio.sleep(max(0.0, self.since + self.service.settings.not_found_seconds - time.monotonic()))
 
 
-async def caller(request: Request, _token: Annotated[object, Security(bearer)]) -> Caller:
+async def authenticated(service: Service, request: Request) -> Caller:
     """Return who sends a request.
 
     Raises:
@@ -97,13 +108,18 @@ async def caller(request: Request, _token: Annotated[object, Security(bearer)]) 
         RateLimited: they send too many.
     """
     since = time.monotonic()
-    service: Service = request.scope[SERVICE]
     found = service.authenticate(request)
     principal = await found if inspect.isawaitable(found) else found
     if not isinstance(principal, Principal):
         raise NotAuthenticated
     service.rates.spend(principal)
     return Caller(service, principal, since)
+
+
+async def caller(request: Request, _token: Annotated[object, Security(bearer)]) -> Caller:
+    """Return who sent a request, as it was found out before its body was read."""
+    known: Caller = request.scope[CALLER]
+    return known
 
 
 def _allowing(*roles: Role) -> Callable[[Caller], Caller]:
@@ -125,5 +141,12 @@ async def _opened_stream(known: Reader) -> AsyncIterator[Caller]:
         yield known
 
 
+async def _opened_wait(known: Writer) -> AsyncIterator[Caller]:
+    with known.service.streams.opened(known.principal):
+        yield known
+
+
 Follower = Annotated[Caller, Depends(_opened_stream)]
 """A reader with a stream open, counted until its response has ended."""
+Asker = Annotated[Caller, Depends(_opened_wait)]
+"""A writer who waits for the answer, or follows it: counted as an open stream until the response has ended."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import anyio
 from starlette.requests import Request
@@ -11,11 +12,16 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from turnwise.logger import logger
-from turnwise.service.caller import SERVICE
-from turnwise.service.problems import BodyTooLarge, InvalidRequest, ProblemRoute
-from turnwise.service.routes.table import UPLOADS
+from turnwise.service.caller import CALLER, SERVICE, authenticated
+from turnwise.service.problems import BodyTooLarge, EncodedBody, InvalidRequest, ProblemRoute, problem_response
+from turnwise.service.routes.table import OPEN_ROUTES, UPLOADS
 from turnwise.service.service import Service
 from turnwise.service.settings import ServiceSettings
+from turnwise.states.errors import TurnwiseError
+
+SLOWEST_BYTES_PER_SECOND: Final = 1000
+"""How fast a body has to come, on average, once `upload_patience` has been used up."""
+_MOST_DIGITS: Final = 20
 
 
 class GuardedRoute(ProblemRoute):
@@ -27,30 +33,62 @@ class GuardedRoute(ProblemRoute):
         """Return the handler of guarded requests."""
         handle, service = super().get_route_handler(), self.service
         settings = service.settings
+        is_open = self.path_format.endswith(tuple(row.path for row in OPEN_ROUTES))
         limit = settings.upload_limit_bytes if self.path_format.endswith(tuple(UPLOADS)) else settings.body_limit_bytes
 
         async def handle_guarded(request: Request) -> Response:
             request.scope[SERVICE] = service
-            receive = _limited(request.receive, limit, settings)
-            response = await handle(Request(request.scope, receive))
+            guarded = Request(request.scope, _limited(request.receive, limit, settings))
+            try:
+                if not is_open:  # before its body is read: strangers may not have anything kept in memory
+                    request.scope[CALLER] = await authenticated(service, guarded)
+                _check_encoding(request)
+                _check_length(request, limit)
+                response = await handle(guarded)
+            except TurnwiseError as error:
+                response = problem_response(error)
             return _Guarded(response, settings.reader_patience)
 
         return handle_guarded
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request. A reader who leaves while FastAPI hands an event on breaks FastAPI's stream: no error."""
+        try:
+            await super().handle(scope, receive, send)
+        except* anyio.BrokenResourceError:
+            pass
+
+
+def _check_encoding(request: Request) -> None:
+    encoding = ", ".join(filter(None, request.headers.getlist("content-encoding")))
+    if request.method != "GET" and encoding.strip().lower() not in ("", "identity"):
+        raise EncodedBody(encoding)
+
+
+def _check_length(request: Request, limit: int) -> None:
+    """Refuse a body that is too long by its own word, before any of it is read."""
+    declared = request.headers.get("content-length", "")
+    if declared.isdecimal() and int(declared[:_MOST_DIGITS]) > limit:
+        raise BodyTooLarge(limit)
 
 
 def _limited(receive: Receive, limit: int, settings: ServiceSettings) -> Receive:
     """Return a way to receive a body that is neither longer nor slower than it may be."""
     seen = 0
+    waited = 0.0
     is_whole = False
 
     async def limited() -> Message:
-        nonlocal seen, is_whole
+        nonlocal seen, waited, is_whole
         if is_whole:  # what comes now is the end of the connection, which may be long in coming
             return await receive()
-        with anyio.move_on_after(settings.upload_patience) as patience:
+        allowed = settings.upload_patience + seen / SLOWEST_BYTES_PER_SECOND
+        began = time.monotonic()
+        with anyio.move_on_after(min(settings.upload_patience, allowed - waited)) as patience:
             message = await receive()
+        waited += time.monotonic() - began
         if patience.cancelled_caught:
-            problem = f"the next piece did not come within {settings.upload_patience:g} s"
+            problem = f"the next piece did not come within {settings.upload_patience:g} s, or all came too slowly"
             raise InvalidRequest([{"field": "body", "problem": problem}])
         seen += len(message.get("body", b""))
         if seen > limit:

@@ -47,6 +47,10 @@ _STATUS: Final[Mapping[type[TurnwiseError], int]] = {
     errors.StoreError: 503,
     errors.EngineClosed: 503,
 }
+_MOST_TOLD: Final = 20
+"""Of a million mistakes in a body these many are told, or the answer would be longer than the body."""
+_LONGEST: Final = 500
+"""Characters that are told of each."""
 _HIDDEN: Final = 500
 """From this status on the detail is for the log alone."""
 _SAYS_ITSELF: Final = (errors.ChatUnreadable, errors.EngineClosed)
@@ -84,6 +88,14 @@ class BodyTooLarge(TurnwiseError):
     def __init__(self, limit: int) -> None:
         self.limit = limit
         super().__init__(f"the body may have at most {limit:,} bytes; nothing was written")
+
+
+class EncodedBody(TurnwiseError):
+    """The body of a request is compressed. Nothing was written."""
+
+    def __init__(self, encoding: str) -> None:
+        self.encoding = encoding
+        super().__init__(f"the body must be sent as it is, not as {encoding[:40]!r}; nothing was written")
 
 
 class InvalidRequest(TurnwiseError):
@@ -124,6 +136,7 @@ _OWN_STATUS: Final[Mapping[type[TurnwiseError], int]] = {
     NotAllowed: 403,
     RateLimited: 429,
     BodyTooLarge: 413,
+    EncodedBody: 415,
     InvalidRequest: 400,
 }
 
@@ -184,6 +197,11 @@ class ProblemRoute(APIRoute):
                 return problem_response(error)
             except RequestValidationError as error:
                 return problem_response(_invalid(error))
+            except HTTPException as error:
+                # FastAPI hides behind its own error what was wrong as the body was read.
+                if isinstance(error.__cause__, TurnwiseError):
+                    return problem_response(error.__cause__)
+                return _http_problem(error)
 
         return handle_problems
 
@@ -197,7 +215,7 @@ def add_problem_handlers(app: FastAPI) -> None:
         if isinstance(error, RequestValidationError):
             return problem_response(_invalid(error))
         if isinstance(error, HTTPException):
-            return other_problem(error.status_code, error.detail, f"{error.detail}; nothing was written", error.headers)
+            return _http_problem(error)
         logger.log(logging.ERROR, "request_failed", error=f"{type(error).__name__}: {error}")
         return other_problem(500, "Internal error", "the service's log says what happened")
 
@@ -205,31 +223,15 @@ def add_problem_handlers(app: FastAPI) -> None:
         app.add_exception_handler(kind, told)
 
 
+def _http_problem(error: HTTPException) -> Response:
+    return other_problem(error.status_code, error.detail, f"{error.detail}; nothing was written", error.headers)
+
+
 def _invalid(error: RequestValidationError) -> InvalidRequest:
     """Return what a request got wrong, without the values: they may be what somebody said."""
     return InvalidRequest(
-        [{"field": ".".join(str(place) for place in one["loc"]), "problem": str(one["msg"])} for one in error.errors()]
+        [
+            {"field": ".".join(str(place) for place in one["loc"])[:_LONGEST], "problem": str(one["msg"])[:_LONGEST]}
+            for one in error.errors()[:_MOST_TOLD]
+        ]
     )
-
-
-def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Return how OpenAPI describes the problems that a route may answer with, beside those of every route."""
-    always = (400, 401, 403, 429, 503)
-    return {
-        status: {"model": Problem, "description": _MEANINGS[status], "content": {MEDIA_TYPE: {}}}
-        for status in sorted({*always, *statuses})
-    }
-
-
-_MEANINGS: Final = {
-    400: "The request makes no sense.",
-    401: "No valid token.",
-    403: "The role does not allow it.",
-    404: "There is no such chat, or it is another owner's.",
-    409: "The chat's state does not allow it.",
-    412: "The chat has changed since.",
-    413: "The body is too long.",
-    429: "Too many requests, streams, or queued messages.",
-    500: "The chat cannot be read: `turnwise doctor` says why.",
-    503: "The service stops, or its store cannot be reached.",
-}

@@ -6,11 +6,13 @@ from typing import Any
 
 from fastapi import APIRouter
 from fastapi.sse import EventSourceResponse
+from starlette.responses import Response
 
 from turnwise.engine.engine import Engine
 from turnwise.service.auth import Authenticator
 from turnwise.service.guard import GuardedRoute
-from turnwise.service.problems import documented
+from turnwise.service.inspector import add_inspector
+from turnwise.service.openapi import described
 from turnwise.service.routes import reports
 from turnwise.service.routes.table import OPEN_ROUTES, ROUTES, Row
 from turnwise.service.service import Service
@@ -20,7 +22,10 @@ from turnwise.service.settings import ServiceSettings
 def router(engine: Engine, *, auth: Authenticator, settings: ServiceSettings | None = None) -> APIRouter:
     """Return every route of the service: `app.include_router(router(engine, auth=...), prefix="/v1")`.
 
-    The application enters the engine, and calls `Engine.release_followers` when it is asked to stop.
+    The inspector's page is at `/inspector`.
+
+    The application enters the engine, and calls `Engine.release_followers` when it is asked to stop. `describe`
+    completes its OpenAPI document.
 
     Args:
         engine: whose chats are served.
@@ -30,24 +35,25 @@ def router(engine: Engine, *, auth: Authenticator, settings: ServiceSettings | N
     service = Service(engine, auth, settings or ServiceSettings())
     route_class = type("ServiceRoute", (GuardedRoute,), {"service": service})
     routes = APIRouter(route_class=route_class)
-    for row in ROUTES:
-        _add(routes, row, documented(*row.problems))
-    for row in OPEN_ROUTES:
-        _add(routes, row, {})
+    for row in (*ROUTES, *OPEN_ROUTES):
+        _add(routes, row)
+    add_inspector(routes)
     return routes
 
 
-def _add(routes: APIRouter, row: Row, responses: dict[int | str, dict[str, Any]]) -> None:
+def _add(routes: APIRouter, row: Row) -> None:
     options: dict[str, Any] = {} if row.answer is None else {"response_model": row.answer}
     if row.endpoint is reports.stream_events:
         options["response_class"] = EventSourceResponse
+    elif row.media_type is not None:
+        options["response_class"] = Response
     routes.add_api_route(
         row.path,
         row.endpoint,
         methods=[row.method],
         status_code=row.status,
-        responses=responses,
-        operation_id=row.endpoint.__name__,
+        operation_id=row.name,
         tags=[row.endpoint.__module__.rpartition(".")[2]],
+        **described(row, ROUTES),
         **options,
     )

@@ -28,7 +28,7 @@ class ServiceSettings:
     reader_patience: float = 30
     """Seconds in which a reader has to take what it is sent; a slower one is cut off, and may come back."""
     upload_patience: float = 30
-    """Seconds within which the next piece of a request's body has to come."""
+    """Seconds within which the next piece of a body has to come; a body that trickles may waste as many in all."""
     shutdown_seconds: float = 10
     """Seconds from the signal to stop until connections are closed and running jobs are released."""
     not_found_seconds: float = 0.02

@@ -7,11 +7,8 @@ from contextlib import aclosing, suppress
 from typing import Any
 
 from turnwise.engine.agents.answer_format import AnswerFormat
-from turnwise.engine.follow.broadcast import Broadcaster
-from turnwise.engine.follow.follow import follow
 from turnwise.engine.results import MessageState, SendReceipt, TurnResult, chat_of
 from turnwise.engine.tools.arguments import BadArguments
-from turnwise.persistence.protocol import ChatStore
 from turnwise.states.events import Event, HistoryResetEvent, MessageEvent, QueueEvent, TurnFinishedEvent
 from turnwise.states.facts import Facts
 from turnwise.states.names import CallStatus, StopReason
@@ -20,11 +17,15 @@ from turnwise.states.usage import NO_USAGE
 
 
 class TurnReader:
-    """Reads the turn that answers one message, and notes what became of the message."""
+    """Reads the turn that answers one message, and notes what became of the message.
 
-    def __init__(self, store: ChatStore, broadcaster: Broadcaster, receipt: SendReceipt) -> None:
-        self._store = store
-        self._broadcaster = broadcaster
+    Args:
+        following: the chat's events after `receipt.seq`, until the chat rests.
+        receipt: of the message.
+    """
+
+    def __init__(self, following: AsyncGenerator[Event, None], receipt: SendReceipt) -> None:
+        self._following = following
         self._receipt = receipt
         self._was_queued = False
         self.turn: int | None = None
@@ -41,11 +42,7 @@ class TurnReader:
         Raises:
             EngineClosed: the engine was closed, or released its followers, before that.
         """
-        receipt = self._receipt
-        following = follow(
-            self._store, self._broadcaster, receipt.chat.id, after=receipt.seq, live=True, until_rest=True
-        )
-        async with aclosing(following) as events:
+        async with aclosing(self._following) as events:
             async for event in events:
                 if self.turn is None:
                     self._await_turn(event)

@@ -84,7 +84,7 @@ async def _by_strategy(
 async def _fail(leased: LeasedChat, failure: ModelError, spending: Spending) -> None:
     """Commit that the attempt failed."""
     step, retry = leased.facts.step, leased.configuration.settings.retry
-    error = error_info(failure, step, limit=leased.configuration.settings.output_limit_bytes)
+    error = error_info(failure, step, leased.configuration.settings)
     if step.stage is Stage.refused and failure.retryable and retry.allows(step.failures + 1, step.broken):
         await leased.try_again(error, failure.retry_after, usage=spending.usage)
     else:

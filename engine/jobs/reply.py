@@ -9,9 +9,10 @@ from msgspec.structs import replace
 
 from turnwise.engine.agents.answer_format import AnswerFormat
 from turnwise.engine.agents.configuration import Configuration
+from turnwise.engine.settings import Settings
 from turnwise.engine.tools.arguments import BadArguments
+from turnwise.engine.tools.errors import in_words
 from turnwise.engine.tools.toolbox import Toolbox
-from turnwise.engine.user_code import described
 from turnwise.engine.worker.leased_chat import Runtime
 from turnwise.providers.protocol import ModelRequest, ToolSpec
 from turnwise.providers.reply_builder import ReplyBuilder, parts_from_shown
@@ -147,13 +148,16 @@ def never_answered(refused: int) -> str:
     return f"{refused} answers did not have the form that the agent wants (Settings.answer_retries)"
 
 
-def error_info(error: BaseException, step: StepFacts, *, limit: int) -> ErrorInfo:
-    """Return an error as events and `last_error` hold it, its text cut at `limit` bytes."""
+def error_info(error: BaseException, step: StepFacts, settings: Settings) -> ErrorInfo:
+    """Return an error as events and `last_error` hold it, its text cut.
+
+    What is no model's word is described as `Settings.describe_error` would have it: it may hold secrets.
+    """
     if not isinstance(error, ModelError):
-        error = ModelError("internal", message=f"step {step.number}: {described(error)}")
+        error = ModelError("internal", message=f"step {step.number}: {in_words(error, settings.describe_error)}")
     return ErrorInfo(
         kind=error.kind,
-        message=text_within(well_formed(error.message), limit),
+        message=text_within(well_formed(error.message), settings.output_limit_bytes),
         step=step.number,
         attempt=step.attempt,
         retryable=error.retryable,

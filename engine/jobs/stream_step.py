@@ -104,7 +104,7 @@ class Attempt:
         leased = self._leased
         rest = await self._live.close()
         step, policy = leased.facts.step, leased.configuration.settings.retry
-        info = error_info(error, step, limit=leased.configuration.settings.output_limit_bytes)
+        info = error_info(error, step, leased.configuration.settings)
         stays = policy.after_output == "never" and self._builder.visible
         opened, used = self._builder.begun, self._builder.reply().usage
         if error.retryable and not stays and policy.allows(step.failures + 1, step.broken + opened):

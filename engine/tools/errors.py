@@ -39,12 +39,13 @@ def text_for_model(error: BaseException, describe: Callable[[BaseException], str
     """
     if isinstance(error, ToolFailed):
         return message_of(error)
-    text = _in_words(error, describe)
+    text = in_words(error, describe)
     cut_off = isinstance(error, TimeoutError | CancelledError)
     return f"{text}{'' if text.endswith('.') else '.'} {_OUTCOME_UNKNOWN}" if cut_off else text
 
 
-def _in_words(error: BaseException, describe: Callable[[BaseException], str]) -> str:
+def in_words(error: BaseException, describe: Callable[[BaseException], str]) -> str:
+    """Return what `describe` says of an error, or its type if that fails."""
     try:
         with guarded():
             description: object = describe(error)

@@ -95,7 +95,7 @@ class Runner:
     async def _fail(self, error: BaseException) -> None:
         """End the chat in `error`: with the shown part of the reply, or without it if that cannot be stored either."""
         leased = self.leased
-        info = error_info(error, leased.facts.step, limit=leased.configuration.settings.output_limit_bytes)
+        info = error_info(error, leased.facts.step, leased.configuration.settings)
         try:
             try:
                 partial = await shown_reply(leased.runtime, leased.facts, leased.heard, origin=leased.origin)

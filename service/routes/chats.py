@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Annotated, Any
+from urllib.parse import quote
 
 from fastapi import Query
 from starlette.requests import Request
@@ -14,18 +15,24 @@ from turnwise.engine.engine import Engine
 from turnwise.engine.erase import Erasure
 from turnwise.engine.results import Chat, Page
 from turnwise.persistence.tombstone import Tombstone
+from turnwise.service.auth import Principal
 from turnwise.service.bodies import ChatChange, Configuration, ForkPoint, NewChat, ToErase
 from turnwise.service.caller import ChatId, Operator, Reader, Writer
 from turnwise.service.problems import NotAllowed
-from turnwise.service.routes.preconditions import IfMatch, IfNoneMatch, tag_of, tagged, version_in
+from turnwise.service.routes.preconditions import IdempotencyKey, IfMatch, IfNoneMatch, tag_of, tagged, version_in
 from turnwise.service.routes.streamed import JSON_LINES, begun, lines_of
 from turnwise.states.calls import ClientTool
-from turnwise.states.errors import ChatDeleted, ChatNotFound
+from turnwise.states.errors import ChatDeleted, ChatUnreadable
 from turnwise.states.names import Answerer, ChatState
 
 
-async def create_chat(caller: Writer, body: NewChat, response: Response) -> Chat:
-    """Create a chat. An owner's chats are its own; an operator may name another owner, or none."""
+async def create_chat(
+    caller: Writer, body: NewChat, response: Response, idempotency_key: IdempotencyKey = None
+) -> Chat:
+    """Create a chat. An owner's chats are its own; an operator may name another owner, or none.
+
+    The same `Idempotency-Key` for the same owner creates nothing again: the answer is the chat that there is.
+    """
     if not caller.principal.sees_all and body.owner not in (None, caller.principal.name):
         raise NotAllowed(caller.principal.role, "'operator' to create chats of others")
     if body.parent is not None:
@@ -35,9 +42,10 @@ async def create_chat(caller: Writer, body: NewChat, response: Response) -> Chat
         **given,
         owner=body.owner if caller.principal.sees_all else caller.principal.name,
         client_tools=[ClientTool(**tool.model_dump()) for tool in body.client_tools],
+        client_id=idempotency_key,
         actor=caller.actor,
     )
-    response.headers["Location"] = f"chats/{chat.id}"
+    response.headers["Location"] = f"chats/{quote(chat.id)}"
     return tagged(response, chat)
 
 
@@ -90,7 +98,9 @@ async def configure(
 async def fork(caller: Writer, chat_id: ChatId, body: ForkPoint, response: Response) -> Chat:
     """Create a chat that begins with another's history as of a version."""
     await caller.chat(chat_id)
-    return tagged(response, await caller.engine.fork(chat_id, at_version=body.at_version, actor=caller.actor))
+    forked = await caller.engine.fork(chat_id, at_version=body.at_version, actor=caller.actor)
+    response.headers["Location"] = f"../{quote(forked.id)}"
+    return tagged(response, forked)
 
 
 async def list_helpers(caller: Reader, chat_id: ChatId) -> list[Chat]:
@@ -111,19 +121,43 @@ async def erase(caller: Writer, chat_id: ChatId, body: ToErase) -> Erasure:
 
 async def delete_chat(caller: Writer, chat_id: ChatId, if_match: IfMatch = None) -> Tombstone:
     """Delete a resting chat for good, and return what is left of it."""
-    try:
+    with suppress(ChatDeleted):  # an operator, who is told again what is left of it
         await caller.chat(chat_id)
-    except ChatDeleted:
-        if not caller.principal.sees_all:  # nobody knows any more whose it was
-            raise ChatNotFound(chat_id) from None
     return await caller.engine.delete_chat(chat_id, if_version=version_in(if_match), actor=caller.actor)
+
+
+async def read_tombstone(caller: Reader, chat_id: ChatId) -> Tombstone | None:
+    """Return what is left of a deleted chat, for operators and auditors; `null` if the chat is still there."""
+    if caller.principal.sees_all:
+        return await caller.engine.tombstone(chat_id)
+    await caller.chat(chat_id)
+    return None
+
+
+async def list_ids(
+    caller: Reader,
+    prefix: Annotated[str, Query(description="What the ids begin with.")] = "",
+    limit: Annotated[int, Query(ge=1, le=1000)] = 50,
+) -> list[str]:
+    """List the ids of chats, the latest change of state first, unreadable ones included: for operators and auditors."""
+    caller.check_sees_all("the ids of all chats")
+    return await caller.engine.chat_ids(prefix, limit=limit)
+
+
+async def repair(caller: Writer, chat_id: ChatId, response: Response) -> Chat:
+    """Bring a chat that cannot be read to `error`, with all of it that can be: for operators."""
+    if not caller.principal.sees_all:
+        with suppress(ChatUnreadable):
+            await caller.chat(chat_id)
+        raise NotAllowed(caller.principal.role, "'operator' to repair chats")
+    return tagged(response, await caller.engine.repair(chat_id, actor=caller.actor))
 
 
 async def export_chat(caller: Reader, chat_id: ChatId) -> StreamingResponse:
     """Export the whole chat as JSON Lines, for another store to take in."""
     await caller.chat(chat_id)
     lines = await begun(_exported(caller.engine, chat_id))
-    name = f'attachment; filename="{chat_id}.jsonl"'
+    name = f'attachment; filename="{quote(chat_id)}.jsonl"'
     return StreamingResponse(lines, media_type=JSON_LINES, headers={"Content-Disposition": name})
 
 
@@ -135,9 +169,16 @@ async def _exported(engine: Engine, chat_id: str) -> AsyncIterator[str]:
 
 async def import_chat(caller: Operator, request: Request, response: Response) -> Chat:
     """Take in a chat that was exported elsewhere: its lines are the body."""
-    return tagged(response, await caller.engine.import_chat(lines_of(request), actor=caller.actor))
+    taken = await caller.engine.import_chat(lines_of(request), actor=caller.actor)
+    response.headers["Location"] = quote(taken.id)
+    return tagged(response, taken)
 
 
 async def list_agents(caller: Reader) -> dict[str, list[str]]:
     """List the agents that the service runs, each with its tools."""
     return {name: sorted(tools) for name, tools in caller.engine.agents.items()}
+
+
+async def read_principal(caller: Reader) -> Principal:
+    """Return who sends the request: the name and the role that the token stands for."""
+    return caller.principal

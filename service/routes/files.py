@@ -6,29 +6,32 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Annotated
 
-from fastapi import Header, Path, Query
+from fastapi import Path, Query
 from starlette.requests import Request
 from starlette.responses import StreamingResponse
 
 from turnwise.engine.engine import Engine
-from turnwise.service.caller import Reader, Writer
+from turnwise.service.caller import CHAT_ID, Reader, Writer
 from turnwise.service.routes.streamed import begun
 from turnwise.states.messages import FilePart
 
-OfChat = Annotated[str, Query(description="The chat that holds the file.")]
-Digest = Annotated[str, Path(description="The SHA-256 of the file's bytes.", pattern="^[0-9a-f]{64}$")]
+OfChat = Annotated[str, Query(description="The chat that holds the file.", examples=[CHAT_ID])]
+Digest = Annotated[
+    str, Path(description="The SHA-256 of the file's bytes.", pattern="^[0-9a-f]{64}$", examples=["0" * 64])
+]
 
 
 async def put_file(
     caller: Writer,
     request: Request,
     chat: OfChat,
-    name: str | None = None,
-    content_type: Annotated[str | None, Header(alias="Content-Type")] = None,
+    name: Annotated[str | None, Query(description="The file's name, for people.", examples=["receipt.pdf"])] = None,
 ) -> FilePart:
     """Keep a file for a chat: its bytes are the body. The answer is the part by which its messages refer to it."""
     await caller.chat(chat)
-    return await caller.engine.put_file(chat, request.stream(), media_type=content_type, name=name)
+    return await caller.engine.put_file(
+        chat, request.stream(), media_type=request.headers.get("content-type"), name=name
+    )
 
 
 async def get_file(caller: Reader, digest: Digest, chat: OfChat) -> StreamingResponse:

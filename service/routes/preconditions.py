@@ -13,10 +13,22 @@ from turnwise.service.problems import InvalidRequest
 
 _TAG: Final = re.compile(r'(?:W/)?"?(\d{1,15})"?')
 
-IfMatch = Annotated[
-    str | None, Header(alias="If-Match", description='The version that the caller has seen, as in `"7"`.')
+IdempotencyKey = Annotated[
+    str | None,
+    Header(
+        alias="Idempotency-Key",
+        description="The client's own id of the request: sent again, it is taken once.",
+        examples=["tab-1-message-7"],
+    ),
 ]
-IfNoneMatch = Annotated[str | None, Header(alias="If-None-Match", description="Answer 304 if this is the version.")]
+IfMatch = Annotated[
+    str | None,
+    Header(alias="If-Match", description='The version that the caller has seen, as in `"7"`.', examples=['"7"', "*"]),
+]
+IfNoneMatch = Annotated[
+    str | None,
+    Header(alias="If-None-Match", description="Answer 304 if this is the version.", examples=['"7"']),
+]
 
 
 def version_in(if_match: str | None) -> int | None:

@@ -20,6 +20,7 @@ from turnwise.service.caller import ChatId, Follower, Reader
 from turnwise.service.problems import InvalidRequest
 from turnwise.service.routes.streamed import JSON_LINES
 from turnwise.service.sse import event_stream
+from turnwise.states.usage import Usage
 
 _SAFE = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; sandbox",
@@ -30,10 +31,14 @@ _SAFE = {
 async def start_after(
     caller: Follower,
     chat_id: ChatId,
-    after: Annotated[int, Query(ge=0, le=2**53, description="The number of the last event that was seen.")] = 0,
+    after: Annotated[
+        int, Query(ge=0, le=2**53, description="The number of the last event that was seen.", examples=[7])
+    ] = 0,
     last_event_id: Annotated[
         int | None,
-        Header(alias="Last-Event-ID", ge=0, le=2**53, description="As `after`; it counts if both are given."),
+        Header(
+            alias="Last-Event-ID", ge=0, le=2**53, description="As `after`; it counts if both are given.", examples=[7]
+        ),
     ] = None,
 ) -> int:
     """Return the number after which a stream begins: checked before its first byte, while a problem can be told.
@@ -73,13 +78,21 @@ async def read_audit(
     await caller.chat(chat_id)
     if export:
         return Response(await caller.engine.export_audit(chat_id), media_type=JSON_LINES)
-    return [AuditEntry.model_validate(json.loads(to_json(record))) for record in await caller.engine.audit(chat_id)]
+    records = await caller.engine.audit(chat_id)
+    # A client's reason stands in no export, and is part of the log none the less.
+    return [AuditEntry.model_validate({**json.loads(to_json(one)), "reason": one.reason}) for one in records]
 
 
-async def verify(caller: Reader, chat_id: ChatId) -> Verdict:
+async def verify(
+    caller: Reader,
+    chat_id: ChatId,
+    *,
+    family: Annotated[bool, Query(description="Also the chat's helpers, and theirs.")] = False,
+    files: Annotated[bool, Query(description="Also every file of the chat, byte for byte.")] = False,
+) -> Verdict:
     """Check the chat's log, and every row against it."""
     await caller.chat(chat_id)
-    return await caller.engine.verify(chat_id)
+    return await caller.engine.verify(chat_id, family=family, files=files)
 
 
 async def read_usage(caller: Reader, chat_id: ChatId) -> list[UsageEntry]:
@@ -88,13 +101,24 @@ async def read_usage(caller: Reader, chat_id: ChatId) -> list[UsageEntry]:
     return await caller.engine.usage(chat_id)
 
 
+async def read_family_usage(caller: Reader, chat_id: ChatId) -> Usage:
+    """Return what the chat, its helpers and theirs have used until now."""
+    await caller.chat(chat_id)
+    return await caller.engine.family_usage(chat_id)
+
+
 async def explain(caller: Reader, chat_id: ChatId) -> Explanation:
     """Return where the chat stands, and why it is not moving."""
     await caller.chat(chat_id)
     return await caller.engine.explain(chat_id)
 
 
-async def draw(caller: Reader, chat_id: ChatId) -> Response:
+async def draw(
+    caller: Reader,
+    chat_id: ChatId,
+    *,
+    rows: Annotated[bool, Query(description="With the list of every row below the graph.")] = True,
+) -> Response:
     """Return the machine's diagram, with the chat's state lit."""
     chat = await caller.chat(chat_id)
-    return Response(svg(chat.state), media_type="image/svg+xml", headers=_SAFE)
+    return Response(svg(chat.state, rows=rows), media_type="image/svg+xml", headers=_SAFE)

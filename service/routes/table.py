@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from turnwise.engine.results import Chat
 from turnwise.service.bodies import AuditEntry
-from turnwise.service.routes import chats, files, health, reports, turns
+from turnwise.service.routes import chats, files, front_ends, health, reports, turns
+from turnwise.service.routes.streamed import JSON_LINES
 
 
 class Row(NamedTuple):
@@ -21,53 +23,90 @@ class Row(NamedTuple):
     """Statuses of problems, beside those of every route."""
     answer: Any = None
     """The type of the answer, if the endpoint's annotation does not tell it."""
+    media_type: str | None = None
+    """The media type of the answer, if it is no JSON."""
+    is_open: bool = False
+    """Whether it needs no token: it tells nothing of any chat."""
+
+    @property
+    def name(self) -> str:
+        """The name of the operation: that of its function."""
+        return self.endpoint.__name__
+
+    @property
+    def parameters(self) -> frozenset[str]:
+        """The ids that it takes: those of the path, and the chat of a file."""
+        in_path = _IN_PATH.findall(self.path)
+        return frozenset(in_path) | ({"chat"} if self.path.startswith("/files") else frozenset())
+
+    @property
+    def is_tagged(self) -> bool:
+        """Whether it answers with a chat, and with the chat's version as `ETag`."""
+        return self.answer is Chat or self.endpoint.__annotations__["return"] == Chat.__name__
+
+    @property
+    def meaning(self) -> str:
+        """What a good answer is."""
+        return _MEANINGS[self.status]
 
 
-_CHAT: Final = "/chats/{chat_id}"
+_IN_PATH: Final = re.compile(r"{(\w+)}")
+_MEANINGS: Final = {200: "Done.", 201: "Made.", 202: "Accepted: the chat goes on by itself."}
+CHAT: Final = "/chats/{chat_id}"
 _ABOUT: Final = (404, 500)
-_CHANGE: Final = (404, 409, 413, 500)
-_AT_VERSION: Final = (404, 409, 412, 413, 500)
+_CHANGE: Final = (404, 409, 413, 415, 500)
+_AT_VERSION: Final = (404, 409, 412, 413, 415, 500)
 
 ROUTES: Final = (
-    Row("POST", "/chats", chats.create_chat, 201, (404, 409, 413)),
+    Row("POST", "/chats", chats.create_chat, 201, _CHANGE),
     Row("GET", "/chats", chats.list_chats),
-    Row("POST", "/chats/import", chats.import_chat, 201, (404, 409, 413)),
-    Row("GET", _CHAT, chats.get_chat, 200, _ABOUT, Chat),
-    Row("PATCH", _CHAT, chats.update_chat, 200, _AT_VERSION),
-    Row("DELETE", _CHAT, chats.delete_chat, 200, _AT_VERSION),
-    Row("POST", f"{_CHAT}/configure", chats.configure, 202, _AT_VERSION),
-    Row("POST", f"{_CHAT}/fork", chats.fork, 201, _CHANGE),
-    Row("POST", f"{_CHAT}/erase", chats.erase, 200, _CHANGE),
-    Row("GET", f"{_CHAT}/helpers", chats.list_helpers, 200, _ABOUT),
-    Row("GET", f"{_CHAT}/export", chats.export_chat, 200, _ABOUT),
-    Row("POST", f"{_CHAT}/messages", turns.send_message, 202, _CHANGE),
-    Row("GET", f"{_CHAT}/messages", turns.list_messages, 200, _ABOUT),
-    Row("PATCH", f"{_CHAT}/messages/{{message_id}}", turns.edit_message, 202, _AT_VERSION),
-    Row("GET", f"{_CHAT}/transcript", turns.read_transcript, 200, _ABOUT),
-    Row("POST", f"{_CHAT}/tool-results", turns.submit_tool_results, 202, _CHANGE),
-    Row("POST", f"{_CHAT}/interrupt", turns.interrupt, 202, _CHANGE),
-    Row("POST", f"{_CHAT}/resume", turns.resume, 202, _CHANGE),
-    Row("POST", f"{_CHAT}/compact", turns.compact, 202, _CHANGE),
-    Row("POST", f"{_CHAT}/clear", turns.clear, 202, _CHANGE),
-    Row("GET", f"{_CHAT}/queue", turns.list_queue, 200, _ABOUT),
-    Row("PATCH", f"{_CHAT}/queue/{{queued_id}}", turns.edit_queued, 202, _CHANGE),
-    Row("DELETE", f"{_CHAT}/queue/{{queued_id}}", turns.delete_queued, 202, _CHANGE),
-    Row("POST", f"{_CHAT}/queue/{{queued_id}}/promote", turns.promote_queued, 202, _CHANGE),
-    Row("GET", f"{_CHAT}/events", reports.stream_events, 200, _ABOUT),
-    Row("GET", f"{_CHAT}/audit", reports.read_audit, 200, _ABOUT, list[AuditEntry]),
-    Row("GET", f"{_CHAT}/verify", reports.verify, 200, _ABOUT),
-    Row("GET", f"{_CHAT}/usage", reports.read_usage, 200, _ABOUT),
-    Row("GET", f"{_CHAT}/explain", reports.explain, 200, _ABOUT),
-    Row("GET", f"{_CHAT}/diagram.svg", reports.draw, 200, _ABOUT),
+    Row("POST", "/chats/import", chats.import_chat, 201, (404, 409, 413, 415)),
+    Row("GET", CHAT, chats.get_chat, 200, _ABOUT, Chat),
+    Row("PATCH", CHAT, chats.update_chat, 200, _AT_VERSION),
+    Row("DELETE", CHAT, chats.delete_chat, 200, _AT_VERSION),
+    Row("POST", f"{CHAT}/configure", chats.configure, 202, _AT_VERSION),
+    Row("POST", f"{CHAT}/fork", chats.fork, 201, _CHANGE),
+    Row("POST", f"{CHAT}/erase", chats.erase, 200, _CHANGE),
+    Row("GET", f"{CHAT}/tombstone", chats.read_tombstone, 200, _ABOUT),
+    Row("POST", f"{CHAT}/repair", chats.repair, 202, _CHANGE),
+    Row("GET", f"{CHAT}/helpers", chats.list_helpers, 200, _ABOUT),
+    Row("GET", f"{CHAT}/export", chats.export_chat, 200, _ABOUT, None, JSON_LINES),
+    Row("POST", f"{CHAT}/messages", turns.send_message, 202, _CHANGE),
+    Row("POST", f"{CHAT}/ask", turns.ask, 200, _CHANGE),
+    Row("GET", f"{CHAT}/messages", turns.list_messages, 200, _ABOUT),
+    Row("PATCH", f"{CHAT}/messages/{{message_id}}", turns.edit_message, 202, _AT_VERSION),
+    Row("GET", f"{CHAT}/transcript", turns.read_transcript, 200, _ABOUT),
+    Row("POST", f"{CHAT}/tool-results", turns.submit_tool_results, 202, _CHANGE),
+    Row("POST", f"{CHAT}/interrupt", turns.interrupt, 202, _CHANGE),
+    Row("POST", f"{CHAT}/resume", turns.resume, 202, _CHANGE),
+    Row("POST", f"{CHAT}/compact", turns.compact, 202, _CHANGE),
+    Row("POST", f"{CHAT}/clear", turns.clear, 202, _CHANGE),
+    Row("GET", f"{CHAT}/compactions", turns.list_compactions, 200, _ABOUT),
+    Row("GET", f"{CHAT}/queue", turns.list_queue, 200, _ABOUT),
+    Row("PATCH", f"{CHAT}/queue/{{queued_id}}", turns.edit_queued, 202, _CHANGE),
+    Row("DELETE", f"{CHAT}/queue/{{queued_id}}", turns.delete_queued, 202, _CHANGE),
+    Row("POST", f"{CHAT}/queue/{{queued_id}}/promote", turns.promote_queued, 202, _CHANGE),
+    Row("GET", f"{CHAT}/events", reports.stream_events, 200, _ABOUT),
+    Row("GET", f"{CHAT}/audit", reports.read_audit, 200, _ABOUT, list[AuditEntry]),
+    Row("GET", f"{CHAT}/verify", reports.verify, 200, _ABOUT),
+    Row("GET", f"{CHAT}/usage", reports.read_usage, 200, _ABOUT),
+    Row("GET", f"{CHAT}/family-usage", reports.read_family_usage, 200, _ABOUT),
+    Row("GET", f"{CHAT}/explain", reports.explain, 200, _ABOUT),
+    Row("GET", f"{CHAT}/diagram.svg", reports.draw, 200, _ABOUT, None, "image/svg+xml"),
+    Row("POST", "/agui", front_ends.run_agui, 200, _CHANGE, None, "text/event-stream"),
+    Row("POST", "/ai-sdk/chat", front_ends.chat_ai_sdk, 200, _CHANGE, None, "text/event-stream"),
+    Row("GET", "/ai-sdk/chat/{thread_id}/stream", front_ends.resume_ai_sdk, 200, _ABOUT, None, "text/event-stream"),
+    Row("GET", "/chat-ids", chats.list_ids),
     Row("GET", "/agents", chats.list_agents),
-    Row("POST", "/files", files.put_file, 201, (404, 409, 413)),
-    Row("GET", "/files/{digest}", files.get_file, 200, _ABOUT),
+    Row("GET", "/principal", chats.read_principal),
+    Row("POST", "/files", files.put_file, 201, _CHANGE),
+    Row("GET", "/files/{digest}", files.get_file, 200, _ABOUT, None, "application/octet-stream"),
 )
 OPEN_ROUTES: Final = (
-    Row("GET", "/healthz", health.is_alive),
-    Row("GET", "/readyz", health.is_ready),
-    Row("GET", "/metrics", health.metrics),
+    Row("GET", "/healthz", health.is_alive, is_open=True),
+    Row("GET", "/readyz", health.is_ready, 200, (503,), dict[str, str], is_open=True),
+    Row("GET", "/metrics", health.metrics, 200, (400,), None, "text/plain", is_open=True),
 )
-"""Routes that need no token: they tell nothing of any chat."""
+"""Routes that need no token."""
 UPLOADS: Final = frozenset({"/files", "/chats/import"})
 """Routes whose bodies may be long."""

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from fastapi import Header, Path
+from fastapi import Header, Path, Query
 from starlette.responses import Response
 
 from turnwise.engine.prompt.views import HistoryView
-from turnwise.engine.results import Chat, SendReceipt, SubmissionReceipt
+from turnwise.engine.results import Chat, Compaction, SendReceipt, SubmissionReceipt, TurnResult
 from turnwise.service.bodies import NewContent, NewMessage, Reason, Submission
-from turnwise.service.caller import ChatId, Reader, Writer
-from turnwise.service.problems import NotAllowed
-from turnwise.service.routes.preconditions import IfMatch, tagged, version_in
+from turnwise.service.caller import Asker, ChatId, Reader, Writer
+from turnwise.service.routes.preconditions import IdempotencyKey, IfMatch, tagged, version_in
 from turnwise.states.calls import ToolResult
 from turnwise.states.messages import Message, QueuedMessage
 from turnwise.states.transcript import Transcript
 
-IdempotencyKey = Annotated[
-    str | None,
-    Header(alias="Idempotency-Key", description="The client's own id of the request: sent again, it is taken once."),
-]
-MessageId = Annotated[str, Path(examples=["m1"])]
+MessageId = Annotated[str, Path(description="The message's id.", examples=["m1"])]
 
 
 async def send_message(
@@ -34,11 +29,32 @@ async def send_message(
     )
 
 
+async def ask(
+    caller: Asker,
+    chat_id: ChatId,
+    body: NewContent,
+    response: Response,
+    idempotency_key: Annotated[
+        str, Header(alias="Idempotency-Key", description="As of a message; asked again with it, nothing is sent twice.")
+    ],
+    within: Annotated[float, Query(ge=0, le=60, description="Seconds to wait.")] = 30,
+) -> TurnResult[Any] | SendReceipt:
+    """Send a message and answer 200 with its turn, or 202 if that takes longer: then ask the same again."""
+    await caller.chat(chat_id)
+    engine, key, actor = caller.engine, idempotency_key, caller.actor
+    receipt = await engine.send_message(chat_id, body.content, client_id=key, actor=actor)
+    try:
+        return await engine.ask(chat_id, body.content, client_id=key, timeout=within, actor=actor)
+    except TimeoutError:
+        response.status_code = 202
+        return receipt
+
+
 async def list_messages(caller: Reader, chat_id: ChatId, view: HistoryView = "user") -> list[Message]:
     """Return the history as a person sees it; operators and auditors may also see it as the model does."""
     await caller.chat(chat_id)
-    if view != "user" and not caller.principal.sees_all:
-        raise NotAllowed(caller.principal.role, "'operator' or 'auditor' to see what the model sees")
+    if view != "user":
+        caller.check_sees_all("what the model sees")
     return await caller.engine.messages(chat_id, view=view)
 
 
@@ -100,6 +116,13 @@ async def clear(caller: Writer, chat_id: ChatId, response: Response) -> Chat:
     """Let the model forget what was said; the transcript stays."""
     await caller.chat(chat_id)
     return tagged(response, await caller.engine.clear_context(chat_id, actor=caller.actor))
+
+
+async def list_compactions(caller: Reader, chat_id: ChatId) -> list[Compaction]:
+    """List the compactions with their summaries, which are the model's: for operators and auditors."""
+    await caller.chat(chat_id)
+    caller.check_sees_all("summaries")
+    return await caller.engine.compactions(chat_id)
 
 
 async def list_queue(caller: Reader, chat_id: ChatId) -> list[QueuedMessage]:

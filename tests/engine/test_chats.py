@@ -14,7 +14,9 @@ from support.chats import lines_of, untouched
 from support.events import events_of
 from support.latches import Latch
 from turnwise import (
+    Chat,
     ChatArchived,
+    ChatDeleted,
     ChatNotFound,
     ClientTool,
     FilePart,
@@ -45,6 +47,34 @@ async def test_a_new_chat_waits_and_is_as_it_was_described(open_engine: Any, str
         assert (chat.state, chat.version, chat.turn, chat.archived, chat.settled) == ("waiting", 1, 0, False, True)
         assert (chat.owner, chat.title, chat.metadata, chat.parent) == ("ada", "T", {"a": [1, None]}, parent.id)
         assert await engine.get_chat(chat.id) == chat
+
+
+async def test_a_client_that_asks_again_for_its_chat_gets_the_one_that_is_there(
+    open_engine: Any, strict_model: Any
+) -> None:
+    async with open_engine(strict_model("ok")) as engine:
+        made: list[Chat] = []
+
+        async def create() -> None:
+            made.append(await engine.create_chat(owner="ada", client_id="tab-1", title="T"))
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(10):
+                tasks.start_soon(create)
+        assert {chat.id for chat in made} == {made[0].id}
+
+        await engine.ask(made[0].id, "hi")
+        again = await engine.create_chat(owner="ada", client_id="tab-1", title="another")
+        assert (again.id, again.title, again.turn) == (made[0].id, "T", 1)
+        others = [
+            await engine.create_chat(owner=owner, client_id=client_id)
+            for owner, client_id in (("bob", "tab-1"), (None, "tab-1"), ("ada", "tab-2"))
+        ]
+        assert len({chat.id for chat in (*others, again)}) == 4
+
+        await engine.delete_chat(again.id)
+        with pytest.raises(ChatDeleted):
+            await engine.create_chat(owner="ada", client_id="tab-1")
 
 
 async def test_labels_change_in_any_state_and_each_change_is_in_the_log(open_engine: Any, strict_model: Any) -> None:

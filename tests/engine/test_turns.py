@@ -32,6 +32,7 @@ from turnwise import (
     Usage,
     fold,
 )
+from turnwise.engine.follow.follow import follow
 from turnwise.engine.follow.turns import TurnReader, turn_result
 from turnwise.engine.results import chat_of
 from turnwise.providers.scripted import Call, Reply
@@ -402,7 +403,7 @@ async def test_a_reader_that_begins_too_early_is_not_misled_by_a_queue_without_i
         await engine.ask(chat.id, "call")
         await engine.send_message(chat.id, "another")
         receipt = await engine.send_message(chat.id, "mine")
-        reader = TurnReader(engine._store, engine._broadcaster, dataclasses.replace(receipt, seq=0))
+        reader = TurnReader(engine.events(chat.id, until_rest=True), dataclasses.replace(receipt, seq=0))
         events = [event async for event in reader.events()]
         assert (reader.message_state, events) == ("queued", [])
 
@@ -437,7 +438,8 @@ def reader_of(*events: MakeEvent, seq: int = 0) -> TurnReader:
     """Return the reader of the message `mine`, in a chat that rests after these events."""
     shelf = Shelf([make(seq=number) for number, make in enumerate(events, start=1)])
     receipt = SendReceipt(chat_of(stands()), "mine", queued=False, replayed=False, seq=seq)
-    return TurnReader(shelf.store, shelf.broadcaster, receipt)
+    following = follow(shelf.store, shelf.broadcaster, receipt.chat.id, after=seq, live=True, until_rest=True)
+    return TurnReader(following, receipt)
 
 
 @pytest.mark.parametrize(

@@ -473,6 +473,20 @@ async def test_who_makes_the_hashes_anew_still_cannot_change_what_the_log_tells(
     assert 1 <= error.line <= len(given) + 1
 
 
+@pytest.mark.parametrize("table", ["messages", "events", "usage", "receipts"])
+async def test_a_row_that_differs_from_the_log_is_named_by_its_line(lines: list[str], table: str) -> None:
+    """Although every hash of the file is right, so that only the log can tell."""
+    rows = [place for place, line in enumerate(lines) if json.loads(line).get("table") == table]
+    for place in {rows[0], rows[-1]}:
+        row = json.loads(lines[place])["row"]
+
+        def change(fields: dict[str, Any], row: Any = row) -> None:
+            if fields.get("table") == table and fields["row"] == row:
+                fields["row"] |= {"body": "{}"}
+
+        assert (await refused([*forged(lines, change)])).line == place + 1
+
+
 async def test_hashes_made_anew_over_what_was_not_changed_are_as_good(lines: list[str]) -> None:
     """Or the test above would prove nothing."""
     async with on("sqlite://", settings=IDLE) as engine:

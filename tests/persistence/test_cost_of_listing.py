@@ -269,4 +269,5 @@ async def test_a_claim_of_postgres_reads_no_chat_of_another_agent(
     for found in (claimed, asked):
         scans = [node for node in found if node.get("Relation Name") == "chats"]
         assert not [node for node in scans if node["Node Type"] == "Seq Scan"], found
+        assert {node["Index Name"] for node in scans} <= {"chats_claimable", "chats_unsettled"}, found
         assert sum(node["Actual Rows"] * node["Actual Loops"] for node in scans) <= 6, found

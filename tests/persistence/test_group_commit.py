@@ -228,3 +228,16 @@ async def test_closing_finishes_what_was_accepted_and_accepts_no_more(bench: Ben
     assert await bench.notes() == ["accepted"]
     with pytest.raises(StoreError, match="closed"):
         await bench.group_commit.submit(note("late"))
+
+
+async def test_closing_waits_for_what_was_accepted_even_if_it_is_cancelled(bench: Bench) -> None:
+    submitted = asyncio.create_task(bench.group_commit.submit(bench.hold))
+    await anyio.to_thread.run_sync(bench.reached.wait)
+    with anyio.CancelScope() as impatient:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(bench.group_commit.close)
+            await anyio.wait_all_tasks_blocked()
+            impatient.cancel()
+            asyncio.get_running_loop().call_later(0.2, bench.gate.set)
+    assert submitted.done()
+    assert await bench.notes() == ["held"]

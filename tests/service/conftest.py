@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import httpx
 import pytest
 
+from support.processes.pages import Pages, installed
 from support.served import Served, served
 from turnwise import Engine
 
@@ -22,3 +24,16 @@ async def demo() -> AsyncIterator[Served]:
 async def ada(demo: Served) -> AsyncIterator[httpx.AsyncClient]:
     async with demo.client("ada") as client:
         yield client
+
+
+@pytest.fixture(scope="session")
+def pages() -> Iterator[Pages]:
+    """Run the npm clients of front ends."""
+    with Pages.running() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def npm_modules() -> Path:
+    """Return the folder of modules that npm has installed."""
+    return installed()

@@ -11,6 +11,7 @@ import pytest
 from support.served import Served, served, stream_of
 from turnwise import Agent, Engine, Settings, fold, verify_export
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
+from turnwise.service import ServiceSettings
 from turnwise.service.routes.table import OPEN_ROUTES, ROUTES
 
 PICK = {"name": "pick_date", "description": "Ask for a date.", "input_schema": {"type": "object"}}
@@ -180,6 +181,7 @@ async def test_a_chat_is_stopped_resumed_edited_compacted_cleared_and_forked() -
         edited = await ada.patch(f"{path}/messages/{sent['message_id']}", json=edit)
         await stream_of(ada, chat["id"], until_rest=True)
         texts = [message["parts"][0]["text"] for message in (await ada.get(f"{path}/messages")).json()]
+        reasons = [record["reason"] for record in (await ada.get(f"{path}/audit")).json()]
         compacted = await ada.post(f"{path}/compact")
         await stream_of(ada, chat["id"], until_rest=True)
         cleared = await ada.post(f"{path}/clear")
@@ -190,6 +192,7 @@ async def test_a_chat_is_stopped_resumed_edited_compacted_cleared_and_forked() -
     statuses = [answer.status_code for answer in (stopped, resumed, edited, compacted, cleared, fork)]
     assert statuses == [202, 202, 202, 202, 202, 201]
     assert texts == ["Go on.", "Edited."]
+    assert "enough" in reasons
     assert (fork.json()["parent"], fork.json()["owner"]) == (chat["id"], "ada")
     assert (beyond.status_code, beyond.json()["field"]) == (400, "at_version")
     assert (stopped_again.status_code, stopped_again.json()["trigger"]) == (409, "interrupt")
@@ -278,6 +281,59 @@ async def test_agents_are_listed_and_configured() -> None:
     assert (unknown.status_code, nothing.status_code) == (400, 400)
 
 
+async def test_a_body_that_is_too_long_is_told_so() -> None:
+    settings = ServiceSettings(body_limit_bytes=1000)
+    async with served(Engine("sqlite://", model="demo"), settings=settings) as service, service.client() as ada:
+        chat = await create(ada)
+        refused = await ada.post(f"/chats/{chat['id']}/messages", json={"content": "x" * 2000})
+        messages = (await ada.get(f"/chats/{chat['id']}/messages")).json()
+
+    assert (refused.status_code, refused.json()["limit"], messages) == (413, 1000, [])
+    assert refused.json()["type"] == "urn:turnwise:problem:body-too-large"
+
+
+async def test_a_question_is_answered_at_once_or_asked_again_with_its_key() -> None:
+    model = ScriptedModel([Reply("Friday.", first_delay=1, usage=(3, 4))])
+    async with served(Engine("sqlite://", model=model)) as service, service.client() as ada:
+        chat = await create(ada)
+        path, key = f"/chats/{chat['id']}/ask", {"Idempotency-Key": "q1"}
+        early = await ada.post(path, params={"within": 0}, json={"content": "When?"}, headers=key)
+        answer = await ada.post(path, json={"content": "When?"}, headers=key)
+        keyless = await ada.post(path, json={"content": "When?"})
+        messages = (await ada.get(f"/chats/{chat['id']}/messages")).json()
+
+    assert (early.status_code, early.json()["message_id"]) == (202, messages[0]["id"])
+    assert (answer.status_code, answer.json()["text"], answer.json()["stop_reason"]) == (200, "Friday.", "end_turn")
+    assert answer.json()["messages"] == messages
+    assert (keyless.status_code, keyless.json()["problems"][0]["field"]) == (400, "header.Idempotency-Key")
+    assert len(messages) == 2
+
+
+async def test_what_is_for_operators_and_auditors_is_told_to_no_owner(demo: Served, ada: httpx.AsyncClient) -> None:
+    chat = await create(ada)
+    await asked(ada, chat["id"], "Hello!")
+    path = f"/chats/{chat['id']}"
+    await ada.post(f"{path}/compact")
+    await stream_of(ada, chat["id"], until_rest=True)
+    async with demo.client("operator") as operator, demo.client("auditor") as auditor:
+        told = [await who.get("/chat-ids", params={"prefix": chat["id"][:4]}) for who in (operator, auditor, ada)]
+        folded = [await who.get(f"{path}/compactions") for who in (operator, auditor, ada)]
+        repaired = [await who.post(f"{path}/repair") for who in (operator, auditor, ada)]
+        standing = [await who.get(f"{path}/tombstone") for who in (operator, ada)]
+        usage = await ada.get(f"{path}/family-usage")
+        family = await ada.get(f"{path}/verify", params={"family": True, "files": True})
+        gone = (await ada.delete(path)).json()
+        left = [await who.get(f"{path}/tombstone") for who in (operator, auditor, ada)]
+
+    assert ([one.status_code for one in told], told[0].json()) == ([200, 200, 403], [chat["id"]])
+    assert ([one.status_code for one in folded], len(folded[0].json())) == ([200, 200, 403], 1)
+    assert [one.status_code for one in repaired] == [409, 403, 403]
+    assert [one.json() for one in standing] == [None, None]
+    assert (usage.json()["input_tokens"] > 0, family.json()["ok"]) == (True, True)
+    assert [one.status_code for one in left] == [200, 200, 404]
+    assert (left[0].json()["head"], left[0].json()["actor"]) == (gone["head"], "user:ada")
+
+
 async def test_the_process_tells_how_it_is(demo: Served) -> None:
     async with httpx.AsyncClient(base_url=demo.url) as nobody:
         alive, ready, metrics = [await nobody.get(path) for path in ("/healthz", "/readyz", "/metrics")]
@@ -291,7 +347,7 @@ async def test_the_process_tells_how_it_is(demo: Served) -> None:
 
 @pytest.mark.parametrize("row", ROUTES, ids=lambda row: f"{row.method} {row.path}")
 async def test_every_route_asks_who_is_there(demo: Served, row: Any) -> None:
-    path = row.path.format(chat_id="c1", message_id="m1", queued_id="m1", digest="0" * 64)
+    path = row.path.format(chat_id="c1", message_id="m1", queued_id="m1", digest="0" * 64, thread_id="tab-1")
     async with httpx.AsyncClient(base_url=demo.url) as nobody:
         answers = [
             await nobody.request(row.method, path),
@@ -308,6 +364,7 @@ async def test_every_route_about_a_chat_hides_those_of_others(demo: Served, ada:
     """What is told of another owner's chat is, byte for byte, what is told of none."""
     bodies = {
         "POST /chats/{chat_id}/messages": {"content": "x"},
+        "POST /chats/{chat_id}/ask": {"content": "x"},
         "PATCH /chats/{chat_id}/messages/{message_id}": {"content": "x"},
         "PATCH /chats/{chat_id}/queue/{queued_id}": {"content": "x"},
         "POST /chats/{chat_id}/tool-results": {"results": []},
@@ -318,11 +375,11 @@ async def test_every_route_about_a_chat_hides_those_of_others(demo: Served, ada:
     answers = []
     async with demo.client("bob") as bob:
         for chat_id in (chat["id"], f"c{'0' * 25}"):
-            path = row.path.format(chat_id=chat_id, message_id="m1", queued_id="m1", digest="0" * 64)
+            path = row.path.format(chat_id=chat_id, message_id="m1", queued_id="m1", digest="0" * 64, thread_id="tab-1")
             name = f"{row.method} {row.path}"
             body = bodies.get(name, {} if row.method in ("POST", "PATCH") and "/files" not in row.path else None)
             query = {"chat": chat_id} if "/files" in row.path else None
-            answer = await bob.request(row.method, path, json=body, params=query)
+            answer = await bob.request(row.method, path, json=body, params=query, headers={"Idempotency-Key": "k"})
             answers.append((answer.status_code, answer.text.replace(chat_id, "...")))
     if about:
         assert answers[0] == answers[1]

@@ -69,6 +69,20 @@ def serving(folder: Path, *words: str) -> tuple[str, ...]:
     return ("serve", "shop:agents", "--port", "0", "--create", *words)
 
 
+def test_readers_who_leave_at_any_moment_leave_no_error_behind(folder: Path) -> None:
+    with running(folder, *serving(folder)) as service:
+        url = service.url()
+        chat = ask(url, "Hello")
+        for place in range(60):
+            lines = lines_of(url, chat)
+            for _ in range(place % 12):
+                next(lines)
+            lines.close()
+        assert httpx.get(f"{url}/chats/{chat}", headers=AUTHORIZED).is_success
+        assert service.stop() == 0
+        assert not re.search("Traceback|Exception|Error", service.said()), service.said()
+
+
 def test_a_stop_ends_streams_with_a_word_and_lets_the_chats_go(folder: Path) -> None:
     """The call that ran is not lost: the next process on the file goes on with it."""
     told: list[str] = []

@@ -8,7 +8,7 @@ import itertools
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 import msgspec
 from hypothesis import strategies as st
@@ -60,6 +60,13 @@ class HostileMapping(Mapping[str, Any]):
     __iter__ = __len__ = __getitem__ = _refuse  # type: ignore[assignment]
 
 
+class ReadWithoutEnd(BaseException):
+    """Whoever read so far would have read on until the memory was full. No `Exception`, so that nobody takes it for bad input."""
+
+
+TOO_FAR: Final = 100_000
+
+
 class EndlessSequence(Sequence[str]):
     """A sequence that says it is short, and never ends."""
 
@@ -67,6 +74,8 @@ class EndlessSequence(Sequence[str]):
         return 2
 
     def __getitem__(self, place: Any) -> str:
+        if place == TOO_FAR:
+            raise ReadWithoutEnd("a sequence that says it has two")
         return "again"
 
 
@@ -79,7 +88,8 @@ class Liar:
 
 
 def _endless() -> Iterator[str]:
-    return itertools.repeat("again")
+    yield from itertools.repeat("again", TOO_FAR)
+    raise ReadWithoutEnd("an iterator that never ends")
 
 
 def _nested(depth: int, *, mapping: bool) -> Any:

@@ -15,7 +15,9 @@ from obstore.store import MemoryStore
 import turnwise
 from turnwise import diagrams, states
 from turnwise.providers import scripted
+from turnwise.states.events import StatusEvent
 from turnwise.states.facts import Facts, Profile
+from turnwise.states.names import ChatState
 from turnwise.testing import ManualClock
 
 GIVEN_BACK: Final = frozenset(
@@ -130,7 +132,12 @@ RIGHT: Final[Mapping[str, Mapping[str, Any]]] = {
     "CompactionResult": {"messages": [], "usage": None},
     "verify_export": {"text": "{}", "key": b"k"},
     "fold": {"events": [], "transcript": None},
-    "mermaid": {"state": "waiting"},
+    "mermaid": {"state": "waiting", "simple": True},
+    "path": {"events": [StatusEvent(state=ChatState.waiting, at=ManualClock().now())]},
+    "timeline": {"events": [StatusEvent(state=ChatState.waiting, at=ManualClock().now())]},
+    "slide": {"state": "waiting"},
+    "sticker": {"state": "waiting"},
+    "table": {},
     "svg": {"state": "waiting", "rows": False},
     "ScriptedModel": {"replies": ["ok"], "summary": "s", "context_limit": 9, "name": "n", "provider": "p"},
     "Reply": {"text": "hi", "reasoning": "hm", "calls": [], "usage": (1, 2), "chunks": 2, "delay": 0, "stall_after": 3},

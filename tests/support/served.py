@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import anyio
 import httpx
 import uvicorn
+from anyio.from_thread import start_blocking_portal
 from fastapi import FastAPI
 
 from turnwise import Engine
@@ -110,3 +111,22 @@ async def stream_of(client: httpx.AsyncClient, chat_id: str, **query: Any) -> li
     """Return the events of a stream until it ends."""
     async with streaming(client, chat_id, **query) as events:
         return [event async for event in events]
+
+
+@contextmanager
+def served_beside(engine: Callable[[], Engine], *, settings: ServiceSettings = GENEROUS) -> Iterator[str]:
+    """Serve an engine in a thread of its own, for tests that block, and yield the address.
+
+    Args:
+        engine: makes it, in that thread.
+        settings: of the service.
+    """
+    with start_blocking_portal() as portal:
+
+        @asynccontextmanager
+        async def serving() -> AsyncIterator[str]:
+            async with served(engine(), settings=settings) as service:
+                yield service.url
+
+        with portal.wrap_async_context_manager(serving()) as url:
+            yield url

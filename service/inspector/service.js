@@ -1,0 +1,75 @@
+// The service's own routes, with the token that the person gave.
+
+const ROOT = new URL("../", import.meta.url);
+const KEPT = "turnwise-token";
+
+/** What the service says is wrong. */
+export class Problem extends Error {
+  constructor(status, problem) {
+    super(problem.detail ?? problem.title ?? `the service answered ${status}`);
+    this.status = status;
+  }
+}
+
+/** Keep the token that came in the address for this tab, and take it out of the address. */
+export function takeToken() {
+  const found = new URLSearchParams(location.hash.slice(1)).get("token");
+  if (found === null) return;
+  keepToken(found);
+  history.replaceState(null, "", location.pathname + location.search + "#/");
+}
+
+export function keepToken(token) {
+  if (token) sessionStorage.setItem(KEPT, token);
+  else sessionStorage.removeItem(KEPT);
+}
+
+export function hasToken() {
+  return sessionStorage.getItem(KEPT) !== null;
+}
+
+async function answered(path, { method = "GET", body, headers = {}, signal } = {}) {
+  const sent = { Authorization: `Bearer ${sessionStorage.getItem(KEPT)}`, ...headers };
+  if (body !== undefined) sent["Content-Type"] = "application/json";
+  const response = await fetch(new URL(path, ROOT), {
+    method, signal, headers: sent, body: body === undefined ? undefined : JSON.stringify(body), cache: "no-store",
+  });
+  if (!response.ok) {
+    const problem = await response.json().catch(() => ({}));
+    throw new Problem(response.status, problem);
+  }
+  return response;
+}
+
+export const get = async (path, options) => (await answered(path, options)).json();
+export const text = async (path, options) => (await answered(path, options)).text();
+export const post = async (path, body) => (await answered(path, { method: "POST", body })).json();
+export const remove = async (path) => (await answered(path, { method: "DELETE" })).json();
+/** Return the path of a chat, or of something of it. */
+export const chatPath = (id, rest = "") => `chats/${encodeURIComponent(id)}${rest && `/${rest}`}`;
+
+/** Yield a chat's server-sent events after a number, until the connection ends. */
+export async function* events(id, after, { signal, follow = true } = {}) {
+  const path = chatPath(id, `events?after=${after}&follow=${follow}`);
+  const reader = (await answered(path, { signal })).body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    const blocks = (rest + value).split(/\r?\n\r?\n/);
+    rest = blocks.pop();
+    for (const block of blocks) {
+      const event = parsed(block);
+      if (event) yield event;
+    }
+  }
+}
+
+function parsed(block) {
+  const fields = {};
+  for (const line of block.split(/\r?\n/)) {
+    const colon = line.indexOf(":");
+    if (colon > 0) fields[line.slice(0, colon)] = line.slice(colon + 1).replace(/^ /, "");
+  }
+  return fields.event ? { kind: fields.event, seq: Number(fields.id ?? 0), data: JSON.parse(fields.data) } : null;
+}

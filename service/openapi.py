@@ -1,0 +1,160 @@
+"""What OpenAPI says of the routes, beside what FastAPI reads off their functions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import Any, Final
+
+from fastapi import FastAPI
+from pydantic import TypeAdapter
+
+from turnwise.engine.results import SendReceipt
+from turnwise.service.problems import MEDIA_TYPE, Problem
+from turnwise.service.routes import chats, files, front_ends, reports, turns
+from turnwise.service.routes.streamed import JSON_LINES
+from turnwise.service.routes.table import Row
+from turnwise.states.events import Event
+
+_REF: Final = "#/components/schemas/"
+_ALWAYS: Final = (400, 401, 403, 429, 503)
+"""Statuses of problems that every route but the open ones may answer with."""
+_MEANINGS: Final = {
+    400: "The request makes no sense.",
+    401: "No valid token.",
+    403: "The role does not allow it.",
+    404: "There is no such chat, message or file, or it is another owner's.",
+    409: "The chat's state does not allow it.",
+    412: "The chat has changed since.",
+    413: "The body is too long.",
+    415: "The body has an encoding; it must be sent as it is.",
+    429: "Too many requests, streams, or queued messages.",
+    500: "The chat cannot be read: `turnwise doctor` says why.",
+    503: "The service stops, or its store cannot be reached.",
+}
+_ETAG: Final = {"ETag": {"description": "The chat's version.", "schema": {"type": "string", "pattern": '^"[0-9]+"$'}}}
+_LOCATION: Final = {"Location": {"description": "The new chat, relative to the request.", "schema": {"type": "string"}}}
+_RETRY: Final = {
+    "Retry-After": {"description": "Seconds after which it may be tried again.", "schema": {"type": "integer"}}
+}
+_CHALLENGE: Final = {"WWW-Authenticate": {"description": "The scheme: Bearer.", "schema": {"type": "string"}}}
+_PROBLEM_HEADERS: Final = {401: _CHALLENGE, 429: _RETRY, 503: _RETRY}
+_BODIES: Final[dict[Any, dict[str, Any]]] = {
+    files.put_file: {"*/*": {"schema": {"type": "string", "format": "binary"}}},
+    chats.import_chat: {JSON_LINES: {"schema": {"type": "string", "description": "A chat that was exported."}}},
+}
+"""Bodies that are read piece by piece, of which FastAPI knows nothing."""
+_NEW_CHATS: Final = (chats.create_chat, chats.fork, chats.import_chat)
+_LINES: Final = {JSON_LINES: {"schema": {"type": "string"}}}
+STREAM: Final = "text/event-stream"
+_JSON_IN_STREAM: Final = {"type": "string", "contentMediaType": "application/json"}
+_STREAMED: Final = {"itemSchema": {"type": "object", "properties": {"data": _JSON_IN_STREAM}, "required": ["data"]}}
+"""A stream in a front end's own protocol."""
+
+
+def described(row: Row, rows: Sequence[Row]) -> dict[str, Any]:
+    """Return what FastAPI is to be told of a route: its `responses`, and the body that it does not see.
+
+    Args:
+        row: the route.
+        rows: all of them, for the links from one to another.
+    """
+    told: dict[str, Any] = {"responses": {row.status: _answer(row, rows)}}
+    statuses = {*row.problems} if row.is_open else {*_ALWAYS, *row.problems}
+    told["responses"] |= {status: _problem(status) for status in sorted(statuses)}
+    if row.endpoint is chats.get_chat:
+        told["responses"][304] = {"description": "The chat is still at that version.", "headers": _ETAG}
+    if row.endpoint is turns.ask:
+        told["responses"][202] = {"description": "It takes longer: ask again with the same key.", "model": SendReceipt}
+    if row.endpoint is front_ends.resume_ai_sdk:
+        told["responses"][204] = {"description": "No turn is under way."}
+    if row.endpoint in _BODIES:
+        told["openapi_extra"] = {"requestBody": {"required": True, "content": _BODIES[row.endpoint]}}
+    return told
+
+
+def _answer(row: Row, rows: Sequence[Row]) -> dict[str, Any]:
+    answer: dict[str, Any] = {"description": row.meaning}
+    if row.media_type is not None:
+        answer["content"] = {row.media_type: _STREAMED if row.media_type == STREAM else {"schema": {"type": "string"}}}
+    if row.endpoint is reports.read_audit:
+        answer["content"] = _LINES
+    headers = (_ETAG if row.is_tagged else {}) | (_LOCATION if row.endpoint in _NEW_CHATS else {})
+    links = dict(_links(row, rows))
+    return answer | ({"headers": headers} if headers else {}) | ({"links": links} if links else {})
+
+
+def _problem(status: int) -> dict[str, Any]:
+    """Return how a problem is described: with its schema in place, so that it is whole in any application."""
+    problem: dict[str, Any] = {
+        "description": _MEANINGS[status],
+        "content": {MEDIA_TYPE: {"schema": _problem_schema()}},
+    }
+    return problem | ({"headers": _PROBLEM_HEADERS[status]} if status in _PROBLEM_HEADERS else {})
+
+
+@cache
+def _problem_schema() -> dict[str, Any]:
+    return Problem.model_json_schema()
+
+
+def _links(row: Row, rows: Sequence[Row]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield where one may go from an answer: from a new chat to all that is about it, from a message to its place."""
+    if row.endpoint in _NEW_CHATS:
+        known = {"chat_id": "$response.body#/id", "chat": "$response.body#/id"}
+    elif row.endpoint is chats.list_chats:
+        known = {"chat_id": "$response.body#/items/0/id"}
+    elif row.endpoint is turns.send_message:
+        message = "$response.body#/message_id"
+        known = {"chat_id": "$request.path.chat_id", "message_id": message, "queued_id": message}
+    elif row.endpoint is files.put_file:
+        known = {"chat": "$request.query.chat", "digest": "$response.body#/blob"}
+    else:
+        return
+    for other in rows:
+        wanted = other.parameters
+        if wanted and wanted <= known.keys() and other is not row:
+            yield other.name, {"operationId": other.name, "parameters": {name: known[name] for name in sorted(wanted)}}
+
+
+def describe(app: FastAPI) -> None:
+    """Complete an application's OpenAPI document, once the routes of the service are among its own.
+
+    Problems and events get schemas of their own, and routes of the service are not said to answer 422: they never do.
+    """
+    read = app.openapi
+
+    def completed() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            document = read()
+            schemas = document.setdefault("components", {}).setdefault("schemas", {})
+            operations = [operation for path in document["paths"].values() for operation in path.values()]
+            for operation in operations:
+                _complete(operation)
+            schemas |= _schemas_of_events() | {Problem.__name__: Problem.model_json_schema()}
+            if not any("422" in operation["responses"] for operation in operations):
+                schemas.pop("HTTPValidationError", None)
+                schemas.pop("ValidationError", None)
+        return dict(app.openapi_schema or {})
+
+    app.openapi = completed  # type: ignore[method-assign] # as FastAPI has it done
+
+
+def _complete(operation: dict[str, Any]) -> None:
+    answers = operation["responses"]
+    of_problems = [answer["content"] for answer in answers.values() if MEDIA_TYPE in answer.get("content", {})]
+    if not of_problems:
+        return
+    for content in of_problems:
+        content[MEDIA_TYPE]["schema"] = {"$ref": f"{_REF}{Problem.__name__}"}
+    if "422" in answers and MEDIA_TYPE not in answers["422"]["content"]:
+        del answers["422"]
+    if operation["operationId"] == reports.stream_events.__name__:
+        fields = answers["200"]["content"][STREAM]["itemSchema"]["properties"]
+        fields["data"] |= {"contentMediaType": "application/json", "contentSchema": {"$ref": f"{_REF}Event"}}
+
+
+def _schemas_of_events() -> dict[str, Any]:
+    schema = TypeAdapter[Any](Event).json_schema(ref_template=_REF + "{model}")
+    parts: dict[str, Any] = schema.pop("$defs")
+    return {**parts, "Event": {"description": "One event of a chat; fields with defaults may be left out.", **schema}}

@@ -1,0 +1,292 @@
+"""AG-UI 1.0: an encoder of one turn's events as the events of a run.
+
+Source: the generated models of `ag-ui-protocol`, and the rules of order that `verifyEvents` of `@ag-ui/client` checks.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any, Final
+
+from turnwise.service.protocols import pieces as p
+from turnwise.service.protocols.ai_sdk import as_text
+from turnwise.service.protocols.piece_reader import PieceReader
+from turnwise.states.calls import ToolCall
+from turnwise.states.events import Event
+from turnwise.states.messages import FilePart, Message, ReasoningPart, SourcePart, ToolResultPart
+from turnwise.states.names import ChatState, StopReason
+
+_ANSWER: Final = {
+    "type": "object",
+    "properties": {
+        "approved": {"type": "boolean"},
+        "arguments": {"type": "object", "description": "Run the call with these arguments instead."},
+        "reason": {"type": "string"},
+    },
+    "required": ["approved"],
+}
+_MEDIA: Final = ("image", "audio", "video")
+
+
+class AGUIEncoder:
+    """Encodes the events of one turn, from any of them on, as the events of one run.
+
+    Where what a client has put together is not what is kept, because an attempt was discarded or a call repaired, a
+    `MESSAGES_SNAPSHOT` says what is there. It holds all messages, so it needs those from before the run.
+
+    Args:
+        thread_id: the client's name of the chat.
+        run_id: the client's name of the run.
+        history: the messages that the client has from before the turn; `None` for an encoder that corrects nothing.
+        known_calls: ids of calls that the client has in its messages.
+        answered: ids of calls whose results it has there, too.
+    """
+
+    def __init__(
+        self,
+        thread_id: str,
+        run_id: str,
+        *,
+        history: Sequence[dict[str, Any]] | None = None,
+        known_calls: Collection[str] = (),
+        answered: Collection[str] = (),
+    ) -> None:
+        self._run = {"threadId": thread_id, "runId": run_id}
+        self._messages = None if history is None else list(history)
+        self._reader = PieceReader(known_calls, answered, takes_back=history is not None)
+        self._results: list[dict[str, Any]] = []
+        """The provider's results in the reply under way: they stand behind its message."""
+        self._text_open: str | None = None
+        self._text = ""
+        self._differs = False
+        """Whether the client's messages are not those that are kept."""
+
+    @property
+    def over(self) -> bool:
+        """Whether the turn has ended."""
+        return self._reader.finished is not None
+
+    def begin(self, *, anew: bool = False) -> Iterator[dict[str, Any]]:
+        """Yield the events that begin the run.
+
+        Args:
+            anew: first bring the client's messages back to those from before the turn, which is told from its start.
+        """
+        yield {"type": "RUN_STARTED", **self._run}
+        if anew:
+            yield from self._correct()
+
+    def encode(self, event: Event) -> Iterator[dict[str, Any]]:
+        """Yield the protocol's events that an event adds."""
+        for piece in self._reader.read(event):
+            yield from self._encode(piece)
+
+    def end(self, *, cut: str | None = None) -> Iterator[dict[str, Any]]:
+        """Yield the events that end the run.
+
+        Args:
+            cut: why the run ends before the turn does, in words for the client; `None` if the chat rests.
+        """
+        for piece in self._reader.close():
+            yield from self._encode(piece)
+        reader = self._reader
+        reason = None if reader.finished is None else reader.finished.stop_reason
+        if cut is not None:
+            yield {"type": "RUN_ERROR", "message": cut, "code": "reconnect"}
+        elif reader.error is not None or reason is StopReason.error:
+            told, code = ("An error occurred.", "error")
+            if reader.error is not None:
+                told, code = reader.error.message, reader.error.kind
+            yield {"type": "RUN_ERROR", "message": told, "code": code}
+        else:
+            cancelled = reason is StopReason.interrupted or (reason is None and reader.state is ChatState.interrupted)
+            outcome = {"type": "cancelled"} if cancelled else _outcome(reader.asked)
+            yield {"type": "RUN_FINISHED", **self._run, "outcome": outcome, **self._usage()}
+
+    def _usage(self) -> dict[str, Any]:
+        finished = self._reader.finished
+        if finished is None:
+            return {}
+        used = {"inputTokens": finished.usage.input_tokens, "outputTokens": finished.usage.output_tokens}
+        known = {name: count for name, count in used.items() if count is not None}
+        return {"usage": [known]} if known else {}
+
+    def _encode(self, piece: p.Piece) -> Iterator[dict[str, Any]]:  # noqa: C901, PLR0912 - one case per kind of piece
+        match piece:
+            case p.StepBegun():
+                self._text = ""
+            case p.WordsBegun(kind="text"):
+                self._text_open = self._id_of(piece.step)
+                yield {"type": "TEXT_MESSAGE_START", "messageId": self._text_open, "role": "assistant"}
+            case p.WordsAdded(kind="text"):
+                self._text += piece.text
+                yield {"type": "TEXT_MESSAGE_CONTENT", "messageId": self._text_open, "delta": piece.text}
+            case p.WordsEnded(kind="text"):
+                yield {"type": "TEXT_MESSAGE_END", "messageId": self._text_open}
+                self._text_open = None
+            case p.WordsBegun():
+                thought = self._thought_id(piece.step, piece.index)
+                yield {"type": "REASONING_START", "messageId": thought}
+                yield {"type": "REASONING_MESSAGE_START", "messageId": thought, "role": "reasoning"}
+            case p.WordsAdded():
+                thought = self._thought_id(piece.step, piece.index)
+                yield {"type": "REASONING_MESSAGE_CONTENT", "messageId": thought, "delta": piece.text}
+            case p.WordsEnded():
+                yield from self._end_thought(piece)
+            case p.CallBegun():
+                begun = {"type": "TOOL_CALL_START", "toolCallId": piece.call_id, "toolCallName": piece.name}
+                yield begun | {"parentMessageId": self._id_of(piece.step)}
+            case p.CallAdded():
+                yield {"type": "TOOL_CALL_ARGS", "toolCallId": piece.call_id, "delta": piece.text}
+            case p.CallMade():
+                yield from self._make(piece)
+            case p.CallDropped():
+                self._differs = True
+                yield {"type": "TOOL_CALL_END", "toolCallId": piece.call_id}
+            case p.WholeShown():
+                yield _custom(piece.part)
+            case p.ResultGiven():
+                yield from self._give(piece)
+            case p.TakenBack():
+                yield from self._take_back(piece)
+            case p.StepEnded():
+                yield from self._keep(piece)
+
+    def _id_of(self, step: int) -> str:
+        return f"{self._reader.chat_id}-s{step}"
+
+    def _thought_id(self, step: int, index: int) -> str:
+        return f"{self._id_of(step)}-r{index}"
+
+    def _end_thought(self, ended: p.WordsEnded) -> Iterator[dict[str, Any]]:
+        thought = self._thought_id(ended.step, ended.index)
+        yield {"type": "REASONING_MESSAGE_END", "messageId": thought}
+        yield {"type": "REASONING_END", "messageId": thought}
+
+    def _make(self, made: p.CallMade) -> Iterator[dict[str, Any]]:
+        call = made.call
+        if not made.told:
+            told = json.dumps(call.arguments, ensure_ascii=False)
+            yield {"type": "TOOL_CALL_ARGS", "toolCallId": call.call_id, "delta": told}
+        else:
+            self._differs |= _read(made.told) != call.arguments
+        yield {"type": "TOOL_CALL_END", "toolCallId": call.call_id}
+
+    def _give(self, given: p.ResultGiven) -> Iterator[dict[str, Any]]:
+        result = given.result
+        content = _content(result)
+        told = {"messageId": given.message_id, "toolCallId": result.call_id, "content": content}
+        if self._messages is not None:
+            said = {"id": given.message_id, "role": "tool", "toolCallId": result.call_id, "content": content}
+            said |= {"error": as_text(result.output)} if result.is_error else {}
+            (self._results if given.by_provider else self._messages).append(said)
+        yield {"type": "TOOL_CALL_RESULT", **told, "role": "tool"}
+
+    def _take_back(self, taken: p.TakenBack) -> Iterator[dict[str, Any]]:
+        for words in taken.open_words:
+            if words.kind == "text":
+                yield {"type": "TEXT_MESSAGE_END", "messageId": self._text_open}
+                self._text_open = None
+            else:
+                yield from self._end_thought(words)
+        for call in taken.open_calls:
+            yield {"type": "TOOL_CALL_END", "toolCallId": call.call_id}
+        self._results.clear()
+        yield from self._correct()
+
+    def _keep(self, ended: p.StepEnded) -> Iterator[dict[str, Any]]:
+        if ended.message is not None:
+            self._differs |= ended.message.text != self._text
+            if self._messages is not None:
+                self._messages.extend([*self._kept(ended.step, ended.message), *self._results])
+                self._results.clear()
+        else:
+            self._differs |= bool(self._text)
+        if self._differs:
+            yield from self._correct()
+
+    def _kept(self, step: int, message: Message) -> Iterator[dict[str, Any]]:
+        for index, part in enumerate(message.parts):
+            if isinstance(part, ReasoningPart) and part.text:
+                yield {"id": self._thought_id(step, index), "role": "reasoning", "content": part.text}
+        kept: dict[str, Any] = {"id": self._id_of(step), "role": "assistant", "content": message.text}
+        if message.calls:
+            kept["toolCalls"] = [
+                _call(call.call_id, call.name, json.dumps(call.arguments, ensure_ascii=False)) for call in message.calls
+            ]
+        yield kept
+
+    def _correct(self) -> Iterator[dict[str, Any]]:
+        """Say which messages there are, if the encoder knows all of them."""
+        self._differs = False
+        if self._messages is not None:
+            yield {"type": "MESSAGES_SNAPSHOT", "messages": list(self._messages)}
+
+
+def encode_agui(events: Iterable[Event], *, thread_id: str, run_id: str) -> Iterator[dict[str, Any]]:
+    """Yield the events of a whole run for the events of one turn, from any of them on."""
+    encoder = AGUIEncoder(thread_id, run_id)
+    yield from encoder.begin()
+    for event in events:
+        yield from encoder.encode(event)
+    yield from encoder.end()
+
+
+def _outcome(asked: Sequence[ToolCall]) -> dict[str, Any]:
+    """Return how a run that went well ends: calls to approve interrupt it, calls of client tools are pending."""
+    to_approve = [call for call in asked if call.approval == "asked"]
+    if to_approve:
+        return {"type": "interrupt", "interrupts": [_interrupt(call) for call in to_approve]}
+    pending = [call.call_id for call in asked]
+    return {"type": "success"} | ({"pendingToolCallIds": pending} if pending else {})
+
+
+def _interrupt(call: ToolCall) -> dict[str, Any]:
+    expires = {} if call.deadline is None else {"expiresAt": call.deadline.isoformat()}
+    return {
+        "id": call.call_id,
+        "reason": "tool_call",
+        "message": f"Allow {call.name}?",
+        "toolCallId": call.call_id,
+        "responseSchema": _ANSWER,
+        **expires,
+    }
+
+
+def _call(call_id: str, name: str, arguments: str) -> dict[str, Any]:
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def _content(result: ToolResultPart) -> str | list[dict[str, Any]]:
+    text = as_text(result.output)
+    files = [shown for file in result.attachments if (shown := _media(file)) is not None]
+    return [{"type": "text", "text": text}, *files] if files else text
+
+
+def _media(file: FilePart) -> dict[str, Any] | None:
+    family = file.media_type.partition("/")[0]
+    source: dict[str, Any]
+    if file.data is not None:
+        source = {"type": "data", "value": file.data, "mimeType": file.media_type}
+    elif file.url is not None:
+        source = {"type": "url", "value": file.url, "mimeType": file.media_type}
+    elif file.blob is not None:
+        source = {"type": "file", "value": file.blob, "provider": "turnwise", "mimeType": file.media_type}
+    else:
+        return None
+    return {"type": family if family in _MEDIA else "document", "source": source}
+
+
+def _custom(part: FilePart | SourcePart) -> dict[str, Any]:
+    """Return an event for what the protocol's messages of the assistant cannot hold."""
+    if isinstance(part, SourcePart):
+        return {"type": "CUSTOM", "name": "source", "value": {"url": part.url, "title": part.title}}
+    return {"type": "CUSTOM", "name": "file", "value": _media(part)}
+
+
+def _read(arguments: str) -> object:
+    try:
+        return json.loads(arguments)
+    except ValueError:
+        return None

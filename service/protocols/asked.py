@@ -1,0 +1,138 @@
+"""What a front end asks for: what is new in the history that it sends, and answers to open calls."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from ag_ui.core import RunAgentInput
+from pydantic import BaseModel, ConfigDict, Field
+
+from turnwise.service.bodies import ClientToolBody
+from turnwise.states.calls import ToolResult
+from turnwise.states.messages import FilePart, TextPart
+
+Content = list[TextPart | FilePart]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is new: all messages of the user after the last answer, by the client's ids, and answers to calls."""
+
+    said: list[tuple[str, Content]] = field(default_factory=list)
+    answers: dict[str, ToolResult] = field(default_factory=dict)
+    """By the id of the call. Some may have been answered before, or by the server."""
+    known_calls: frozenset[str] = frozenset()
+    """Calls that are in the client's messages."""
+    answered: frozenset[str] = frozenset()
+    """Those of them whose results are there, too."""
+
+
+class UIMessage(BaseModel):
+    """A message of the AI SDK."""
+
+    id: str
+    role: str
+    parts: list[dict[str, Any]]
+
+
+class AISDKRequest(BaseModel):
+    """What `DefaultChatTransport` of the AI SDK sends, and what its option `body` may add."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "id": "tab-1",
+                    "messages": [{"id": "u1", "role": "user", "parts": [{"type": "text", "text": "Hello!"}]}],
+                }
+            ]
+        }
+    )
+
+    id: str = Field(description="The client's own name of the chat, or the id of a chat.", min_length=1)
+    messages: list[UIMessage]
+    trigger: str | None = None
+    agent: str | None = Field(None, description="Who answers, if the chat is new.")
+    client_tools: list[ClientToolBody] = Field([], description="Tools that the page runs, if the chat is new.")
+
+
+def asked_by_ai_sdk(request: AISDKRequest) -> Asked:
+    """Return what is new in the messages of an AI SDK page."""
+    said: list[tuple[str, Content]] = []
+    for message in reversed(request.messages):
+        if message.role != "user":
+            break
+        said.insert(0, (message.id, [part for one in message.parts if (part := _ui_part(one)) is not None]))
+    calls = [part for message in request.messages for part in message.parts if "toolCallId" in part]
+    last = request.messages[-1].parts if request.messages and not said else []
+    answers = [answer for part in last if "toolCallId" in part and (answer := _ui_answer(part)) is not None]
+    return Asked(
+        said,
+        {answer.call_id: answer for answer in answers},
+        frozenset(str(part["toolCallId"]) for part in calls),
+        frozenset(str(part["toolCallId"]) for part in calls if str(part.get("state")).startswith("output-")),
+    )
+
+
+def _ui_part(part: dict[str, Any]) -> TextPart | FilePart | None:
+    if part.get("type") == "text":
+        return TextPart(text=part.get("text", ""))
+    if part.get("type") != "file":
+        return None
+    media_type, url, name = part.get("mediaType", ""), part.get("url", ""), part.get("filename")
+    head, _, data = url.partition(";base64,") if isinstance(url, str) else ("", "", "")
+    if head.startswith("data:") and data:
+        return FilePart(media_type=media_type, data=data, name=name)
+    return FilePart(media_type=media_type, url=url, name=name)
+
+
+def _ui_answer(part: dict[str, Any]) -> ToolResult | None:
+    call_id = str(part["toolCallId"])
+    match part.get("state"):
+        case "output-available":
+            return ToolResult(call_id, part.get("output"))
+        case "output-error":
+            return ToolResult(call_id, part.get("errorText"), is_error=True)
+        case "approval-responded":
+            approval = part["approval"] if isinstance(part.get("approval"), dict) else {}
+            reason = {"reason": approval["reason"]} if approval.get("reason") else {}
+            return ToolResult(call_id, {"approved": approval.get("approved") is True, **reason})
+    return None
+
+
+def asked_by_agui(request: RunAgentInput) -> Asked:
+    """Return what is new in the messages of an AG-UI client."""
+    said: list[tuple[str, Content]] = []
+    answers: dict[str, ToolResult] = {}
+    for message in reversed(request.messages):
+        if message.role == "assistant":
+            break
+        if message.role == "user":
+            said.insert(0, (message.id, _agui_content(message.content)))
+        elif message.role == "tool":
+            content = message.content if isinstance(message.content, str) else _texts(message.content)
+            wrong = message.error is not None
+            answers[message.tool_call_id] = ToolResult(message.tool_call_id, message.error or content, is_error=wrong)
+    for entry in request.resume or ():
+        payload = entry.payload if entry.status == "resolved" else False
+        answers[entry.interrupt_id] = ToolResult(entry.interrupt_id, payload)
+    known = [call.id for one in request.messages if one.role == "assistant" for call in one.tool_calls or ()]
+    answered = [one.tool_call_id for one in request.messages if one.role == "tool"]
+    return Asked(said, answers, frozenset(known), frozenset(answered))
+
+
+def _texts(parts: Any) -> str:
+    return "".join(part.text for part in parts if part.type == "text")
+
+
+def _agui_content(content: Any) -> Content:
+    if isinstance(content, str):
+        return [TextPart(text=content)]
+    return [TextPart(text=part.text) if part.type == "text" else _agui_file(part) for part in content]
+
+
+def _agui_file(part: Any) -> FilePart:
+    source, media_type = part.source, part.source.mime_type or "application/octet-stream"
+    where = {"data": "data", "url": "url", "file": "blob"}[source.type]
+    return FilePart(media_type=media_type, **{where: source.value})

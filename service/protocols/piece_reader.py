@@ -1,0 +1,325 @@
+"""Reads the events of one turn as pieces, wherever the reader joins."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from turnwise.service.protocols import pieces as p
+from turnwise.states import events as e
+from turnwise.states.calls import ToolCall
+from turnwise.states.messages import (
+    FilePart,
+    Message,
+    ReasoningPart,
+    SourcePart,
+    TextPart,
+    ToolCallPart,
+    ToolResultPart,
+)
+from turnwise.states.names import CallStatus, ChatState, Executor
+
+_HISTORY_CUT: Final = "the history was cut"
+
+
+@dataclass(slots=True)
+class _Words:
+    kind: p.Kind
+    text: str = ""
+    is_open: bool = False
+
+
+@dataclass(slots=True)
+class _Call:
+    name: str
+    begun: bool = False
+    told: str = ""
+
+
+@dataclass(slots=True)
+class _Live:
+    """The reply under way, as far as it was shown."""
+
+    step: int
+    attempt: int
+    whole: bool
+    """Whether the reader has seen it from its beginning."""
+    words: dict[int, _Words] = field(default_factory=dict)
+    calls: dict[str, _Call] = field(default_factory=dict)
+    """Those that are not complete."""
+    made: list[str] = field(default_factory=list)
+    wholes: int = 0
+
+
+class PieceReader:
+    """Turns the events of one turn, from any of them on, into pieces.
+
+    A reader that joins in the middle of a reply sees the rest of the part under way, begun anew, and calls only once
+    they are complete. What was never shown, because its parts were pruned, is shown with the message that keeps it.
+
+    Args:
+        known_calls: ids of calls that the client knows already: they are not told of again, only their results are.
+        answered: ids of calls whose results the client knows.
+        takes_back: whether the protocol can take back what was shown; then a reply with a gap is shown anew.
+    """
+
+    def __init__(
+        self, known_calls: Collection[str] = (), answered: Collection[str] = (), *, takes_back: bool = True
+    ) -> None:
+        self._takes_back = takes_back
+        self.turn: int | None = None
+        """The number of the turn, once an event has told it."""
+        self.chat_id = ""
+        self.state: ChatState | None = None
+        self.asked: tuple[ToolCall, ...] = ()
+        """The calls that the client has to answer."""
+        self.error: e.ErrorInfo | None = None
+        self.finished: e.TurnFinishedEvent | None = None
+        """The event that ended the turn; what comes after it is not read."""
+        self._known = set(known_calls)
+        self._given = set(answered)
+        self._live: _Live | None = None
+        self._step_seen = False
+        self._kept_step = 0
+        self._seq = 0
+        self._gap = False
+        """Whether events are missing since the last reply was kept: old parts may be pruned."""
+
+    def read(self, event: e.Event) -> Iterator[p.Piece]:  # noqa: C901 - one case per kind of event
+        """Yield what the event adds."""
+        if self.finished is not None:
+            return
+        self.chat_id = event.chat_id or self.chat_id
+        self._gap |= bool(self._seq) and event.seq != self._seq + 1
+        self._seq = event.seq
+        match event:
+            case e.StatusEvent():
+                self._note(event.state)
+            case e.MessageEvent():
+                yield from self._read_message(event.message)
+            case e.PartEvent():
+                yield from self._read_part(event)
+            case e.AttemptDiscardedEvent():
+                live = self._live
+                if live is not None and (live.step, live.attempt) == (event.step, event.attempt):
+                    yield from self._take_back(event.reason)
+                self._step_seen = True
+            case e.HistoryResetEvent():
+                yield from self._take_back(_HISTORY_CUT)
+                self._kept_step = 0
+            case e.ActionRequiredEvent():
+                yield from self._ask(event.calls)
+            case e.ErrorEvent():
+                self.error = event.error
+            case e.TurnFinishedEvent():
+                self.turn = event.turn
+                yield from self.close()
+                self.finished = event
+
+    def close(self) -> Iterator[p.Piece]:
+        """Yield what ends the reply under way."""
+        if self._live is not None:
+            yield from self._end_step(self._live, None)
+
+    def _note(self, state: ChatState) -> None:
+        self.state = state
+        if state is ChatState.streaming:
+            self._step_seen = True
+        if state is not ChatState.requires_action:
+            self.asked = ()
+        if state is not ChatState.error:
+            self.error = None
+
+    # The reply under way
+
+    def _read_part(self, event: e.PartEvent) -> Iterator[p.Piece]:
+        live = self._live
+        if live is None or (live.step, live.attempt) != (event.step, event.attempt):
+            yield from self._take_back("another attempt has begun")
+            live = self._begin(event.step, event.attempt)
+            yield p.StepBegun(live.step)
+        part = event.part
+        if part.type in ("text", "reasoning"):
+            kind: p.Kind = "text" if part.type == "text" else "reasoning"
+            yield from self._add_words(live, event.index, kind, part.delta or "")
+        elif part.type == "tool_call":
+            yield from self._read_call(live, part)
+        elif part.complete is not None:
+            yield from self._end_words(live, event.index)
+            yield from self._show(live, event.index, _part_of(part.type, part.complete))
+
+    def _begin(self, step: int, attempt: int) -> _Live:
+        self._live = live = _Live(step, attempt, whole=self._step_seen)
+        self._step_seen = False
+        return live
+
+    def _add_words(self, live: _Live, index: int, kind: p.Kind, text: str) -> Iterator[p.Piece]:
+        if not text:
+            return
+        yield from self._end_words(live, index)
+        words = live.words.setdefault(index, _Words(kind))
+        if not words.is_open:
+            words.is_open = True
+            yield p.WordsBegun(live.step, index, kind)
+        words.text += text
+        yield p.WordsAdded(live.step, index, kind, text)
+
+    def _end_words(self, live: _Live, but: int | None = None) -> Iterator[p.WordsEnded]:
+        for index, words in live.words.items():
+            if words.is_open and index != but:
+                words.is_open = False
+                yield p.WordsEnded(live.step, index, words.kind)
+
+    def _read_call(self, live: _Live, part: e.PartDelta) -> Iterator[p.Piece]:
+        yield from self._end_words(live)
+        if part.complete is not None:
+            yield from self._make(live, _made(part.complete))
+        elif live.whole and part.call_id is not None and part.name:
+            call = live.calls.setdefault(part.call_id, _Call(part.name))
+            yield from self._begin_call(live, call, part.call_id, part.executor)
+            if part.delta:
+                call.told += part.delta
+                yield p.CallAdded(part.call_id, part.delta)
+
+    def _begin_call(self, live: _Live, call: _Call, call_id: str, executor: Executor | None) -> Iterator[p.Piece]:
+        if not call.begun:
+            call.begun = True
+            yield p.CallBegun(live.step, call_id, call.name, executor)
+
+    def _make(self, live: _Live, part: ToolCallPart) -> Iterator[p.Piece]:
+        if part.call_id in self._known:
+            return
+        call = live.calls.pop(part.call_id, None) or _Call(part.name)
+        yield from self._begin_call(live, call, part.call_id, part.executor)
+        self._known.add(part.call_id)
+        live.made.append(part.call_id)
+        yield p.CallMade(part, call.told)
+
+    def _show(self, live: _Live, index: int, part: FilePart | SourcePart | ToolResultPart) -> Iterator[p.Piece]:
+        if isinstance(part, ToolResultPart):
+            yield from self._give(f"{self.chat_id}-{part.call_id}", part, by_provider=True)
+        else:
+            live.wholes += 1
+            yield p.WholeShown(live.step, index, part)
+
+    def _give(self, message_id: str, result: ToolResultPart, *, by_provider: bool) -> Iterator[p.Piece]:
+        if result.call_id in self._known and result.call_id not in self._given:
+            self._given.add(result.call_id)
+            yield p.ResultGiven(message_id, result, by_provider)
+
+    def _take_back(self, reason: str) -> Iterator[p.Piece]:
+        live, self._live = self._live, None
+        if live is None:
+            return
+        self._known.difference_update(live.made)
+        self._given.difference_update(live.made)
+        open_words = tuple(self._end_words(live))
+        open_calls = tuple(p.CallDropped(call_id, call.name) for call_id, call in live.calls.items() if call.begun)
+        yield p.TakenBack(live.step, live.attempt, reason, open_words, open_calls, tuple(live.made))
+
+    # What is kept
+
+    def _read_message(self, message: Message) -> Iterator[p.Piece]:
+        if message.erased or message.imported:
+            return
+        if message.role == "tool" and message.result is not None:
+            yield from self._give(message.id, message.result, by_provider=False)
+        elif message.role == "assistant" and message.step > self._kept_step:
+            yield from self._keep(message)
+        if message.role in ("user", "assistant") and not message.synthetic:
+            self.turn = message.turn
+
+    def _keep(self, message: Message) -> Iterator[p.Piece]:
+        live = self._live
+        if live is None or live.step != message.step:
+            yield from self._take_back("another step has begun")
+            live = self._begin(message.step, 0)
+            yield p.StepBegun(live.step)
+        elif self._gap and not _begins_with(message, live):
+            if self._takes_back:
+                yield from self._take_back("what was shown of it has a gap")
+                live = self._begin(message.step, live.attempt)
+                yield p.StepBegun(live.step)
+            else:
+                live.whole = False
+        self._kept_step = message.step
+        yield from self._complete(live, message)
+        yield from self._end_step(live, message)
+        self._step_seen, self._gap = True, False
+
+    def _complete(self, live: _Live, message: Message) -> Iterator[p.Piece]:
+        """Show what the message holds, and was not shown. Who joined in the middle has missed the words before it."""
+        unmatched = {kind: [one for one in live.words.items() if one[1].kind == kind] for kind in ("text", "reasoning")}
+        missed = not live.whole and bool(live.words or live.made or live.wholes)
+        shown_wholes = live.wholes
+        place = max(live.words, default=-1)
+        for part in message.parts:
+            if isinstance(part, TextPart | ReasoningPart):
+                if not part.text:
+                    continue
+                known = unmatched[part.type].pop(0) if unmatched[part.type] else None
+                if missed:
+                    continue
+                place += known is None
+                index, told = (place, "") if known is None else (known[0], known[1].text)
+                if part.text.startswith(told):
+                    yield from self._add_words(live, index, part.type, part.text[len(told) :])
+            elif isinstance(part, ToolCallPart):
+                yield from self._end_words(live)
+                yield from self._make(live, part)
+            elif isinstance(part, ToolResultPart):
+                yield from self._show(live, place, part)
+            elif isinstance(part, FilePart | SourcePart):
+                if shown_wholes or missed:
+                    shown_wholes -= 1
+                    continue
+                place += 1
+                yield from self._end_words(live)
+                yield from self._show(live, place, part)
+
+    def _end_step(self, live: _Live, message: Message | None) -> Iterator[p.Piece]:
+        yield from self._end_words(live)
+        for call_id, call in live.calls.items():
+            if call.begun:
+                yield p.CallDropped(call_id, call.name)
+        self._live = None
+        yield p.StepEnded(live.step, message)
+
+    def _ask(self, calls: tuple[ToolCall, ...]) -> Iterator[p.Piece]:
+        self.asked = calls
+        for call in calls:
+            if call.call_id not in self._known:
+                self._known.add(call.call_id)
+                yield p.CallBegun(call.step, call.call_id, call.name, call.executor)
+                part = ToolCallPart(call_id=call.call_id, name=call.name, arguments=call.arguments)
+                yield p.CallMade(part, "")
+        yield p.Asked(calls)
+
+
+def _begins_with(message: Message, live: _Live) -> bool:
+    """Whether what was shown of a reply is the beginning of what is kept of it."""
+    for kind in ("text", "reasoning"):
+        shown = [words.text for words in live.words.values() if words.kind == kind]
+        kept = [part.text for part in message.parts if isinstance(part, TextPart | ReasoningPart) and part.type == kind]
+        kept = [text for text in kept if text]
+        if len(shown) > len(kept) or not all(text.startswith(told) for told, text in zip(shown, kept, strict=False)):
+            return False
+    return True
+
+
+def _made(complete: Mapping[str, Any]) -> ToolCallPart:
+    executor = Executor(complete.get("executor", Executor.local))
+    given = {name: complete[name] for name in ("call_id", "name", "arguments")}
+    return ToolCallPart(**given, executor=executor)
+
+
+def _part_of(type_: str, complete: Mapping[str, Any]) -> FilePart | SourcePart | ToolResultPart:
+    fields = {name: value for name, value in complete.items() if name != "type"}
+    if type_ == "file":
+        return FilePart(**fields)
+    if type_ == "source":
+        return SourcePart(**fields)
+    fields["outcome"] = CallStatus(fields.get("outcome", CallStatus.succeeded))
+    fields["attachments"] = tuple(FilePart(**one) for one in fields.get("attachments", ()))
+    return ToolResultPart(**fields)

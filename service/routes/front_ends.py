@@ -1,0 +1,102 @@
+"""Front ends that speak AG-UI or the AI SDK's UI message streams."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Annotated, Any, Final, Literal
+
+from ag_ui.core import RunAgentInput
+from fastapi import Path, Query
+from starlette.responses import Response, StreamingResponse
+
+from turnwise.service.caller import Asker, Follower
+from turnwise.service.problems import InvalidRequest
+from turnwise.service.protocols.agui import AGUIEncoder
+from turnwise.service.protocols.ai_sdk import AISDKEncoder, message_id_of
+from turnwise.service.protocols.asked import AISDKRequest, Asked, asked_by_agui, asked_by_ai_sdk
+from turnwise.service.routes.threads import act, chat_of, create, regenerate, turn_start
+from turnwise.service.routes.turn_stream import TurnStream, lines_of_turn
+from turnwise.states.calls import ClientTool
+from turnwise.states.names import ChatState
+
+_RESUMED: Final = frozenset({ChatState.waiting, ChatState.interrupted, ChatState.error})
+_DONE: Final = "data: [DONE]\n\n"
+SDKVersion = Annotated[Literal["6", "7"], Query(description="The major version of the page's package `ai`.")]
+
+
+async def run_agui(caller: Asker, body: RunAgentInput) -> StreamingResponse:
+    """Run an AG-UI agent: the thread is a chat, which begins with its first run; the answer is a stream of events."""
+    _check_well_formed(body)  # much of it is sent back, after the first byte of the answer
+    tools = [
+        ClientTool(tool.name, tool.description or tool.name, _schema(tool.parameters)) for tool in body.tools or ()
+    ]
+    agent = body.forwarded_props.get("agent") if isinstance(body.forwarded_props, dict) else None
+    asked = asked_by_agui(body)
+    chat = await chat_of(caller, body.thread_id) or await create(caller, body.thread_id, agent, tools)
+    nothing_new = not asked.said and not set(asked.answers) & {call.call_id for call in chat.open_calls}
+    after = await turn_start(caller.engine, chat) if nothing_new else await act(caller, chat, asked)
+    messages = [json.loads(message.model_dump_json(by_alias=True)) for message in body.messages]
+    if nothing_new:  # the client was cut off: it gets the turn anew
+        users = [place for place, message in enumerate(messages, 1) if message["role"] == "user"]
+        messages = messages[: users[-1] if users else 0]
+        asked = Asked()
+    encoder = AGUIEncoder(
+        body.thread_id, body.run_id, history=messages, known_calls=asked.known_calls, answered=asked.answered
+    )
+    begun = list(encoder.begin(anew=nothing_new))
+    return TurnStream(lines_of_turn(caller.engine, chat.id, after, encoder, first=begun), chat.id)
+
+
+async def chat_ai_sdk(caller: Asker, body: AISDKRequest, version: SDKVersion = "6") -> StreamingResponse:
+    """Take what is new in an AI SDK page's messages; the answer is a UI message stream."""
+    asked = asked_by_ai_sdk(body)
+    tools = [ClientTool(**tool.model_dump()) for tool in body.client_tools]
+    if not asked.said and not asked.answers:
+        raise InvalidRequest([{"field": "messages", "problem": "must end with what is new: a message or an answer"}])
+    chat = await chat_of(caller, body.id) or await create(caller, body.id, body.agent, tools)
+    if body.trigger == "regenerate-message" and asked.said:
+        after = await regenerate(caller, chat, asked)
+    else:
+        after = await act(caller, chat, asked)
+    encoder = AISDKEncoder(
+        None if asked.said else message_id_of(chat.id, chat.turn),
+        version=7 if version == "7" else 6,
+        known_calls=() if asked.said else asked.known_calls,
+        answered=() if asked.said else asked.answered,
+    )
+    return _ui_stream(lines_of_turn(caller.engine, chat.id, after, encoder, last=_DONE), chat.id)
+
+
+async def resume_ai_sdk(
+    caller: Follower,
+    thread_id: Annotated[str, Path(description="The client's own name of the chat, or the id of a chat.")],
+    *,
+    version: SDKVersion = "6",
+    finished: Annotated[bool, Query(description="Also replay a turn that has ended.")] = False,
+) -> Response:
+    """Replay the turn under way from its start, and go on with it; 204 if there is none."""
+    chat = await chat_of(caller, thread_id)
+    if chat is None or chat.turn == 0 or (chat.state in _RESUMED and not finished):
+        return Response(status_code=204)
+    after = await turn_start(caller.engine, chat)
+    encoder = AISDKEncoder(version=7 if version == "7" else 6)
+    is_wary = version == "6"
+    return _ui_stream(lines_of_turn(caller.engine, chat.id, after, encoder, last=_DONE, is_wary=is_wary), chat.id)
+
+
+def _ui_stream(lines: AsyncIterator[str], chat_id: str) -> TurnStream:
+    return TurnStream(lines, chat_id, x_vercel_ai_ui_message_stream="v1")
+
+
+def _check_well_formed(body: RunAgentInput) -> None:
+    try:
+        body.model_dump_json()
+    except ValueError:
+        raise InvalidRequest(
+            [{"field": "body", "problem": "must be well-formed text, nested 200 deep at most"}]
+        ) from None
+
+
+def _schema(parameters: object) -> dict[str, Any]:
+    return dict(parameters) if isinstance(parameters, dict) and parameters else {"type": "object"}

@@ -1,0 +1,103 @@
+"""Threads: chats under the names that front ends give them, and what a front end's request does to one."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from contextlib import aclosing
+from typing import Final
+
+from turnwise.engine.commands import chat_id_for
+from turnwise.engine.engine import Engine
+from turnwise.engine.results import Chat
+from turnwise.service.caller import Caller
+from turnwise.service.protocols.asked import Asked
+from turnwise.states.calls import ClientTool
+from turnwise.states.errors import ChatNotFound
+from turnwise.states.events import MessageEvent
+from turnwise.states.names import ChatState
+
+_LOOK_BACK: Final = 256
+
+
+async def chat_of(caller: Caller, name: str) -> Chat | None:
+    """Return the caller's chat of that name: of its own choice, or a chat's id. `None` if there is none."""
+    for chat_id in (chat_id_for(caller.principal.name, name), name):
+        try:
+            return await caller.chat(chat_id)
+        except ChatNotFound:
+            continue
+    return None
+
+
+async def create(caller: Caller, name: str, agent: str | None, tools: Sequence[ClientTool]) -> Chat:
+    """Return a new chat of the caller under a name of its own choice."""
+    return await caller.engine.create_chat(
+        owner=caller.principal.name,
+        client_id=name,
+        agent=agent,
+        client_tools=tools,
+        metadata={"thread": name},
+        actor=caller.actor,
+    )
+
+
+async def act(caller: Caller, chat: Chat, asked: Asked) -> int:
+    """Give the engine what is new; return the number of the event after which the answer begins."""
+    open_calls = {call.call_id for call in chat.open_calls}
+    answers = [answer for call_id, answer in asked.answers.items() if call_id in open_calls]
+    after = chat.last_seq
+    if answers:
+        await caller.engine.submit_tool_results(chat.id, answers, actor=caller.actor)
+    elif asked.answers and not asked.said:  # sent again: the answers were taken before
+        return await turn_start(caller.engine, chat, answered=asked.answers.keys())
+    moves_on = chat.state is ChatState.requires_action and not answers
+    for client_id, content in asked.said:
+        receipt = await caller.engine.send_message(
+            chat.id,
+            content,
+            when_busy="interrupt" if moves_on else "queue",
+            client_id=client_id,
+            actor=caller.actor,
+        )
+        chat = receipt.chat
+        if not answers:
+            after = await _message_start(caller.engine, chat.id, receipt.message_id, receipt.seq)
+    return after
+
+
+async def _message_start(engine: Engine, chat_id: str, message_id: str, after: int) -> int:
+    """Return the number of the event before a message's own; a queued one waits for its turn."""
+    async with aclosing(engine.events(chat_id, after=after, until_rest=True)) as events:
+        async for event in events:
+            if isinstance(event, MessageEvent) and event.message.id == message_id:
+                return event.seq - 1
+    return after
+
+
+async def regenerate(caller: Caller, chat: Chat, asked: Asked) -> int:
+    """Let the last message be answered anew."""
+    client_id, content = asked.said[-1]
+    receipt = await caller.engine.send_message(chat.id, content, client_id=client_id, actor=caller.actor)
+    if receipt.replayed:
+        await caller.engine.edit_message(chat.id, receipt.message_id, content, actor=caller.actor)
+    return receipt.chat.last_seq if receipt.replayed else receipt.seq
+
+
+async def turn_start(engine: Engine, chat: Chat, answered: Collection[str] = ()) -> int:
+    """Return the number of the event before the last turn's first, or of the last result of the `answered` calls."""
+    look_back = _LOOK_BACK
+    while True:
+        start = max(0, chat.last_seq - look_back)
+        found: int | None = None
+        async with aclosing(engine.events(chat.id, after=start, follow=False)) as events:
+            async for event in events:
+                if not isinstance(event, MessageEvent) or event.message.turn != chat.turn:
+                    continue
+                message, result = event.message, event.message.result
+                if found is None and message.role == "user":
+                    found = event.seq - 1
+                if result is not None and result.call_id in answered:
+                    found = event.seq
+        if found is not None or start == 0:
+            return found or 0
+        look_back *= 4

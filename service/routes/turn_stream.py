@@ -1,0 +1,157 @@
+"""A turn as a stream of server-sent events, in the protocol of a front end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator
+from contextlib import aclosing
+from typing import Any, Final, Protocol
+
+import anyio
+from anyio.streams.memory import MemoryObjectSendStream
+from fastapi.sse import KEEPALIVE_COMMENT
+from starlette.responses import StreamingResponse
+from starlette.types import Send
+
+from turnwise.engine.engine import Engine
+from turnwise.states.errors import EngineClosed, TurnwiseError
+from turnwise.states.events import (
+    AttemptDiscardedEvent,
+    Event,
+    PartEvent,
+    RetryEvent,
+    StatusEvent,
+    TurnFinishedEvent,
+)
+
+HEARTBEAT_SECONDS: Final = 15.0
+"""How long a stream is quiet before it says that it is there: as long as FastAPI lets `GET /chats/{id}/events` be."""
+_HEADERS: Final = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+_CUT: Final = "the service stops; come back"
+
+
+class Encoder(Protocol):
+    """Encodes the events of one turn."""
+
+    def encode(self, event: Event) -> Iterator[dict[str, Any]]:
+        """Yield what an event adds."""
+        ...
+
+    def end(self, *, cut: str | None = None) -> Iterator[dict[str, Any]]:
+        """Yield what ends the stream."""
+        ...
+
+
+class TurnStream(StreamingResponse):
+    """A response of server-sent events that says a comment while there is nothing to tell.
+
+    Args:
+        lines: what is told.
+        chat_id: whose turn it is; the header `Turnwise-Chat` names it.
+        headers: of the protocol.
+    """
+
+    def __init__(self, lines: AsyncIterator[str], chat_id: str, **headers: str) -> None:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        super().__init__(lines, media_type="text/event-stream", headers={**_HEADERS, "Turnwise-Chat": chat_id, **named})
+
+    async def stream_response(self, send: Send) -> None:
+        """Send the lines, and heartbeats between them."""
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        sending, receiving = anyio.create_memory_object_stream[bytes]()
+        try:
+            async with anyio.create_task_group() as tasks, receiving:
+                tasks.start_soon(self._read, sending)
+                while True:
+                    piece = KEEPALIVE_COMMENT
+                    try:
+                        with anyio.move_on_after(HEARTBEAT_SECONDS):
+                            piece = await receiving.receive()
+                    except anyio.EndOfStream:
+                        break
+                    await send({"type": "http.response.body", "body": piece, "more_body": True})
+        except BaseExceptionGroup as group:
+            raise group.exceptions[0] from None
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _read(self, sending: MemoryObjectSendStream[bytes]) -> None:
+        async with sending:
+            async for line in self.body_iterator:
+                await sending.send(str(line).encode())
+
+
+async def lines_of_turn(  # noqa: PLR0913 - what a stream is made of
+    engine: Engine,
+    chat_id: str,
+    after: int,
+    encoder: Encoder,
+    *,
+    first: Iterable[dict[str, Any]] = (),
+    last: str = "",
+    is_wary: bool = False,
+) -> AsyncIterator[str]:
+    """Yield the lines of a stream that tells a turn.
+
+    Args:
+        engine: whose chat it is.
+        chat_id: the chat.
+        after: the number of the event before the turn's first.
+        encoder: the protocol.
+        first: what is told before the events.
+        last: the last line.
+        is_wary: for a page that cannot take words back, hold back what a worker that is lost may have said. It is told
+            when the reply goes on.
+    """
+    for one in first:
+        yield _line(one)
+    cut: str | None = None
+    try:
+        async with aclosing(_kept_events(engine, chat_id, after, is_wary=is_wary)) as events:
+            async for event in events:
+                for one in encoder.encode(event):
+                    yield _line(one)
+                if isinstance(event, TurnFinishedEvent):
+                    break
+    except EngineClosed:
+        cut = _CUT
+    except TurnwiseError:
+        cut = "the chat cannot be read any more"
+    for one in encoder.end(cut=cut):
+        yield _line(one)
+    if last:
+        yield last
+
+
+async def _kept_events(engine: Engine, chat_id: str, after: int, *, is_wary: bool) -> AsyncGenerator[Event]:
+    """Yield events until the chat rests, without parts that were taken back already."""
+    lost: set[tuple[int, int]] = set()
+    newest = after
+    async with aclosing(engine.events(chat_id, after=after, follow=False)) as stored:
+        async for event in stored:
+            newest = event.seq
+            if isinstance(event, AttemptDiscardedEvent):
+                lost.add((event.step, event.attempt))
+    held: list[Event] = []
+    async with aclosing(engine.events(chat_id, after=after, until_rest=True)) as events:
+        async for event in events:
+            if isinstance(event, PartEvent) and (event.step, event.attempt) in lost:
+                continue
+            if isinstance(event, AttemptDiscardedEvent):
+                held = [one for one in held if not _is_part_of(one, event)]
+            is_old_part = is_wary and isinstance(event, PartEvent) and event.seq <= newest
+            if is_old_part or (held and isinstance(event, StatusEvent | RetryEvent)):
+                held.append(event)
+                continue
+            for one in (*held, event):
+                yield one
+            held.clear()
+    for one in held:
+        yield one
+
+
+def _is_part_of(event: Event, discarded: AttemptDiscardedEvent) -> bool:
+    return isinstance(event, PartEvent) and (event.step, event.attempt) == (discarded.step, discarded.attempt)
+
+
+def _line(told: dict[str, Any]) -> str:
+    return f"data: {json.dumps(told, ensure_ascii=False)}\n\n"

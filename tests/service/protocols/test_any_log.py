@@ -1,0 +1,142 @@
+"""Both encodings are right for any log, from any of its events on."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import anyio
+import pytest
+
+from support.eventful_life import look, rich_life, rich_script
+from support.front_ends import agui_messages, ui_message
+from turnwise import CompactionPolicy, Engine, Event, Settings, fold
+from turnwise.providers.scripted import ScriptedModel
+from turnwise.service import AGUIEncoder, encode_agui, encode_ai_sdk
+from turnwise.states.events import HistoryResetEvent, MessageEvent, PartEvent, TurnFinishedEvent
+from turnwise.states.messages import Message
+from turnwise.testing.clock import ManualClock
+from turnwise.testing.simulation import World
+
+SEEDS = range(24)
+
+
+class _Chronicler(World):
+    """A world that keeps what was told of its chats."""
+
+    logs: list[list[Event]]
+
+    async def _check(self) -> None:
+        store = self._nodes[0].store
+        self.logs = [await store.events(chat_id, after=0, limit=1_000_000) for chat_id in self._clients.chats]
+
+
+@functools.cache
+def simulated(seed: int) -> list[list[Event]]:
+    world = _Chronicler(seed)
+    assert anyio.run(world.run) == []
+    return world.logs
+
+
+@functools.cache
+def eventful() -> list[Event]:
+    async def lived() -> list[Event]:
+        clock = ManualClock()
+        settings = Settings(coalesce=0, compaction=CompactionPolicy(context_limit=100))
+        model = ScriptedModel(rich_script())
+        async with Engine("sqlite://", model=model, tools=[look], settings=settings, clock=clock) as engine:
+            chat_id = await rich_life(engine, clock)
+            return [event async for event in engine.events(chat_id, follow=False)]
+
+    return anyio.run(lived)
+
+
+def logs(seed: int | None) -> list[list[Event]]:
+    return [eventful()] if seed is None else simulated(seed)
+
+
+def turns_of(log: Sequence[Event]) -> list[list[Event]]:
+    """Return the events of each turn, from its message on."""
+    turns: list[list[Event]] = []
+    begun = False
+    for event in log:
+        starts = isinstance(event, MessageEvent) and event.message.role == "user" and not event.message.imported
+        if starts and not begun:
+            turns.append([])
+            begun = True
+        if begun:
+            turns[-1].append(event)
+        begun = begun and not isinstance(event, TurnFinishedEvent)
+    return turns
+
+
+def kept(turn: Sequence[Event]) -> list[Message]:
+    cuts = [place for place, event in enumerate(turn) if isinstance(event, HistoryResetEvent)]
+    return [one for one in fold(turn[cuts[-1] + 1 if cuts else 0 :]).messages if not one.erased]
+
+
+@pytest.mark.parametrize("seed", [None, *SEEDS])
+def test_whoever_joins_at_any_event_gets_a_valid_stream(seed: int | None) -> None:
+    for log in logs(seed):
+        for place in range(len(log)):
+            ui_message(encode_ai_sdk(log[place:], version=6), version=6)
+            ui_message(encode_ai_sdk(log[place:], version=7), version=7)
+            agui_messages(encode_agui(log[place:], thread_id="t", run_id="r"))
+
+
+@pytest.mark.parametrize("pruned", ["nothing", "all parts", "all but two parts"])
+@pytest.mark.parametrize("seed", [None, *SEEDS])
+def test_whoever_sees_a_whole_turn_has_in_the_end_what_is_kept_of_it(seed: int | None, pruned: str) -> None:
+    """Discarded attempts, repaired calls and pruned parts leave nothing behind, where the protocol can take back."""
+    compared = 0
+    for log in logs(seed):
+        for turn in turns_of(log):
+            if any(isinstance(event, HistoryResetEvent) for event in turn):
+                continue
+            told = left_of(turn, pruned)
+            answers = [message for message in kept(turn) if message.role == "assistant" and message.parts]
+            texts = [message.text for message in answers]
+            calls = [(call.call_id, call.arguments) for message in answers for call in message.calls]
+            parts = ui_message(encode_ai_sdk(told, version=7), version=7)
+            by_step = steps_of(parts)
+            assert [text for text, _ in by_step if text] == [text for text in texts if text]
+            assert [call for _, made in by_step for call in made] == calls
+            encoder = AGUIEncoder("t", "r", history=[])
+            run = [*encoder.begin(), *(one for event in told for one in encoder.encode(event)), *encoder.end()]
+            said = [message for message in agui_messages(run) if message["role"] == "assistant"]
+            assert [message["content"] for message in said if message["content"]] == [text for text in texts if text]
+            assert [arguments_of(call) for message in said for call in message.get("toolCalls", ())] == calls
+            compared += 1
+    assert compared
+
+
+def left_of(turn: Sequence[Event], pruned: str) -> list[Event]:
+    """Return what a reader sees of a turn whose parts were pruned before it came, or while it read."""
+    seen = Counter[tuple[int, int]]()
+    left = []
+    for event in turn:
+        if isinstance(event, PartEvent):
+            seen[event.step, event.attempt] += 1
+            if pruned == "all parts" or (pruned != "nothing" and seen[event.step, event.attempt] > 2):
+                continue
+        left.append(event)
+    return left
+
+
+def steps_of(parts: Sequence[dict[str, Any]]) -> list[tuple[str, list[tuple[str, Any]]]]:
+    steps: list[tuple[str, list[tuple[str, Any]]]] = []
+    for part in parts:
+        if part["type"] == "step-start":
+            steps.append(("", []))
+        elif part["type"] == "text":
+            steps[-1] = (steps[-1][0] + part["text"], steps[-1][1])
+        elif part["type"] == "tool":
+            steps[-1][1].append((part["id"], part["input"]))
+    return steps
+
+
+def arguments_of(call: dict[str, Any]) -> tuple[str, Any]:
+    return call["id"], json.loads(call["function"]["arguments"])

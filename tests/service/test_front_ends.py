@@ -1,0 +1,158 @@
+"""Real clients of AG-UI and the AI SDK, in Node, against a real service.
+
+`AbstractChat`, on which the hooks of `@ai-sdk/react` are built, is here; the hooks themselves are in `test_page.py`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from support.processes.pages import Pages
+from support.processes.postgres_server import Server
+from support.processes.service_process import TOKEN
+from support.processes.talkative_service import ServiceProcess
+from support.served import Served, served
+from turnwise import Engine, tool
+from turnwise.providers.scripted import Call, Reply, ScriptedModel
+
+DIALECTS = ("agui", "ai-6", "ai-7")
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def service(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ServiceProcess]:
+    """Run a service in a process of its own, on either store."""
+    if request.param == "sqlite":
+        with ServiceProcess.running(f"sqlite:///{tmp_path}/chats.db") as running:
+            yield running
+    else:
+        with Server.running() as server, ServiceProcess.running(server.url("pages")) as running:
+            yield running
+
+
+@tool(policy="ask")
+async def pay(cents: int) -> str:
+    """Pay money."""
+    return f"paid {cents}"
+
+
+async def stored(service: Served) -> list[list[str]]:
+    async with service.client() as ada:
+        chats = (await ada.get("/chats")).json()["items"]
+        histories = [(await ada.get(f"/chats/{chat['id']}/messages")).json() for chat in chats]
+    return [[message["role"] for message in history] for history in histories]
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+async def test_turn_after_turn_only_what_is_new_is_taken(pages: Pages, dialect: str) -> None:
+    model = ScriptedModel([Reply("Hello, Ada.", reasoning="Who is it?"), "You are welcome."])
+    async with served(Engine("sqlite://", model=model)) as service:
+        page = pages.open(dialect, service.url)
+        texts = []
+        for said in ("Hi!", "Thanks."):
+            await page("say", said)
+            texts.append(page.text)
+        roles = await stored(service)
+    assert texts == ["Hello, Ada.", "You are welcome."]
+    assert roles == [["user", "assistant"] * 2]
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+async def test_a_page_answers_a_call_of_its_own_tool(pages: Pages, dialect: str) -> None:
+    model = ScriptedModel([Reply("Wait. ", calls=[Call("pick_date", {"near": "May"}, id="k")]), "Booked."])
+    async with served(Engine("sqlite://", model=model)) as service:
+        page = pages.open(dialect, service.url)
+        asked = await page("say", "A table!")
+        booked = await page("answer", "Friday")
+        roles = await stored(service)
+    assert page.text.endswith("Booked.")
+    assert "pick_date" in json.dumps(asked["messages"])
+    assert json.dumps(booked["messages"]).count('"k"') == json.dumps(asked["messages"]).count('"k"') + (
+        dialect == "agui"
+    ), "the call was told of again"
+    assert roles == [["user", "assistant", "tool", "assistant"]]
+    assert model.requests[-1].messages[-1].result.output == "Friday"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+@pytest.mark.parametrize("dialect", DIALECTS)
+async def test_a_person_allows_or_denies_a_call(pages: Pages, dialect: str, allowed: bool) -> None:  # noqa: FBT001
+    model = ScriptedModel([Reply(calls=[Call("pay", {"cents": 3}, id="p")]), "As you wish."])
+    async with served(Engine("sqlite://", model=model, tools=[pay])) as service:
+        page = pages.open(dialect, service.url)
+        asked = await page("say", "Pay!")
+        done = await page("approve", allowed)
+    assert page.text == "As you wish."
+    assert ("paid 3" in json.dumps(done["messages"])) is allowed
+    if dialect == "agui":
+        assert (asked["outcome"]["type"], done["outcome"]["type"]) == ("interrupt", "success")
+    else:
+        state = "output-available" if allowed else "output-denied"
+        assert state in json.dumps(done["messages"])
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+async def test_a_turn_is_interrupted(pages: Pages, dialect: str) -> None:
+    model = ScriptedModel([Reply("One two three", chunks=3, stall_after=1), "Again."])
+    async with served(Engine("sqlite://", model=model)) as service:
+        page = pages.open(dialect, service.url)
+        await page("say", "Count!", until="One")
+        stopped = await page("interrupt")
+        assert page.text == "One"
+        await page("say", "Again!")
+    assert page.text == "Again."
+    if dialect == "agui":
+        assert stopped["outcome"] == {"type": "cancelled"}
+
+
+async def test_pages_come_back_after_the_service_was_killed_in_mid_answer(
+    pages: Pages, service: ServiceProcess
+) -> None:
+    """Each has seen half of its answer, loses the line, and ends with the answer as it is kept: nothing is doubled."""
+    opened = [pages.open(dialect, service.url, token=TOKEN) for dialect in DIALECTS]
+    for page in opened:
+        await page("say", "crawl", until="two")
+        assert page.text.startswith("One two"), page.has
+        assert "eight" not in page.text
+    await anyio.to_thread.run_sync(service.kill)
+    lost = [await page("settle") for page in opened]
+    await anyio.to_thread.run_sync(service.start)
+    async with anyio.create_task_group() as tasks:
+        for page in opened:
+            tasks.start_soon(page, "resume")
+    assert [bool(has["error"]) for has in lost] == [True, True, True]
+    assert [page.text for page in opened] == ["One two three four five six seven eight."] * 3
+    assert [len(page.has["messages"]) for page in opened] == [2, 2, 2]
+
+
+async def test_a_thread_is_its_owners_alone() -> None:
+    """The same name of another owner is another chat, and another owner's chat id is no name of it."""
+    body = {"id": "tab-1", "messages": [{"id": "u1", "role": "user", "parts": [{"type": "text", "text": "secret"}]}]}
+    async with (
+        served(Engine("sqlite://", model="demo")) as service,
+        service.client() as ada,
+        service.client("bob") as bob,
+    ):
+        first = await ada.post("/ai-sdk/chat", json=body)
+        again = await ada.post("/ai-sdk/chat", json=body)
+        chat_id = first.headers["Turnwise-Chat"]
+        body["messages"][0]["parts"][0]["text"] = "Hello!"  # type: ignore[index]
+        other = await bob.post("/ai-sdk/chat", json=body)
+        by_id = await bob.post("/ai-sdk/chat", json=body | {"id": chat_id})
+        resumed = [
+            (await bob.get(f"/ai-sdk/chat/{name}/stream", params={"finished": True})).text
+            for name in ("tab-1", chat_id)
+        ]
+        unknown = await bob.get("/ai-sdk/chat/never/stream")
+        resting = await ada.get("/ai-sdk/chat/tab-1/stream")
+    assert again.text == first.text
+    assert len({chat_id, other.headers["Turnwise-Chat"], by_id.headers["Turnwise-Chat"]}) == 3
+    assert not [text for text in (other.text, by_id.text, *resumed) if "secret" in text]
+    assert [unknown.status_code, resting.status_code] == [204, 204]
+    assert first.headers["x-vercel-ai-ui-message-stream"] == "v1"
+    assert first.text.endswith("data: [DONE]\n\n")

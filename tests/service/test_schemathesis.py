@@ -1,0 +1,139 @@
+"""Whatever a request says, the answer is one that OpenAPI describes, and never that the service broke.
+
+schemathesis draws the requests from the description: good and bad ones, one at a time and along the links.
+SERVICE_CASES says how many; the plain run draws the same about 1,000 each time.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any, Final
+
+import httpx
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis.errors import FlakyStrategyDefinition
+from schemathesis.checks import CHECKS
+
+from support.served import TOKENS, served_beside
+from turnwise import Engine
+from turnwise.service import create_app
+from turnwise.service.routes.streamed import JSON_LINES
+from turnwise.service.routes.table import OPEN_ROUTES, ROUTES, Row
+
+CASES: Final = int(os.environ.get("SERVICE_CASES", "1000"))
+STEPS: Final = 10
+LEFT_OUT: Final = frozenset(
+    {
+        "positive_data_acceptance",  # what fits the description may still not fit the chat: an agent that is not there
+        "negative_data_rejection",  # takes what pydantic reads on purpose, such as "5" for 5 in a query, for a fault
+        "object_level_authorization",  # needs two principals; test_routes.py has them for every route
+    }
+)
+NOTHING: Final = ("GET", "HEAD", "OPTIONS", "TRACE")
+AS_ADA: Final = {"Authorization": "Bearer ada-token"}
+
+
+def described() -> Any:
+    """Return the service's own description, with schemathesis set to draw the same cases every time."""
+    document = create_app(Engine("sqlite://", model="demo"), auth=TOKENS).openapi()
+    schema = schemathesis.openapi.from_dict(document)
+    schema.config.generation.update(deterministic=True)
+    return schema
+
+
+SCHEMA: Final = described()
+
+
+@schemathesis.serializer(JSON_LINES)
+def lines(_: Any, value: Any) -> Any:
+    """Send what is drawn for a body of lines as it is."""
+    return {"data": value if isinstance(value, bytes) else str(value).encode(errors="surrogatepass")}
+
+
+CHECKED: Final = [CHECKS.get_one(name) for name in CHECKS.get_all_names() if name not in LEFT_OUT]
+
+
+def drawing(count: int, **options: Any) -> settings:
+    return settings(
+        max_examples=max(1, count),
+        derandomize=True,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+        **options,
+    )
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with served_beside(lambda: Engine("sqlite://", model="demo")) as address:
+        yield address
+
+
+def ending(case: Any) -> Any:
+    """Let no stream go on for ever."""
+    if case.operation.label.endswith("/events"):
+        case.query = {**(case.query or {}), "follow": "false"}
+    return case
+
+
+@pytest.mark.parametrize("row", [*ROUTES, *OPEN_ROUTES], ids=lambda row: f"{row.method} {row.path}")
+def test_every_answer_of_a_route_is_as_described(url: str, row: Row) -> None:
+    """Half of the requests are about chats that are there, in the state in which the requests before have left them."""
+    operation = SCHEMA[row.path][row.method]
+    statuses: Counter[int] = Counter()
+
+    with httpx.Client(base_url=url, headers=AS_ADA) as ada:
+
+        def about_a_chat() -> dict[str, str]:
+            chat_id = ada.post("/chats", json={"history": [{"role": "user", "content": "Hello?"}]}).json()["id"]
+            ada.post(f"/chats/{chat_id}/messages", json={"content": "Hello!"})
+            return {"chat_id": chat_id, "message_id": "m2", "queued_id": "m2"}
+
+        @drawing(CASES // 2 // len(ROUTES))
+        @given(case=operation.as_strategy())
+        def ask(case: Any) -> None:
+            if "chat_id" in row.parameters and sum(statuses.values()) % 2:
+                known = about_a_chat()
+                case.path_parameters = {name: known[name] for name in row.parameters}
+            answer = ending(case).call_and_validate(base_url=url, headers=AS_ADA, checks=CHECKED)
+            statuses[answer.status_code] += 1
+
+        ask()
+    assert sum(statuses.values()) >= min(CASES // 2 // len(ROUTES), 1)
+
+
+def test_every_answer_along_the_links_is_as_described(url: str) -> None:
+    """What a service answers depends on how far its chats have come, so a walk may end as no walk did: then another."""
+    reached: Counter[str] = Counter()
+    asked: Counter[str] = Counter()
+
+    class Machine(SCHEMA.as_state_machine()):  # type: ignore[misc] # made at run time
+        def before_call(self, case: Any) -> None:
+            ending(case)
+
+        def get_call_kwargs(self, case: Any) -> dict[str, Any]:
+            return {"base_url": url, "headers": AS_ADA}
+
+        def validate_response(self, response: Any, case: Any, **_: Any) -> None:
+            case.validate_response(response, checks=CHECKED, headers=AS_ADA)
+
+        def after_call(self, response: Any, case: Any) -> None:
+            asked[case.operation.label] += 1
+            if response.status_code < 300:
+                reached[case.operation.label] += 1
+
+    for number in range(100):
+        left = CASES // 2 - asked.total()
+        if left <= 0 and len(reached) > len(ROUTES) // 4:
+            break
+        with suppress(FlakyStrategyDefinition):
+            seed(number)(Machine).run(settings=drawing(max(left, 0) // STEPS, stateful_step_count=STEPS))
+    assert asked.total() >= CASES // 2
+    assert len(reached) > len(ROUTES) // 4, reached

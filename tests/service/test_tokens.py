@@ -1,0 +1,231 @@
+"""Who a token names: static ones, signed ones, and those that somebody made up."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+import pytest
+from joserfc import jwk, jwt
+from starlette.requests import Request
+
+from support.served import served
+from turnwise import Engine, SettingsError
+from turnwise.service import JWTs, Principal, StaticTokens
+
+KEY: Final = jwk.RSAKey.generate_key(2048, {"kid": "ours"})
+OTHER: Final = jwk.RSAKey.generate_key(2048, {"kid": "ours"})
+PUBLIC: Final = KEY.as_pem(private=False)
+NOW: Final = int(time.time())
+CLAIMS: Final = {"sub": "ada", "exp": NOW + 3600, "iss": "https://login.example", "aud": "chats"}
+KNOWN: Final = JWTs(key=PUBLIC, issuer="https://login.example", audience="chats")
+
+
+def request_with(header: str | None) -> Request:
+    headers = [] if header is None else [(b"authorization", header.encode("latin-1"))]
+    return Request({"type": "http", "headers": headers})
+
+
+def signed(key: Any = KEY, algorithm: str = "RS256", header: dict[str, Any] | None = None, **claims: Any) -> str:
+    whole = {name: value for name, value in {**CLAIMS, **claims}.items() if value is not None}
+    return str(jwt.encode({"alg": algorithm, **(header or {})}, whole, key, algorithms=[algorithm]))
+
+
+def by_hand(header: dict[str, Any], claims: dict[str, Any], signature: bytes | None = None, secret: bytes = b"") -> str:
+    """Return a token that no library would make."""
+    body = ".".join(_encoded(json.dumps(part).encode()) for part in (header, claims))
+    made = hmac.digest(secret, body.encode(), "sha256") if signature is None else signature
+    return f"{body}.{_encoded(made)}"
+
+
+def _encoded(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+@pytest.mark.parametrize("role", ["owner", "operator", "auditor"])
+def test_a_signed_token_names_a_principal(role: Any) -> None:
+    assert KNOWN(request_with(f"Bearer {signed(role=role)}")) == Principal("ada", role)
+    assert KNOWN(request_with(f"bearer  {signed(role=role)} ")) == Principal("ada", role)
+
+
+def test_without_a_role_it_is_an_owner_and_the_claims_have_the_names_that_were_given() -> None:
+    named = JWTs(key=PUBLIC, name_claim="email", role_claim="groups")
+    assert KNOWN(request_with(f"Bearer {signed()}")) == Principal("ada")
+    assert named(request_with(f"Bearer {signed(email='a@b', groups='auditor')}")) == Principal("a@b", "auditor")
+    assert named(request_with(f"Bearer {signed()}")) is None
+
+
+FORGED: Final = {
+    "nothing": "",
+    "no token at all": "Bearer ",
+    "another scheme": f"Basic {signed()}",
+    "words": "Bearer of good news",
+    "not base64": "Bearer a.b.c",
+    "bytes beyond ASCII": "Bearer \xff\xfe",
+    "a token that is very long": f"Bearer {'x' * 100_000}",
+    "another key of the same name": f"Bearer {signed(OTHER)}",
+    "expired": f"Bearer {signed(exp=NOW - 31)}",
+    "no end": f"Bearer {signed(exp=None)}",
+    "an end that is text": f"Bearer {signed(exp='never')}",
+    "an end that is true": f"Bearer {signed(exp=True)}",
+    "not valid yet": f"Bearer {signed(nbf=NOW + 3600)}",
+    "of another issuer": f"Bearer {signed(iss='https://evil.example')}",
+    "of no issuer": f"Bearer {signed(iss=None)}",
+    "for another service": f"Bearer {signed(aud='mail')}",
+    "for no service": f"Bearer {signed(aud=None)}",
+    "of nobody": f"Bearer {signed(sub=None)}",
+    "of an empty name": f"Bearer {signed(sub='')}",
+    "of a number": f"Bearer {signed(sub=7)}",
+    "of a list": f"Bearer {signed(sub=['ada'])}",
+    "of a name that is too long": f"Bearer {signed(sub='x' * 513)}",
+    "a role that is none": f"Bearer {signed(role='admin')}",
+    "a role that is a list": f"Bearer {signed(role=['operator'])}",
+    "another algorithm of the same key": f"Bearer {signed(algorithm='RS512')}",
+    "no signature, and none is said": f"Bearer {by_hand({'alg': 'none'}, CLAIMS, b'')}",
+    "no signature, though one is said": f"Bearer {by_hand({'alg': 'RS256'}, CLAIMS, b'')}",
+    "signed with the public key as a secret": f"Bearer {by_hand({'alg': 'HS256'}, CLAIMS, secret=PUBLIC)}",
+    "signed with an empty secret": f"Bearer {by_hand({'alg': 'HS256'}, CLAIMS)}",
+    "a key of its own in the header": "Bearer "
+    + signed(OTHER, header={"jwk": OTHER.as_dict(private=False), "jku": "https://evil.example"}),
+    "something critical that nobody knows": "Bearer "
+    + by_hand({"alg": "RS256", "crit": ["b64"], "b64": False}, CLAIMS),
+    "a header that is a list": f"Bearer {by_hand([], CLAIMS)}",  # type: ignore[arg-type] # on purpose
+    "claims that are a list": f"Bearer {by_hand({'alg': 'RS256'}, [])}",  # type: ignore[arg-type] # on purpose
+}
+
+
+@pytest.mark.parametrize("header", FORGED.values(), ids=FORGED)
+def test_a_token_that_is_not_sound_is_nobodys(header: str) -> None:
+    assert KNOWN(request_with(header)) is None
+
+
+def test_one_letter_more_or_less_makes_a_token_nobodys() -> None:
+    token = signed()
+    head, body, signature = token.split(".")
+    other_body = _encoded(json.dumps({**CLAIMS, "sub": "bob"}).encode())
+    for changed in (f"{head}.{other_body}.{signature}", f"{head}.{body}.{signature[:-9]}", f"{head}.{body}"):
+        assert KNOWN(request_with(f"Bearer {changed}")) is None
+    for place in range(0, len(token), 17):
+        letter = "A" if token[place] != "A" else "B"
+        assert KNOWN(request_with(f"Bearer {token[:place]}{letter}{token[place + 1 :]}")) is None
+
+
+def test_clocks_may_differ_a_little() -> None:
+    now = int(time.time())
+    assert KNOWN(request_with(f"Bearer {signed(exp=now - 5, nbf=now + 5)}")) == Principal("ada")
+    strict = JWTs(key=PUBLIC, leeway=0)
+    assert strict(request_with(f"Bearer {signed(exp=now - 5)}")) is None
+
+
+def test_keys_of_every_kind_are_read() -> None:
+    secret = "a secret of thirty-two bytes at least"  # noqa: S105 - of a test
+    shared = JWTs(key=secret, algorithms=["HS256"])
+    assert shared(request_with(f"Bearer {signed(jwk.OctKey.import_key(secret), 'HS256')}")) == Principal("ada")
+    curve = jwk.ECKey.generate_key("P-256")
+    assert JWTs(key=curve.as_pem(private=False), algorithms=["ES256"])(
+        request_with(f"Bearer {signed(curve, 'ES256')}")
+    ) == Principal("ada")
+    several = JWTs(key={"keys": [KEY.as_dict(private=False), curve.as_dict(private=False)]}, algorithms=["RS256"])
+    assert several(request_with(f"Bearer {signed(header={'kid': 'ours'})}")) == Principal("ada")
+    assert several(request_with(f"Bearer {signed(header={'kid': 'unknown'})}")) is None
+
+
+WRONG_KEYS: Final[dict[str, dict[str, Any]]] = {
+    "no key in it": {"key": b"-----BEGIN PUBLIC KEY-----\nnonsense\n-----END PUBLIC KEY-----"},
+    "a public key as a secret": {"key": PUBLIC, "algorithms": ["HS256"]},
+    "no signature": {"key": PUBLIC, "algorithms": ["none"]},
+    "no algorithm": {"key": PUBLIC, "algorithms": []},
+    "a set that is none": {"key": {"keys": "none"}},
+    "a key without its numbers": {"key": {"kty": "RSA"}},
+    "an empty secret": {"key": "", "algorithms": ["HS256"]},
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG_KEYS.values(), ids=WRONG_KEYS)
+def test_a_key_that_fits_no_algorithm_is_refused_at_once(wrong: Any) -> None:
+    with pytest.raises(SettingsError) as refused:
+        JWTs(**wrong)
+    assert "nonsense" not in str(refused.value)
+
+
+def test_no_key_is_ever_shown() -> None:
+    assert "secret" not in repr(JWTs(key="a secret of thirty-two bytes at least", algorithms=["HS256"]))
+    assert "s3cret" not in repr(StaticTokens({"s3cret-token": Principal("ada")}).__dict__)
+
+
+async def test_a_service_takes_signed_tokens_and_tells_nobody_why_one_is_none() -> None:
+    async with (
+        served(Engine("sqlite://", model="demo"), auth=KNOWN) as service,
+        httpx.AsyncClient(base_url=service.url) as client,
+    ):
+        chat = (await client.post("/chats", json={}, headers={"Authorization": f"Bearer {signed()}"})).json()
+        answers = [
+            await client.get(f"/chats/{chat['id']}", headers=[(b"Authorization", header.encode("latin-1"))])
+            for header in FORGED.values()
+            if len(header) < 10_000 and header == header.strip()
+        ]
+        other = await client.get(f"/chats/{chat['id']}", headers={"Authorization": f"Bearer {signed(sub='bob')}"})
+
+    assert chat["owner"] == "ada"
+    assert {answer.status_code for answer in answers} == {401}
+    assert len({answer.content for answer in answers}) == 1, "an expired token and a forged one are answered alike"
+    assert {answer.headers["WWW-Authenticate"].split()[0] for answer in answers} == {"Bearer"}
+    assert other.status_code == 404
+
+
+def entries(text: str, folder: Path) -> StaticTokens:
+    path = folder / "tokens.toml"
+    path.write_text(text)
+    return StaticTokens.from_file(path)
+
+
+def test_a_file_names_principals_by_token_or_by_digest(tmp_path: Path) -> None:
+    digest = hashlib.sha256(b"t2").hexdigest()
+    known = entries(
+        f"""
+        [[tokens]]
+        token = "t1"
+        name = "ada"
+        [[tokens]]
+        sha256 = "{digest}"
+        name = "ops"
+        role = "operator"
+        """,
+        tmp_path,
+    )
+    assert known(request_with("Bearer t1")) == Principal("ada")
+    assert known(request_with("Bearer t2")) == Principal("ops", "operator")
+    for wrong in (f"Bearer {digest}", f"Bearer sha256:{digest}", "Bearer t", "Bearer t1t", "Basic t1", "t1", None):
+        assert known(request_with(wrong)) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "tokens = 7",
+        "tokens = []",
+        "not toml at all, s3cret",
+        '[[tokens]]\nname = "s3cret"',
+        '[[tokens]]\ntoken = "s3cret"',
+        '[[tokens]]\ntoken = "s3cret"\nname = ""',
+        '[[tokens]]\ntoken = "s3cret"\nname = 7',
+        '[[tokens]]\ntoken = "s3cret"\nname = "ada"\nrole = "admin"',
+        '[[tokens]]\ntoken = "s3cret"\nname = "ada"\nrule = "owner"',
+        '[[tokens]]\ntoken = "s3cret"\nsha256 = "00"\nname = "ada"',
+        '[[tokens]]\nsha256 = "00"\nname = "ada"',
+        '[[tokens]]\nsha256 = "zz"\nname = "ada"',
+        '[[tokens]]\ntoken = " s3cret"\nname = "ada"',
+        '[[tokens]]\ntoken = 7\nname = "ada"',
+    ],
+)
+def test_a_file_that_says_something_else_is_refused_without_telling_a_token(text: str, tmp_path: Path) -> None:
+    with pytest.raises(SettingsError) as refused:
+        entries(text, tmp_path)
+    assert "s3cret" not in str(refused.value)
