@@ -20,10 +20,10 @@ INSTALLED_BENCH := $(VENV_BENCH)/.installed
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test simulate explore torture mutants lint docs bench wheel clean
+.PHONY: help demo test simulate explore torture mutants lint docs docs-serve bench wheel clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(INSTALLED) ## watch a chat's whole life in the terminal: no key, no server
 	@$(BIN)/turnwise demo
@@ -49,12 +49,18 @@ lint: $(INSTALLED_DEV) ## check style, types and the direction of imports
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
-	@$(BIN)/mypy examples/*.py
+	@$(BIN)/mypy examples/*.py docs/stage.py
 	@$(BIN)/lint-imports
 
-docs: $(INSTALLED_DEV) ## draw the diagrams anew, then run the examples and follow the links of the docs
+docs: $(INSTALLED_DEV) ## draw the diagrams anew, run the examples of the docs, build the site into build/site
 	@$(BIN)/python -m turnwise.diagrams
-	@$(BIN)/pytest tests/test_docs.py
+	@$(BIN)/pytest tests/test_docs.py tests/docs
+	@$(BIN)/python docs/stage.py
+	@$(BIN)/zensical build --strict
+
+docs-serve: $(INSTALLED_DEV) ## show the site at http://localhost:8000; run it again to see what has changed
+	@$(BIN)/python docs/stage.py
+	@$(BIN)/zensical serve
 
 bench: $(if $(PEERS),$(INSTALLED_BENCH),$(INSTALLED_DEV)) ## measure; PEERS=1: beside other libraries; RACE="--only AB": a part
 	@$(if $(PEERS),$(VENV_BENCH),$(VENV))/bin/python benchmarks/run.py $(RACE)
@@ -63,7 +69,7 @@ wheel: $(INSTALLED_DEV) ## build the sdist and the wheel into dist/
 	@$(BIN)/python -m build --no-isolation
 
 clean: ## remove .venv, dist and every cache
-	@rm -rf $(VENV) $(VENV_BENCH) dist build .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	@rm -rf $(VENV) $(VENV_BENCH) dist build .cache .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(INSTALLED): pyproject.toml | $(BIN)/python

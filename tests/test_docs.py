@@ -19,7 +19,7 @@ ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
 EXAMPLE = ROOT / "examples" / "readme.py"
 GUIDES = sorted((ROOT / "docs").rglob("*.md"))
-PAGES = [README, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *GUIDES]
+PAGES = [README, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", ROOT / "SECURITY.md", *GUIDES]
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 
@@ -84,9 +84,9 @@ def test_every_link_leads_somewhere(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_every_make_target_that_is_named_exists(page: Path) -> None:
-    named = set(re.findall(r"(?:^\$ |`)make ([a-z]+)", page.read_text(), re.MULTILINE))
+    named = set(re.findall(r"(?:^\$ |`)make ([a-z-]+)", page.read_text(), re.MULTILINE))
     makefile = (ROOT / "Makefile").read_text()
-    assert named <= set(re.findall(r"^([a-z]+):", makefile, re.MULTILINE))
+    assert named <= set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)

@@ -75,7 +75,10 @@ def test_the_wheel_holds_every_file_of_the_library_and_nothing_else(dist: Path) 
     (wheel,) = dist.glob("*.whl")
     names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     assert names == shipped()
-    assert {Path(name).suffix for name in names} == {".py", ".typed", ".sql", ".svg", ".mmd", ".jsonl"}
+    assert {Path(name).suffix for name in names} == {
+        *(".py", ".typed", ".sql", ".svg", ".mmd", ".jsonl"),
+        *(".html", ".css", ".js"),
+    }
 
 
 def test_the_sdist_holds_the_tests_the_docs_and_the_examples_too(dist: Path) -> None:
