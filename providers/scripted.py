@@ -52,7 +52,7 @@ class Reply:
     """`None` is `end_turn`."""
     chunks: Positive | Sequence[str] | None = None
     """How the text is cut into deltas: their length, or the deltas themselves. `None` sends it as one."""
-    parts: Iterable[ModelPart] | None = None
+    parts: Sequence[ModelPart] | None = None
     """The exact parts to send, the finish included; every other part of the reply is ignored."""
     delay: Seconds = 0
     """Seconds before each part after the first."""

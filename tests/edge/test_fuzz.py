@@ -145,6 +145,7 @@ def right_arguments(chat_ids: dict[str, str]) -> dict[str, Any]:
         "file": FilePart(media_type="image/png", data="aGk="),
         "when_busy": "queue",
         "client_id": "k",
+        "create_chat.client_id": "a chat of its own",
         "actor": "someone",
         "submit_tool_results.chat_id": chat_ids["requires_action"],
         "results": [ToolResult("call_1", 1)],

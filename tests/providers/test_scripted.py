@@ -142,7 +142,7 @@ async def test_the_stop_reason_is_passed_on() -> None:
 
 async def test_parts_are_sent_exactly_each_time() -> None:
     exact = [ModelPart("text_delta", text="x"), ModelPart("heartbeat")]
-    model = ScriptedModel(Reply("ignored", calls=[Call("f", {})], parts=iter(exact)))
+    model = ScriptedModel(Reply("ignored", calls=[Call("f", {})], parts=exact))
     assert await parts_of(model) == exact
     assert await parts_of(model) == exact
 
@@ -276,3 +276,8 @@ async def test_an_error_of_ones_own_comes_after_as_many_parts() -> None:
     with pytest.raises(ValueError, match="a defect") as caught:
         await anext(parts)
     assert caught.value is error
+
+
+def test_parts_without_end_are_refused_before_they_are_read() -> None:
+    with pytest.raises(InvalidArgument, match="parts"):
+        Reply(parts=itertools.repeat(ModelPart("heartbeat")))  # type: ignore[arg-type]

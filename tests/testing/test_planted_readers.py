@@ -5,13 +5,15 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import aclosing
 from typing import Any
 
 import pytest
 
 from turnwise.engine import engine
-from turnwise.engine.follow import turns
+from turnwise.engine.engine import Engine
 from turnwise.engine.follow.turns import TurnReader
+from turnwise.engine.results import SendReceipt
 from turnwise.states.events import Event, MessageEvent, ToolResultEvent
 from turnwise.testing.simulation import Mischief, World
 
@@ -38,27 +40,30 @@ def begin_with_any_message(patch: Patch) -> None:
     patch.setattr(TurnReader, "_await_turn", await_turn)
 
 
-def tell_messages_twice(patch: Patch) -> None:
-    once = turns.follow
+def change_what_is_followed(change: Callable[[Event], list[Event]]) -> Callable[[Patch], None]:
+    def plant(patch: Patch) -> None:
+        begin = TurnReader.__init__
 
-    async def follow(*given: Any, **how: Any) -> AsyncGenerator[Event, None]:
-        async for event in once(*given, **how):
-            yield event
-            if isinstance(event, MessageEvent):
-                yield event
+        async def changed(following: AsyncGenerator[Event, None]) -> AsyncGenerator[Event, None]:
+            async with aclosing(following) as events:
+                async for event in events:
+                    for told in change(event):
+                        yield told
 
-    patch.setattr(turns, "follow", follow)
+        def begin_changed(reader: TurnReader, following: AsyncGenerator[Event, None], receipt: SendReceipt) -> None:
+            begin(reader, changed(following), receipt)
+
+        patch.setattr(TurnReader, "__init__", begin_changed)
+
+    return plant
 
 
-def leave_out_results(patch: Patch) -> None:
-    whole = turns.follow
+def tell_messages_twice(event: Event) -> list[Event]:
+    return [event, event] if isinstance(event, MessageEvent) else [event]
 
-    async def follow(*given: Any, **how: Any) -> AsyncGenerator[Event, None]:
-        async for event in whole(*given, **how):
-            if not isinstance(event, ToolResultEvent):
-                yield event
 
-    patch.setattr(turns, "follow", follow)
+def leave_out_results(event: Event) -> list[Event]:
+    return [] if isinstance(event, ToolResultEvent) else [event]
 
 
 def end_before_the_rest(patch: Patch) -> None:
@@ -69,8 +74,10 @@ def end_before_the_rest(patch: Patch) -> None:
 
 
 def wait_on_at_rest(patch: Patch) -> None:
-    resting = turns.follow
-    patch.setattr(turns, "follow", lambda *given, **how: resting(*given, **{**how, "until_rest": False}))
+    def turn(self: Engine, receipt: SendReceipt) -> TurnReader:
+        return TurnReader(self.events(receipt.chat.id, after=receipt.seq), receipt)
+
+    patch.setattr(Engine, "_turn", turn)
 
 
 def answer_whatever_waits(patch: Patch) -> None:
@@ -113,8 +120,8 @@ def forget_what_is_live(transcript: Any) -> None:
 FAULTS: dict[str, tuple[Callable[[Patch], None], str, int]] = {
     "stream: the next turn, too": (go_on_with_the_next_turn, "told the events", 0),
     "stream: another message's turn": (begin_with_any_message, "told the events", 10),
-    "stream: an event twice": (tell_messages_twice, "told the events", 0),
-    "stream: an event is missing": (leave_out_results, "told the events", 0),
+    "stream: an event twice": (change_what_is_followed(tell_messages_twice), "told the events", 0),
+    "stream: an event is missing": (change_what_is_followed(leave_out_results), "told the events", 0),
     "stream: no more before the rest": (end_before_the_rest, "did not rest", 26),
     "stream: no end at rest": (wait_on_at_rest, "and the chat rests", 40),
     "ask: a message that waits has its turn": (answer_whatever_waits, "was answered by taken", 42),
