@@ -42,6 +42,8 @@ WINGS: Final[dict[str, tuple[str, ...]]] = {
     "cli": ("cli",),
     "providers": ("providers",),
     "diagrams": ("diagrams",),
+    "service": ("service",),
+    "client": ("client",),
 }
 _LIVED: Final = {"states", "persistence", "engine"}
 """Wings whose code a simulated world runs."""
