@@ -161,7 +161,7 @@ def test_shells_are_told_how_to_complete(terminal: Terminal, shell: str) -> None
     environment = terminal.environment | {"_TURNWISE_COMPLETE": f"source_{shell}"}
     done = subprocess.run(PROGRAM, env=environment, capture_output=True, text=True, check=True)
     assert "turnwise" in done.stdout
-    asked = {"bash": {"COMP_WORDS": "turnwise in", "COMP_CWORD": "1"}}.get(shell)
+    asked = {"bash": {"COMP_WORDS": "turnwise inte", "COMP_CWORD": "1"}}.get(shell)
     if asked is not None:
         environment |= asked | {"_TURNWISE_COMPLETE": f"complete_{shell}"}
         completed = subprocess.run(PROGRAM, env=environment, capture_output=True, text=True, check=True)

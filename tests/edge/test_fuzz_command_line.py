@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,8 +23,10 @@ from support.terminal import Terminal
 from turnwise.cli.app import app
 
 COMMANDS: Final[dict[str, click.Command]] = dict(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
-ENDLESS: Final = frozenset({"worker", "demo"})
+ENDLESS: Final = frozenset({"worker", "demo", "serve", "inspect"})
 """These run until they are stopped, or play for a while: only what they refuse is typed."""
+PATIENCE: Final = 60
+"""Seconds after which Ctrl-C ends a command that goes on."""
 TYPED: Final = [word for word in WORDS if "\0" not in word and len(word) < 50_000]
 """A program's arguments cannot hold NUL."""
 FILES: Final = ("/", ".", "-", "--", "/nowhere/at/all", "chats.db", "sqlite:///chats.db", "sqlite:///nowhere/x.db")
@@ -60,12 +67,25 @@ def terminal(tmp_path_factory: pytest.TempPathFactory) -> Terminal:
 @given(lines())
 def test_whatever_is_typed_ends_with_a_code_and_a_sentence(terminal: Terminal, typed: list[str]) -> None:
     before = _stored(terminal.folder)
-    finished = terminal.run(*typed)
+    with interrupted_after(PATIENCE) as patience:
+        finished = terminal.run(*typed)
+    assert patience.is_alive(), f"{typed} did not end"
     assert finished.code in CODES, finished
     assert "Traceback" not in finished.err
     if finished.code == click.UsageError.exit_code:
         assert finished.err.strip()
         assert _stored(terminal.folder) == before, "misuse wrote something"
+
+
+@contextmanager
+def interrupted_after(seconds: float) -> Iterator[threading.Timer]:
+    """Press Ctrl-C if what is done meanwhile takes longer: an example that never ends would hold up the suite."""
+    timer = threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    try:
+        yield timer
+    finally:
+        timer.cancel()
 
 
 def _stored(folder: Path) -> Any:

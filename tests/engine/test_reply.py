@@ -36,6 +36,7 @@ async def pay() -> str:
     return "paid"
 
 
+CUTTING = Settings(output_limit_bytes=100)
 BOX = Toolbox({"look": look, "pay": pay}, Settings())
 _PROFILE = replace(
     streaming().facts.profile, client_tools=(ClientTool("ask", "Ask.", {"type": "object", "required": ["n"]}),)
@@ -186,16 +187,16 @@ def test_names_of_a_model_are_text_that_a_store_keeps() -> None:
 
 def test_an_error_of_a_model_is_told_as_it_is_and_cut_at_the_limit() -> None:
     error = ModelError("rate_limit", message="slow down " * 50, status=429, retryable=False)
-    info = error_info(error, FACTS.step, limit=100)
+    info = error_info(error, FACTS.step, CUTTING)
     assert (info.kind, info.status, info.retryable) == ("rate_limit", 429, False)
     assert (info.step, info.attempt) == (FACTS.step.number, FACTS.step.attempt)
     assert info.message.startswith("slow down")
     assert len(info.message.encode()) < 200
-    assert error_info(ModelError("network", message="half \ud800"), FACTS.step, limit=100).message.encode()
+    assert error_info(ModelError("network", message="half \ud800"), FACTS.step, CUTTING).message.encode()
 
 
 def test_any_other_error_is_internal_and_names_the_step() -> None:
-    info = error_info(OSError("disk"), FACTS.step, limit=100)
+    info = error_info(OSError("disk"), FACTS.step, CUTTING)
     assert (info.kind, info.retryable) == ("internal", False)
     assert f"step {FACTS.step.number}" in info.message
     assert "disk" in info.message
