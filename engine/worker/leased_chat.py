@@ -345,6 +345,10 @@ class LeasedChat:
         if facts.version >= self.facts.version:
             self.facts = facts
 
+    def has_decided(self, facts: Facts) -> bool:
+        """Return whether this holder's last decision left the facts so: its commit counts events shown with it, too."""
+        return self.decided is not None and facts == self.decided.with_last_seq(facts.last_seq)
+
 
 async def _said(prompt: Callable[[Chat], str | Awaitable[str]], chat: Chat) -> str:
     said = prompt(chat)

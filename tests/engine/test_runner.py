@@ -210,6 +210,27 @@ async def test_news_that_leave_the_chat_where_it_is_end_no_job(database: Path, m
         assert jobs.cancelled == []
 
 
+async def test_a_commit_that_shows_the_rest_of_a_reply_does_not_end_the_job_that_made_it(
+    database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The events that are shown with it are numbered by the store, after the job has decided."""
+    ended: list[Job | None] = []
+
+    async def answers_in_full(leased: LeasedChat) -> None:
+        await leased.fire(StepFinished(token=leased.token, reply=said_so), shown=[part("so on")])
+        await asyncio.sleep(0)
+        ended.append(leased.job)
+
+    said_so = Reply(parts=(TextPart(text="so far, so on"),))
+    jobs = Jobs(monkeypatch, answers_in_full)
+    async with held(database) as leased:
+        runner = Runner(leased)
+        leased.runtime.applier.broadcaster.observe(runner.observe)
+        async with running(runner):
+            pass
+        assert (ended, jobs.cancelled) == ([Job.stream_step], [])
+
+
 async def test_a_job_that_finds_that_the_chat_has_moved_is_over_and_no_failure(
     database: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
