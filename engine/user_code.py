@@ -121,8 +121,15 @@ class UserCall(Generic[T]):
 
     def give(self, value: T) -> None:
         """Give the caller its answer before the code has ended."""
+        self._answer(value, None)
+
+    def fail(self, error: Exception) -> None:
+        """Have the caller's wait raise an error before the code has ended."""
+        self._answer(None, error)
+
+    def _answer(self, value: T | None, error: Exception | None) -> None:
         if not self._given.done():
-            self._given.set_result((value, None))
+            self._given.set_result((value, error))
 
     def abandon(self) -> None:
         """Cancel the code, and wait no longer. Whatever it still returns or raises is dropped."""

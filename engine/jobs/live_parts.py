@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-
-import anyio
+from collections.abc import Callable
 
 from turnwise.engine.worker.leased_chat import LeasedChat
 from turnwise.providers.reply_builder import ReplyBuilder
@@ -16,20 +15,21 @@ class LiveParts:
     """Stores the parts of one attempt, then shows them to followers, with adjacent deltas joined.
 
     The first delta opens a window of `Settings.coalesce` seconds; all deltas that come in it are stored together.
+    If that fails, the attempt is to `end` with the error.
     """
 
-    def __init__(self, leased: LeasedChat, builder: ReplyBuilder, scope: anyio.CancelScope) -> None:
+    def __init__(self, leased: LeasedChat, builder: ReplyBuilder, end: Callable[[Exception], object]) -> None:
         self._leased = leased
         self._builder = builder
-        self._scope = scope
+        self._end = end
         self._step = leased.facts.step.number
         self._attempt = leased.facts.step.attempt
         self._window: asyncio.TimerHandle | None = None
-        self._stored: anyio.Event | None = None
+        self._stored: asyncio.Event | None = None
         """Set once the batch that is being stored is stored; `None` while none is."""
         self._closed = False
         self.failure: Exception | None = None
-        """Why parts could not be stored; the attempt's scope was then cancelled."""
+        """Why parts could not be stored."""
 
     def changed(self) -> None:
         """Note that the builder has something to show."""
@@ -66,13 +66,13 @@ class LiveParts:
         self._window = None
         if self._closed:
             return
-        self._stored = stored = anyio.Event()
+        self._stored = stored = asyncio.Event()
         try:
             await self._leased.show(ChatState.streaming, self._events())
         except Exception as failure:  # noqa: BLE001 - it ends the attempt, which reports it
             self.failure = failure
             self._closed = True
-            self._scope.cancel()
+            self._end(failure)
         finally:
             self._stored = None
             stored.set()

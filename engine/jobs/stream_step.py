@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from contextlib import aclosing
 from typing import Any
 
-import anyio
 from msgspec.structs import replace
 
 from turnwise.engine.files.loaded import with_files
@@ -68,8 +67,8 @@ class Attempt:
     def __init__(self, leased: LeasedChat) -> None:
         self._leased = leased
         self._builder = leased.heard = ReplyBuilder(read=self._read_arguments, price=self._priced)
-        self._scope = anyio.CancelScope()
-        self._live = LiveParts(leased, self._builder, self._scope)
+        self._live = LiveParts(leased, self._builder, self._break_off)
+        self._call: UserCall[None] | None = None
         self._first_part_after: float | None = None
 
     async def run(self) -> None:
@@ -133,30 +132,31 @@ class Attempt:
 
     async def _stream(self, request: ModelRequest) -> None:
         settings = self._leased.configuration.settings
-        builder, live = self._builder, self._live
+        builder = self._builder
         limit = startup_limit(settings.startup_timeout, self._leased.facts.step.startup_timeouts)
-        with self._scope:
-            watchdog = Watchdog(self._leased.runtime.clock, self._scope, startup=limit, idle=settings.idle_timeout)
-            call: UserCall[None] = self._leased.runtime.tasks.user_calls.start(
-                lambda: self._listen(call, request, watchdog),
-                f"model {request.purpose}",
-                chat_id=request.chat_id,
-                step=request.step,
-                attempt=request.attempt,
-            )
-            try:
-                await call.outcome()
-            finally:
-                if not builder.finished:
-                    call.abandon()
-                watchdog.stop()
-                self._first_part_after = watchdog.first_part_after
-        if watchdog.bite is not None:
-            raise watchdog.bite
-        if live.failure is not None:
-            raise live.failure
+        watchdog = Watchdog(self._leased.runtime.clock, self._break_off, startup=limit, idle=settings.idle_timeout)
+        call: UserCall[None] = self._leased.runtime.tasks.user_calls.start(
+            lambda: self._listen(call, request, watchdog),
+            f"model {request.purpose}",
+            chat_id=request.chat_id,
+            step=request.step,
+            attempt=request.attempt,
+        )
+        self._call = call
+        try:
+            await call.outcome()
+        finally:
+            if not builder.finished:
+                call.abandon()
+            watchdog.stop()
+            self._first_part_after = watchdog.first_part_after
         if not builder.finished:
             raise ModelError("network", message="the stream ended without saying why the reply ended")
+
+    def _break_off(self, error: Exception) -> None:
+        """End the attempt with an error, without waiting for the model's code."""
+        if self._call is not None:
+            self._call.fail(error)
 
     async def _listen(self, call: UserCall[None], request: ModelRequest, watchdog: Watchdog) -> None:
         """Feed the model's parts to the builder, until the reply is finished or the call was abandoned."""

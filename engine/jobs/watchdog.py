@@ -1,10 +1,9 @@
-"""The watchdog of an attempt: cancels it if the model takes too long to begin or falls silent."""
+"""The watchdog of an attempt: ends it if the model takes too long to begin or falls silent."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-
-import anyio
 
 from turnwise.engine.clock import ROUNDING, SteadyClock, Timer
 from turnwise.states.errors import ModelError
@@ -19,22 +18,20 @@ class Watchdog:
     One timer serves all parts. It is not reset by each part; when it fires, it is set again for the time that is left.
 
     Args:
-        scope: cancelled when a limit is passed.
+        end: is given the error when a limit is passed.
         startup, idle: the limits in seconds; `None` waits for ever.
     """
 
     def __init__(
-        self, clock: SteadyClock, scope: anyio.CancelScope, *, startup: float | None, idle: float | None
+        self, clock: SteadyClock, end: Callable[[ModelError], object], *, startup: float | None, idle: float | None
     ) -> None:
         self._clock = clock
-        self._scope = scope
+        self._end = end
         self._idle = idle
         self._opened = clock.monotonic()
         self._first: float | None = None
         self._last: float
         self._timer: Timer | None = None
-        self.bite: ModelError | None = None
-        """The error with which the watchdog ended the attempt; `None` if it did not."""
         if startup is not None:
             problem = f"no part within {startup:g} s of opening the stream"
             self._timer = clock.call_later(startup, partial(self._bite, "startup_timeout", problem))
@@ -66,8 +63,7 @@ class Watchdog:
             self._timer = self._clock.call_later(idle - silent, partial(self._look, idle))
 
     def _bite(self, kind: str, message: str) -> None:
-        self.bite = ModelError(kind, message=message)
-        self._scope.cancel()
+        self._end(ModelError(kind, message=message))
 
 
 def startup_limit(configured: float | None, timeouts_in_a_row: int) -> float | None:

@@ -482,6 +482,18 @@ async def test_what_fails_after_its_answer_is_told_unless_it_was_given_up(
     assert told == ([] if given_up else ["user_code_failed_late code=code problem=ValueError: late chat_id=c"])
 
 
+async def test_a_caller_is_given_an_error_while_the_code_still_runs_and_the_first_answer_stands() -> None:
+    calls = UserCalls()
+    call = calls.start(anyio.sleep_forever, "code")
+    call.fail(ValueError("too late"))
+    call.give(None)
+    with pytest.raises(ValueError, match="too late"):
+        await call.outcome()
+    assert not call.task.done()
+    call.abandon()
+    await calls.close()
+
+
 async def test_nothing_is_kept_of_code_that_is_over() -> None:
     calls = UserCalls()
 
