@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any, Final, Generic, TypeVar
 
 from msgspec.structs import asdict, replace
@@ -199,9 +200,8 @@ class Draft(Generic[_Kind_co]):
         before = self.before
         if job_in(target, settled=self.settled) is None:
             self.drop_lease()
-        changed = {name: getattr(self, name) for name in _CHANGED_BY_ACTIONS}
         return Facts(
-            **changed,
+            **dict(zip(_CHANGED_BY_ACTIONS, _what_actions_made_of(self), strict=True)),
             chat_id=before.chat_id,
             state=target,
             version=self.version,
@@ -212,7 +212,8 @@ class Draft(Generic[_Kind_co]):
 
 
 _DECIDED_AT_THE_END: Final = {"chat_id", "state", "version", "last_seq", "updated_at", "since"}
-_CHANGED_BY_ACTIONS: Final = {*Facts.__struct_fields__} - _DECIDED_AT_THE_END
+_CHANGED_BY_ACTIONS: Final = tuple(name for name in Facts.__struct_fields__ if name not in _DECIDED_AT_THE_END)
+_what_actions_made_of: Final = attrgetter(*_CHANGED_BY_ACTIONS)
 
 
 def _origin_of(reply: Reply | Partial | None) -> dict[str, Any]:

@@ -19,7 +19,10 @@ from turnwise.states.triggers import Circumstances, Occurrence
 def judge(source: str, facts: Facts, occurrence: Occurrence, at: Circumstances) -> Row | None:
     """Return the row that matches in `source`, or `None`."""
     for row, conditions in _CHOICES.get((occurrence.trigger, source), ()):
-        if all(guard(facts, occurrence, at) == wanted for guard, wanted in conditions):
+        for guard, wanted in conditions:
+            if guard(facts, occurrence, at) != wanted:
+                break
+        else:
             return row
     return None
 

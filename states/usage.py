@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from decimal import Context, Decimal
+from operator import attrgetter
 from typing import Final, TypeVar
 
 from msgspec.structs import replace
@@ -41,7 +42,7 @@ class Usage(Value, metaclass=Checked, frozen=True, kw_only=True):
     @property
     def known(self) -> bool:
         """Whether any figure was reported."""
-        return self.cost is not None or any(getattr(self, name) is not None for name in _FIGURES)
+        return self.cost is not None or _figures_of(self) != _UNKNOWN
 
     @property
     def _is_unpriced(self) -> bool:
@@ -49,13 +50,13 @@ class Usage(Value, metaclass=Checked, frozen=True, kw_only=True):
 
     def __add__(self, other: Usage) -> Usage:
         """Return the sum, figure by figure; a figure unknown on both sides stays unknown."""
-        figures = {name: _sum(getattr(self, name), getattr(other, name)) for name in _FIGURES}
+        sums = map(_sum, _figures_of(self), _figures_of(other))
         share = _sum(self.compaction, other.compaction)
         cost = _sum(self.cost, other.cost)
         leaves_out = cost is not None and (self._is_unpriced or other._is_unpriced)
         return replace(
             self,
-            **figures,
+            **dict(zip(_FIGURES, sums, strict=True)),
             partial=self.partial or other.partial,
             cost=cost,
             cost_partial=self.cost_partial or other.cost_partial or leaves_out,
@@ -73,6 +74,8 @@ class Usage(Value, metaclass=Checked, frozen=True, kw_only=True):
 
 
 _FIGURES: Final = ("input_tokens", "output_tokens", "reasoning_tokens", "cache_read_tokens", "cache_write_tokens")
+_figures_of: Final = attrgetter(*_FIGURES)
+_UNKNOWN: Final = (None,) * len(_FIGURES)
 NO_USAGE = Usage()
 _INCOMPLETE = Usage(partial=True)
 _MOST_DOLLARS: Final = 10**15
