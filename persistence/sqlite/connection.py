@@ -46,6 +46,11 @@ _AS_IT_IS: Final = partial(str, encoding="utf-8", errors="surrogateescape")
 """Reads text that is not UTF-8, too, so that one such row fails alone and not every statement over many chats."""
 
 
+sqlite3.register_adapter(type(None), lambda none: none)
+"""Binds `None` as NULL, as ever. Without an adapter the driver raises and drops an error for each; so it does for
+`bytes`, `bool` and enums, but not for `bytearray`."""
+
+
 class _Job(Generic[_T]):
     """A function for the connection's thread, and its outcome."""
 

@@ -9,6 +9,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, Final
 
+from turnwise.persistence.audit.record import Entry
 from turnwise.persistence.audit.row_digests import EventFields
 from turnwise.persistence.commit import Commit, Row, Tables, commit_of
 from turnwise.persistence.event_rows import EventRow, rows_of
@@ -188,10 +189,13 @@ def _fill(connection: sqlite3.Connection, commit: SQLiteCommit) -> None:
     if tables.profile is not None:
         connection.execute(_PUT_PROFILE, (chat_id, tables.profile.body, tables.profile.salt))
         connection.execute("UPDATE chats SET owner = ? WHERE id = ?", (tables.profile.profile.owner, chat_id))
-    records = [(chat_id, entry.version, bytes.fromhex(entry.hash), entry.body, entry.aside) for entry in tables.entries]
-    _insert(connection, chat_id, "audit", records)
+    _insert(connection, chat_id, "audit", [_audit_row(chat_id, entry) for entry in tables.entries])
     if commit.event_rows:
         _insert(connection, chat_id, "events", commit.event_rows)
+
+
+def _audit_row(chat_id: str, entry: Entry) -> tuple[Any, ...]:
+    return (chat_id, entry.version, bytearray.fromhex(entry.hash), entry.body, entry.aside)
 
 
 def _put_lease(connection: sqlite3.Connection, commit: SQLiteCommit) -> None:
