@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Generic, TypeVar
 
-from turnwise.persistence.audit.asides import aside_of
+from turnwise.persistence.audit.asides import salt_of_events
 from turnwise.persistence.audit.record import Entry, WriteRecord, entry_of
 from turnwise.persistence.audit.row_digests import EventFields, bond_of_events, bond_of_facts, salt_of_facts
 from turnwise.persistence.erasure import erases
@@ -132,7 +132,7 @@ def commit_of(
     bonds = [
         *restated,
         bond_of_facts(row, since=micros_of(since), salt=salt),
-        *bond_of_events(before + 1, facts.last_seq, bound, salt=aside_of(last).events),
+        *bond_of_events(before + 1, facts.last_seq, bound, salt=salt_of_events(last)),
     ]
     for decision in decisions:
         entry = entry_of(decision, prev=head, at=at, whole=whole, bonds=bonds if decision is last else ())

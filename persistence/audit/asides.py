@@ -22,13 +22,13 @@ class Aside(NamedTuple):
     salt: str = ""
     """The salt of the reason's digest."""
 
-    def dump(self) -> str:
-        """Return the aside as JSON."""
-        return msgspec.json.encode(self._asdict()).decode()
+    def dump(self) -> str | None:
+        """Return the aside as JSON; `None` if there is nothing in it."""
+        return msgspec.json.encode(self._asdict()).decode() if any(self) else None
 
     @classmethod
     def load(cls, text: str | None) -> Aside:
-        """Return the aside that JSON holds; an empty one for an old record without an aside.
+        """Return the aside that JSON holds; an empty one for `None`.
 
         Raises:
             ValueError: the JSON is not an aside.
@@ -46,8 +46,13 @@ class Aside(NamedTuple):
         return aside
 
 
-def aside_of(decision: Decision) -> Aside:
-    """Return the aside of a decision's record."""
-    noted = next((write for write in decision.writes if isinstance(write, NoteReason)), None)
+def aside_of(decision: Decision, *, tells: bool) -> Aside:
+    """Return the aside of a decision's record; `tells` says whether the record covers events of its commit."""
+    noted = next((write for write in decision.writes if type(write) is NoteReason), None)
     reason = (None, "") if noted is None else (noted.reason, noted.salt)
-    return Aside(derived(decision.salt, decision.facts.version, "events"), *reason)
+    return Aside(salt_of_events(decision) if tells else "", *reason)
+
+
+def salt_of_events(decision: Decision) -> str:
+    """Return the salt for the digest of the events of the commit that ends with a decision."""
+    return derived(decision.salt, decision.facts.version, "events")

@@ -75,23 +75,25 @@ def entry_of(
     With `whole` its body is the whole record. `bonds` are listed after the decision's writes.
     """
     after = decision.facts
-    writes = [WriteRecord(write.kind, write.id, write.digest) for write in decision.writes]
+    writes = [_spelled_write(write.kind, write.id, write.digest) for write in decision.writes]
+    reasoned = "reason" in [write["kind"] for write in writes]
     fields: dict[str, Any] = {
         "trigger": decision.trigger,
         "source": decision.source,
         "target": decision.target,
         "actor": decision.actor,
-        "reason": None if any(write.kind == "reason" for write in writes) else decision.reason,
+        "reason": None if reasoned else decision.reason,
         "turn": after.turn.number,
         "step": after.step.number,
         "attempt": after.step.attempt,
-        "writes": [write._asdict() for write in (*writes, *bonds)],
+        "writes": [*writes, *(_spelled_write(*bond) for bond in bonds)],
         "at": _time(at),
     }
     hashed = {**fields, "chat_id": after.chat_id, "version": after.version, "prev": prev}
     hash_ = _chained(prev, _line(hashed))
     body = {**hashed, "hash": hash_} if whole else fields
-    return Entry(after.version, hash_, _line(body).decode(), aside_of(decision).dump())
+    tells = "events" in [bond.kind for bond in bonds]
+    return Entry(after.version, hash_, _line(body).decode(), aside_of(decision, tells=tells).dump())
 
 
 def log_of(chat_id: str, entries: Iterable[Entry]) -> list[AuditRecord]:
@@ -235,7 +237,11 @@ def _spelled(record: AuditRecord) -> dict[str, Any]:
     fields = {name: getattr(record, name) for name in _KINDS}
     if any(write.kind == "reason" for write in record.writes):
         fields["reason"] = None
-    return {**fields, "writes": [write._asdict() for write in record.writes], "at": _time(record.at)}
+    return {**fields, "writes": [_spelled_write(*write) for write in record.writes], "at": _time(record.at)}
+
+
+def _spelled_write(kind: str, name: str, digest: str) -> dict[str, str]:
+    return {"digest": digest, "id": name, "kind": kind}
 
 
 def _time(at: datetime) -> str:

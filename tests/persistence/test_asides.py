@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from support.life import Life
-from turnwise.persistence.audit.asides import Aside, aside_of
+from turnwise.persistence.audit.asides import Aside, aside_of, salt_of_events
 from turnwise.states.names import Trigger
 from turnwise.states.writes import NoteReason
 
@@ -46,9 +46,16 @@ def test_the_aside_of_a_decision_holds_the_reason_and_its_salt() -> None:
     created, said = life.create(), life.send()
     stopped = life.fire(Trigger.interrupt, reason="enough")
     (noted,) = [write for write in stopped.writes if isinstance(write, NoteReason)]
-    assert (aside_of(stopped).reason, aside_of(stopped).salt) == ("enough", noted.salt)
+    assert aside_of(stopped, tells=False) == Aside("", "enough", noted.salt)
     for decision in (created, said):
-        assert (aside_of(decision).reason, aside_of(decision).salt) == (None, "")
-    salts = {aside_of(replace(decision, salt="0f")).events for decision in life.decisions}
-    assert len(salts) == len(life.decisions)
-    assert aside_of(replace(said, salt="0f")).events != aside_of(replace(said, salt="f0")).events
+        assert aside_of(decision, tells=False).dump() is None
+
+
+def test_the_salt_of_events_is_another_for_each_decision_and_each_salt_of_a_commit() -> None:
+    life = Life()
+    life.create()
+    said = life.send()
+    salted = [replace(decision, salt="0f") for decision in life.decisions]
+    assert aside_of(salted[-1], tells=True) == Aside(salt_of_events(salted[-1]))
+    salts = {salt_of_events(decision) for decision in (*salted, replace(said, salt="f0"))}
+    assert len(salts) == len(salted) + 1

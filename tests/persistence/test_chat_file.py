@@ -351,9 +351,11 @@ async def test_every_single_line_that_was_changed_is_named(lines: list[str]) -> 
     for number, line in enumerate(lines, start=1):
         fields = json.loads(line)
         changed = json.loads(line)
-        for name, value in (changed.get("row") or changed).items():
+        row = changed.get("row") or changed
+        row = row.get("record", row)
+        for name, value in row.items():
             if isinstance(value, str) and value and name != "signature":
-                (changed.get("row") or changed)[name] = ("1" if value[0] == "0" else "0") + value[1:]
+                row[name] = ("1" if value[0] == "0" else "0") + value[1:]
                 break
         assert changed != fields
         error = await refused([*lines[: number - 1], json.dumps(changed), *lines[number:]], KEY)
