@@ -36,6 +36,7 @@ class Replay:
         Raises:
             Violation: the record cannot follow those before it. The replay must not be used any more.
         """
+        self._write_checker.check_suspected(record.at)
         self._record = record
         self._check_row()
         self._check_own_write()
@@ -43,6 +44,14 @@ class Replay:
         self._check_numbers()
         self._conclude()
         self._check_promises()
+
+    def end(self) -> None:
+        """Note that no record comes after the last.
+
+        Raises:
+            Violation: of an earlier record, which only a later one could have explained.
+        """
+        self._write_checker.check_suspected()
 
     # The row
 

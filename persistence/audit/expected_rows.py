@@ -105,11 +105,11 @@ class Testimony:
                 message.cut = said.version
 
     def _hear_erasure(self, said: Said) -> None:
-        """Note that something that was said was replaced by an erasure."""
+        """Note that something that was said was replaced by an erasure; records of before say of what differently."""
         if said.kind == "erase:reasons":
             self.reasons_erased = said.version
         erased = self.rows.get(_ERASED.get(said.kind, ""), {}).get(said.id)
-        if erased is not None:
+        if erased is not None and said.version >= self.bound_since:
             erased.erased = said.digest
 
 

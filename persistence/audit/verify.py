@@ -12,7 +12,7 @@ from typing import Annotated
 from turnwise.persistence.audit import record as audit_log
 from turnwise.persistence.audit.check_rows import Evidence
 from turnwise.persistence.audit.check_transitions import Replay
-from turnwise.persistence.audit.check_writes import Violation
+from turnwise.persistence.audit.check_writes import LateViolation, Violation
 from turnwise.persistence.audit.expected_rows import Testimony
 from turnwise.persistence.chat_rows import ChatRows
 from turnwise.persistence.rows import GARBLED
@@ -108,7 +108,10 @@ class _Walk:
         try:
             for record in records:
                 self._take(record)
+            self._replay.end()
         except Violation as violation:
+            if isinstance(violation, LateViolation):
+                self.count = violation.record.version - 1
             return self.stopped(str(violation))
         except (*GARBLED, TurnwiseError) as error:
             return self.stopped(f"Version {self.count + 1} cannot be read: {error}")

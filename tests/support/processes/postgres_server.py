@@ -54,6 +54,15 @@ class Server:
         """Return the URL of a schema."""
         return f"{self.address}&schema={schema}"
 
+    def program(self, name: str) -> Path:
+        """Return the path of a program that came with the server."""
+        return Path(self._server.bin_path, name)
+
+    def sql(self, sql: str) -> str:
+        """Execute SQL, and return what the server says."""
+        said: str = self._server.psql(sql)
+        return said
+
     async def cut(self) -> None:
         """End every connection, whatever it is doing."""
         everyone = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
