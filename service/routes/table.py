@@ -86,7 +86,7 @@ ROUTES: Final = (
     Row("PATCH", f"{CHAT}/queue/{{queued_id}}", turns.edit_queued, 202, _CHANGE),
     Row("DELETE", f"{CHAT}/queue/{{queued_id}}", turns.delete_queued, 202, _CHANGE),
     Row("POST", f"{CHAT}/queue/{{queued_id}}/promote", turns.promote_queued, 202, _CHANGE),
-    Row("GET", f"{CHAT}/events", reports.stream_events, 200, _ABOUT),
+    Row("GET", f"{CHAT}/events", reports.stream_events, 200, _ABOUT, None, "text/event-stream"),
     Row("GET", f"{CHAT}/audit", reports.read_audit, 200, _ABOUT, list[AuditEntry]),
     Row("GET", f"{CHAT}/verify", reports.verify, 200, _ABOUT),
     Row("GET", f"{CHAT}/usage", reports.read_usage, 200, _ABOUT),

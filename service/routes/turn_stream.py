@@ -3,15 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncGenerator, Iterable, Iterator
 from contextlib import aclosing
 from typing import Any, Final, Protocol
-
-import anyio
-from anyio.streams.memory import MemoryObjectSendStream
-from fastapi.sse import KEEPALIVE_COMMENT
-from starlette.responses import StreamingResponse
-from starlette.types import Send
 
 from turnwise.engine.engine import Engine
 from turnwise.states.errors import EngineClosed, TurnwiseError
@@ -24,9 +18,6 @@ from turnwise.states.events import (
     TurnFinishedEvent,
 )
 
-HEARTBEAT_SECONDS: Final = 15.0
-"""How long a stream is quiet before it says that it is there: as long as FastAPI lets `GET /chats/{id}/events` be."""
-_HEADERS: Final = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 _CUT: Final = "the service stops; come back"
 
 
@@ -42,44 +33,6 @@ class Encoder(Protocol):
         ...
 
 
-class TurnStream(StreamingResponse):
-    """A response of server-sent events that says a comment while there is nothing to tell.
-
-    Args:
-        lines: what is told.
-        chat_id: whose turn it is; the header `Turnwise-Chat` names it.
-        headers: of the protocol.
-    """
-
-    def __init__(self, lines: AsyncIterator[str], chat_id: str, **headers: str) -> None:
-        named = {name.replace("_", "-"): value for name, value in headers.items()}
-        super().__init__(lines, media_type="text/event-stream", headers={**_HEADERS, "Turnwise-Chat": chat_id, **named})
-
-    async def stream_response(self, send: Send) -> None:
-        """Send the lines, and heartbeats between them."""
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        sending, receiving = anyio.create_memory_object_stream[bytes]()
-        try:
-            async with anyio.create_task_group() as tasks, receiving:
-                tasks.start_soon(self._read, sending)
-                while True:
-                    piece = KEEPALIVE_COMMENT
-                    try:
-                        with anyio.move_on_after(HEARTBEAT_SECONDS):
-                            piece = await receiving.receive()
-                    except anyio.EndOfStream:
-                        break
-                    await send({"type": "http.response.body", "body": piece, "more_body": True})
-        except BaseExceptionGroup as group:
-            raise group.exceptions[0] from None
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-    async def _read(self, sending: MemoryObjectSendStream[bytes]) -> None:
-        async with sending:
-            async for line in self.body_iterator:
-                await sending.send(str(line).encode())
-
-
 async def lines_of_turn(  # noqa: PLR0913 - what a stream is made of
     engine: Engine,
     chat_id: str,
@@ -87,9 +40,9 @@ async def lines_of_turn(  # noqa: PLR0913 - what a stream is made of
     encoder: Encoder,
     *,
     first: Iterable[dict[str, Any]] = (),
-    last: str = "",
+    last: bytes = b"",
     is_wary: bool = False,
-) -> AsyncIterator[str]:
+) -> AsyncGenerator[bytes]:
     """Yield the lines of a stream that tells a turn.
 
     Args:
@@ -153,5 +106,5 @@ def _is_part_of(event: Event, discarded: AttemptDiscardedEvent) -> bool:
     return isinstance(event, PartEvent) and (event.step, event.attempt) == (discarded.step, discarded.attempt)
 
 
-def _line(told: dict[str, Any]) -> str:
-    return f"data: {json.dumps(told, ensure_ascii=False)}\n\n"
+def _line(told: dict[str, Any]) -> bytes:
+    return f"data: {json.dumps(told, ensure_ascii=False)}\n\n".encode()
