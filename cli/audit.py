@@ -10,12 +10,12 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from turnwise.cli.chat_argument import on_chat
+from turnwise.cli.chat_argument import Chats, on_chat
+from turnwise.cli.connected import place_of
 from turnwise.cli.key import KeyOption, signing_key
-from turnwise.cli.options import DEFAULT_STORE, ChatArgument, JsonOption, StoreOption
+from turnwise.cli.options import DEFAULT_STORE, ChatArgument, JsonOption, ServerOption, StoreOption
 from turnwise.cli.output import write_file
 from turnwise.cli.style import clean, console, is_narrow, moment, plain_table, print_json, state_text
-from turnwise.engine.engine import Engine
 from turnwise.persistence.audit.record import AuditRecord
 
 _COLUMNS: Final = ("#", "time (UTC)", "trigger", "state", "step", "by")
@@ -25,6 +25,7 @@ def audit(
     chat: ChatArgument,
     *,
     store: StoreOption = DEFAULT_STORE,
+    server: ServerOption = None,
     export: Annotated[
         Path | None,
         typer.Option("--export", metavar="FILE", help="Write the log as JSON Lines, to be verified anywhere."),
@@ -35,10 +36,10 @@ def audit(
     """Show the timeline of a chat: one line for every transition."""
     secret = signing_key(key)
 
-    async def log(engine: Engine, chat_id: str) -> tuple[list[AuditRecord], str]:
-        return await engine.audit(chat_id), await engine.export_audit(chat_id, key=secret)
+    async def log(chats: Chats, chat_id: str) -> tuple[list[AuditRecord], str]:
+        return await chats.audit(chat_id), await chats.export_audit(chat_id, key=secret)
 
-    records, exported = on_chat(store, chat, log)
+    records, exported = on_chat(place_of(store, server), chat, log)
     if export is not None:
         write_file("--export", export, exported)
     if as_json:

@@ -6,6 +6,7 @@ import contextlib
 import sys
 from collections.abc import Sequence
 from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Final
@@ -15,13 +16,14 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from rich.padding import Padding
 from rich.text import Text
 
-from turnwise.cli.chat_argument import chosen_id
+from turnwise.cli.chat_argument import Chats, chosen_id
+from turnwise.cli.connected import connected, place_of
 from turnwise.cli.event_view import NOTE, EventView, call_line, show_until_rest
 from turnwise.cli.explain import explanation_table
 from turnwise.cli.file_folder import FileFolderOption, files_to_run_with
 from turnwise.cli.files import file_tools
 from turnwise.cli.keyboard import PROMPT, answer_to, question_of, typed
-from turnwise.cli.options import DEFAULT_STORE, ModelOption, StoreOption
+from turnwise.cli.options import DEFAULT_STORE, ModelOption, ServerOption, StoreOption
 from turnwise.cli.scroll import Scroll
 from turnwise.cli.show import show_message
 from turnwise.cli.style import clean, console
@@ -57,6 +59,7 @@ def chat(  # noqa: PLR0913 - what a command may be told
     target: OptionalTarget = None,
     *,
     store: StoreOption = DEFAULT_STORE,
+    server: ServerOption = None,
     file_folder: FileFolderOption = None,
     chat_id: Annotated[str | None, typer.Option("--chat", metavar="CHAT", help="Go on with this chat.")] = None,
     agent: Annotated[str | None, typer.Option(help="Which of your agents answers, in a new chat.")] = None,
@@ -68,6 +71,13 @@ def chat(  # noqa: PLR0913 - what a command may be told
 
     Ctrl-C stops a turn and keeps the chat.
     """
+    if server is not None:
+        mine = {"MODULE:ATTRIBUTE": target, "--model": model, "--pace": pace, "--file-folder": file_folder}
+        for option, given in mine.items():
+            if given is not None:
+                raise SettingsError(option, "is for chats that run here; those of a service run there: leave it out")
+        _talk(connected(place_of(store, server)), chat_id, system, agent)
+        return
     settings = Settings(shutdown_grace=1)
     if target is None:
         if pace is None:
@@ -79,24 +89,30 @@ def chat(  # noqa: PLR0913 - what a command may be told
         raise SettingsError("--model", "your agents have models of their own; leave it out")
     else:
         engine = engine_of(target, store=store, file_folder=file_folder, create=True, settings=settings)
-    with start_blocking_portal() as portal, portal.wrap_async_context_manager(engine):
-        known = None if chat_id is None else portal.call(engine.get_chat, portal.call(chosen_id, engine, chat_id))
-        Talk(portal, engine, known, system, agent).run()
+    _talk(engine, chat_id, system, agent)
+
+
+def _talk(
+    opened: AbstractAsyncContextManager[Chats], chat_id: str | None, system: str | None, agent: str | None
+) -> None:
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(opened) as chats:
+        known = None if chat_id is None else portal.call(chats.get_chat, portal.call(chosen_id, chats, chat_id))
+        Talk(portal, chats, known, system, agent).run()
 
 
 class Talk:
-    """A person at a prompt and a chat. The engine runs in a thread of its own, so Ctrl-C reaches the prompt."""
+    """A person at a prompt and a chat. Engine or client run in a thread of their own, so Ctrl-C reaches the prompt."""
 
     def __init__(
         self,
         portal: BlockingPortal,
-        engine: Engine,
+        chats: Chats,
         chat: Chat | None,
         system: str | None,
         agent: str | None = None,
     ) -> None:
         self.portal = portal
-        self.engine = engine
+        self.chats = chats
         self.chat_id = None if chat is None else chat.id
         """The chat; there is none before the first message, so that nobody leaves empty ones behind."""
         self.view = EventView(Scroll(console), echo=False)
@@ -120,13 +136,13 @@ class Talk:
     def submit(self, results: Sequence[ToolResult]) -> None:
         """Answer what the model asked."""
         if self.chat_id is not None:
-            self.portal.call(self.engine.submit_tool_results, self.chat_id, results)
+            self.portal.call(self.chats.submit_tool_results, self.chat_id, results)
 
     def stop(self) -> None:
         """Interrupt the turn under way."""
         with contextlib.suppress(IllegalTransition):  # it came to rest just before
             if self.chat_id is not None:
-                self.portal.call(partial(self.engine.interrupt, self.chat_id, reason="Ctrl-C"))
+                self.portal.call(partial(self.chats.interrupt, self.chat_id, reason="Ctrl-C"))
 
     def do(self, line: str) -> None:
         """Do what a line asks for; what is refused is told."""
@@ -142,9 +158,9 @@ class Talk:
             self._follow()
 
     def _do(self, line: str) -> None:
-        engine, portal = self.engine, self.portal
+        chats, portal = self.chats, self.portal
         if line and not line.startswith("/") and self.chat_id is None:
-            created = partial(engine.create_chat, system=self._system, agent=self._agent, client_tools=[ASK_USER])
+            created = partial(chats.create_chat, system=self._system, agent=self._agent, client_tools=[ASK_USER])
             self.chat_id = portal.call(created).id
         chat_id = self.chat_id
         match line:
@@ -158,16 +174,16 @@ class Talk:
             case _ if chat_id is None:
                 console.print(Text("  There is no chat yet: it begins with your first message.", style=NOTE))
             case "/state":
-                console.print(explanation_table(portal.call(engine.explain, chat_id)))
+                console.print(explanation_table(portal.call(chats.explain, chat_id)))
             case "/compact":
-                portal.call(engine.request_compaction, chat_id)
+                portal.call(chats.request_compaction, chat_id)
             case "/clear":
-                portal.call(engine.clear_context, chat_id)
+                portal.call(chats.clear_context, chat_id)
                 console.print(Text("  The model starts anew; the transcript stays.", style=NOTE))
             case "/resume":
-                portal.call(engine.resume, chat_id)
+                portal.call(chats.resume, chat_id)
             case _:
-                portal.call(engine.send_message, chat_id, line)
+                portal.call(chats.send_message, chat_id, line)
 
     def _follow(self) -> None:
         """Show the turn to its end; where the model asks the client, ask the person."""
@@ -186,7 +202,7 @@ class Talk:
         self.view.tell_states()
 
     def _rested(self, chat_id: str) -> Chat:
-        shown: Future[Chat] = self.portal.start_task_soon(show_until_rest, self.engine, chat_id, self.view)
+        shown: Future[Chat] = self.portal.start_task_soon(show_until_rest, self.chats, chat_id, self.view)
         try:
             return shown.result()
         except KeyboardInterrupt:
@@ -196,7 +212,7 @@ class Talk:
             shown.cancel()
 
     async def _catch_up(self, chat_id: str) -> None:
-        transcript = fold([event async for event in self.engine.events(chat_id, follow=False)])
+        transcript = fold([event async for event in self.chats.events(chat_id, follow=False)])
         for message in transcript.messages:
             show_message(self.view.scroll, message)
         self.view.scroll.write(transcript.live_text)

@@ -1,20 +1,29 @@
-"""Choosing a store and a chat from what was typed."""
+"""Choosing a store, or a service, and a chat from what was typed."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import anyio
 
+from turnwise.cli.connected import SCHEMES, connected
 from turnwise.cli.file_folder import files_in, naming_the_option
 from turnwise.engine.engine import Engine
 from turnwise.engine.results import Chat
 from turnwise.engine.settings import Settings
 from turnwise.states.errors import ChatNotFound, SettingsError, TurnwiseError
 
+if TYPE_CHECKING:
+    from turnwise.client import Client
+
+Chats: TypeAlias = "Engine | Client"
+"""What a command is given on: an engine that runs no chat, or the client of a service."""
+
+OPERATOR: Final = "operator"
+"""Who acts, unless somebody else is named."""
 LAST: Final = "last"
 SHOWN: Final = 5
 """Chats that are named where several begin alike."""
@@ -35,12 +44,30 @@ class AmbiguousChat(TurnwiseError):
 
 
 @asynccontextmanager
-async def attached(store: str, file_folder: Path | None = None) -> AsyncIterator[Engine]:
-    """Open an engine that runs no chat, on a store that is there and, if one is named, the folder of its files.
+async def attached(place: str, file_folder: Path | None = None) -> AsyncIterator[Chats]:
+    """Open a place: the client of a service, or an engine that runs no chat.
+
+    Args:
+        place: the URL of a service, or of a store that is there.
+        file_folder: what keeps the files of the store, if its database does not.
 
     Raises:
-        SettingsError: the store's file does not exist, and reading must not create it; or its files are kept elsewhere.
+        SettingsError: the store's file does not exist, and reading must not create it; or its files are kept elsewhere;
+            or a service needs something that is missing, or takes something that is not its own.
     """
+    if place.startswith(SCHEMES):
+        if file_folder is not None:
+            raise SettingsError("--file-folder", "belongs to a store; a service knows where its files are")
+        async with connected(place) as client:
+            yield client
+        return
+    async with attached_to_store(place, file_folder) as engine:
+        yield engine
+
+
+@asynccontextmanager
+async def attached_to_store(store: str, file_folder: Path | None = None) -> AsyncIterator[Engine]:
+    """Open an engine that runs no chat, on a store that is there, see `attached`."""
     path = store.removeprefix(FILE_SCHEME)
     if path not in (store, "") and not await anyio.Path(path).is_file():
         raise SettingsError("--store", f"there is no file {path!r}; `turnwise chat` or `turnwise migrate` creates it")
@@ -53,22 +80,35 @@ async def attached(store: str, file_folder: Path | None = None) -> AsyncIterator
 
 
 def on_chat(
-    store: str,
+    place: str,
     name: str,
-    command: Callable[[Engine, str], Awaitable[Result]],
+    command: Callable[[Chats, str], Awaitable[Result]],
     *,
     file_folder: Path | None = None,
 ) -> Result:
-    """Return what a command gives on the store and the chat that were meant, see `attached` and `chosen_id`."""
+    """Return what a command gives on the place and the chat that were meant, see `attached` and `chosen_id`."""
 
     async def given() -> Result:
-        async with attached(store, file_folder) as engine:
-            return await command(engine, await chosen_id(engine, name))
+        async with attached(place, file_folder) as chats:
+            return await command(chats, await chosen_id(chats, name))
 
     return anyio.run(given)
 
 
-async def chosen_id(engine: Engine, name: str) -> str:
+async def acted(method: Callable[..., Awaitable[Result]], *given: Any, actor: str, **named: Any) -> Result:
+    """Call a method of `Chats` as somebody. To a service it is the token that tells who acts.
+
+    Raises:
+        SettingsError: somebody else is named.
+    """
+    if isinstance(getattr(method, "__self__", None), Engine):
+        return await method(*given, actor=actor, **named)
+    if actor != OPERATOR:
+        raise SettingsError("--actor", "a service knows by the token who acts; leave it, and TURNWISE_ACTOR, out")
+    return await method(*given, **named)
+
+
+async def chosen_id(chats: Chats, name: str) -> str:
     """Return the id of the chat that was meant. Only ids are read, so it may be a chat that cannot be read.
 
     Raises:
@@ -77,30 +117,46 @@ async def chosen_id(engine: Engine, name: str) -> str:
         AmbiguousChat: there are several.
     """
     wanted = "" if name == LAST else name
-    found = await engine.chat_ids(wanted, limit=SHOWN + 1) if name else []
+    found = await _ids(chats, wanted) if name else []
     if not found:
-        await engine.get_chat(name)  # which says if it was deleted
+        await chats.get_chat(name)  # which says if it was deleted
         raise ChatNotFound(name)
     if len(found) == 1 or name == LAST:
         return found[0]
-    if name in found or await _is_there(engine, name):
+    if name in found or await _is_there(chats, name):
         return name
     raise AmbiguousChat(name, found)
 
 
-async def _is_there(engine: Engine, chat_id: str) -> bool:
+async def _ids(chats: Chats, prefix: str) -> list[str]:
+    if isinstance(chats, Engine):
+        return await chats.chat_ids(prefix, limit=SHOWN + 1)
+    from turnwise.client import NotAllowed  # noqa: PLC0415 - an extra's
+
     try:
-        await engine.get_chat(chat_id)
+        return await chats.chat_ids(prefix, limit=SHOWN + 1)
+    except NotAllowed:  # it is an owner, who may list chats of its own
+        found: list[str] = []
+        async for chat in every_chat(chats):
+            found += [chat.id] if chat.id.startswith(prefix) else []
+            if len(found) > SHOWN:
+                break
+        return found
+
+
+async def _is_there(chats: Chats, chat_id: str) -> bool:
+    try:
+        await chats.get_chat(chat_id)
     except TurnwiseError as error:  # any other error says that it is there, and cannot be read
         return not isinstance(error, ChatNotFound)
     return True
 
 
-async def every_chat(engine: Engine) -> AsyncIterator[Chat]:
+async def every_chat(chats: Chats) -> AsyncIterator[Chat]:
     """Yield all chats, newest first."""
     after: str | None = None
     while True:
-        page = await engine.list_chats(after=after)
+        page = await chats.list_chats(after=after)
         for chat in page.items:
             yield chat
         if page.next is None:

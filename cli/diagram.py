@@ -8,12 +8,12 @@ from typing import Annotated, Final, Literal
 
 import typer
 
-from turnwise.cli.chat_argument import on_chat
-from turnwise.cli.options import DEFAULT_STORE, StoreOption
+from turnwise.cli.chat_argument import Chats, on_chat
+from turnwise.cli.connected import place_of
+from turnwise.cli.options import DEFAULT_STORE, ServerOption, StoreOption
 from turnwise.cli.output import write_file
 from turnwise.cli.style import clean, console
 from turnwise.diagrams import mermaid, path, slide, sticker, svg, table, timeline
-from turnwise.engine.engine import Engine
 from turnwise.states.errors import SettingsError
 from turnwise.states.events import Event
 
@@ -33,10 +33,11 @@ MONO: Final = "DejaVu Sans Mono"
 """The fonts of a PNG where the machine has none of those that the drawing asks for by name."""
 
 
-def diagram(
+def diagram(  # noqa: PLR0913 - the options of a command
     chat: Annotated[str | None, typer.Argument(metavar="[CHAT]", help="Light the state of this chat.")] = None,
     *,
     store: StoreOption = DEFAULT_STORE,
+    server: ServerOption = None,
     simple: Annotated[bool, typer.Option("--simple", help="The states and the happy path, for a slide.")] = False,
     show: Annotated[
         Shown, typer.Option("--show", help="The machine, its table; a chat's path, timeline or sticker.")
@@ -52,7 +53,7 @@ def diagram(
     _check(chat, show, form, simple=simple)
     if form == "png" and out is None and sys.stdout.isatty():
         raise SettingsError("--format", "a PNG is nothing to read: name a file with --out, or send it through a pipe")
-    drawing = _drawing(store, chat, show, simple=simple, as_mermaid=form == "mermaid")
+    drawing = _drawing(place_of(store, server), chat, show, simple=simple, as_mermaid=form == "mermaid")
     content = png(drawing) if form == "png" else drawing.encode()
     if out is None:
         sys.stdout.buffer.write(content)
@@ -72,13 +73,13 @@ def _check(chat: str | None, show: Shown, form: Form, *, simple: bool) -> None:
         raise SettingsError("--format", f"mermaid draws the machine only; the {show} is drawn as svg or png")
 
 
-def _drawing(store: str, chat: str | None, show: Shown, *, simple: bool, as_mermaid: bool) -> str:
+def _drawing(place: str, chat: str | None, show: Shown, *, simple: bool, as_mermaid: bool) -> str:
     if show == "table":
         return table()
     if chat is not None and show in ("path", "timeline"):
-        told = on_chat(store, chat, _events)
+        told = on_chat(place, chat, _events)
         return path(told) if show == "path" else timeline(told)
-    state = None if chat is None else on_chat(store, chat, Engine.get_chat).state
+    state = None if chat is None else on_chat(place, chat, lambda chats, chat_id: chats.get_chat(chat_id)).state
     if state is not None and show == "sticker":
         return sticker(state)
     if as_mermaid:
@@ -86,8 +87,8 @@ def _drawing(store: str, chat: str | None, show: Shown, *, simple: bool, as_merm
     return slide(state) if simple else svg(state)
 
 
-async def _events(engine: Engine, chat_id: str) -> list[Event]:
-    return [event async for event in engine.events(chat_id, follow=False)]
+async def _events(chats: Chats, chat_id: str) -> list[Event]:
+    return [event async for event in chats.events(chat_id, follow=False)]
 
 
 def png(drawing: str) -> bytes:

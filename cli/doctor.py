@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -9,9 +10,8 @@ from typing import Annotated
 import anyio
 import typer
 
-from turnwise.cli.chat_argument import attached, on_chat
+from turnwise.cli.chat_argument import OPERATOR, Result, attached_to_store, chosen_id
 from turnwise.cli.file_folder import FileFolderOption
-from turnwise.cli.operating import OPERATOR
 from turnwise.cli.options import DEFAULT_STORE, JsonOption, StoreOption
 from turnwise.cli.output import write_file
 from turnwise.cli.style import clean, console, print_json
@@ -44,13 +44,13 @@ def doctor(  # noqa: PLR0913 - the options of a command
     if (export is None) != (file is None) or (export is not None and repair is not None):
         raise SettingsError("doctor", "takes either --repair CHAT, or --export CHAT FILE, or neither")
     if repair is not None:
-        chat = on_chat(store, repair, partial(Engine.repair, actor=OPERATOR))
+        chat = _on_chat(store, repair, partial(Engine.repair, actor=OPERATOR))
         if as_json:
             print_json(chat)
         else:
             console.print(f"{chat.id} stands in {chat.state} now; what could not be read is in the table quarantine")
     elif export is not None and file is not None:
-        write_file("FILE", Path(file), on_chat(store, export, Engine.export_rows))
+        write_file("FILE", Path(file), _on_chat(store, export, Engine.export_rows))
     else:
         _tell_found(anyio.run(_found, store, file_folder, files), read=files, as_json=as_json)
 
@@ -79,5 +79,13 @@ def _lost_line(lost: LostFile) -> str:
 
 
 async def _found(store: str, file_folder: Path | None, files: bool) -> list[Diagnosis]:  # noqa: FBT001 - for anyio.run
-    async with attached(store, file_folder) as engine:
+    async with attached_to_store(store, file_folder) as engine:
         return [diagnosis async for diagnosis in engine.diagnose(files=files)]
+
+
+def _on_chat(store: str, name: str, command: Callable[[Engine, str], Awaitable[Result]]) -> Result:
+    async def given() -> Result:
+        async with attached_to_store(store) as engine:
+            return await command(engine, await chosen_id(engine, name))
+
+    return anyio.run(given)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Annotated, cast, get_args
 
@@ -11,13 +10,12 @@ import anyio
 import typer
 from rich.text import Text
 
-from turnwise.cli.chat_argument import attached, chosen_id, on_chat
+from turnwise.cli.chat_argument import OPERATOR, Chats, acted, attached, chosen_id, on_chat
 from turnwise.cli.confirm import confirm
+from turnwise.cli.connected import place_of
 from turnwise.cli.file_folder import FileFolderOption
-from turnwise.cli.operating import OPERATOR
-from turnwise.cli.options import DEFAULT_STORE, ActorOption, ChatArgument, JsonOption, StoreOption
+from turnwise.cli.options import DEFAULT_STORE, ActorOption, ChatArgument, JsonOption, ServerOption, StoreOption
 from turnwise.cli.style import clean, console, labelled, print_json
-from turnwise.engine.engine import Engine
 from turnwise.engine.erase import Erasable, Erasure, wanted
 from turnwise.states.errors import SettingsError
 
@@ -41,6 +39,7 @@ def erase(  # noqa: PLR0913 - the options of a command
     everything: Annotated[bool, typer.Option("--everything", help="All of it: the same as --what everything.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask; needed where nobody can be asked.")] = False,
     store: StoreOption = DEFAULT_STORE,
+    server: ServerOption = None,
     file_folder: FileFolderOption = None,
     actor: ActorOption = OPERATOR,
     as_json: JsonOption = False,
@@ -51,11 +50,15 @@ def erase(  # noqa: PLR0913 - the options of a command
     if not names and not whole:
         raise SettingsError("MESSAGE", "name messages, or what is to go as a whole: --what title, or --everything")
     wanted(names, whole)
-    chat_id = anyio.run(_chosen, store, file_folder, chat)
+    place = place_of(store, server)
+    chat_id = anyio.run(_chosen, place, file_folder, chat)
     if not yes:
         confirm(f"Erase {clean(', '.join([*names, *whole]))} of {chat_id}, for good?", done="erased")
-    command = partial(Engine.erase, messages=names, what=whole, actor=actor)
-    erasure = on_chat(store, chat_id, command, file_folder=file_folder)
+
+    async def erased(chats: Chats, chosen: str) -> Erasure:
+        return await acted(chats.erase, chosen, messages=names, what=whole, actor=actor)
+
+    erasure = on_chat(place, chat_id, erased, file_folder=file_folder)
     if as_json:
         print_json(erasure)
         return
@@ -88,6 +91,6 @@ def _left(erasure: Erasure) -> Iterator[tuple[str, str]]:
         yield "" if number else "elsewhere", text
 
 
-async def _chosen(store: str, file_folder: Path | None, chat: str) -> str:
-    async with attached(store, file_folder) as engine:
-        return await chosen_id(engine, chat)
+async def _chosen(place: str, file_folder: Path | None, chat: str) -> str:
+    async with attached(place, file_folder) as chats:
+        return await chosen_id(chats, chat)

@@ -8,9 +8,9 @@ from typing import Final
 import anyio
 from rich.text import Text
 
+from turnwise.cli.chat_argument import Chats
 from turnwise.cli.scroll import Scroll
 from turnwise.cli.style import clean, excerpt, state_text, tokens
-from turnwise.engine.engine import Engine
 from turnwise.engine.results import Chat
 from turnwise.states import events as told
 from turnwise.states.calls import ToolCall
@@ -121,24 +121,24 @@ def call_line(mark: str, call: ToolCall | ToolCallPart, style: str) -> Text:
     return Text.assemble((f"{mark} {clean(call.name)}", style), f"({arguments})")
 
 
-async def show_until_rest(engine: Engine, chat_id: str, view: EventView) -> Chat:
+async def show_until_rest(chats: Chats, chat_id: str, view: EventView) -> Chat:
     """Show what happens until the chat rests, and return the chat as it rests."""
     with view.scroll:
         try:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(_follow, engine, chat_id, view)
-                chat = await engine.wait(chat_id)
+                tasks.start_soon(_follow, chats, chat_id, view)
+                chat = await chats.wait(chat_id)
                 tasks.cancel_scope.cancel()
         except ExceptionGroup as group:
             raise group.exceptions[0] from None
-        async for event in engine.events(chat_id, after=view.after, follow=False):
+        async for event in chats.events(chat_id, after=view.after, follow=False):
             view.show(event)
     if chat.state is ChatState.interrupted:
         view.scroll.line(Text("■ stopped; what was said is kept", style="yellow"))
     return chat
 
 
-async def _follow(engine: Engine, chat_id: str, view: EventView) -> None:
-    async with aclosing(engine.events(chat_id, after=view.after)) as events:
+async def _follow(chats: Chats, chat_id: str, view: EventView) -> None:
+    async with aclosing(chats.events(chat_id, after=view.after)) as events:
         async for event in events:
             view.show(event)

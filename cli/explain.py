@@ -6,15 +6,21 @@ import typer
 from rich.table import Table
 
 from turnwise.cli.chat_argument import on_chat
-from turnwise.cli.options import DEFAULT_STORE, ChatArgument, JsonOption, StoreOption
+from turnwise.cli.connected import place_of
+from turnwise.cli.options import DEFAULT_STORE, ChatArgument, JsonOption, ServerOption, StoreOption
 from turnwise.cli.style import clean, console, excerpt, moment, plain_table, print_json, state_text
-from turnwise.engine.engine import Engine
 from turnwise.engine.explain import Explanation
 
 
-def explain(chat: ChatArgument, *, store: StoreOption = DEFAULT_STORE, as_json: JsonOption = False) -> None:
+def explain(
+    chat: ChatArgument,
+    *,
+    store: StoreOption = DEFAULT_STORE,
+    server: ServerOption = None,
+    as_json: JsonOption = False,
+) -> None:
     """Say where a chat stands, and in one sentence why it is not moving."""
-    explanation = on_chat(store, chat, Engine.explain)
+    explanation = on_chat(place_of(store, server), chat, lambda chats, chat_id: chats.explain(chat_id))
     if as_json:
         print_json(explanation)
     else:

@@ -12,7 +12,8 @@ import anyio
 import typer
 
 from turnwise.cli.chat_argument import FILE_SCHEME
-from turnwise.cli.options import DEFAULT_STORE, StoreOption
+from turnwise.cli.connected import place_of, token_of_service
+from turnwise.cli.options import DEFAULT_STORE, ServerOption, StoreOption
 from turnwise.cli.style import console
 from turnwise.engine.engine import Engine
 from turnwise.engine.settings import Settings
@@ -22,12 +23,16 @@ from turnwise.states.errors import SettingsError
 def inspect(
     *,
     store: StoreOption = DEFAULT_STORE,
+    server: ServerOption = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 for any that is free.")] = 0,
 ) -> None:
     """Show the chats of a store in a browser of this machine, until Ctrl-C. Nothing can be changed there.
 
-    The address holds a token: who has it may read all chats.
+    The address holds a token: who has it may read all chats. With --server it is that of the service's own page.
     """
+    if server is not None:
+        _tell(place_of(store, server).rstrip("/"), token_of_service())
+        return
     try:
         from turnwise import service  # noqa: PLC0415 - an extra's, and long to import
     except ModuleNotFoundError as error:
@@ -45,7 +50,11 @@ def inspect(
     except OSError as error:
         raise SettingsError("--port", f"cannot listen on port {port}: {error.strerror or error}") from None
     with listener:
-        address = f"http://127.0.0.1:{listener.getsockname()[1]}/inspector#token={token}"
-        console.print(f"look at {address}\nCtrl-C ends it", highlight=False, soft_wrap=True)
+        _tell(f"http://127.0.0.1:{listener.getsockname()[1]}", token)
+        console.print("Ctrl-C ends it")
         anyio.run(partial(service.serve, engine, auth=auth, sockets=[listener], log_level="warning"))
     console.print("stopped")
+
+
+def _tell(server: str, token: str) -> None:
+    console.print(f"look at {server}/inspector#token={token}", highlight=False, soft_wrap=True)

@@ -9,7 +9,8 @@ import typer
 from rich.table import Table
 
 from turnwise.cli.chat_argument import attached
-from turnwise.cli.options import DEFAULT_STORE, JsonOption, StoreOption
+from turnwise.cli.connected import place_of
+from turnwise.cli.options import DEFAULT_STORE, JsonOption, ServerOption, StoreOption
 from turnwise.cli.style import console, excerpt, is_narrow, plain_table, print_json, state_text
 from turnwise.engine.results import Chat
 from turnwise.states.names import Answerer
@@ -18,6 +19,7 @@ from turnwise.states.names import Answerer
 def list_chats(
     *,
     store: StoreOption = DEFAULT_STORE,
+    server: ServerOption = None,
     state: Annotated[str | None, typer.Option(help="Only chats in this state.")] = None,
     awaiting: Annotated[
         Answerer | None, typer.Option(help="Only chats that wait for the client's answers, or for helpers.")
@@ -26,7 +28,7 @@ def list_chats(
     as_json: JsonOption = False,
 ) -> None:
     """List chats, newest first."""
-    chats = anyio.run(_chats, store, state, awaiting, limit)
+    chats = anyio.run(_chats, place_of(store, server), state, awaiting, limit)
     if as_json:
         print_json(chats)
         return
@@ -52,6 +54,6 @@ def _table(chats: list[Chat]) -> Table:
     return table
 
 
-async def _chats(store: str, state: str | None, awaiting: Answerer | None, limit: int) -> list[Chat]:
-    async with attached(store) as engine:
-        return list((await engine.list_chats(state=state, awaiting=awaiting, limit=limit)).items)
+async def _chats(place: str, state: str | None, awaiting: Answerer | None, limit: int) -> list[Chat]:
+    async with attached(place) as chats:
+        return list((await chats.list_chats(state=state, awaiting=awaiting, limit=limit)).items)

@@ -6,21 +6,18 @@ None of them runs the chat: a worker of the store does.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import Annotated, Literal
 
 import typer
 from rich.text import Text
 
-from turnwise.cli.chat_argument import on_chat
+from turnwise.cli.chat_argument import OPERATOR, Chats, acted, on_chat
+from turnwise.cli.connected import place_of
 from turnwise.cli.event_view import NOTE
-from turnwise.cli.options import DEFAULT_STORE, ActorOption, ChatArgument, JsonOption, StoreOption
+from turnwise.cli.options import DEFAULT_STORE, ActorOption, ChatArgument, JsonOption, ServerOption, StoreOption
 from turnwise.cli.show import summary
 from turnwise.cli.style import clean, console, print_json
-from turnwise.engine.engine import Engine
-from turnwise.engine.results import Chat
-
-OPERATOR = "operator"
+from turnwise.engine.results import Chat, SendReceipt
 
 
 def send(  # noqa: PLR0913 - the options of a command
@@ -32,17 +29,23 @@ def send(  # noqa: PLR0913 - the options of a command
     ] = "queue",
     client_id: Annotated[str | None, typer.Option(help="Accept the message once under this name.")] = None,
     store: StoreOption = DEFAULT_STORE,
+    server: ServerOption = None,
     actor: ActorOption = OPERATOR,
     as_json: JsonOption = False,
 ) -> None:
     """Send a message to a chat, as its user would."""
-    said = partial(Engine.send_message, content=message, when_busy=when_busy, client_id=client_id, actor=actor)
-    receipt = on_chat(store, chat, said)
+
+    async def said(chats: Chats, chat_id: str) -> SendReceipt:
+        given = {"when_busy": when_busy, "client_id": client_id}
+        return await acted(chats.send_message, chat_id, message, actor=actor, **given)
+
+    place = place_of(store, server)
+    receipt = on_chat(place, chat, said)
     if as_json:
         print_json(receipt)
         return
     done = "was accepted before" if receipt.replayed else "waits in the queue" if receipt.queued else "is accepted"
-    tell(store, receipt.chat, f"message {receipt.message_id} {done}")
+    tell(place, receipt.chat, f"message {receipt.message_id} {done}")
 
 
 def interrupt(
@@ -50,45 +53,55 @@ def interrupt(
     *,
     reason: Annotated[str | None, typer.Option(help="Why, for the audit log.")] = None,
     store: StoreOption = DEFAULT_STORE,
+    server: ServerOption = None,
     actor: ActorOption = OPERATOR,
     as_json: JsonOption = False,
 ) -> None:
     """Stop a chat: what was shown is kept, open calls are closed, the queue waits."""
-    _change(store, chat, partial(Engine.interrupt, reason=reason, actor=actor), as_json=as_json)
+
+    async def stopped(chats: Chats, chat_id: str) -> Chat:
+        return await acted(chats.interrupt, chat_id, reason=reason, actor=actor)
+
+    _change(place_of(store, server), chat, stopped, as_json=as_json)
 
 
-def _operation(command: Callable[..., Awaitable[Chat]], purpose: str) -> Callable[..., None]:
-    """Return the command line's command for a method of the engine that takes nothing but the chat and the actor."""
+def _operation(method: Literal["resume", "archive", "unarchive"], purpose: str) -> Callable[..., None]:
+    """Return the command line's command for a method that takes nothing but the chat and the actor."""
 
     def operate(
         chat: ChatArgument,
         *,
         store: StoreOption = DEFAULT_STORE,
+        server: ServerOption = None,
         actor: ActorOption = OPERATOR,
         as_json: JsonOption = False,
     ) -> None:
-        _change(store, chat, partial(command, actor=actor), as_json=as_json)
+        async def operated(chats: Chats, chat_id: str) -> Chat:
+            return await acted(getattr(chats, method), chat_id, actor=actor)
 
-    operate.__name__, operate.__doc__ = command.__name__, purpose
+        _change(place_of(store, server), chat, operated, as_json=as_json)
+
+    operate.__name__, operate.__doc__ = method, purpose
     return operate
 
 
-resume = _operation(Engine.resume, "Let a chat go on after an interrupt or an error.")
-archive = _operation(Engine.archive, "Close a resting chat to everything but `unarchive`.")
-unarchive = _operation(Engine.unarchive, "Open an archived chat again.")
+resume = _operation("resume", "Let a chat go on after an interrupt or an error.")
+archive = _operation("archive", "Close a resting chat to everything but `unarchive`.")
+unarchive = _operation("unarchive", "Open an archived chat again.")
 
 
-def tell(store: str, chat: Chat, done: str | None = None) -> None:
+def tell(place: str, chat: Chat, done: str | None = None) -> None:
     """Print what was done, where the chat stands now, and why it goes no further."""
     if done is not None:
         console.print(Text.assemble(("✓ ", "green"), clean(done)))
     console.print(summary(chat))
-    console.print(Text(clean(on_chat(store, chat.id, Engine.explain).reason), style=NOTE))
+    explained = on_chat(place, chat.id, lambda chats, chat_id: chats.explain(chat_id))
+    console.print(Text(clean(explained.reason), style=NOTE))
 
 
-def _change(store: str, name: str, command: Callable[[Engine, str], Awaitable[Chat]], *, as_json: bool) -> None:
-    chat = on_chat(store, name, command)
+def _change(place: str, name: str, command: Callable[[Chats, str], Awaitable[Chat]], *, as_json: bool) -> None:
+    chat = on_chat(place, name, command)
     if as_json:
         print_json(chat)
     else:
-        tell(store, chat)
+        tell(place, chat)

@@ -11,6 +11,14 @@ DEFAULT_STORE: Final = "sqlite:///turnwise.db"
 StoreOption = Annotated[
     str, typer.Option("--store", envvar="TURNWISE_STORE", metavar="URL", help="Where the chats are kept.")
 ]
+ServerOption = Annotated[
+    str | None,
+    typer.Option(
+        "--server",
+        metavar="URL",
+        help="The service that has the chats, instead of a store; TURNWISE_TOKEN is the token.",
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 ChatArgument = Annotated[
     str, typer.Argument(metavar="CHAT", help="A chat: its id, the beginning of it, or 'last'.", show_default=False)

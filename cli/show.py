@@ -7,12 +7,12 @@ from typing import Annotated, Literal
 import typer
 from rich.text import Text
 
-from turnwise.cli.chat_argument import on_chat
+from turnwise.cli.chat_argument import Chats, on_chat
+from turnwise.cli.connected import place_of
 from turnwise.cli.event_view import NOTE, THOUGHT, call_line
-from turnwise.cli.options import DEFAULT_STORE, ChatArgument, JsonOption, StoreOption
+from turnwise.cli.options import DEFAULT_STORE, ChatArgument, JsonOption, ServerOption, StoreOption
 from turnwise.cli.scroll import Scroll
 from turnwise.cli.style import clean, console, excerpt, print_json, state_text, tokens
-from turnwise.engine.engine import Engine
 from turnwise.engine.results import Chat
 from turnwise.states.messages import FilePart, MarkerPart, Message, ReasoningPart, SourcePart, TextPart, ToolCallPart
 
@@ -21,6 +21,7 @@ def show(
     chat: ChatArgument,
     *,
     store: StoreOption = DEFAULT_STORE,
+    server: ServerOption = None,
     view: Annotated[
         Literal["user", "model", "raw"],
         typer.Option(help="What a user sees, what the model is sent, or what was said."),
@@ -29,10 +30,10 @@ def show(
 ) -> None:
     """Show a chat and all that was said in it."""
 
-    async def read(engine: Engine, chat_id: str) -> tuple[Chat, list[Message]]:
-        return await engine.get_chat(chat_id), await engine.messages(chat_id, view=view)
+    async def read(chats: Chats, chat_id: str) -> tuple[Chat, list[Message]]:
+        return await chats.get_chat(chat_id), await chats.messages(chat_id, view=view)
 
-    found, messages = on_chat(store, chat, read)
+    found, messages = on_chat(place_of(store, server), chat, read)
     if as_json:
         print_json({"chat": found, "messages": messages})
         return

@@ -11,12 +11,12 @@ import typer
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json
 
-from turnwise.cli.chat_argument import on_chat
+from turnwise.cli.chat_argument import OPERATOR, Chats, acted, on_chat
+from turnwise.cli.connected import place_of
 from turnwise.cli.input import read_file
-from turnwise.cli.operating import OPERATOR, tell
-from turnwise.cli.options import DEFAULT_STORE, ActorOption, ChatArgument, JsonOption, StoreOption
+from turnwise.cli.operating import tell
+from turnwise.cli.options import DEFAULT_STORE, ActorOption, ChatArgument, JsonOption, ServerOption, StoreOption
 from turnwise.cli.style import print_json
-from turnwise.engine.engine import Engine
 from turnwise.engine.results import SubmissionReceipt
 from turnwise.states.calls import ToolResult
 from turnwise.states.errors import SettingsError
@@ -45,6 +45,7 @@ def submit(  # noqa: PLR0913 - the options of a command
         ),
     ] = None,
     store: StoreOption = DEFAULT_STORE,
+    server: ServerOption = None,
     actor: ActorOption = OPERATOR,
     as_json: JsonOption = False,
 ) -> None:
@@ -53,20 +54,21 @@ def submit(  # noqa: PLR0913 - the options of a command
         raise SettingsError("[CALL=]ANSWER", "give the answers, or --results FILE that holds them")
     given = _read(results) if results is not None else None
 
-    async def submitted(engine: Engine, chat_id: str) -> SubmissionReceipt:
+    async def submitted(chats: Chats, chat_id: str) -> SubmissionReceipt:
         if given is not None:
-            return await engine.submit_tool_results(chat_id, given, actor=actor)
-        chat = await engine.get_chat(chat_id)
+            return await acted(chats.submit_tool_results, chat_id, given, actor=actor)
+        chat = await chats.get_chat(chat_id)
         open_ids = [call.call_id for call in chat.open_calls if call.is_client]
         named = [_result(answer, open_ids, failed=failed) for answer in answers or ()]
-        return await engine.submit_tool_results(chat_id, named, actor=actor)
+        return await acted(chats.submit_tool_results, chat_id, named, actor=actor)
 
-    receipt = on_chat(store, chat, submitted)
+    place = place_of(store, server)
+    receipt = on_chat(place, chat, submitted)
     if as_json:
         print_json(receipt)
         return
     done = "was given before" if receipt.replayed else "is given"
-    tell(store, receipt.chat, f"the answer {done}: receipt {receipt.receipt_id}")
+    tell(place, receipt.chat, f"the answer {done}: receipt {receipt.receipt_id}")
 
 
 def _result(answer: str, open_ids: Sequence[str], *, failed: bool) -> ToolResult:

@@ -70,7 +70,7 @@ class TerminalTalk:
 
     async def _show(self, chat_id: str) -> None:
         view = self._talk.view
-        async with aclosing(self._talk.engine.events(chat_id, after=view.after)) as events:
+        async with aclosing(self._talk.chats.events(chat_id, after=view.after)) as events:
             await self._rested(chat_id)
             async for event in events:
                 view.show(event)
@@ -81,7 +81,7 @@ class TerminalTalk:
                         view.tell_states()
 
     async def _rested(self, chat_id: str) -> None:
-        chat = await self._talk.engine.get_chat(chat_id)
+        chat = await self._talk.chats.get_chat(chat_id)
         self._state = chat.state
         self._asked = [call for call in chat.open_calls if call.is_client and chat.state is ChatState.requires_action]
         self._answers = []

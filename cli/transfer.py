@@ -11,16 +11,17 @@ from typing import Annotated
 import anyio
 import typer
 
-from turnwise.cli.chat_argument import attached, on_chat
+from turnwise.cli.chat_argument import OPERATOR, Chats, acted, attached, on_chat
+from turnwise.cli.connected import SCHEMES, place_of
 from turnwise.cli.file_folder import FileFolderOption
 from turnwise.cli.input import InputLines
 from turnwise.cli.key import KeyOption, signing_key
-from turnwise.cli.operating import OPERATOR, tell
-from turnwise.cli.options import DEFAULT_STORE, ActorOption, ChatArgument, JsonOption, StoreOption
+from turnwise.cli.operating import tell
+from turnwise.cli.options import DEFAULT_STORE, ActorOption, ChatArgument, JsonOption, ServerOption, StoreOption
 from turnwise.cli.output import WholeFile
 from turnwise.cli.style import clean, console, print_json
-from turnwise.engine.engine import Engine
 from turnwise.engine.results import Chat
+from turnwise.states.errors import SettingsError
 
 
 def export(
@@ -31,21 +32,24 @@ def export(
     ] = None,
     key: KeyOption = None,
     store: StoreOption = DEFAULT_STORE,
+    server: ServerOption = None,
     file_folder: FileFolderOption = None,
 ) -> None:
     """Write a whole chat as JSON Lines, which `import` takes in, on a store of any kind."""
-    secret = signing_key(key)
+    secret, place = signing_key(key), place_of(store, server)
+    _check_key(place, secret)
 
     def to(write: Callable[[str], object]) -> int:
-        async def written(engine: Engine, chat_id: str) -> int:
+        async def written(chats: Chats, chat_id: str) -> int:
             count = 0
-            async with aclosing(engine.export_chat(chat_id, key=secret)) as lines:
+            signing = {} if secret is None else {"key": secret}
+            async with aclosing(chats.export_chat(chat_id, **signing)) as lines:
                 async for line in lines:
                     write(line)
                     count += 1
             return count
 
-        return on_chat(store, chat, written, file_folder=file_folder)
+        return on_chat(place, chat, written, file_folder=file_folder)
 
     if output is None:
         to(sys.stdout.write)
@@ -56,26 +60,34 @@ def export(
     console.print(f"wrote {count} lines to {clean(str(output))}{signed}", soft_wrap=True, markup=False)
 
 
-def import_chat(
+def import_chat(  # noqa: PLR0913 - the options of a command
     file: Annotated[str, typer.Argument(metavar="FILE", help="An exported chat; - reads standard input.")],
     *,
     key: KeyOption = None,
     store: StoreOption = DEFAULT_STORE,
+    server: ServerOption = None,
     file_folder: FileFolderOption = None,
     actor: ActorOption = OPERATOR,
     as_json: JsonOption = False,
 ) -> None:
     """Take in a chat that `export` wrote, once all of it was checked; it keeps its id."""
-    secret = signing_key(key)
+    secret, place = signing_key(key), place_of(store, server)
+    _check_key(place, secret)
     given = InputLines("FILE", file)
     with given.opened() as source:
 
         async def taken_in() -> Chat:
-            async with attached(store, file_folder) as engine, aclosing(given.read(source)) as lines:
-                return await engine.import_chat(lines, key=secret, actor=actor)
+            async with attached(place, file_folder) as chats, aclosing(given.read(source)) as lines:
+                signed = {} if secret is None else {"key": secret}
+                return await acted(chats.import_chat, lines, actor=actor, **signed)
 
         chat = anyio.run(taken_in)
     if as_json:
         print_json(chat)
     else:
-        tell(store, chat, f"chat {chat.id} is imported")
+        tell(place, chat, f"chat {chat.id} is imported")
+
+
+def _check_key(place: str, secret: bytes | None) -> None:
+    if secret is not None and place.startswith(SCHEMES):
+        raise SettingsError("--key", "a service is told no keys: `audit --export FILE --key` signs a log here")

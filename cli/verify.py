@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import os.path
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.text import Text
 
-from turnwise.cli.chat_argument import on_chat
+from turnwise.cli.chat_argument import Chats, on_chat
+from turnwise.cli.connected import place_of
 from turnwise.cli.file_folder import FileFolderOption
 from turnwise.cli.input import read_file
 from turnwise.cli.key import KeyOption, signing_key
-from turnwise.cli.options import DEFAULT_STORE, JsonOption, StoreOption
+from turnwise.cli.options import DEFAULT_STORE, JsonOption, ServerOption, StoreOption
 from turnwise.cli.style import clean, console, print_json
-from turnwise.engine.engine import Engine
 from turnwise.persistence.audit.verify import Verdict, verify_export
 from turnwise.states.errors import SettingsError
 
@@ -25,6 +24,7 @@ def verify(  # noqa: PLR0913 - the options of a command
     target: Annotated[str, typer.Argument(metavar="FILE|CHAT", help="An exported log, or a chat of the store.")],
     *,
     store: StoreOption = DEFAULT_STORE,
+    server: ServerOption = None,
     key: KeyOption = None,
     family: Annotated[bool, typer.Option("--family", help="Also the helpers of the chat, and theirs.")] = False,
     files: Annotated[bool, typer.Option("--files", help="Also every file of the chat, byte for byte.")] = False,
@@ -32,6 +32,10 @@ def verify(  # noqa: PLR0913 - the options of a command
     as_json: JsonOption = False,
 ) -> None:
     """Check a log: its chain, every transition against the declared table, every promise of a state."""
+
+    async def checked(chats: Chats, chat_id: str) -> Verdict:
+        return await chats.verify(chat_id, family=family, files=files)
+
     file = Path(target)
     if file.suffix or len(file.parts) > 1 or os.path.exists(file):  # noqa: PTH110 - Path.exists raises if a name is too long
         if files:
@@ -41,7 +45,7 @@ def verify(  # noqa: PLR0913 - the options of a command
     elif key is not None:
         raise SettingsError("--key", "a key is for an exported log; a chat of the store is not signed")
     else:
-        verdict = on_chat(store, target, partial(Engine.verify, family=family, files=files), file_folder=file_folder)
+        verdict = on_chat(place_of(store, server), target, checked, file_folder=file_folder)
     if as_json:
         print_json(verdict)
     else:

@@ -1,0 +1,228 @@
+"""`--server`: what a command does on a store, it does on a service, as the one whom the token names."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import anyio
+import httpx
+import pytest
+import typer
+
+from support.served import served_beside
+from support.terminal import Finished, Terminal
+from turnwise import Agent, Engine
+from turnwise.cli.app import app
+from turnwise.providers.scripted import Call, Reply, ScriptedModel
+
+RUNS_ON_A_STORE = {
+    "worker": "is what runs the chats of a store",
+    "serve": "is the service",
+    "migrate": "changes the schema of a store",
+    "doctor": "reads the rows of a store, also those that no service can read",
+}
+"""Commands that have no use for a service."""
+ON_A_CHAT = [
+    ("show", "--json"),
+    ("show", "--view", "model"),
+    ("audit",),
+    ("audit", "--json"),
+    ("verify",),
+    ("verify", "--family", "--json"),
+    ("explain", "--json"),
+    ("export",),
+    ("diagram",),
+    ("diagram", "--show", "path"),
+    ("diagram", "--show", "timeline"),
+    ("diagram", "--show", "sticker"),
+]
+
+
+def answer(request: Any) -> Reply:
+    last = request.messages[-1]
+    if last.role == "user" and last.text == "ask me":
+        return Reply(calls=[Call("ask_user", {"question": "Which one?"})])
+    if last.role == "user" and last.text == "hang":
+        return Reply("never", first_delay=600)
+    return Reply(f"You said: {last.text}" if last.role == "user" else "Thanks.")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("served")
+
+
+@pytest.fixture(scope="module")
+def url(folder: Path) -> Iterator[str]:
+    store = f"sqlite:///{folder}/chats.db"
+    model = ScriptedModel(answer)
+    with served_beside(lambda: Engine(store, agents=[Agent("default", model), Agent("other", model)])) as address:
+        yield address
+
+
+@pytest.fixture
+def here(folder: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    """Type where the service's store is, with an operator's token."""
+    monkeypatch.setenv("TURNWISE_TOKEN", "operator-token")
+    return Terminal(folder, store="sqlite:///chats.db")
+
+
+def created(url: str, *said: str, who: str = "ada") -> str:
+    """Create a chat of an owner, and return its id once everything said is answered."""
+    with httpx.Client(base_url=url, headers={"Authorization": f"Bearer {who}-token"}, timeout=30) as client:
+        tool = {"name": "ask_user", "description": "Ask.", "input_schema": {"type": "object"}}
+        chat = str(client.post("/chats", json={"client_tools": [tool], "title": "A parcel"}).json()["id"])
+        for one in said:
+            client.post(f"/chats/{chat}/messages", json={"content": one}).raise_for_status()
+            client.get(f"/chats/{chat}/events", params={"until_rest": True})
+    return chat
+
+
+def test_every_command_that_takes_a_store_takes_a_service() -> None:
+    commands: Any = typer.main.get_command(app)
+    takes = {name: {opt for one in command.params for opt in one.opts} for name, command in commands.commands.items()}
+    on_a_store = {name for name, options in takes.items() if "--store" in options}
+    assert {name for name, options in takes.items() if "--server" in options} == on_a_store - RUNS_ON_A_STORE.keys()
+    assert on_a_store >= RUNS_ON_A_STORE.keys()
+    assert on_a_store - RUNS_ON_A_STORE.keys() == {line[0] for line in ON_A_CHAT} | CHANGES | {
+        "list",
+        "chat",
+        "inspect",
+    }
+
+
+@pytest.mark.parametrize("typed", ON_A_CHAT, ids=" ".join)
+def test_what_is_read_of_a_store_is_read_of_its_service(here: Terminal, url: str, typed: tuple[str, ...]) -> None:
+    chat = created(url, "Hello")
+    command, *options = typed
+    from_store, from_service = here.run(command, chat, *options), here.run(command, chat, *options, "--server", url)
+    assert (from_service.code, from_service.err) == (0, "")
+    assert from_service.out == from_store.out
+    assert len(from_service.out) > 20
+
+
+def test_chats_are_listed(here: Terminal, url: str) -> None:
+    created(url)
+    assert here.run("list", "--limit", "3", "--server", url) == here.run("list", "--limit", "3")
+
+
+CHANGES = {"send", "submit", "interrupt", "resume", "archive", "unarchive", "erase", "delete", "export", "import"}
+
+
+def test_a_chat_is_led_from_its_first_message_to_its_end(here: Terminal, url: str, folder: Path) -> None:
+    """Every command that changes a chat; the log names the operator of the token."""
+
+    def did(*typed: str) -> Any:
+        done = here.run(*typed, "--server", url)
+        assert done.code == 0, done.err
+        return done
+
+    chat = created(url, "Hello", "ask me")
+    assert "the answer is given" in did("submit", chat, "this one").words
+    assert json.loads(did("submit", chat, "--json", "--results", answers(folder, here, chat)).out)["replayed"]
+    stop_and_go(did, url, chat)
+    message = json.loads(did("show", chat, "--json").out)["messages"][0]["id"]
+    assert message in did("erase", chat, message, "--yes").words
+    assert did("archive", chat).code == did("unarchive", chat).code == 0
+    records = json.loads(did("audit", chat, "--json").out)
+    assert f"deleted {chat}" in did("delete", chat, "--yes").words
+    (folder / "elsewhere.jsonl").write_text(anyio.run(exported, f"sqlite:///{folder}/elsewhere.db"))
+    assert "is imported" in did("import", "elsewhere.jsonl").words
+    assert "sound" in did("verify", "last").words
+    assert {"user:ada", "operator:ops"} <= {record["actor"] for record in records}
+    assert "operator" not in {record["actor"] for record in records}
+
+
+async def exported(store: str) -> str:
+    async with Engine(store, model="demo") as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, "Hello")
+        return "".join([line async for line in engine.export_chat(chat.id)])
+
+
+def stop_and_go(did: Any, url: str, chat: str) -> None:
+    assert "is accepted" in did("send", chat, "hang").words
+    assert "interrupted" in did("interrupt", chat, "--reason", "enough").words
+    with httpx.Client(base_url=url, headers={"Authorization": "Bearer ada-token"}, timeout=30) as client:
+        client.get(f"/chats/{chat}/events", params={"until_rest": True})
+        did("resume", chat)
+        did("interrupt", chat)
+        client.get(f"/chats/{chat}/events", params={"until_rest": True})
+
+
+def answers(folder: Path, here: Terminal, chat: str) -> str:
+    """Write the answer that was given into a file, and return its name."""
+    messages = json.loads(here.run("show", chat, "--json").out)["messages"]
+    results = [part for message in messages for part in message["parts"] if part["type"] == "tool_result"]
+    (folder / "answers.json").write_text(
+        json.dumps([{"call_id": result["call_id"], "output": result["output"]} for result in results])
+    )
+    return "answers.json"
+
+
+def test_one_talks_to_a_service(here: Terminal, url: str) -> None:
+    talked = here.run("chat", "--agent", "other", "--server", url, typed="Hello\nask me\nthis one\n/state\n/quit\n")
+    assert talked.code == 0, talked.err
+    assert "You said: Hello" in talked.words
+    assert "Which one?" in talked.words
+    assert "Thanks." in talked.words
+    assert "waits for the next message" in talked.words
+    chat = json.loads(here.run("list", "--limit", "1", "--json", "--server", url).out)[0]
+    assert (chat["agent"], chat["owner"]) == ("other", None)
+    again = here.run("chat", "--chat", chat["id"], "--server", url, typed="/quit\n")
+    assert "You said: Hello" in again.words
+
+
+def test_the_page_of_a_service_is_told(here: Terminal, url: str) -> None:
+    assert here.run("inspect", "--server", f"{url}/").words == f"look at {url}/inspector#token=operator-token"
+
+
+def test_an_owner_sees_what_is_its_own(here: Terminal, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TURNWISE_TOKEN", "bob-token")
+    his, hers = created(url, "Hi", who="bob"), created(url)
+    assert json.loads(here.run("show", "last", "--json", "--server", url).out)["chat"]["id"] == his
+    assert json.loads(here.run("show", his[:-1], "--json", "--server", url).out)["chat"]["id"] == his
+    for typed in (hers, hers[:-1]):
+        refused = here.run("show", typed, "--server", url)
+        assert (refused.code, refused.words) == (
+            2, f"turnwise: there is no chat {typed!r} in this store; nothing was written."
+        )  # fmt: skip
+
+
+REFUSED = {
+    "no URL": (("list", "--server", "chats.db"), "--server: must be like https://chats.example.com; it was 'chats.db'"),
+    "half a URL": (("list", "--server", "http://"), "--server: must be like https://chats.example.com"),
+    "an actor": (("resume", "last", "--actor", "me"), "--actor: a service knows by the token who acts"),
+    "a folder": (("delete", "last", "--yes", "--file-folder", "x"), "--file-folder: belongs to a store"),
+    "a key": (("export", "last", "--key", "key.txt"), "--key: a service is told no keys"),
+    "agents": (("chat", "shop:agents"), "MODULE:ATTRIBUTE: is for chats that run here"),
+    "a model": (("chat", "--model", "demo"), "--model: is for chats that run here"),
+}
+
+
+@pytest.mark.parametrize(("typed", "said"), REFUSED.values(), ids=REFUSED)
+def test_what_makes_no_sense_of_a_service_is_refused(
+    here: Terminal, url: str, folder: Path, typed: tuple[str, ...], said: str
+) -> None:
+    (folder / "key.txt").write_text("k" * 64)
+    created(url)
+    done = here.run(*typed, *(() if "--server" in typed else ("--server", url)))
+    assert done.code == 2, done.words
+    assert said in done.words
+
+
+def test_a_service_that_takes_no_token_or_is_not_there_is_told_in_a_sentence(
+    here: Terminal, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def said(server: str) -> Finished:
+        return here.run("list", "--server", server)
+
+    monkeypatch.setenv("TURNWISE_TOKEN", "wrong-token")
+    assert "the service knows nobody with this token" in said(url).words
+    monkeypatch.delenv("TURNWISE_TOKEN")
+    assert "needs a token of the service in the variable TURNWISE_TOKEN" in said(url).words
+    assert replace(here, store="http://elsewhere.invalid").run("list").code == 2
