@@ -49,6 +49,6 @@ def create_app(engine: Engine, *, auth: Authenticator, settings: ServiceSettings
             allow_origins=settings.allow_origins,
             allow_methods=["*"],
             allow_headers=["*"],
-            expose_headers=["ETag", "Location", "Retry-After"],
+            expose_headers=["ETag", "Location", "Retry-After", "Turnwise-Chat"],
         )
     return app

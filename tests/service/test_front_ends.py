@@ -1,6 +1,6 @@
 """Real clients of AG-UI and the AI SDK, in Node, against a real service.
 
-`AbstractChat`, on which the hooks of `@ai-sdk/react` are built, is here; the hooks themselves are in `test_page.py`.
+`AbstractChat`, on which the hooks of `@ai-sdk/react` are built, is here; the hooks are in `test_page.py`, in a browser.
 """
 
 from __future__ import annotations

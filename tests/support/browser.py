@@ -9,8 +9,9 @@ from contextlib import asynccontextmanager
 from typing import Any, Final
 
 import pytest
-from playwright.async_api import Page, async_playwright
+from playwright.async_api import Page, async_playwright, expect
 
+expect.set_options(timeout=30_000)
 PROGRAMS: Final = ("chromium", "chromium-browser", "google-chrome")
 
 

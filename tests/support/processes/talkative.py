@@ -27,7 +27,10 @@ JUDGE: Agent[Any, Judgement] = Agent("judge", output=Judgement)
 
 
 def reply(request: ModelRequest) -> Reply:  # noqa: PLR0911 - one for each wish
-    """Return what is asked for: `call`, `hang`, `slow`, `crawl`, `endless` (until it is cut), `judge`, or an echo."""
+    """Return what is asked for: `call`, `hang`, `slow`, `endless` (until it is cut), `judge`, or an echo.
+
+    `crawl` halts in the middle of an answer until it is tried again.
+    """
     said = next((message for message in reversed(request.messages) if message.role in ("user", "tool")), None)
     if said is None or said.role == "tool":
         return Reply("Booked.", usage=(3, 2))
@@ -39,7 +42,8 @@ def reply(request: ModelRequest) -> Reply:  # noqa: PLR0911 - one for each wish
     if text.startswith("slow"):
         return Reply(" ".join(f"word{number}" for number in range(60)), chunks=60, delay=0.05, usage=(3, 2))
     if text.startswith("crawl"):
-        return Reply("One two three four five six seven eight.", chunks=5, delay=0.2, usage=(3, 2))
+        stall_after = 3 if request.attempt == 1 else None
+        return Reply("One two three four five six seven eight.", chunks=5, stall_after=stall_after, usage=(3, 2))
     if text.startswith("endless") and request.messages[-1].role == "user":
         return Reply(" ".join(f"word{number}" for number in range(60)), chunks=60, delay=1, usage=(3, 2))
     if text.startswith("judge"):

@@ -22,6 +22,7 @@ class ServiceProcess:
     """A service on one store, with one operator."""
 
     store: str
+    words: tuple[str, ...] = ()
     port: int = 0
     process: subprocess.Popen[str] = field(init=False)
 
@@ -31,9 +32,9 @@ class ServiceProcess:
 
     @classmethod
     @contextlib.contextmanager
-    def running(cls, store: str) -> Iterator[ServiceProcess]:
-        """Give a service that ends with the block."""
-        service = cls(store)
+    def running(cls, store: str, *words: str) -> Iterator[ServiceProcess]:
+        """Give a service that ends with the block. The words are options of `turnwise serve`."""
+        service = cls(store, words)
         try:
             service.start()
             yield service
@@ -44,7 +45,7 @@ class ServiceProcess:
         """Start it, on the port that it had before; it listens when this returns."""
         command = [sys.executable, "-m", "turnwise", "serve", "support.processes.talkative:served"]
         self.process = subprocess.Popen(
-            [*command, "--port", str(self.port), "--quiet"],
+            [*command, "--port", str(self.port), "--quiet", *self.words],
             cwd=TESTS,
             env=os.environ | {talkative.STORE: self.store, "TURNWISE_TOKEN": TOKEN, "PYTHONPATH": str(TESTS)},
             stdout=subprocess.PIPE,
