@@ -97,7 +97,10 @@ class Caller:
         return self.principal.sees_all or chat.owner == self.principal.name
 
     async def _wait_for_not_found(self) -> None:
-        await anyio.sleep(max(0.0, self.since + self.service.settings.not_found_seconds - time.monotonic()))
+        """Wait until the request has taken a whole number of times as long as a 404 takes at least."""
+        unit = self.service.settings.not_found_seconds
+        if unit:
+            await anyio.sleep(unit - (time.monotonic() - self.since) % unit)
 
 
 async def authenticated(service: Service, request: Request) -> Caller:

@@ -32,7 +32,7 @@ class ServiceSettings:
     shutdown_seconds: float = 10
     """Seconds from the signal to stop until connections are closed and running jobs are released."""
     not_found_seconds: float = 0.02
-    """How long a 404 takes at least, so that its time does not tell another owner's chat from none."""
+    """How long a 404 takes, or a multiple of it, so that its time does not tell another owner's chat from none."""
     allow_origins: tuple[str, ...] = ()
     """Origins whose pages may call the service; `*` for all."""
 

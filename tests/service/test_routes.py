@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
+import anyio
 import httpx
 import pytest
 
@@ -386,6 +388,37 @@ async def test_every_route_about_a_chat_hides_those_of_others(demo: Served, ada:
         assert answers[0][0] == 404
     else:
         assert "private" not in answers[0][1]
+
+
+async def test_the_time_of_an_answer_does_not_tell_anothers_chat_from_none() -> None:
+    """Each takes the same long while, however long the service looked."""
+    while_long = 0.3
+    settings = ServiceSettings(requests_per_second=10_000, burst=10_000, not_found_seconds=while_long)
+    never = f"c{'0' * 25}"
+    taken: dict[tuple[str, str], float] = {}
+    async with (
+        served(Engine("sqlite://", model="demo"), settings=settings) as service,
+        service.client("ada") as ada,
+        service.client("bob", limits=httpx.Limits(max_connections=None)) as bob,
+        anyio.create_task_group() as tasks,
+    ):
+        hers = (await create(ada, title="private"))["id"]
+        gone = (await create(ada))["id"]
+        await ada.delete(f"/chats/{gone}")
+
+        async def ask(path: str, chat_id: str) -> None:
+            began = time.monotonic()
+            answer = await bob.get(path.format(chat_id=chat_id, digest="0" * 64, thread_id=chat_id, chat=chat_id))
+            taken[path, chat_id] = time.monotonic() - began
+            assert answer.status_code == (204 if "ai-sdk" in path else 404), path
+
+        for row in ROUTES:
+            if row.method == "GET" and row.parameters | {"thread_id"} & set(row.path.split("{")):
+                path = f"{row.path}?chat={{chat}}" if "/files" in row.path else row.path
+                for chat_id in (hers, gone, never):
+                    tasks.start_soon(ask, path, chat_id)
+    assert len(taken) > 3 * 12
+    assert [asked for asked, took in taken.items() if took < while_long * (2 if "ai-sdk" in asked[0] else 1)] == []
 
 
 async def test_roles_may_do_what_they_are_for(demo: Served, ada: httpx.AsyncClient) -> None:

@@ -1,0 +1,109 @@
+"""Every error there is, as a service tells it: its status, its fields, and nothing that is for the log alone."""
+
+from __future__ import annotations
+
+import inspect
+from datetime import UTC, datetime
+from typing import Final
+
+import httpx
+from fastapi import APIRouter, FastAPI
+
+from support.served import listening
+from turnwise.client.problems import error_of
+from turnwise.service import ProblemRoute, add_problem_handlers
+from turnwise.service import problems as own
+from turnwise.service.problems import status_of
+from turnwise.service.routes.table import ROUTES
+from turnwise.states import errors
+from turnwise.states.errors import TurnwiseError
+
+SECRET: Final = "postgresql://jane:hunter2@db"  # noqa: S105 - of the tests
+TOLD: Final[list[tuple[int, TurnwiseError]]] = [
+    (404, errors.ChatNotFound("c1")),
+    (404, errors.ChatDeleted("c1", datetime(2026, 1, 1, tzinfo=UTC))),
+    (404, errors.MessageNotFound("c1", "m1", expected="a user message")),
+    (404, errors.FileNotFound("c1", "0" * 64)),
+    (409, errors.IllegalTransition("waiting", "resume", ["send_message"])),
+    (400, errors.ToolResultMismatch(["k1"], ["k2"], [])),
+    (409, errors.ConflictingReplay(client_id="tab-1")),
+    (409, errors.DeadlineExpired(["k1"])),
+    (409, errors.ChatBusy("streaming")),
+    (409, errors.NotResting("c1", "streaming")),
+    (429, errors.QueueFull(20)),
+    (409, errors.ChatArchived("c1")),
+    (412, errors.VersionMismatch("c1", 3, 4)),
+    (409, errors.NothingToCompact("c1")),
+    (409, errors.StaleLease("c1", 1, 2)),
+    (400, errors.SettingsError("agent", "there is none")),
+    (400, errors.InvalidArgument("limit", "must be positive")),
+    (400, errors.InvalidContent("must be text")),
+    (400, errors.WrongCall("limit", "is missing")),
+    (409, errors.ChatExists("c1")),
+    (400, errors.ImportRefused(3, "its hash is another")),
+    (500, errors.ChatUnreadable("chats.facts", "is no JSON", chat_id="c1")),
+    (503, errors.EngineClosed("the engine was closed")),
+]
+"""Errors that callers are told, with what is wrong."""
+HIDDEN: Final[list[tuple[int, TurnwiseError]]] = [
+    (503, errors.StoreError(f"cannot connect to {SECRET}")),
+    (500, errors.BrokenPromise("c1", SECRET, [SECRET])),
+    (500, errors.EngineInUse()),
+    (500, errors.ModelError("auth", message=SECRET)),
+    (500, errors.ToolFailed(SECRET)),
+    (500, errors.FatalToolError(SECRET)),
+]
+"""Errors of the service's own, which no route lets out but the first."""
+OWN: Final[list[tuple[int, TurnwiseError]]] = [
+    (401, own.NotAuthenticated()),
+    (403, own.NotAllowed("auditor", "'operator'")),
+    (429, own.RateLimited("50 requests a second", 3)),
+    (413, own.BodyTooLarge(1000)),
+    (415, own.EncodedBody("gzip")),
+    (400, own.InvalidRequest([{"field": "title", "problem": "must be text"}])),
+]
+
+
+def kinds_in(module: object) -> set[type[TurnwiseError]]:
+    found = (kind for _, kind in inspect.getmembers(module, inspect.isclass))
+    return {kind for kind in found if issubclass(kind, TurnwiseError) and kind.__module__ == module.__name__}  # type: ignore[attr-defined]
+
+
+def test_every_error_has_a_status() -> None:
+    assert {type(error) for _, error in (*TOLD, *HIDDEN)} == kinds_in(errors) - {TurnwiseError}
+    assert {type(error) for _, error in OWN} == kinds_in(own)
+    assert {status_of(error) for _, error in (*TOLD, *OWN)} <= {401, 403, 429, 503} | {
+        status for row in ROUTES for status in (400, *row.problems)
+    }, "each is one that OpenAPI describes"
+
+
+async def test_an_error_is_told_with_its_fields_and_without_secrets() -> None:
+    every = [*TOLD, *HIDDEN, *OWN]
+
+    async def fail(place: int) -> None:
+        raise every[place][1]
+
+    routes = APIRouter(route_class=ProblemRoute)
+    routes.add_api_route("/guarded/{place}", fail)
+    app = FastAPI()
+    add_problem_handlers(app)
+    app.include_router(routes)
+    app.add_api_route("/plain/{place}", fail)
+    async with listening(app) as url, httpx.AsyncClient(base_url=url) as client:
+        answers = [await client.get(f"/guarded/{place}") for place in range(len(every))]
+        without_the_class = [await client.get(f"/plain/{place}") for place in range(len(every))]
+
+    assert [answer.content for answer in without_the_class] == [answer.content for answer in answers]
+    for (status, error), answer in zip(every, answers, strict=True):
+        problem = answer.json()
+        assert (answer.status_code, problem["status"]) == (status, status), error
+        assert answer.headers["content-type"] == "application/problem+json"
+        assert problem["type"].removeprefix("urn:turnwise:problem:").replace("-", "") == type(error).__name__.lower()
+        assert "hunter2" not in answer.text
+        if (status, error) in HIDDEN:
+            assert problem.keys() == {"type", "title", "status", "detail"}, error
+        else:
+            assert problem.keys() >= vars(error).keys()
+        if (status, error) in TOLD:
+            known = error_of(url, answer.status_code, answer.headers["content-type"], answer.content)
+            assert (type(known), str(known), vars(known)) == (type(error), str(error), vars(error))
