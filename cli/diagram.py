@@ -13,11 +13,11 @@ from turnwise.cli.connected import place_of
 from turnwise.cli.options import DEFAULT_STORE, ServerOption, StoreOption
 from turnwise.cli.output import write_file
 from turnwise.cli.style import clean, console
-from turnwise.diagrams import mermaid, path, slide, sticker, svg, table, timeline
+from turnwise.diagrams import machine_json, mermaid, path, slide, sticker, svg, table, timeline
 from turnwise.states.errors import SettingsError
 from turnwise.states.events import Event
 
-Form = Literal["mermaid", "svg", "png"]
+Form = Literal["mermaid", "svg", "png", "json"]
 Shown = Literal["machine", "table", "path", "timeline", "sticker"]
 OF_A_CHAT: Final = frozenset({"path", "timeline", "sticker"})
 ENDINGS: Final[dict[str, Form]] = {
@@ -25,6 +25,7 @@ ENDINGS: Final[dict[str, Form]] = {
     ".mermaid": "mermaid",
     ".svg": "svg",
     ".png": "png",
+    ".json": "json",
 }
 ZOOM: Final = 1.5
 """Pixels of a PNG for each unit of the drawing."""
@@ -48,12 +49,16 @@ def diagram(  # noqa: PLR0913 - the options of a command
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write a file instead of printing.")] = None,
 ) -> None:
-    """Draw the declared machine, or what a chat has lived through: as Mermaid, SVG or PNG (extra `png`)."""
+    """Draw the declared machine, or what a chat has lived through: as Mermaid, SVG or PNG (extra `png`).
+
+    JSON is the machine's table as data, for programs.
+    """
     form = _form(form, out, "mermaid" if show == "machine" else "svg")
     _check(chat, show, form, simple=simple)
     if form == "png" and out is None and sys.stdout.isatty():
         raise SettingsError("--format", "a PNG is nothing to read: name a file with --out, or send it through a pipe")
-    drawing = _drawing(place_of(store, server), chat, show, simple=simple, as_mermaid=form == "mermaid")
+    place = place_of(store, server)
+    drawing = machine_json() if form == "json" else _drawing(place, chat, show, simple=simple, form=form)
     content = png(drawing) if form == "png" else drawing.encode()
     if out is None:
         sys.stdout.buffer.write(content)
@@ -69,11 +74,13 @@ def _check(chat: str | None, show: Shown, form: Form, *, simple: bool) -> None:
         raise SettingsError("--show", "the table is the same for every chat: name none")
     if simple and show != "machine":
         raise SettingsError("--simple", f"is a way to show the machine, not the {show}")
+    if form == "json" and (chat is not None or simple or show not in ("machine", "table")):
+        raise SettingsError("--format", "json holds the whole machine, the same for every chat: name no chat")
     if form == "mermaid" and show != "machine":
         raise SettingsError("--format", f"mermaid draws the machine only; the {show} is drawn as svg or png")
 
 
-def _drawing(place: str, chat: str | None, show: Shown, *, simple: bool, as_mermaid: bool) -> str:
+def _drawing(place: str, chat: str | None, show: Shown, *, simple: bool, form: Form) -> str:
     if show == "table":
         return table()
     if chat is not None and show in ("path", "timeline"):
@@ -82,7 +89,7 @@ def _drawing(place: str, chat: str | None, show: Shown, *, simple: bool, as_merm
     state = None if chat is None else on_chat(place, chat, lambda chats, chat_id: chats.get_chat(chat_id)).state
     if state is not None and show == "sticker":
         return sticker(state)
-    if as_mermaid:
+    if form == "mermaid":
         return mermaid(state, simple=simple)
     return slide(state) if simple else svg(state)
 
@@ -114,7 +121,9 @@ def _form(form: Form | None, out: Path | None, default: Form) -> Form:
     named = ENDINGS.get(ending) if ending else default
     if form is None:
         if named is None:
-            raise SettingsError("--out", f"there is no drawing as {ending!r}; a name may end in .mmd, .svg or .png")
+            raise SettingsError(
+                "--out", f"there is no drawing as {ending!r}; a name may end in .mmd, .svg, .png or .json"
+            )
         return named
     if named is not None and ending and form != named:
         raise SettingsError("--format", f"{form} does not belong into a file that ends in {ending}")

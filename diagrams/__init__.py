@@ -1,9 +1,11 @@
 """The declared machine, and the lives of chats, as pictures.
 
 `svg()` and `mermaid()` draw the machine, `slide()` its happy path, `table()` its rows; a state is lit on request.
-`path` and `timeline` draw what a chat has lived through, from its events; `sticker` is a badge of a state.
+`machine_json()` is the same as data. `path` and `timeline` draw what a chat has lived through, from its events;
+`sticker` is a badge of a state.
 """
 
+from turnwise.diagrams.machine_json import machine_json
 from turnwise.diagrams.mermaid import mermaid
 from turnwise.diagrams.path import path
 from turnwise.diagrams.rows import table
@@ -12,4 +14,4 @@ from turnwise.diagrams.sticker import sticker
 from turnwise.diagrams.svg import svg
 from turnwise.diagrams.timeline import timeline
 
-__all__ = ["mermaid", "path", "slide", "sticker", "svg", "table", "timeline"]
+__all__ = ["machine_json", "mermaid", "path", "slide", "sticker", "svg", "table", "timeline"]

@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from turnwise.diagrams import mermaid, slide, svg, table
+from turnwise.diagrams import machine_json, mermaid, slide, svg, table
 from turnwise.diagrams.matrix import matrix
 
 PACKAGE: Final = Path(__file__).resolve().parent
@@ -51,6 +51,7 @@ def drawings(root: Path | None, package: Path = PACKAGE) -> dict[Path, str]:
         rendered / "simple.svg": slide(),
         rendered / "simple.mmd": mermaid(simple=True),
         rendered / "table.svg": table(),
+        rendered / "machine.json": machine_json(),
     }
     if root is not None:
         files[root / "docs" / "machine" / "matrix.md"] = matrix()

@@ -21,7 +21,14 @@ SOURCES: Final = Path("sources")
 """The folder of the site for what stands outside of `docs/`."""
 
 PICTURES: Final = frozenset({".svg", ".png"})
-LANGUAGES: Final = {".py": "python", ".yaml": "yaml", ".json": "json", ".mmd": "text", "": "docker"}
+LANGUAGES: Final = {
+    ".py": "python",
+    ".yaml": "yaml",
+    ".json": "json",
+    ".mjs": "javascript",
+    ".mmd": "text",
+    "": "docker",
+}
 
 FENCED: Final = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 LINK: Final = re.compile(r"\]\((?!https://)([^)\s#]+)(#[^)\s]*)?\)")

@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import hmac
 import json
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -22,6 +23,12 @@ GENESIS: Final = "0" * 64
 
 FORMAT: Final = "turnwise-audit/1"
 """The format that the header of an export names."""
+
+
+MOST: Final = 2**53 - 1
+"""The largest number in a record: no reader of JSON rounds it."""
+
+_HALF: Final = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 class WriteRecord(NamedTuple):
@@ -151,6 +158,8 @@ def _record_of(fields: dict[str, Any]) -> AuditRecord:
         if type(fields[name]) not in kinds:
             either = " or ".join(_JSON_NAMES[kind] for kind in kinds)
             raise ValueError(f"the field {name} holds {_named(fields[name])}, where {either} belongs")
+        if kinds == (int,) and not 0 <= fields[name] <= MOST:
+            raise ValueError(f"the field {name} holds {fields[name]!s:.40}, where a number from 0 to {MOST} belongs")
     fields["writes"] = tuple(_write_of(write) for write in fields["writes"])
     fields["at"] = _time_of(fields["at"])
     if fields["reason"] is not None and any(write.kind == "reason" for write in fields["writes"]):
@@ -162,10 +171,12 @@ def object_of(text: str) -> dict[str, Any]:
     """Return the JSON object that a text holds.
 
     Raises:
-        ValueError: the text is no JSON object, or names a field twice.
+        ValueError: the text is no JSON object, names a field twice, or holds half a character (a lone surrogate).
     """
     try:
         value = json.loads(text, object_pairs_hook=_without_repeats, parse_constant=_refuse_constant)
+        if not text.isascii() or _HALF.search(text):
+            json.dumps(value, ensure_ascii=False).encode()
     except RecursionError:
         raise ValueError("the JSON is nested too deeply") from None
     if not isinstance(value, dict):

@@ -45,7 +45,7 @@ def verify_export(text: Annotated[str, RAW], *, key: bytes | None = None) -> Ver
     With a `key` the log must be signed with it. Without one the signature is ignored, and a log that was cut and given
     a new checkpoint passes for a whole one.
     """
-    header, *lines = [line for line in text.split("\n") if line.strip()] or [""]
+    header, *lines = [line for line in text.split("\n") if line.strip(" \t\r")] or [""]
     try:
         walk = _Walk(_chat_of(header))
     except ValueError as error:

@@ -17,7 +17,7 @@ from turnwise.diagrams import mermaid, slide, svg, table
 from turnwise.providers.scripted import ScriptedModel
 from turnwise.states.errors import SettingsError
 
-BEGINNINGS = {"mermaid": b"stateDiagram-v2", "svg": b"<svg", "png": b"\x89PNG\r\n"}
+BEGINNINGS = {"mermaid": b"stateDiagram-v2", "svg": b"<svg", "png": b"\x89PNG\r\n", "json": b"{\n"}
 
 
 class Screen(io.TextIOWrapper):
@@ -110,6 +110,9 @@ def test_the_simple_machine_lights_the_state_of_a_chat(tmp_path: Path, chat_url:
         ({"show": "table", "chat": "last"}, "the same for every chat"),
         ({"show": "table", "simple": True}, "not the table"),
         ({"show": "path", "chat": "last", "form": "mermaid"}, "the path is drawn as svg or png"),
+        ({"show": "path", "chat": "last", "form": "json"}, "the same for every chat"),
+        ({"chat": "last", "form": "json"}, "the same for every chat"),
+        ({"simple": True, "form": "json"}, "the same for every chat"),
     ],
 )
 def test_what_does_not_go_together_is_refused_before_anything_is_opened(

@@ -24,11 +24,17 @@ def test_the_committed_drawings_are_what_the_table_says(capsys: pytest.CaptureFi
 
 def test_what_was_written_passes_the_check(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--check", "--out", str(copy)]) == 0
-    assert "all 6 drawings" in capsys.readouterr().out
+    assert "all 7 drawings" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
-    "name", ["diagrams/rendered/machine.svg", "diagrams/rendered/simple.mmd", "docs/machine/matrix.md"]
+    "name",
+    [
+        "diagrams/rendered/machine.svg",
+        "diagrams/rendered/simple.mmd",
+        "diagrams/rendered/machine.json",
+        "docs/machine/matrix.md",
+    ],
 )
 def test_a_planted_change_is_named_and_shown(copy: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
     path = copy / name
@@ -64,6 +70,7 @@ def test_an_installed_package_checks_the_drawings_it_ships_and_no_page(tmp_path:
         "rendered/simple.svg",
         "rendered/simple.mmd",
         "rendered/table.svg",
+        "rendered/machine.json",
     }
     assert all(path.read_text() == text for path, text in shipped.items())
 

@@ -138,6 +138,7 @@ RIGHT: Final[Mapping[str, Mapping[str, Any]]] = {
     "slide": {"state": "waiting"},
     "sticker": {"state": "waiting"},
     "table": {},
+    "machine_json": {},
     "svg": {"state": "waiting", "rows": False},
     "ScriptedModel": {"replies": ["ok"], "summary": "s", "context_limit": 9, "name": "n", "provider": "p"},
     "Reply": {"text": "hi", "reasoning": "hm", "calls": [], "usage": (1, 2), "chunks": 2, "delay": 0, "stall_after": 3},
