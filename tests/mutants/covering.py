@@ -113,7 +113,8 @@ class Covering:
 _NO_USE: Final = ("skipped", "failure", "error")
 """What a report says of tests that would see nothing, or a fault in everything."""
 GROUPS: Final = (
-    "states", "diagrams", "providers", "wire", "persistence", "engine", "cli", "service", "client", "test_public_face.py",
+    "states", "diagrams", "providers", "wire", "persistence", "engine", "cli", "service", "client",
+    "test_public_face.py",
 )  # fmt: skip
 """Tests that look at one thing each. Those that live whole lives are asked only about what these have missed."""
 
