@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sqlite3
 import sys
 import threading
@@ -19,7 +20,7 @@ from turnwise.persistence.conformance import plans
 from turnwise.persistence.conformance.checks import part
 from turnwise.persistence.migrations import migrations
 from turnwise.persistence.protocol import Pruned
-from turnwise.persistence.sqlite import pruning, queries, transactions
+from turnwise.persistence.sqlite import pruning, queries, transactions, write_rows
 from turnwise.persistence.sqlite.migrate import migrate
 from turnwise.persistence.sqlite.store import SQLiteStore
 from turnwise.states.errors import StoreError
@@ -308,6 +309,24 @@ def test_what_is_asked_often_is_answered_from_an_index(question: str) -> None:
     assert all("USING" in step for step in steps if step.startswith(("SCAN", "SEARCH"))), steps
     assert not any(step.startswith("SCAN") and "chats_stray" not in step for step in steps), steps
     assert not any("TEMP B-TREE" in step for step in steps), steps
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        write_rows._INSERT_CHAT,
+        write_rows._UPDATE_CHAT + write_rows._AS_FOUND,
+        write_rows._MOVE,
+        *write_rows._INSERT.values(),
+    ],
+)
+def test_a_commit_makes_no_table_of_its_own(statement: str) -> None:
+    """A list of three words or more in the condition of an index would be made into one, for each row."""
+    names = dict.fromkeys(re.findall(r":(\w+)", statement))
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        migrate(connection, ":memory:", migrations("sqlite"))
+        steps = connection.execute(f"EXPLAIN {statement}", names or [None] * statement.count("?")).fetchall()
+    assert not [step for _, step, *_ in steps if step == "OpenEphemeral"]
 
 
 async def test_a_cursor_is_freed_while_its_connection_waits_for_whoever_frees_it(path: Path) -> None:
