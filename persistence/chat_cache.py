@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from contextlib import AbstractAsyncContextManager
-from dataclasses import replace
 from typing import Final
 from weakref import WeakValueDictionary
 
 import anyio
+from msgspec.structs import replace
 
 from turnwise.persistence.commit import Standing
 

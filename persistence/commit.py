@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Generic, TypeVar
+
+import msgspec
 
 from turnwise.persistence.audit.asides import salt_of_events
 from turnwise.persistence.audit.record import Entry, WriteRecord, entry_of
@@ -31,8 +32,7 @@ Row = dict[str, Any]
 EventRows = TypeVar("EventRows")
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
+class Standing(msgspec.Struct, frozen=True, gc=False):
     """A chat as it was read, or as a commit of this process has left it."""
 
     facts: Facts
@@ -59,8 +59,7 @@ class Standing:
         return (self.facts.version, self.state, self.token, self.body)
 
 
-@dataclass(frozen=True, slots=True)
-class Commit(Generic[EventRows]):
+class Commit(msgspec.Struct, Generic[EventRows], frozen=True, gc=False):
     """What one chat's commit puts into each table."""
 
     found: Standing
@@ -165,20 +164,28 @@ class Tables:
 
     def add(self, write: w.Write, version: int, number: int) -> None:  # noqa: C901 - one case per kind of write
         """Add the rows of a write: the one of that number in the decision that makes the version."""
-        match write:
+        match write:  # the most frequent first
             case w.InsertMessage():
                 own = {"digest": write.digest, "salt": write.salt, "format": FORMAT, "body": write.body}
                 self.put("messages", **columns_of_message(write.message), **own, added=version, cut=None)
                 self._note_files(write.message.parts)
+            case w.PutCall():
+                own = {"chat_id": self._chat_id, "body": CALLS.dump(write.call)}
+                self.calls[write.call.call_id] = columns_of_call(write.call) | own
+            case w.RecordUsage():
+                self.put("usage", version=version, number=number, body=write.body)
+            case w.GrantLease():
+                self.lease = write
+            case w.DropLease() | w.NoteDeadline() | w.NoteReason() | w.NoteHelper():
+                pass  # lease, deadline and reason stand in other rows, the helper's answer in the log
+            case w.PutProfile():
+                self.profile = write
             case w.CutHistory():
                 self.put("cuts", position=write.position, version=version)
                 self._cut(write.position, version)
             case w.InsertBoundary():
                 own = {"reason": write.reason, "step": write.step, "carried": write.carried}
                 self.put("boundaries", position=write.position, **own, cut=None)
-            case w.PutCall():
-                own = {"chat_id": self._chat_id, "body": CALLS.dump(write.call)}
-                self.calls[write.call.call_id] = columns_of_call(write.call) | own
             case w.PutQueued():
                 before = self.queue.get(write.id) or {"rank": None}
                 rank = before["rank"] if write.rank is None else write.rank
@@ -187,16 +194,8 @@ class Tables:
                 self._note_files(write.queued.parts)
             case w.DropQueued():
                 self.queue[write.queued_id] = None
-            case w.GrantLease():
-                self.lease = write
-            case w.RecordUsage():
-                self.put("usage", version=version, number=number, body=write.body)
-            case w.PutProfile():
-                self.profile = write
             case w.RecordReceipt():
                 self.put("receipts", client_id=write.client_id, body=write.body)
-            case w.DropLease() | w.NoteDeadline() | w.NoteReason() | w.NoteHelper():
-                pass  # lease, deadline and reason stand in other rows, the helper's answer in the log
             case w.EraseEdits() | w.EraseMessage() | w.EraseText():
                 pass  # `erasure` blanks what is erased
 

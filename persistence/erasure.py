@@ -46,9 +46,12 @@ class Wipe:
     """The digests of the blobs that what is left refers to."""
 
 
+_ERASING: Final = frozenset({EraseMessage, EraseEdits, EraseText})
+
+
 def erases(writes: Sequence[Write]) -> bool:
     """Whether one of the writes erases something."""
-    return any(isinstance(write, EraseMessage | EraseEdits | EraseText) for write in writes)
+    return not _ERASING.isdisjoint(map(type, writes))
 
 
 def wipe(found: ChatRows, decision: Decision) -> Wipe:

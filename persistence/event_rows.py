@@ -44,9 +44,13 @@ class EventRow(NamedTuple):
 
 
 def rows_of(events: Sequence[Event]) -> list[EventRow]:
-    """Return the rows of the numbered events that one transaction stores."""
+    """Return the rows of the numbered events that one transaction stores, all of one time."""
+    if not events:
+        return []
     messages = [event.message for event in events if isinstance(event, MessageEvent)]
-    return [_row_of(event, messages) for event in events]
+    assert events[0].at is not None  # noqa: S101 - numbering gives the time
+    at = micros_of(events[0].at)
+    return [_row_of(event, at, messages) for event in events]
 
 
 def body_of(event: Event, *, without: str = "") -> str:
@@ -85,7 +89,7 @@ def event_of(  # noqa: PLR0913, PLR0917 - the columns of a row
         raise unreadable(chat_id, "events.body", error) from None
 
 
-def _row_of(event: Event, messages: Iterable[Message]) -> EventRow:
+def _row_of(event: Event, at: int, messages: Iterable[Message]) -> EventRow:
     step, attempt, position, elsewhere = None, None, None, ""
     match event:
         case PartEvent():
@@ -95,8 +99,7 @@ def _row_of(event: Event, messages: Iterable[Message]) -> EventRow:
         case ToolResultEvent():
             position = _position_of(event, messages)
             elsewhere = "" if position is None else "output"
-    assert event.at is not None  # noqa: S101 - numbering gives the time
-    at, body = micros_of(event.at), body_of(event, without=elsewhere)
+    body = body_of(event, without=elsewhere)
     return EventRow(event.chat_id, event.seq, event.kind, at, step, attempt, position, body)
 
 

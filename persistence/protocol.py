@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
+import msgspec
+
 from turnwise.persistence.audit.record import AuditRecord
 from turnwise.persistence.chat_file.format import WholeChat
 from turnwise.persistence.chat_rows import ChatRows
@@ -40,8 +42,7 @@ It raises what refuses the deletion; like a plan it is pure.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Committed:
+class Committed(msgspec.Struct, frozen=True, gc=False):
     """What a transaction did to one chat."""
 
     before: Facts

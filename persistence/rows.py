@@ -77,8 +77,8 @@ class FactsRow(NamedTuple):
     last_seq: int
 
 
-_IN_COLUMNS: Final = {"chat_id", "state", "stored_state", "settled", "archived", "version", "last_seq"}
-_IN_TABLES: Final = {"profile", "calls", "queue", "lease"}
+_IN_COLUMNS: Final = frozenset({"chat_id", "state", "stored_state", "settled", "archived", "version", "last_seq"})
+_IN_TABLES: Final = frozenset({"profile", "calls", "queue", "lease"})
 ELSEWHERE: Final = _IN_COLUMNS | _IN_TABLES
 """The fields of facts that are stored outside their body."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
@@ -162,21 +162,22 @@ def fields_of(value: object) -> dict[str, Any]:
     return asdict(value) if tag.tag_field is None else {tag.tag_field: tag.tag, **asdict(value)}
 
 
-def changed_fields(value: Value, *, without: Collection[str] = ()) -> dict[str, Any]:
+def changed_fields(value: Value, *, without: frozenset[str] = frozenset()) -> dict[str, Any]:
     """Return the fields of a value that differ from their defaults: what is digested of it, and stored of facts."""
     return {
         name: found
-        for name, default in _defaults_of(type(value)).items()
-        if name not in without and (found := getattr(value, name)) != default
+        for name, default in _defaults_of(type(value), without).items()
+        if (found := getattr(value, name)) != default
     }
 
 
 @cache
-def _defaults_of(cls: type[Value]) -> dict[str, Any]:
+def _defaults_of(cls: type[Value], without: frozenset[str]) -> dict[str, Any]:
     """Return the defaults of a kind of value by field, in their order; `NODEFAULT` for a field that has none."""
     return {
         one.name: one.default if one.default_factory is msgspec.NODEFAULT else one.default_factory()
         for one in msgspec.structs.fields(cls)
+        if one.name not in without
     }
 
 

@@ -439,4 +439,4 @@ def _body_of(value: Any) -> str:
     return spelled.decode()
 
 
-_CHANGING: Final = {"status", "deadline"}
+_CHANGING: Final = frozenset({"status", "deadline"})

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -255,7 +256,9 @@ def _spelled_write(kind: str, name: str, digest: str) -> dict[str, str]:
     return {"digest": digest, "id": name, "kind": kind}
 
 
+@lru_cache(maxsize=1)
 def _time(at: datetime) -> str:
+    """Return a time as records spell it. Those of a commit have the same."""
     return at.astimezone(UTC).isoformat()
 
 

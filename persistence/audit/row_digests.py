@@ -43,7 +43,7 @@ def bond_of_facts(row: FactsRow, *, since: int, salt: str) -> WriteRecord:
 
 def bond_of_events(first: int, last: int, events: Iterable[EventFields], *, salt: str) -> list[WriteRecord]:
     """Return the bond of the events numbered `first` to `last` without the fleeting ones; nothing if all are."""
-    lasting = [list(event) for event in events if event[1] not in FLEETING]
+    lasting = [event for event in events if event[1] not in FLEETING]
     if not lasting:
         return []
     return [WriteRecord("events", f"{first}-{last}", salted(salt, canonical(lasting)))]

@@ -10,12 +10,12 @@ comparison. These commits, and the events of running jobs, share statements with
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
 import asyncpg
+from msgspec.structs import replace
 
 from turnwise.persistence.audit.record import GENESIS
 from turnwise.persistence.chat_cache import ChatCache
@@ -159,7 +159,7 @@ class Transactions:
             return None
         if not decisions or erasing(decisions):
             return None
-        commit = prepared(dataclasses.replace(cached, at=at), decisions, shown)
+        commit = prepared(replace(cached, at=at), decisions, shown)
         try:
             if not await self._commits.batches.add(commit):
                 return None

@@ -5,12 +5,13 @@ The statement proves that a chat stands there still, or writes nothing. The lock
 
 from __future__ import annotations
 
-import dataclasses
 import sqlite3
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any
+
+from msgspec.structs import replace
 
 from turnwise.persistence.audit.record import GENESIS
 from turnwise.persistence.chat_cache import ChatCache
@@ -51,7 +52,7 @@ class OptimisticCommits:
         cached = self._cache.get(chat_id)
         if cached is None:
             return None
-        standing = dataclasses.replace(cached, at=self._now())
+        standing = replace(cached, at=self._now())
         try:
             decisions = tuple(plan(standing.facts, standing.at))
         except Exception:  # noqa: BLE001 - the cache may be out of date: only facts that were read may refuse a caller
