@@ -1,5 +1,5 @@
 # Everything happens in one virtual environment, .venv, which the targets make for themselves.
-# Another interpreter: make PYTHON=python3.12 test. Some tests only: make test TESTS="tests/states -x".
+# Another interpreter, beside the first: make PYTHON=python3.12 VENV=.venv-3.12 test. Some tests only: make test TESTS="tests/states -x".
 
 PYTHON ?= python3
 TESTS ?=

@@ -5,13 +5,17 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+import shlex
 import shutil
 import subprocess
 import sys
+from itertools import dropwhile, takewhile
 from pathlib import Path
 from types import CodeType
+from typing import Any
 
 import pytest
+import typer
 
 from turnwise.cli.app import app
 
@@ -93,6 +97,31 @@ def test_every_make_target_that_is_named_exists(page: Path) -> None:
 def test_every_command_that_is_named_exists(page: Path) -> None:
     named = set(re.findall(r"(?:^\$ |`)turnwise ([a-z]+)", page.read_text(), re.MULTILINE))
     assert named <= {command.name for command in app.registered_commands}
+
+
+def command_lines_of(page: Path) -> list[list[str]]:
+    """Return what is typed after `turnwise` in the console blocks of a page."""
+    blocks = [block[2] for block in FENCED.finditer(page.read_text()) if block[1] == "console"]
+    typed = [line[2:] for block in blocks for line in block.splitlines() if line.startswith("$ ")]
+    found = []
+    for line in typed:
+        words = list(dropwhile(lambda word: re.match(r"\w+=", word), shlex.split(line, comments=True)))
+        if words[0] == "turnwise":
+            found.append(list(takewhile(lambda word: word not in {"|", "&&", ">", "<", "&"}, words[1:])))
+    return found
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if command_lines_of(page)], ids=name_of)
+def test_every_command_line_of_a_page_can_be_typed(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its options and arguments are those of the program, which reads them and runs nothing."""
+    monkeypatch.chdir(tmp_path)
+    program: Any = typer.main.get_command(app)
+    for words in command_lines_of(page):
+        with program.make_context("turnwise", [*words]) as context:
+            name, command, rest = program.resolve_command(context, words)
+            assert command is not None
+            with command.make_context(name, rest, parent=context):
+                pass
 
 
 def test_every_guide_and_decision_is_in_the_index() -> None:

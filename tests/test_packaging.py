@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import email
+import json
+import re
 import shutil
 import subprocess
 import sys
 import tarfile
 import zipfile
 from dataclasses import dataclass
+from email.message import Message
 from pathlib import Path
 
 import pytest
+import readme_renderer.markdown
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "turnwise"
@@ -90,9 +95,61 @@ def test_the_sdist_holds_the_tests_the_docs_and_the_examples_too(dist: Path) -> 
     assert {name.removeprefix("turnwise/") for name in shipped()} - names == BESIDE
 
 
+@pytest.fixture(scope="module")
+def metadata(dist: Path) -> Message:
+    (wheel,) = dist.glob("*.whl")
+    archive = zipfile.ZipFile(wheel)
+    (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+    return email.message_from_string(archive.read(name).decode())
+
+
+def test_the_metadata_say_what_an_index_shows(metadata: Message) -> None:
+    assert metadata["Name"] == "turnwise"
+    assert metadata["License-Expression"] == "MIT"
+    assert metadata.get_all("License-File") == ["LICENSE"]
+    assert metadata["Requires-Python"] == ">=3.11"
+    classifiers = metadata.get_all("Classifier") or []
+    assert {"Typing :: Typed", *(f"Programming Language :: Python :: 3.{minor}" for minor in (11, 12, 13))} <= {
+        *classifiers
+    }
+    assert set(metadata.get_all("Provides-Extra") or []) >= {"postgres", "models", "mcp", "png", "client", "service"}
+
+
+def test_there_are_no_project_urls_as_long_as_there_is_no_public_address(metadata: Message) -> None:
+    """A made-up one would lead strangers to somebody else; the pages that speak of versions say so."""
+    assert metadata.get_all("Project-URL") is None
+    assert "no public address yet" in " ".join((ROOT / "docs" / "versions.md").read_text().split())
+
+
+def test_the_readme_renders_on_an_index_and_links_to_nothing_that_is_not_there(metadata: Message) -> None:
+    """As the index renders it: with no heading, table or example lost, and no link into a repository that it lacks."""
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    page = readme_renderer.markdown.render(str(metadata.get_payload()))
+    assert page is not None
+    assert re.findall(r'(?:href|src)="(?!https:|#)([^"]*)"', page) == []
+    readme = (ROOT / "README.md").read_text()
+    outside = re.sub(r"^```.*?^```$", "", readme, flags=re.MULTILINE | re.DOTALL)
+    assert page.count("<h2") == len(re.findall(r"^## ", outside, re.MULTILINE))
+    assert page.count("<table") == len(re.findall(r"^\| ---", outside, re.MULTILINE))
+    assert "](" not in re.sub(r"<pre.*?</pre>", "", page, flags=re.DOTALL)
+
+
 def test_it_is_imported_from_where_it_was_installed(installed: Installed) -> None:
     where = installed.python("-c", "import turnwise.testing, turnwise.diagrams; print(turnwise.__file__)")
     assert Path(where.strip()).is_relative_to(installed.venv)
+
+
+def test_what_is_installed_is_typed(installed: Installed) -> None:
+    """As a user's pyright sees it, which finds the types by `py.typed`: what is right passes, mistakes do not."""
+    lines = ("from turnwise import Engine", "Engine('sqlite://', model='demo')", "Engine('sqlite://', modle='demo')")
+    (installed.cwd / "user.py").write_text("\n".join(lines))
+    command = (Path(sys.executable).with_name("basedpyright"), "--outputjson", "--level", "error")
+    python = ("--pythonpath", installed.venv / "bin" / "python")
+    done = subprocess.run(
+        [*command, *python, "user.py"], cwd=installed.cwd, capture_output=True, text=True, check=False
+    )
+    found = json.loads(done.stdout)["generalDiagnostics"]
+    assert [(one["range"]["start"]["line"], one["rule"]) for one in found] == [(2, "reportCallIssue")]
 
 
 def test_the_example_of_the_readme_runs_there(installed: Installed) -> None:

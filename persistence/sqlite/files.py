@@ -27,7 +27,8 @@ _SIZE: Final = """
 SELECT (SELECT coalesce(sum(length(data)), 0) FROM blob_pieces WHERE place = blobs.place) FROM blobs WHERE digest = ?
 """
 _UNNAME: Final = """
-DELETE FROM blobs WHERE digest = ?1 AND NOT EXISTS (SELECT 1 FROM chat_files WHERE digest = ?1) RETURNING place
+DELETE FROM blobs WHERE digest = :digest AND NOT EXISTS (SELECT 1 FROM chat_files WHERE digest = :digest)
+RETURNING place
 """
 _CLEAR: Final = """
 DELETE FROM blob_pieces WHERE rowid IN (SELECT rowid FROM blob_pieces WHERE place = ? LIMIT ?)
@@ -86,7 +87,7 @@ def _name(connection: sqlite3.Connection, place: str, blob: Blob) -> bool:
 
 
 def _unname(connection: sqlite3.Connection, digest: str) -> str | None:
-    row = connection.execute(_UNNAME, (digest,)).fetchone()
+    row = connection.execute(_UNNAME, {"digest": digest}).fetchone()
     if row is None:
         return None
     connection.execute(_GOES_ON, (row[0], 0))

@@ -166,7 +166,7 @@ class Transactions:
     def renew(self, connection: sqlite3.Connection, worker: str, seconds: float) -> Mapping[str, int]:
         """Prolong a worker's leases; cut short every lease that became too long because the clock was set back."""
         now, lasts = micros_of(self._now()), micros_in(timedelta(seconds=seconds))
-        connection.execute("UPDATE leases SET expires = ?1 + lasts WHERE expires > ?1 + lasts", (now,))
+        connection.execute("UPDATE leases SET expires = :now + lasts WHERE expires > :now + lasts", {"now": now})
         sql = "UPDATE leases SET expires = ?, lasts = ? WHERE worker = ? RETURNING chat_id, token"
         return dict(connection.execute(sql, (now + lasts, lasts, worker)).fetchall())
 

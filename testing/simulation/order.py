@@ -29,7 +29,8 @@ def in_order(seed: int) -> Iterator[None]:
     class Ordered(asyncio.Task[Any]):
         def __init__(self, coroutine: Coroutine[Any, Any, Any] | Generator[Any, None, Any], **options: Any) -> None:
             self._serial = next(serial)
-            super().__init__(coroutine, **options)
+            made: Any = coroutine  # what a task takes differs between the versions of Python
+            super().__init__(made, **options)
 
         def __hash__(self) -> int:
             return self._serial

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
+from support.spelled_log import log_of
 from support.sql_by_hand import by_hand
 from turnwise.persistence import commit
+from turnwise.persistence.audit.check_transitions import Replay
+from turnwise.persistence.audit.check_writes import Violation
 from turnwise.persistence.audit.record import Entry, entry_of
 from turnwise.persistence.audit.verify import Verdict, verify_stored
 from turnwise.persistence.conformance import plans
@@ -76,3 +81,44 @@ async def test_what_was_told_since_then_is_bound(
         found = await verdict(store)
         assert (found.ok, found.position) == (False, version), found
         assert (found.place or "").startswith(f"events[{span.id}]"), found
+
+
+PLANNED = """
+create - waiting 0 0 0 profile=
+send_message waiting pending 1 0 0 message=m1
+claimed pending streaming 1 1 0 lease=1
+attempt_started streaming streaming 1 1 1
+step_finished streaming executing_tools 1 1 1 message=m2 call:planned:at_least_once=c1~old
+call_started executing_tools executing_tools 1 1 1 call:started=c1~{digest} {cover}
+call_started executing_tools executing_tools 1 1 1 call:started=c1~{digest}
+"""
+"""A call that is planned in one commit, and started in two more."""
+
+
+@pytest.mark.parametrize(
+    ("digest", "cover", "refused"),
+    [("old", "", None), ("new", "facts=9", None), ("new", "", 6)],
+    ids=["by the same version", "by one that covers more", "by the same version with other arguments"],
+)
+def test_a_call_that_an_older_version_planned_may_be_started_under_another_digest(
+    digest: str, cover: str, refused: int | None
+) -> None:
+    """By a version that covers the chat's rows, and so makes other digests; else it is a call with other arguments."""
+    assert refused_at(PLANNED.format(digest=digest, cover=cover)) == refused
+
+
+def test_what_is_planned_under_the_newer_version_is_bound_to_its_digest() -> None:
+    covered = PLANNED.replace("~old", "~old facts=8")
+    assert refused_at(covered.format(digest="new", cover="")) == 6
+
+
+def refused_at(text: str) -> int | None:
+    """Replay a log whose last records are commits of their own; return the version that was refused, or nothing."""
+    replay = Replay()
+    try:
+        for record in log_of(text):
+            replay.follow(replace(record, at=record.at + timedelta(seconds=max(record.version - 5, 0))))
+        replay.end()
+    except Violation as violation:
+        return violation.record.version
+    return None
