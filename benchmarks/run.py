@@ -1,7 +1,7 @@
 """The race: turnwise beside other libraries, every measurement in a process of its own, the repetitions interleaved.
 
 Run by `make bench`. `--only A,B` and `--peers turnwise,langgraph` choose, `--chats 1000,100000` says how many chats the
-stores of H hold, `--json` and `--plot` name files to write.
+stores of H hold, `--seconds 10` how long L takes, `--json` and `--plot` name files to write.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ STORES: Final = ("sqlite", "postgres")
 SIZES: Final = "1000,100000,1000000"
 MEMORY: Final = {"resting": 10_000, "streaming": 1000}
 LONG_CHATS: Final = {"calls": 5000, "messages": 10_000, "megabytes": 100}
-ONCE: Final = "HIK"
+SECONDS: Final = 60.0
+ONCE: Final = "HIKL"
 """Not repeated: each figure is the median of many already."""
 _TIMEOUT: Final = 400
 _TIMEOUTS: Final = {"many_chats.py": 7200, "long_chat.py": 1800, "memory.py": 1800, "orphans.py": 1800}
@@ -49,7 +50,7 @@ Programs = dict[str, list[str]]
 """The programs of a letter, by the name of the measurement."""
 
 
-def turnwise_only(sizes: list[int]) -> dict[str, Programs]:
+def turnwise_only(sizes: list[int], seconds: float) -> dict[str, Programs]:
     """Return what is measured of turnwise alone, by letter."""
     return {
         "F": {"F killed": ["takeover.py", "killed"], "F frozen": ["takeover.py", "frozen"]},
@@ -66,6 +67,7 @@ def turnwise_only(sizes: list[int]) -> dict[str, Programs]:
             for store in STORES
             for what, count in LONG_CHATS.items()
         },
+        "L": {f"L {store}": ["service_load.py", store, str(seconds)] for store in STORES},
     }
 
 
@@ -153,8 +155,9 @@ def main() -> None:
     """Run the race and show its results."""
     parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
     parser.add_argument("--reps", type=int, default=3, help="repetitions, of which the median counts")
-    parser.add_argument("--only", default="ABCDEFGHIJK", help="measurements, for example AB")
+    parser.add_argument("--only", default="ABCDEFGHIJKL", help="measurements, for example AB")
     parser.add_argument("--chats", default=SIZES, help="how many chats are in the stores of H, each at least 50")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="how long the service of L is under load")
     parser.add_argument("--peers", default=",".join(MODULES), help=f"of {', '.join(MODULES)}")
     parser.add_argument("--json", type=Path, help="file for every figure of every run")
     parser.add_argument("--plot", type=Path, help="file for the drawing, an SVG")
@@ -163,7 +166,7 @@ def main() -> None:
     if options.source:
         results = json.loads(options.source.read_text())
     else:
-        alone = turnwise_only([int(size) for size in options.chats.split(",")])
+        alone = turnwise_only([int(size) for size in options.chats.split(",")], options.seconds)
         results = _measured(options.only.replace(",", ""), options.peers.split(","), options.reps, alone)
     print(render(results))
     if options.json:

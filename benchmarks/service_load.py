@@ -115,6 +115,8 @@ async def _measured(service: Process, owners: list[str], seconds: float) -> Figu
     if code:
         raise RuntimeError(f"the service ended with {code}")
     return read | {
+        "streams": STREAMS,
+        "chats": CHATS,
         "kb_per_stream": (opened - before) / STREAMS * 1024,
         "mb_before": before,
         "mb_after": after,

@@ -83,7 +83,7 @@ async def read(address: str, wanted: list[tuple[str, str]], streams: int, second
         raise RuntimeError(
             f"{missed} events are missing, {sum(not reader.ages for reader in readers)} streams said nothing"
         )
-    hundredths = statistics.quantiles(ages, n=100)
+    hundredths = statistics.quantiles(ages, n=100, method="inclusive")
     return {
         "median_ms": hundredths[49],
         "p99_ms": hundredths[98],

@@ -63,6 +63,13 @@ def _alone(results: dict[str, Any]) -> list[str]:
                 f"K  turnwise, {' '.join(names)}: {row['first_ms']:.2f} ms first, {row['last_ms']:.2f} at last; "
                 f"transcript {row['show_ms']:.1f}, explain {row['explain_ms']:.1f}"
             )
+        elif letter == "L":
+            lines.append(
+                f"L  turnwise, {names[0]}, {row['streams']:.0f} streams of {row['chats']:.0f} chats, "
+                f"{row['read_per_second']:,.0f} parts a second: {row['median_ms']:.0f} ms median, {row['p99_ms']:.0f} "
+                f"at p99; {row['kb_per_stream']:.0f} KB each; cores: {row['service_cores']:.2f} serve, "
+                f"{row['readers_cores']:.2f} read"
+            )
     return (["", *lines] if lines else []) + _many_chats(figures)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import signal
 import socket
 import threading
@@ -15,6 +17,11 @@ from turnwise.engine.engine import Engine
 from turnwise.service.app import create_app
 from turnwise.service.auth import Authenticator
 from turnwise.service.settings import ServiceSettings
+
+
+def _is_told(record: logging.LogRecord) -> bool:
+    """Whether uvicorn should say it: that a request was cut off at the end it has said, and where is of no use."""
+    return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
 
 
 class _Server(uvicorn.Server):
@@ -66,6 +73,7 @@ async def serve(
             # Connections inherit it. asyncio sets it for sockets of its own alone; without it, the second of two pieces
             # waits until the reader has acknowledged the first, which takes 40 ms.
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    logging.getLogger("uvicorn.error").addFilter(_is_told)
     app = create_app(engine, auth=auth, settings=settings)
     config = uvicorn.Config(
         app,

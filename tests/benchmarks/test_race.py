@@ -64,6 +64,16 @@ def test_orphans_are_taken_over_and_the_time_is_measured(store: str, tmp_path: P
     assert shown(tmp_path, {f"J {store} 2": figures}).startswith(f"J  turnwise, {store}, workers: 2; ")
 
 
+@pytest.mark.parametrize("store", ["sqlite", "postgres"])
+def test_a_service_is_measured_under_load(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every stream tells every event once, or the measurement fails."""
+    monkeypatch.setenv("TURNWISE_BENCH_CHATS", "4")
+    monkeypatch.setenv("TURNWISE_BENCH_STREAMS", "10")
+    figures = json.loads(run("service_load.py", store, "0.5", str(tmp_path)))
+    assert 0 < figures["median_ms"] <= figures["p99_ms"] <= figures["worst_ms"]
+    assert shown(tmp_path, {f"L {store}": figures}).startswith(f"L  turnwise, {store}, 10 streams of 4 chats, ")
+
+
 def shown(folder: Path, medians: dict[str, dict[str, float]]) -> str:
     """Return the last line that is shown of such results."""
     results = folder / "results.json"

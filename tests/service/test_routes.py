@@ -10,7 +10,7 @@ import anyio
 import httpx
 import pytest
 
-from support.served import Served, served, stream_of
+from support.served import Served, served, stream_of, streaming
 from turnwise import Agent, Engine, Settings, fold, verify_export
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.service import ServiceSettings
@@ -292,6 +292,29 @@ async def test_a_body_that_is_too_long_is_told_so() -> None:
 
     assert (refused.status_code, refused.json()["limit"], messages) == (413, 1000, [])
     assert refused.json()["type"] == "urn:turnwise:problem:body-too-large"
+
+
+async def test_each_principal_has_limits_of_its_own_on_requests_streams_and_messages() -> None:
+    settings = ServiceSettings(requests_per_second=0, burst=6, streams_per_owner=1, not_found_seconds=0)
+    engine = Engine("sqlite://", model="demo", settings=Settings(message_limit_bytes=1000))
+    async with served(engine, settings=settings) as service, service.client() as ada, service.client("bob") as bob:
+        hers, his = (await create(ada))["id"], (await create(bob))["id"]
+        long = await ada.post(f"/chats/{hers}/messages", json={"content": "x" * 2000})
+        async with streaming(ada, hers):
+            second = await ada.get(f"/chats/{hers}/events")
+            async with streaming(bob, his):
+                pass
+        while "turnwise_open_streams 0" not in (await ada.get("/metrics")).text:  # noqa: ASYNC110 - until it is seen
+            await anyio.sleep(0.01)
+        async with streaming(ada, hers):
+            pass
+        sixth, seventh = await ada.get(f"/chats/{hers}"), await ada.get(f"/chats/{hers}")
+        of_bob = await bob.get(f"/chats/{his}")
+
+    assert (long.status_code, long.json()["type"].rpartition(":")[2]) == (400, "invalid-content")
+    assert (second.status_code, second.json()["limit"], second.headers["retry-after"]) == (429, "1 open streams", "5")
+    assert (sixth.status_code, seventh.status_code, of_bob.status_code) == (200, 429, 200)
+    assert (seventh.json()["limit"], seventh.headers["retry-after"]) == ("0 requests a second, 6 at once", "60")
 
 
 async def test_a_question_is_answered_at_once_or_asked_again_with_its_key() -> None:

@@ -65,6 +65,15 @@ def lines_of(url: str, chat: str, **query: str) -> Iterator[str]:
         yield from response.iter_lines()
 
 
+def unfinished(url: str) -> socket.socket:
+    """Begin a request whose body does not come."""
+    slow = socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])))
+    slow.sendall(
+        b"POST /chats HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer operator-token\r\nContent-Length: 9\r\n\r\n"
+    )
+    return slow
+
+
 def serving(folder: Path, *words: str) -> tuple[str, ...]:
     return ("serve", "shop:agents", "--port", "0", "--create", *words)
 
@@ -84,10 +93,14 @@ def test_readers_who_leave_at_any_moment_leave_no_error_behind(folder: Path) -> 
 
 
 def test_a_stop_ends_streams_with_a_word_and_lets_the_chats_go(folder: Path) -> None:
-    """The call that ran is not lost: the next process on the file goes on with it."""
+    """Neither a request that never comes to its end nor a call that runs can hold it up.
+
+    The call that ran is not lost: the next process on the file goes on with it.
+    """
     told: list[str] = []
-    with running(folder, *serving(folder)) as first:
+    with running(folder, *serving(folder, "--shutdown-seconds", "1")) as first:
         url = first.url()
+        slow = unfinished(url)
         chat = ask(url, "work 30")
         follower = threading.Thread(target=lambda: told.extend(lines_of(url, chat)))
         follower.start()
@@ -97,9 +110,10 @@ def test_a_stop_ends_streams_with_a_word_and_lets_the_chats_go(folder: Path) -> 
         code = first.stop()
         took = time.monotonic() - began
         follower.join(30)
+        slow.close()
         said = first.said()
     assert not follower.is_alive()
-    assert (code, "stopped" in said, "Traceback" in said) == (0, True, False)
+    assert (code, "stopped" in said, "Traceback" in said) == (0, True, False), said
     assert took < 25
     assert [line for line in told if line.startswith("event:")][-1] == "event: reconnect"
 
@@ -177,10 +191,7 @@ def test_a_port_that_is_taken_is_said_in_a_sentence(folder: Path) -> None:
 def test_a_second_signal_ends_a_service_that_waits(folder: Path) -> None:
     with running(folder, *serving(folder, "--shutdown-seconds", "60")) as service:
         url = service.url()
-        slow = socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])))
-        slow.sendall(
-            b"POST /chats HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer operator-token\r\nContent-Length: 9\r\n\r\n"
-        )
+        slow = unfinished(url)
         time.sleep(0.5)
         service.popen.send_signal(signal.SIGINT)
         time.sleep(0.5)
