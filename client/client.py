@@ -402,6 +402,10 @@ class Client:
         """Return what a chat, its helpers and theirs have used until now, see `Engine.family_usage`."""
         return await self._get(_of(chat_id, "family-usage"), Usage)
 
+    async def argument_schemas(self, chat_id: str) -> dict[str, Mapping[str, Any]]:
+        """Return the schemas of the arguments of open calls, by tool, see `Engine.argument_schemas`."""
+        return await self._get(_of(chat_id, "argument-schemas"), dict[str, Mapping[str, Any]])
+
     async def erase_message(self, chat_id: str, message_id: str) -> Chat:
         """Blank a message for good, wherever it is stored, see `Engine.erase_message`."""
         return (await self.erase(chat_id, messages=[message_id])).chat

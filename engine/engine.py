@@ -763,6 +763,16 @@ class Engine:
             for entry in await self._chats().ledger(chat_id)
         ]
 
+    async def argument_schemas(self, chat_id: str) -> dict[str, Mapping[str, Any]]:
+        """Return the JSON schemas of the arguments of a chat's open calls, by tool: a form can be made from them.
+
+        A tool that the chat's agent does not have in this engine is left out.
+        """
+        facts = await self._chats().facts(chat_id)
+        asked = {call.name for call in facts.open_calls}
+        offered = self._agents.toolbox(facts.profile).offered(facts.profile.client_tools)
+        return {tool.name: tool.schema for tool in offered if tool.name in asked}
+
     async def erase_message(self, chat_id: str, message_id: str, *, actor: str = CLIENT) -> Chat:
         """Blank a message for good, wherever it is stored. The audit log still verifies.
 

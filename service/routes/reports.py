@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from fastapi import Depends, Header, Query
 from starlette.responses import Response
 
-from turnwise.diagrams import svg
+from turnwise.diagrams import slide, svg
 from turnwise.engine.explain import Explanation
 from turnwise.engine.results import UsageEntry
 from turnwise.persistence.audit.record import to_json
@@ -104,6 +104,12 @@ async def read_family_usage(caller: Reader, chat_id: ChatId) -> Usage:
     return await caller.engine.family_usage(chat_id)
 
 
+async def read_argument_schemas(caller: Reader, chat_id: ChatId) -> dict[str, Any]:
+    """Return the JSON schemas of the arguments of the chat's open calls, by tool: a form can be made from them."""
+    await caller.chat(chat_id)
+    return {name: dict(schema) for name, schema in (await caller.engine.argument_schemas(chat_id)).items()}
+
+
 async def explain(caller: Reader, chat_id: ChatId) -> Explanation:
     """Return where the chat stands, and why it is not moving."""
     await caller.chat(chat_id)
@@ -115,7 +121,9 @@ async def draw(
     chat_id: ChatId,
     *,
     rows: Annotated[bool, Query(description="With the list of every row below the graph.")] = True,
+    simple: Annotated[bool, Query(description="The states and the happy path alone.")] = False,
 ) -> Response:
     """Return the machine's diagram, with the chat's state lit."""
     chat = await caller.chat(chat_id)
-    return Response(svg(chat.state, rows=rows), media_type="image/svg+xml", headers=_SAFE)
+    drawing = slide(chat.state) if simple else svg(chat.state, rows=rows)
+    return Response(drawing, media_type="image/svg+xml", headers=_SAFE)

@@ -91,6 +91,7 @@ ROUTES: Final = (
     Row("GET", f"{CHAT}/verify", reports.verify, 200, _ABOUT),
     Row("GET", f"{CHAT}/usage", reports.read_usage, 200, _ABOUT),
     Row("GET", f"{CHAT}/family-usage", reports.read_family_usage, 200, _ABOUT),
+    Row("GET", f"{CHAT}/argument-schemas", reports.read_argument_schemas, 200, _ABOUT),
     Row("GET", f"{CHAT}/explain", reports.explain, 200, _ABOUT),
     Row("GET", f"{CHAT}/diagram.svg", reports.draw, 200, _ABOUT, None, "image/svg+xml"),
     Row("POST", "/agui", front_ends.run_agui, 200, _CHANGE, None, "text/event-stream"),

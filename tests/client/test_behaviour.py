@@ -375,6 +375,7 @@ async def test_the_log_is_read_exported_and_verified(chats: Chats) -> None:
     assert [(entry.purpose, entry.usage.input_tokens) for entry in usage] == [("step", 3)]
     assert (await chats.family_usage(chat.id)).output_tokens == 2
     assert await chats.helpers(chat.id) == []
+    assert await chats.argument_schemas(chat.id) == {}
 
 
 @pytest.mark.parametrize(

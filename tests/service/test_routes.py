@@ -12,6 +12,7 @@ import pytest
 
 from support.served import Served, served, stream_of, streaming
 from turnwise import Agent, Engine, Settings, fold, verify_export
+from turnwise.diagrams import slide
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.service import ServiceSettings
 from turnwise.service.routes.table import OPEN_ROUTES, ROUTES
@@ -114,7 +115,7 @@ async def test_what_only_the_provider_may_know_is_never_told() -> None:
         await asked(ada, chat["id"], "Again?")
         texts = [
             (await ada.get(f"/chats/{chat['id']}/{path}")).text
-            for path in ("messages", "transcript", "events?follow=false", "audit", "explain")
+            for path in ("messages", "transcript", "events?follow=false", "audit", "explain", "argument-schemas")
         ]
     assert not [text for text in texts if "provider-only" in text]
 
@@ -209,6 +210,7 @@ async def test_the_log_is_read_exported_and_verified(ada: httpx.AsyncClient) -> 
     verdict = (await ada.get(f"{path}/verify")).json()
     explained = (await ada.get(f"{path}/explain")).json()
     diagram = await ada.get(f"{path}/diagram.svg")
+    simple = await ada.get(f"{path}/diagram.svg", params={"simple": True})
     usage = (await ada.get(f"{path}/usage")).json()
 
     assert [record["version"] for record in records] == list(range(1, len(records) + 1))
@@ -218,6 +220,7 @@ async def test_the_log_is_read_exported_and_verified(ada: httpx.AsyncClient) -> 
     assert verdict["ok"] is True
     assert explained["reason"].startswith("Nothing to do")
     assert (diagram.headers["content-type"], 'class="state current"' in diagram.text) == ("image/svg+xml", True)
+    assert (simple.text == slide("waiting"), "The happy path" in diagram.text) == (True, False)
     assert "sandbox" in diagram.headers["content-security-policy"]
     assert [entry["purpose"] for entry in usage] == ["step"]
 
