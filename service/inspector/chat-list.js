@@ -1,14 +1,17 @@
 // The chats: filters, search, and a list that draws only the rows in sight.
 
 import { get } from "./service.js";
-import { age, button, made, tell } from "./shown.js";
+import { age, button, empty, made, onResize, stateOf, tell } from "./shown.js";
 
-const ROW = 56;
 const PAGE = 1000;
+const AROUND = 10;
 const STUCK_AFTER = 60_000;
 const WORKING = new Set(["pending", "streaming", "executing_tools", "compacting"]);
 const STATES = [...WORKING, "waiting", "requires_action", "interrupted", "error"].sort();
-const AGES = { "": "any age", 3600: "changed within 1 h", 86400: "changed within 1 d", 604800: "changed within 7 d" };
+const AGES = [
+  ["", "any"], [3600, "changed within 1 h"], [86400, "changed within 1 d"], [604800, "changed within 7 d"],
+  [-3600, "unchanged for 1 h"], [-86400, "unchanged for 1 d"], [-604800, "unchanged for 7 d"],
+];
 
 /** Whether a chat should move, and has not for a while. */
 export function isStuck(chat, now = Date.now()) {
@@ -26,35 +29,40 @@ export async function* pages(signal) {
   } while (after);
 }
 
+/** Whether a chat changed within so many seconds; if they are negative, whether it did not. */
+function isOfAge(chat, seconds, now) {
+  const isYoung = now - new Date(chat.updated_at) <= Math.abs(seconds) * 1000;
+  return seconds < 0 ? !isYoung : isYoung;
+}
+
 class ChatList extends HTMLElement {
   connectedCallback() {
     this.leaving = new AbortController();
     this.chats = [];
+    this.drawn = new Map();
+    this.agents = made("datalist", { id: "agents" });
     this.filters = made("form", { role: "search", className: "filters", on: { submit: (e) => e.preventDefault() } },
-      this.field("search", "Search", made("input", { type: "search", name: "search" })),
-      this.field("state", "State", choice("state", Object.fromEntries([["", "any state"], ...STATES.map((s) => [s, s])]))),
-      this.field("agent", "Agent", made("input", { name: "agent" })),
-      this.field("owner", "Owner", made("input", { name: "owner" })),
-      this.field("age", "Age", choice("age", AGES)),
-      this.field("stuck", "Stuck", made("input", { type: "checkbox", name: "stuck" })),
-      button("Refresh", () => this.load()));
+      field("Search", made("input", { type: "search", name: "search", placeholder: "title, id or owner" }), "wide"),
+      field("State", choice("state", [["", "any"], ...STATES.map((one) => [one, one])])),
+      field("Agent", made("input", { name: "agent", list: "agents", placeholder: "any" })),
+      field("Owner", made("input", { name: "owner", placeholder: "any" })),
+      field("Age", choice("age", AGES)),
+      made("label", { className: "check" }, made("input", { type: "checkbox", name: "stuck" }), "Stuck"), this.agents);
     this.filters.addEventListener("input", () => this.filter());
-    this.count = made("p", { role: "status" });
+    this.count = made("p", { role: "status", className: "muted" });
     this.rows = made("ul", { className: "rows" });
-    this.frame = made("div", { className: "frame", tabIndex: 0, role: "region", "aria-label": "Chats" }, this.rows);
+    this.frame = made("div", { className: "frame card", tabIndex: 0, role: "region", "aria-label": "Chats" }, this.rows);
     this.frame.addEventListener("scroll", () => this.draw());
-    addEventListener("resize", () => this.draw(), { signal: this.leaving.signal });
-    this.append(made("h2", { textContent: "Chats" }), this.filters, this.count, this.frame);
+    this.nothing = made("div", { className: "nothing" });
+    onResize([this.frame], () => this.draw());
+    this.append(
+      made("div", { className: "title" }, made("h2", { textContent: "Chats" }), this.count, button("Refresh", () => this.load(), { className: "quiet" })),
+      this.filters, this.nothing, this.frame);
     this.load();
   }
 
   disconnectedCallback() {
     this.leaving.abort();
-  }
-
-  field(name, words, input) {
-    input.id = `filter-${name}`;
-    return made("div", {}, made("label", { for: input.id, textContent: words }), input);
   }
 
   async load() {
@@ -65,50 +73,75 @@ class ChatList extends HTMLElement {
         this.chats = found;
         this.filter();
       }
+      this.agents.replaceChildren(...[...new Set(found.map((chat) => chat.agent))].map((value) => made("option", { value })));
     } catch (error) {
       if (!this.leaving.signal.aborted) tell(this, error);
     }
   }
 
   filter() {
-    const { search, state, agent, owner, age: within, stuck } = this.filters.elements;
+    const { search, state, agent, owner, age: seconds, stuck } = this.filters.elements;
     const words = search.value.trim().toLowerCase();
     const now = Date.now();
     this.shown = this.chats.filter((chat) =>
       (!state.value || chat.state === state.value)
       && (!agent.value || chat.agent.includes(agent.value))
       && (!owner.value || (chat.owner ?? "").includes(owner.value))
-      && (!within.value || now - new Date(chat.updated_at) <= within.value * 1000)
+      && (!seconds.value || isOfAge(chat, Number(seconds.value), now))
       && (!stuck.checked || isStuck(chat, now))
       && (!words || `${chat.id} ${chat.title ?? ""} ${chat.owner ?? ""}`.toLowerCase().includes(words)));
     this.count.textContent = `${this.shown.length} of ${this.chats.length} chats`;
-    this.rows.style.height = `${this.shown.length * ROW}px`;
+    this.frame.hidden = !this.shown.length;
+    this.nothing.replaceChildren(...this.shown.length ? [] : [empty(this.chats.length
+      ? "No chat fits these filters. Take one back to see more."
+      : "There is no chat yet. It will stand here once one is created: refresh to look again.")]);
+    for (const item of this.drawn.values()) item.remove();
+    this.drawn.clear();
     this.draw();
   }
 
-  /** Draw the rows in sight, and a few around them. */
+  /** Draw the rows in sight, and a few around them. A row that stays is not made again: the focus may be in it. */
   draw() {
-    const first = Math.max(0, Math.floor(this.frame.scrollTop / ROW) - 10);
-    const last = Math.min(this.shown?.length ?? 0, Math.ceil((this.frame.scrollTop + this.frame.clientHeight) / ROW) + 10);
-    const drawn = [];
-    for (let place = first; place < last; place += 1) drawn.push(this.row(place));
-    this.rows.replaceChildren(...drawn);
+    const { frame, rows, drawn, shown = [] } = this;
+    const height = parseFloat(getComputedStyle(rows).getPropertyValue("--row")) || 60;
+    rows.style.height = `${shown.length * height}px`;
+    const first = Math.max(0, Math.floor(frame.scrollTop / height) - AROUND);
+    const last = Math.min(shown.length, Math.ceil((frame.scrollTop + frame.clientHeight) / height) + AROUND);
+    for (const [place, item] of drawn) {
+      if ((place < first || place >= last) && !item.contains(document.activeElement)) {
+        item.remove();
+        drawn.delete(place);
+      }
+    }
+    for (let place = first; place < last; place += 1) {
+      if (drawn.has(place)) continue;
+      const item = this.row(place);
+      item.style.top = `${place * height}px`;
+      rows.insertBefore(item, drawn.get(place + 1) ?? null);
+      drawn.set(place, item);
+    }
   }
 
   row(place) {
     const chat = this.shown[place];
-    const item = made("li", { "aria-setsize": this.shown.length, "aria-posinset": place + 1 },
+    const stuck = isStuck(chat) ? made("span", { className: "badge bad", textContent: "stuck" }) : null;
+    const open = chat.awaits === "client" ? made("span", { className: "badge", textContent: "waits for you" }) : null;
+    return made("li", { "aria-setsize": this.shown.length, "aria-posinset": place + 1 },
       made("a", { href: `#/chats/${encodeURIComponent(chat.id)}` },
-        made("span", { className: "state", data: { state: chat.state }, textContent: chat.state }),
-        made("strong", { textContent: chat.title ?? chat.id }),
-        made("span", { textContent: `${chat.agent} · ${chat.owner ?? "nobody's"} · ${age(chat.updated_at)}${isStuck(chat) ? " · stuck" : ""}` })));
-    item.style.top = `${place * ROW}px`;
-    return item;
+        stateOf(chat.state),
+        made("span", { className: "name" }, made("strong", { textContent: chat.title ?? chat.id }), stuck, open),
+        made("span", { className: "muted", textContent: `${chat.agent} · ${chat.owner ?? "nobody's"}` }),
+        made("time", { className: "muted", dateTime: chat.updated_at, textContent: age(chat.updated_at) })));
   }
 }
 
+function field(words, input, className = "") {
+  input.id = `filter-${input.name}`;
+  return made("div", { className }, made("label", { for: input.id, textContent: words }), input);
+}
+
 function choice(name, options) {
-  return made("select", { name }, ...Object.entries(options).map(([value, words]) => made("option", { value, textContent: words })));
+  return made("select", { name }, ...options.map(([value, words]) => made("option", { value, textContent: words })));
 }
 
 customElements.define("chat-list", ChatList);

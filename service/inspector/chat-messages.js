@@ -1,20 +1,44 @@
-// What was said, and the reply under way. Only messages that are new or have changed are drawn.
+// What was said, and the reply under way. Only what is new or has changed is drawn.
 
-import { asText, made } from "./shown.js";
+import "./reply-speaker.js";
+import { asText, asTime, empty, made, onResize } from "./shown.js";
+
+const NEAR = 60;
 
 class ChatMessages extends HTMLElement {
   connectedCallback() {
     this.drawn = new Map();
-    this.said = made("div", { className: "said", role: "log", "aria-label": "Messages" });
-    this.live = made("article", { className: "message live", hidden: true, "aria-label": "Reply under way" });
-    this.frame = made("div", { className: "scrolled talk", tabIndex: 0, role: "region", "aria-label": "Conversation" },
-      this.said, this.live);
-    this.append(made("h3", { textContent: "Conversation" }), this.frame);
+    this.parts = [];
+    this.said = made("div", { className: "said" });
+    this.nothing = empty("Nothing has been said yet.");
+    this.live = made("article", { className: "message assistant live", hidden: true, "aria-label": "Reply under way" },
+      made("h4", {}, "assistant", made("span", { className: "badge lit", textContent: "now" })));
+    this.frame = made("div", { className: "talk", tabIndex: 0, role: "region", "aria-label": "Conversation" },
+      this.nothing, this.said, this.live);
+    this.isAtEnd = true;
+    this.frame.addEventListener("scroll", () => this.look());
+    onResize([this.frame, this.said, this.live], () => this.stay());
+    this.speaker = this.isPast ? null : made("reply-speaker");
+    this.append(made("h3", { textContent: "Conversation" }), this.frame, ...[this.speaker].filter(Boolean));
   }
 
+  /** See whether a person reads at the end: what grows below does not move them away from it, going up does. */
+  look() {
+    const { scrollTop, scrollHeight, clientHeight } = this.frame;
+    const isNear = scrollHeight - scrollTop - clientHeight < NEAR;
+    this.isAtEnd = isNear || (this.isAtEnd && scrollTop >= this.top);
+    this.top = scrollTop;
+  }
+
+  /** Whoever reads at the end stays at the end; whoever reads above is not moved. */
+  stay() {
+    if (!this.isAtEnd) return;
+    this.frame.scrollTop = this.frame.scrollHeight;
+    this.top = this.frame.scrollTop;
+  }
+
+  /** Show a transcript. */
   show({ messages, live, progress }) {
-    const { frame } = this;
-    const atEnd = frame.scrollHeight - frame.scrollTop - frame.clientHeight < 40;
     const kept = new Set(messages.map((message) => message.id));
     for (const [id, [, element]] of this.drawn) {
       if (!kept.has(id)) {
@@ -30,18 +54,40 @@ class ChatMessages extends HTMLElement {
       else this.said.append(fresh);
       this.drawn.set(message.id, [message, fresh]);
     }
+    this.nothing.hidden = messages.length > 0;
     const parts = Object.keys(live).sort((a, b) => a - b).map((index) => live[index]);
     const reports = Object.entries(progress).map(([id, told]) => ({ type: `progress of ${id}`, text: asText(told) }));
-    this.live.hidden = !parts.length && !reports.length;
-    this.live.replaceChildren(made("h4", { textContent: "assistant, now" }), ...[...parts, ...reports].map(drawnPart));
-    if (atEnd) frame.scrollTop = frame.scrollHeight;
+    this.grow([...parts, ...reports]);
+    this.stay();
+    this.speaker?.hear(parts, messages);
+  }
+
+  /** Let the reply under way grow: text that goes on is added to what is there. */
+  grow(parts) {
+    this.live.hidden = !parts.length;
+    parts.forEach((part, place) => {
+      const known = this.parts[place];
+      if (known?.type === part.type && known.node && part.text.startsWith(known.node.data)) {
+        if (part.text.length > known.node.data.length) known.node.appendData(part.text.slice(known.node.data.length));
+        return;
+      }
+      const element = drawnPart(part);
+      const node = ["text", "reasoning"].includes(part.type) ? element.firstChild ?? element.appendChild(new Text()) : null;
+      if (known) known.element.replaceWith(element);
+      else this.live.append(element);
+      this.parts[place] = { type: part.type, element, node };
+    });
+    for (const { element } of this.parts.splice(parts.length)) element.remove();
   }
 }
 
 function drawnOf(message) {
-  const notes = [message.role, message.partial && "partial", message.synthetic && "synthetic"].filter(Boolean).join(", ");
-  return made("article", { className: `message ${message.role}`, data: { id: message.id }, "aria-label": notes },
-    made("h4", { textContent: notes }), ...message.parts.map(drawnPart));
+  const notes = ["partial", "synthetic"].filter((note) => message[note]);
+  const label = [message.role, ...notes].join(", ");
+  return made("article", { className: `message ${message.role}`, data: { id: message.id }, "aria-label": label },
+    made("h4", {}, message.role, ...notes.map((note) => made("span", { className: "badge", textContent: note })),
+      made("time", { dateTime: message.created_at ?? "", textContent: asTime(message.created_at) })),
+    ...message.parts.map(drawnPart));
 }
 
 function drawnPart(part) {
@@ -51,17 +97,21 @@ function drawnPart(part) {
     case "reasoning":
       return made("p", { className: "text reasoning", textContent: part.text ?? "" });
     case "tool_call":
-      return folded(`call ${part.name ?? ""}`, part.arguments ?? part.text);
+      return folded("call ", part.name ?? "", part.arguments ?? part.text);
     case "tool_result":
-      return folded(`${part.is_error ? "error" : "result"} of ${part.name}`, part.output);
+      return folded(part.is_error ? "error of " : "result of ", part.name, part.output, part.is_error ? "bad" : "");
     default:
-      return folded(part.type, part.text ?? part.title ?? part.url ?? part);
+      return folded("", part.type, part.text ?? part.title ?? part.url ?? part);
   }
 }
 
-function folded(words, value) {
-  return made("details", { open: true },
-    made("summary", { textContent: words }), made("pre", { textContent: asText(value) ?? "" }));
+/** Return a value, folded to its first line. */
+function folded(before, name, value, className = "") {
+  const whole = asText(value) ?? "";
+  const line = typeof value === "string" ? value : JSON.stringify(value) ?? "";
+  return made("details", { className },
+    made("summary", {}, before, made("code", { textContent: name }), made("span", { className: "muted line", textContent: ` ${line.slice(0, 200)}` })),
+    made("pre", { textContent: whole }));
 }
 
 customElements.define("chat-messages", ChatMessages);

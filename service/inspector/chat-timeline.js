@@ -1,141 +1,196 @@
-// What the chat did, as bars along time: states, steps, calls, compactions and helpers. A bar opens its records.
+// What the chat did, as bars along time. A bar opens its records; only the bars in sight are drawn.
 
-import { events, chatPath, get } from "./service.js";
-import { asTime, made, table, tell } from "./shown.js";
+import { LANES, barsOf, packed, stays } from "./bars.js";
+import { chatPath, events, get } from "./service.js";
+import { asTime, button, duration, empty, made, onResize, table, tell } from "./shown.js";
+import { TimeScale } from "./time-scale.js";
 
-const LANES = ["state", "step", "attempt", "call", "compaction", "interrupt", "helper"];
-const MOST = 600;
-
-/** Return the bars that a log and the events tell: each with its lane, name, beginning, end and records. */
-export function barsOf(records, told, helpers, now) {
-  return [...spells(records, now), ...stepsOf(records, now), ...callsOf(told, now), ...compactionsOf(told, now),
-    ...records.filter((one) => one.trigger === "interrupt").map((one) => bar("interrupt", one.actor, one.at, one.at, [one])),
-    ...helpers.map((one) => bar("helper", one.title ?? one.id, one.created_at, one.updated_at, [], one.id))];
-}
-
-function bar(lane, name, from, to, records, chatId) {
-  return { lane, name, from: Date.parse(from), to: Math.max(Date.parse(to), Date.parse(from)), records, chatId };
-}
-
-/** One bar for each stay in a state. */
-function spells(records, now) {
-  const found = [];
-  for (const record of records) {
-    const open = found.at(-1);
-    if (open?.name === record.target) {
-      open.records.push(record);
-    } else {
-      if (open) open.to = Date.parse(record.at);
-      found.push(bar("state", record.target, record.at, now, [record]));
-    }
-  }
-  return found;
-}
-
-/** One bar for each step, and for each attempt: from its first record to its last. */
-function stepsOf(records, now) {
-  const found = new Map();
-  records.forEach((record, place) => {
-    if (!record.step) return;
-    const ends = records[place + 1]?.at ?? now;
-    for (const [lane, name] of [["step", `step ${record.step}`], ["attempt", `attempt ${record.step}.${record.attempt}`]]) {
-      if (lane === "attempt" && record.target !== "streaming") continue;
-      const known = found.get(name) ?? bar(lane, name, record.at, ends, []);
-      known.to = Math.max(known.to, lane === "step" ? Date.parse(record.at) : Date.parse(ends));
-      known.records.push(record);
-      found.set(name, known);
-    }
-  });
-  return [...found.values()];
-}
-
-function callsOf(told, now) {
-  const found = new Map();
-  for (const { kind, data } of told) {
-    if (kind === "message") {
-      for (const part of data.message.parts) {
-        if (part.type === "tool_call") found.set(part.call_id, bar("call", part.name, data.at, now, [part]));
-      }
-    } else if (kind === "tool_result" && found.has(data.call_id)) {
-      const call = found.get(data.call_id);
-      call.to = Date.parse(data.at);
-      call.records.push(data);
-    }
-  }
-  return [...found.values()];
-}
-
-function compactionsOf(told, now) {
-  const found = [];
-  for (const { kind, data } of told) {
-    if (kind !== "compaction") continue;
-    if (data.phase === "started") found.push(bar("compaction", `step ${data.step}`, data.at, now, []));
-    const open = found.at(-1);
-    if (!open) continue;
-    open.records.push(data);
-    if (["finished", "failed", "unproductive"].includes(data.phase)) open.to = Date.parse(data.at);
-  }
-  return found;
-}
+const ROWS = { call: 5, helper: 5 };
+const LEAST = 0.8; // this and the next ones in rem: they grow with the page's font
+const NAME = 6.4;
+const HEIGHT = 2;
+const TICK = 10;
+const EDGE = 1;
+const DEEPEST = 8; // doublings
 
 class ChatTimeline extends HTMLElement {
   connectedCallback() {
-    this.zoom = made("input", { type: "range", min: 1, max: 50, value: 1, id: "zoom" });
+    this.zoom = made("input", { type: "range", min: 0, max: DEEPEST, step: 0.25, value: 0, id: "zoom" });
     this.zoom.addEventListener("input", () => this.draw());
+    const nearer = (by) => () => {
+      this.zoom.valueAsNumber += by;
+      this.draw();
+    };
     this.lanes = made("div", { className: "lanes" });
-    this.frame = made("div", { className: "scrolled", tabIndex: 0, role: "region", "aria-label": "Timeline" }, this.lanes);
-    this.records = made("div", { "aria-live": "polite" });
-    this.append(made("label", { for: "zoom", textContent: "Zoom" }), this.zoom, this.frame, this.records);
+    this.frame = made("div", { className: "timeline", tabIndex: 0, role: "region", "aria-label": "Timeline" }, this.lanes);
+    this.frame.addEventListener("scroll", () => this.paint());
+    this.frame.addEventListener("wheel", (event) => this.turn(event), { passive: false });
+    onResize([this.frame], () => this.widen());
+    this.records = made("div", { className: "records", "aria-live": "polite" }, empty("A bar opens its records. Tab goes from lane to lane, the arrow keys from bar to bar."));
+    this.append(
+      made("div", { className: "head" }, made("h3", { textContent: "Timeline" }),
+        made("div", { className: "zoom" }, made("label", { for: "zoom", textContent: "Zoom" }),
+          button("−", nearer(-1), { "aria-label": "Zoom out" }), this.zoom, button("+", nearer(1), { "aria-label": "Zoom in" }))),
+      this.frame, made("p", { className: "hint", textContent: "Rests are drawn short; each bar says how long it was. Ctrl and the wheel zoom." }), this.records);
   }
 
   async show(records) {
     try {
       const [told, helpers] = await Promise.all([this.stored(), get(chatPath(this.chatId, "helpers"))]);
-      this.bars = barsOf(records, told, helpers, new Date().toISOString());
+      const now = new Date().toISOString();
+      this.bars = barsOf(records, told, helpers, now);
+      this.scale = new TimeScale(stays(records, now));
       this.draw();
     } catch (error) {
       tell(this, error);
     }
   }
 
+  /** Lay the bars out anew if the frame has another width. */
+  widen() {
+    const { clientWidth } = this.frame;
+    if (!this.bars || clientWidth === 0 || clientWidth === this.frameWidth) return;
+    this.draw();
+  }
+
+  /** Return the events; those that were asked for already are not asked for again. */
   async stored() {
-    const found = [];
-    for await (const event of events(this.chatId, 0, { follow: false })) found.push(event);
+    this.told ??= [];
+    for await (const event of events(this.chatId, this.told.at(-1)?.seq ?? 0, { follow: false })) {
+      if (event.kind !== "part") this.told.push(event);
+    }
+    return this.told;
+  }
+
+  turn(event) {
+    if (!event.ctrlKey) return;
+    event.preventDefault();
+    this.zoom.valueAsNumber -= Math.sign(event.deltaY) / 2;
+    this.draw(event.clientX - this.frame.getBoundingClientRect().left);
+  }
+
+  /** Lay the bars out at this zoom; what stands at `fixed`, in pixels of the frame, stays there. */
+  draw(fixed = this.frame.clientWidth / 2) {
+    const { frame, scale } = this;
+    this.rem = parseFloat(getComputedStyle(document.documentElement).fontSize);
+    const name = NAME * this.rem;
+    const before = (frame.scrollLeft + fixed - name) / (this.width ?? 1);
+    const focused = this.tracks?.find(({ element }) => element.contains(document.activeElement))?.lane;
+    this.frameWidth = frame.clientWidth;
+    this.width = Math.max(frame.clientWidth - name - EDGE * this.rem, 100) * 2 ** this.zoom.valueAsNumber;
+    this.zoom.setAttribute("aria-valuetext", `${(2 ** this.zoom.valueAsNumber).toFixed(1)} times`);
+    this.lanes.style.width = `${this.width + name + EDGE * this.rem}px`;
+    this.tracks = LANES.map((lane) => this.track(lane, (time) => scale.place(time) * this.width)).filter(Boolean);
+    this.axis = made("div", { className: "axis", "aria-hidden": "true" });
+    this.lanes.replaceChildren(this.axis, ...this.tracks.map(({ element }) => element));
+    frame.scrollLeft = before * this.width - fixed + name;
+    this.paint();
+    this.tracks.find(({ lane }) => lane === focused)?.track.querySelector('[tabindex="0"]')?.focus({ preventScroll: true });
+  }
+
+  track(lane, pixel) {
+    const bars = this.bars.filter((one) => one.lane === lane);
+    if (!bars.length) return null;
+    const items = packed(bars, pixel, { rows: ROWS[lane] ?? 1, least: LEAST * this.rem });
+    const track = made("div", { className: "track" });
+    track.style.height = `${(Math.max(...items.map((item) => item.row)) + 1) * HEIGHT}rem`;
+    const element = made("div", { className: "lane", role: "group", "aria-label": `${lane} bars` },
+      made("span", { className: "name", textContent: lane }), track);
+    const found = { lane, items, track, element, drawn: new Map(), at: this.at?.[lane] ?? 0 };
+    element.addEventListener("keydown", (event) => this.move(event, found));
     return found;
   }
 
-  draw() {
-    const begins = Math.min(...this.bars.map((one) => one.from));
-    const lasts = Math.max(1, Math.max(...this.bars.map((one) => one.to)) - begins);
-    this.lanes.style.width = `${this.zoom.value * 100}%`;
-    this.lanes.replaceChildren(...LANES.map((lane) => {
-      const bars = this.bars.filter((one) => one.lane === lane).slice(-MOST);
-      return made("div", { className: "lane", role: "group", "aria-label": `${lane} bars` },
-        made("span", { className: "name", textContent: lane }),
-        made("div", { className: "track" }, ...bars.map((one) => this.drawn(one, begins, lasts))));
-    }));
+  /** Draw the bars and the times in sight. A bar that stays is not made again: the focus may be on it. */
+  paint() {
+    const { frame } = this;
+    const [from, to] = [frame.scrollLeft - frame.clientWidth, frame.scrollLeft + 2 * frame.clientWidth];
+    for (const track of this.tracks ?? []) {
+      track.at = Math.min(track.at, track.items.length - 1);
+      track.items.forEach((item, place) => {
+        const isSeen = place === track.at || (item.right > from && item.left < to);
+        const known = track.drawn.get(item);
+        if (isSeen && !known) {
+          const element = this.barOf(track, item, place);
+          const next = track.items.slice(place + 1).find((one) => track.drawn.has(one));
+          track.track.insertBefore(element, track.drawn.get(next) ?? null);
+          track.drawn.set(item, element);
+        } else if (!isSeen && known) {
+          known.remove();
+          track.drawn.delete(item);
+        }
+      });
+    }
+    this.drawAxis(from, to);
   }
 
-  drawn(one, begins, lasts) {
-    const took = `${((one.to - one.from) / 1000).toFixed(3)} s`;
+  drawAxis(from, to) {
+    if (!this.axis) return;
+    const ticks = [];
+    const step = TICK * this.rem;
+    const between = this.scale.time(step / this.width) - this.scale.time(0);
+    const fractionalSecondDigits = between < 1000 ? 3 : 1;
+    for (let x = Math.max(0, Math.floor(from / step) * step); x < Math.min(to, this.width - step / 2); x += step) {
+      const at = new Date(this.scale.time(x / this.width));
+      const tick = made("span", { textContent: at.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: "2-digit", fractionalSecondDigits }) });
+      tick.style.left = `${NAME * this.rem + x}px`;
+      ticks.push(tick);
+    }
+    this.axis.replaceChildren(...ticks);
+  }
+
+  barOf(track, item, place) {
+    const [one] = item.bars;
+    const isOne = item.bars.length === 1;
+    const name = isOne ? one.name : `${item.bars.length} ${track.lane}s`;
+    const took = duration(Math.max(...item.bars.map((bar) => bar.to)) - one.from);
     const element = made("button", {
-      type: "button", textContent: one.name, title: `${one.name}: ${took}`, "aria-label": `${one.lane} ${one.name}, ${took}`,
-      data: { state: one.name }, on: { click: () => this.open(one, took) },
+      type: "button", className: "bar", title: `${name}: ${took}`, "aria-label": `${track.lane} ${name}, ${took}`,
+      tabIndex: place === track.at ? 0 : -1, data: { lane: track.lane, ...isOne && one.state && { state: one.state } },
+      on: { click: () => this.open(track, item, `${track.lane} ${name}, ${took}`).catch((error) => tell(this, error)) },
     });
-    element.style.left = `${((one.from - begins) / lasts) * 100}%`;
-    element.style.width = `${((one.to - one.from) / lasts) * 100}%`;
+    element.append(made("span", { textContent: name }));
+    element.style.left = `${item.left}px`;
+    element.style.top = `${item.row * HEIGHT + 0.13}rem`;
+    element.style.width = `${item.right - item.left - 2}px`;
     return element;
   }
 
-  open(one, took) {
-    const rows = one.records.map((record) => [
-      record.version ?? record.seq ?? record.call_id ?? "", record.trigger ?? record.phase ?? record.outcome ?? record.type ?? "",
-      asTime(record.at), made("pre", { textContent: JSON.stringify(record, null, 1) }),
-    ].map((cell) => (cell instanceof Node ? cell : String(cell))));
-    const link = one.chatId ? made("a", { href: `#/chats/${encodeURIComponent(one.chatId)}`, textContent: one.chatId }) : null;
-    this.records.replaceChildren(table(`Records of ${one.lane} ${one.name}, ${took}`, ["number", "what", "at", "record"], rows));
-    if (link) this.records.prepend(link);
+  /** Move the focus within a lane. */
+  move(event, track) {
+    const to = { ArrowRight: track.at + 1, ArrowLeft: track.at - 1, Home: 0, End: track.items.length - 1 }[event.key];
+    if (to === undefined || !track.items[to]) return;
+    event.preventDefault();
+    track.drawn.get(track.items[track.at])?.setAttribute("tabindex", "-1");
+    track.at = to;
+    this.at = { ...this.at, [track.lane]: to };
+    this.paint();
+    const element = track.drawn.get(track.items[to]);
+    element.tabIndex = 0;
+    element.focus();
+    element.scrollIntoView({ block: "nearest", inline: "nearest" });
   }
+
+  /** Show the records of a bar; those of a helper are its own log's. */
+  async open(track, item, caption) {
+    track.drawn.get(track.items[track.at])?.setAttribute("tabindex", "-1");
+    track.at = track.items.indexOf(item);
+    track.drawn.get(item)?.setAttribute("tabindex", "0");
+    const links = item.bars.filter((one) => one.chatId).map((one) =>
+      made("a", { href: `#/chats/${encodeURIComponent(one.chatId)}`, textContent: `Open ${one.name}` }));
+    const records = (await Promise.all(item.bars.map(async (one) =>
+      (one.chatId ? get(chatPath(one.chatId, "audit")) : one.records)))).flat();
+    const rows = records.map((record) => [
+      String(record.version ?? record.seq ?? record.call_id ?? ""),
+      record.trigger ?? record.phase ?? record.outcome ?? record.type ?? "", asTime(record.at), folded(record),
+    ]);
+    this.records.replaceChildren(...links, table(`Records of ${caption}`, ["number", "what", "at", "record"], rows));
+  }
+}
+
+function folded(record) {
+  return made("details", {}, made("summary", {}, made("span", { className: "muted line", textContent: JSON.stringify(record).slice(0, 160) })),
+    made("pre", { textContent: JSON.stringify(record, null, 1) }));
 }
 
 customElements.define("chat-timeline", ChatTimeline);

@@ -2,40 +2,56 @@
 
 import "./chat-audit.js";
 import "./chat-diagram.js";
+import "./chat-facts.js";
 import "./chat-messages.js";
+import "./chat-queue.js";
 import "./chat-timeline.js";
 import "./family-tree.js";
+import "./message-sender.js";
 import "./open-calls.js";
 import "./time-travel.js";
 import { chatPath, events, get, post } from "./service.js";
-import { button, made, table, tell } from "./shown.js";
+import { button, made, stateOf, tell } from "./shown.js";
 import { begun, fold } from "./transcript.js";
 
 const PAUSE = 1000;
-const TOLD = { status: 1, queue: 1, turn_finished: 1, error: 1, action_required: 1, compaction: 1, retry: 1, tool_result: 1 };
+const SOON = 100;
+const AT_WORK = 3000;
+const RESTING = new Set(["waiting", "requires_action", "error"]);
+const TOLD = new Set(["status", "queue", "turn_finished", "error", "action_required", "compaction", "retry", "tool_result"]);
+const COMMANDS = [
+  ["Stop", "interrupt", "interrupt"], ["Resume", "resume", "resume"],
+  ["Compact", "request_compaction", "compact"], ["Clear context", "clear_context", "clear"],
+];
 
 class ChatView extends HTMLElement {
   connectedCallback() {
+    const { chatId, mayWrite } = this;
     this.leaving = new AbortController();
-    this.heading = made("h2", { textContent: this.chatId });
-    this.state = made("span", { className: "state", role: "status" });
+    this.heading = made("h2", { textContent: chatId });
+    this.state = stateOf("", { role: "status" });
     this.reason = made("p", { className: "reason" });
+    this.connection = made("p", { className: "connection", role: "status" });
     this.buttons = made("div", { className: "buttons", role: "group", "aria-label": "Commands" });
     this.messages = made("chat-messages");
-    this.calls = made("open-calls", { chatId: this.chatId, mayWrite: this.mayWrite });
-    this.queue = made("section", { "aria-label": "Queue" });
-    this.usage = made("section", { "aria-label": "Usage" });
-    this.explained = made("section", { "aria-label": "Explanation" });
-    this.diagram = made("chat-diagram", { chatId: this.chatId });
-    this.audit = made("chat-audit", { chatId: this.chatId, mayWrite: this.mayWrite });
-    this.append(
-      made("div", { className: "title" }, this.heading, this.state), this.reason, this.buttons,
-      made("div", { className: "columns" },
-        made("div", {}, this.messages, this.calls, this.queue, this.mayWrite ? this.sender() : null),
-        made("div", {}, this.diagram, this.explained, this.usage, this.audit)),
-      this.opened("Timeline", made("chat-timeline", { chatId: this.chatId }), (part) => part.show(this.records)),
-      this.opened("Time travel", made("time-travel", { chatId: this.chatId, mayWrite: this.mayWrite }), (part) => part.show(this.records)),
-      this.opened("Family", made("family-tree"), (part) => part.show(this.chat)));
+    this.calls = made("open-calls", { chatId, mayWrite });
+    this.queue = made("chat-queue", { chatId, mayWrite });
+    this.diagram = made("chat-diagram", { chatId, className: "card" });
+    this.facts = made("chat-facts");
+    this.sections = {
+      now: ["Now", made("div", { className: "columns" },
+        made("div", { className: "card" }, this.messages, this.calls, this.queue, mayWrite ? made("message-sender", { chatId }) : null),
+        made("div", {}, this.diagram, this.facts)), () => this.drawNow()],
+      timeline: ["Timeline", made("chat-timeline", { chatId, className: "card" }), (part) => part.show(this.records)],
+      past: ["Time travel", made("time-travel", { chatId, mayWrite }), (part) => part.show(this.records)],
+      audit: ["Audit", made("chat-audit", { chatId, className: "card" }), (part) => part.show(this.records)],
+      family: ["Family", made("family-tree", { className: "card" }), (part) => part.show(this.chat)],
+    };
+    this.tabs = made("nav", { className: "tabs", "aria-label": "Sections" }, ...Object.entries(this.sections).map(([name, [words]]) =>
+      made("a", { href: `#/chats/${encodeURIComponent(chatId)}${name === "now" ? "" : `/${name}`}`, textContent: words, data: { section: name } })));
+    this.shown = made("div", { className: "section" });
+    this.append(made("div", { className: "title" }, this.heading, this.state, this.buttons), this.reason, this.connection, this.tabs, this.shown);
+    this.open(this.section);
     this.follow();
   }
 
@@ -44,17 +60,26 @@ class ChatView extends HTMLElement {
     clearTimeout(this.due);
   }
 
-  /** A part that asks for what it shows when it is opened, each time. */
-  opened(words, part, show) {
-    const folded = made("details", { className: "part" }, made("summary", {}, made("h3", { textContent: words })), part);
-    const showIfOpen = () => folded.open && this.records && show(part);
-    folded.addEventListener("toggle", showIfOpen);
-    this.addEventListener("records", showIfOpen, { once: true }); // opened before there was anything to show
-    return folded;
-  }
-
   get path() {
     return chatPath(this.chatId);
+  }
+
+  /** Open a section: `now` if there is none of that name. All stay as they are while another is shown. */
+  open(section) {
+    this.section = section in this.sections ? section : "now";
+    for (const tab of this.tabs.children) {
+      if (tab.dataset.section === this.section) tab.setAttribute("aria-current", "page");
+      else tab.removeAttribute("aria-current");
+    }
+    const [, part] = this.sections[this.section];
+    for (const known of this.shown.children) known.hidden = known !== part;
+    if (!part.isConnected) this.shown.append(part);
+    this.showSection();
+  }
+
+  showSection() {
+    const [, part, show] = this.sections[this.section];
+    if (this.records) show?.(part);
   }
 
   /** Follow the chat until the page leaves it; a connection that ends is made again. */
@@ -70,41 +95,54 @@ class ChatView extends HTMLElement {
     }
     while (!signal.aborted) {
       try {
-        for await (const event of events(this.chatId, this.transcript.last_seq, { signal })) {
+        for await (const event of events(this.chatId, this.transcript.last_seq, { signal, begun: () => this.connect("") })) {
           if (event.kind === "problem") return tell(this, new Error(event.data.detail));
           if (fold(this.transcript, event)) this.hear(event);
         }
       } catch (error) {
         if (signal.aborted) return;
         if (error.status === 404 || error.status === 401) return tell(this, error);
+        this.connect("The connection is gone. It is being made again; nothing is lost.");
       }
       await new Promise((go) => setTimeout(go, PAUSE));
     }
   }
 
+  /** Tell of the connection; once it is there again, ask for what was missed. */
+  connect(words) {
+    if (this.connection.textContent && !words) this.askSoon();
+    this.connection.textContent = words;
+  }
+
   hear(event) {
     if (event.kind === "status") this.diagram.walk(event.data.previous, event.data.state);
-    if (event.kind in TOLD) {
-      clearTimeout(this.due);
-      this.due = setTimeout(() => this.ask().catch((error) => this.leaving.signal.aborted || tell(this, error)), 100);
-    }
+    if (TOLD.has(event.kind)) this.askSoon();
     this.frame ??= requestAnimationFrame(() => {
       this.frame = undefined;
       this.draw();
     });
   }
 
+  askSoon(delay = SOON) {
+    clearTimeout(this.due);
+    this.due = setTimeout(() => this.ask().catch((error) => this.leaving.signal.aborted || tell(this, error)), delay);
+  }
+
   /** Draw what the events have told. */
   draw() {
     const { state, queue, open_calls: calls, retry, error } = this.transcript;
-    this.state.textContent = state;
-    this.state.dataset.state = state;
-    this.messages.show(this.transcript);
+    if (this.state.textContent !== state) this.state.textContent = this.state.dataset.state = state;
+    if (this.messages.isConnected) this.messages.show(this.transcript);
     this.calls.show(state === "requires_action" ? calls : []);
-    this.diagram.light(state);
-    this.drawQueue(queue);
-    const wrong = retry ? `attempt ${retry.attempt} failed: ${retry.error.message}` : error?.message;
+    if (this.diagram.lit !== state) this.diagram.light(state);
+    this.queue.show(queue);
+    const wrong = retry ? `Attempt ${retry.attempt} failed: ${retry.error.message}. Another follows at ${new Date(retry.retry_at).toLocaleTimeString()}.` : error?.message;
     if (wrong) this.reason.textContent = wrong;
+  }
+
+  drawNow() {
+    this.draw();
+    this.diagram.count(this.records);
   }
 
   /** Ask for what no event tells whole: the chat, its explanation, usage and audit log. */
@@ -113,66 +151,22 @@ class ChatView extends HTMLElement {
     const [chat, explanation, usage, audit] = await Promise.all(
       ["", "/explain", "/usage", "/audit"].map((rest) => get(this.path + rest, { signal })));
     this.chat = chat;
-    this.heading.textContent = chat.title ?? chat.id;
-    this.reason.textContent = explanation.reason;
-    this.drawButtons(explanation.legal_triggers);
-    this.drawExplanation(explanation);
-    this.drawUsage(chat, usage);
-    this.diagram.count(audit);
-    this.audit.show(audit);
     this.records = audit;
-    this.dispatchEvent(new Event("records"));
+    this.heading.textContent = chat.title ?? chat.id;
+    if (!this.transcript.retry) this.reason.textContent = explanation.reason;
+    this.drawButtons(explanation.legal_triggers);
+    this.facts.show(chat, explanation, usage);
+    this.showSection();
+    if (!RESTING.has(chat.state) && !(chat.state === "interrupted" && chat.settled)) this.askSoon(AT_WORK); // no event tells that a worker is dead
   }
 
   drawButtons(legal) {
     if (!this.mayWrite) return;
-    const command = (words, trigger, path) =>
-      button(words, () => post(`${this.path}/${path}`), { disabled: !legal.includes(trigger) });
-    this.buttons.replaceChildren(
-      command("Stop", "interrupt", "interrupt"), command("Resume", "resume", "resume"),
-      command("Compact", "request_compaction", "compact"), command("Clear context", "clear_context", "clear"));
-  }
-
-  drawExplanation(told) {
-    const rows = [
-      ["agent", told.agent], ["worker", told.lease_worker ?? "none"], ["next timer", told.next_timer ?? "none"],
-      ["accepts", told.legal_triggers.join(", ")], ["broken promises", told.broken_promises.join(", ") || "none"],
-      ["last error", told.last_error?.message ?? "none"],
-    ];
-    this.explained.replaceChildren(made("h3", { textContent: "Explanation" }), table("Where it stands", ["what", "is"], rows));
-  }
-
-  drawUsage(chat, entries) {
-    const row = (name, used) => [name, used.input_tokens ?? "?", used.output_tokens ?? "?", used.cost ?? "?"].map(String);
-    const rows = [row("all", chat.usage), ...entries.slice(-20).map((one) => row(`${one.purpose} ${one.step}`, one.usage))];
-    this.usage.replaceChildren(
-      made("h3", { textContent: "Usage" }), table("Usage and cost", ["call", "tokens in", "tokens out", "cost"], rows));
-  }
-
-  drawQueue(queue) {
-    const key = JSON.stringify(queue);
-    if (key === this.queueKey) return;
-    this.queueKey = key;
-    const one = (said) => made("li", {},
-      made("span", { textContent: said.parts?.map((part) => part.text ?? part.type).join("") ?? "" }),
-      this.mayWrite ? button("Promote", () => post(`${this.path}/queue/${encodeURIComponent(said.id)}/promote`)) : null);
-    this.queue.replaceChildren(...queue.length ? [made("h3", { textContent: "Queue" }), made("ol", {}, ...queue.map(one))] : []);
-  }
-
-  sender() {
-    const input = made("textarea", { id: "said", rows: 2, required: true });
-    const form = made("form", { className: "sender" },
-      made("label", { for: "said", textContent: "Message" }), input, made("button", { textContent: "Send" }));
-    form.addEventListener("submit", async (event) => {
-      event.preventDefault();
-      try {
-        await post(`${this.path}/messages`, { content: input.value });
-        input.value = "";
-      } catch (error) {
-        tell(form, error);
-      }
-    });
-    return form;
+    if (!this.buttons.children.length) {
+      this.buttons.append(...COMMANDS.map(([words, trigger, path]) =>
+        button(words, () => post(`${this.path}/${path}`), { data: { trigger } })));
+    }
+    for (const one of this.buttons.children) one.disabled = !legal.includes(one.dataset.trigger);
   }
 }
 

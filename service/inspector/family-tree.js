@@ -1,7 +1,7 @@
 // The chat's family: its parent, its helpers, and theirs.
 
 import { chatPath, get } from "./service.js";
-import { made, tell } from "./shown.js";
+import { age, made, stateOf, tell } from "./shown.js";
 
 const DEEPEST = 10;
 
@@ -9,7 +9,10 @@ class FamilyTree extends HTMLElement {
   async show(chat) {
     try {
       const root = await this.first(chat);
-      this.replaceChildren(made("ul", { className: "tree" }, await this.branch(root, chat.id, 0)));
+      const tree = made("ul", { className: "tree" }, await this.branch(root, chat.id, 0));
+      const isAlone = tree.querySelectorAll("li").length === 1;
+      this.replaceChildren(made("h3", { textContent: "Family" }), tree, isAlone
+        ? made("p", { className: "empty", textContent: "This chat has no parent, and no helpers. A call of a tool that delegates, or a fork, makes one." }) : "");
     } catch (error) {
       tell(this, error);
     }
@@ -30,11 +33,12 @@ class FamilyTree extends HTMLElement {
 
   async branch(chat, here, depth) {
     const helpers = depth < DEEPEST ? await get(chatPath(chat.id, "helpers")) : [];
+    const isFork = chat.parent && !chat.helps;
     const branches = await Promise.all(helpers.map((helper) => this.branch(helper, here, depth + 1)));
     return made("li", {},
-      made("a", { href: `#/chats/${encodeURIComponent(chat.id)}`, textContent: chat.title ?? chat.id,
-        "aria-current": chat.id === here ? "page" : null }),
-      ` ${chat.agent}, `, made("span", { className: "state", data: { state: chat.state }, textContent: chat.state }),
+      made("a", { href: `#/chats/${encodeURIComponent(chat.id)}`, "aria-current": chat.id === here ? "page" : null },
+        stateOf(chat.state), made("strong", { textContent: chat.title ?? chat.id }),
+        made("span", { className: "muted", textContent: `${chat.agent} · turn ${chat.turn}, step ${chat.step} · ${age(chat.updated_at)}${isFork ? " · a fork" : ""}` })),
       branches.length ? made("ul", {}, ...branches) : null);
   }
 }

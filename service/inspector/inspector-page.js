@@ -6,14 +6,14 @@ import "./fleet-view.js";
 import { get, hasToken, keepToken, takeToken } from "./service.js";
 import { button, made } from "./shown.js";
 
-const VIEWS = { fleet: "fleet-view" };
-
 class InspectorPage extends HTMLElement {
   connectedCallback() {
     this.told = made("p", { role: "alert", className: "told" });
     this.nav = made("nav", { "aria-label": "Views" });
+    this.who = made("div", { className: "who" });
     this.main = made("main", { id: "main", tabIndex: -1 });
-    this.append(made("header", {}, made("h1", { textContent: "turnwise" }), this.nav), this.told, this.main);
+    const skip = button("Skip to the content", () => this.main.focus(), { className: "skip" });
+    this.append(skip, made("header", {}, made("h1", {}, "turnwise ", made("span", { textContent: "inspector" })), this.nav, this.who), this.told, this.main);
     this.addEventListener("failed", (event) => {
       this.told.textContent = event.detail;
     });
@@ -21,7 +21,7 @@ class InspectorPage extends HTMLElement {
     this.enter();
   }
 
-  /** Show what the address names. */
+  /** Show what the address names: `#/`, `#/fleet`, `#/chats/ID` or `#/chats/ID/SECTION`. */
   async enter() {
     takeToken();
     this.told.textContent = "";
@@ -32,21 +32,33 @@ class InspectorPage extends HTMLElement {
       if (error.status === 401) keepToken(null);
       return this.ask(error.message);
     }
-    this.nav.replaceChildren(
-      made("a", { href: "#/", textContent: "Chats" }),
-      made("a", { href: "#/fleet", textContent: "Fleet" }),
-      made("span", { textContent: `${this.principal.role} ${this.principal.name}` }),
-      button("Leave", () => this.leave()));
-    const [, kind, id] = location.hash.slice(1).split("/");
-    const tag = kind === "chats" ? "chat-view" : VIEWS[kind] ?? "chat-list";
-    const view = made(tag, { mayWrite: this.principal.role !== "auditor", chatId: id && decodeURIComponent(id) });
-    this.main.replaceChildren(view);
+    const [, kind = "", id = "", section] = location.hash.slice(1).split("/").map(decoded);
+    this.drawHead(kind);
+    const view = this.main.firstElementChild;
+    if (kind === "chats" && view?.localName === "chat-view" && view.chatId === id) return view.open(section);
+    const tag = { chats: "chat-view", fleet: "fleet-view" }[kind] ?? "chat-list";
+    const mayWrite = this.principal.role !== "auditor";
+    this.main.replaceChildren(made(tag, { mayWrite, chatId: id, section }));
+    if (view) this.main.focus({ preventScroll: true });
+    scrollTo(0, 0);
   }
 
+  drawHead(kind) {
+    const link = (words, where, current) =>
+      made("a", { href: `#/${where}`, textContent: words, "aria-current": current ? "page" : null });
+    this.nav.replaceChildren(link("Chats", "", kind !== "fleet"), link("Fleet", "fleet", kind === "fleet"));
+    this.who.replaceChildren(
+      made("span", {}, made("span", { className: "role", textContent: `${this.principal.role} ` }), this.principal.name),
+      button("Leave", () => this.leave(), { className: "quiet" }));
+  }
+
+  /** Ask for a token. */
   ask(problem) {
     const input = made("input", { type: "password", id: "token", autocomplete: "off", required: true });
-    const form = made("form", { className: "asked" },
-      made("label", { for: "token", textContent: "Token" }), input, made("button", { textContent: "Look" }));
+    const form = made("form", { className: "asked card" },
+      made("h2", { textContent: "Who are you?" }),
+      made("p", { className: "muted", textContent: "The service knows you by a token. `turnwise inspect` and `turnwise serve` print an address that has it in it." }),
+      made("label", { for: "token", textContent: "Token" }), input, made("button", { className: "main", textContent: "Look" }));
     form.addEventListener("submit", (event) => {
       event.preventDefault();
       keepToken(input.value.trim());
@@ -54,13 +66,24 @@ class InspectorPage extends HTMLElement {
     });
     this.told.textContent = problem;
     this.nav.replaceChildren();
+    this.who.replaceChildren();
     this.main.replaceChildren(form);
+    input.focus();
   }
 
   leave() {
     keepToken(null);
     this.principal = undefined;
     this.ask("");
+  }
+}
+
+/** Return a piece of the address as it was before it was put there; one that is broken as it is. */
+function decoded(piece) {
+  try {
+    return decodeURIComponent(piece);
+  } catch {
+    return piece;
   }
 }
 

@@ -6,7 +6,7 @@ const KEPT = "turnwise-token";
 /** What the service says is wrong. */
 export class Problem extends Error {
   constructor(status, problem) {
-    super(problem.detail ?? problem.title ?? `the service answered ${status}`);
+    super(problem.detail ?? problem.title ?? `The service answered ${status}.`);
     this.status = status;
   }
 }
@@ -31,8 +31,10 @@ export function hasToken() {
 async function answered(path, { method = "GET", body, headers = {}, signal } = {}) {
   const sent = { Authorization: `Bearer ${sessionStorage.getItem(KEPT)}`, ...headers };
   if (body !== undefined) sent["Content-Type"] = "application/json";
-  const response = await fetch(new URL(path, ROOT), {
-    method, signal, headers: sent, body: body === undefined ? undefined : JSON.stringify(body), cache: "no-store",
+  const asked = { method, signal, headers: sent, body: body === undefined ? undefined : JSON.stringify(body), cache: "no-store" };
+  const response = await fetch(new URL(path, ROOT), asked).catch((error) => {
+    if (signal?.aborted) throw error;
+    throw new Problem(0, { detail: "The service does not answer. Is it running? Nothing was changed." });
   });
   if (!response.ok) {
     const problem = await response.json().catch(() => ({}));
@@ -44,14 +46,17 @@ async function answered(path, { method = "GET", body, headers = {}, signal } = {
 export const get = async (path, options) => (await answered(path, options)).json();
 export const text = async (path, options) => (await answered(path, options)).text();
 export const post = async (path, body) => (await answered(path, { method: "POST", body })).json();
+export const patch = async (path, body) => (await answered(path, { method: "PATCH", body })).json();
 export const remove = async (path) => (await answered(path, { method: "DELETE" })).json();
 /** Return the path of a chat, or of something of it. */
 export const chatPath = (id, rest = "") => `chats/${encodeURIComponent(id)}${rest && `/${rest}`}`;
 
-/** Yield a chat's server-sent events after a number, until the connection ends. */
-export async function* events(id, after, { signal, follow = true } = {}) {
+/** Yield a chat's server-sent events after a number, until the connection ends; `begun` is told when it is there. */
+export async function* events(id, after, { signal, follow = true, begun } = {}) {
   const path = chatPath(id, `events?after=${after}&follow=${follow}`);
-  const reader = (await answered(path, { signal })).body.pipeThrough(new TextDecoderStream()).getReader();
+  const response = await answered(path, { signal });
+  begun?.();
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {
     const { value, done } = await reader.read();

@@ -1,6 +1,6 @@
 // Elements, made without HTML: whatever a chat, a tool or a person says is only ever text.
 
-/** Return an element. `props` are properties, but `on` (handlers), `data`, and those with a dash or `role` (attributes). */
+/** Return an element. `props` are properties, but `on` (handlers), `data`, and those with a dash or of `ATTRIBUTES`. */
 export function made(tag, props = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(props)) {
@@ -9,7 +9,7 @@ export function made(tag, props = {}, ...children) {
       for (const [kind, handler] of Object.entries(value)) element.addEventListener(kind, handler);
     } else if (name === "data") {
       Object.assign(element.dataset, value);
-    } else if (name.includes("-") || name === "role" || name === "for" || name === "list") {
+    } else if (name.includes("-") || ATTRIBUTES.has(name)) {
       element.setAttribute(name, value);
     } else {
       element[name] = value;
@@ -19,17 +19,19 @@ export function made(tag, props = {}, ...children) {
   return element;
 }
 
+const ATTRIBUTES = new Set(["role", "for", "list", "scope"]);
+
 /** Return a button that tells what went wrong, if something did, to the page. */
 export function button(words, act, props = {}) {
   const press = async (event) => {
     const pressed = event.currentTarget;
-    pressed.disabled = true;
+    pressed.setAttribute("aria-busy", "true");
     try {
       await act();
     } catch (error) {
       tell(pressed, error);
     } finally {
-      pressed.disabled = false;
+      pressed.removeAttribute("aria-busy");
     }
   };
   return made("button", { type: "button", textContent: words, on: { click: press }, ...props });
@@ -37,7 +39,18 @@ export function button(words, act, props = {}) {
 
 /** Tell the page what went wrong. */
 export function tell(element, error) {
-  element.dispatchEvent(new CustomEvent("failed", { bubbles: true, detail: error.message }));
+  const target = element.isConnected ? element : document.querySelector("inspector-page");
+  target?.dispatchEvent(new CustomEvent("failed", { bubbles: true, detail: error.message }));
+}
+
+/** Return a state in the colour that it has in the diagram. */
+export function stateOf(state, props = {}) {
+  return made("span", { className: "state", data: { state }, textContent: state, ...props });
+}
+
+/** Return what stands where there is nothing to show, and says what would be there. */
+export function empty(words) {
+  return made("p", { className: "empty", textContent: words });
 }
 
 /** Return a value as text: text as it is, anything else as JSON. */
@@ -59,6 +72,17 @@ export function asTime(text) {
   return text ? new Date(text).toLocaleString([], { dateStyle: "short", timeStyle: "medium" }) : "";
 }
 
+/** Return a length of time in milliseconds, in the unit that suits it. */
+export function duration(milliseconds) {
+  if (milliseconds < 1000) return `${Math.round(milliseconds)} ms`;
+  const seconds = milliseconds / 1000;
+  if (seconds < 120) return `${seconds.toFixed(seconds < 10 ? 2 : 1)} s`;
+  for (const [size, unit] of [[86400, "d"], [3600, "h"], [60, "min"]]) {
+    if (seconds >= 2 * size) return `${Math.round(seconds / size)} ${unit}`;
+  }
+  return `${Math.round(seconds)} s`;
+}
+
 /** Return how long ago a time was, in its largest unit. */
 export function age(text, now = Date.now()) {
   const seconds = Math.max(0, Math.round((now - new Date(text)) / 1000));
@@ -68,11 +92,24 @@ export function age(text, now = Date.now()) {
   return `${seconds} s`;
 }
 
+/** Call a function, in the next frame, whenever an element has another size. */
+export function onResize(elements, act) {
+  const sizes = new ResizeObserver(() => requestAnimationFrame(act));
+  for (const element of elements) sizes.observe(element);
+}
+
 /** Return a table: its head, and rows of text or nodes. */
-export function table(caption, heads, rows) {
+export function table(caption, heads, rows, nothing = "Nothing yet.") {
   return made("div", { className: "scrolled", tabIndex: 0, role: "region", "aria-label": caption },
     made("table", {},
       made("caption", { textContent: caption }),
       made("thead", {}, made("tr", {}, ...heads.map((head) => made("th", { scope: "col", textContent: head })))),
-      made("tbody", {}, ...rows.map((row) => made("tr", {}, ...row.map((cell) => made("td", {}, cell ?? "")))))));
+      made("tbody", {}, ...rows.map((row) => made("tr", {}, ...row.map((cell) => made("td", {}, cell ?? "")))))),
+    rows.length ? null : empty(nothing));
+}
+
+/** Return names with what they stand for. */
+export function pairs(rows) {
+  return made("dl", { className: "pairs" }, ...rows.map(([name, value]) =>
+    made("div", {}, made("dt", { textContent: name }), made("dd", {}, value))));
 }

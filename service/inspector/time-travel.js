@@ -3,7 +3,7 @@
 import "./chat-diagram.js";
 import "./chat-messages.js";
 import { chatPath, events, post } from "./service.js";
-import { asTime, button, made, table, tell } from "./shown.js";
+import { asTime, button, made, stateOf, table, tell } from "./shown.js";
 import { begun, fold } from "./transcript.js";
 
 /** Return the number of the last event that a version had told. Versions of one commit are told with its last. */
@@ -19,48 +19,63 @@ export function seqAt(records, version) {
 
 class TimeTravel extends HTMLElement {
   connectedCallback() {
-    this.slider = made("input", { type: "range", min: 1, id: "version" });
-    this.slider.addEventListener("input", () => this.go(Number(this.slider.value)));
-    this.at = made("p", { role: "status", className: "at" });
-    this.messages = made("chat-messages");
-    this.calls = made("div");
-    this.diagram = made("chat-diagram", { chatId: this.chatId });
-    this.append(made("label", { for: "version", textContent: "Version" }), this.slider, this.at,
-      ...(this.mayWrite ? [button("Fork here", () => this.fork())] : []), this.messages, this.calls, this.diagram);
+    this.slider = made("input", { type: "range", min: 1, max: 1, id: "version" });
+    this.slider.addEventListener("input", () => this.go(this.slider.valueAsNumber));
+    const step = (by) => () => {
+      this.slider.valueAsNumber += by;
+      this.go(this.slider.valueAsNumber);
+    };
+    this.state = stateOf("");
+    this.at = made("span", { role: "status", className: "at" });
+    this.messages = made("chat-messages", { isPast: true });
+    this.calls = made("div", { className: "card" });
+    this.diagram = made("chat-diagram", { chatId: this.chatId, className: "card" });
+    const fork = button("Fork here", () => this.fork(), { className: "main", title: "Begin another chat with what was said until then" });
+    this.append(
+      made("div", { className: "travel card" },
+        made("label", { for: "version", textContent: "Version" }), button("‹", step(-1), { "aria-label": "One version back" }),
+        this.slider, button("›", step(1), { "aria-label": "One version on" }), this.state, this.at, this.mayWrite ? fork : null),
+      made("div", { className: "columns" },
+        made("div", { className: "card" }, this.messages), made("div", {}, this.diagram, this.calls)));
   }
 
+  /** Show a log. Whoever looked at the last version goes on to the new last one. */
   async show(records) {
     try {
+      const wasLast = !this.records || this.slider.valueAsNumber === this.records.length;
+      this.told ??= [];
+      for await (const event of events(this.chatId, this.told.at(-1)?.seq ?? 0, { follow: false })) this.told.push(event);
       this.records = records;
-      this.told = [];
-      for await (const event of events(this.chatId, 0, { follow: false })) this.told.push(event);
       this.slider.max = records.length;
-      this.slider.value = records.length;
-      this.go(records.length);
+      if (wasLast) this.slider.valueAsNumber = records.length;
+      this.go(this.slider.valueAsNumber);
     } catch (error) {
       tell(this, error);
     }
   }
 
   go(version) {
-    const record = this.records[version - 1];
+    const record = this.records?.[version - 1];
+    if (!record) return;
     const last = seqAt(this.records, version);
-    const then = begun();
-    for (const event of this.told) {
+    if (!this.then || this.then.last_seq > last) this.then = begun();
+    for (const event of this.told.slice(this.told.findIndex((one) => one.seq > this.then.last_seq))) {
       if (event.seq > last) break;
-      fold(then, event);
+      fold(this.then, event);
     }
     this.slider.setAttribute("aria-valuetext", `version ${version}, ${record.target}`);
-    this.at.textContent = `version ${version}: ${record.trigger} by ${record.actor}, ${record.target}, ${asTime(record.at)}`;
-    this.messages.show(then);
+    this.state.textContent = this.state.dataset.state = record.target;
+    this.at.textContent = `version ${version}: ${record.trigger} by ${record.actor}, ${asTime(record.at)}`;
+    this.messages.show(this.then);
     this.diagram.light(record.target);
-    const open = openCalls(then.messages);
-    this.calls.replaceChildren(table(`${open.length} calls without a result`, ["call", "arguments"],
-      open.map((call) => [call.name, JSON.stringify(call.arguments)])));
+    this.diagram.count(this.records.slice(0, version));
+    const open = openCalls(this.then.messages);
+    this.calls.replaceChildren(made("h3", { textContent: "Calls" }), table(`${open.length} ${open.length === 1 ? "call" : "calls"} without a result`, ["call", "arguments"],
+      open.map((call) => [call.name, JSON.stringify(call.arguments)]), "Every call has its result."));
   }
 
   async fork() {
-    const forked = await post(chatPath(this.chatId, "fork"), { at_version: Number(this.slider.value) });
+    const forked = await post(chatPath(this.chatId, "fork"), { at_version: this.slider.valueAsNumber });
     location.hash = `/chats/${encodeURIComponent(forked.id)}`;
   }
 }

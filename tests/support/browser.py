@@ -1,11 +1,17 @@
-"""A real Chromium, and the inspector's page in it."""
+"""A real Chromium, one for all tests of a process, and pages in it."""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import subprocess
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -13,29 +19,70 @@ from playwright.async_api import Page, async_playwright, expect
 
 expect.set_options(timeout=30_000)
 PROGRAMS: Final = ("chromium", "chromium-browser", "google-chrome")
+OPTIONS: Final = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--mute-audio", "--disable-extensions",
+    "--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage", "--hide-scrollbars",
+    "--remote-debugging-port=0",
+)  # fmt: skip
+PATIENCE: Final = 60.0
+_ADDRESS: Final = re.compile(r"DevTools listening on (ws://\S+)")
+
+expect.set_options(timeout=PATIENCE * 1000)
 
 
-@asynccontextmanager
-async def inspecting(**options: Any) -> AsyncIterator[Page]:
-    """Open an empty page in Chromium, and assert in the end that no script failed and nothing broke the page's policy.
+@dataclass(frozen=True, slots=True)
+class Chromium:
+    """A browser that runs."""
 
-    Args:
-        options: of the browser's context, such as `viewport` and `color_scheme`.
-    """
-    program = next((found for name in PROGRAMS if (found := shutil.which(name))), None)
-    if program is None:
-        pytest.skip("Chromium is not installed: apt-get install chromium")
-    wrong: list[str] = []
-    async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(
-            executable_path=program, args=["--no-sandbox"], env={**os.environ, "CHROMIUM_FLAGS": ""}
-        )
-        try:
-            page = await (await browser.new_context(**options)).new_page()
-            page.set_default_timeout(20_000)
-            page.on("pageerror", lambda error: wrong.append(str(error)))
-            page.on("console", lambda said: wrong.append(said.text) if "Security Policy" in said.text else None)
-            yield page
-        finally:
-            await browser.close()
-    assert wrong == []
+    address: str
+
+    @classmethod
+    @contextmanager
+    def running(cls) -> Iterator[Chromium]:
+        """Run a browser until the block ends."""
+        program = next((found for name in PROGRAMS if (found := shutil.which(name))), None)
+        if program is None:
+            pytest.skip("Chromium is not installed: apt-get install chromium")
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+            said = Path(folder) / "said"
+            with said.open("wb") as file:
+                process = subprocess.Popen(
+                    [program, *OPTIONS, f"--user-data-dir={folder}/profile"],
+                    env={**os.environ, "CHROMIUM_FLAGS": ""}, stdout=file, stderr=subprocess.STDOUT,
+                )  # fmt: skip
+            try:
+                yield cls(_address(process, said))
+            finally:
+                process.terminate()
+                process.wait()
+
+    @asynccontextmanager
+    async def page(self, **options: Any) -> AsyncIterator[Page]:
+        """Open an empty page, and assert in the end that no script failed and nothing broke the page's policy.
+
+        Args:
+            options: of its context, such as `viewport` and `color_scheme`.
+        """
+        wrong: list[str] = []
+        async with async_playwright() as playwright:
+            browser = await playwright.chromium.connect_over_cdp(self.address)
+            context = await browser.new_context(**options)
+            try:
+                page = await context.new_page()
+                page.set_default_timeout(PATIENCE * 1000)
+                page.on("pageerror", lambda error: wrong.append(str(error)))
+                page.on("console", lambda said: wrong.append(said.text) if "Security Policy" in said.text else None)
+                yield page
+            finally:
+                await context.close()
+        assert wrong == [], wrong
+
+
+def _address(process: subprocess.Popen[bytes], said: Path) -> str:
+    ends = time.monotonic() + PATIENCE
+    while time.monotonic() < ends and process.poll() is None:
+        found = _ADDRESS.search(said.read_text(errors="replace"))
+        if found is not None:
+            return found[1]
+        time.sleep(0.05)
+    raise AssertionError(f"Chromium does not start: {said.read_text(errors='replace')}")

@@ -2,12 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 
 import anyio
 
 from turnwise.providers.protocol import ModelPart, ModelRequest
 from turnwise.providers.scripted import Line, ScriptedModel
+
+
+class PacedModel(ScriptedModel):
+    """A model of a script that gives as many parts of its replies as it is allowed."""
+
+    def __init__(self, replies: Line | Iterable[Line]) -> None:
+        super().__init__(replies)
+        self._allowed = anyio.Semaphore(0)
+
+    def allow(self, parts: int) -> None:
+        """Let it give that many more."""
+        for _ in range(parts):
+            self._allowed.release()
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelPart]:
+        """Give each part once it is allowed."""
+        async for part in super().stream(request):
+            await self._allowed.acquire()
+            yield part
 
 
 class GatedModel(ScriptedModel):

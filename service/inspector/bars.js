@@ -1,0 +1,115 @@
+// What a chat's log and events tell, as bars along time.
+
+/**
+ * @typedef {object} Bar
+ * @property {string} lane
+ * @property {string} name
+ * @property {number} from in milliseconds
+ * @property {number} to
+ * @property {object[]} records what the log and the events say of it
+ * @property {string} [state] whose colour it has
+ * @property {string} [chatId] the helper that it stands for
+ */
+
+export const LANES = ["state", "step", "attempt", "call", "compaction", "interrupt", "helper"];
+
+/** Return the bars that a log and the events tell, each with its records. */
+export function barsOf(records, told, helpers, now) {
+  const calls = callsOf(told, now);
+  return [...stays(records, now), ...stepsOf(records, now), ...calls, ...compactionsOf(told, now),
+    ...records.filter((one) => one.trigger === "interrupt").map((one) => bar("interrupt", one.actor, one.at, one.at, [one])),
+    ...helpers.map((one) => ({ ...bar("helper", one.title ?? one.id, one.created_at, one.updated_at, [one]), state: one.state, chatId: one.id }))];
+}
+
+function bar(lane, name, from, to, records) {
+  return { lane, name, from: Date.parse(from), to: Math.max(Date.parse(to), Date.parse(from)), records };
+}
+
+/** One bar for each stay in a state. */
+export function stays(records, now) {
+  const found = [];
+  for (const record of records) {
+    const open = found.at(-1);
+    if (open?.name === record.target) {
+      open.records.push(record);
+    } else {
+      if (open) open.to = Date.parse(record.at);
+      found.push({ ...bar("state", record.target, record.at, now, [record]), state: record.target });
+    }
+  }
+  return found;
+}
+
+/** One bar for each step, and for each attempt: from its first record to its last. */
+function stepsOf(records, now) {
+  const found = new Map();
+  records.forEach((record, place) => {
+    if (!record.step) return;
+    const ends = records[place + 1]?.at ?? now;
+    for (const [lane, name] of [["step", `step ${record.step}`], ["attempt", `attempt ${record.step}.${record.attempt}`]]) {
+      if (lane === "attempt" && record.target !== "streaming") continue;
+      const known = found.get(name) ?? bar(lane, name, record.at, ends, []);
+      known.to = Math.max(known.to, lane === "step" ? Date.parse(record.at) : Date.parse(ends));
+      known.records.push(record);
+      found.set(name, known);
+    }
+  });
+  return [...found.values()];
+}
+
+function callsOf(told, now) {
+  const found = new Map();
+  for (const { kind, data } of told) {
+    if (kind === "message") {
+      for (const part of data.message.parts) {
+        if (part.type === "tool_call") found.set(part.call_id, bar("call", part.name, data.at, now, [{ ...part, at: data.at }]));
+      }
+    } else if (kind === "tool_result" && found.has(data.call_id)) {
+      const call = found.get(data.call_id);
+      call.to = Date.parse(data.at);
+      call.records.push(data);
+    }
+  }
+  return [...found.values()];
+}
+
+function compactionsOf(told, now) {
+  const found = [];
+  for (const { kind, data } of told) {
+    if (kind !== "compaction") continue;
+    if (data.phase === "started") found.push(bar("compaction", `step ${data.step}`, data.at, now, []));
+    const open = found.at(-1);
+    if (!open) continue;
+    open.records.push(data);
+    if (["finished", "failed", "unproductive"].includes(data.phase)) open.to = Date.parse(data.at);
+  }
+  return found;
+}
+
+/**
+ * Return bars of one lane in rows, so that none hides another: what has no room of its own is drawn as one bar of several.
+ *
+ * @param {Bar[]} bars
+ * @param {(time: number) => number} pixel where a time is drawn
+ * @param {{ rows: number, least: number }} limits how many rows there may be, and how narrow a bar
+ * @returns {{ bars: Bar[], left: number, right: number, row: number }[]}
+ */
+export function packed(bars, pixel, { rows, least }) {
+  const found = [];
+  const last = [];
+  for (const one of bars.toSorted((a, b) => a.from - b.from)) {
+    const begins = pixel(one.from);
+    const right = Math.max(pixel(one.to), begins + least);
+    const free = (row) => Math.max(begins, last[row]?.right ?? 0); // a narrow bar may push the next one a little
+    let row = 0;
+    while (row < rows && (free(row) > begins + least || right - free(row) < least)) row += 1;
+    if (row === rows) {
+      last[rows - 1].bars.push(one);
+      last[rows - 1].right = Math.max(last[rows - 1].right, right);
+    } else {
+      last[row] = { bars: [one], left: free(row), right, row };
+      found.push(last[row]);
+    }
+  }
+  return found;
+}

@@ -1,0 +1,46 @@
+// Where a time is drawn. Time is even, but a rest is drawn short: a chat may rest for days between two busy seconds.
+
+const RESTING = new Set(["waiting", "requires_action", "interrupted", "error"]);
+const RESTS = 0.4;
+const FEW = 3;
+
+/** @typedef {{ name: string, from: number, to: number }} Stay a time in a state */
+
+export class TimeScale {
+  /** @param {Stay[]} stays in order, without gaps */
+  constructor(stays) {
+    const spans = stays.map((stay) => stay.to - stay.from);
+    const busy = spans.reduce((sum, span, place) => sum + (RESTING.has(stays[place].name) ? 0 : span), 0) || 1;
+    const rests = stays.filter((stay) => RESTING.has(stay.name)).length;
+    const longest = (RESTS * busy) / Math.max(rests, FEW);
+    const drawn = spans.map((span, place) => (RESTING.has(stays[place].name) ? Math.min(span, longest) : span));
+    const whole = drawn.reduce((sum, span) => sum + span, 0) || 1;
+    this.times = [...stays.map((stay) => stay.from), stays.at(-1)?.to ?? 0];
+    this.places = [0];
+    for (const span of drawn) this.places.push(this.places.at(-1) + span / whole);
+  }
+
+  /** Return where a time is, from 0 to 1. */
+  place(time) {
+    return between(this.times, this.places, time);
+  }
+
+  /** Return which time is at a place. */
+  time(place) {
+    return between(this.places, this.times, place);
+  }
+}
+
+/** Return what stands in `values` where `key` stands among the ascending `keys`. */
+function between(keys, values, key) {
+  let [low, high] = [0, keys.length - 1];
+  if (key <= keys[low]) return values[low];
+  if (key >= keys[high]) return values[high];
+  while (high - low > 1) {
+    const middle = (low + high) >> 1;
+    if (keys[middle] <= key) low = middle;
+    else high = middle;
+  }
+  const span = keys[high] - keys[low];
+  return values[low] + (span ? ((key - keys[low]) / span) * (values[high] - values[low]) : 0);
+}

@@ -1,0 +1,274 @@
+"""The page by keyboard, by screen reader, in light and dark, from a phone to a wall; and the pictures of the guide."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pytest
+from playwright.async_api import Page, expect
+from pydantic import Field
+
+from support.browser import Chromium
+from support.gated_model import PacedModel
+from support.inspected import go, look, pay
+from support.served import served
+from turnwise import Agent, Engine, Message, tool
+from turnwise.diagrams.extract import machine
+from turnwise.diagrams.palette import KIND_TINT, LIT
+from turnwise.providers.protocol import ModelRequest
+from turnwise.providers.scripted import Call, Reply, ScriptedModel
+
+AXE = """async () => (await axe.run()).violations
+    .filter(one => ["serious", "critical"].includes(one.impact))
+    .map(one => [one.id, ...one.nodes.map(node => node.html)])"""
+"""What axe-core finds that is serious."""
+WIDEST = """() => [document.documentElement.scrollWidth, [...document.querySelectorAll("main *")]
+    .filter(one => !one.parentElement.closest(".scrolled, .frame, .picture, .timeline, .tabs, .unseen, summary, .rows")
+        && one.getBoundingClientRect().right > innerWidth + 1)
+    .map(one => `${one.tagName}.${one.className}`)]"""
+"""How wide the page is, and what stands out of it."""
+COLOURS = """() => Object.fromEntries([...document.querySelectorAll("svg g.state")].map(node => {
+    const chip = document.body.appendChild(document.createElement("span"));
+    chip.className = "state";
+    chip.dataset.state = node.dataset.state;
+    const [drawn, shown] = [getComputedStyle(node.querySelector("rect")), getComputedStyle(chip)];
+    const colours = [drawn.fill, drawn.stroke, shown.backgroundColor, shown.borderTopColor];
+    chip.remove();
+    return [node.dataset.state, [...colours, node.classList.contains("current")]];
+}))"""
+"""The colours of each state: in the diagram, and of its name elsewhere."""
+PICTURES = Path(__file__).parents[3] / "docs" / "pictures"
+REFUND = {"cents": 4980, "to": "Ada"}
+
+
+def rgb(colour: str) -> str:
+    red, green, blue = (int(colour[place : place + 2], 16) for place in (1, 3, 5))
+    return f"rgb({red}, {green}, {blue})"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_axe_finds_nothing_serious_and_nothing_is_wider_than_a_phone(
+    npm_modules: Path, chromium: Chromium, scheme: Any
+) -> None:
+    axe = (npm_modules / "axe-core" / "axe.min.js").read_text()
+    model = ScriptedModel([Reply("May I pay for the parcel?", calls=[Call("pay", REFUND)])])
+    phone: Any = {"width": 360, "height": 740}
+    async with (
+        served(Engine("sqlite://", model=model, tools=[pay])) as service,
+        chromium.page(color_scheme=scheme, viewport=phone) as page,
+    ):
+        chat = await service.engine.create_chat(owner="ada", title="A parcel")
+        await service.engine.ask(chat.id, "Where is it?")
+        found, widths = [], []
+        await look(page, service)
+        await page.evaluate(axe)
+        here = f"/chats/{chat.id}"
+        for where, shown in (
+            ("/", ".rows li"), ("/fleet", ".fleet td, .fleet .empty"), (here, "open-calls .problem:not(:empty)"),
+            (f"{here}/timeline", ".records td"), (f"{here}/past", "time-travel .message"),
+            (f"{here}/audit", "chat-audit td"), (f"{here}/family", ".tree li"),
+        ):  # fmt: skip
+            await go(page, where)
+            if where == here:
+                await page.get_by_role("button", name="Submit answer").click()
+            if where.endswith("timeline"):
+                await page.locator(".bar").first.click()
+            await expect(page.locator(shown).first).to_be_visible()
+            widths.append(await page.evaluate(WIDEST))
+            found += await page.evaluate(AXE)
+        await page.get_by_role("button", name="Leave").click()
+        await expect(page.get_by_label("Token")).to_be_focused()
+        found += await page.evaluate(AXE)
+        await page.set_viewport_size({"width": 3840, "height": 2160})
+        await look(page, service, here)
+        await expect(page.locator("open-calls fieldset").first).to_be_visible()
+        wide = await page.evaluate(WIDEST)
+        size = await page.evaluate("parseFloat(getComputedStyle(document.documentElement).fontSize)")
+        colours = await page.evaluate(COLOURS)
+
+    assert found == []
+    assert widths == [[360, []]] * 7
+    assert (wide, size) == ([3840, []], 24), "letters grow with a wall"
+    assert_colours(colours, scheme)
+
+
+def assert_colours(colours: dict[str, Any], scheme: str) -> None:
+    """States have one colour everywhere: in the light that of every other drawing."""
+    for node in machine().states:
+        fill, stroke, chip_fill, chip_stroke, is_lit = colours[node.id]
+        tint = KIND_TINT[node.kind]
+        if not is_lit:
+            assert (fill, stroke) == (chip_fill, chip_stroke)
+        if scheme == "light":
+            assert (chip_fill, chip_stroke) == (rgb(tint.fill), rgb(tint.stroke))
+            assert (fill, stroke) == (rgb(LIT.fill), rgb(LIT.stroke)) or not is_lit
+    assert [name for name, (*_, is_lit) in colours.items() if is_lit] == ["requires_action"]
+
+
+async def focus_on(page: Page, words: str, key: str = "Tab") -> None:
+    """Press a key until something of that name has the focus."""
+    seen = []
+    for _ in range(60):
+        await page.keyboard.press(key)
+        name = await page.evaluate(
+            "() => { const one = document.activeElement; return one.ariaLabel || (one.labels?.[0] ?? one).textContent }"
+        )
+        if name.strip().startswith(words):
+            return
+        seen.append(name[:40])
+    raise AssertionError(f"nothing named {words!r} was reached by {key}: {seen}")
+
+
+async def test_all_is_done_with_the_keyboard(chromium: Chromium) -> None:
+    """Find a chat, say something, approve with another amount, travel in time, read a bar's records: no mouse."""
+    model = ScriptedModel([Reply("May I pay?", calls=[Call("pay", REFUND)]), "Paid."])
+    async with served(Engine("sqlite://", model=model, tools=[pay])) as service, chromium.page() as page:
+        chat = await service.engine.create_chat(owner="ada", title="A parcel")
+        await page.goto(f"{service.url}/inspector")
+        await expect(page.get_by_label("Token")).to_be_focused()
+        await page.keyboard.type("ada-token")
+        await page.keyboard.press("Enter")
+        await expect(page.locator(".rows li")).to_have_count(1)
+        await focus_on(page, "Search")
+        await page.keyboard.type("parcel")
+        await focus_on(page, "waitingA parcel")
+        await page.keyboard.press("Enter")
+        await expect(page.get_by_role("heading", level=2)).to_have_text("A parcel")
+        await expect(page.locator(".reason")).to_contain_text("Nothing to do")
+        await focus_on(page, "Message")
+        await page.keyboard.type("Pay!")
+        await page.keyboard.press("Enter")
+        await expect(page.locator("open-calls")).to_contain_text("May pay run?")
+        await focus_on(page, "cents", "Shift+Tab")
+        await page.keyboard.press("ControlOrMeta+a")
+        await page.keyboard.type("20")
+        await focus_on(page, "Deny")  # a group of choices has one stop
+        await page.keyboard.press("ArrowUp")
+        await focus_on(page, "Submit answer")
+        await page.keyboard.press("Enter")
+        await expect(page.locator(".said .message.assistant").last).to_contain_text("Paid.")
+        await focus_on(page, "Timeline", "Shift+Tab")
+        await page.keyboard.press("Enter")
+        await expect(page.locator(".bar").first).to_be_visible()
+        await focus_on(page, "state waiting")
+        await page.keyboard.press("ArrowRight")
+        await page.keyboard.press("ArrowRight")
+        name = await page.evaluate("document.activeElement.ariaLabel")
+        await page.keyboard.press("Enter")
+        await expect(page.locator(".records caption")).to_have_text(f"Records of {name}")
+        await focus_on(page, "Time travel", "Shift+Tab")
+        await page.keyboard.press("Enter")
+        await expect(page.locator(".at")).to_contain_text("version")
+        await focus_on(page, "Version")
+        await page.keyboard.press("Home")
+        await expect(page.locator(".at")).to_contain_text("version 1: create")
+        (result,) = [message.result for message in await service.engine.messages(chat.id) if message.result]
+
+    assert result.output == "paid 20 to Ada"
+    assert name != "state waiting"
+
+
+async def test_a_screen_reader_hears_each_sentence_of_a_reply_once_as_it_comes(chromium: Chromium) -> None:
+    text = "One is done. Two is on its way. Three"
+    model = PacedModel([Reply(text, chunks=6)])
+    async with served(Engine("sqlite://", model=model)) as service, chromium.page() as page:
+        chat = await service.engine.create_chat(owner="ada")
+        await look(page, service, f"/chats/{chat.id}")
+        await expect(page.locator(".reason")).to_contain_text("Nothing to do")
+        await service.engine.send_message(chat.id, "How many?")
+        heard = page.locator("reply-speaker [aria-live=polite] p")
+        model.allow(3)
+        await expect(heard).to_have_text(["One is done."])
+        model.allow(100)
+        await expect(page.locator(".said .message.assistant")).to_have_count(1)
+        await expect(heard).to_have_text(["One is done.", "Two is on its way.", "Three"])
+        said = await heard.all_text_contents()
+
+    assert "".join(said) == text
+
+
+WORDS = (
+    "Order 4711 is a blue vase. It left Marseille on Monday, and came to Lyon this morning. "
+    "I have asked the carrier for its report, which takes a day. You need not do anything meanwhile."
+)
+
+
+@tool
+async def lookup(order: str) -> dict[str, str]:
+    """Look an order up."""
+    return {"order": order, "item": "a blue vase", "status": "in Lyon"}
+
+
+def clerk(request: ModelRequest) -> Reply:
+    """Say what the pictures show: a call, an answer, and a question to a person."""
+    match request.messages[-1]:
+        case Message(role="user", text="Where is my parcel?"):
+            return Reply("Let me look.", calls=[Call("lookup", {"order": "4711"})], usage=(412, 24))
+        case Message(role="user", text="I want my money back!"):
+            calls = [Call("refund", {"order": "4711", "cents": 4980, "reason": "broken", "notify": True})]
+            return Reply("A colleague decides about that.", calls=calls, usage=(655, 31))
+        case Message(role="user", text="Thank you. And when?"):
+            return Reply(WORDS, chunks=12, stall_after=10)
+    return Reply(WORDS, usage=(530, 58))
+
+
+@tool(policy="ask")
+async def refund(
+    order: str,
+    cents: Annotated[int, Field(ge=1, le=10_000, description="At most 10,000.")],
+    reason: Literal["broken", "late", "lost"],
+    *,
+    notify: bool,
+) -> str:
+    """Pay an order back."""
+    return f"{order}: {cents}, {reason}, {notify}"
+
+
+async def test_the_pictures_of_the_guide_are_made_here(chromium: Chromium, tmp_path: Path) -> None:
+    """A plain run makes them beside the others of the test; `PICTURES=1` puts them into the guide."""
+    folder = PICTURES if os.environ.get("PICTURES") else tmp_path
+    agents = [Agent("support", ScriptedModel(clerk, context_limit=200_000), tools=[lookup, refund])]
+    async with served(Engine("sqlite://", agents=agents)) as service, chromium.page(color_scheme="light") as page:
+        engine = service.engine
+
+        async def picture(name: str, where: str, shown: str, *, width: int = 1280, height: int = 800) -> None:
+            await page.set_viewport_size({"width": width, "height": height})
+            await go(page, where)
+            await expect(page.locator(shown).first).to_be_visible()
+            await page.evaluate("() => document.getAnimations().forEach(one => one.finish())")
+            await page.screenshot(path=folder / f"inspector-{name}.png", animations="disabled")
+
+        await look(page, service, "/", "operator")
+        for title in ("Opening hours", "A gift for Ada", "Where is order 4712?", "The vase came broken"):
+            chat = await engine.create_chat(owner="ada", title=title)
+            await engine.ask(chat.id, "Where is my parcel?")
+        here = f"/chats/{chat.id}"
+        await picture("timeline", f"{here}/timeline", ".bar[data-lane=call]")
+        await page.locator(".bar[data-lane=call]").first.click()
+        await picture("timeline", f"{here}/timeline", ".records td", height=620)
+        await engine.ask(chat.id, "I want my money back!")
+        await picture("light", here, "open-calls form", height=980)
+        await page.emulate_media(color_scheme="dark")
+        await picture("dark", here, "open-calls form", height=980)
+        await page.emulate_media(color_scheme="light")
+        await picture("past", f"{here}/past", "time-travel .message", height=860)
+        await page.get_by_label("Version", exact=True).fill("5")
+        await picture("past", f"{here}/past", "time-travel .message", height=860)
+        live = await engine.create_chat(owner="bob", title="A parcel from Marseille")
+        await engine.send_message(live.id, "Thank you. And when?")
+        await engine.wait(live.id, until=["streaming"])
+        await picture("phone", f"/chats/{live.id}", ".message.live", width=360, height=740)
+        await picture("fleet", "/fleet", ".tile", height=680)
+        await picture("chats", "/", ".rows li", height=620)
+
+    guide = (PICTURES.parent / "guides" / "inspector.md").read_text()
+    made = {file.name for file in folder.glob("inspector-*.png")}
+    assert (
+        made
+        == set(re.findall(r"inspector-\w+\.png", guide))
+        == {file.name for file in PICTURES.glob("inspector-*.png")}
+    )
+    assert all(file.read_bytes().startswith(b"\x89PNG") for file in folder.glob("inspector-*.png"))

@@ -1,0 +1,125 @@
+"""Open calls in the page, on both stores: a form made from their schema, approvals with edits, a client's tool."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from playwright.async_api import expect
+from pydantic import BaseModel, Field
+
+from support.browser import Chromium
+from support.inspected import look, pay
+from support.served import served
+from turnwise import ClientTool, Engine, tool
+from turnwise.providers.scripted import Call, Reply, ScriptedModel
+
+HOSTILE = "<img src=x onerror=\"document.title='owned'\">"
+
+
+class Address(BaseModel):
+    """Where a parcel goes."""
+
+    street: str = Field(min_length=3)
+    country: Literal["FR", "DE"]
+
+
+@tool(policy="ask")
+async def ship(  # noqa: PLR0913 - one of each kind
+    weight: Annotated[float, Field(gt=0, le=30, description="In kilograms.")],
+    count: Annotated[int, Field(ge=1)],
+    to: Address,
+    labels: list[str],
+    *,
+    insured: bool,
+    speed: Literal["slow", "fast"] = "slow",
+    note: str | None = None,
+) -> str:
+    """Ship parcels."""
+    return f"{count} of {weight} kg to {to.street}, {to.country}; {labels}, {insured}, {speed}, {note}"
+
+
+ARGUMENTS = {
+    "weight": 2,
+    "count": 1,
+    "to": {"street": "1 rue", "country": "FR"},
+    "labels": ["a", "b"],
+    "insured": False,
+}
+
+
+async def test_calls_are_answered_approved_with_edits_and_denied_in_the_page(store: str, chromium: Chromium) -> None:
+    calls = [Call("pay", {"cents": 900, "to": HOSTILE}), Call("pay", {"cents": 5, "to": "me"}), Call("pick", {"x": 1})]
+    model = ScriptedModel([Reply("I ask.", calls=calls), "Done."])
+    pick = ClientTool("pick", "Pick a date.", {"type": "object"})
+    async with served(Engine(store, model=model, tools=[pay])) as service, chromium.page() as page:
+        chat = await service.engine.create_chat(owner="ada", title=HOSTILE, client_tools=[pick])
+        await service.engine.send_message(chat.id, f"Pay! {HOSTILE}")
+        await look(page, service, f"/chats/{chat.id}")
+        first, second, third = (page.locator("open-calls fieldset.call").nth(place) for place in range(3))
+        await expect(third).to_contain_text("Answer pick")
+        await page.get_by_role("button", name="Submit 3 answers").click()
+        await expect(first).to_contain_text("Approve or deny.")
+        await expect(third).to_contain_text("Say what came of it.")
+        await first.get_by_label("cents").fill("20")
+        await first.get_by_label("Approve").check()
+        await second.get_by_label("Deny").check()
+        await second.get_by_label("Reason").fill("not to you")
+        await third.get_by_label("Answer, as JSON or text").fill('{"day": "Friday"}')
+        await page.get_by_role("button", name="Submit 3 answers").click()
+        await expect(page.locator(".said .message.assistant").last).to_contain_text("Done.")
+        await expect(page.locator("open-calls fieldset")).to_have_count(0)
+        await expect(page.get_by_role("heading", level=2)).to_have_text(HOSTILE)
+        outputs = [message.result for message in await service.engine.messages(chat.id) if message.result]
+        images, title = await page.locator("img").count(), await page.title()
+
+    assert (outputs[0].output, outputs[2].output) == (f"paid 20 to {HOSTILE}", {"day": "Friday"})
+    assert "not to you" in str(outputs[1].output)
+    assert (images, title) == (0, "turnwise inspector")
+
+
+async def test_a_form_has_a_field_of_each_kind_and_tells_at_the_field_what_is_wrong(chromium: Chromium) -> None:
+    model = ScriptedModel([Reply(calls=[Call("ship", ARGUMENTS)]), "Done."])
+    async with served(Engine("sqlite://", model=model, tools=[ship])) as service, chromium.page() as page:
+        chat = await service.engine.create_chat(owner="ada")
+        await service.engine.ask(chat.id, "Ship!")
+        async with service.client("ada") as client:
+            schemas = (await client.get(f"/chats/{chat.id}/argument-schemas")).json()
+        await look(page, service, f"/chats/{chat.id}")
+        form = page.locator("open-calls form")
+        weight, count, street = (
+            form.get_by_label("weight"),
+            form.get_by_label("count", exact=True),
+            form.get_by_label("street"),
+        )
+        await form.get_by_label("Approve").check()
+        await weight.fill("31")
+        await count.fill("1.5")
+        await street.fill("x")
+        await form.get_by_role("button", name="Submit answer").click()
+        await expect(weight).to_be_focused()
+        for field, words in (
+            (weight, "In kilograms. This must be 30 or less."),
+            (count, "This must be a whole number."),
+            (street, "This must have 3 characters or more."),
+        ):
+            await expect(field).to_have_attribute("aria-invalid", "true")
+            await expect(field).to_have_accessible_description(words)
+        await weight.fill("2.5")
+        await count.fill("")
+        await street.fill("9 avenue")
+        await form.get_by_role("button", name="Submit answer").click()
+        await expect(count).to_have_accessible_description("This is needed.")
+        await count.fill("3")
+        await form.get_by_label("country").select_option("DE")
+        await form.get_by_role("button", name="Remove").first.click()
+        await form.get_by_role("button", name="Add an item").click()
+        await form.get_by_label("item").last.fill("c")
+        await form.get_by_label("insured").check()
+        await form.get_by_label("speed").select_option("fast")
+        await form.get_by_role("button", name="Submit answer").click()
+        await expect(page.locator(".said .message.assistant").last).to_contain_text("Done.")
+        (result,) = [message.result for message in await service.engine.messages(chat.id) if message.result]
+
+    assert list(schemas) == ["ship"]
+    assert schemas["ship"]["properties"]["weight"]["maximum"] == 30
+    assert result.output == "3 of 2.5 kg to 9 avenue, DE; ['b', 'c'], True, fast, None"

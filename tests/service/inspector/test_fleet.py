@@ -1,0 +1,85 @@
+"""The fleet, and a chat's family."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from playwright.async_api import expect
+
+from support.browser import Chromium
+from support.inspected import go, look
+from support.served import served
+from turnwise import Agent, Engine, delegate
+from turnwise.providers.scripted import Call, Reply, ScriptedModel
+
+FIGURES = """async () => {
+    const { quantile, spellsOf } = await import("./inspector/fleet-figures.js");
+    const log = [
+        [null, "waiting", 0], ["waiting", "pending", 10], ["pending", "streaming", 13], ["streaming", "streaming", 14],
+        ["streaming", "pending", 20], ["pending", "pending", 21], ["pending", "streaming", 25],
+        ["streaming", "waiting", 30],
+        ["waiting", "pending", 40], ["pending", "interrupted", 41],
+    ].map(([source, target, at]) => ({ source, target, at: new Date(at).toISOString() }));
+    return [spellsOf(log), quantile([5, 1, 3], 0.5), quantile([], 0.5)];
+}"""
+"""What a log says of latency."""
+
+
+async def test_the_fleet_tells_who_works_what_goes_through_and_what_nobody_can_run(chromium: Chromium) -> None:
+    model = ScriptedModel(["Hello.", Reply("Never said.", stall_after=0)])
+    async with served(Engine("sqlite://", model=model)) as service, chromium.page() as page:
+        engine = service.engine
+        chat, busy = [await engine.create_chat(owner="ada", title=title) for title in ("Quick", "Busy")]
+        await engine.ask(chat.id, "Hello!")
+        await engine.send_message(busy.id, "Hello!")
+        await engine.wait(busy.id, until=["streaming"])
+        async with service.client("operator") as client:
+            listed: list[dict[str, Any]] = (await client.get("/chats")).json()["items"]
+            worker = (await client.get(f"/chats/{busy.id}/explain")).json()["lease_worker"]
+        lost = listed[0] | {"id": "lost", "title": "Lost", "agent": "retired", "state": "pending", "turn": 0}
+        lost |= {"last_error": {"kind": "overloaded", "message": "x"}, "updated_at": "2020-01-01T00:00:00Z"}
+        answer = {"items": [*listed, lost], "next": None}
+        await page.route(re.compile(r"/chats\?"), lambda route: route.fulfill(json=answer))
+        await look(page, service, "/fleet", "operator")
+
+        def named(name: str) -> Any:
+            return page.locator("fleet-view").get_by_role("region", name=name)
+
+        await expect(named("Workers")).to_contain_text(worker)
+        await expect(named("Chats by state").get_by_role("listitem")).to_have_text(
+            ["streaming1", "waiting1", "pending1"]
+        )
+        await expect(named("Errors by kind")).to_contain_text("overloaded")
+        await expect(named("Chats that no agent")).to_contain_text("retired")
+        await expect(named("Stuck chats").get_by_role("link")).to_have_text(["Lost"])
+        await expect(named("Latency")).to_contain_text(re.compile(r"\d m?s.*half of the turns"))
+        await expect(named("Wait for a worker")).to_contain_text(re.compile(r"longest now: \d+ d"))
+        await expect(named("Throughput")).to_contain_text("counting begun turns")
+        listed[-1]["turn"] += 3
+        await expect(named("Throughput")).to_contain_text(re.compile(r"[1-9]\d*\.\d/min"))
+        spells, middle, none = await page.evaluate(FIGURES)
+
+    assert spells == [{"ended": 30, "took": 20, "waited": 8}, {"ended": 41, "took": 1, "waited": 1}]
+    assert (middle, none) == (3, None)
+
+
+async def test_a_family_is_a_tree(chromium: Chromium) -> None:
+    researcher = Agent("researcher", ScriptedModel(["Found."]))
+    calls = [Call("ask_researcher", {"task": "Look"})]
+    tools = [delegate(researcher, name="ask_researcher")]
+    lead = Agent("lead", ScriptedModel([Reply(calls=calls), "Done."]), tools=tools)
+    async with served(Engine("sqlite://", agents=[lead, researcher])) as service, chromium.page() as page:
+        engine = service.engine
+        chat = await engine.create_chat(agent="lead", title="A lead")
+        alone = await engine.create_chat(agent="lead")
+        await engine.ask(chat.id, "Go!")
+        helper = (await engine.helpers(chat.id))[0]
+        await look(page, service, f"/chats/{helper.id}/family", "operator")
+        tree = page.locator("family-tree")
+        await expect(tree.get_by_role("link")).to_have_count(2)
+        await expect(tree.locator("li li [aria-current=page]")).to_contain_text("researcher")
+        await tree.get_by_role("link", name="A lead").click()
+        await expect(page.get_by_role("heading", level=2)).to_have_text("A lead")
+        await go(page, f"/chats/{alone.id}/family")
+        await expect(page.get_by_text("This chat has no parent")).to_be_visible()

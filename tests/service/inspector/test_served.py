@@ -1,0 +1,54 @@
+"""How the inspector's page is served: its policy and its files, and `turnwise inspect` on a store alone."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import anyio
+import httpx
+
+from support.processes.service_process import running
+from support.served import Served
+from turnwise import Engine
+from turnwise.service.inspector import POLICY
+
+
+async def test_the_page_and_its_files_are_bound_to_their_policy_and_are_no_routes_of_the_document(demo: Served) -> None:
+    async with httpx.AsyncClient(base_url=demo.url) as nobody:
+        page = await nobody.get("/inspector")
+        script = await nobody.get("/inspector/service.js")
+        known = await nobody.get("/inspector/service.js", headers={"If-None-Match": script.headers["etag"]})
+        others = [
+            (await nobody.get(f"/inspector/{name}")).status_code for name in ("__init__.py", "..%2Fauth.py", "x.js")
+        ]
+        paths = (await nobody.get("/openapi.json")).json()["paths"]
+
+    assert {answer.headers["content-security-policy"] for answer in (page, script)} == {POLICY}
+    assert (page.headers["content-type"], script.headers["content-type"]) == (
+        "text/html; charset=utf-8", "text/javascript; charset=utf-8"
+    )  # fmt: skip
+    assert (known.status_code, others) == (304, [404, 404, 404])
+    assert not [path for path in paths if "inspector" in path]
+
+
+def test_a_store_alone_is_inspected_and_not_changed(tmp_path: Path) -> None:
+    anyio.run(_one_chat, f"sqlite:///{tmp_path}/chats.db")
+    with running(tmp_path, "inspect", "--store", "sqlite:///chats.db") as process:
+        ends = time.monotonic() + 60
+        while "Ctrl-C ends it" not in process.said() and time.monotonic() < ends:
+            time.sleep(0.05)
+        url, _, token = process.said().partition("look at ")[2].split()[0].partition("/inspector#token=")
+        with httpx.Client(base_url=url, headers={"Authorization": f"Bearer {token}"}, timeout=20) as client:
+            chat = client.get("/chats").json()["items"][0]
+            page = client.get("/inspector").status_code
+            said = client.post(f"/chats/{chat['id']}/messages", json={"content": "x"}).status_code
+            anyone = httpx.get(f"{url}/chats").status_code
+        code = process.stop()
+    assert url.startswith("http://127.0.0.1:")
+    assert (chat["title"], page, said, anyone, code) == ("Kept", 200, 403, 401, 0)
+
+
+async def _one_chat(store: str) -> None:
+    async with Engine(store, model="demo") as engine:
+        await engine.create_chat(title="Kept")

@@ -1,0 +1,171 @@
+"""A chat watched in a real Chromium, on both stores: as it streams, after a reload, and while its worker dies."""
+
+from __future__ import annotations
+
+import re
+import signal
+from pathlib import Path
+
+from playwright.async_api import expect
+
+from support.browser import Chromium
+from support.gated_model import PacedModel
+from support.inspected import look
+from support.processes.service_process import running
+from support.served import Served, served
+from turnwise import Engine, Settings
+from turnwise.providers.scripted import Reply, ScriptedModel
+
+TESTS = Path(__file__).parents[2]
+WORDS = [f"word{number} " for number in range(10)]
+
+
+async def test_a_chat_is_watched_reloaded_in_mid_stream_stopped_and_refused_to_others(
+    store: str, chromium: Chromium
+) -> None:
+    model = PacedModel([Reply("".join(WORDS), chunks=6), "Again."])
+    async with served(Engine(store, model=model)) as service, chromium.page() as page:
+        chat = await service.engine.create_chat(owner="ada", title="A parcel")
+        await look(page, service)
+        await page.get_by_role("link", name="A parcel").click()
+        state = page.locator(".title .state")
+        await expect(state).to_have_text("waiting")
+        await page.get_by_label("Message", exact=True).fill("Where is it?")
+        await page.get_by_role("button", name="Send").click()
+        live = page.locator(".message.live")
+        model.allow(3)
+        await expect(live).to_contain_text("word2 ")
+        await expect(page.locator('svg [data-state="streaming"]')).to_have_class("state current")
+        await expect(page.locator('svg [data-source="pending"][data-target="streaming"]')).to_have_class(
+            re.compile("walking")
+        )
+
+        await page.reload()
+        await expect(live).to_contain_text("word2 ")
+        model.allow(2)
+        await expect(live).to_contain_text("word0 word1 word2 word3 word4 ")
+        assert "token" not in page.url
+        await page.get_by_role("button", name="Stop").click()
+        await expect(state).to_have_text("interrupted")
+        await expect(page.locator(".message.assistant h4").first).to_contain_text("partial")
+        shown = await page.locator(".message.assistant .text").first.inner_text()
+        kept = (await service.engine.messages(chat.id))[-1].text
+        model.allow(100)
+        await page.get_by_role("button", name="Resume").click()
+        await expect(page.locator(".said .message.assistant").last).to_contain_text("Again.")
+        await expect(page.locator('svg [data-state="waiting"]')).to_have_class("state current")
+        claimed = page.locator('svg [data-source="pending"][data-target="streaming"] .count')
+        await expect(claimed).to_have_text(re.compile(r"^2\D$"))
+        await expect(page.get_by_label("Usage", exact=True)).to_contain_text("step 1")
+        await expect(page.get_by_label("Explanation")).to_contain_text("broken promises")
+        await page.get_by_role("link", name="Audit").click()
+        await page.get_by_role("button", name="Verify").click()
+        await expect(page.locator(".verdict")).to_contain_text("The log holds")
+        actors = {record.actor for record in await service.engine.audit(chat.id) if record.trigger == "interrupt"}
+
+        await look(page, service, f"/chats/{chat.id}", "bob")
+        await expect(page.get_by_role("alert")).to_contain_text("no chat")
+        others = await page.get_by_text("A parcel").count()
+
+    assert shown.rstrip() == kept.rstrip() == "".join(WORDS[:5]).rstrip()
+    assert actors == {"user:ada"}
+    assert others == 0
+
+
+async def test_a_worker_is_killed_while_its_chat_is_watched(store: str, chromium: Chromium, tmp_path: Path) -> None:
+    words = ("worker", "support.processes.doomed_agents:AGENTS", "--store", store, "--create", "--quiet")
+    settings = Settings(run_worker=False, poll_interval=0.2)
+    async with served(Engine(store, model="demo", settings=settings)) as service, chromium.page() as page:
+        chat = await service.engine.create_chat(owner="ada", title="A parcel")
+        await service.engine.send_message(chat.id, "Where is it?")
+        with running(tmp_path, *words, PYTHONPATH=str(TESTS)) as worker:
+            await look(page, service, f"/chats/{chat.id}")
+            await expect(page.locator(".message.live")).to_contain_text("Half of it.")
+            worker.stop(signal.SIGKILL)
+            await expect(page.locator(".reason")).to_contain_text("its process is dead")
+            await expect(page.locator(".title .state")).to_have_text("streaming")
+        async with Engine(store, model=ScriptedModel(["All of it."]), settings=Settings(poll_interval=0.2)) as other:
+            await other.wait(chat.id, until=["waiting"])
+            await expect(page.locator(".said .message.assistant .text")).to_have_text(["All of it."])
+        await expect(page.locator(".title .state")).to_have_text("waiting")
+        await expect(page.locator(".message.live")).to_be_hidden()
+        await expect(page.locator(".reason")).to_contain_text("Nothing to do")
+
+
+async def test_a_service_that_does_not_answer_is_told_and_does_again(demo: Served, chromium: Chromium) -> None:
+    chat = await demo.engine.create_chat(owner="ada")
+    async with chromium.page() as page:
+        await look(page, demo, f"/chats/{chat.id}")
+        await expect(page.locator(".reason")).to_contain_text("Nothing to do")
+        await page.context.set_offline(True)
+        await page.get_by_role("button", name="Compact").evaluate(
+            "button => { button.disabled = false; button.click(); }"
+        )
+        await expect(page.get_by_role("alert")).to_contain_text("The service does not answer. Is it running?")
+        live = page.locator(".said .message.assistant")
+        await page.context.set_offline(False)
+        await page.get_by_label("Message", exact=True).fill("Hello!")
+        await page.get_by_label("Message", exact=True).press("Enter")
+        await expect(live).to_have_count(1)
+
+
+async def test_what_happens_while_another_section_is_open_is_shown_in_all(demo: Served, chromium: Chromium) -> None:
+    chat = await demo.engine.create_chat(owner="ada")
+    async with chromium.page() as page:
+        await look(page, demo, f"/chats/{chat.id}")
+        sent = page.locator('.section > .columns svg [data-source="waiting"][data-target="pending"]')
+        await expect(sent).to_be_visible()
+        for section, shown in (
+            ("Timeline", ".bar[data-lane=attempt]"),
+            ("Time travel", "time-travel .message.assistant"),
+            ("Audit", "chat-audit td"),
+        ):
+            await page.get_by_role("link", name=section).click()
+            await demo.engine.ask(chat.id, f"Hello from {section}!")
+            await expect(page.locator(shown).first).to_be_visible()
+        await page.get_by_role("link", name="Now").click()
+        await expect(page.locator(".section > .columns .said .message.user")).to_have_count(3)
+        await expect(sent.locator(".count")).to_have_text(re.compile(r"^3\D$"))
+        await expect(page.get_by_role("alert")).to_be_empty()
+
+
+async def test_auditors_change_nothing_and_whoever_has_no_token_is_asked(demo: Served, chromium: Chromium) -> None:
+    chat = await demo.engine.create_chat(owner="ada", title="private")
+    async with chromium.page() as page:
+        await look(page, demo, f"/chats/{chat.id}", "auditor")
+        await expect(page.get_by_role("heading", level=2)).to_have_text("private")
+        await expect(page.locator(".reason")).to_contain_text("Nothing to do")
+        for name in ("Stop", "Send", "Fork here"):
+            await expect(page.get_by_role("button", name=name)).to_have_count(0)
+        await page.get_by_role("button", name="Leave").click()
+        await page.get_by_label("Token").fill("wrong")
+        await page.get_by_role("button", name="Look").click()
+        await expect(page.get_by_role("alert")).to_contain_text("token")
+
+
+async def test_the_queue_is_edited_deleted_and_promoted(chromium: Chromium) -> None:
+    model = PacedModel([Reply("One two", chunks=4), "Done."])
+    async with served(Engine("sqlite://", model=model)) as service, chromium.page() as page:
+        chat = await service.engine.create_chat()
+        await look(page, service, f"/chats/{chat.id}", "operator")
+        for words in ("first", "second", "third"):
+            await page.get_by_label("Message", exact=True).fill(words)
+            await page.get_by_label("Message", exact=True).press("Enter")
+            await expect(page.get_by_label("Message", exact=True)).to_have_value("")
+        model.allow(1)
+        await expect(page.locator(".message.live")).to_contain_text("One")
+        queue = page.get_by_role("list", name="Queue").get_by_role("listitem")
+        await expect(queue).to_have_count(2)
+        await queue.nth(0).get_by_role("button", name="Delete").click()
+        await expect(queue).to_have_count(1)
+        await queue.get_by_role("button", name="Edit").click()
+        await page.get_by_label("Queued message").fill("third, edited")
+        await queue.get_by_role("button", name="Save").click()
+        await expect(queue.locator(".text")).to_have_text("third, edited")
+        await queue.get_by_role("button", name="Promote").click()
+        await expect(queue).to_have_count(0)
+        model.allow(100)
+        await expect(page.locator(".said .message.assistant").last).to_contain_text("Done.")
+        said = [message.text for message in await service.engine.messages(chat.id) if message.role == "user"]
+
+    assert said == ["first", "third, edited"]

@@ -1,0 +1,26 @@
+"""The inspector's page, opened as somebody who has a token."""
+
+from __future__ import annotations
+
+from playwright.async_api import Page, expect
+
+from support.served import Served
+from turnwise import tool
+
+
+@tool(policy="ask")
+async def pay(cents: int, to: str) -> str:
+    """Pay money."""
+    return f"paid {cents} to {to}"
+
+
+async def look(page: Page, service: Served, where: str = "/", who: str = "ada") -> None:
+    """Open the page with somebody's token in its address, and then what is to be seen."""
+    await page.goto(f"{service.url}/inspector#token={who}-token")
+    await expect(page.get_by_role("button", name="Leave")).to_be_visible()
+    await go(page, where)
+
+
+async def go(page: Page, where: str) -> None:
+    """Open what an address of the page names, as a link would."""
+    await page.evaluate("where => { location.hash = where }", where)
