@@ -17,8 +17,11 @@ from support.older_stores import DUMPS, NAMES, OLDEST, load, migrations_of, sche
 from turnwise.persistence.migrations import migrations
 from turnwise.persistence.postgres.migrate import migrate
 
-TOGETHER = {"sqlite": {"0003_bound_content", "0004_quarantine"}, "postgres": {"0003_bound_content"}}
-"""Migrations that came with the next one: no version ended with them."""
+TOGETHER = {
+    "sqlite": {"0003_bound_content", "0004_quarantine", "0011_needs_of_before"},
+    "postgres": {"0003_bound_content"},
+}
+"""Migrations that came with the next one, or after it: no version ended with them."""
 
 KILLED = """
 import json, os, shutil, signal, sqlite3, sys
