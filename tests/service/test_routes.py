@@ -8,7 +8,6 @@ from typing import Any
 
 import anyio
 import httpx
-import pytest
 
 from support.served import Served, served, stream_of, streaming
 from turnwise import Agent, Engine, Settings, fold, verify_export
@@ -373,22 +372,21 @@ async def test_the_process_tells_how_it_is(demo: Served) -> None:
     assert (stopping.status_code, stopping.headers["retry-after"]) == (503, "1")
 
 
-@pytest.mark.parametrize("row", ROUTES, ids=lambda row: f"{row.method} {row.path}")
-async def test_every_route_asks_who_is_there(demo: Served, row: Any) -> None:
-    path = row.path.format(chat_id="c1", message_id="m1", queued_id="m1", digest="0" * 64, thread_id="tab-1")
+async def test_every_route_asks_who_is_there(demo: Served) -> None:
     async with httpx.AsyncClient(base_url=demo.url) as nobody:
-        answers = [
-            await nobody.request(row.method, path),
-            await nobody.request(row.method, path, headers={"Authorization": "Bearer wrong"}),
-            await nobody.request(row.method, path, headers={"Authorization": "Basic ada-token"}),
-        ]
-    assert [answer.status_code for answer in answers] == [401] * 3
-    assert answers[0].headers["www-authenticate"] == 'Bearer realm="turnwise"'
-    assert answers[0].headers["content-type"] == "application/problem+json"
+        for row in ROUTES:
+            path = row.path.format(chat_id="c1", message_id="m1", queued_id="m1", digest="0" * 64, thread_id="tab-1")
+            answers = [
+                await nobody.request(row.method, path),
+                await nobody.request(row.method, path, headers={"Authorization": "Bearer wrong"}),
+                await nobody.request(row.method, path, headers={"Authorization": "Basic ada-token"}),
+            ]
+            assert [answer.status_code for answer in answers] == [401] * 3, row
+            assert answers[0].headers["www-authenticate"] == 'Bearer realm="turnwise"', row
+            assert answers[0].headers["content-type"] == "application/problem+json", row
 
 
-@pytest.mark.parametrize("row", ROUTES, ids=lambda row: f"{row.method} {row.path}")
-async def test_every_route_about_a_chat_hides_those_of_others(demo: Served, ada: httpx.AsyncClient, row: Any) -> None:
+async def test_every_route_about_a_chat_hides_those_of_others(demo: Served, ada: httpx.AsyncClient) -> None:
     """What is told of another owner's chat is, byte for byte, what is told of none."""
     bodies = {
         "POST /chats/{chat_id}/messages": {"content": "x"},
@@ -399,21 +397,21 @@ async def test_every_route_about_a_chat_hides_those_of_others(demo: Served, ada:
         "POST /chats/{chat_id}/fork": {"at_version": 1},
     }
     chat = await create(ada, title="private")
-    about = "{chat_id}" in row.path or "/files" in row.path
-    answers = []
     async with demo.client("bob") as bob:
-        for chat_id in (chat["id"], f"c{'0' * 25}"):
-            path = row.path.format(chat_id=chat_id, message_id="m1", queued_id="m1", digest="0" * 64, thread_id="tab-1")
-            name = f"{row.method} {row.path}"
-            body = bodies.get(name, {} if row.method in ("POST", "PATCH") and "/files" not in row.path else None)
-            query = {"chat": chat_id} if "/files" in row.path else None
-            answer = await bob.request(row.method, path, json=body, params=query, headers={"Idempotency-Key": "k"})
-            answers.append((answer.status_code, answer.text.replace(chat_id, "...")))
-    if about:
-        assert answers[0] == answers[1]
-        assert answers[0][0] == 404
-    else:
-        assert "private" not in answers[0][1]
+        for row in ROUTES:
+            name, answers = f"{row.method} {row.path}", []
+            for chat_id in (chat["id"], f"c{'0' * 25}"):
+                given = {"chat_id": chat_id, "message_id": "m1", "queued_id": "m1", "digest": "0" * 64}
+                path = row.path.format(**given, thread_id="tab-1")
+                body = bodies.get(name, {} if row.method in ("POST", "PATCH") and "/files" not in path else None)
+                query = {"chat": chat_id} if "/files" in path else None
+                answer = await bob.request(row.method, path, json=body, params=query, headers={"Idempotency-Key": "k"})
+                answers.append((answer.status_code, answer.text.replace(chat_id, "...")))
+            if "{chat_id}" in row.path or "/files" in row.path:
+                assert answers[0] == answers[1], name
+                assert answers[0][0] == 404, name
+            else:
+                assert "private" not in answers[0][1], name
 
 
 async def test_the_time_of_an_answer_does_not_tell_anothers_chat_from_none() -> None:
