@@ -21,9 +21,11 @@ from turnwise.cli.erase import erase
 from turnwise.cli.explain import explain
 from turnwise.cli.failures import DONE, exit_code_of, flush_output, forget_output
 from turnwise.cli.inspect import inspect
+from turnwise.cli.keygen import keygen
 from turnwise.cli.list_chats import list_chats
 from turnwise.cli.migrate import migrate
 from turnwise.cli.operating import archive, interrupt, resume, send, unarchive
+from turnwise.cli.replay import replay
 from turnwise.cli.serve import serve
 from turnwise.cli.show import show
 from turnwise.cli.style import quiet_logs
@@ -34,10 +36,10 @@ from turnwise.cli.worker import worker
 
 _COMMANDS: Final[tuple[Callable[..., Any], ...]] = (
     *(demo, chat),
-    *(list_chats, show, audit, verify, explain, inspect),
+    *(list_chats, show, audit, replay, verify, explain, inspect),
     *(send, submit, interrupt, resume, archive, unarchive, erase, delete),
     *(export, import_chat),
-    *(doctor, diagram, worker, serve, migrate),
+    *(doctor, diagram, worker, serve, migrate, keygen),
 )
 
 _NAMES: Final = {list_chats: "list", import_chat: "import"}

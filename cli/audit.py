@@ -12,7 +12,7 @@ from rich.text import Text
 
 from turnwise.cli.chat_argument import Chats, on_chat
 from turnwise.cli.connected import place_of
-from turnwise.cli.key import KeyOption, signing_key
+from turnwise.cli.key import KeyOption, SigningKeyOption, signer_of, signing_key
 from turnwise.cli.options import DEFAULT_STORE, ChatArgument, JsonOption, ServerOption, StoreOption
 from turnwise.cli.output import write_file
 from turnwise.cli.style import clean, console, is_narrow, moment, plain_table, print_json, state_text
@@ -31,13 +31,14 @@ def audit(
         typer.Option("--export", metavar="FILE", help="Write the log as JSON Lines, to be verified anywhere."),
     ] = None,
     key: KeyOption = None,
+    sign_with: SigningKeyOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show the timeline of a chat: one line for every transition."""
-    secret = signing_key(key)
+    secret, signer = signing_key(key), signer_of(sign_with)
 
     async def log(chats: Chats, chat_id: str) -> tuple[list[AuditRecord], str]:
-        return await chats.audit(chat_id), await chats.export_audit(chat_id, key=secret)
+        return await chats.audit(chat_id), await chats.export_audit(chat_id, key=secret, signer=signer)
 
     records, exported = on_chat(place_of(store, server), chat, log)
     if export is not None:
@@ -45,7 +46,7 @@ def audit(
     if as_json:
         print_json(records)
     elif export is not None:
-        signed = "" if secret is None else ", signed"
+        signed = "" if secret is None and signer is None else ", signed"
         console.print(f"wrote {len(records)} records to {clean(str(export))}{signed}", soft_wrap=True, markup=False)
     else:
         console.print(timeline(records))

@@ -1,4 +1,4 @@
-"""The key that audit logs are signed with: from a file or the environment, never from the command line or a screen."""
+"""The keys of audit logs: from files or the environment, never from the command line or a screen."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Annotated, Final
 import typer
 
 from turnwise.cli.input import read_file
+from turnwise.persistence.audit.signing import SigningKey
 from turnwise.states.errors import SettingsError
 
 VARIABLE: Final = "TURNWISE_AUDIT_KEY"
@@ -21,6 +22,39 @@ KeyOption = Annotated[
         help=f"The file that holds the key of the log's signature; else the variable {VARIABLE}, if it is set.",
     ),
 ]
+
+SigningKeyOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--signing-key", metavar="FILE", help="The file that holds an Ed25519 private key as PEM: sign the log with it."
+    ),
+]
+PublicKeyOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--public-key",
+        metavar="FILE",
+        help="The file that holds the public keys, as PEM: log or checkpoints must be signed with one of them.",
+    ),
+]
+CheckpointsOption = Annotated[
+    Path | None,
+    typer.Option("--checkpoints", metavar="FILE", help="Compare the log with checkpoints that were published."),
+]
+
+
+def signer_of(file: Path | None) -> SigningKey | None:
+    """Return the Ed25519 key that a file holds; `None` if none was named.
+
+    Raises:
+        SettingsError: the file cannot be read, or holds no such key.
+    """
+    if file is None:
+        return None
+    try:
+        return SigningKey(read_file("--signing-key", file))
+    except SettingsError as error:
+        raise SettingsError("--signing-key", error.problem) from error
 
 
 def signing_key(file: Path | None) -> bytes | None:

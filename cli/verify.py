@@ -13,7 +13,7 @@ from turnwise.cli.chat_argument import Chats, on_chat
 from turnwise.cli.connected import place_of
 from turnwise.cli.file_folder import FileFolderOption
 from turnwise.cli.input import read_file
-from turnwise.cli.key import KeyOption, signing_key
+from turnwise.cli.key import CheckpointsOption, KeyOption, PublicKeyOption, signing_key
 from turnwise.cli.options import DEFAULT_STORE, JsonOption, ServerOption, StoreOption
 from turnwise.cli.style import clean, console, print_json
 from turnwise.persistence.audit.verify import Verdict, verify_export
@@ -26,24 +26,35 @@ def verify(  # noqa: PLR0913 - the options of a command
     store: StoreOption = DEFAULT_STORE,
     server: ServerOption = None,
     key: KeyOption = None,
+    checkpoints: CheckpointsOption = None,
+    public_key: PublicKeyOption = None,
     family: Annotated[bool, typer.Option("--family", help="Also the helpers of the chat, and theirs.")] = False,
     files: Annotated[bool, typer.Option("--files", help="Also every file of the chat, byte for byte.")] = False,
     file_folder: FileFolderOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Check a log: its chain, every transition against the declared table, every promise of a state."""
+    """Check a log: its chain, every transition against the declared table, every promise of a state.
+
+    With --checkpoints also that it is the log that was published when it was written.
+    """
+    public = None if public_key is None else read_file("--public-key", public_key)
+    told = None if checkpoints is None else read_file("--checkpoints", checkpoints).decode(errors="replace")
+    if told is not None and public is None:
+        raise SettingsError("--checkpoints", "needs --public-key: without it anybody could have written them")
 
     async def checked(chats: Chats, chat_id: str) -> Verdict:
-        return await chats.verify(chat_id, family=family, files=files)
+        return await chats.verify(chat_id, family=family, files=files, checkpoints=told, public_key=public)
 
-    file = Path(target)
-    if file.suffix or len(file.parts) > 1 or os.path.exists(file):  # noqa: PTH110 - Path.exists raises if a name is too long
+    if is_log(target):
+        file = Path(target)
         if files:
             raise SettingsError("--files", "an exported log holds no files; name a chat of the store")
         text = read_file("FILE|CHAT", file).decode(errors="replace")
-        verdict = verify_export(text, key=signing_key(key))
+        verdict = verify_export(text, key=signing_key(key), public_key=public, checkpoints=told)
     elif key is not None:
         raise SettingsError("--key", "a key is for an exported log; a chat of the store is not signed")
+    elif public is not None and told is None:
+        raise SettingsError("--public-key", "is for an exported log or for --checkpoints; a store is not signed")
     else:
         verdict = on_chat(place_of(store, server), target, checked, file_folder=file_folder)
     if as_json:
@@ -56,8 +67,17 @@ def verify(  # noqa: PLR0913 - the options of a command
         raise typer.Exit(1)
 
 
+def is_log(target: str) -> bool:
+    """Return whether what was typed names an exported log, and not a chat."""
+    file = Path(target)
+    return bool(file.suffix) or len(file.parts) > 1 or os.path.exists(file)  # noqa: PTH110 - Path.exists raises if a name is too long
+
+
 def verdict_line(verdict: Verdict) -> Text:
     """Return a verdict as a sentence."""
     if verdict.ok:
-        return Text("✓ sound: the chain is unbroken and every transition is one of the table's", style="green")
+        elsewhere = "" if verdict.covered is None else f"; checkpoints bear out versions 1 to {verdict.covered}"
+        return Text(
+            f"✓ sound: the chain is unbroken and every transition is one of the table's{elsewhere}", style="green"
+        )
     return Text(f"✗ not sound at version {verdict.position}: {clean(verdict.problem or '')}", style="red")

@@ -33,8 +33,10 @@ from turnwise.engine.results import (
     TurnResult,
     UsageEntry,
 )
+from turnwise.persistence.audit.checkpoints import published
 from turnwise.persistence.audit.record import AuditRecord, export
-from turnwise.persistence.audit.verify import Verdict
+from turnwise.persistence.audit.signing import SigningKey
+from turnwise.persistence.audit.verify import Verdict, verify_export
 from turnwise.persistence.tombstone import Tombstone
 from turnwise.states.calls import ClientTool, ToolResult
 from turnwise.states.checked import checked
@@ -45,7 +47,7 @@ from turnwise.states.limits import JsonObject, Key, Label, Name, Ordinal, PageSi
 from turnwise.states.messages import Content, FilePart, Message, QueuedMessage, parts_of
 from turnwise.states.names import RESTING, Answerer, ChatState, WhenBusy
 from turnwise.states.plain import shown
-from turnwise.states.shapes import LATER
+from turnwise.states.shapes import LATER, RAW
 from turnwise.states.transcript import Transcript
 from turnwise.states.usage import Usage
 
@@ -463,13 +465,28 @@ class Client:
         """Return one record for every transition, in order of version."""
         return await self._get(_of(chat_id, "audit"), list[AuditRecord])
 
-    async def export_audit(self, chat_id: str, *, key: bytes | None = None) -> str:
-        """Return the log as JSON Lines, signed here if a key is given: the service does not see it."""
-        return export(chat_id, await self.audit(chat_id), key=key)
+    async def export_audit(self, chat_id: str, *, key: bytes | None = None, signer: SigningKey | None = None) -> str:
+        """Return the log as JSON Lines, signed here if a key is given, see `Engine.export_audit`."""
+        return export(chat_id, await self.audit(chat_id), key=key, signer=signer)
 
-    async def verify(self, chat_id: str, *, family: bool = False, files: bool = False) -> Verdict:
-        """Let the service check the log, see `Engine.verify`. `verify_export` checks an exported log here."""
-        return await self._get(_of(chat_id, "verify"), Verdict, family=family, files=files)
+    async def verify(
+        self,
+        chat_id: str,
+        *,
+        family: bool = False,
+        files: bool = False,
+        checkpoints: Annotated[str, RAW] | None = None,
+        public_key: bytes | None = None,
+    ) -> Verdict:
+        """Let the service check the log, see `Engine.verify`; `checkpoints` are compared with it here.
+
+        `verify_export` checks an exported log here.
+        """
+        published(checkpoints, public_key)
+        verdict = await self._get(_of(chat_id, "verify"), Verdict, family=family, files=files)
+        if checkpoints is None or not verdict.ok:
+            return verdict
+        return verify_export(await self.export_audit(chat_id), checkpoints=checkpoints, public_key=public_key)
 
     async def _answer(self, chat_id: str, content: Content, key: str) -> TurnResult[Any]:
         within = min(_LONGEST_WAIT, self._connection.settings.timeout / 2)

@@ -12,6 +12,7 @@ from typing import Concatenate, Final, TypeVar
 
 import anyio
 
+from turnwise.engine.checkpoints.publisher import Publisher
 from turnwise.engine.follow.broadcast import Broadcaster
 from turnwise.engine.observers.observer import Observers
 from turnwise.logger import about, logger
@@ -121,6 +122,8 @@ class Applier:
     broadcaster: Broadcaster
     limits_of: LimitsOf
     observers: Observers = field(default_factory=Observers)
+    publisher: Publisher | None = None
+    """Publishes checkpoints of what was committed."""
 
     async def change(self, chat_id: str, *changes: Change, actor: str, shown: Sequence[PartEvent] = ()) -> Committed:
         """Change a chat, then tell its followers."""
@@ -144,6 +147,8 @@ class Applier:
         left = await _shielded(self.store.delete(chat_id, permit, actor=actor))
         logger.info("deleted", chat_id=chat_id, actor=left.actor, records=left.records)
         self.broadcaster.forget(chat_id)
+        if self.publisher is not None:
+            self.publisher.note(chat_id)
         return left
 
     async def claim(self, *changes: Change, actor: str, runs: Runs, limit: int) -> list[Committed]:
@@ -156,6 +161,8 @@ class Applier:
         if committed.decisions:
             self.broadcaster.deliver(committed)
             self.observers.transitioned(committed.decisions)
+            if self.publisher is not None:
+                self.publisher.committed(committed)
         return committed
 
 

@@ -12,6 +12,8 @@ import anyio
 from turnwise.engine.agents.agent import Agent, Output
 from turnwise.engine.agents.configuration import UNCHANGED, Agents, Unchanged
 from turnwise.engine.apply import Applier, Chain
+from turnwise.engine.checkpoints.checkpoints import Checkpoints
+from turnwise.engine.checkpoints.publisher import Publisher
 from turnwise.engine.clock import Clock, GuardedClock, SteadyClock, SystemClock
 from turnwise.engine.commands import CLIENT, Commands, chat_id_for
 from turnwise.engine.diagnose import Diagnosis, diagnose, flaws_of
@@ -51,7 +53,9 @@ from turnwise.engine.user_code import LAST_PATIENCE
 from turnwise.engine.worker.identity import worker_name
 from turnwise.engine.worker.leased_chat import Runtime
 from turnwise.engine.worker.worker import Worker
+from turnwise.persistence.audit.checkpoints import published
 from turnwise.persistence.audit.record import AuditRecord, export
+from turnwise.persistence.audit.signing import SigningKey
 from turnwise.persistence.audit.verify import Verdict, verify_stored
 from turnwise.persistence.files.protocol import FileStore
 from turnwise.persistence.from_url import store_from_url
@@ -68,7 +72,7 @@ from turnwise.states.limits import JsonObject, Key, Label, Name, Ordinal, PageSi
 from turnwise.states.messages import Content, FilePart, Message, QueuedMessage
 from turnwise.states.names import DEFAULT_AGENT, RESTING, Answerer, ChatState, WhenBusy
 from turnwise.states.plain import shown
-from turnwise.states.shapes import LATER
+from turnwise.states.shapes import LATER, RAW
 from turnwise.states.transcript import Transcript, fold
 from turnwise.states.triggers import (
     Archived,
@@ -113,6 +117,7 @@ class Engine:
         reminders: producers of system messages for single requests.
         prepare_messages: replaces the messages of single requests; the stored history is never changed.
         observers: watch what the engine does, for metrics and traces.
+        checkpoints: signs where the chats' logs stand, and publishes it outside of the store.
         clock: for tests, a clock that is moved by hand.
 
     Raises:
@@ -134,6 +139,7 @@ class Engine:
         reminders: Sequence[Reminder] = (),
         prepare_messages: PrepareMessages | None = None,
         observers: Sequence[Observer] = (),
+        checkpoints: Checkpoints | None = None,
         clock: Clock | None = None,
     ) -> None:
         self.settings = settings or Settings()
@@ -142,6 +148,7 @@ class Engine:
         self._agents = Agents(_declared(own, agents), self.settings, model=model)
         self._deps = deps
         self._observers = Observers(tuple(observers))
+        self._checkpoints = checkpoints
         self._store = (
             store_from_url(store, durability=self.settings.durability, now=None if clock is None else self._clock.now)
             if isinstance(store, str)
@@ -182,8 +189,9 @@ class Engine:
             opened.push_async_callback(self._files.blobs.close)
             self._agents.load_prices()
             self._broadcaster, tasks = Broadcaster(), Tasks(self._patience)
+            publisher = await self._opened_publisher()
             runtime = Runtime(
-                applier=Applier(self._store, self._broadcaster, self._agents.limits, self._observers),
+                applier=Applier(self._store, self._broadcaster, self._agents.limits, self._observers, publisher),
                 agents=self._agents,
                 deps=self._deps,
                 settings=self.settings,
@@ -193,6 +201,8 @@ class Engine:
                 files=self._files,
             )
             await opened.enter_async_context(tasks.running())
+            if publisher is not None:
+                tasks.start_soon(publisher.run)
             if self.settings.run_worker:
                 self._worker = Worker(runtime)
                 self._store.attend(runtime.worker_id)
@@ -208,8 +218,17 @@ class Engine:
                 if self._worker is not None:
                     await self._worker.stop()
                     self._worker = None
+                if publisher is not None:
+                    await publisher.close(self.settings.shutdown_grace)
                 self._closed = LEFT
                 self._broadcaster.close(LEFT)
+
+    async def _opened_publisher(self) -> Publisher | None:
+        if self._checkpoints is None:
+            return None
+        publisher = Publisher(self._checkpoints, self._store, self._clock)
+        await publisher.open()
+        return publisher
 
     @property
     def agents(self) -> Mapping[str, Collection[str]]:
@@ -878,22 +897,46 @@ class Engine:
         await self._chats().facts(chat_id)
         return await self._chats().audit(chat_id)
 
-    async def export_audit(self, chat_id: str, *, key: bytes | None = None) -> str:
-        """Return the log as JSON Lines, signed if a key is given. `verify_export` checks it without a store."""
-        records = await self.audit(chat_id)
-        return await off_the_loop(lambda: export(chat_id, records, key=key))
+    async def export_audit(self, chat_id: str, *, key: bytes | None = None, signer: SigningKey | None = None) -> str:
+        """Return the log as JSON Lines. `verify_export` checks it without a store.
 
-    async def verify(self, chat_id: str, *, family: bool = False, files: bool = False) -> Verdict:
+        Args:
+            chat_id: the chat.
+            key: signs it so that whoever has the same key can check the signature (HMAC).
+            signer: signs it so that whoever has the public key can (Ed25519).
+        """
+        records = await self.audit(chat_id)
+        return await off_the_loop(lambda: export(chat_id, records, key=key, signer=signer))
+
+    async def verify(
+        self,
+        chat_id: str,
+        *,
+        family: bool = False,
+        files: bool = False,
+        checkpoints: Annotated[str, RAW] | None = None,
+        public_key: bytes | None = None,
+    ) -> Verdict:
         """Check the log's chain, every transition and promise against the table, and every row against the log.
 
-        With `family` also those of its helpers and theirs, and that their logs name each other as they were. With
-        `files` also that what the chat's messages refer to is in the file store, byte for byte: each file is read.
+        Args:
+            chat_id: the chat.
+            family: also those of its helpers and theirs, and that their logs name each other as they were.
+            files: also that what the chat's messages refer to is in the file store, byte for byte: each file is read.
+            checkpoints: lines that `Checkpoints` has published: the log must be the one that they tell of, so that
+                whoever has rewritten all of the database is found. Those of helpers are not looked at.
+            public_key: the Ed25519 keys, as PEM, that the checkpoints must be signed with.
+
+        Raises:
+            SettingsError: there are checkpoints and no usable public key.
         """
+        elsewhere = published(checkpoints, public_key)
         verdict = await verify_family(self._chats(), chat_id) if family else None
         rows = await self._chats().rows(chat_id)
-        if verdict is None:
-            verdict = await off_the_loop(lambda: verify_stored(chat_id, rows))
-        return await verify_files(self._files, rows) if files and verdict.ok else verdict
+        if verdict is None or (verdict.ok and elsewhere is not None):
+            verdict = await off_the_loop(lambda: verify_stored(chat_id, rows, elsewhere))
+        found = await verify_files(self._files, rows) if files and verdict.ok else verdict
+        return verdict if found.ok else found
 
     def _commands(self, actor: str) -> Commands:
         if self._commands_or_none is None:

@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from turnwise.persistence.audit.asides import Aside, aside_of
+from turnwise.persistence.audit.signing import SigningKey
 from turnwise.states.decide import Decision
 from turnwise.states.digests import canonical
 
@@ -185,25 +186,34 @@ def object_of(text: str) -> dict[str, Any]:
     return value
 
 
-def export(chat_id: str, records: Sequence[AuditRecord], *, key: bytes | None = None) -> str:
+def export(
+    chat_id: str, records: Sequence[AuditRecord], *, key: bytes | None = None, signer: SigningKey | None = None
+) -> str:
     """Return a chat's log as JSON Lines: a header, the records in order, and a checkpoint.
 
-    The checkpoint states the number of records and the last hash. With a `key` it is signed: someone with the key can
-    then tell that nobody without it has cut or rewritten the log.
+    The checkpoint states the number of records and the last hash. Signed, with a `key` that its reader has as well or
+    by a `signer` whose public key anybody may have, it shows that nobody else has cut or rewritten the log.
     """
     head = records[-1].hash if records else GENESIS
     checkpoint: dict[str, Any] = {"count": len(records), "head": head}
+    content = signed_content(chat_id, len(records), head)
     if key is not None:
-        checkpoint["signature"] = signature_of(chat_id, len(records), head, key=key)
+        checkpoint["signature"] = mac_of(content, key=key)
+    if signer is not None:
+        checkpoint |= {"key_id": signer.key_id, "ed25519": signer.signature_of(content)}
     header = {"format": FORMAT, "chat_id": chat_id}
     lines = [json.dumps(header), *map(to_json, records), json.dumps(checkpoint)]
     return "".join(f"{line}\n" for line in lines)
 
 
-def signature_of(chat_id: str, count: int, head: str, *, key: bytes) -> str:
-    """Return the signature (HMAC-SHA256, hex) of a checkpoint made with `key`."""
-    signed = {"format": FORMAT, "chat_id": chat_id, "count": count, "head": head}
-    return hmac.new(key, canonical(signed), hashlib.sha256).hexdigest()
+def signed_content(chat_id: str, count: int, head: str) -> bytes:
+    """Return what a signature of a log's checkpoint is made over."""
+    return canonical({"format": FORMAT, "chat_id": chat_id, "count": count, "head": head})
+
+
+def mac_of(content: bytes, *, key: bytes) -> str:
+    """Return the signature of a checkpoint made with `key`: HMAC-SHA256, in hex."""
+    return hmac.new(key, content, hashlib.sha256).hexdigest()
 
 
 _KINDS: Final[dict[str, tuple[type, ...]]] = {

@@ -5,15 +5,17 @@ In a store it also checks that the stored rows are what the log says.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated
+from typing import Annotated, Any, Final, NamedTuple
 
 from turnwise.persistence.audit import record as audit_log
 from turnwise.persistence.audit.check_rows import Evidence
 from turnwise.persistence.audit.check_transitions import Replay
 from turnwise.persistence.audit.check_writes import LateViolation, Violation
+from turnwise.persistence.audit.checkpoints import Contradiction, Published, published
 from turnwise.persistence.audit.expected_rows import Testimony
+from turnwise.persistence.audit.signing import PublicKeys
 from turnwise.persistence.chat_rows import ChatRows
 from turnwise.persistence.rows import GARBLED
 from turnwise.persistence.stored_chat import is_count
@@ -34,17 +36,36 @@ class Verdict:
 
     0 for a bad header; one past the last record for a bad checkpoint. `None` if the log is sound.
     """
+    covered: int | None = field(default=None, repr=False)
+    """The version up to which published checkpoints bear the log out; `None` if none were asked for."""
     place: str | None = field(default=None, repr=False)
     """The stored value that is not what the log says: `table[row].column`. `None` if the log itself is wrong."""
 
 
 @checked
-def verify_export(text: Annotated[str, RAW], *, key: bytes | None = None) -> Verdict:
-    """Check an exported log. Never raises, whatever the text holds.
+def verify_export(
+    text: Annotated[str, RAW],
+    *,
+    key: bytes | None = None,
+    public_key: bytes | None = None,
+    checkpoints: Annotated[str, RAW] | None = None,
+) -> Verdict:
+    """Check an exported log. Whatever the text holds, it raises nothing.
 
-    With a `key` the log must be signed with it. Without one the signature is ignored, and a log that was cut and given
-    a new checkpoint passes for a whole one.
+    Without a signature that is checked, a log that was cut and given a new checkpoint passes for a whole one.
+
+    Args:
+        text: the log.
+        key: the log must be signed with it.
+        public_key: Ed25519 keys as PEM. The log must be signed with one of them, unless `checkpoints` are given.
+        checkpoints: lines that `Checkpoints` has published; they must be signed with one of the public keys, and the
+            log must be the one that they tell of.
+
+    Raises:
+        SettingsError: there is no usable public key.
     """
+    elsewhere = published(checkpoints, public_key)
+    keys = None if public_key is None else PublicKeys(public_key)
     header, *lines = [line for line in text.split("\n") if line.strip(" \t\r")] or [""]
     try:
         walk = _Walk(_chat_of(header))
@@ -56,7 +77,8 @@ def verify_export(text: Annotated[str, RAW], *, key: bytes | None = None) -> Ver
         return verdict
     if checkpoint is None:
         return walk.stopped("The log has no checkpoint at its end: its tail is cut off")
-    return _check_end(walk, checkpoint, key)
+    verdict = _check_end(walk, checkpoint, _SignedBy(key, keys, elsewhere is not None))
+    return walk.compared(elsewhere) if verdict.ok else verdict
 
 
 def verify_records(records: Iterable[audit_log.AuditRecord]) -> Verdict:
@@ -66,8 +88,11 @@ def verify_records(records: Iterable[audit_log.AuditRecord]) -> Verdict:
     return walk.along(known)
 
 
-def verify_stored(chat_id: str, stored: ChatRows) -> Verdict:
-    """Check a chat's log in the store, then every row against the log. Never raises, whatever is stored."""
+def verify_stored(chat_id: str, stored: ChatRows, elsewhere: Published | None = None) -> Verdict:
+    """Check a chat's log in the store, then every row against the log, then the log against what was published.
+
+    Never raises, whatever is stored.
+    """
     walk, records = _Walk(chat_id), list[audit_log.AuditRecord]()
 
     def read() -> Iterator[audit_log.AuditRecord]:
@@ -88,10 +113,18 @@ def verify_stored(chat_id: str, stored: ChatRows) -> Verdict:
     evidence = Evidence(Testimony(sound), replace(stored, audit=stored.audit[: len(sound)]))
     found = list(evidence.findings() if verdict.ok else evidence.lasting())
     if not found:
-        return verdict
+        return walk.compared(elsewhere) if verdict.ok else verdict
     version, place, problem = min(found, key=lambda finding: finding.version)
     name = str(place.renamed(stored.names))
     return Verdict(ok=False, problem=f"{name}, of version {version}: {problem}.", position=version, place=name)
+
+
+def verify_published(chat_id: str, hashes: Sequence[str], elsewhere: Published) -> Verdict:
+    """Check a sound log, given the hashes of its records in order, against the checkpoints that were published."""
+    try:
+        return Verdict(ok=True, covered=elsewhere.cover(chat_id, hashes))
+    except Contradiction as error:
+        return Verdict(ok=False, problem=str(error), position=error.position)
 
 
 class _Walk:
@@ -101,6 +134,7 @@ class _Walk:
         self.chat_id = chat_id
         self.count = 0
         self.head = audit_log.GENESIS
+        self.hashes: list[str] = []
         self._replay = Replay()
 
     def along(self, records: Iterable[audit_log.AuditRecord]) -> Verdict:
@@ -123,6 +157,10 @@ class _Walk:
         """Return the verdict that the next record is wrong or missing."""
         return Verdict(ok=False, problem=f"{problem}.", position=self.count + 1)
 
+    def compared(self, elsewhere: Published | None) -> Verdict:
+        """Return the verdict on a sound log, given the checkpoints that were published, if any."""
+        return Verdict(ok=True) if elsewhere is None else verify_published(self.chat_id, self.hashes, elsewhere)
+
     def _take(self, record: audit_log.AuditRecord) -> None:
         if record.version != self.count + 1:
             raise Violation(record, f"version {self.count + 1} belongs here, for versions rise by one")
@@ -135,6 +173,7 @@ class _Walk:
         self._replay.follow(record)
         self.count += 1
         self.head = record.hash
+        self.hashes.append(record.hash)
 
 
 def _chat_of(header: str) -> str:
@@ -154,19 +193,44 @@ def _is_checkpoint(line: str) -> bool:
         return False
 
 
-def _check_end(walk: _Walk, checkpoint: str, key: bytes | None) -> Verdict:
+def _check_end(walk: _Walk, checkpoint: str, signed_by: _SignedBy) -> Verdict:
     fields = audit_log.object_of(checkpoint)
-    count, head, signature = fields.get("count"), fields.get("head"), fields.get("signature")
-    if not set(fields) <= {"count", "head", "signature"} or type(count) is not int or type(head) is not str:
-        return walk.stopped("The checkpoint must hold count, an integer, head, a string, and at most a signature")
+    count, head = fields.get("count"), fields.get("head")
+    if not fields.keys() <= _OF_CHECKPOINT or type(count) is not int or type(head) is not str:
+        return walk.stopped("The checkpoint must hold count, an integer, head, a string, and at most signatures")
     if count != walk.count:
         problem = f"The checkpoint counts {count} records, but the log holds {walk.count}."
         return Verdict(ok=False, problem=problem, position=min(max(count, 0), walk.count) + 1)
     if head != walk.head:
         problem = f"The checkpoint names the head {head!a:.80}, but the last record's hash is {walk.head}."
         return Verdict(ok=False, problem=problem, position=walk.count)
-    if key is not None and signature is None:
-        return walk.stopped("The checkpoint is not signed, but a key was given")
-    if key is not None and signature != audit_log.signature_of(walk.chat_id, count, head, key=key):
-        return walk.stopped("The checkpoint's signature was not made with this key over this log")
-    return Verdict(ok=True)
+    unsigned = _unsigned(fields, audit_log.signed_content(walk.chat_id, count, head), signed_by)
+    return Verdict(ok=True) if unsigned is None else walk.stopped(unsigned)
+
+
+def _unsigned(fields: Mapping[str, Any], content: bytes, signed_by: _SignedBy) -> str | None:
+    """Return what is wrong with a checkpoint's signatures, if anything."""
+    key, keys = signed_by.key, signed_by.keys
+    if key is not None and fields.get("signature") is None:
+        return "The checkpoint is not signed, but a key was given"
+    if key is not None and fields["signature"] != audit_log.mac_of(content, key=key):
+        return "The checkpoint's signature was not made with this key over this log"
+    if keys is None or (signed_by.elsewhere and fields.get("key_id") not in list(keys.ids)):
+        return None
+    if "ed25519" not in fields:
+        return "The checkpoint has no Ed25519 signature, but a public key was given"
+    if not keys.bear_out(content, fields["ed25519"]):
+        return "The checkpoint's Ed25519 signature was not made over this log with the key of this public key"
+    return None
+
+
+class _SignedBy(NamedTuple):
+    """Who must have signed a log."""
+
+    key: bytes | None
+    keys: PublicKeys | None
+    elsewhere: bool
+    """Whether published checkpoints vouch for it, so that it need not be signed itself."""
+
+
+_OF_CHECKPOINT: Final = frozenset({"count", "head", "signature", "key_id", "ed25519"})

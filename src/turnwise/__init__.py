@@ -6,6 +6,7 @@ in it.
 
 from turnwise.engine.agents.agent import Agent
 from turnwise.engine.agents.delegate import delegate
+from turnwise.engine.checkpoints.checkpoints import Checkpoints
 from turnwise.engine.engine import Engine
 from turnwise.engine.erase import Erasure
 from turnwise.engine.explain import Explanation
@@ -15,6 +16,7 @@ from turnwise.engine.results import Chat, Compaction, Page, SendReceipt, Submiss
 from turnwise.engine.settings import CompactionInput, CompactionPolicy, CompactionResult, RetryPolicy, Settings
 from turnwise.engine.tools.declare import Tool, ToolContext, ToolOutput, tool
 from turnwise.persistence.audit.record import AuditRecord
+from turnwise.persistence.audit.signing import SigningKey
 from turnwise.persistence.audit.verify import Verdict, verify_export
 from turnwise.persistence.files.bucket import BucketFiles
 from turnwise.persistence.files.folder import FolderFiles
@@ -76,6 +78,7 @@ __all__ = [
     "ChatState",
     "ChatStore",
     "ChatUnreadable",
+    "Checkpoints",
     "ClientTool",
     "Compaction",
     "CompactionInput",
@@ -122,6 +125,7 @@ __all__ = [
     "SendReceipt",
     "Settings",
     "SettingsError",
+    "SigningKey",
     "StaleLease",
     "StopReason",
     "StoreError",

@@ -74,7 +74,7 @@ def test_a_tampered_export_is_a_problem(demo: Terminal, chat_id: str, tmp_path: 
 
 
 def test_a_chat_of_the_store_verifies(demo: Terminal, chat_id: str) -> None:
-    sound = {"ok": True, "problem": None, "position": None, "place": None}
+    sound = {"ok": True, "problem": None, "position": None, "covered": None, "place": None}
     assert json.loads(demo.run("verify", chat_id, "--json").out) == sound
     assert "sound" in demo.run("verify", "last").out
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Callable
 from contextlib import aclosing
+from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import anyio
@@ -30,6 +33,7 @@ from turnwise import (
     NothingToCompact,
     QueueFull,
     SettingsError,
+    SigningKey,
     TextPart,
     ToolResult,
     ToolResultMismatch,
@@ -40,6 +44,8 @@ from turnwise import (
     verify_export,
 )
 from turnwise.client import Client
+from turnwise.persistence.audit.checkpoints import Head, checkpoint_line
+from turnwise.persistence.audit.record import GENESIS
 
 Chats = Engine | Client
 PICK = ClientTool("pick_date", "Ask for a date.", {"type": "object"})
@@ -370,6 +376,14 @@ async def test_the_log_is_read_exported_and_verified(chats: Chats) -> None:
     assert verify_export(signed, key=b"k").ok
     assert not verify_export(signed, key=b"other").ok
     assert (await chats.verify(chat.id, family=True, files=True)).ok
+    signer = SigningKey.generate()
+    signed = await chats.export_audit(chat.id, signer=signer)
+    assert verify_export(signed, public_key=signer.public_pem).ok
+    stands = Head(chat.id, 1, json.loads(signed.splitlines()[1])["hash"])
+    for head, ok in ((stands, True), (replace(stands, head="0" * 64), False)):
+        line = checkpoint_line(head, at=datetime.now(UTC), prev=GENESIS, key=signer)
+        verdict = await chats.verify(chat.id, checkpoints=f"{line}\n", public_key=signer.public_pem)
+        assert (verdict.ok, verdict.covered if ok else verdict.position) == (ok, 1)
     assert (await chats.explain(chat.id)).reason.startswith("Nothing to do")
     usage = await chats.usage(chat.id)
     assert [(entry.purpose, entry.usage.input_tokens) for entry in usage] == [("step", 3)]

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from support.fuzzing import LIMITS, filled, runs
 from support.odd_values import Odd, odd_values
-from support.public_surface import OBJECT, Target, makers, methods
+from support.public_surface import KEY, OBJECT, Target, makers, methods
 from turnwise import (
     RESTING,
     Agent,
@@ -163,6 +163,9 @@ def right_arguments(chat_ids: dict[str, str]) -> dict[str, Any]:
         "reason": "r",
         "at_version": 1,
         "key": b"k",
+        "signer": KEY,
+        "checkpoints": "",
+        "public_key": KEY.public_pem,
         "prefix": "c",
         "owner": "o",
         "title": "t",

@@ -19,7 +19,7 @@ from support.forged_logs import FORGERIES, forgery, rehashed
 from support.log_verifier import AskVerifier, verifying
 from support.logged_life import LOG, TEXT
 from support.node import NODE, needs_node
-from turnwise import Engine
+from turnwise import Engine, SigningKey
 from turnwise.persistence.audit.record import AuditRecord, export, to_json
 from turnwise.persistence.audit.verify import verify_export
 from turnwise.states.names import ChatState, Trigger
@@ -215,6 +215,27 @@ def test_both_read_the_same_signatures(node: AskVerifier, signature: object) -> 
     assert not node(text, key="sécret")[0]
 
 
+KEY, OTHER = SigningKey.generate(), SigningKey.generate()
+
+
+@pytest.mark.parametrize("signature", [5, "", "\u00e9", ["x"], "AB" * 64, "ab" * 64, None])
+def test_both_read_the_same_signatures_of_ed25519(node: AskVerifier, signature: object) -> None:
+    signed = export("chat-1", LOG, key=b"secret", signer=KEY)
+    public, other = KEY.public_pem.decode(), OTHER.public_pem.decode()
+    assert node(signed, key="secret", public_key=public) == (True, None)
+    assert python(signed, key=b"secret", public_key=KEY.public_pem) == (True, None)
+    assert node(signed) == python(signed) == (True, None)
+    bad = (False, len(LOG) + 1)
+    assert node(signed, public_key=other) == python(signed, public_key=OTHER.public_pem) == bad
+    assert node(TEXT, public_key=public) == python(TEXT, public_key=KEY.public_pem) == bad
+    lines = signed.splitlines()
+    lines[-1] = json.dumps({**json.loads(lines[-1]), "ed25519": signature})
+    text = "\n".join(lines)
+    assert node(text, public_key=public) == python(text, public_key=KEY.public_pem) == bad
+    cut = "\n".join([*lines[:-2], json.dumps({**json.loads(lines[-1]), "count": len(LOG) - 1, "head": LOG[-2].hash})])
+    assert node(cut, public_key=public) == python(cut, public_key=KEY.public_pem) == (False, len(LOG))
+
+
 # As a program
 
 
@@ -223,10 +244,11 @@ def run(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_program_says_what_it_found_and_exits_with_it(tmp_path: Path) -> None:
-    log, key = tmp_path / "log.jsonl", tmp_path / "key"
-    log.write_text(export("chat-1", LOG, key=b"secret"))
+    log, key, public = tmp_path / "log.jsonl", tmp_path / "key", tmp_path / "key.pub"
+    log.write_text(export("chat-1", LOG, key=b"secret", signer=KEY))
     key.write_bytes(b"secret\r\n")
-    sound = run(log, "--key", key)
+    public.write_bytes(KEY.public_pem)
+    sound = run(log, "--key", key, "--public-key", public)
     assert (sound.returncode, sound.stdout, sound.stderr) == (0, "sound\n", "")
     log.write_text(log.read_text().replace('"trigger":"archived"', '"trigger":"unarchived"'))
     refused = run(log)

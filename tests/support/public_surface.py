@@ -84,6 +84,7 @@ async def search(query: str) -> str:
 
 
 OBJECT: Final = {"type": "object"}
+KEY: Final = turnwise.SigningKey.generate()
 RIGHT: Final[Mapping[str, Mapping[str, Any]]] = {
     "Engine": {
         "store": "sqlite://",
@@ -96,6 +97,7 @@ RIGHT: Final[Mapping[str, Mapping[str, Any]]] = {
         "reminders": [turnwise.history_was_compacted],
         "prepare_messages": lambda messages: messages,
         "observers": [turnwise.Observer()],
+        "checkpoints": turnwise.Checkpoints(KEY, "checkpoints.jsonl"),
         "clock": ManualClock(),
     },
     "Agent": {
@@ -130,7 +132,16 @@ RIGHT: Final[Mapping[str, Mapping[str, Any]]] = {
     "ToolResult": {"call_id": "call_1", "output": {"a": [1]}, "is_error": False},
     "ToolOutput": {"output": 1, "attachments": ()},
     "CompactionResult": {"messages": [], "usage": None},
-    "verify_export": {"text": "{}", "key": b"k"},
+    "verify_export": {"text": "{}", "key": b"k", "public_key": KEY.public_pem, "checkpoints": ""},
+    "SigningKey": {"pem": KEY.private_pem},
+    "Checkpoints": {
+        "key": KEY,
+        "to": "checkpoints.jsonl",
+        "every": 10,
+        "headers": {"A": "b"},
+        "timeout": 3,
+        "catch_up": 5,
+    },
     "fold": {"events": [], "transcript": None},
     "mermaid": {"state": "waiting", "simple": True},
     "path": {"events": [StatusEvent(state=ChatState.waiting, at=ManualClock().now())]},

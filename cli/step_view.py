@@ -1,0 +1,121 @@
+"""How a step of a log looks: the states with the current one marked, and what was fired, by whom, with what writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+from rich.text import Text
+
+from turnwise.cli.audit import short_actor
+from turnwise.cli.style import STATE_STYLE, excerpt, moment
+from turnwise.diagrams.durations import duration
+from turnwise.persistence.audit.record import AuditRecord
+from turnwise.persistence.audit.verify import Verdict
+
+_WIDE: Final = (
+    ("", "", "executing_tools", ""),
+    ("waiting", "pending", "streaming", "requires_action"),
+    ("interrupted", "", "compacting", "error"),
+)
+"""The states as the slide of the machine has them."""
+_NARROW: Final = (
+    ("waiting", "pending"),
+    ("streaming", "executing_tools"),
+    ("compacting", "requires_action"),
+    ("interrupted", "error"),
+)
+_CURRENT: Final = "▶ "
+_BEFORE: Final = "◦ "
+_NEITHER: Final = "  "
+_GAP: Final = 2
+_MILLISECOND: Final = timedelta(milliseconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One record of a log, as it is shown."""
+
+    record: AuditRecord
+    after: timedelta | None
+    """The time since the record before; `None` for the first."""
+    problem: str | None
+    """What is wrong with it."""
+
+
+def steps_of(records: Sequence[AuditRecord], verdict: Verdict) -> list[Step]:
+    """Return the steps of a log up to the first that is wrong: what comes after it says nothing."""
+    shown = records if verdict.ok or verdict.position is None else records[: verdict.position]
+    return [
+        Step(
+            record,
+            after=None if number == 0 else record.at - shown[number - 1].at,
+            problem=verdict.problem if not verdict.ok and verdict.position == number + 1 else None,
+        )
+        for number, record in enumerate(shown)
+    ]
+
+
+def state_picture(state: str, before: str | None, *, width: int) -> list[Text]:
+    """Return the eight states as lines: the current one is marked, and where the chat has come from."""
+    grid: Sequence[Sequence[str]] = _WIDE if sum(_widths(_WIDE)) <= width else _NARROW
+    widths = _widths(grid)
+    lines = []
+    for row in grid:
+        line = Text()
+        for name, room in zip(row, widths, strict=True):
+            mark = _CURRENT if name == state else _BEFORE if name == before else _NEITHER
+            style = "dim"
+            if name == state:
+                style = f"{STATE_STYLE.get(name, '')} reverse"
+            elif name == before:
+                style = STATE_STYLE.get(name, "")
+            cell = Text(f"{mark}{name}" if name else "", style=style if name else "")
+            line.append_text(cell).append(" " * (room - cell.cell_len))
+        line.rstrip()
+        lines.append(line)
+    return lines
+
+
+def step_lines(step: Step, *, of: int, width: int, most: int | None = None) -> list[Text]:
+    """Return what a step says, a line each, none wider than `width`; of many writes only as many as `most` leaves."""
+    record, moved = step.record, step.record.source != step.record.target
+    way = f"{record.source or 'new'} → {record.target}" if moved else f"stays in {record.target}"
+    style = STATE_STYLE.get(record.target, "")
+    numbers = f"turn {record.turn} · step {record.step} · attempt {record.attempt}" if record.turn else ""
+    pause = "" if step.after is None else f"  +{duration(timedelta(milliseconds=round(step.after / _MILLISECOND)))}"
+    lines = [
+        Text.assemble((f"{record.version}/{of} ", "dim"), (excerpt(record.trigger, width), "bold")),
+        Text(excerpt(way, width - 2), style=style),
+        Text.assemble(("by ", "dim"), excerpt(short_actor(record.actor), width)),
+        Text.assemble((f"{moment(record.at)}", "dim"), pause),
+    ]
+    if numbers:
+        lines.append(Text(numbers, style="dim"))
+    if record.reason is not None:
+        lines.append(Text.assemble(("because: ", "dim"), excerpt(record.reason, width)))
+    if step.problem is not None:
+        lines.append(Text(f"✗ {excerpt(step.problem, 4 * width)}", style="red"))
+    lines += _writes(step, width, None if most is None else max(most - len(lines), 1))
+    for line in lines:
+        line.truncate(width, overflow="ellipsis")
+    return lines
+
+
+def _writes(step: Step, width: int, most: int | None) -> Iterator[Text]:
+    writes = step.record.writes
+    shown = writes if most is None or len(writes) <= most else writes[: most - 1]
+    for write in shown:
+        yield Text.assemble(("  writes ", "dim"), excerpt(write.kind, width), (f" {excerpt(write.id, width)}", "dim"))
+    if len(shown) < len(writes):
+        yield Text(f"  … and {len(writes) - len(shown)} more", style="dim")
+
+
+def _widths(grid: Sequence[Sequence[str]]) -> list[int]:
+    last = len(grid[0]) - 1
+    return [
+        len(_CURRENT) + max(map(len, column)) + (_GAP if place < last else 0)
+        for place, column in enumerate(zip(*grid, strict=True))
+    ]

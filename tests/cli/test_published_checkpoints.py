@@ -1,0 +1,99 @@
+"""Keys and checkpoints at the command line: made, signed with, checked with, and never shown."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+
+import anyio
+import pytest
+
+from support.rewriting import rewrite
+from support.terminal import Terminal
+from turnwise import Checkpoints, Engine, SigningKey
+from turnwise.providers.scripted import ScriptedModel
+
+
+@pytest.fixture
+def key(terminal: Terminal) -> SigningKey:
+    told = terminal.run("keygen", "audit.pem")
+    assert told.code == 0
+    made = SigningKey.from_file(terminal.folder / "audit.pem")
+    assert made.key_id in told.words
+    assert made.private_pem.decode().splitlines()[1] not in told.out + told.err
+    return made
+
+
+@pytest.fixture
+def chat_id(terminal: Terminal, key: SigningKey) -> str:
+    async def live() -> str:
+        checkpoints = Checkpoints(key, terminal.folder / "checkpoints.jsonl")
+        store = f"sqlite:///{terminal.folder}/turnwise.db"
+        async with Engine(store, model=ScriptedModel("ok"), checkpoints=checkpoints) as engine:
+            chat = await engine.create_chat()
+            await engine.ask(chat.id, "hi")
+            return chat.id
+
+    return anyio.run(live)
+
+
+COMPARED = ("--checkpoints", "checkpoints.jsonl", "--public-key", "audit.pem.pub")
+
+
+def test_a_pair_of_keys_is_made_once_and_only_its_owner_reads_it(terminal: Terminal, key: SigningKey) -> None:
+    private, public = terminal.folder / "audit.pem", terminal.folder / "audit.pem.pub"
+    assert stat.S_IMODE(private.stat().st_mode) == 0o600
+    assert public.read_bytes() == key.public_pem
+    for name in ("audit.pem", "none/audit.pem", "a\0b"):
+        refused = terminal.run("keygen", name)
+        assert refused.code == 2, refused.out + refused.err
+    public.unlink()
+    assert terminal.run("keygen", "audit.pem").code == 2
+    assert SigningKey.from_file(private).key_id == key.key_id
+
+
+def test_a_chat_and_its_export_are_compared_with_what_was_published(terminal: Terminal, chat_id: str) -> None:
+    told = terminal.run("verify", chat_id, *COMPARED)
+    assert told.code == 0
+    assert "checkpoints bear out versions 1 to 5" in told.words
+    assert json.loads(terminal.run("verify", chat_id, *COMPARED, "--json").out)["covered"] == 5
+    assert terminal.run("audit", chat_id, "--export", "log.jsonl").code == 0
+    assert "versions 1 to 5" in terminal.run("verify", "log.jsonl", *COMPARED).words
+    rewrite(terminal.folder / "turnwise.db", chat_id, 2, actor="mallory")
+    assert terminal.run("verify", chat_id).code == 0
+    found = terminal.run("verify", chat_id, *COMPARED)
+    assert found.code == 1
+    assert "not sound at version 5" in found.words
+    assert "it was rewritten" in found.words
+
+
+def test_an_export_is_signed_for_whoever_has_the_public_key(terminal: Terminal, chat_id: str) -> None:
+    signed = terminal.run("audit", chat_id, "--export", "log.jsonl", "--signing-key", "audit.pem")
+    assert "log.jsonl, signed" in signed.out
+    assert terminal.run("verify", "log.jsonl", "--public-key", "audit.pem.pub").code == 0
+    assert terminal.run("keygen", "other.pem").code == 0
+    refused = terminal.run("verify", "log.jsonl", "--public-key", "other.pem.pub")
+    assert refused.code == 1
+    assert "Ed25519 signature was not made" in refused.words
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("verify", "last", "--checkpoints", "checkpoints.jsonl"), "needs --public-key"),
+        (("verify", "last", "--public-key", "audit.pem.pub"), "a store is not signed"),
+        (("verify", "last", "--checkpoints", "none", "--public-key", "audit.pem.pub"), "there is no file"),
+        (("verify", "last", "--checkpoints", "checkpoints.jsonl", "--public-key", "none"), "there is no file"),
+        (("verify", "last", "--checkpoints", "checkpoints.jsonl", "--public-key", "audit.pem"), "a private key"),
+        (("audit", "last", "--export", "x", "--signing-key", "none"), "there is no file"),
+        (("audit", "last", "--export", "x", "--signing-key", "audit.pem.pub"), "it was a public key"),
+        (("audit", "last", "--export", "x", "--signing-key", "checkpoints.jsonl"), "must be an Ed25519 private key"),
+    ],
+)
+def test_what_is_no_key_is_misuse(terminal: Terminal, chat_id: str, arguments: tuple[str, ...], words: str) -> None:
+    assert chat_id
+    refused = terminal.run(*arguments)
+    assert refused.code == 2
+    assert words in refused.words
+    assert not Path(terminal.folder / "x").exists()

@@ -1,0 +1,166 @@
+"""`turnwise replay`: a log step by step, on a screen of any width, and all at once where nobody watches."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import anyio
+import pytest
+
+from support.logged_life import LOG, TEXT
+from support.terminal import Keyboard, Terminal
+from turnwise import ChatState, Engine, Verdict
+from turnwise.cli.step_view import state_picture, step_lines, steps_of
+from turnwise.cli.stepper import Stepper
+from turnwise.providers.scripted import ScriptedModel
+
+HOSTILE = "safe\u202egnp.exe\x1b]0;owned\x07\x9b2J\u2066end"
+WIDTHS = (40, 80, 120)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    file = tmp_path / "log.jsonl"
+    file.write_text(TEXT)
+    return file
+
+
+@pytest.fixture
+def watched(terminal: Terminal, log: Path) -> Iterator[Keyboard]:
+    with Keyboard(terminal, ("replay", str(log))) as keyboard:
+        keyboard.watch("1/")
+        yield keyboard
+
+
+def lived(terminal: Terminal) -> str:
+    async def live() -> str:
+        async with Engine(f"sqlite:///{terminal.folder}/turnwise.db", model=ScriptedModel("ok")) as engine:
+            chat = await engine.create_chat()
+            await engine.ask(chat.id, "hi")
+            await engine.rename(chat.id, "t", actor=f"jane {HOSTILE}")
+            return chat.id
+
+    return anyio.run(live)
+
+
+def test_all_steps_are_printed_where_nobody_watches(terminal: Terminal) -> None:
+    chat_id = lived(terminal)
+    told = terminal.run("replay", chat_id)
+    assert told.code == 0
+    records = json.loads(terminal.run("audit", chat_id, "--json").out)
+    for record in records:
+        assert f"{record['version']}/{len(records)} {record['trigger']}" in told.out
+    for words in ("waiting → pending", "by client", "writes message m1", "turn 1 · step 1", "✓ sound"):
+        assert words in told.out
+    assert not set(told.out) & set(HOSTILE) - set("safegnp.exe]0;owned2Jend")
+    assert r"\u202e" in told.out
+
+
+def test_programs_get_the_steps_and_the_verdict(terminal: Terminal, log: Path) -> None:
+    told = json.loads(terminal.run("replay", str(log), "--json").out)
+    assert told["verdict"]["ok"]
+    assert [step["record"]["version"] for step in told["steps"]] == [record.version for record in LOG]
+    assert told["steps"][0]["after"] is None
+    assert all(step["after"] for step in told["steps"][1:])
+    assert all(step["problem"] is None for step in told["steps"])
+
+
+def test_a_log_that_is_not_sound_ends_where_it_is_wrong(terminal: Terminal, log: Path) -> None:
+    log.write_text(TEXT.replace('"trigger":"archived"', '"trigger":"unarchived"'))
+    place = next(record.version for record in LOG if record.trigger == "archived")
+    told = terminal.run("replay", str(log))
+    assert told.code == 1
+    assert f"{place}/{place} unarchived" in told.out
+    assert "✗ Version" in told.out
+    assert f"not sound at version {place}" in told.words
+    steps = json.loads(terminal.run("replay", str(log), "--json").out)["steps"]
+    assert [step["problem"] is None for step in steps] == [True] * (place - 1) + [False]
+
+
+@pytest.mark.parametrize("content", ["", "{}", "\x00\xff", '{"format":"turnwise-audit/1","chat_id":"c"}\nx'])
+def test_what_is_no_log_is_told_and_ends_in_1(terminal: Terminal, log: Path, content: str) -> None:
+    log.write_text(content)
+    told = terminal.run("replay", str(log))
+    assert (told.code, told.err) == (1, "")
+    assert "not sound" in told.out
+
+
+@pytest.mark.parametrize("arguments", [["none.jsonl"], ["cffff"], ["last", "--delay", "-1"], []])
+def test_misuse_ends_in_2(terminal: Terminal, arguments: list[str]) -> None:
+    terminal.run("migrate")
+    assert terminal.run("replay", *arguments).code == 2
+
+
+def test_keys_go_on_and_back_and_leave(watched: Keyboard) -> None:
+    count = len(LOG)
+    shown = watched.watch(f"1/{count} create")
+    assert any("▶ waiting" in line for line in shown)
+    for keys, words in (
+        (" ", f"2/{count} send_message"),
+        ("\r", f"3/{count} claimed"),
+        ("\x1b[C", f"4/{count} attempt_started"),
+        ("\x1b[D", f"3/{count} claimed"),
+        ("\x1b[F", f"{count}/{count} "),
+        (" ", f"{count}/{count} "),
+        ("\x1b[D", f"{count - 1}/{count} "),
+        ("\x1b[H", f"1/{count} create"),
+        ("\x1b[D", f"1/{count} create"),
+    ):
+        watched.type(keys)
+        watched.watch(words)
+    watched.type("q")
+    watched.see("✓ sound")
+    assert watched.process.wait(60) == 0
+
+
+def test_ctrl_c_leaves_and_gives_the_screen_back(watched: Keyboard) -> None:
+    watched.type("\x03")
+    watched.see("✓ sound")
+    assert watched.process.wait(60) == 0
+
+
+def test_it_plays_by_itself_and_ends(terminal: Terminal, log: Path) -> None:
+    with Keyboard(terminal, ("replay", str(log), "--delay", "0.01")) as keyboard:
+        keyboard.see("✓ sound")
+        assert keyboard.process.wait(60) == 0
+
+
+def test_who_goes_back_stops_the_play() -> None:
+    stepper = Stepper(steps_of(LOG, Verdict(ok=True)), 0.5)
+    stepper._move(1)
+    assert stepper._delay == 0.5
+    stepper._move(-1)
+    assert stepper._delay is None
+    assert stepper._place == 0
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_no_line_is_wider_than_the_screen(width: int) -> None:
+    for step in steps_of(LOG, Verdict(ok=False, problem=HOSTILE * 9, position=len(LOG))):
+        lines = step_lines(step, of=len(LOG), width=width)
+        lines += state_picture(step.record.target, step.record.source, width=width)
+        assert max(line.cell_len for line in lines) <= width
+        assert "\n" not in "".join(line.plain for line in lines)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("state", ChatState)
+def test_the_picture_has_every_state_once_and_marks_the_current_one(state: ChatState, width: int) -> None:
+    picture = "\n".join(line.plain for line in state_picture(state, "streaming", width=width))
+    assert sorted(picture.replace("▶", "").replace("◦", "").split()) == sorted(ChatState)
+    assert f"▶ {state}" in picture
+    assert picture.count("▶") == 1
+    assert ("◦ streaming" in picture) == (state != "streaming")
+
+
+def test_many_writes_leave_room_for_the_rest() -> None:
+    step = max(steps_of(LOG, Verdict(ok=True)), key=lambda one: len(one.record.writes))
+    assert len(step.record.writes) > 3
+    lines = [line.plain for line in step_lines(step, of=9, width=80, most=8)]
+    assert len(lines) == 8
+    assert lines[-1].startswith("  … and")
+    assert step.after is not None
+    assert step.after >= timedelta(0)

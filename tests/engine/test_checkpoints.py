@@ -1,0 +1,344 @@
+"""Checkpoints are published as logs grow, whatever befalls the destination, and whoever rewrites a log is found."""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import socket
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from support.checkpoint_server import HOLD, receiving
+from support.rewriting import rewrite
+from turnwise import Checkpoints, Engine, Observer, Settings, SettingsError, SigningKey, verify_export
+from turnwise.engine.checkpoints import publisher
+from turnwise.persistence.audit.record import GENESIS
+from turnwise.providers.scripted import ScriptedModel
+
+KEY = SigningKey.generate()
+PUBLIC = KEY.public_pem
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "checkpoints.jsonl"
+
+
+def engine_of(folder: Path, checkpoints: Checkpoints | None = None, **options: Any) -> Engine:
+    model = ScriptedModel(lambda request: f"answer {len(request.messages)}")
+    return Engine(f"sqlite:///{folder / 'chats.db'}", model=model, checkpoints=checkpoints, **options)
+
+
+def text_of(file: Path) -> str:
+    return file.read_text()
+
+
+def lines_of(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text_of(file).splitlines()]
+
+
+async def talk(engine: Engine, times: int = 1, chat_id: str | None = None) -> str:
+    if chat_id is None:
+        chat_id = (await engine.create_chat()).id
+    for number in range(times):
+        await engine.ask(chat_id, f"question {number}")
+    return chat_id
+
+
+async def test_a_checkpoint_is_published_whenever_a_chat_has_come_to_rest(tmp_path: Path, file: Path) -> None:
+    async with engine_of(tmp_path, Checkpoints(KEY, file)) as engine:
+        chat_id = await talk(engine, 3)
+        records = await engine.audit(chat_id)
+    last = lines_of(file)[-1]
+    assert (last["chat_id"], last["count"], last["head"]) == (chat_id, len(records), records[-1].hash)
+    hashes = {record.version: record.hash for record in records}
+    assert all(hashes[line["count"]] == line["head"] for line in lines_of(file))
+    assert last["key_id"] == KEY.key_id
+    async with engine_of(tmp_path) as engine:
+        verdict = await engine.verify(chat_id, checkpoints=text_of(file), public_key=PUBLIC)
+        assert (verdict.ok, verdict.covered) == (True, len(records))
+        log = await engine.export_audit(chat_id)
+    assert verify_export(log, checkpoints=text_of(file), public_key=PUBLIC).covered == len(records)
+
+
+@pytest.mark.parametrize("version", [1, 2, 4, 7])
+async def test_whoever_rewrites_the_database_later_is_found(tmp_path: Path, file: Path, version: int) -> None:
+    """All hashes are computed anew, so that the log and the rows are sound in themselves."""
+    async with engine_of(tmp_path, Checkpoints(KEY, file)) as engine:
+        chat_id = await talk(engine)
+        first = len(await engine.audit(chat_id))
+    async with engine_of(tmp_path, Checkpoints(KEY, file)) as engine:
+        await talk(engine, chat_id=chat_id)
+        last = len(await engine.audit(chat_id))
+    async with engine_of(tmp_path) as engine:
+        rewrite(tmp_path / "chats.db", chat_id, version, actor="mallory")
+        assert (await engine.verify(chat_id)).ok
+        log = await engine.export_audit(chat_id)
+        assert verify_export(log).ok
+        verdict = await engine.verify(chat_id, checkpoints=text_of(file), public_key=PUBLIC)
+        assert not verdict.ok
+        counts = sorted({line["count"] for line in lines_of(file)})
+        assert {first, last} <= set(counts)
+        assert verdict.position == next(count for count in counts if count >= version)
+        assert f"version {verdict.position} had the hash" in str(verdict.problem)
+        assert verdict == verify_export(log, checkpoints=text_of(file), public_key=PUBLIC)
+
+
+async def test_a_log_that_was_cut_is_found_and_one_that_has_grown_is_not(tmp_path: Path, file: Path) -> None:
+    async with engine_of(tmp_path, Checkpoints(KEY, file)) as engine:
+        chat_id = await talk(engine)
+        short = await engine.export_audit(chat_id)
+    checkpoints = text_of(file)
+    async with engine_of(tmp_path, Checkpoints(KEY, file)) as engine:
+        await talk(engine, chat_id=chat_id)
+        long = await engine.export_audit(chat_id)
+    assert verify_export(long, checkpoints=checkpoints, public_key=PUBLIC).covered == len(short.splitlines()) - 2
+    verdict = verify_export(short, checkpoints=text_of(file), public_key=PUBLIC)
+    assert (verdict.ok, verdict.position) == (False, len(short.splitlines()) - 1)
+    assert "its end was cut off" in str(verdict.problem)
+
+
+async def test_what_is_erased_or_deleted_stays_borne_out(tmp_path: Path, file: Path) -> None:
+    async with engine_of(tmp_path, Checkpoints(KEY, file)) as engine:
+        chat_id = await talk(engine)
+        await engine.erase(chat_id, what=["everything"])
+        log = await engine.export_audit(chat_id)
+        assert (await engine.verify(chat_id)).ok
+        left = await engine.delete_chat(chat_id)
+    assert (lines_of(file)[-1]["count"], lines_of(file)[-1]["head"]) == (left.records, left.head)
+    assert verify_export(log, checkpoints=text_of(file), public_key=PUBLIC).covered == left.records
+
+
+async def test_a_long_turn_is_told_of_on_the_way(tmp_path: Path, file: Path) -> None:
+    async with engine_of(tmp_path, Checkpoints(KEY, file, every=1), settings=Settings(run_worker=False)) as engine:
+        chat_id = (await engine.create_chat()).id
+        await engine.send_message(chat_id, "hi")
+        assert not (await engine.get_chat(chat_id)).settled or (await engine.get_chat(chat_id)).state == "pending"
+    assert lines_of(file)[-1]["count"] == 2
+    async with engine_of(tmp_path, Checkpoints(KEY, file, catch_up=0), settings=Settings(run_worker=False)) as engine:
+        await engine.send_message(chat_id, "and")
+    assert lines_of(file)[-1]["count"] == 2, "without `every` only a chat at rest is told of"
+
+
+async def test_processes_that_share_a_file_make_one_chain(tmp_path: Path, file: Path) -> None:
+    """So that a line that is taken out is missed, whoever has written it."""
+    checkpoints = Checkpoints(KEY, file)
+    async with engine_of(tmp_path, checkpoints) as one, engine_of(tmp_path, checkpoints) as other:
+        async with anyio.create_task_group() as tasks:
+            for engine in (one, other, one, other):
+                tasks.start_soon(talk, engine, 2)
+        chat_id = await talk(one)
+    lines = text_of(file).splitlines(keepends=True)
+    assert [line["prev"] == GENESIS for line in lines_of(file)] == [True, *[False] * (len(lines) - 1)]
+    async with engine_of(tmp_path) as engine:
+        log = await engine.export_audit(chat_id)
+    assert verify_export(log, checkpoints="".join(lines), public_key=PUBLIC).ok
+    for taken in range(len(lines) - 1):
+        verdict = verify_export(log, checkpoints="".join(lines[:taken] + lines[taken + 1 :]), public_key=PUBLIC)
+        assert not verdict.ok
+        assert f"line {taken + 1} follows a line that is missing" in str(verdict.problem)
+
+
+async def test_an_engine_that_is_entered_catches_up_and_repeats_nothing(tmp_path: Path, file: Path) -> None:
+    async with engine_of(tmp_path) as engine:
+        ids = {await talk(engine) for _ in range(3)}
+    for _ in range(2):
+        async with engine_of(tmp_path, Checkpoints(KEY, file)):
+            pass
+        assert {line["chat_id"] for line in lines_of(file)} == ids
+        assert len(lines_of(file)) == 3
+    async with engine_of(tmp_path, Checkpoints(KEY, file.with_name("others.jsonl"), catch_up=2)):
+        pass
+    assert len(lines_of(file.with_name("others.jsonl"))) == 2
+
+
+async def test_half_a_line_of_a_process_that_died_spoils_nothing(tmp_path: Path, file: Path) -> None:
+    async with engine_of(tmp_path, Checkpoints(KEY, file)) as engine:
+        chat_id = await talk(engine)
+    half = text_of(file) + '{"at":"2026'
+    await anyio.Path(file).write_text(half)
+    async with engine_of(tmp_path, Checkpoints(KEY, file)) as engine:
+        await talk(engine, chat_id=chat_id)
+        log = await engine.export_audit(chat_id)
+    told = text_of(file)
+    assert told.startswith(half + "\n")
+    assert verify_export(log, checkpoints=told, public_key=PUBLIC).ok
+    assert verify_export(log, checkpoints=half, public_key=PUBLIC).ok, "it may be under way"
+    forged = told.replace('{"at":"2026\n', '{"at":"2027\n')
+    assert not verify_export(log, checkpoints=forged, public_key=PUBLIC).ok
+
+
+# Over HTTP
+
+
+async def test_checkpoints_are_posted_with_their_headers(tmp_path: Path, file: Path) -> None:
+    with receiving() as server:
+        checkpoints = Checkpoints(KEY, [server.address, file], headers={"Authorization": "Bearer s3cret"})
+        async with engine_of(tmp_path, checkpoints) as engine:
+            chat_id = await talk(engine, 2)
+            log = await engine.export_audit(chat_id)
+    assert {header["Authorization"] for header in server.headers} == {"Bearer s3cret"}
+    assert {header["Content-Type"] for header in server.headers} == {"application/jsonl"}
+    for text in (server.text, text_of(file)):
+        assert verify_export(log, checkpoints=text, public_key=PUBLIC).covered == len(log.splitlines()) - 2
+    assert "s3cret" not in repr(checkpoints)
+
+
+async def test_what_is_refused_is_posted_again_and_told_and_no_turn_is_delayed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(publisher, "FIRST_DELAY", 0.01)
+    with receiving(500, 302, 200) as server, caplog.at_level(logging.INFO):
+        async with engine_of(tmp_path, Checkpoints(KEY, server.address)) as engine:
+            chat_id = await talk(engine)
+            first, second, third = [await server.request() for _ in range(3)]
+            log = await engine.export_audit(chat_id)
+        assert first == second == third[: len(first)], "the same lines, so that the receiver can tell them"
+        assert not verify_export(log, checkpoints="", public_key=PUBLIC).ok
+        assert verify_export(log, checkpoints=server.text, public_key=PUBLIC).ok
+    told = [record.getMessage() for record in caplog.records if "checkpoints" in record.getMessage()]
+    assert "answered 500" in told[0]
+    assert "answered 302" in told[1], "a header must not go elsewhere"
+    assert "published_again" in told[-1]
+
+
+async def test_a_server_that_does_not_answer_delays_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with receiving(HOLD, HOLD, HOLD, HOLD) as server:
+        settings = Settings(shutdown_grace=0.1)
+        async with engine_of(tmp_path, Checkpoints(KEY, server.address, timeout=0.1), settings=settings) as engine:
+            chat_id = (await engine.create_chat()).id
+            await server.request()
+            await talk(engine, 2, chat_id)
+            assert (await engine.get_chat(chat_id)).state == "waiting"
+    assert "did not answer within 0.1 s" in caplog.text
+
+
+async def test_a_server_that_is_down_is_told_once_and_caught_up_with_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(publisher, "FIRST_DELAY", 0.001)
+    monkeypatch.setattr(publisher, "LONGEST_DELAY", 0.001)
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        port = unused.getsockname()[1]
+    address = f"http://127.0.0.1:{port}/hooks/s3cret?token=t0ken"
+    async with engine_of(tmp_path, Checkpoints(KEY, address)) as engine:
+        chat_id = await talk(engine, 3)
+        log = await engine.export_audit(chat_id)
+    told = [record.getMessage() for record in caplog.records if "checkpoints_not_published" in record.getMessage()]
+    assert 1 <= len(told) <= 2, "once when it began, once when the engine was left"
+    assert f"http://127.0.0.1:{port} cannot be reached: ConnectionRefusedError" in told[0]
+    for secret in ("s3cret", "t0ken"):
+        assert secret not in caplog.text
+    with receiving() as server:
+        async with engine_of(tmp_path, Checkpoints(KEY, server.address)):
+            pass
+        assert verify_export(log, checkpoints=server.text, public_key=PUBLIC).ok
+
+
+KILLED = """
+import sys, anyio
+from turnwise import Checkpoints, Engine, SigningKey
+async def main():
+    store, key, address = sys.argv[1:]
+    async with Engine(store, model="demo", checkpoints=Checkpoints(SigningKey.from_file(key), address)) as engine:
+        chat = await engine.create_chat(client_id="the chat")
+        await engine.ask(chat.id, "hello")
+        print("answered", flush=True)
+        await anyio.sleep_forever()
+anyio.run(main)
+"""
+
+
+async def test_what_a_killed_process_has_committed_is_published_by_the_next(tmp_path: Path, file: Path) -> None:
+    """Killed between the commit and the publication."""
+    key = tmp_path / "key.pem"
+    key.write_bytes(KEY.private_pem)
+    store = f"sqlite:///{tmp_path / 'chats.db'}"
+    with receiving(*[HOLD] * 20) as server:
+        with subprocess.Popen(  # noqa: ASYNC220 - it starts at once
+            [sys.executable, "-c", KILLED, store, key, server.address], stdout=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stdout is not None
+            assert await anyio.to_thread.run_sync(process.stdout.readline) == "answered\n"
+            process.send_signal(signal.SIGKILL)
+        assert server.kept == []
+    with receiving() as server:
+        async with engine_of(tmp_path, Checkpoints(KEY, [server.address, file])) as engine:
+            (chat,) = (await engine.list_chats()).items
+            log = await engine.export_audit(chat.id)
+    for text in (server.text, text_of(file)):
+        assert verify_export(log, checkpoints=text, public_key=PUBLIC).covered == chat.version
+
+
+# What is wrong from the start
+
+
+@pytest.mark.parametrize(
+    ("to", "words"),
+    [
+        ("ftp://example.org/x", "must be an address as https"),
+        ("https:///path", "must be an address as https"),
+        ("https://me:secret@example.org/", "must name no user"),
+        ("https://exa mple.org/", "must be an address as https"),
+        ("http://example.org:99999/", "must be an address as https"),
+        ("", "must be a path or an address"),
+        (b"file", "must be a path or an address"),
+        ([], "must be a path or an address"),
+        ([7], "must be a path or an address"),
+        ("a\0b", "must be a path or an address"),
+    ],
+)
+def test_a_destination_that_is_none_is_refused_where_it_is_written(to: Any, words: str) -> None:
+    with pytest.raises(SettingsError, match=words):
+        Checkpoints(KEY, to)
+
+
+@pytest.mark.parametrize("headers", [{"A B": "x"}, {"A": "x\r\nB: y"}, {"A": "\u20ac"}, {"": "x"}])
+def test_a_header_that_cannot_be_sent_is_refused_and_not_repeated(headers: dict[str, str]) -> None:
+    with pytest.raises(SettingsError, match="cannot be sent") as refused:
+        Checkpoints(KEY, "https://example.org", headers=headers)
+    assert "\u20ac" not in str(refused.value)
+
+
+@pytest.mark.parametrize("timeout", [0, -1, 1e9, float("nan")])
+def test_a_timeout_that_makes_no_sense_is_refused(timeout: float) -> None:
+    with pytest.raises(SettingsError, match="timeout"):
+        Checkpoints(KEY, "https://example.org", timeout=timeout)
+
+
+async def test_a_file_that_cannot_be_written_is_told_before_anything_runs(tmp_path: Path) -> None:
+    for place in (tmp_path / "none" / "file", tmp_path):
+        with pytest.raises(SettingsError, match="cannot be written"):
+            async with engine_of(tmp_path, Checkpoints(KEY, place)):
+                pass
+
+
+async def test_a_disk_that_fails_later_fails_no_turn(
+    tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with engine_of(tmp_path, Checkpoints(KEY, file)) as engine:
+        await anyio.Path(file).unlink()
+        await anyio.Path(file).mkdir()
+        chat_id = await talk(engine)
+        assert (await engine.get_chat(chat_id)).state == "waiting"
+    assert "cannot be written: Is a directory" in caplog.text
+
+
+async def test_observers_and_records_say_nothing_of_the_key(
+    tmp_path: Path, file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    secret = KEY.private_pem.decode().splitlines()[1]
+    with caplog.at_level(logging.DEBUG):
+        async with engine_of(tmp_path, Checkpoints(KEY, file), observers=[Observer()]) as engine:
+            chat_id = await talk(engine)
+            told = await engine.export_audit(chat_id, signer=KEY)
+    assert secret not in caplog.text + told + repr(KEY) + text_of(file)
+    mode = (await anyio.Path(file).stat()).st_mode
+    assert stat.S_IMODE(mode) & 0o022 == 0
