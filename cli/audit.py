@@ -21,7 +21,7 @@ from turnwise.persistence.audit.record import AuditRecord
 _COLUMNS: Final = ("#", "time (UTC)", "trigger", "state", "step", "by")
 
 
-def audit(
+def audit(  # noqa: PLR0913 - the options of a command
     chat: ChatArgument,
     *,
     store: StoreOption = DEFAULT_STORE,

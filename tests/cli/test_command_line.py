@@ -23,8 +23,8 @@ from turnwise.cli.diagram import png
 from turnwise.cli.failures import DEBUG, PROBLEM, exit_code_of
 
 COMMANDS = (
-    "demo chat list show audit verify explain inspect send submit interrupt resume archive unarchive erase delete "
-    "export import doctor diagram worker serve migrate"
+    "demo chat list show audit replay verify explain inspect send submit interrupt resume archive unarchive erase "
+    "delete export import doctor diagram worker serve migrate keygen"
 )
 SHARED = {
     "file_folder": ("PATH", "TURNWISE_FILE_FOLDER", None),
@@ -66,8 +66,10 @@ TAKES = {
     "--pace",
     "list": "--store:URL --server:URL --state --awaiting --limit=50 --json",
     "show": "CHAT --store:URL --server:URL --view=user --json",
-    "audit": "CHAT --store:URL --server:URL --export:FILE --key:FILE --json",
-    "verify": "FILE|CHAT --store:URL --server:URL --key:FILE --family --files --file-folder:PATH --json",
+    "audit": "CHAT --store:URL --server:URL --export:FILE --key:FILE --signing-key:FILE --json",
+    "replay": "FILE|CHAT --store:URL --server:URL --delay:SECONDS --json",
+    "verify": "FILE|CHAT --store:URL --server:URL --key:FILE --checkpoints:FILE --public-key:FILE --family --files "
+    "--file-folder:PATH --json",
     "explain": "CHAT --store:URL --server:URL --json",
     "inspect": "--store:URL --server:URL --port",
     "send": "CHAT MESSAGE --when-busy=queue --client-id --store:URL --server:URL --actor:NAME --json",
@@ -87,6 +89,7 @@ TAKES = {
     "serve": "MODULE:ATTRIBUTE --host=127.0.0.1 --port=8080 --tokens:FILE --token:TOKEN --allow-origin:ORIGIN "
     "--store:URL --file-folder:PATH --create --worker=True --concurrency=100 --shutdown-seconds=10 --quiet",
     "migrate": "--store:URL --file-folder:PATH --json",
+    "keygen": "FILE",
 }
 
 

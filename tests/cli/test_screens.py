@@ -50,12 +50,19 @@ SEEN = [
     ("list",),
     ("show", "{}"),
     ("audit", "{}"),
+    ("replay", "{}"),
     ("explain", "{}"),
     ("verify", "{}"),
     ("resume", "{}"),
     ("show", HOSTILE),
 ]
-MACHINE = [("list", "--json"), ("show", "{}", "--json"), ("audit", "{}", "--json"), ("explain", "{}", "--json")]
+MACHINE = [
+    ("list", "--json"),
+    ("show", "{}", "--json"),
+    ("audit", "{}", "--json"),
+    ("replay", "{}", "--json"),
+    ("explain", "{}", "--json"),
+]
 
 
 @pytest.mark.parametrize("place", range(3))
@@ -74,7 +81,7 @@ def test_programs_get_the_very_words(terminal: Terminal) -> None:
 
 
 @pytest.mark.parametrize("columns", [40, 80])
-@pytest.mark.parametrize("command", ["list", "audit", "explain", "show"])
+@pytest.mark.parametrize("command", ["list", "audit", "replay", "explain", "show"])
 def test_no_screen_is_too_narrow_for_a_state(terminal: Terminal, command: str, columns: int) -> None:
     """The state is what an operator came for."""
     *_, chat_id, failed = lived(terminal)
