@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
 import signal
@@ -9,6 +10,8 @@ import socket
 import stat
 import subprocess
 import sys
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +20,15 @@ import pytest
 
 from support.checkpoint_server import HOLD, receiving
 from support.rewriting import rewrite
-from turnwise import Checkpoints, Engine, Observer, Settings, SettingsError, SigningKey, verify_export
+from turnwise import Checkpoints, Engine, Observer, Settings, SettingsError, SigningKey, StoreError, verify_export
 from turnwise.engine.checkpoints import publisher
+from turnwise.engine.checkpoints.destination import NotPublished
+from turnwise.engine.checkpoints.file import PublishedFile
+from turnwise.engine.clock import GuardedClock
+from turnwise.persistence.audit.checkpoints import Head
 from turnwise.persistence.audit.record import GENESIS
 from turnwise.providers.scripted import ScriptedModel
+from turnwise.testing import ManualClock
 
 KEY = SigningKey.generate()
 PUBLIC = KEY.public_pem
@@ -64,6 +72,9 @@ async def test_a_checkpoint_is_published_whenever_a_chat_has_come_to_rest(tmp_pa
     async with engine_of(tmp_path) as engine:
         verdict = await engine.verify(chat_id, checkpoints=text_of(file), public_key=PUBLIC)
         assert (verdict.ok, verdict.covered) == (True, len(records))
+        assert verdict == await engine.verify(
+            chat_id, family=True, files=True, checkpoints=text_of(file), public_key=PUBLIC
+        )
         log = await engine.export_audit(chat_id)
     assert verify_export(log, checkpoints=text_of(file), public_key=PUBLIC).covered == len(records)
 
@@ -114,6 +125,16 @@ async def test_what_is_erased_or_deleted_stays_borne_out(tmp_path: Path, file: P
         left = await engine.delete_chat(chat_id)
     assert (lines_of(file)[-1]["count"], lines_of(file)[-1]["head"]) == (left.records, left.head)
     assert verify_export(log, checkpoints=text_of(file), public_key=PUBLIC).covered == left.records
+
+
+async def test_a_deletion_publishes_where_the_log_ended(tmp_path: Path, file: Path) -> None:
+    async with engine_of(tmp_path) as engine:
+        chat_id = await talk(engine)
+    async with engine_of(tmp_path, Checkpoints(KEY, file, catch_up=0)) as engine:
+        left = await engine.delete_chat(chat_id)
+    assert [(line["chat_id"], line["count"], line["head"]) for line in lines_of(file)] == [
+        (chat_id, left.records, left.head)
+    ]
 
 
 async def test_a_long_turn_is_told_of_on_the_way(tmp_path: Path, file: Path) -> None:
@@ -173,6 +194,108 @@ async def test_half_a_line_of_a_process_that_died_spoils_nothing(tmp_path: Path,
     assert verify_export(log, checkpoints=half, public_key=PUBLIC).ok, "it may be under way"
     forged = told.replace('{"at":"2026\n', '{"at":"2027\n')
     assert not verify_export(log, checkpoints=forged, public_key=PUBLIC).ok
+
+
+async def test_a_lock_that_another_process_keeps_delays_the_file_alone(
+    tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("turnwise.engine.checkpoints.file._PATIENCE", 0.01)
+    with file.open("wb") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        async with engine_of(tmp_path, Checkpoints(KEY, file)) as engine:
+            await talk(engine)
+    assert "another process holds its lock" in caplog.text
+    assert text_of(file) == ""
+
+
+async def test_a_line_is_on_the_disk_before_it_counts_as_published(
+    tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    monkeypatch.setattr("turnwise.engine.checkpoints.file.os.fsync", lambda _: synced.append(text_of(file)))
+    await PublishedFile(str(file)).publish([Head("c", 1, "0" * 64)], at=ManualClock().now(), key=KEY)
+    assert synced == [text_of(file)] != [""]
+
+
+# What fails
+
+
+class Place:
+    """A destination that a test breaks and mends."""
+
+    name = "a place"
+
+    def __init__(self) -> None:
+        self.broken = True
+        self.attempts = 0
+        self.published: list[Head] = []
+        self.tried = anyio.Event()
+
+    async def check(self) -> None: ...
+
+    async def known(self, chat_ids: Collection[str]) -> Mapping[str, int]:
+        return {}
+
+    async def publish(self, heads: Sequence[Head], *, at: datetime, key: SigningKey) -> None:
+        self.attempts += 1
+        self.tried.set()
+        self.tried = anyio.Event()
+        if self.broken:
+            raise NotPublished("it is broken")
+        self.published += heads
+
+
+async def test_an_attempt_that_failed_is_repeated_after_a_pause_that_grows(tmp_path: Path) -> None:
+    place, clock = Place(), ManualClock()
+    async with engine_of(tmp_path, settings=Settings(run_worker=False)) as engine:
+        chat_id = (await engine.create_chat()).id
+        outbox = publisher.Outbox(place, KEY, engine._store, GuardedClock(clock))
+        async with anyio.create_task_group() as tasks:
+            outbox.add(chat_id)
+            tried = place.tried
+            tasks.start_soon(outbox.run, 0)
+            await tried.wait()
+            for attempts, pause in ((1, 1.0), (2, 2.0), (3, 4.0)):
+                await anyio.wait_all_tasks_blocked()
+                outbox.add("none")
+                clock.advance(pause - 0.01)
+                await anyio.wait_all_tasks_blocked()
+                assert place.attempts == attempts, "neither time nor news may hurry it"
+                clock.advance(0.01)
+                await anyio.wait_all_tasks_blocked()
+                assert place.attempts == attempts + 1
+            place.broken = False
+            outbox.close()
+            await outbox.ended.wait()
+    assert [head.chat_id for head in place.published] == [chat_id]
+
+
+async def test_a_store_out_of_reach_and_a_change_meanwhile_lose_no_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, clock = Place(), ManualClock()
+    place.broken = False
+    async with engine_of(tmp_path, settings=Settings(run_worker=False)) as engine:
+        chat_id = (await engine.create_chat()).id
+        outbox = publisher.Outbox(place, KEY, engine._store, GuardedClock(clock))
+        heads: list[tuple[int, str] | StoreError] = [StoreError("away"), (1, "1" * 64), (2, "2" * 64)]
+
+        async def head(chat_id: str) -> tuple[int, str]:
+            found = heads.pop(0)
+            if isinstance(found, StoreError):
+                raise found
+            if found[0] == 1:
+                outbox.add(chat_id)  # committed while it was read
+            return found
+
+        monkeypatch.setattr(engine._store, "head", head)
+        async with anyio.create_task_group() as tasks:
+            outbox.add(chat_id)
+            tasks.start_soon(outbox.run, 0)
+            await anyio.wait_all_tasks_blocked()
+            assert place.published == []
+            outbox.close()
+    assert [head.count for head in place.published] == [1, 2]
 
 
 # Over HTTP
