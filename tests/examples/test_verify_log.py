@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import subprocess
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 
 from support.examples import EXAMPLES
 from support.exploring import examples
-from support.forged_logs import FORGERIES, forgery, rehashed
+from support.forged_logs import FORGERIES, forgery, place_of, rehashed
 from support.log_verifier import AskVerifier, verifying
 from support.logged_life import LOG, TEXT
 from support.node import NODE, needs_node
@@ -23,6 +24,7 @@ from turnwise import Engine, SigningKey
 from turnwise.persistence.audit.record import AuditRecord, export, to_json
 from turnwise.persistence.audit.verify import verify_export
 from turnwise.states.names import ChatState, Trigger
+from turnwise.states.table import TABLE
 
 pytestmark = needs_node
 SCRIPT = EXAMPLES / "verify-log.mjs"
@@ -168,6 +170,67 @@ def test_both_refuse_what_is_not_spelled_as_the_page_says(node: AskVerifier, old
     assert node(text) == (False, position)
 
 
+def resealed(version: int, changes: dict[str, object]) -> str:
+    """Change fields of a record as JSON, and make every hash anew: only the rule that is broken can tell."""
+    header, *lines, last = TEXT.splitlines()
+    prev = json.loads(lines[version - 1])["prev"]
+    for place in range(version - 1, len(lines)):
+        fields = {**json.loads(lines[place]), "prev": prev, **(changes if place == version - 1 else {})}
+        del fields["hash"]
+        spelled = json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        prev = hashlib.sha256(f"{fields['prev']}\n{spelled}".encode()).hexdigest()
+        lines[place] = json.dumps({**fields, "hash": prev})
+    return "\n".join([header, *lines, json.dumps({**json.loads(last), "head": prev})])
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"at": "2026-11-21T09:30:01Z"},
+        {"at": "2026-11-21T09:30:01.000000+00:00"},
+        {"at": "2026-11-21T09:30:01.5+00:00"},
+        {"at": "2026-11-31T09:30:01+00:00"},
+        {"at": "0000-11-21T09:30:01+00:00"},
+        {"at": "2026-11-21 09:30:01+00:00"},
+        {"turn": 2**53},
+        {"turn": -1},
+        {"turn": 1.0},
+        {"turn": True},
+        {"reason": "words", "writes": [{"kind": "reason", "id": "r", "digest": "d"}]},
+        {"reason": 7},
+        {"writes": [{"kind": "usage", "id": "1"}]},
+        {"writes": [{"kind": "usage", "id": "1", "digest": None}]},
+        {"writes": {}},
+        {"more": 1},
+        {"chat_id": "chat-2"},
+        {"version": 7},
+    ],
+    ids=str,
+)
+def test_both_refuse_a_form_that_is_wrong_although_its_hash_is_right(
+    node: AskVerifier, changes: dict[str, object]
+) -> None:
+    assert node(resealed(1, {})) == python(resealed(1, {})) == (True, None)
+    text = resealed(1, changes)
+    assert node(text) == python(text) == (False, 1)
+
+
+def test_both_see_that_a_record_does_not_start_where_the_one_before_has_led(node: AskVerifier) -> None:
+    """Although the table has a row from there."""
+    others = [
+        (record.version, row.source)
+        for record in LOG[1:]
+        for row in TABLE
+        if record.trigger not in (Trigger.repaired, Trigger.create)
+        and (row.trigger, row.target) == (record.trigger, record.target)
+        and row.source != record.source
+    ]
+    assert len(others) > 50
+    for version, source in others[::7]:
+        text = forgery(version - 1, source=source)
+        assert node(text) == python(text) == (False, version)
+
+
 @pytest.mark.parametrize("name", FORGERIES)
 def test_it_sees_a_forgery_that_breaks_a_row_of_the_table(node: AskVerifier, name: str) -> None:
     """Where it does not follow what turnwise follows it passes a log, and says nothing else of it."""
@@ -190,6 +253,7 @@ def test_both_see_a_transition_that_the_table_does_not_have(node: AskVerifier, o
 def test_both_demand_that_a_life_begins_with_create_and_that_triggers_are_declared(node: AskVerifier) -> None:
     for text in (
         export("chat-1", rehashed([LOG[-1]])),
+        export("chat-1", rehashed([LOG[place_of(Trigger.repaired)]])),
         forgery(0, trigger=Trigger.send_message),
         forgery(3, source="waiting"),
         forgery(3, trigger="constructor"),
