@@ -31,6 +31,8 @@ ON_A_CHAT = [
     ("show", "--view", "model"),
     ("audit",),
     ("audit", "--json"),
+    ("replay",),
+    ("replay", "--json"),
     ("verify",),
     ("verify", "--family", "--json"),
     ("explain", "--json"),
