@@ -8,6 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from support.browser import Chromium
 from support.processes.pages import Pages, installed
 from support.served import Served, served
 from turnwise import Engine
@@ -37,3 +38,9 @@ def pages() -> Iterator[Pages]:
 def npm_modules() -> Path:
     """Return the folder of modules that npm has installed."""
     return installed()
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Chromium]:
+    with Chromium.running() as browser:
+        yield browser

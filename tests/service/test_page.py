@@ -15,7 +15,7 @@ import anyio.to_thread
 import pytest
 from playwright.async_api import Page, expect
 
-from support.browser import inspecting
+from support.browser import Chromium
 from support.processes.service_process import TOKEN
 from support.processes.talkative_service import ServiceProcess
 from support.served import GENEROUS, served
@@ -75,7 +75,7 @@ async def say(page: Page, text: str) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_hooks_talk_answer_allow_and_stop(origin: str, version: str) -> None:
+async def test_hooks_talk_answer_allow_and_stop(origin: str, version: str, chromium: Chromium) -> None:
     model = ScriptedModel(
         [
             Reply("Hello, Ada.", reasoning="Who is it?"),
@@ -89,7 +89,7 @@ async def test_hooks_talk_answer_allow_and_stop(origin: str, version: str) -> No
     )
     settings = type(GENEROUS)(requests_per_second=10_000, burst=10_000, allow_origins=(origin,))
     engine = Engine("sqlite://", model=model, tools=[pay])
-    async with served(engine, settings=settings) as service, inspecting() as page:
+    async with served(engine, settings=settings) as service, chromium.page() as page:
         await page.goto(address(origin, service.url, version, "ada-token"))
         answer, state = page.locator("section.assistant").last, page.locator("#status")
         for said, shown in (("Hi!", "Hello, Ada."), ("A table!", "Booked.")):
@@ -126,9 +126,11 @@ def service(origin: str, tmp_path: Path) -> Iterator[ServiceProcess]:
         yield running
 
 
-async def test_hooks_come_back_after_the_worker_was_killed_in_mid_answer(origin: str, service: ServiceProcess) -> None:
+async def test_hooks_come_back_after_the_worker_was_killed_in_mid_answer(
+    origin: str, service: ServiceProcess, chromium: Chromium
+) -> None:
     """Pages of both versions have seen half of it, lose the line, and end with the answer as it is kept."""
-    async with inspecting() as first:
+    async with chromium.page() as first:
         pages = {"6": first, "7": await first.context.new_page()}
 
         async def each(step: Callable[[Page], Any]) -> None:

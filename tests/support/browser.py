@@ -17,7 +17,6 @@ from typing import Any, Final
 import pytest
 from playwright.async_api import Page, async_playwright, expect
 
-expect.set_options(timeout=30_000)
 PROGRAMS: Final = ("chromium", "chromium-browser", "google-chrome")
 OPTIONS: Final = (
     "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--mute-audio", "--disable-extensions",

@@ -1,4 +1,4 @@
-"""What the tests of the inspector share: one Chromium, and both stores."""
+"""What the tests of the inspector share: both stores."""
 
 from __future__ import annotations
 
@@ -7,14 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from support.browser import Chromium
 from support.processes.postgres_server import Server
-
-
-@pytest.fixture(scope="session")
-def chromium() -> Iterator[Chromium]:
-    with Chromium.running() as browser:
-        yield browser
 
 
 @pytest.fixture(scope="session")
