@@ -36,6 +36,8 @@ ON_A_CHAT = [
     ("verify",),
     ("verify", "--family", "--json"),
     ("explain", "--json"),
+    ("replay",),
+    ("replay", "--json"),
     ("export",),
     ("diagram",),
     ("diagram", "--show", "path"),
