@@ -28,13 +28,19 @@ export function hasToken() {
   return sessionStorage.getItem(KEPT) !== null;
 }
 
+/** Fetch; what only reads is tried once more, for a connection that was kept too long. */
+const fetched = (path, asked) => fetch(new URL(path, ROOT), asked).catch((error) => {
+  if (asked.method !== "GET" || asked.signal?.aborted) throw error;
+  return fetch(new URL(path, ROOT), asked);
+});
+
 async function answered(path, { method = "GET", body, headers = {}, signal } = {}) {
   const sent = { Authorization: `Bearer ${sessionStorage.getItem(KEPT)}`, ...headers };
   if (body !== undefined) sent["Content-Type"] = "application/json";
   const asked = { method, signal, headers: sent, body: body === undefined ? undefined : JSON.stringify(body), cache: "no-store" };
-  const response = await fetch(new URL(path, ROOT), asked).catch((error) => {
+  const response = await fetched(path, asked).catch((error) => {
     if (signal?.aborted) throw error;
-    throw new Problem(0, { detail: "The service does not answer. Is it running? Nothing was changed." });
+    throw new Problem(0, { detail: "The service does not answer. Is it running? Look again before you do it again." });
   });
   if (!response.ok) {
     const problem = await response.json().catch(() => ({}));

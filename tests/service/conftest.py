@@ -42,5 +42,6 @@ def npm_modules() -> Path:
 
 @pytest.fixture(scope="session")
 def chromium() -> Iterator[Chromium]:
+    """Run one browser for all tests of this process."""
     with Chromium.running() as browser:
         yield browser

@@ -66,12 +66,17 @@ class Chromium:
         async with async_playwright() as playwright:
             browser = await playwright.chromium.connect_over_cdp(self.address)
             context = await browser.new_context(**options)
+            page = await context.new_page()
             try:
-                page = await context.new_page()
                 page.set_default_timeout(PATIENCE * 1000)
                 page.on("pageerror", lambda error: wrong.append(str(error)))
                 page.on("console", lambda said: wrong.append(said.text) if "Security Policy" in said.text else None)
                 yield page
+            except BaseException as error:
+                error.add_note(
+                    f"the page is at {page.url}, and says {await page.get_by_role('alert').all_inner_texts()}"
+                )
+                raise
             finally:
                 await context.close()
         assert wrong == [], wrong
