@@ -36,8 +36,6 @@ ON_A_CHAT = [
     ("verify",),
     ("verify", "--family", "--json"),
     ("explain", "--json"),
-    ("replay",),
-    ("replay", "--json"),
     ("export",),
     ("diagram",),
     ("diagram", "--show", "path"),
