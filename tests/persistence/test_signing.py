@@ -97,6 +97,7 @@ def encrypted() -> bytes:
         ("text", "must be bytes"),
         (None, "must be bytes"),
     ],
+    ids=["nothing", "words", "a public key", "half a key", "of RSA", "encrypted", "text", "none"],
 )
 def test_what_is_no_private_key_is_told_and_not_shown(tmp_path: Path, pem: Any, words: str) -> None:
     with pytest.raises(SettingsError, match=words) as refused:
