@@ -14,6 +14,7 @@ import anyio
 
 from turnwise.engine.checkpoints.publisher import Publisher
 from turnwise.engine.follow.broadcast import Broadcaster
+from turnwise.engine.follow.latest_events import Latest
 from turnwise.engine.observers.observer import Observers
 from turnwise.logger import about, logger
 from turnwise.persistence.chat_file.format import WholeChat
@@ -128,19 +129,22 @@ class Applier:
     async def change(self, chat_id: str, *changes: Change, actor: str, shown: Sequence[PartEvent] = ()) -> Committed:
         """Change a chat, then tell its followers."""
         plan = _Plan(changes, self.limits_of, actor)
-        return self._announced(await _shielded(self.store.change(chat_id, plan, shown=shown)))
+        return await self._announced(chat_id, self.store.change(chat_id, plan, shown=shown))
 
     async def create(self, chat_id: str, change: Change, *, actor: str) -> Committed:
         """Create a chat."""
-        return self._announced(await _shielded(self.store.create(chat_id, _Plan((change,), self.limits_of, actor))))
+        plan = _Plan((change,), self.limits_of, actor)
+        return await self._announced(chat_id, self.store.create(chat_id, plan))
 
     async def import_chat(self, chat: WholeChat, change: Change, *, actor: str) -> Committed:
         """Take a chat in, and change it."""
-        return self._announced(await _shielded(self.store.import_chat(chat, _Plan((change,), self.limits_of, actor))))
+        plan = _Plan((change,), self.limits_of, actor)
+        return await self._announced(chat.chat_id, self.store.import_chat(chat, plan))
 
     async def repair(self, chat_id: str, change: Change, *, actor: str) -> Committed:
         """Change what can be read of a chat."""
-        return self._announced(await _shielded(self.store.repair(chat_id, _Plan((change,), self.limits_of, actor))))
+        plan = _Plan((change,), self.limits_of, actor)
+        return await self._announced(chat_id, self.store.repair(chat_id, plan))
 
     async def delete(self, chat_id: str, permit: Permission, *, actor: str) -> Tombstone:
         """Delete a chat if that is permitted, then let everybody in this process forget it."""
@@ -153,17 +157,24 @@ class Applier:
 
     async def claim(self, *changes: Change, actor: str, runs: Runs, limit: int) -> list[Committed]:
         """Change chats that want a worker which runs these."""
-        committed = await _shielded(self.store.claim(_Plan(changes, self.limits_of, actor), runs=runs, limit=limit))
-        return [self._announced(claimed) for claimed in committed]
+        claimed = await _shielded(self.store.claim(_Plan(changes, self.limits_of, actor), runs=runs, limit=limit))
+        for committed in claimed:
+            self._announce(committed)
+        return claimed
 
-    def _announced(self, committed: Committed) -> Committed:
+    async def _announced(self, chat_id: str, commit: Awaitable[Committed]) -> Committed:
+        latest = self.broadcaster.latest.of(chat_id)
+        committed = await _shielded(commit)
+        self._announce(committed, latest)
+        return committed
+
+    def _announce(self, committed: Committed, latest: Latest | None = None) -> None:
         _log_all(committed)
         if committed.decisions:
-            self.broadcaster.deliver(committed)
+            self.broadcaster.deliver(committed, latest)
             self.observers.transitioned(committed.decisions)
             if self.publisher is not None:
                 self.publisher.committed(committed)
-        return committed
 
 
 def _log_all(committed: Committed) -> None:

@@ -1,6 +1,7 @@
 """The broadcaster: passes what was committed to the followers in this process.
 
 It only saves them reading the database: a follower that it did not reach reads there instead, and loses nothing.
+Whoever begins to follow a chat under way is given the latest events, which it may have missed by a moment.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ from contextlib import contextmanager
 
 import anyio
 
+from turnwise.engine.follow.latest_events import Latest, LatestEvents
 from turnwise.persistence.protocol import Committed
 from turnwise.states.errors import EngineClosed
 from turnwise.states.events import Event
 from turnwise.states.facts import Facts
+from turnwise.states.names import Trigger
 
 MAX_BUFFERED = 1000
 """Events that are buffered for a listener; one that falls further behind reads the database."""
@@ -92,6 +95,8 @@ class Broadcaster:
         self._listeners: dict[str, dict[Listener, None]] = {}
         self._observers: list[Callable[[Facts], None]] = []
         self._forgetters: list[Callable[[str], None]] = []
+        self.latest = LatestEvents()
+        """For those who begin to follow."""
         self.closed: str | None = None
         """Why the broadcaster was closed; `None` while it is open."""
 
@@ -102,9 +107,16 @@ class Broadcaster:
             self._forgetters.append(forget)
 
     @contextmanager
-    def listen(self, chat_id: str) -> Iterator[Listener]:
-        """Listen to one chat."""
+    def listen(self, chat_id: str, *, after: int | None = None) -> Iterator[Listener]:
+        """Listen to one chat.
+
+        If events after number `after` are remembered they are buffered already, and the listener is not `behind`.
+        """
         listener = Listener()
+        latest = [] if after is None else self.latest.after(chat_id, after)
+        if latest:
+            listener.ring(latest)
+            listener.behind = False
         if self.closed is not None:
             listener.end(self.closed)
         self._listeners.setdefault(chat_id, {})[listener] = None
@@ -116,24 +128,33 @@ class Broadcaster:
             if not listeners:
                 del self._listeners[chat_id]
 
-    def deliver(self, committed: Committed) -> None:
-        """Pass on what a transaction committed."""
-        self.tell(committed.facts)
-        for listener in self._listeners.get(committed.facts.chat_id, ()):
-            listener.ring(committed.events, committed.facts)
+    def deliver(self, committed: Committed, latest: Latest | None = None) -> None:
+        """Pass on what a transaction committed. It is remembered if `latest` was kept of the chat before it began."""
+        facts = committed.facts
+        rests = facts.resting and committed.before.version > 0
+        erased = any(decision.trigger is Trigger.message_erased for decision in committed.decisions)
+        if latest is None or rests or erased:
+            self.latest.forget(facts.chat_id)
+        else:
+            self.latest.add(facts.chat_id, committed.events, latest)
+        self.tell(facts)
+        for listener in self._listeners.get(facts.chat_id, ()):
+            listener.ring(committed.events, facts)
 
     def tell(self, facts: Facts) -> None:
         """Pass on facts that were read after another process had changed the chat."""
         for observer in self._observers:
             observer(facts)
 
-    def show(self, chat_id: str, events: Sequence[Event]) -> None:
-        """Give stored events to the chat's listeners."""
+    def show(self, chat_id: str, events: Sequence[Event], latest: Latest) -> None:
+        """Give stored events to the chat's listeners, and remember them; `latest` as in `deliver`."""
+        self.latest.add(chat_id, events, latest)
         for listener in self._listeners.get(chat_id, ()):
             listener.ring(events, listener.facts)
 
     def hint(self, chat_id: str | None) -> None:
         """Wake the listeners of a chat, or all: another process may have changed something."""
+        self.latest.forget(chat_id)
         for known in list(self._listeners) if chat_id is None else [chat_id]:
             for listener in self._listeners.get(known, ()):
                 listener.hint()

@@ -28,7 +28,7 @@ async def follow(
         EngineClosed: the engine was closed, or released its followers; all events before that were yielded.
     """
     cursor, looked_again = after, 0
-    with _ended_by(broadcaster), broadcaster.listen(chat_id) as listener:
+    with _ended_by(broadcaster), broadcaster.listen(chat_id, after=after if live else None) as listener:
         while True:
             if listener.behind:
                 listener.behind = False

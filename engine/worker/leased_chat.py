@@ -314,12 +314,14 @@ class LeasedChat:
         Raises:
             ChatMoved: the job is over, or the lease is lost. Nothing was shown.
         """
+        broadcaster = self.runtime.applier.broadcaster
+        latest = broadcaster.latest.of(self.chat_id)
         try:
             stored = await self.runtime.store.journal(self.chat_id, self.token, state, events)
         except StaleLease as error:
             self.facts = await self.runtime.store.facts(self.chat_id)
             raise ChatMoved from error
-        self.runtime.applier.broadcaster.show(self.chat_id, stored)
+        broadcaster.show(self.chat_id, stored, latest)
 
     def take(self, committed: Committed) -> None:
         """Update everything after a commit of this holder."""

@@ -160,13 +160,13 @@ async def test_each_chats_listeners_hear_of_that_chat() -> None:
         assert await heard(listeners) == {"one", "two"}
         assert [taken(listener, 6) for listener in listeners.values()] == [[7, 8], [7, 8], []]
         assert (one.facts, two.facts, other.facts) == (facts(3), facts(3), None)
-        hub.show("a", events(9))
+        hub.show("a", events(9), hub.latest.of("a"))
         assert await heard(listeners) == {"one", "two"}
         assert (taken(one, 8), one.facts) == ([9], facts(3)), "parts change no facts"
         hub.tell(facts(9, "b"))
         assert await heard(listeners) == set()
         hub.deliver(commit(1, 1, chat_id="nobody's"))
-        hub.show("nobody's", events(1))
+        hub.show("nobody's", events(1), hub.latest.of("nobody's"))
         hub.hint("nobody's")
         hub.fail("nobody's", StoreError("lost"))
         assert await heard(listeners) == set()

@@ -96,4 +96,5 @@ class Shelf:
 
     def commit(self, facts: Facts, *events: Event) -> None:
         """Store what this process committed, and tell its readers."""
-        self.broadcaster.deliver(self.put(facts, *events))
+        latest = self.broadcaster.latest.of(facts.chat_id)
+        self.broadcaster.deliver(self.put(facts, *events), latest)

@@ -1,0 +1,58 @@
+"""The latest events of chats under way: whoever begins to follow one need not read the store for them."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Sequence
+from typing import Final
+
+from turnwise.states.events import Event
+
+_CHATS: Final = 1024
+_EVENTS: Final = 16
+
+Latest = deque[Event]
+"""The last events of one chat, without a gap."""
+
+
+class LatestEvents:
+    """Keeps the last events of the chats that this process has changed last, until others may have changed them."""
+
+    def __init__(self) -> None:
+        self._chats: OrderedDict[str, Latest] = OrderedDict()
+
+    def of(self, chat_id: str) -> Latest:
+        """Return what is kept of a chat. Take it before events are stored, to `add` them afterwards."""
+        kept = self._chats.setdefault(chat_id, deque(maxlen=_EVENTS))
+        self._chats.move_to_end(chat_id)
+        if len(self._chats) > _CHATS:
+            self._chats.popitem(last=False)
+        return kept
+
+    def add(self, chat_id: str, events: Sequence[Event], latest: Latest) -> None:
+        """Keep events that were stored, in whatever order that is told; forget the chat if it was forgotten meanwhile.
+
+        The reason may have been a hint at a later commit of another process: nobody says again that there is more.
+        """
+        if self._chats.get(chat_id) is not latest:
+            self.forget(chat_id)
+            return
+        for event in events:
+            if latest and event.seq > latest[-1].seq + 1:
+                latest.clear()
+            if not latest or event.seq > latest[-1].seq:
+                latest.append(event)
+
+    def after(self, chat_id: str, number: int) -> list[Event]:
+        """Return the events that follow this number, without a gap; none if there are none, or some are not known."""
+        latest = self._chats.get(chat_id)
+        if not latest or latest[0].seq > number + 1:
+            return []
+        return [event for event in latest if event.seq > number]
+
+    def forget(self, chat_id: str | None) -> None:
+        """Forget a chat, or all."""
+        if chat_id is None:
+            self._chats.clear()
+        else:
+            self._chats.pop(chat_id, None)

@@ -1,0 +1,301 @@
+"""The latest events: given to whoever begins to follow, without a gap, and forgotten once others may know better."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+from anyio.abc import TaskGroup
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from support.exploring import examples
+from support.shelf import Shelf, stands
+from turnwise.engine.follow.follow import follow
+from turnwise.engine.follow.latest_events import Latest, LatestEvents
+from turnwise.persistence.protocol import Committed
+from turnwise.states.decide import Decision
+from turnwise.states.events import Event, StatusEvent
+from turnwise.states.facts import Facts
+from turnwise.states.names import ChatState, Trigger
+
+
+def events(*numbers: int) -> list[Event]:
+    return [StatusEvent(seq=number, chat_id="c", state=ChatState.pending) for number in numbers]
+
+
+def busy(version: int, last_seq: int) -> Facts:
+    return stands(ChatState.streaming, version=version, last_seq=last_seq)
+
+
+def stored(latest: LatestEvents, *numbers: int, chat_id: str = "c") -> None:
+    latest.add(chat_id, events(*numbers), latest.of(chat_id))
+
+
+def remembered(latest: LatestEvents, after: int, chat_id: str = "c") -> list[int]:
+    return [event.seq for event in latest.after(chat_id, after)]
+
+
+# What is kept
+
+
+@given(order=st.permutations(range(1, 9)), sizes=st.lists(st.integers(1, 2), min_size=8, max_size=8))
+def test_in_whatever_order_commits_are_told_what_is_given_has_no_gap(order: list[int], sizes: list[int]) -> None:
+    firsts = [1 + sum(sizes[: number - 1]) for number in range(1, 9)]
+    latest, told = LatestEvents(), 0
+    for number in order:
+        last = firsts[number - 1] + sizes[number - 1] - 1
+        told = max(told, last)
+        stored(latest, *range(firsts[number - 1], last + 1))
+        for after in range(told + 1):
+            assert remembered(latest, after) in ([], list(range(after + 1, told + 1)))
+    if order == sorted(order):
+        assert remembered(latest, 0)
+
+
+def test_the_last_16_events_of_1024_chats_are_kept() -> None:
+    latest = LatestEvents()
+    stored(latest, *range(1, 17))
+    assert remembered(latest, 0) == list(range(1, 17))
+    stored(latest, 17)
+    assert (remembered(latest, 0), remembered(latest, 1)) == ([], list(range(2, 18)))
+    stored(latest, 1, chat_id="other")
+    for number in range(1022):
+        stored(latest, 1, chat_id=f"{number}")
+    stored(latest, 18)  # it is the newest now
+    assert remembered(latest, 17) == [18]
+    stored(latest, 1, chat_id="one more")
+    assert (remembered(latest, 0, "other"), remembered(latest, 17), remembered(latest, 0, "0")) == ([], [18], [1])
+
+
+def test_a_chat_is_forgotten_or_all() -> None:
+    latest = LatestEvents()
+    for chat_id in "abc":
+        stored(latest, 1, chat_id=chat_id)
+    latest.forget("b")
+    latest.forget("nobody's")
+    assert [remembered(latest, 0, chat_id) for chat_id in "abc"] == [[1], [], [1]]
+    latest.forget(None)
+    assert [remembered(latest, 0, chat_id) for chat_id in "abc"] == [[], [], []]
+
+
+def test_what_was_being_stored_when_the_chat_was_forgotten_is_not_kept_nor_what_came_before_it() -> None:
+    latest = LatestEvents()
+    before = latest.of("c")
+    latest.forget("c")
+    stored(latest, 1)
+    latest.add("c", events(2), before)
+    assert remembered(latest, 0) == []
+
+
+# Who begins to follow
+
+
+async def told(shelf: Shelf, *, after: int, live: bool = True, **options: Any) -> tuple[list[int], int]:
+    """Follow until nothing moves; return what was told, and how often events were read for it."""
+    shelf.limits = []
+    seen: list[int] = []
+
+    async def go_on() -> None:
+        following = follow(shelf.store, shelf.broadcaster, "c", after=after, live=live, **options)
+        async for event in following:
+            seen.append(event.seq)  # noqa: PERF401 - each is seen as it comes
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(go_on)
+        await anyio.wait_all_tasks_blocked()
+        tasks.cancel_scope.cancel()
+    return seen, len(shelf.limits)
+
+
+def under_way() -> Shelf:
+    """A chat of seven events, of which this process has just committed the last four."""
+    shelf = Shelf(events(1, 2, 3), busy(1, 3))
+    shelf.commit(busy(2, 5), *events(4, 5))
+    shelf.commit(busy(3, 7), *events(6, 7))
+    return shelf
+
+
+@pytest.mark.parametrize("until_rest", [False, True])
+@pytest.mark.parametrize("after", [3, 5])
+async def test_who_begins_after_a_commit_of_this_process_reads_no_events(
+    after: int,
+    until_rest: bool,  # noqa: FBT001
+) -> None:
+    expected = [number for number in (4, 5, 6, 7) if number > after]
+    assert await told(under_way(), after=after, until_rest=until_rest) == (expected, 0)
+
+
+@pytest.mark.parametrize(("after", "expected"), [(2, [3, 4, 5, 6, 7]), (7, []), (9, [])])
+async def test_who_wants_older_events_or_knows_all_of_them_reads(after: int, expected: list[int]) -> None:
+    assert await told(under_way(), after=after) == (expected, 1)
+
+
+async def test_who_does_not_wait_for_more_reads_what_is_stored_now() -> None:
+    shelf = under_way()
+    shelf.put(busy(4, 8), *events(8))  # another process did, and its hint is under way
+    assert (await told(shelf, after=5, live=False))[0] == [6, 7, 8]
+
+
+@pytest.mark.parametrize("hinted", ["c", None])
+async def test_after_a_hint_at_what_others_have_committed_the_store_is_read(hinted: str | None) -> None:
+    shelf = under_way()
+    shelf.put(busy(4, 8), *events(8))
+    shelf.broadcaster.hint(hinted)
+    assert await told(shelf, after=5) == ([6, 7, 8], 1)
+
+
+async def test_a_hint_that_comes_later_brings_what_others_have_committed() -> None:
+    shelf = under_way()
+    shelf.put(busy(4, 8), *events(8))
+    seen: list[int] = []
+    async with anyio.create_task_group() as tasks:
+
+        async def go_on() -> None:
+            async for event in follow(shelf.store, shelf.broadcaster, "c", after=5, live=True):
+                seen.append(event.seq)  # noqa: PERF401 - each is seen as it comes
+
+        tasks.start_soon(go_on)
+        await anyio.wait_all_tasks_blocked()
+        assert seen == [6, 7]
+        shelf.broadcaster.hint("c")
+        await anyio.wait_all_tasks_blocked()
+        assert seen == [6, 7, 8]
+        tasks.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("hinted", ["c", None])
+async def test_a_commit_that_is_told_after_the_hint_at_a_later_one_hides_nothing(hinted: str | None) -> None:
+    """The hint may come between the commit and its telling; then nobody says again that there is more."""
+    shelf = under_way()
+    latest = shelf.broadcaster.latest.of("c")
+    late = shelf.put(busy(4, 8), *events(8))
+    shelf.put(stands(ChatState.waiting, version=5, last_seq=9), *events(9))
+    shelf.broadcaster.hint(hinted)
+    shelf.broadcaster.deliver(late, latest)
+    assert await told(shelf, after=7) == ([8, 9], 1)
+
+
+async def test_a_commit_that_could_not_be_kept_leaves_no_gap() -> None:
+    """A claim does not know its chats before it has them."""
+    shelf = under_way()
+    shelf.broadcaster.deliver(shelf.put(busy(4, 8), *events(8)))
+    assert await told(shelf, after=5) == ([6, 7, 8], 1)
+
+
+async def test_a_hint_at_another_chat_changes_nothing() -> None:
+    shelf = under_way()
+    shelf.broadcaster.hint("another")
+    assert await told(shelf, after=5) == ([6, 7], 0)
+
+
+async def test_what_others_committed_in_between_is_read() -> None:
+    shelf = under_way()
+    shelf.put(busy(4, 8), *events(8))
+    shelf.commit(busy(5, 9), *events(9))
+    assert await told(shelf, after=7) == ([8, 9], 1)
+
+
+async def test_parts_that_were_stored_are_given_too() -> None:
+    shelf = under_way()
+    shelf.stored += events(8)
+    shelf.broadcaster.show("c", events(8), shelf.broadcaster.latest.of("c"))
+    assert await told(shelf, after=6) == ([7, 8], 0)
+
+
+async def test_a_chat_that_came_to_rest_is_read() -> None:
+    shelf = under_way()
+    shelf.commit(stands(ChatState.waiting, version=4, last_seq=8), *events(8))
+    assert await told(shelf, after=5, until_rest=True) == ([6, 7, 8], 1)
+
+
+async def test_the_first_events_of_a_new_chat_are_known() -> None:
+    shelf = Shelf(facts=stands(version=0))
+    shelf.commit(stands(version=1, last_seq=1), *events(1))
+    assert await told(shelf, after=0) == ([1], 0)
+
+
+async def test_what_was_erased_is_given_to_nobody() -> None:
+    shelf = under_way()
+    latest = shelf.broadcaster.latest.of("c")
+    erased = shelf.put(busy(4, 8), *events(8))
+    decision = Decision(Trigger.message_erased, "streaming", ChatState.streaming, erased.facts, (), (), "client", None)
+    shelf.broadcaster.deliver(replace(erased, decisions=(decision,)), latest)
+    assert await told(shelf, after=5) == ([6, 7, 8], 1)
+
+
+async def test_a_chat_that_was_deleted_is_asked_of_the_store() -> None:
+    shelf = under_way()
+    shelf.broadcaster.forget("c")
+    assert (await told(shelf, after=5))[1] == 1
+
+
+# Whoever tells what, and when
+
+
+class Telling:
+    """A chat that this process and another one change; what is told of it, and hinted at, comes when it likes."""
+
+    def __init__(self) -> None:
+        self.shelf = Shelf(events(1), busy(1, 1))
+        self.begun: list[Latest] = []
+        self.untold: list[tuple[Committed, Latest]] = []
+        self.hints = 0
+        self.seen: list[int] = []
+        self.after: int | None = None
+
+    def commit(self) -> Committed:
+        number = len(self.shelf.stored) + 1
+        return self.shelf.put(busy(number, number), *events(number))
+
+    def do(self, step: str, place: int, tasks: TaskGroup) -> None:
+        broadcaster = self.shelf.broadcaster
+        match step:
+            case "begun":
+                self.begun.append(broadcaster.latest.of("c"))
+            case "ours" if self.begun:
+                self.untold.append((self.commit(), self.begun.pop(place % len(self.begun))))
+            case "theirs":
+                self.commit()
+                self.hints += 1
+            case "told" if self.untold:
+                broadcaster.deliver(*self.untold.pop(place % len(self.untold)))
+            case "hinted" if self.hints:
+                self.hints -= 1
+                broadcaster.hint("c")
+            case "follow" if self.after is None:
+                self.after = max(len(self.shelf.stored) - place, 0)
+                tasks.start_soon(self.follow, self.after)
+
+    async def follow(self, after: int) -> None:
+        async for event in follow(self.shelf.store, self.shelf.broadcaster, "c", after=after, live=True):
+            self.seen.append(event.seq)
+
+
+STEPS = ["begun", "begun", "ours", "ours", "theirs", "told", "told", "hinted", "follow"]
+
+
+@settings(max_examples=examples(150))
+@given(steps=st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 3)), max_size=20), last=st.integers(1, 3))
+def test_a_follower_sees_every_event_once_whoever_tells_what_and_when(steps: list[tuple[str, int]], last: int) -> None:
+    async def live() -> None:
+        telling = Telling()
+        async with anyio.create_task_group() as tasks:
+            for step, place in steps:
+                telling.do(step, place, tasks)
+                await anyio.lowlevel.checkpoint()
+                await anyio.lowlevel.checkpoint()
+            while telling.untold:
+                telling.do("told", 0, tasks)
+            while telling.hints:
+                telling.do("hinted", 0, tasks)
+            telling.do("follow", last, tasks)
+            await anyio.wait_all_tasks_blocked()
+            tasks.cancel_scope.cancel()
+        assert telling.after is not None
+        assert telling.seen == [*range(telling.after + 1, len(telling.shelf.stored) + 1)]
+
+    anyio.run(live)
