@@ -178,9 +178,9 @@ class Outbox:
         if problem != self._problem or self._closed:
             left = len(self._waiting) + len(self._heads)
             logger.warning("checkpoints_not_published", to=self._destination.name, problem=problem, chats=left)
+            if not isinstance(error, NotPublished | StoreError):
+                logger.exception("checkpoints_failed", to=self._destination.name)
         self._problem = problem
-        if not isinstance(error, NotPublished | StoreError):
-            logger.debug("checkpoints_failed", exc_info=True)
 
     def _tell_success(self) -> None:
         if self._problem is not None:

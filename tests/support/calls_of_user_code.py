@@ -24,6 +24,7 @@ import msgspec
 import pydantic
 
 from turnwise.engine import user_code
+from turnwise.engine.checkpoints.checkpoints import Checkpoints
 from turnwise.engine.clock import Timer
 from turnwise.engine.tools import argument_types
 from turnwise.persistence.files.protocol import FileStore
@@ -33,6 +34,8 @@ GUARDS = {"turnwise.engine.user_code", "turnwise.engine.guarded_store"}
 """The modules that are guards themselves."""
 WRAPPED = {ChatStore, FileStore, Timer}
 """What the engine uses through a wrapper of the same type; that it raises nothing has tests of its own."""
+OURS = {Checkpoints}
+"""Classes that a service makes, but whose code is all ours."""
 
 _IMPORTED_LATE = {"Adapter": argument_types.Adapter}
 
@@ -73,7 +76,7 @@ class UserCode:
         return any(callable(inspect.getattr_static(known, name, None)) for known in types & self.objects)
 
     def _take(self, hint: Any) -> None:
-        for known in mentioned(hint) - self.callables - self.objects - WRAPPED:
+        for known in mentioned(hint) - self.callables - self.objects - WRAPPED - OURS:
             if not isinstance(known, type):
                 self.callables.add(known)
                 self._take(typing.get_args(known)[-1])
