@@ -81,7 +81,7 @@ def test_the_wheel_holds_every_file_of_the_library_and_nothing_else(dist: Path) 
     names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     assert names == shipped()
     assert {Path(name).suffix for name in names} == {
-        *(".py", ".typed", ".sql", ".svg", ".mmd", ".jsonl"),
+        *(".py", ".typed", ".sql", ".svg", ".mmd", ".json", ".jsonl"),
         *(".html", ".css", ".js"),
     }
 

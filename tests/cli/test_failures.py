@@ -176,7 +176,7 @@ def test_a_drawing_is_what_its_name_says(terminal: Terminal) -> None:
     assert (terminal.folder / "d.mmd").read_bytes() == (terminal.folder / "plain").read_bytes()
     for name in ("d.jpg", "d.pdf"):
         refused = terminal.run("diagram", "--out", name)
-        assert (refused.code, ".mmd, .svg or .png" in refused.words) == (2, True)
+        assert (refused.code, ".mmd, .svg, .png or .json" in refused.words) == (2, True)
     assert terminal.run("diagram", "--out", "d.png", "--format", "svg").code == 2
     assert terminal.run("diagram", "--out", "d.jpg", "--format", "png").code == 0
 

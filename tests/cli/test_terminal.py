@@ -34,7 +34,7 @@ class Engaged:
         self.scroll = self
         self.tail = "so far"
         self.after = 3
-        self.engine = self
+        self.chats = self
         self._asked = asked
 
     def do(self, line: str) -> None:

@@ -34,6 +34,8 @@ LEFT_OUT: Final = frozenset(
         "object_level_authorization",  # needs two principals; test_routes.py has them for every route
     }
 )
+SOUND: Final = {"POST /chats": {"title": "A walk"}, "POST /chats/{chat_id}/messages": {"content": "Hello!"}}
+"""Every other body of these on a walk: of most that are drawn nothing comes that links could lead on from."""
 NOTHING: Final = ("GET", "HEAD", "OPTIONS", "TRACE")
 AS_ADA: Final = {"Authorization": "Bearer ada-token"}
 
@@ -117,6 +119,9 @@ def test_every_answer_along_the_links_is_as_described(url: str) -> None:
     class Machine(SCHEMA.as_state_machine()):  # type: ignore[misc] # made at run time
         def before_call(self, case: Any) -> None:
             ending(case)
+            sound = SOUND.get(case.operation.label)
+            if sound is not None and asked[case.operation.label] % 2 == 0:
+                case.body = dict(sound)
 
         def get_call_kwargs(self, case: Any) -> dict[str, Any]:
             return {"base_url": url, "headers": AS_ADA}
