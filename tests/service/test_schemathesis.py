@@ -139,6 +139,7 @@ def test_every_answer_along_the_links_is_as_described(url: str) -> None:
         if left <= 0 and len(reached) > len(ROUTES) // 4:
             break
         with suppress(FlakyStrategyDefinition):
-            seed(number)(Machine).run(settings=drawing(max(left, 0) // STEPS, stateful_step_count=STEPS))
+            walks = max(left // STEPS, 10)  # the first of a draw is always the simplest that there is
+            seed(number)(Machine).run(settings=drawing(walks, stateful_step_count=STEPS))
     assert asked.total() >= CASES // 2
     assert len(reached) > len(ROUTES) // 4, reached
