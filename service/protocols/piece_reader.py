@@ -49,7 +49,8 @@ class _Live:
     calls: dict[str, _Call] = field(default_factory=dict)
     """Those that are not complete."""
     made: list[str] = field(default_factory=list)
-    wholes: int = 0
+    wholes: list[int] = field(default_factory=list)
+    """The indices of parts that came in one piece."""
 
 
 class PieceReader:
@@ -200,7 +201,7 @@ class PieceReader:
         if isinstance(part, ToolResultPart):
             yield from self._give(f"{self.chat_id}-{part.call_id}", part, by_provider=True)
         else:
-            live.wholes += 1
+            live.wholes.append(index)
             yield p.WholeShown(live.step, index, part)
 
     def _give(self, message_id: str, result: ToolResultPart, *, by_provider: bool) -> Iterator[p.Piece]:
@@ -252,8 +253,8 @@ class PieceReader:
         """Show what the message holds, and was not shown. Who joined in the middle has missed the words before it."""
         unmatched = {kind: [one for one in live.words.items() if one[1].kind == kind] for kind in ("text", "reasoning")}
         missed = not live.whole and bool(live.words or live.made or live.wholes)
-        shown_wholes = live.wholes
-        place = max(live.words, default=-1)
+        shown_wholes = len(live.wholes)
+        place = max([*live.words, *live.wholes], default=-1)
         for part in message.parts:
             if isinstance(part, TextPart | ReasoningPart):
                 if not part.text:

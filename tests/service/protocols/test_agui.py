@@ -1,0 +1,240 @@
+"""What an AG-UI client is told of a turn, event by event."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from support.one_turn import (
+    asking,
+    call,
+    calling,
+    finished,
+    given,
+    kept,
+    numbered,
+    said,
+    state,
+    types,
+    whole,
+    words,
+)
+from turnwise.service import AGUIEncoder
+from turnwise.states.events import ActionRequiredEvent, AttemptDiscardedEvent, ErrorEvent, ErrorInfo, Event
+from turnwise.states.messages import FilePart, ReasoningPart, TextPart, ToolResultPart
+from turnwise.states.names import ChatState, Executor, StopReason
+from turnwise.states.usage import Usage
+
+RUN = {"threadId": "t", "runId": "r"}
+USER = {"id": "u1", "role": "user", "content": "Hi!"}
+
+
+def told(*events: Event, history: list[dict[str, Any]] | None = None) -> list[dict[str, Any]]:
+    """Return what comes after the run's beginning, and before its end."""
+    encoder = AGUIEncoder("t", "r", history=history)
+    run = [*encoder.begin(), *(one for event in numbered(*events) for one in encoder.encode(event)), *encoder.end()]
+    assert run[0] == {"type": "RUN_STARTED", **RUN}
+    return run[1:-1]
+
+
+def text(*pieces: str, step: int = 1) -> list[dict[str, Any]]:
+    message = {"messageId": f"c1-s{step}"}
+    return [
+        {"type": "TEXT_MESSAGE_START", **message, "role": "assistant"},
+        *({"type": "TEXT_MESSAGE_CONTENT", **message, "delta": piece} for piece in pieces),
+        {"type": "TEXT_MESSAGE_END", **message},
+    ]
+
+
+def test_text_and_reasoning_around_a_call_are_closed_before_what_follows() -> None:
+    reply = kept(ReasoningPart(text="Hm"), TextPart(text="One two"), call(a=1), TextPart(text="Three"))
+    thought = {"messageId": "c1-s1-r0"}
+    assert told(
+        said(), state(ChatState.streaming), words("Hm", kind="reasoning"), words("One ", index=1),
+        words("two", index=1), calling('{"a"', index=2), calling(": 1}", index=2),
+        whole("tool_call", index=2, call_id="k", name="look", arguments={"a": 1}), words("Three", index=3), reply,
+        given(ToolResultPart(call_id="k", name="look", output=[1])), words("Done", step=2),
+        kept(TextPart(text="Done"), step=2), finished(), history=[USER],
+    ) == [
+        {"type": "REASONING_START", **thought},
+        {"type": "REASONING_MESSAGE_START", **thought, "role": "reasoning"},
+        {"type": "REASONING_MESSAGE_CONTENT", **thought, "delta": "Hm"},
+        {"type": "REASONING_MESSAGE_END", **thought},
+        {"type": "REASONING_END", **thought},
+        *text("One ", "two"),
+        {"type": "TOOL_CALL_START", "toolCallId": "k", "toolCallName": "look", "parentMessageId": "c1-s1"},
+        {"type": "TOOL_CALL_ARGS", "toolCallId": "k", "delta": '{"a"'},
+        {"type": "TOOL_CALL_ARGS", "toolCallId": "k", "delta": ": 1}"},
+        {"type": "TOOL_CALL_END", "toolCallId": "k"},
+        *text("Three"),
+        {"type": "TOOL_CALL_RESULT", "messageId": "r-k", "toolCallId": "k", "content": "[1]", "role": "tool"},
+        *text("Done", step=2),
+    ]  # fmt: skip
+
+
+def test_results_of_a_provider_stand_behind_their_reply_and_are_said_once() -> None:
+    """A snapshot that comes later tells of each message once, in the order of the history."""
+    seen = {"call_id": "k", "name": "look", "output": "seen", "is_error": True}
+    made = {"id": "k", "type": "function", "function": {"name": "look", "arguments": '{"a": 1}'}}
+    answer = {"id": "c1-s1", "role": "assistant", "content": "One", "toolCalls": [made]}
+    result = {"id": "c1-k", "role": "tool", "toolCallId": "k", "content": "seen", "error": "seen"}
+    snapshots = [
+        one["messages"]
+        for one in told(
+            said(), state(ChatState.streaming), whole("tool_call", call_id="k", name="look", arguments={"a": 1}),
+            whole("tool_result", index=1, **seen), words("One", index=2),
+            kept(call(executor=Executor.provider, a=1), ToolResultPart(**seen), TextPart(text="One")),
+            state(ChatState.streaming), words("Tw", step=2), kept(TextPart(text="2"), step=2),
+            words("Thr", step=3), AttemptDiscardedEvent(step=3, attempt=1, reason="lost"), finished(), history=[USER],
+        )
+        if one["type"] == "MESSAGES_SNAPSHOT"
+    ]  # fmt: skip
+    second = {"id": "c1-s2", "role": "assistant", "content": "2"}
+    assert snapshots == [[USER, answer, result, second]] * 2
+
+
+def test_what_is_discarded_is_closed_and_taken_back_with_its_results() -> None:
+    begun = (
+        said(), state(ChatState.streaming), whole("tool_call", call_id="j", name="look", arguments={}),
+        whole("tool_result", index=1, call_id="j", name="look", output="1"),
+        calling("{", index=2), words("Hm", kind="reasoning", index=3),
+    )  # fmt: skip
+    events = told(
+        *begun, AttemptDiscardedEvent(step=1, attempt=1, reason="lost"), state(ChatState.streaming),
+        words("All", attempt=2), kept(TextPart(text="All")), finished(), history=[USER],
+    )  # fmt: skip
+    thought = {"messageId": "c1-s1-r3"}
+    assert events[-8:] == [
+        {"type": "REASONING_MESSAGE_CONTENT", **thought, "delta": "Hm"},
+        {"type": "REASONING_MESSAGE_END", **thought},
+        {"type": "REASONING_END", **thought},
+        {"type": "TOOL_CALL_END", "toolCallId": "k"},
+        {"type": "MESSAGES_SNAPSHOT", "messages": [USER]},
+        *text("All"),
+    ]
+    assert types(told(*begun)).count("MESSAGES_SNAPSHOT") == 0, "a client without a history is corrected nowhere"
+    open_text = told(words("Half"), AttemptDiscardedEvent(step=1, attempt=1, reason="lost"), words("All", attempt=2))
+    assert open_text == [*text("Half"), *text("All")]
+
+
+@pytest.mark.parametrize(
+    ("shown", "message", "differs"),
+    [
+        ([words("One")], kept(TextPart(text="One")), False),
+        ([words("One")], kept(TextPart(text="Other")), True),
+        ([words("On")], kept(TextPart(text="One")), False),
+        ([calling('{"a": 1}')], kept(call(a=1)), False),
+        ([calling('{"a": 1')], kept(call(a=1)), True),
+        ([calling('{"a": 2}')], kept(call(a=1)), True),
+        ([calling(None)], kept(call(a=1)), False),
+        ([calling('{"a": 1}')], kept(TextPart(text="One")), True),
+        ([words("One")], finished(), True),
+        ([], finished(), False),
+    ],
+)
+def test_a_client_is_corrected_where_what_it_has_is_not_what_is_kept(
+    shown: list[Event],
+    message: Event,
+    differs: bool,  # noqa: FBT001
+) -> None:
+    events = told(said(), state(ChatState.streaming), *shown, message, history=[])
+    assert ("MESSAGES_SNAPSHOT" in types(events)) is differs
+
+
+def test_a_reply_that_was_cut_short_ends_its_text_and_its_calls() -> None:
+    assert told(said(), state(ChatState.streaming), calling("{"), words("On", index=2), history=[USER])[1:] == [
+        {"type": "TOOL_CALL_ARGS", "toolCallId": "k", "delta": "{"},
+        *text("On"),
+        {"type": "TOOL_CALL_END", "toolCallId": "k"},
+        {"type": "MESSAGES_SNAPSHOT", "messages": [USER]},
+    ]
+
+
+def test_a_call_without_fragments_is_told_with_all_its_arguments() -> None:
+    assert told(said(), kept(call(a="ä"))) == [
+        {"type": "TOOL_CALL_START", "toolCallId": "k", "toolCallName": "look", "parentMessageId": "c1-s1"},
+        {"type": "TOOL_CALL_ARGS", "toolCallId": "k", "delta": '{"a": "ä"}'},
+        {"type": "TOOL_CALL_END", "toolCallId": "k"},
+    ]
+
+
+def test_files_and_sources_are_told_beside_the_message() -> None:
+    files = (
+        FilePart(media_type="audio/wav", data="AA=="),
+        FilePart(media_type="text/plain", url="http://x"),
+        FilePart(media_type="image/png", blob="0" * 64),
+    )
+    sources = [
+        {"type": "audio", "source": {"type": "data", "value": "AA==", "mimeType": "audio/wav"}},
+        {"type": "document", "source": {"type": "url", "value": "http://x", "mimeType": "text/plain"}},
+        {
+            "type": "image",
+            "source": {"type": "file", "value": "0" * 64, "provider": "turnwise", "mimeType": "image/png"},
+        },
+    ]
+    result = ToolResultPart(call_id="k", name="look", output="seen", attachments=files)
+    events = told(whole("source", url="http://s", title="S"), *[whole("file", index=1, data="AA==", media_type="a/b")],
+        kept(call(), step=2), given(result, step=2))  # fmt: skip
+    assert events[0] == {"type": "CUSTOM", "name": "source", "value": {"url": "http://s", "title": "S"}}
+    assert (events[1]["name"], events[1]["value"]["type"]) == ("file", "document")
+    assert events[-1]["content"] == [{"type": "text", "text": "seen"}, *sources]
+
+
+def test_a_run_that_begins_anew_first_brings_the_client_back() -> None:
+    encoder = AGUIEncoder("t", "r", history=[USER])
+    started = {"type": "RUN_STARTED", **RUN}
+    assert list(encoder.begin(anew=True)) == [started, {"type": "MESSAGES_SNAPSHOT", "messages": [USER]}]
+    assert list(encoder.begin()) == [started]
+    assert list(AGUIEncoder("t", "r").begin(anew=True)) == [started]
+
+
+USED = Usage(input_tokens=3, output_tokens=None)
+SUCCESS = {"type": "RUN_FINISHED", **RUN, "outcome": {"type": "success"}}
+CANCELLED = {"type": "RUN_FINISHED", **RUN, "outcome": {"type": "cancelled"}}
+PENDING = SUCCESS | {"outcome": {"type": "success", "pendingToolCallIds": ["k", "j"]}}
+
+
+@pytest.mark.parametrize(
+    ("events", "end"),
+    [
+        ([], SUCCESS),
+        ([finished(usage=USED)], SUCCESS | {"usage": [{"inputTokens": 3}]}),
+        ([finished(StopReason.interrupted)], CANCELLED),
+        ([state(ChatState.interrupted)], CANCELLED),
+        ([state(ChatState.interrupted), finished()], SUCCESS),
+        ([finished(StopReason.error)], {"type": "RUN_ERROR", "message": "An error occurred.", "code": "error"}),
+        (
+            [ErrorEvent(error=ErrorInfo(kind="auth", message="Oh"))],
+            {"type": "RUN_ERROR", "message": "Oh", "code": "auth"},
+        ),
+        ([kept(call()), asking(("k", "not_needed"), ("j", "granted"))], PENDING),
+    ],
+)
+def test_a_run_ends_as_its_turn_did(events: list[Event], end: dict[str, Any]) -> None:
+    encoder = AGUIEncoder("t", "r")
+    for event in numbered(said(), *events):
+        list(encoder.encode(event))
+    assert encoder.over is any(event.kind == "turn_finished" for event in events)
+    assert list(encoder.end())[-1] == end
+    assert list(encoder.end(cut="come back")) == [{"type": "RUN_ERROR", "message": "come back", "code": "reconnect"}]
+
+
+def test_a_run_is_interrupted_by_the_calls_to_approve_alone() -> None:
+    event = asking(("k", "asked"), ("j", "not_needed"), ("i", "asked"))
+    assert isinstance(event, ActionRequiredEvent)
+    due = datetime(2026, 1, 2, tzinfo=UTC)
+    event = replace(event, calls=(replace(event.calls[0], deadline=due), *event.calls[1:]))
+    encoder = AGUIEncoder("t", "r")
+    list(encoder.encode(event))
+    outcome = next(iter(encoder.end()))["outcome"]
+    asked = [
+        {name: one.get(name) for name in ("id", "toolCallId", "message", "expiresAt")} for one in outcome["interrupts"]
+    ]
+    assert outcome["type"] == "interrupt"
+    assert asked == [
+        {"id": "k", "toolCallId": "k", "message": "Allow look?", "expiresAt": due.isoformat()},
+        {"id": "i", "toolCallId": "i", "message": "Allow look?", "expiresAt": None},
+    ]

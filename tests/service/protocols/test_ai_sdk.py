@@ -1,0 +1,219 @@
+"""What an AI SDK page is told of a turn, chunk by chunk."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from support.one_turn import (
+    asking,
+    call,
+    calling,
+    finished,
+    given,
+    kept,
+    numbered,
+    said,
+    state,
+    types,
+    whole,
+    words,
+)
+from turnwise.service import AISDKEncoder, encode_ai_sdk
+from turnwise.states.actions.calls import DENIED_TEXT
+from turnwise.states.events import AttemptDiscardedEvent, ErrorEvent, ErrorInfo, Event
+from turnwise.states.messages import FilePart, ReasoningPart, SourcePart, TextPart, ToolResultPart
+from turnwise.states.names import CallStatus, ChatState, Executor, StopReason
+
+START = {"type": "start", "messageId": "c1-t3"}
+
+
+def told(*events: Event, version: Any = 6) -> list[dict[str, Any]]:
+    return list(encode_ai_sdk(numbered(*events), version=version))
+
+
+def test_text_and_reasoning_around_a_call_are_parts_of_their_own() -> None:
+    reply = kept(ReasoningPart(text="Hm"), TextPart(text="One two"), call(a=1), TextPart(text="Three"))
+    assert told(
+        said(), state(ChatState.streaming), words("Hm", kind="reasoning"), words("One ", index=1),
+        words("two", index=1), calling('{"a"', index=2), calling(": 1}", index=2),
+        whole("tool_call", index=2, call_id="k", name="look", arguments={"a": 1}), words("Three", index=3), reply,
+        given(ToolResultPart(call_id="k", name="look", output=[1])), finished(),
+    ) == [
+        START,
+        {"type": "start-step"},
+        {"type": "reasoning-start", "id": "reasoning-1-0"},
+        {"type": "reasoning-delta", "id": "reasoning-1-0", "delta": "Hm"},
+        {"type": "reasoning-end", "id": "reasoning-1-0"},
+        {"type": "text-start", "id": "text-1-1"},
+        {"type": "text-delta", "id": "text-1-1", "delta": "One "},
+        {"type": "text-delta", "id": "text-1-1", "delta": "two"},
+        {"type": "text-end", "id": "text-1-1"},
+        {"type": "tool-input-start", "toolCallId": "k", "toolName": "look"},
+        {"type": "tool-input-delta", "toolCallId": "k", "inputTextDelta": '{"a"'},
+        {"type": "tool-input-delta", "toolCallId": "k", "inputTextDelta": ": 1}"},
+        {"type": "tool-input-available", "toolCallId": "k", "toolName": "look", "input": {"a": 1}},
+        {"type": "text-start", "id": "text-1-3"},
+        {"type": "text-delta", "id": "text-1-3", "delta": "Three"},
+        {"type": "text-end", "id": "text-1-3"},
+        {"type": "finish-step"},
+        {"type": "tool-output-available", "toolCallId": "k", "output": [1]},
+        {"type": "finish", "finishReason": "stop"},
+    ]  # fmt: skip
+
+
+def test_a_page_is_told_that_its_turn_has_begun_before_the_model_says_a_word() -> None:
+    encoder = AISDKEncoder()
+    hidden, message, again = numbered(state(ChatState.streaming), said(), said())
+    assert list(encoder.encode(hidden)) == [], "nobody knows yet which turn it is"
+    assert list(encoder.encode(message)) == [START]
+    assert list(encoder.encode(again)) == []
+
+
+@pytest.mark.parametrize("message", [said(synthetic=True, turn=9), said(imported=True, turn=9)])
+def test_a_message_that_no_user_said_now_names_no_turn(message: Event) -> None:
+    assert told(message) == [{"type": "start"}, {"type": "finish", "finishReason": "stop"}]
+
+
+def test_calls_results_and_files_of_a_provider_are_shown_once() -> None:
+    file = FilePart(media_type="image/png", data="AA==")
+    attached = [{"media_type": "a/b", "url": "http://x"}]
+    result = {"call_id": "k", "name": "look", "output": "seen", "attachments": attached}
+    seen = ToolResultPart(call_id="k", name="look", output="seen")
+    source = SourcePart(url="http://s", title="S")
+    lived = (
+        said(), state(ChatState.streaming),
+        whole("tool_call", call_id="k", name="look", arguments={}, executor="provider"),
+        whole("tool_result", index=1, **result), whole("file", index=2, media_type="image/png", data="AA=="),
+        whole("source", index=3, url="http://s", title="S"),
+        kept(call(executor=Executor.provider), seen, file, source), finished(),
+    )  # fmt: skip
+    shown = [
+        START,
+        {"type": "start-step"},
+        {"type": "tool-input-start", "toolCallId": "k", "toolName": "look", "providerExecuted": True},
+        {"type": "tool-input-available", "toolCallId": "k", "toolName": "look", "input": {}, "providerExecuted": True},
+        {"type": "tool-output-available", "toolCallId": "k", "output": "seen", "providerExecuted": True},
+        {"type": "file", "url": "http://x", "mediaType": "a/b"},
+        {"type": "file", "url": "data:image/png;base64,AA==", "mediaType": "image/png"},
+        {"type": "source-url", "sourceId": "1-3", "url": "http://s", "title": "S"},
+        {"type": "finish-step"},
+        {"type": "finish", "finishReason": "stop"},
+    ]
+    assert told(*lived) == shown
+    without_parts = told(said(), *lived[-2:])
+    assert types(without_parts) == [one["type"] for one in shown if one.get("url") != "http://x"]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "output", "is_error", "shown"),
+    [
+        (CallStatus.cancelled, DENIED_TEXT, True, {"type": "tool-output-denied"}),
+        (CallStatus.cancelled, f"{DENIED_TEXT} Reason: no", True, {"type": "tool-output-denied"}),
+        (CallStatus.cancelled, "Stopped.", True, {"type": "tool-output-error", "errorText": "Stopped."}),
+        (CallStatus.failed, DENIED_TEXT, True, {"type": "tool-output-error", "errorText": DENIED_TEXT}),
+        (CallStatus.failed, {"a": 1}, True, {"type": "tool-output-error", "errorText": '{"a": 1}'}),
+        (CallStatus.succeeded, DENIED_TEXT, False, {"type": "tool-output-available", "output": DENIED_TEXT}),
+    ],
+)
+def test_a_call_is_denied_only_if_a_person_has_denied_it(
+    outcome: CallStatus,
+    output: Any,
+    is_error: bool,  # noqa: FBT001
+    shown: dict[str, Any],
+) -> None:
+    part = ToolResultPart(call_id="k", name="look", output=output, is_error=is_error, outcome=outcome)
+    assert told(said(), kept(call()), given(part))[-2] == {**shown, "toolCallId": "k"}
+
+
+@pytest.mark.parametrize(
+    ("events", "end"),
+    [
+        ([finished(StopReason.end_turn)], {"type": "finish", "finishReason": "stop"}),
+        ([finished(StopReason.stop_after_tool)], {"type": "finish", "finishReason": "stop"}),
+        ([finished(StopReason.max_tokens)], {"type": "finish", "finishReason": "length"}),
+        ([finished(StopReason.content_filter)], {"type": "finish", "finishReason": "content-filter"}),
+        ([finished(StopReason.max_steps)], {"type": "finish", "finishReason": "other"}),
+        ([finished(StopReason.interrupted)], {"type": "abort", "reason": "interrupted"}),
+        ([state(ChatState.interrupted)], {"type": "abort", "reason": "interrupted"}),
+        ([state(ChatState.interrupted), finished()], {"type": "finish", "finishReason": "stop"}),
+        ([finished(StopReason.error)], {"type": "error", "errorText": "An error occurred."}),
+        ([ErrorEvent(error=ErrorInfo(kind="x", message="Oh"))], {"type": "error", "errorText": "Oh"}),
+        (
+            [ErrorEvent(error=ErrorInfo(kind="x", message="Oh")), state(ChatState.streaming)],
+            {"type": "finish", "finishReason": "stop"},
+        ),
+        ([kept(call()), asking(("k", "not_needed"))], {"type": "finish", "finishReason": "tool-calls"}),
+        (
+            [kept(call()), asking(("k", "not_needed")), state(ChatState.waiting)],
+            {"type": "finish", "finishReason": "stop"},
+        ),
+    ],
+)
+def test_a_stream_ends_as_its_turn_did(events: list[Event], end: dict[str, Any]) -> None:
+    assert told(said(), *events)[-1] == end
+
+
+def test_a_stream_that_is_cut_says_so() -> None:
+    encoder = AISDKEncoder()
+    assert list(encoder.end(cut="come back")) == [{"type": "start"}, {"type": "error", "errorText": "come back"}]
+
+
+def test_approval_is_asked_for_once_and_a_call_announced_once() -> None:
+    asks = asking(("k", "asked"), ("j", "asked"), ("i", "not_needed"))
+    assert told(said(), kept(call()), asks, asks)[4:] == [
+        {"type": "finish-step"},
+        *[
+            one
+            for call_id in ("j", "i")
+            for one in (
+                {"type": "tool-input-start", "toolCallId": call_id, "toolName": "look"},
+                {"type": "tool-input-available", "toolCallId": call_id, "toolName": "look", "input": {}},
+            )
+        ],
+        {"type": "tool-approval-request", "approvalId": "k", "toolCallId": "k"},
+        {"type": "tool-approval-request", "approvalId": "j", "toolCallId": "j"},
+        {"type": "finish", "finishReason": "tool-calls"},
+    ]
+
+
+def test_what_is_discarded_is_taken_back_as_far_as_the_version_can() -> None:
+    lived = (
+        said(), state(ChatState.streaming), whole("tool_call", call_id="j", name="look", arguments={}),
+        calling("{", index=1), words("Half", index=2), AttemptDiscardedEvent(step=1, attempt=1, reason="lost"),
+        words("All", attempt=2), kept(TextPart(text="All")), finished(),
+    )  # fmt: skip
+    begun = told(said(), state(ChatState.streaming), *lived[2:5])[:8]
+    all_of_it = [
+        {"type": "text-start", "id": "text-1-0"},
+        {"type": "text-delta", "id": "text-1-0", "delta": "All"},
+        {"type": "text-end", "id": "text-1-0"},
+        {"type": "finish-step"},
+        {"type": "finish", "finishReason": "stop"},
+    ]
+    short = "The call was not made: the reply was cut short."
+    assert told(*lived, version=7) == [*begun, {"type": "reset-step"}, *all_of_it]
+    assert told(*lived) == [
+        *begun,
+        {"type": "text-end", "id": "text-1-2"},
+        {"type": "tool-input-error", "toolCallId": "k", "toolName": "look", "input": None, "errorText": short},
+        {"type": "tool-output-error", "toolCallId": "j", "errorText": short},
+        {"type": "data-discarded", "id": "discarded-1-1", "data": {"step": 1, "attempt": 1, "reason": "lost"}},
+        {"type": "finish-step"},
+        {"type": "start-step"},
+        *all_of_it,
+    ]
+
+
+def test_what_a_page_knows_is_not_told_again() -> None:
+    encoder = AISDKEncoder("answer", known_calls=["k", "j"], answered=["j"])
+    results = [given(ToolResultPart(call_id=call_id, name="look", output="1")) for call_id in ("k", "j", "i")]
+    chunks = [one for event in numbered(*results) for one in encoder.encode(event)]
+    assert chunks == [
+        {"type": "start", "messageId": "answer"},
+        {"type": "tool-output-available", "toolCallId": "k", "output": "1"},
+    ]
+    assert not encoder.over
+    assert list(encoder.encode(finished())) == []
+    assert encoder.over

@@ -1,0 +1,137 @@
+"""What is new in the messages that a front end sends, and what its answers to calls allow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from ag_ui.core import RunAgentInput
+
+from turnwise.service.protocols.asked import AISDKRequest, Asked, asked_by_agui, asked_by_ai_sdk
+from turnwise.states.calls import ToolResult
+from turnwise.states.messages import FilePart, TextPart
+
+HI = {"type": "text", "text": "Hi!"}
+
+
+def agui(*messages: dict[str, Any], resume: list[dict[str, Any]] | None = None) -> Asked:
+    fields = {"threadId": "t", "runId": "r", "state": {}, "tools": [], "context": [], "forwardedProps": {}}
+    return asked_by_agui(RunAgentInput.model_validate({**fields, "messages": messages, "resume": resume}))
+
+
+def ai_sdk(*messages: tuple[str, list[dict[str, Any]]]) -> Asked:
+    told = [{"id": f"u{place}", "role": role, "parts": parts} for place, (role, parts) in enumerate(messages)]
+    return asked_by_ai_sdk(AISDKRequest.model_validate({"id": "tab-1", "messages": told}))
+
+
+def user(message_id: str, content: Any) -> dict[str, Any]:
+    return {"id": message_id, "role": "user", "content": content}
+
+
+def assistant(*calls: str) -> dict[str, Any]:
+    made = [{"id": call, "type": "function", "function": {"name": "look", "arguments": "{}"}} for call in calls]
+    return {"id": "a", "role": "assistant", "content": "", "toolCalls": made}
+
+
+def result(call_id: str, **fields: Any) -> dict[str, Any]:
+    return {"id": f"r-{call_id}", "role": "tool", "toolCallId": call_id, "content": "1", **fields}
+
+
+@pytest.mark.parametrize(
+    ("status", "payload", "approves"),
+    [
+        ("resolved", True, True),
+        ("resolved", {"approved": True}, True),
+        ("resolved", False, False),
+        ("resolved", "yes", None),
+        ("cancelled", True, False),
+        ("cancelled", {"approved": True}, False),
+        ("cancelled", None, False),
+    ],
+)
+def test_an_interrupt_that_is_cancelled_allows_nothing(status: str, payload: Any, approves: bool | None) -> None:  # noqa: FBT001
+    answers = agui(resume=[{"interruptId": "k", "status": status, "payload": payload}]).answers
+    assert answers.keys() == {"k"}
+    assert (answers["k"].call_id, answers["k"].approves, answers["k"].is_error) == ("k", approves, False)
+
+
+def test_an_agui_client_says_what_is_new_after_the_last_answer() -> None:
+    old = (user("u1", "Old"), assistant("j", "k"), result("j"), assistant("l"))
+    new = (result("k"), result("l", error="Oh"), user("u2", "One"), user("u3", [HI, HI]))
+    assert agui(*old, *new) == Asked(
+        [("u2", [TextPart(text="One")]), ("u3", [TextPart(text="Hi!")] * 2)],
+        {"k": ToolResult("k", "1"), "l": ToolResult("l", "Oh", is_error=True)},
+        frozenset({"j", "k", "l"}),
+        frozenset({"j", "k", "l"}),
+    )
+    assert agui(*old) == Asked([], {}, frozenset({"j", "k", "l"}), frozenset({"j"}))
+
+
+def test_files_of_an_agui_client_are_files_wherever_they_are() -> None:
+    sources = [
+        {"type": "data", "value": "AA==", "mimeType": "image/png"},
+        {"type": "url", "value": "http://x"},
+    ]
+    content = [HI, *({"type": "image", "source": source} for source in sources)]
+    assert agui(user("u1", content)).said == [
+        (
+            "u1",
+            [
+                TextPart(text="Hi!"),
+                FilePart(media_type="image/png", data="AA=="),
+                FilePart(media_type="application/octet-stream", url="http://x"),
+            ],
+        )
+    ]
+
+
+def test_a_page_says_what_is_new_after_the_last_answer() -> None:
+    old = ("assistant", [{"type": "tool-look", "toolCallId": "j", "state": "output-available", "output": 1}])
+    asked = ("assistant", [{"type": "tool-look", "toolCallId": "k", "state": "input-available"}])
+    both = ("user", [HI, {"type": "step-start"}]), ("user", [{"type": "text"}])
+    known, answered = frozenset({"j", "k"}), frozenset({"j"})
+    said = [("u3", [TextPart(text="Hi!")]), ("u4", [TextPart(text="")])]
+    assert ai_sdk(("user", [HI]), old, asked, *both) == Asked(said, {}, known, answered)
+    assert ai_sdk(("user", [HI]), old, asked) == Asked([], {}, known, answered)
+    assert ai_sdk(asked, old) == Asked([], {"j": ToolResult("j", 1)}, known, answered)
+    assert ai_sdk(old, ("user", [HI])).answers == {}, "whoever goes on to speak has answered before"
+    assert ai_sdk() == Asked()
+
+
+@pytest.mark.parametrize(
+    ("part", "answer"),
+    [
+        ({"state": "output-available", "output": {"a": 1}}, ToolResult("k", {"a": 1})),
+        ({"state": "output-error", "errorText": "Oh"}, ToolResult("k", "Oh", is_error=True)),
+        ({"state": "approval-responded", "approval": {"approved": True}}, ToolResult("k", {"approved": True})),
+        ({"state": "approval-responded", "approval": {"approved": False}}, ToolResult("k", {"approved": False})),
+        ({"state": "approval-responded", "approval": {"approved": "yes"}}, ToolResult("k", {"approved": False})),
+        ({"state": "approval-responded", "approval": {}}, ToolResult("k", {"approved": False})),
+        ({"state": "approval-responded", "approval": True}, ToolResult("k", {"approved": False})),
+        ({"state": "approval-responded"}, ToolResult("k", {"approved": False})),
+        (
+            {"state": "approval-responded", "approval": {"approved": True, "reason": "go"}},
+            ToolResult("k", {"approved": True, "reason": "go"}),
+        ),
+        ({"state": "input-available"}, None),
+        ({"state": "approval-requested"}, None),
+        ({}, None),
+    ],
+)
+def test_a_page_answers_a_call_by_the_state_of_its_part(part: dict[str, Any], answer: ToolResult | None) -> None:
+    answers = ai_sdk(("assistant", [{"type": "tool-look", "toolCallId": "k", **part}])).answers
+    assert answers == ({} if answer is None else {"k": answer})
+
+
+@pytest.mark.parametrize(
+    ("url", "part"),
+    [
+        ("data:image/png;base64,AA==", FilePart(media_type="image/png", data="AA==", name="a.png")),
+        ("data:image/png;base64,", FilePart(media_type="image/png", url="data:image/png;base64,", name="a.png")),
+        ("http://x/;base64,AA==", FilePart(media_type="image/png", url="http://x/;base64,AA==", name="a.png")),
+        ("http://x", FilePart(media_type="image/png", url="http://x", name="a.png")),
+    ],
+)
+def test_a_file_of_a_page_is_inline_or_by_address(url: str, part: FilePart) -> None:
+    file = {"type": "file", "mediaType": "image/png", "url": url, "filename": "a.png"}
+    assert ai_sdk(("user", [file])).said == [("u0", [part])]

@@ -1,0 +1,202 @@
+"""What a reader sees of a turn, wherever it joins: every part begins before it grows, ends, and comes once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from support.one_turn import asking, call, calling, finished, given, kept, numbered, said, state, whole, words
+from turnwise.service.protocols import pieces as p
+from turnwise.service.protocols.piece_reader import PieceReader
+from turnwise.states.events import AttemptDiscardedEvent, Event, HistoryResetEvent
+from turnwise.states.messages import FilePart, SourcePart, TextPart, ToolResultPart
+from turnwise.states.names import ChatState
+
+BEGUN = (said(), state(ChatState.streaming))
+FILE = FilePart(media_type="a/b", url="http://f")
+SOURCE = SourcePart(url="http://s")
+
+
+def read(*events: Event, reader: PieceReader | None = None, **options: Any) -> list[p.Piece]:
+    reader = reader or PieceReader(**options)
+    return [piece for event in events for piece in reader.read(event)]
+
+
+def text(told: str, index: int = 0, step: int = 1) -> list[p.Piece]:
+    return [
+        p.WordsBegun(step, index, "text"),
+        p.WordsAdded(step, index, "text", told),
+        p.WordsEnded(step, index, "text"),
+    ]
+
+
+def file() -> Event:
+    return whole("file", index=1, media_type="a/b", url="http://f")
+
+
+def ended(message: Event, step: int = 1) -> p.Piece:
+    return p.StepEnded(step, getattr(message, "message", None))
+
+
+def made(told: str = "", *, step: int = 1, **arguments: Any) -> list[p.Piece]:
+    return [p.CallBegun(step, "k", "look", None), p.CallMade(call(**arguments), told)]
+
+
+def test_who_joins_in_mid_reply_sees_the_rest_of_the_part_and_calls_only_whole() -> None:
+    """The fragments of a call whose beginning was missed are no JSON."""
+    reply = kept(TextPart(text="One two"), call(a=1), TextPart(text="Three"))
+    events = numbered(
+        words("two"), calling(": 1}"), words("Th", index=2), words("ree", index=2), reply, finished(), first=7
+    )
+    assert read(*events) == [
+        p.StepBegun(1),
+        *text("two"),
+        p.WordsBegun(1, 2, "text"),
+        p.WordsAdded(1, 2, "text", "Th"),
+        p.WordsAdded(1, 2, "text", "ree"),
+        p.WordsEnded(1, 2, "text"),
+        p.CallBegun(1, "k", "look", call().executor),
+        p.CallMade(call(a=1), ""),
+        ended(events[-2]),
+    ]
+
+
+@pytest.mark.parametrize(
+    "fragment",
+    [calling("{", name=None), calling("{", name=""), calling("{", call_id=None)],
+    ids=["none", "empty", "id"],
+)
+def test_a_call_that_has_no_name_or_id_yet_is_not_announced(fragment: Event) -> None:
+    assert read(*numbered(*BEGUN, fragment, calling('{"a": 1}')))[1:] == [
+        p.CallBegun(1, "k", "look", None),
+        p.CallAdded("k", '{"a": 1}'),
+    ]
+
+
+def test_a_call_is_announced_once() -> None:
+    whole_call = whole("tool_call", call_id="k", name="look", arguments={})
+    events = numbered(
+        *BEGUN, calling(None), calling("{}"), whole_call, whole_call, kept(call()), asking(("k", "asked"))
+    )
+    pieces = read(*events)
+    assert [type(piece).__name__ for piece in pieces] == [
+        "StepBegun", "CallBegun", "CallAdded", "CallMade", "StepEnded", "Asked"
+    ]  # fmt: skip
+    assert pieces[3] == p.CallMade(call(), "{}")
+
+
+def test_files_and_sources_are_shown_once_whether_their_parts_were_seen_or_not() -> None:
+    reply = kept(TextPart(text="One"), FILE, SOURCE)
+    shown = whole("source", index=2, url="http://s")
+    both = [p.WholeShown(1, 1, FILE), p.WholeShown(1, 2, SOURCE)]
+    expected = [p.StepBegun(1), *text("One"), *both, ended(reply)]
+    assert read(*numbered(*BEGUN, words("One"), file(), shown, reply)) == expected
+    assert read(*numbered(*BEGUN, words("One"), file(), reply)) == expected
+    assert read(*numbered(*BEGUN, words("One"), reply)) == expected
+    assert read(*numbered(*BEGUN, reply)) == expected
+    missed = read(*numbered(words("ne"), reply, first=7))
+    assert missed == [p.StepBegun(1), *text("ne"), ended(reply)], "what was missed is not shown late, out of order"
+
+
+def test_what_was_pruned_is_shown_with_the_message_that_keeps_it() -> None:
+    reply = kept(TextPart(text="One two"))
+    events = numbered(*BEGUN, words("One"), words(" two"), reply)
+    expected = [p.StepBegun(1), p.WordsBegun(1, 0, "text"), p.WordsAdded(1, 0, "text", "One")]
+    rest = [p.WordsAdded(1, 0, "text", " two"), p.WordsEnded(1, 0, "text"), ended(reply)]
+    assert read(*events[:3], events[4]) == [*expected, *rest]
+    assert read(*events[:2], events[4]) == [p.StepBegun(1), *text("One two"), ended(reply)]
+
+
+def test_a_gap_in_what_was_shown_is_taken_back_where_that_can_be_done() -> None:
+    reply = kept(TextPart(text="One two three"))
+    events = numbered(*BEGUN, words("One"), words(" two"), words(" three"), reply)
+    gap = [*events[:3], *events[4:]]
+    shown = [
+        p.StepBegun(1), p.WordsBegun(1, 0, "text"), p.WordsAdded(1, 0, "text", "One"),
+        p.WordsAdded(1, 0, "text", " three"),
+    ]  # fmt: skip
+    open_words = (p.WordsEnded(1, 0, "text"),)
+    back = p.TakenBack(1, 1, "what was shown of it has a gap", open_words, (), ())
+    assert read(*gap) == [*shown, back, p.StepBegun(1), *text("One two three"), ended(reply)]
+    assert read(*gap, takes_back=False) == [*shown, *open_words, ended(reply)]
+    assert not any(isinstance(piece, p.TakenBack) for piece in read(*events))
+
+
+def test_an_attempt_that_is_discarded_gives_back_its_calls_and_results() -> None:
+    call_and_result = (
+        whole("tool_call", call_id="k", name="look", arguments={}),
+        whole("tool_result", index=1, call_id="k", name="look", output="1"),
+    )
+    discarded = AttemptDiscardedEvent(step=1, attempt=1, reason="lost")
+    pieces = read(*numbered(*BEGUN, *call_and_result, calling("{", call_id="j"), words("On", index=2), discarded))
+    shown = p.ResultGiven("c1-k", ToolResultPart(call_id="k", name="look", output="1"), by_provider=True)
+    assert shown in pieces
+    assert pieces[-1] == p.TakenBack(1, 1, "lost", (p.WordsEnded(1, 2, "text"),), (p.CallDropped("j", "look"),), ("k",))
+    again = read(*numbered(*BEGUN, *call_and_result, discarded, *call_and_result))
+    assert again.count(shown) == 2
+    other = AttemptDiscardedEvent(step=1, attempt=2, reason="lost")
+    assert not any(isinstance(piece, p.TakenBack) for piece in read(*numbered(*BEGUN, words("On"), other)))
+
+
+@pytest.mark.parametrize(
+    ("event", "reason"),
+    [
+        (words("Two", attempt=2), "another attempt has begun"),
+        (kept(TextPart(text="Two"), step=2), "another step has begun"),
+        (HistoryResetEvent(first_removed="m1"), "the history was cut"),
+    ],
+)
+def test_a_reply_that_is_not_kept_is_taken_back(event: Event, reason: str) -> None:
+    pieces = read(*numbered(*BEGUN, words("One"), event))
+    assert pieces[3] == p.TakenBack(1, 1, reason, (p.WordsEnded(1, 0, "text"),), (), ())
+
+
+def test_a_reply_is_kept_once_unless_the_history_was_cut() -> None:
+    reply = kept(TextPart(text="One"))
+    assert len(read(*numbered(*BEGUN, reply, reply))) == 5
+    assert len(read(*numbered(*BEGUN, reply, HistoryResetEvent(first_removed="m1"), reply))) == 10
+
+
+@pytest.mark.parametrize(
+    ("event", "turn"),
+    [
+        (said(), 3),
+        (kept(TextPart(text="One")), 3),
+        (said(synthetic=True), None),
+        (said(imported=True), None),
+        (kept(synthetic=True), None),
+        (given(ToolResultPart(call_id="k", name="look", output=1)), None),
+        (finished(), 3),
+    ],
+)
+def test_a_turn_is_known_by_what_was_said_in_it(event: Event, turn: int | None) -> None:
+    reader = PieceReader()
+    read(event, reader=reader)
+    assert reader.turn == turn
+
+
+def test_a_result_is_given_once_and_only_of_a_call_that_is_known() -> None:
+    result = ToolResultPart(call_id="k", name="look", output=1)
+    twice = numbered(given(result), given(result))
+    assert read(*twice) == []
+    assert read(*twice, known_calls=["k"]) == [p.ResultGiven("r-k", result, by_provider=False)]
+    assert read(*twice, known_calls=["k"], answered=["k"]) == []
+
+
+def test_what_is_asked_stands_while_the_chat_waits_for_it() -> None:
+    reader = PieceReader()
+    asks = asking(("k", "asked"))
+    read(asks, state(ChatState.requires_action), reader=reader)
+    assert [one.call_id for one in reader.asked] == ["k"]
+    read(state(ChatState.streaming), reader=reader)
+    assert (reader.asked, reader.state) == ((), ChatState.streaming)
+
+
+def test_nothing_is_read_after_the_turn_and_a_reply_under_way_ends_with_it() -> None:
+    end = [p.WordsEnded(1, 0, "text"), p.CallDropped("k", "look"), p.StepEnded(1, None)]
+    lived = read(
+        *numbered(*BEGUN, calling("{"), words("One"), finished(), words("Two"), kept(TextPart(text="x"), step=2))
+    )
+    assert lived[-3:] == end
+    assert read(*numbered(*BEGUN, words("")))[1:] == [], "words that say nothing begin no part"
