@@ -102,7 +102,7 @@ export function packed(bars, pixel, { rows, least }) {
     const right = Math.max(pixel(one.to), begins + least);
     const free = (row) => Math.max(begins, last[row]?.right ?? 0); // a narrow bar may push the next one a little
     let row = 0;
-    while (row < rows && (free(row) > begins + least || right - free(row) < least)) row += 1;
+    while (row < rows && (free(row) > begins + least || right < free(row) + least)) row += 1; // sums alone: a difference is rounded
     if (row === rows) {
       last[rows - 1].bars.push(one);
       last[rows - 1].right = Math.max(last[rows - 1].right, right);
