@@ -57,7 +57,6 @@ class AGUIEncoder:
         self._reader = PieceReader(known_calls, answered, takes_back=history is not None)
         self._results: list[dict[str, Any]] = []
         """The provider's results in the reply under way: they stand behind its message."""
-        self._text_open: str | None = None
         self._text = ""
         self._differs = False
         """Whether the client's messages are not those that are kept."""
@@ -117,14 +116,12 @@ class AGUIEncoder:
             case p.StepBegun():
                 self._text = ""
             case p.WordsBegun(kind="text"):
-                self._text_open = self._id_of(piece.step)
-                yield {"type": "TEXT_MESSAGE_START", "messageId": self._text_open, "role": "assistant"}
+                yield {"type": "TEXT_MESSAGE_START", "messageId": self._id_of(piece.step), "role": "assistant"}
             case p.WordsAdded(kind="text"):
                 self._text += piece.text
-                yield {"type": "TEXT_MESSAGE_CONTENT", "messageId": self._text_open, "delta": piece.text}
+                yield {"type": "TEXT_MESSAGE_CONTENT", "messageId": self._id_of(piece.step), "delta": piece.text}
             case p.WordsEnded(kind="text"):
-                yield {"type": "TEXT_MESSAGE_END", "messageId": self._text_open}
-                self._text_open = None
+                yield {"type": "TEXT_MESSAGE_END", "messageId": self._id_of(piece.step)}
             case p.WordsBegun():
                 thought = self._thought_id(piece.step, piece.index)
                 yield {"type": "REASONING_START", "messageId": thought}
@@ -186,8 +183,7 @@ class AGUIEncoder:
     def _take_back(self, taken: p.TakenBack) -> Iterator[dict[str, Any]]:
         for words in taken.open_words:
             if words.kind == "text":
-                yield {"type": "TEXT_MESSAGE_END", "messageId": self._text_open}
-                self._text_open = None
+                yield {"type": "TEXT_MESSAGE_END", "messageId": self._id_of(words.step)}
             else:
                 yield from self._end_thought(words)
         for call in taken.open_calls:

@@ -115,6 +115,12 @@ def test_what_is_discarded_is_closed_and_taken_back_with_its_results() -> None:
         {"type": "MESSAGES_SNAPSHOT", "messages": [USER]},
         *text("All"),
     ]
+    later = told(
+        *begun, AttemptDiscardedEvent(step=1, attempt=1, reason="lost"), kept(TextPart(text="All")),
+        words("Tw", step=2), kept(TextPart(text="2"), step=2), finished(), history=[USER],
+    )  # fmt: skip
+    messages = [("u1", "Hi!"), ("c1-s1", "All"), ("c1-s2", "2")]
+    assert [(one["id"], one["content"]) for one in later[-1]["messages"]] == messages
     assert types(told(*begun)).count("MESSAGES_SNAPSHOT") == 0, "a client without a history is corrected nowhere"
     open_text = told(words("Half"), AttemptDiscardedEvent(step=1, attempt=1, reason="lost"), words("All", attempt=2))
     assert open_text == [*text("Half"), *text("All")]
