@@ -39,3 +39,9 @@ def test_a_route_is_described_as_it_is(row: Row, paths: dict[str, Any]) -> None:
         assert ("schema" in described) is (media_type != STREAM)
     if row.endpoint is reports.stream_events:
         assert content[STREAM]["itemSchema"]["properties"]["data"]["contentSchema"]
+
+
+@pytest.mark.parametrize("path", ["/chats", "/chat-ids"])
+def test_a_page_of_a_list_has_fifty_entries_unless_it_is_said(path: str, paths: dict[str, Any]) -> None:
+    limit = next(one for one in paths[path]["get"]["parameters"] if one["name"] == "limit")
+    assert limit["schema"] == {"type": "integer", "minimum": 1, "maximum": 1000, "default": 50, "title": "Limit"}
