@@ -293,6 +293,16 @@ async def test_a_body_that_is_packed_is_refused_unopened(tight: Served, encoding
     assert answer.headers["content-type"] == "application/problem+json"
 
 
+async def test_an_encoding_of_no_body_is_no_reason_to_refuse_a_reader(tight: Served) -> None:
+    async with tight.client() as ada:
+        chat = await created(ada)
+        answers = [
+            await ada.get(f"/chats/{chat}", headers={"Content-Encoding": "gzip"}),
+            await ada.post("/chats", json={}, headers={"Content-Encoding": "Identity"}),
+        ]
+    assert [answer.status_code for answer in answers] == [200, 201]
+
+
 async def test_what_is_said_in_names_ends_no_line_of_a_header(tight: Served) -> None:
     evil = 'a"\r\nSet-Cookie: a=b\r\n\r\n<script>'
     async with tight.client() as ada:

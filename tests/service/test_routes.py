@@ -190,11 +190,15 @@ async def test_a_chat_is_stopped_resumed_edited_compacted_cleared_and_forked() -
         fork = await ada.post(f"{path}/fork", json={"at_version": stopped.json()["version"]})
         beyond = await ada.post(f"{path}/fork", json={"at_version": 10_000})
         stopped_again = await ada.post(f"{path}/interrupt")
+        records = (await ada.get(f"{path}/audit")).json()
 
     statuses = [answer.status_code for answer in (stopped, resumed, edited, compacted, cleared, fork)]
     assert statuses == [202, 202, 202, 202, 202, 201]
     assert texts == ["Go on.", "Edited."]
     assert "enough" in reasons
+    by_ada = {record["trigger"] for record in records if record["actor"] == "user:ada"}
+    asked_for = {"create", "send_message", "interrupt", "resume", "edit_message", "request_compaction", "clear_context"}
+    assert by_ada == asked_for, "the log says who asked for it"
     assert (fork.json()["parent"], fork.json()["owner"]) == (chat["id"], "ada")
     assert (beyond.status_code, beyond.json()["field"]) == (400, "at_version")
     assert (stopped_again.status_code, stopped_again.json()["trigger"]) == (409, "interrupt")
