@@ -31,7 +31,7 @@ class Reader:
 
     async def read(self, first: Client, second: Client, chat_id: str) -> None:
         try:
-            async with aclosing(first.events(chat_id, until_rest=True)) as told:
+            async with aclosing(first.events(chat_id)) as told:
                 async for event in told:
                     self.events.append(event)
                     if len(self.events) == MANY:

@@ -175,7 +175,7 @@ FAULTS: dict[str, tuple[Callable[[Patch], None], str]] = {
     "1 rows: a decision written under another target": (write_under_another_target, "does not verify"),
     "2 versions: one is skipped": (skip_a_version, "its log has"),
     "2 chain: each record begins it anew": (break_the_chain, "does not verify"),
-    "3 lease: a dead token is obeyed": (obey_dead_tokens, "the ledger has"),
+    "3 lease: a dead token is obeyed": (obey_dead_tokens, "the model was asked 2 times"),
     "4 compaction: a step is compacted again": (compact_again, "had its compaction"),
     "5 calls: some end without a result": (close_calls_silently, "neither a result"),
     "6 submissions: other results pass for the same": (take_any_submission_again, "were taken"),
@@ -208,7 +208,7 @@ TOOLS = {
 """Of what the model is offered where the fault takes a certain tool to show."""
 
 NEAR = {
-    "3 lease: a dead token is obeyed": 205,
+    "3 lease: a dead token is obeyed": 704,
     "9 requests: reasoning without its signature is sent": 144,
     "10 tools: at most once, started again": 55,
     "10 tools: another key for the same call": 133,
