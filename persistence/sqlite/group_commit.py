@@ -134,7 +134,10 @@ class GroupCommit:
             except _LeftSomethingBehind:
                 self._undo(connection)
                 outcomes = self._do(jobs, connection, self._attempt_apart)
-            patiently(lambda: connection.execute("COMMIT"))
+            if all(isinstance(outcome, BaseException) for outcome in outcomes):
+                self._undo(connection)  # a commit would write the pages that the savepoints have put back
+            else:
+                patiently(lambda: connection.execute("COMMIT"))
             self._file.check()  # again: a commit to a file that was deleted meanwhile must not be acknowledged
         except BaseException as error:
             self._undo(connection)
