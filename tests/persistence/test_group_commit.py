@@ -119,6 +119,21 @@ async def test_a_job_that_fails_takes_only_its_own_writes_with_it(bench: Bench) 
     assert await bench.notes() == ["before", "after"]
 
 
+async def test_a_job_that_is_alone_and_fails_after_it_has_written_commits_nothing(bench: Bench) -> None:
+    said: list[str] = []
+    await bench.connection.run(lambda on: on.set_trace_callback(said.append))
+
+    def fail(connection: sqlite3.Connection) -> None:
+        note("lost")(connection)
+        raise ValueError("refused")
+
+    with pytest.raises(ValueError, match="refused"):
+        await bench.group_commit.submit(fail)
+    assert "COMMIT" not in said
+    assert said.count("ROLLBACK") == 2
+    assert await bench.notes() == []
+
+
 async def test_a_job_that_fails_before_it_has_written_costs_the_others_nothing(bench: Bench) -> None:
     def fail(connection: sqlite3.Connection) -> None:
         connection.execute("SELECT text FROM notes").fetchall()
