@@ -95,11 +95,14 @@ async def test_every_bar_of_the_timeline_opens_its_records_at_every_zoom(chromiu
 
 
 async def lanes_of(page: Page) -> dict[str, set[str]]:
-    """Open every bar that is drawn, and return the numbers of the records that each lane's bars have."""
+    """Open every bar that is drawn, and return the numbers of the records that each lane's bars have.
+
+    Handles, not locators: a page that has scrolled draws other bars, at any later time.
+    """
     found: dict[str, set[str]] = {}
-    for lane in await page.locator(".lane").all():
-        name = await lane.locator(".name").inner_text()
-        for bar in await lane.get_by_role("button").all():
+    for lane in await page.query_selector_all(".lane"):
+        name = await lane.eval_on_selector(".name", "name => name.innerText")
+        for bar in await lane.query_selector_all("button"):
             label = await bar.get_attribute("aria-label")
             await bar.evaluate("bar => bar.click()")
             await expect(page.locator(".records caption")).to_have_text(f"Records of {label}")
