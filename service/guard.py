@@ -70,12 +70,9 @@ def _limited(receive: Receive, limit: int, settings: ServiceSettings) -> Receive
     """Return a way to receive a body that is neither longer nor slower than it may be."""
     seen = 0
     waited = 0.0
-    is_whole = False
 
     async def limited() -> Message:
-        nonlocal seen, waited, is_whole
-        if is_whole:  # what comes now is the end of the connection, which may be long in coming
-            return await receive()
+        nonlocal seen, waited
         allowed = settings.upload_patience + seen / SLOWEST_BYTES_PER_SECOND
         began = time.monotonic()
         with anyio.move_on_after(min(settings.upload_patience, allowed - waited)) as patience:
@@ -87,7 +84,6 @@ def _limited(receive: Receive, limit: int, settings: ServiceSettings) -> Receive
         seen += len(message.get("body", b""))
         if seen > limit:
             raise BodyTooLarge(limit)
-        is_whole = not message.get("more_body", False)
         return message
 
     return limited

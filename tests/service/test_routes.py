@@ -12,6 +12,7 @@ import httpx
 from support.served import Served, served, stream_of, streaming
 from turnwise import Agent, Engine, Settings, fold, verify_export
 from turnwise.diagrams import slide
+from turnwise.providers.protocol import ModelRequest
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.service import ServiceSettings
 from turnwise.service.routes.table import OPEN_ROUTES, ROUTES
@@ -287,6 +288,22 @@ async def test_agents_are_listed_and_configured() -> None:
     assert known == {"support": [], "sales": []}
     assert (moved.status_code, moved.json()["agent"]) == (202, "sales")
     assert (unknown.status_code, nothing.status_code) == (400, 400)
+
+
+async def test_tools_of_a_run_that_say_nothing_of_their_arguments_take_an_object() -> None:
+    seen: dict[str, Any] = {}
+
+    def answer(request: ModelRequest) -> str:
+        seen.update({tool.name: dict(tool.schema) for tool in request.tools})
+        return "Done."
+
+    schemas = {"no": None, "empty": {}, "text": "x", "some": {"type": "object", "properties": {"at": {}}}}
+    tools = [{"name": name, "description": name, "parameters": schema} for name, schema in schemas.items()]
+    run = {"threadId": "t", "runId": "r", "messages": [{"id": "u", "role": "user", "content": "Hello!"}]}
+    body = run | {"tools": tools, "state": {}, "context": [], "forwardedProps": {}}
+    async with served(Engine("sqlite://", model=ScriptedModel(answer))) as service, service.client() as ada:
+        assert (await ada.post("/agui", json=body)).status_code == 200
+    assert seen == {name: schemas["some"] if name == "some" else {"type": "object"} for name in schemas}
 
 
 async def test_a_body_that_is_too_long_is_told_so() -> None:

@@ -1,0 +1,103 @@
+"""A turn told to a page that cannot take words back: what a lost worker said is held until its fate is known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from support.gated_model import PacedModel
+from turnwise import Engine, Settings
+from turnwise.persistence.conformance import plans
+from turnwise.persistence.conformance.checks import part
+from turnwise.persistence.sqlite.store import SQLiteStore
+from turnwise.providers.scripted import Reply, ScriptedModel
+from turnwise.service.routes.turn_stream import lines_of_turn
+from turnwise.states.events import AttemptDiscardedEvent, Event, PartEvent, StatusEvent, TurnFinishedEvent
+from turnwise.states.names import ChatState
+
+
+class Recorder:
+    """An encoder that keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.ends: list[str | None] = []
+        self.began = anyio.Event()
+
+    def encode(self, event: Event) -> Iterator[dict[str, Any]]:
+        self.events.append(event)
+        self.began.set()
+        yield {"seq": event.seq}
+
+    def end(self, *, cut: str | None = None) -> Iterator[dict[str, Any]]:
+        self.ends.append(cut)
+        yield {"end": cut}
+
+
+async def told(path: Path, *, is_wary: bool) -> tuple[list[Event], Recorder, list[bytes]]:
+    """Follow a turn whose worker is lost in mid-reply; return its events, what the encoder was given, and the lines."""
+    store = SQLiteStore(path)
+    await store.open()
+    await plans.created(store, "c", plans.send("Hello!"), plans.claim("lost", lease=0), plans.start())
+    await store.journal("c", 1, ChatState.streaming, [part("Half an ans")])
+    await store.close()
+    recorder, lines = Recorder(), []
+    reader = Engine(f"sqlite:///{path}", model=ScriptedModel(()), settings=Settings(run_worker=False))
+    async with reader, anyio.create_task_group() as tasks:
+
+        async def follow() -> None:
+            stream = lines_of_turn(reader, "c", 0, recorder, last=b"last", is_wary=is_wary)
+            lines.extend([line async for line in stream])
+
+        tasks.start_soon(follow)
+        await recorder.began.wait()
+        async with Engine(f"sqlite:///{path}", model=ScriptedModel("A whole answer.")) as worker:
+            await worker.wait("c", timeout=60)
+        stored = [event async for event in reader.events("c", follow=False)]
+    return stored, recorder, lines
+
+
+async def test_words_of_a_lost_worker_are_never_told_and_all_else_is_in_its_order(tmp_path: Path) -> None:
+    stored, recorder, lines = await told(tmp_path / "chats.db", is_wary=True)
+    (discarded,) = (event for event in stored if isinstance(event, AttemptDiscardedEvent))
+    lost = [event for event in stored if event.kind == "part" and event.seq < discarded.seq]
+    between = [event for event in stored if isinstance(event, StatusEvent) and lost[0].seq < event.seq < discarded.seq]
+    assert (len(lost), [event.state for event in between]) == (1, ["pending", "streaming"])
+    assert [event.seq for event in recorder.events] == [event.seq for event in stored if event not in lost]
+    assert recorder.ends == [None]
+    assert lines[-2:] == [b'data: {"end": null}\n\n', b"last"]
+
+
+async def test_words_of_a_worker_that_goes_on_are_told_with_its_next_ones() -> None:
+    model, recorder = PacedModel(Reply("A whole answer.", chunks=5)), Recorder()
+    async with Engine("sqlite://", model=model) as engine, anyio.create_task_group() as tasks:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "Hello!")
+        model.allow(2)
+        await _first_part(engine, chat.id)
+
+        async def follow() -> None:
+            async for _ in lines_of_turn(engine, chat.id, 0, recorder, is_wary=True):
+                pass
+
+        tasks.start_soon(follow)
+        await recorder.began.wait()
+        model.allow(9)
+        await engine.wait(chat.id, timeout=60)
+        stored = [event async for event in engine.events(chat.id, follow=False)]
+    assert [event.seq for event in recorder.events] == [event.seq for event in stored][: len(recorder.events)]
+    assert isinstance(recorder.events[-1], TurnFinishedEvent)
+
+
+async def _first_part(engine: Engine, chat_id: str) -> None:
+    async for event in engine.events(chat_id):
+        if isinstance(event, PartEvent):
+            return
+
+
+async def test_a_page_that_takes_words_back_is_told_all(tmp_path: Path) -> None:
+    stored, recorder, _ = await told(tmp_path / "chats.db", is_wary=False)
+    assert [event.seq for event in recorder.events] == [event.seq for event in stored]
