@@ -1,5 +1,6 @@
 // The arguments of a call, each in a field of its kind, as their JSON schema says; what is wrong stands at its field.
 
+import { numberOf, parse, stringify } from "./exact-json.js";
 import { button, made } from "./shown.js";
 
 /**
@@ -60,6 +61,7 @@ class Reader {
 function schemaOf(value) {
   if (Array.isArray(value)) return { type: "array", items: value.length ? schemaOf(value[0]) : {} };
   if (value === null) return {};
+  if (typeof value === "bigint") return { type: "integer" };
   if (typeof value !== "object") return { type: typeof value };
   return { type: "object", properties: Object.fromEntries(Object.entries(value).map(([name, one]) => [name, schemaOf(one)])) };
 }
@@ -140,20 +142,20 @@ function inputFor(schema, value) {
   }
   if (schema.type === "integer" || schema.type === "number") {
     const input = made("input", { type: "text", inputMode: "decimal", value: String(value ?? schema.default ?? "") });
-    return { input, typed: () => Number(input.value), problem: () => problemOfNumber(schema, input.value.trim()) };
+    return { input, typed: () => numberOf(input.value.trim()), problem: () => problemOfNumber(schema, input.value.trim()) };
   }
   const input = made("textarea", { rows: 1, className: "grows" });
   if (schema.type === "string") {
     input.value = value ?? schema.default ?? "";
     return { input, typed: () => input.value, problem: () => problemOfText(schema, input.value) };
   }
-  input.value = value === undefined ? "" : JSON.stringify(value, null, 2);
-  return { input, typed: () => JSON.parse(input.value), problem: () => (isJson(input.value) ? "" : "This must be JSON.") };
+  input.value = value === undefined ? "" : stringify(value, 2);
+  return { input, typed: () => parse(input.value), problem: () => (isJson(input.value) ? "" : "This must be JSON.") };
 }
 
 function problemOfNumber({ type, minimum, maximum, exclusiveMinimum, exclusiveMaximum }, typed) {
   const number = Number(typed);
-  if (!Number.isFinite(number) || (type === "integer" && !Number.isInteger(number))) {
+  if (typed === "" || !Number.isFinite(number) || (type === "integer" && !Number.isInteger(number))) {
     return `This must be a ${type === "integer" ? "whole " : ""}number.`;
   }
   if (number < minimum) return `This must be ${minimum} or more.`;

@@ -1,5 +1,6 @@
 // What was said, and the reply under way. Only what is new or has changed is drawn.
 
+import { stringify } from "./exact-json.js";
 import "./reply-speaker.js";
 import { asText, asTime, empty, made, onResize } from "./shown.js";
 
@@ -108,7 +109,7 @@ function drawnPart(part) {
 /** Return a value, folded to its first line. */
 function folded(before, name, value, className = "") {
   const whole = asText(value) ?? "";
-  const line = typeof value === "string" ? value : JSON.stringify(value) ?? "";
+  const line = typeof value === "string" ? value : stringify(value) ?? "";
   return made("details", { className },
     made("summary", {}, before, made("code", { textContent: name }), made("span", { className: "muted line", textContent: ` ${line.slice(0, 200)}` })),
     made("pre", { textContent: whole }));

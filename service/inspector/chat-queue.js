@@ -1,12 +1,13 @@
 // What was said while the chat was busy, and waits: promoted, edited or deleted while it does.
 
+import { stringify } from "./exact-json.js";
 import { chatPath, post, remove, patch } from "./service.js";
 import { button, made, tell } from "./shown.js";
 
 class ChatQueue extends HTMLElement {
   /** Show the queue; nothing is drawn again while it stays as it is. */
   show(queue) {
-    const key = JSON.stringify(queue);
+    const key = stringify(queue);
     if (key === this.key) return;
     this.key = key;
     this.replaceChildren(...queue.length

@@ -1,6 +1,7 @@
 // What the chat did, as bars along time. A bar opens its records; only the bars in sight are drawn.
 
 import { LANES, barsOf, packed, stays } from "./bars.js";
+import { stringify } from "./exact-json.js";
 import { chatPath, events, get } from "./service.js";
 import { asTime, button, duration, empty, made, onResize, table, tell } from "./shown.js";
 import { TimeScale } from "./time-scale.js";
@@ -37,6 +38,8 @@ class ChatTimeline extends HTMLElement {
   async show(records) {
     try {
       const [told, helpers] = await Promise.all([this.stored(), get(chatPath(this.chatId, "helpers"))]);
+      if (records.length < (this.drawnOf ?? 0)) return; // a later question was answered sooner
+      this.drawnOf = records.length;
       const now = new Date().toISOString();
       this.bars = barsOf(records, told, helpers, now);
       this.scale = new TimeScale(stays(records, now));
@@ -57,7 +60,7 @@ class ChatTimeline extends HTMLElement {
   async stored() {
     this.told ??= [];
     for await (const event of events(this.chatId, this.told.at(-1)?.seq ?? 0, { follow: false })) {
-      if (event.kind !== "part") this.told.push(event);
+      if (event.kind !== "part" && event.seq > (this.told.at(-1)?.seq ?? 0)) this.told.push(event);
     }
     return this.told;
   }
@@ -189,8 +192,8 @@ class ChatTimeline extends HTMLElement {
 }
 
 function folded(record) {
-  return made("details", {}, made("summary", {}, made("span", { className: "muted line", textContent: JSON.stringify(record).slice(0, 160) })),
-    made("pre", { textContent: JSON.stringify(record, null, 1) }));
+  return made("details", {}, made("summary", {}, made("span", { className: "muted line", textContent: stringify(record).slice(0, 160) })),
+    made("pre", { textContent: stringify(record, 1) }));
 }
 
 customElements.define("chat-timeline", ChatTimeline);

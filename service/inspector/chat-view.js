@@ -150,6 +150,7 @@ class ChatView extends HTMLElement {
     const { signal } = this.leaving;
     const [chat, explanation, usage, audit] = await Promise.all(
       ["", "/explain", "/usage", "/audit"].map((rest) => get(this.path + rest, { signal })));
+    if (audit.length < (this.records?.length ?? 0)) return; // a later question was answered sooner
     this.chat = chat;
     this.records = audit;
     this.heading.textContent = chat.title ?? chat.id;

@@ -1,6 +1,7 @@
 // The calls that wait for a person: all of them are answered together, each once.
 
 import "./argument-form.js";
+import { canonical } from "./exact-json.js";
 import { chatPath, get, post } from "./service.js";
 import { asText, asValue, made, pairs, tell } from "./shown.js";
 
@@ -93,12 +94,6 @@ function answer(call) {
     },
     result: () => ({ call_id: call.call_id, output: asValue(input.value), is_error: failed.checked }),
   };
-}
-
-/** Return a value as JSON in which the order of names says nothing. */
-function canonical(value) {
-  return JSON.stringify(value, (_, one) => (one && typeof one === "object" && !Array.isArray(one)
-    ? Object.fromEntries(Object.entries(one).sort(([a], [b]) => (a < b ? -1 : 1))) : one));
 }
 
 customElements.define("open-calls", OpenCalls);

@@ -1,5 +1,7 @@
 // The service's own routes, with the token that the person gave.
 
+import { parse, stringify } from "./exact-json.js";
+
 const ROOT = new URL("../", import.meta.url);
 const KEPT = "turnwise-token";
 
@@ -37,7 +39,7 @@ const fetched = (path, asked) => fetch(new URL(path, ROOT), asked).catch((error)
 async function answered(path, { method = "GET", body, headers = {}, signal } = {}) {
   const sent = { Authorization: `Bearer ${sessionStorage.getItem(KEPT)}`, ...headers };
   if (body !== undefined) sent["Content-Type"] = "application/json";
-  const asked = { method, signal, headers: sent, body: body === undefined ? undefined : JSON.stringify(body), cache: "no-store" };
+  const asked = { method, signal, headers: sent, body: body === undefined ? undefined : stringify(body), cache: "no-store" };
   const response = await fetched(path, asked).catch((error) => {
     if (signal?.aborted) throw error;
     throw new Problem(0, { detail: "The service does not answer. Is it running? Look again before you do it again." });
@@ -49,11 +51,11 @@ async function answered(path, { method = "GET", body, headers = {}, signal } = {
   return response;
 }
 
-export const get = async (path, options) => (await answered(path, options)).json();
 export const text = async (path, options) => (await answered(path, options)).text();
-export const post = async (path, body) => (await answered(path, { method: "POST", body })).json();
-export const patch = async (path, body) => (await answered(path, { method: "PATCH", body })).json();
-export const remove = async (path) => (await answered(path, { method: "DELETE" })).json();
+export const get = async (path, options) => parse(await text(path, options));
+export const post = (path, body) => get(path, { method: "POST", body });
+export const patch = (path, body) => get(path, { method: "PATCH", body });
+export const remove = (path) => get(path, { method: "DELETE" });
 /** Return the path of a chat, or of something of it. */
 export const chatPath = (id, rest = "") => `chats/${encodeURIComponent(id)}${rest && `/${rest}`}`;
 
@@ -82,5 +84,5 @@ function parsed(block) {
     const colon = line.indexOf(":");
     if (colon > 0) fields[line.slice(0, colon)] = line.slice(colon + 1).replace(/^ /, "");
   }
-  return fields.event ? { kind: fields.event, seq: Number(fields.id ?? 0), data: JSON.parse(fields.data) } : null;
+  return fields.event ? { kind: fields.event, seq: Number(fields.id ?? 0), data: parse(fields.data) } : null;
 }

@@ -1,5 +1,7 @@
 // Elements, made without HTML: whatever a chat, a tool or a person says is only ever text.
 
+import { parse, stringify } from "./exact-json.js";
+
 /** Return an element. `props` are properties, but `on` (handlers), `data`, and those with a dash or of `ATTRIBUTES`. */
 export function made(tag, props = {}, ...children) {
   const element = document.createElement(tag);
@@ -55,13 +57,13 @@ export function empty(words) {
 
 /** Return a value as text: text as it is, anything else as JSON. */
 export function asText(value) {
-  return typeof value === "string" ? value : JSON.stringify(value, null, 2);
+  return typeof value === "string" ? value : stringify(value, 2);
 }
 
 /** Return what was typed as JSON if it is JSON, otherwise as text. */
 export function asValue(typed) {
   try {
-    return JSON.parse(typed);
+    return parse(typed);
   } catch {
     return typed;
   }

@@ -2,6 +2,7 @@
 
 import "./chat-diagram.js";
 import "./chat-messages.js";
+import { stringify } from "./exact-json.js";
 import { chatPath, events, post } from "./service.js";
 import { asTime, button, made, stateOf, table, tell } from "./shown.js";
 import { begun, fold } from "./transcript.js";
@@ -44,7 +45,10 @@ class TimeTravel extends HTMLElement {
     try {
       const wasLast = !this.records || this.slider.valueAsNumber === this.records.length;
       this.told ??= [];
-      for await (const event of events(this.chatId, this.told.at(-1)?.seq ?? 0, { follow: false })) this.told.push(event);
+      for await (const event of events(this.chatId, this.told.at(-1)?.seq ?? 0, { follow: false })) {
+        if (event.seq > (this.told.at(-1)?.seq ?? 0)) this.told.push(event);
+      }
+      if (records.length < (this.records?.length ?? 0)) return; // a later question was answered sooner
       this.records = records;
       this.slider.max = records.length;
       if (wasLast) this.slider.valueAsNumber = records.length;
@@ -71,7 +75,7 @@ class TimeTravel extends HTMLElement {
     this.diagram.count(this.records.slice(0, version));
     const open = openCalls(this.then.messages);
     this.calls.replaceChildren(made("h3", { textContent: "Calls" }), table(`${open.length} ${open.length === 1 ? "call" : "calls"} without a result`, ["call", "arguments"],
-      open.map((call) => [call.name, JSON.stringify(call.arguments)]), "Every call has its result."));
+      open.map((call) => [call.name, stringify(call.arguments)]), "Every call has its result."));
   }
 
   async fork() {

@@ -27,6 +27,7 @@ class Address(BaseModel):
 async def ship(  # noqa: PLR0913 - one of each kind
     weight: Annotated[float, Field(gt=0, le=30, description="In kilograms.")],
     count: Annotated[int, Field(ge=1)],
+    order: int,
     to: Address,
     labels: list[str],
     *,
@@ -35,12 +36,13 @@ async def ship(  # noqa: PLR0913 - one of each kind
     note: str | None = None,
 ) -> str:
     """Ship parcels."""
-    return f"{count} of {weight} kg to {to.street}, {to.country}; {labels}, {insured}, {speed}, {note}"
+    return f"{order}: {count} of {weight} kg to {to.street}, {to.country}; {labels}, {insured}, {speed}, {note}"
 
 
 ARGUMENTS = {
     "weight": 2,
     "count": 1,
+    "order": 1_152_921_504_606_846_977,
     "to": {"street": "1 rue", "country": "FR"},
     "labels": ["a", "b"],
     "insured": False,
@@ -104,6 +106,8 @@ async def test_a_form_has_a_field_of_each_kind_and_tells_at_the_field_what_is_wr
         ):
             await expect(field).to_have_attribute("aria-invalid", "true")
             await expect(field).to_have_accessible_description(words)
+        await count.fill("  ")
+        await expect(count).to_have_accessible_description("This must be a whole number.")
         await weight.fill("2.5")
         await count.fill("")
         await street.fill("9 avenue")
@@ -122,4 +126,4 @@ async def test_a_form_has_a_field_of_each_kind_and_tells_at_the_field_what_is_wr
 
     assert list(schemas) == ["ship"]
     assert schemas["ship"]["properties"]["weight"]["maximum"] == 30
-    assert result.output == "3 of 2.5 kg to 9 avenue, DE; ['b', 'c'], True, fast, None"
+    assert result.output == "1152921504606846977: 3 of 2.5 kg to 9 avenue, DE; ['b', 'c'], True, fast, None"

@@ -6,7 +6,8 @@ import re
 import signal
 from pathlib import Path
 
-from playwright.async_api import expect
+import anyio
+from playwright.async_api import Route, expect
 
 from support.browser import Chromium
 from support.gated_model import PacedModel
@@ -169,3 +170,32 @@ async def test_the_queue_is_edited_deleted_and_promoted(chromium: Chromium) -> N
         said = [message.text for message in await service.engine.messages(chat.id) if message.role == "user"]
 
     assert said == ["first", "third, edited"]
+
+
+async def test_an_answer_that_comes_late_takes_nothing_back(demo: Served, chromium: Chromium) -> None:
+    """The log of the first question arrives after that of the second, on every section that shows it."""
+    chat = await demo.engine.create_chat(owner="ada")
+    asked, go_on = anyio.Event(), anyio.Event()
+
+    async def hold(route: Route) -> None:
+        response = await route.fetch()
+        if not asked.is_set():
+            asked.set()
+            await go_on.wait()
+        await route.fulfill(response=response)
+
+    async with chromium.page() as page:
+        await look(page, demo, f"/chats/{chat.id}/past")
+        await expect(page.locator("time-travel .at")).to_contain_text("version 1:")
+        await page.route(re.compile(r"/audit$"), hold)
+        await demo.engine.ask(chat.id, "Hello!")
+        await asked.wait()
+        await demo.engine.ask(chat.id, "Again!")
+        last = f"version {(await demo.engine.get_chat(chat.id)).version}:"
+        await expect(page.locator("time-travel .at")).to_contain_text(last)
+        async with page.expect_response(re.compile(r"/audit$")):
+            go_on.set()
+        await page.evaluate("() => new Promise(requestAnimationFrame)")
+        await expect(page.locator("time-travel .at")).to_contain_text(last)
+        records = await page.locator("chat-view").evaluate("view => view.records.length")
+    assert last == f"version {records}:"
