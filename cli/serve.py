@@ -14,6 +14,7 @@ import typer
 
 from turnwise.cli.file_folder import FileFolderOption
 from turnwise.cli.options import DEFAULT_STORE
+from turnwise.cli.published_checkpoints import PublishingKeyOption, PublishOption, checkpoints_of
 from turnwise.cli.style import console
 from turnwise.cli.target import CreateOption, TargetArgument, engine_of
 from turnwise.engine.settings import Settings
@@ -65,6 +66,8 @@ def serve(  # noqa: PLR0913 - options
     shutdown_seconds: Annotated[
         float, typer.Option(min=0, help="How long open requests may go on once it is asked to stop.")
     ] = 10,
+    checkpoints: PublishOption = None,
+    signing_key: PublishingKeyOption = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Do not tell every transition.")] = False,
 ) -> None:
     """Serve chats over HTTP until SIGTERM or Ctrl-C, and run them, unless other workers do.
@@ -81,7 +84,10 @@ def serve(  # noqa: PLR0913 - options
     logging.raiseExceptions = False  # whoever reads the log may leave
     settings = Settings(max_running=concurrency, run_worker=run_worker)
     limits = service.ServiceSettings(allow_origins=tuple(allow_origin or ()), shutdown_seconds=shutdown_seconds)
-    engine = engine_of(target, store=store, file_folder=file_folder, create=create, settings=settings)
+    published = checkpoints_of(checkpoints, signing_key)
+    engine = engine_of(
+        target, store=store, file_folder=file_folder, create=create, settings=settings, checkpoints=published
+    )
     auth = _auth(tokens, token)
     with _listening(host, port) as listener:
         address, bound = listener.getsockname()[:2]

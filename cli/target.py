@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,10 +12,12 @@ import typer
 
 from turnwise.cli.chat_argument import FILE_SCHEME
 from turnwise.cli.file_folder import files_to_run_with
+from turnwise.cli.published_checkpoints import PUBLISH
 from turnwise.engine.agents.agent import Agent
+from turnwise.engine.checkpoints.checkpoints import Checkpoints
 from turnwise.engine.engine import Engine
 from turnwise.engine.settings import Settings
-from turnwise.states.errors import SettingsError
+from turnwise.states.errors import SettingsError, TurnwiseError
 
 TargetArgument = Annotated[
     str,
@@ -36,7 +38,15 @@ CreateOption = Annotated[
 ]
 
 
-def engine_of(target: str, *, store: str, file_folder: Path | None, create: bool, settings: Settings) -> Engine:
+def engine_of(
+    target: str,
+    *,
+    store: str,
+    file_folder: Path | None,
+    create: bool,
+    settings: Settings,
+    checkpoints: Checkpoints | None = None,
+) -> Engine:
     """Return the engine that a target names, not entered yet.
 
     Args:
@@ -45,14 +55,17 @@ def engine_of(target: str, *, store: str, file_folder: Path | None, create: bool
         file_folder: where the files of these chats are kept, if not in the store's database.
         create: whether the file of a SQLite store, and the folder, may be missing.
         settings: for the engine that runs agents; an engine has its own.
+        checkpoints: of the engine that runs agents.
 
     Raises:
         SettingsError: the target is not there, or is neither an engine nor agents, or the store's file or
-            folder is missing.
+            folder is missing; or checkpoints were asked for, and the target is an engine.
     """
     found = _found(target)
-    made = found() if callable(found) and not isinstance(found, Agent | type) else found
+    made = _made(target, found) if callable(found) and not isinstance(found, Agent | type) else found
     if isinstance(made, Engine):
+        if checkpoints is not None:
+            raise SettingsError(PUBLISH, f"{target!r} is an engine, which has its own: Engine(..., checkpoints=...)")
         return made
     agents = [made] if isinstance(made, Agent) else made
     if not isinstance(agents, Sequence) or not agents or not all(isinstance(agent, Agent) for agent in agents):
@@ -63,7 +76,7 @@ def engine_of(target: str, *, store: str, file_folder: Path | None, create: bool
         )
     check_is_there(store, create=create)
     files = files_to_run_with(file_folder, create=create)
-    return Engine(store, files=files, agents=agents, settings=settings)
+    return Engine(store, files=files, agents=agents, settings=settings, checkpoints=checkpoints)
 
 
 def check_is_there(store: str, *, create: bool) -> None:
@@ -71,6 +84,15 @@ def check_is_there(store: str, *, create: bool) -> None:
     path = store.removeprefix(FILE_SCHEME)
     if not create and path not in (store, "") and not Path(path).is_file():
         raise SettingsError("--store", f"there is no file {path!r}; --create creates it")
+
+
+def _made(target: str, make: Callable[[], Any]) -> Any:
+    try:
+        return make()
+    except TurnwiseError:
+        raise
+    except Exception as error:
+        raise SettingsError("MODULE:ATTRIBUTE", f"{target!r} raised {type(error).__name__}: {error}") from error
 
 
 def _found(target: str) -> Any:

@@ -12,13 +12,14 @@ import typer
 
 from turnwise.cli.file_folder import FileFolderOption
 from turnwise.cli.options import DEFAULT_STORE
+from turnwise.cli.published_checkpoints import PublishingKeyOption, PublishOption, checkpoints_of
 from turnwise.cli.style import console
 from turnwise.cli.target import CreateOption, TargetArgument, engine_of
 from turnwise.engine.engine import Engine
 from turnwise.engine.settings import Settings
 
 
-def worker(
+def worker(  # noqa: PLR0913 - options
     target: TargetArgument,
     *,
     store: Annotated[
@@ -35,6 +36,8 @@ def worker(
     concurrency: Annotated[
         int, typer.Option(min=1, help="Chats of agents to run at once; an engine has its own setting.")
     ] = 100,
+    checkpoints: PublishOption = None,
+    signing_key: PublishingKeyOption = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Do not tell every transition.")] = False,
 ) -> None:
     """Run the chats of a store until SIGTERM or Ctrl-C; running steps get their grace, then the chats are let go.
@@ -46,7 +49,10 @@ def worker(
     )
     logging.raiseExceptions = False  # whoever reads the log may leave
     settings = Settings(max_running=concurrency)
-    engine = engine_of(target, store=store, file_folder=file_folder, create=create, settings=settings)
+    published = checkpoints_of(checkpoints, signing_key)
+    engine = engine_of(
+        target, store=store, file_folder=file_folder, create=create, settings=settings, checkpoints=published
+    )
     anyio.run(run_until_stopped, engine)
 
 

@@ -85,9 +85,11 @@ TAKES = {
     "--actor:NAME --json",
     "doctor": "[FILE] --store:URL --repair:CHAT --export:CHAT --files --file-folder:PATH --json",
     "diagram": "[CHAT] --store:URL --server:URL --simple --show=machine --format --out:FILE",
-    "worker": "MODULE:ATTRIBUTE --store:URL --file-folder:PATH --create --concurrency=100 --quiet",
+    "worker": "MODULE:ATTRIBUTE --store:URL --file-folder:PATH --create --concurrency=100 --checkpoints:PLACE "
+    "--signing-key:FILE --quiet",
     "serve": "MODULE:ATTRIBUTE --host=127.0.0.1 --port=8080 --tokens:FILE --token:TOKEN --allow-origin:ORIGIN "
-    "--store:URL --file-folder:PATH --create --worker=True --concurrency=100 --shutdown-seconds=10 --quiet",
+    "--store:URL --file-folder:PATH --create --worker=True --concurrency=100 --shutdown-seconds=10 "
+    "--checkpoints:PLACE --signing-key:FILE --quiet",
     "migrate": "--store:URL --file-folder:PATH --json",
     "keygen": "FILE",
 }
@@ -231,6 +233,7 @@ def test_a_worker_takes_agents_an_engine_or_what_makes_one(
         ("shop:number", "must be an Engine, a function that makes one, an Agent, or a list of agents; it was 7"),
         ("shop:mixed", "must be an Engine"),
         ("shop:none", "must be an Engine"),
+        ("failing:make", "'failing:make' raised KeyError: 'NO_SUCH_VARIABLE'"),
         ("broken:x", "'broken' cannot be imported: ZeroDivisionError"),
         ("needy:x", "'needy' cannot be imported: No module named 'not_installed'"),
         ("shop:agents", "there is no file 'turnwise.db'; --create creates it"),
@@ -239,7 +242,8 @@ def test_a_worker_takes_agents_an_engine_or_what_makes_one(
 def test_what_no_worker_can_run_is_refused_and_nothing_is_created(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch, target: str, problem: str
 ) -> None:
-    for name, code in (("shop", SHOP), ("broken", "1 / 0"), ("needy", "import not_installed")):
+    failing = "import os\n\ndef make():\n    os.environ['NO_SUCH_VARIABLE']\n"
+    for name, code in (("shop", SHOP), ("broken", "1 / 0"), ("needy", "import not_installed"), ("failing", failing)):
         (terminal.folder / f"{name}.py").write_text(code)
         monkeypatch.delitem(sys.modules, name, raising=False)
     told = terminal.run("worker", target)

@@ -38,6 +38,7 @@ def chat_id(terminal: Terminal, key: SigningKey) -> str:
     return anyio.run(live)
 
 
+ENGINE = "support.processes.talkative:served"
 COMPARED = ("--checkpoints", "checkpoints.jsonl", "--public-key", "audit.pem.pub")
 
 
@@ -87,12 +88,19 @@ def test_an_export_is_signed_for_whoever_has_the_public_key(terminal: Terminal, 
         (("verify", "last", "--checkpoints", "none", "--public-key", "audit.pem.pub"), "there is no file"),
         (("verify", "last", "--checkpoints", "checkpoints.jsonl", "--public-key", "none"), "there is no file"),
         (("verify", "last", "--checkpoints", "checkpoints.jsonl", "--public-key", "audit.pem"), "a private key"),
+        (("worker", "x:agents", "--checkpoints", "x"), "name the key, with --signing-key FILE"),
+        (("serve", "x:agents", "--signing-key", "audit.pem"), "say where they go, with --checkpoints PLACE"),
+        (("serve", "x:agents", "--checkpoints", "ftp://x", "--signing-key", "audit.pem"), "--checkpoints: must be an"),
+        (("worker", ENGINE, "--checkpoints", "x", "--signing-key", "audit.pem"), "is an engine, which has its own"),
         (("audit", "last", "--export", "x", "--signing-key", "none"), "there is no file"),
         (("audit", "last", "--export", "x", "--signing-key", "audit.pem.pub"), "it was a public key"),
         (("audit", "last", "--export", "x", "--signing-key", "checkpoints.jsonl"), "must be an Ed25519 private key"),
     ],
 )
-def test_what_is_no_key_is_misuse(terminal: Terminal, chat_id: str, arguments: tuple[str, ...], words: str) -> None:
+def test_what_is_no_key_is_misuse(
+    terminal: Terminal, chat_id: str, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], words: str
+) -> None:
+    monkeypatch.setenv("TURNWISE_TALKATIVE_STORE", "sqlite://")
     assert chat_id
     refused = terminal.run(*arguments)
     assert refused.code == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import socket
@@ -17,7 +18,7 @@ import pytest
 
 from support.processes.service_process import AUTHORIZED, running
 from support.served import TOKENS
-from turnwise import Engine
+from turnwise import Engine, SigningKey, verify_export
 from turnwise.service import serve
 
 AGENTS = """
@@ -143,15 +144,26 @@ def test_a_service_that_is_killed_in_mid_answer_loses_nothing(folder: Path) -> N
 
 
 def test_one_process_serves_and_another_works(folder: Path) -> None:
-    with running(folder, *serving(folder, "--no-worker")) as api:
+    """And each signs what it has committed, in one file."""
+    key = SigningKey.generate()
+    (folder / "audit.pem").write_bytes(key.private_pem)
+    signed = ("--checkpoints", "checkpoints.jsonl", "--signing-key", "audit.pem")
+    with running(folder, *serving(folder, "--no-worker", *signed)) as api:
         url = api.url()
         chat = ask(url, "Count.")
         waiting = httpx.get(f"{url}/chats/{chat}", headers=AUTHORIZED).json()["state"]
-        with running(folder, "worker", "shop:agents") as worker:
+        with running(folder, "worker", "shop:agents", *signed) as worker:
             events = [line for line in lines_of(url, chat, until_rest="true") if line.startswith("event:")]
             assert worker.stop() == 0
+        log = httpx.get(f"{url}/chats/{chat}/audit", params={"export": True}, headers=AUTHORIZED).text
+        assert api.stop() == 0
+    published = (folder / "checkpoints.jsonl").read_text()
+    verdict = verify_export(log, checkpoints=published, public_key=key.public_pem)
+    counts = [json.loads(line)["count"] for line in published.splitlines()]
     assert waiting == "pending"
     assert events[-1] == "event: turn_finished"
+    assert (verdict.problem, verdict.covered) == (None, counts[-1])
+    assert (counts[0], counts[-1]) == (1, len(log.splitlines()) - 2)
 
 
 def test_a_service_without_tokens_makes_one_and_tells_it(folder: Path) -> None:
