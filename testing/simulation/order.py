@@ -22,7 +22,8 @@ def in_order(seed: int) -> Iterator[None]:
     """Draw the names of chats and workers from a seed, and count tasks and cancel scopes.
 
     A cancel scope keeps its tasks, and the scopes inside it, in sets. These are iterated by hash, which is otherwise an
-    address. Statements order chats by their names, and leases by the names of workers.
+    address. Statements order chats by their names, and leases by the names of workers. Where a worker begins to sweep
+    depends on its name, too, which is otherwise that of its process.
     """
     names, serial = Random(f"{seed}: names"), count(1)  # noqa: S311 - the dice of a simulation
 
@@ -47,7 +48,7 @@ def in_order(seed: int) -> Iterator[None]:
     before = loop.get_task_factory(), commands.new_chat_id, namer.worker_name
     loop.set_task_factory(lambda loop, coroutine, **options: Ordered(coroutine, loop=loop, **options))
     commands.new_chat_id = lambda: f"c{names.getrandbits(100):025x}"
-    namer.worker_name = lambda: f"{before[2]().rpartition(':')[0]}:{names.getrandbits(32):08x}"
+    namer.worker_name = lambda: f"simulation:1:0:{names.getrandbits(32):08x}"
     scopes.__init__, scopes.__hash__ = made, _hash_of  # the hash stays as it is: a scope may outlive the block
     try:
         yield
