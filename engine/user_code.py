@@ -78,7 +78,7 @@ def is_the_programs(error: BaseException) -> bool:
     if isinstance(error, Exception):
         return False
     frames = [*_frames(error.__traceback__)]
-    handlers = {_code_of(signal.getsignal(number)) for number in signal.valid_signals()}
+    handlers = {_code_of(signal.getsignal(number)) for number in range(1, signal.NSIG)}
     if any(frame.tb_frame.f_code in handlers for frame in frames):
         return True
     return (

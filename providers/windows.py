@@ -7,7 +7,7 @@ from typing import Final
 
 from turnwise.providers.protocol import Model
 
-OURS: Final = frozenset({"scripted", "demo"})
+OURS: Final = frozenset({"scripted", "demo", "simulated"})
 """Providers that no table knows: the models that turnwise ships."""
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
-from functools import partial
+from functools import cache, partial
 from random import Random
 from typing import Any, Final
 
@@ -176,56 +177,78 @@ def _used(tokens: int) -> Usage:
     return Usage(input_tokens=tokens, output_tokens=7, cost=cost)
 
 
-async def _work(random: Random, clock: SteadyClock, mischief: Mischief) -> None:
-    """Take some time, then succeed or fail."""
-    for _ in range(random.randrange(4)):
-        await anyio.lowlevel.checkpoint()
-    if random.random() < 0.3:
-        await sleep(clock, random.choice([1, 20, 50]))
-    await mischief.act("tool")
-    if random.random() < 0.1:
-        raise ValueError("the tool failed")
-    if random.random() < 0.02:
-        raise FatalToolError("the tool gave up")
+@dataclass(frozen=True)
+class _Hands:
+    """What the tools of one world do."""
+
+    random: Random
+    clock: SteadyClock
+    outside: Outside
+    mischief: Mischief
+
+    async def pay(self, what: str, context: ToolContext) -> str:
+        """Pay for something, once."""
+        self.outside.start(context, once=True)
+        await self._work()
+        return f"paid {what}"
+
+    async def transfer(self, what: str, context: ToolContext) -> str:
+        """Send something away, once, if the user allows it."""
+        self.outside.start(context, once=True, asks=True)
+        await self._work()
+        return f"sent {what}"
+
+    async def note(self, what: str, context: ToolContext) -> str:
+        """Note something down; the same key notes it once."""
+        self.outside.start(context, once=False)
+        await self._work()
+        return f"noted {what}"
+
+    async def recall(self, _context: ToolContext) -> None:
+        """Know nothing of what a note became."""
+        await self.mischief.act("reconcile")
+
+    async def look(self, what: str, context: ToolContext) -> dict[str, Any]:
+        """Look at something."""
+        self.outside.start(context, once=False)
+        context.report("looking")
+        await self._work()
+        return {"seen": what}
+
+    async def _work(self) -> None:
+        """Take some time, then succeed or fail."""
+        for _ in range(self.random.randrange(4)):
+            await anyio.lowlevel.checkpoint()
+        if self.random.random() < 0.3:
+            await sleep(self.clock, self.random.choice([1, 20, 50]))
+        await self.mischief.act("tool")
+        if self.random.random() < 0.1:
+            raise ValueError("the tool failed")
+        if self.random.random() < 0.02:
+            raise FatalToolError("the tool gave up")
+
+
+@cache
+def _declared() -> list[Tool]:
+    """Return the tools without anybody's hands: to read their type hints takes longer than some worlds live."""
+    nobody: Any = None
+    return [
+        tool()(partial(_Hands.pay, nobody)),
+        tool(policy="ask")(partial(_Hands.transfer, nobody)),
+        tool(crash="at_least_once")(partial(_Hands.note, nobody)),
+        tool(parallel_safe=True)(partial(_Hands.look, nobody)),
+    ]
 
 
 def simulated_tools(random: Random, clock: SteadyClock, outside: Outside, mischief: Mischief) -> list[Tool]:
     """Return tools of each kind: at most once, at least once, one that only looks, and a helper."""
-    act = partial(_work, random, clock, mischief)
-
-    @tool
-    async def pay(what: str, context: ToolContext) -> str:
-        """Pay for something, once."""
-        outside.start(context, once=True)
-        await act()
-        return f"paid {what}"
-
-    @tool(policy="ask")
-    async def transfer(what: str, context: ToolContext) -> str:
-        """Send something away, once, if the user allows it."""
-        outside.start(context, once=True, asks=True)
-        await act()
-        return f"sent {what}"
-
-    async def recall(_context: ToolContext) -> None:
-        await mischief.act("reconcile")
-
-    @tool(crash="at_least_once", reconcile=recall)
-    async def note(what: str, context: ToolContext) -> str:
-        """Note something down; the same key notes it once."""
-        outside.start(context, once=False)
-        await act()
-        return f"noted {what}"
-
-    @tool(parallel_safe=True)
-    async def look(what: str, context: ToolContext) -> dict[str, Any]:
-        """Look at something."""
-        outside.start(context, once=False)
-        context.report("looking")
-        await act()
-        return {"seen": what}
-
-    return [pay, transfer, note, look, delegate(DEFAULT_AGENT), delegate(DEFAULT_AGENT, background=True)]
+    hands = _Hands(random, clock, outside, mischief)
+    recalls = {"note": hands.recall}
+    own = [
+        dataclasses.replace(known, run=getattr(hands, known.name), reconcile=recalls.get(known.name))
+        for known in _declared()
+    ]
+    return [*own, delegate(DEFAULT_AGENT), delegate(DEFAULT_AGENT, background=True)]
 
 
 def simulated_strategy(random: Random, mischief: Mischief) -> CompactionStrategy:

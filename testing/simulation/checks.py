@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from turnwise.engine.prompt.views import user_view
 from turnwise.persistence.audit.record import AuditRecord
@@ -21,22 +22,51 @@ from turnwise.states.writes import RecordUsage
 EVENTS = 1_000_000
 
 
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """All that a store holds of a chat."""
+
+    facts: Facts
+    history: list[Message]
+    events: list[Event]
+    records: list[AuditRecord]
+    ledger: list[RecordUsage]
+
+    @property
+    def erased(self) -> bool:
+        """Whether a message of the chat was erased."""
+        return any(record.trigger == Trigger.message_erased for record in self.records)
+
+
+async def stored_of(store: ChatStore, chat_id: str) -> Stored:
+    """Return what a store holds of a chat."""
+    return Stored(
+        await store.facts(chat_id),
+        await store.history(chat_id),
+        await store.events(chat_id, after=0, limit=EVENTS),
+        await store.audit(chat_id),
+        await store.ledger(chat_id),
+    )
+
+
 async def problems_of(store: ChatStore, chat_id: str, *, pruned: bool = False) -> list[str]:
     """Return every promise that a chat breaks, in words; nothing for a sound chat.
 
     Events may be missing where parts may have been `pruned`, or a message erased.
     """
-    facts = await store.facts(chat_id)
-    history = await store.history(chat_id)
+    return problems_in(await stored_of(store, chat_id), pruned=pruned)
+
+
+def problems_in(chat: Stored, *, pruned: bool) -> list[str]:
+    """Return every promise that a chat breaks by what is stored of it."""
+    facts, history, events, records = chat.facts, chat.history, chat.events, chat.records
     found = [f"the promise {promise} is broken in {facts.state}" for promise in broken_promises(facts)]
-    events = await store.events(chat_id, after=0, limit=EVENTS)
-    records = await store.audit(chat_id)
     found += _of_the_log(records, facts)
-    found += _of_the_events(events, history, gaps=pruned or was_erased(records))
+    found += _of_the_events(events, history, gaps=pruned or chat.erased)
     found += problems_of_parts(events, gaps=pruned)
     found += _of_the_calls(history, {call.call_id for call in facts.open_calls})
-    found += _of_the_usage(await store.ledger(chat_id), records, facts)
-    return [f"{chat_id}: {problem}" for problem in found]
+    found += _of_the_usage(chat.ledger, records, facts)
+    return [f"{facts.chat_id}: {problem}" for problem in found]
 
 
 def _of_the_log(records: list[AuditRecord], facts: Facts) -> Iterator[str]:
@@ -107,11 +137,6 @@ def _of_the_usage(ledger: list[RecordUsage], records: list[AuditRecord], facts: 
     entries = sum(entry.purpose != "title" for entry in ledger)
     if attempts != entries:
         yield f"{attempts} attempts have ended, but the ledger has {entries} entries"
-
-
-def was_erased(records: Iterable[AuditRecord]) -> bool:
-    """Return whether a message of the chat was erased."""
-    return any(record.trigger == Trigger.message_erased for record in records)
 
 
 def _of_the_calls(history: list[Message], still_open: set[str]) -> list[str]:

@@ -6,10 +6,9 @@ from random import Random
 
 from turnwise.engine.engine import Engine
 from turnwise.engine.prompt.views import user_view
-from turnwise.persistence.protocol import ChatStore
 from turnwise.states.events import Event
 from turnwise.states.transcript import fold
-from turnwise.testing.simulation.checks import EVENTS, problems_of_parts, was_erased
+from turnwise.testing.simulation.checks import Stored, problems_of_parts
 
 
 class Follower:
@@ -32,18 +31,16 @@ class Follower:
             if self._random.random() < 0.05:
                 return
 
-    async def problems(self, store: ChatStore, *, pruned: bool) -> list[str]:
+    def problems(self, chat: Stored, *, pruned: bool) -> list[str]:
         """Return where what it was shown is not what is stored, once it has caught up; parts may have been `pruned`."""
-        stored = await store.events(self.chat_id, after=0, limit=EVENTS)
-        cursor, found = self.cursor, []
-        erased = was_erased(await store.audit(self.chat_id))
+        stored, cursor, found = chat.events, self.cursor, []
         left = {event.seq for event in stored}
         seen = [event for event in self._seen if event.seq in left or not (pruned and event.kind == "part")]
-        if not erased and seen != [event for event in stored if event.seq <= cursor]:
+        if not chat.erased and seen != [event for event in stored if event.seq <= cursor]:
             found.append("a follower was shown other events than are stored")
         whole = [*self._seen, *(event for event in stored if event.seq > cursor)]
-        found += [f"to a follower, {problem}" for problem in problems_of_parts(whole, gaps=pruned or erased)]
+        found += [f"to a follower, {problem}" for problem in problems_of_parts(whole, gaps=pruned or chat.erased)]
         transcript = fold(whole)
-        if transcript.messages != user_view(await store.history(self.chat_id)):
+        if transcript.messages != user_view(chat.history):
             found.append("what a follower was shown does not fold to the history")
         return [f"{self.chat_id}: {problem}" for problem in found]

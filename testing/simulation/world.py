@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -9,7 +10,6 @@ from datetime import timedelta
 from random import Random
 
 import anyio
-import anyio.lowlevel
 from anyio.abc import TaskGroup
 
 from turnwise.engine.engine import Engine
@@ -17,10 +17,11 @@ from turnwise.engine.family import verify_family
 from turnwise.engine.settings import CompactionPolicy, RetryPolicy, Settings
 from turnwise.engine.tools.declare import Tool
 from turnwise.states.errors import BrokenPromise, EngineClosed, StoreError, TurnwiseError
+from turnwise.states.facts import Facts
 from turnwise.states.names import ChatState
 from turnwise.testing.clock import ManualClock
 from turnwise.testing.simulation import actors
-from turnwise.testing.simulation.checks import EVENTS, problems_of, was_erased
+from turnwise.testing.simulation.checks import problems_in, stored_of
 from turnwise.testing.simulation.clients import NAME, REFUSALS, Clients
 from turnwise.testing.simulation.disk import SimulatedStore, new_disk
 from turnwise.testing.simulation.followers import Follower
@@ -238,7 +239,7 @@ class World:
 
     async def _settle(self, rounds: int) -> None:
         for _ in range(rounds):
-            await anyio.lowlevel.checkpoint()
+            await asyncio.sleep(0)  # as anyio does, which asks what loop it is in: five hundred times a world
 
     async def _pause(self, _moment: str) -> None:
         if not self._calm:
@@ -292,25 +293,25 @@ class World:
         elapsed = timedelta(days=1) if self.mischief.stepped else self.clock.now() - self._began
         pruned = keep is not None and elapsed >= timedelta(seconds=keep)
         for chat_id in self._clients.chats:
-            self.problems += await problems_of(store, chat_id, pruned=pruned)
-            self.problems += await self._problems_of_family(chat_id)
-            log, records = await store.events(chat_id, after=0, limit=EVENTS), await store.audit(chat_id)
-            erased = was_erased(records)
-            self.problems += problems_of_readings(self._clients.readings, chat_id, log, pruned=pruned, erased=erased)
-            kept = [message.id for message in await store.history(chat_id)]
-            kept += [queued.id for queued in (await store.facts(chat_id)).queue]
-            wanted = self._clients.still_wanted(chat_id, records)
+            chat = await stored_of(store, chat_id)
+            self.problems += problems_in(chat, pruned=pruned)
+            self.problems += await self._problems_of_family(chat.facts)
+            self.problems += problems_of_readings(
+                self._clients.readings, chat_id, chat.events, pruned=pruned, erased=chat.erased
+            )
+            kept = [message.id for message in chat.history] + [queued.id for queued in chat.facts.queue]
+            wanted = self._clients.still_wanted(chat_id, chat.records)
             self.problems += [
                 f"{chat_id}: message {message_id} was accepted and is kept {kept.count(message_id)} times"
                 for message_id in wanted
                 if kept.count(message_id) != 1
             ]
-            title = (await store.facts(chat_id)).profile.title
-            if chat_id in self._clients.named and not erased and not str(title).startswith(NAME):
+            title = chat.facts.profile.title
+            if chat_id in self._clients.named and not chat.erased and not str(title).startswith(NAME):
                 self.problems.append(f"{chat_id}: the title is {title!r}, which is none that a client gave")
+            for follower in (known for known in self._followers if known.chat_id == chat_id):
+                self.problems += follower.problems(chat, pruned=pruned)
         await self._check_the_list(self._nodes[0].engine)
-        for follower in self._followers:
-            self.problems += await follower.problems(store, pruned=pruned)
         self.problems += self._clients.problems
         victim = self._victims.chats[0]
         self.problems += [
@@ -325,14 +326,13 @@ class World:
         ]
         self.problems += [fault for fault in self.outside.faults if victim not in fault]
 
-    async def _problems_of_family(self, chat_id: str) -> list[str]:
+    async def _problems_of_family(self, facts: Facts) -> list[str]:
         """Return what is wrong with the family of a chat; a helper's is looked at with that of the chat it helps."""
-        store = self._nodes[0].store
-        profile = (await store.facts(chat_id)).profile
+        chat_id, profile = facts.chat_id, facts.profile
         is_looked_at = profile.helps is not None and profile.parent in self._clients.chats
         if is_looked_at or self._victims.chats[0] in {profile.parent, chat_id}:
             return []
-        verdict = await verify_family(store, chat_id)
+        verdict = await verify_family(self._nodes[0].store, chat_id)
         return [] if verdict.ok else [f"{chat_id}: its family does not verify: {verdict.problem}"]
 
     async def _check_the_list(self, engine: Engine) -> None:
