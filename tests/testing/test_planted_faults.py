@@ -22,6 +22,7 @@ from turnwise.persistence.audit.record import GENESIS
 from turnwise.persistence.protocol import Overdue
 from turnwise.persistence.sqlite import transactions
 from turnwise.persistence.sqlite.store import SQLiteStore
+from turnwise.providers.protocol import ModelPart, ModelRequest
 from turnwise.states import actions as a
 from turnwise.states import refusals
 from turnwise.states.actions import compaction as compact_actions
@@ -30,7 +31,8 @@ from turnwise.states.draft import Draft
 from turnwise.states.facts import StepFacts
 from turnwise.states.names import CallStatus, ChatState, Trigger
 from turnwise.testing.simulation import Mischief, World
-from turnwise.testing.simulation.actors import simulated_tools
+from turnwise.testing.simulation.actors import SimulatedModel, simulated_tools
+from turnwise.testing.simulation.world import Toolmaker
 
 Patch = pytest.MonkeyPatch
 WORLDS = 500
@@ -116,6 +118,15 @@ def take_back_silently(patch: Patch) -> None:
 
 
 def send_everything(patch: Patch) -> None:
+    """Under a model that always reasons: a reply must be cut off right after it."""
+    reply = SimulatedModel._parts
+
+    def parts(self: SimulatedModel, request: ModelRequest) -> list[ModelPart]:
+        given = reply(self, request)
+        reasons = given[0].type == "reasoning_delta"
+        return given if reasons else [ModelPart("reasoning_delta", text="hm", signature=f"s{self._serial}"), *given]
+
+    patch.setattr(SimulatedModel, "_parts", parts)
     patch.setattr(history, "_is_sent", lambda _part, *, partial: True)
 
 
@@ -168,6 +179,9 @@ def leave_calls_open(patch: Patch) -> None:
 
 
 def prune_what_is_shown(patch: Patch) -> None:
+    """In worlds that all prune soon."""
+    drawn = World._drawn_settings
+    patch.setattr(World, "_drawn_settings", lambda self: dataclasses.replace(drawn(self), keep_parts=0.1))
     patch.setattr(StepFacts, "over_before", property(lambda step: (step.number + 1, 0)))
 
 
@@ -181,7 +195,7 @@ FAULTS: dict[str, tuple[Callable[[Patch], None], str]] = {
     "6 submissions: other results pass for the same": (take_any_submission_again, "were taken"),
     "7 queue: a message is lost": (lose_the_queue, "which is not the head of the queue"),
     "8 shown: an attempt is not taken back": (take_back_silently, "neither kept nor taken back"),
-    "9 requests: reasoning without its signature is sent": (send_everything, "reasoning"),
+    "9 requests: reasoning without its signature is sent": (send_everything, "cut off before its signature"),
     "10 tools: at most once, started again": (start_lost_calls_again, "was paid 2 times"),
     "10 tools: another key for the same call": (change_keys, "another key"),
     "11 interrupt: parts are shown after it": (show_parts_of_interrupted_attempts, "while the chat is"),
@@ -193,27 +207,28 @@ FAULTS: dict[str, tuple[Callable[[Patch], None], str]] = {
 }
 
 
-def only_notes(*given: Any) -> list[Tool]:
-    return [known for known in simulated_tools(*given) if known.name == "note"]
+def only(name: str) -> Toolmaker:
+    return lambda *given: [known for known in simulated_tools(*given) if known.name == name]
 
 
 def no_helpers(*given: Any) -> list[Tool]:
     return [known for known in simulated_tools(*given) if known.helper is None]
 
 
-TOOLS = {
+TOOLS: dict[str, Toolmaker] = {
     "3 lease: a dead token is obeyed": no_helpers,
-    "10 tools: another key for the same call": only_notes,
+    "10 tools: at most once, started again": only("pay"),
+    "10 tools: another key for the same call": only("note"),
 }
 """Of what the model is offered where the fault takes a certain tool to show."""
 
 NEAR = {
     "3 lease: a dead token is obeyed": 704,
-    "9 requests: reasoning without its signature is sent": 144,
-    "10 tools: at most once, started again": 55,
-    "10 tools: another key for the same call": 133,
-    "11 interrupt: parts are shown after it": 22,
-    "15 pruning: what is shown is pruned before it is a message": 74,
+    "10 tools: at most once, started again": 58,
+    "10 tools: another key for the same call": 58,
+    "11 interrupt: parts are shown after it": 25,
+    "14 promises: an interrupt leaves calls open": 38,
+    "15 pruning: what is shown is pruned before it is a message": 121,
 }
 """Seeds near which a fault showed before, where that takes long."""
 
