@@ -82,11 +82,14 @@ def explore(*, stop_at: int = 3, **limits: object) -> Exploration:
     start = key_of(BLANK)
     found._places[start] = BLANK
     waiting = deque([start])
+    look_again = 100
     while waiting and len(found.problems) < stop_at:
         key = waiting.popleft()
         waiting += _explore_one(found, key, given)
+        if len(found._steps) == look_again and not found.problems:  # a circle is there as soon as its places are
+            look_again *= 2
+            _find_endless_runs(found)
     if not found.problems:
-        _find_dead_ends(found)
         _find_endless_runs(found)
     return found
 
@@ -115,7 +118,7 @@ def _explore_one(found: Exploration, key: Key, limits: Limits) -> Iterator[Key]:
                 accepted.add(move.trigger)
         for problem in problems:
             found._report(problem, key, f"  {move!s:<60} {_said(before)} -> {decision.target if decision else '?'}")
-    for problem in _wrongly_named(facts, accepted, limits):
+    for problem in [*_wrongly_named(facts, accepted, limits), *_dead_end(found, key)]:
         found._report(problem, key)
 
 
@@ -219,13 +222,12 @@ def _wrong_with_calls(before: Facts, move: Move, decision: Decision) -> Iterator
             yield f"after {move} a call of {left} may start a second time"
 
 
-def _find_dead_ends(found: Exploration) -> None:
-    """Find where a worker has nothing to do though the chat does not rest, and where nobody can move a resting chat."""
-    for key, steps in found._steps.items():
-        wanted = "outside" if found._places[key].resting else "progress"
-        onwards = [step for step in steps if step.target != key and step.move.trigger is not Trigger.archived]
-        if not any(step.move.kind == wanted for step in onwards):
-            found._report(f"a dead end: no {wanted} move leads on", key)
+def _dead_end(found: Exploration, key: Key) -> Iterator[str]:
+    """Yield whether a worker has nothing to do though the chat does not rest, or nobody can move a resting chat."""
+    wanted = "outside" if found._places[key].resting else "progress"
+    onwards = [step for step in found._steps[key] if step.target != key and step.move.trigger is not Trigger.archived]
+    if not any(step.move.kind == wanted for step in onwards):
+        yield f"a dead end: no {wanted} move leads on"
 
 
 def _find_endless_runs(found: Exploration) -> None:
@@ -242,13 +244,13 @@ def _find_endless_runs(found: Exploration) -> None:
             step = next(path[key], None)
             if step is None:
                 del path[key]
-                depth[key] = max((1 + depth[step.target] for step in ahead[key]), default=0)
+                depth[key] = max((1 + depth[step.target] for step in ahead.get(key, ())), default=0)
             elif step.target in path:
                 circle = found._line(key, step.move, step.target)
                 found._report("an endless run: the last moves come again and again", key, circle)
                 return
             elif step.target not in depth:
-                path[step.target] = iter(ahead[step.target])
+                path[step.target] = iter(ahead.get(step.target, ()))
     found.longest = max(depth.values())
 
 

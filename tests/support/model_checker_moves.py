@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import cache
 from typing import Any, Final, Literal
 
 from msgspec.structs import replace
@@ -92,8 +93,12 @@ def moves_from(facts: Facts, *, room: int) -> Iterator[Move]:
         move.arguments["token"] = token
         yield move
     for trigger in _HELD:
-        dead = anything_for(trigger, token=facts.fence - 1)
-        yield Move("mishap", trigger, dead, "under a dead token", stale=True)
+        yield _under_a_dead_token(trigger, facts.fence - 1)
+
+
+@cache
+def _under_a_dead_token(trigger: Trigger, token: int) -> Move:
+    return Move("mishap", trigger, anything_for(trigger, token=token), "under a dead token", stale=True)
 
 
 def unlikely_moves_from(facts: Facts) -> Iterator[Move]:
