@@ -252,7 +252,7 @@ def world(store: Path) -> Iterator[World]:
         lived.close()
 
 
-@runs(0.5)
+@runs(0.4)
 @given(st.data())
 def test_what_a_chat_is_asked_is_done_or_refused_and_a_refusal_writes_nothing(
     world: World, data: st.DataObject
@@ -301,7 +301,7 @@ def turn() -> Iterator[tuple[BlockingPortal, Turn]]:
             yield portal, one
 
 
-@runs(0.1)
+@runs(0.06)
 @given(st.data())
 def test_what_a_chat_is_asked_while_it_works_lets_it_work_on(
     turn: tuple[BlockingPortal, Turn], data: st.DataObject

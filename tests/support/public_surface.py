@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final
 
 from obstore.store import MemoryStore
@@ -183,15 +184,22 @@ def makers() -> list[Target]:
 def methods(right: Mapping[str, Any]) -> list[Target]:
     """Return the methods of `Engine`; `right` holds arguments by `method.parameter`, or by parameter."""
     targets = []
-    for name, member in vars(turnwise.Engine).items():
-        if name.startswith("_") or not inspect.isfunction(member) or name == "release_followers":
-            continue
-        taken = [one for one in inspect.signature(member).parameters if one != "self"]
+    for name, (member, taken) in _taken_by_methods().items():
         lacking = [f"{name}.{one}" for one in taken if f"{name}.{one}" not in right and one not in right]
         assert lacking == [], f"say in right_arguments what is right for {lacking}"
         given = {one: right[f"{name}.{one}" if f"{name}.{one}" in right else one] for one in taken}
         targets.append(Target(name, member, given))
     return targets
+
+
+@cache
+def _taken_by_methods() -> dict[str, tuple[Any, list[str]]]:
+    """Return the public methods of `Engine` by name, each with the parameters that it takes."""
+    return {
+        name: (member, [one for one in inspect.signature(member).parameters if one != "self"])
+        for name, member in vars(turnwise.Engine).items()
+        if not name.startswith("_") and inspect.isfunction(member) and name != "release_followers"
+    }
 
 
 def _target(name: str, function: Any, right: Mapping[str, Any]) -> Target:
