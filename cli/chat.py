@@ -28,7 +28,6 @@ from turnwise.cli.scroll import Scroll
 from turnwise.cli.show import show_message
 from turnwise.cli.style import clean, console
 from turnwise.cli.target import OptionalTarget, engine_of
-from turnwise.cli.terminal import TerminalTalk
 from turnwise.engine.engine import Engine
 from turnwise.engine.results import Chat
 from turnwise.engine.settings import Settings
@@ -126,6 +125,8 @@ class Talk:
             if self.chat_id is not None:
                 self.portal.call(self._catch_up, self.chat_id)
             if sys.stdin.isatty() and console.is_terminal:
+                from turnwise.cli.terminal import TerminalTalk  # noqa: PLC0415 - takes long to import
+
                 TerminalTalk(self).run()
             else:
                 self._read_all()

@@ -14,7 +14,6 @@ from turnwise.cli.connected import place_of
 from turnwise.cli.input import read_file
 from turnwise.cli.options import DEFAULT_STORE, JsonOption, ServerOption, StoreOption
 from turnwise.cli.step_view import step_lines, steps_of
-from turnwise.cli.stepper import Stepper
 from turnwise.cli.style import console, print_json
 from turnwise.cli.verify import is_log, verdict_line
 from turnwise.persistence.audit.record import AuditRecord, from_json
@@ -41,6 +40,8 @@ def replay(
         print_json({"steps": steps, "verdict": verdict})
     else:
         if steps and sys.stdin.isatty() and console.is_terminal:
+            from turnwise.cli.stepper import Stepper  # noqa: PLC0415 - takes long to import
+
             Stepper(steps, delay).run()
         else:
             for step in steps:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json
 
 from turnwise.cli.chat_argument import OPERATOR, Chats, acted, on_chat
@@ -20,8 +19,6 @@ from turnwise.cli.style import print_json
 from turnwise.engine.results import SubmissionReceipt
 from turnwise.states.calls import ToolResult
 from turnwise.states.errors import SettingsError
-
-_RESULTS = TypeAdapter(list[ToolResult])
 
 
 def submit(  # noqa: PLR0913 - the options of a command
@@ -89,9 +86,11 @@ def _value(text: str) -> Any:
 
 
 def _read(file: Path) -> list[ToolResult]:
+    from pydantic import TypeAdapter, ValidationError  # noqa: PLC0415 - takes long to import
+
     content = sys.stdin.buffer.read() if str(file) == "-" else read_file("--results", file)
     try:
-        return _RESULTS.validate_json(content)
+        return TypeAdapter(list[ToolResult]).validate_json(content)
     except ValidationError as error:
         problem = error.errors()[0]["msg"]
         example = '[{"call_id": "c1", "output": "yes"}]'

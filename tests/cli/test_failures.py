@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from support.processes import forked_commands
 from support.terminal import PROGRAM, Finished, Keyboard, Terminal
 from turnwise.cli import app, failures
 from turnwise.cli.failures import DEBUG, DONE, MISUSE, PROBLEM, STOPPED, exit_code_of, flush_output
@@ -76,36 +78,32 @@ QUICK = {
 }
 
 
-@pytest.mark.parametrize("command", QUICK)
 @pytest.mark.parametrize(("how", "unbuffered"), [("nobody reads", ""), ("full disk", ""), ("full disk", "1")])
-def test_output_that_goes_nowhere_ends_a_command_in_silence(
-    terminal: Terminal, chat_id: str, command: str, how: str, unbuffered: str
-) -> None:
+def test_output_that_goes_nowhere_ends_every_command_in_silence(terminal: Terminal, how: str, unbuffered: str) -> None:
     """As `head` and `less` do to whatever writes to them; and a disk that fills up, which must be told.
 
-    Without a buffer the write itself fails, with one the last flush does.
+    Without a buffer the write itself fails, with one the last flush does. Every command is a process.
     """
-    assert chat_id
+    terminal.run("chat", typed="hello\n")
     if how == "full disk":
         out = os.open("/dev/full", os.O_WRONLY)
     else:
         read, out = os.pipe()
         os.close(read)
-    done = subprocess.run(
-        [*PROGRAM, *QUICK[command]],
+    results = terminal.folder / "results.json"
+    subprocess.run(
+        [sys.executable, "-W", "error", forked_commands.__file__, str(results), json.dumps([*QUICK.values()])],
         cwd=terminal.folder,
         env={**terminal.environment, "PYTHONUNBUFFERED": unbuffered},
         stdout=out,
-        stderr=subprocess.PIPE,
-        input="hello\n",
-        text=True,
-        check=False,
+        check=True,
     )
     os.close(out)
-    assert "Traceback" not in done.stderr
-    assert "Exception ignored" not in done.stderr
-    assert done.returncode == 1
-    assert done.stderr == "" if how == "nobody reads" else "No space left" in done.stderr
+    for command, (code, complaints) in zip(QUICK, json.loads(results.read_text()), strict=True):
+        assert (command, code) == (command, 1), complaints
+        assert "Traceback" not in complaints, command
+        assert "Exception ignored" not in complaints, command
+        assert complaints == "" if how == "nobody reads" else "No space left" in complaints, command
 
 
 def test_half_of_the_demo_may_be_read(terminal: Terminal) -> None:
@@ -141,34 +139,42 @@ def test_what_nobody_foresaw_is_one_sentence_unless_asked_for_more(
 
 def test_the_store_that_cannot_be_opened_is_told(terminal: Terminal) -> None:
     (terminal.folder / "turnwise.db").write_bytes(b"no database" * 100)
-    worker = ("worker", "support.processes.demo_agents:AGENTS")
-    for arguments in (("list",), ("chat",), ("migrate",), ("send", "last", "hi"), worker):
-        told = terminal.run_apart(*arguments)
+    for arguments in (("list",), ("chat",), ("migrate",), ("send", "last", "hi")):
+        told = terminal.run(*arguments)
         assert (told.code, "Traceback" in told.err) == (1, False), told
+    told = terminal.run_apart("worker", "support.processes.demo_agents:AGENTS")
+    assert (told.code, "Traceback" in told.err) == (1, False), told
 
 
 # Programs and drawings
 
 
 @pytest.mark.parametrize("module", ["turnwise", "turnwise.cli"])
-def test_the_version_is_told(module: str) -> None:
-    done = subprocess.run([sys.executable, "-m", module, "--version"], capture_output=True, text=True, check=True)
+def test_the_version_is_told_without_what_only_some_commands_need(module: str) -> None:
+    """What takes long to import would make every command wait."""
+    command = [sys.executable, "-X", "importtime", "-m", module, "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.startswith("turnwise 0.")
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "turnwise.cli.submit" in imported
+    assert not imported & {"prompt_toolkit", "pydantic", "fastapi", "uvicorn", "httpx", "asyncpg", "pydantic_ai"}
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_shells_are_told_how_to_complete(terminal: Terminal, shell: str) -> None:
-    environment = terminal.environment | {"_TURNWISE_COMPLETE": f"source_{shell}"}
-    done = subprocess.run(PROGRAM, env=environment, capture_output=True, text=True, check=True)
-    assert "turnwise" in done.stdout
-    asked = {"bash": {"COMP_WORDS": "turnwise inte", "COMP_CWORD": "1"}}.get(shell)
-    if asked is not None:
-        environment |= asked | {"_TURNWISE_COMPLETE": f"complete_{shell}"}
-        completed = subprocess.run(PROGRAM, env=environment, capture_output=True, text=True, check=True)
-        assert completed.stdout.split() == ["interrupt"]
+def test_shells_are_told_how_to_complete(terminal: Terminal, monkeypatch: pytest.MonkeyPatch, shell: str) -> None:
+    monkeypatch.setenv("_TURNWISE_COMPLETE", f"source_{shell}")
+    told = terminal.run()
+    assert (told.code, "_TURNWISE_COMPLETE" in told.out) == (0, True)
 
 
-def test_a_drawing_is_what_its_name_says(terminal: Terminal) -> None:
+def test_a_word_that_was_begun_is_completed(terminal: Terminal) -> None:
+    asked = {"_TURNWISE_COMPLETE": "complete_bash", "COMP_WORDS": "turnwise inte", "COMP_CWORD": "1"}
+    environment = terminal.environment | asked
+    completed = subprocess.run(PROGRAM, env=environment, capture_output=True, text=True, check=True)
+    assert completed.stdout.split() == ["interrupt"]
+
+
+def test_a_drawing_is_what_its_name_says(terminal: Terminal, chat_id: str) -> None:
     for name, beginning in (("d.png", b"\x89PNG\r\n"), ("d.svg", b"<svg"), ("d.mmd", b"---"), ("plain", b"---")):
         told = terminal.run("diagram", "--out", name)
         assert told.code == 0, told.err
@@ -178,7 +184,7 @@ def test_a_drawing_is_what_its_name_says(terminal: Terminal) -> None:
         refused = terminal.run("diagram", "--out", name)
         assert (refused.code, ".mmd, .svg, .png or .json" in refused.words) == (2, True)
     assert terminal.run("diagram", "--out", "d.png", "--format", "svg").code == 2
-    assert terminal.run("diagram", "--out", "d.jpg", "--format", "png").code == 0
+    assert terminal.run("diagram", chat_id, "--show", "sticker", "--out", "d.jpg", "--format", "png").code == 0
 
 
 def test_without_its_extra_a_png_is_refused_with_what_to_install(
