@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from typing import Any
 
 import anyio
 import pytest
 
-from support.terminal import PROGRAM, Terminal
+from support.terminal import Terminal
 from turnwise import ClientTool, Engine, ModelError, Settings
 from turnwise.cli import chat_argument, style
 from turnwise.cli.audit import timeline
@@ -82,18 +81,19 @@ def test_programs_get_the_very_words(terminal: Terminal) -> None:
 
 @pytest.mark.parametrize("columns", [40, 80])
 @pytest.mark.parametrize("command", ["list", "audit", "replay", "explain", "show"])
-def test_no_screen_is_too_narrow_for_a_state(terminal: Terminal, command: str, columns: int) -> None:
+def test_no_screen_is_too_narrow_for_a_state(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch, command: str, columns: int
+) -> None:
     """The state is what an operator came for."""
+    monkeypatch.setattr(style.console, "_width", columns)
     *_, chat_id, failed = lived(terminal)
     shown = {}
     for name, wanted in ((chat_id, "requires_action"), (failed, "error")):
         arguments = [command] if command == "list" else [command, name]
-        environment = terminal.environment | {"COLUMNS": str(columns)}
-        done = subprocess.run(
-            [*PROGRAM, *arguments], cwd=terminal.folder, env=environment, capture_output=True, text=True, check=True
-        )
-        shown[wanted] = done.stdout
-        assert max(map(len, done.stdout.splitlines())) <= max(columns, 43)
+        told = terminal.run(*arguments)
+        assert told.code == 0, told.err
+        shown[wanted] = told.out
+        assert max(map(len, told.out.splitlines())) <= max(columns, 43)
     for wanted, text in shown.items():
         assert wanted in text.split() or f"{wanted}" in text, text
         if command in ("list", "audit"):
