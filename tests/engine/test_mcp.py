@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ from turnwise.providers.scripted import Call, Reply
 from turnwise.states.events import ToolProgressEvent
 
 SERVER = mcp_server.__file__
+ADDRESS = re.compile(r"running on (http://[\d.]+:\d+)")
 
 
 def over_stdio(**options: Any) -> MCPTools:
@@ -38,7 +41,7 @@ async def http_server(port: int = 0) -> AsyncIterator[str]:
             told = ""
             async for text in TextReceiveStream(process.stderr):
                 told += text
-                address = re.search(r"running on (http://[\d.]+:\d+)", told)
+                address = ADDRESS.search(told)
                 if address:
                     break
             else:
@@ -47,6 +50,19 @@ async def http_server(port: int = 0) -> AsyncIterator[str]:
         finally:
             if process.returncode is None:
                 process.kill()
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    """Run one server for every test that neither ends it nor asks how it was started, and give its address."""
+    with subprocess.Popen([sys.executable, SERVER, "http", "0"], stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        try:
+            address = next(found for line in process.stderr if (found := ADDRESS.search(line)))
+            threading.Thread(target=process.stderr.read, daemon=True).start()  # or what it logs fills the pipe
+            yield f"{address[1]}/mcp"
+        finally:
+            process.kill()
 
 
 async def result_of(open_engine: Any, strict_model: Any, tools: Any, *calls: Call) -> list[Any]:
@@ -68,31 +84,25 @@ async def test_a_model_uses_the_tools_of_a_server_over_stdio(open_engine: Any, s
     assert (result.output, result.is_error) == ("5", False)
 
 
-async def test_a_model_uses_the_tools_of_a_server_over_http(open_engine: Any, strict_model: Any) -> None:
-    async with http_server() as url, MCPTools.http(url, headers={"x-key": "secret"}) as mcp:
+async def test_a_model_uses_the_tools_of_a_server_over_http(open_engine: Any, strict_model: Any, url: str) -> None:
+    async with MCPTools.http(url, headers={"x-key": "secret"}) as mcp:
         calls = [Call("add", {"first": 2, "second": 3}), Call("header", {"name": "x-key"})]
         results = await result_of(open_engine, strict_model, mcp.tools, *calls)
     assert [result.output for result in results] == ["5", "secret"]
 
 
-async def test_a_server_gets_the_environment_it_is_given_and_not_ours(
-    open_engine: Any, strict_model: Any, monkeypatch: pytest.MonkeyPatch
+async def test_a_server_gets_the_environment_and_the_folder_it_is_given_and_not_ours(
+    open_engine: Any, strict_model: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("OUR_KEY", "secret")
-    async with over_stdio(env={"ITS_KEY": "given"}) as mcp:
+    async with over_stdio(env={"ITS_KEY": "given"}, cwd=tmp_path) as mcp:
         calls = [Call("environment", {"name": name}) for name in ("ITS_KEY", "OUR_KEY")]
-        results = await result_of(open_engine, strict_model, mcp.tools, *calls)
-    assert [result.output for result in results] == ["given", "unset"]
+        results = await result_of(open_engine, strict_model, mcp.tools, *calls, Call("folder", {}))
+    assert [result.output for result in results] == ["given", "unset", str(await anyio.Path(tmp_path).resolve())]
 
 
-async def test_a_server_runs_in_the_folder_it_is_given(open_engine: Any, strict_model: Any, tmp_path: Path) -> None:
-    async with over_stdio(cwd=tmp_path) as mcp:
-        (result,) = await result_of(open_engine, strict_model, mcp.tools, Call("folder", {}))
-    assert result.output == str(await anyio.Path(tmp_path).resolve())
-
-
-async def test_tools_are_declared_as_the_server_describes_them() -> None:
-    async with over_stdio() as mcp:
+async def test_tools_are_declared_as_the_server_describes_them(url: str) -> None:
+    async with MCPTools.http(url) as mcp:
         tools = by_name(mcp.tools)
     assert tools["add"].description == "Add two whole numbers."
     assert set(tools["add"].schema["properties"]) == {"first", "second"}
@@ -101,15 +111,16 @@ async def test_tools_are_declared_as_the_server_describes_them() -> None:
     assert (tools["draw"].parallel_safe, tools["draw"].crash) == (False, "at_most_once")
 
 
-async def test_names_get_their_prefix_and_only_what_a_provider_takes() -> None:
-    async with over_stdio(prefix="num_") as mcp:
-        names = set(by_name(mcp.tools))
-    assert {"num_add", "num_fail_loudly"} <= names
-    async with http_server() as url, MCPTools.http(url, prefix="web.") as mcp:
+async def test_names_get_their_prefix_and_only_what_a_provider_takes(url: str) -> None:
+    async with MCPTools.http(url, prefix="num_") as mcp:
+        assert {"num_add", "num_fail_loudly"} <= set(by_name(mcp.tools))
+    async with MCPTools.http(url, prefix="web.") as mcp:
         assert {"web_add", "web_fail_loudly"} <= set(by_name(mcp.tools))
 
 
-async def test_a_server_has_minutes_to_say_something_and_less_to_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_server_has_minutes_to_say_something_and_less_to_be_reached(
+    monkeypatch: pytest.MonkeyPatch, url: str
+) -> None:
     patience: list[dict[str, float]] = []
     send = httpx2.AsyncClient.send
 
@@ -118,44 +129,46 @@ async def test_a_server_has_minutes_to_say_something_and_less_to_be_reached(monk
         return await send(self, request, **options)
 
     monkeypatch.setattr(httpx2.AsyncClient, "send", noted)
-    async with http_server() as url, MCPTools.http(url) as mcp:
+    async with MCPTools.http(url) as mcp:
         assert "add" in by_name(mcp.tools)
     assert patience != []
     for seconds in patience:
         assert 10 < seconds["connect"] < 120 < seconds["read"]
 
 
-async def test_a_structured_result_is_kept_as_it_is(open_engine: Any, strict_model: Any) -> None:
-    async with over_stdio() as mcp:
+async def test_a_structured_result_is_kept_as_it_is(open_engine: Any, strict_model: Any, url: str) -> None:
+    async with MCPTools.http(url) as mcp:
         (result,) = await result_of(open_engine, strict_model, mcp.tools, Call("sizes", {}))
     assert result.output == {"small": 1, "large": 9}
 
 
-async def test_text_is_joined_and_images_are_attached(open_engine: Any, strict_model: Any) -> None:
-    async with over_stdio() as mcp:
+async def test_text_is_joined_and_images_are_attached(open_engine: Any, strict_model: Any, url: str) -> None:
+    async with MCPTools.http(url) as mcp:
         (result,) = await result_of(open_engine, strict_model, mcp.tools, Call("draw", {}))
     assert result.output == "a dot:\nmore: https://example.com/dots\na note"
     assert result.attachments == (FilePart(media_type="image/png", data="iVBORw0KGgo="),)
 
 
-async def test_a_tool_that_fails_is_a_failed_call(open_engine: Any, strict_model: Any) -> None:
-    async with over_stdio() as mcp:
+async def test_a_tool_that_fails_is_a_failed_call(open_engine: Any, strict_model: Any, url: str) -> None:
+    async with MCPTools.http(url) as mcp:
         (result,) = await result_of(open_engine, strict_model, mcp.tools, Call("fail_loudly", {}))
     assert result.is_error
     assert "MCPToolFailed" in result.output
     assert "fail.loudly" in result.output
 
 
-async def test_what_does_not_fit_the_schema_never_reaches_the_server(open_engine: Any, strict_model: Any) -> None:
-    async with over_stdio() as mcp:
+async def test_what_does_not_fit_the_schema_never_reaches_the_server(
+    open_engine: Any, strict_model: Any, url: str
+) -> None:
+    async with MCPTools.http(url) as mcp:
         (result,) = await result_of(open_engine, strict_model, mcp.tools, Call("add", {"first": 2}))
     assert result.is_error
     assert "second" in result.output
 
 
-async def test_progress_is_shown_to_subscribers(open_engine: Any, strict_model: Any) -> None:
+async def test_progress_is_shown_to_subscribers(open_engine: Any, strict_model: Any, url: str) -> None:
     async with (
-        over_stdio() as mcp,
+        MCPTools.http(url) as mcp,
         open_engine(strict_model([Reply(calls=[Call("count", {})]), "done"]), tools=mcp.tools) as engine,
     ):
         chat = await engine.create_chat()
@@ -203,8 +216,8 @@ async def test_an_interrupt_stops_a_call_and_leaves_the_connection(open_engine: 
     assert [message.result.output for message in answer.messages if message.result] == ["2"]
 
 
-async def test_tools_that_were_left_fail_and_say_so(open_engine: Any, strict_model: Any) -> None:
-    async with over_stdio() as mcp:
+async def test_tools_that_were_left_fail_and_say_so(open_engine: Any, strict_model: Any, url: str) -> None:
+    async with MCPTools.http(url) as mcp:
         tools = mcp.tools
     (result,) = await result_of(open_engine, strict_model, tools, Call("sizes", {}))
     assert "were left" in result.output
