@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from contestants import MODULES, load, missing
-from plot import draw
 from table import render
 
 HERE: Final = Path(__file__).parent
@@ -172,6 +171,8 @@ def main() -> None:
     if options.json:
         options.json.write_text(json.dumps(results, indent=1) + "\n")
     if options.plot:
+        from plot import draw  # noqa: PLC0415 - it imports turnwise, of which only the racers are to have anything
+
         options.plot.write_text(draw(results))
 
 

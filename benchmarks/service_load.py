@@ -24,6 +24,7 @@ import anyio
 import httpx
 from filled_store import empty_store
 from measure import busy, calibration
+from stream_readers import CALM
 
 from turnwise import Engine, ModelPart, ModelReply, ModelRequest, Settings
 from turnwise.providers.reply_builder import join
@@ -31,6 +32,8 @@ from turnwise.providers.reply_builder import join
 CHATS: Final = int(os.environ.get("TURNWISE_BENCH_CHATS", "200"))
 STREAMS: Final = int(os.environ.get("TURNWISE_BENCH_STREAMS", "500"))
 PARTS_PER_SECOND: Final = float(os.environ.get("TURNWISE_BENCH_PARTS", "5"))
+GRACE: Final = float(os.environ.get("TURNWISE_BENCH_GRACE", "5"))
+"""Seconds that the jobs under way have to end, which none does, once the service is told to stop."""
 STORE: Final = "TURNWISE_BENCH_STORE"
 """The environment variable that tells the service its store."""
 _HERE: Final = Path(__file__).parent
@@ -64,7 +67,7 @@ class PacedModel:
 
 def engine() -> Engine:
     """Return the engine that is served."""
-    return Engine(os.environ[STORE], model=PacedModel(), settings=Settings(max_running=CHATS))
+    return Engine(os.environ[STORE], model=PacedModel(), settings=Settings(max_running=CHATS, shutdown_grace=GRACE))
 
 
 async def measure(store: str, seconds: float, directory: Path) -> Figures:
@@ -90,7 +93,7 @@ async def measure(store: str, seconds: float, directory: Path) -> Figures:
 async def _measured(service: Process, owners: list[str], seconds: float) -> Figures:
     address = await _address(service)
     chats = await _running_chats(address, owners)
-    await asyncio.sleep(1)
+    await asyncio.sleep(CALM / 2)
     before = _resident_mb(service.pid)
     readers = await asyncio.create_subprocess_exec(
         *(sys.executable, str(_HERE / "stream_readers.py"), address, str(STREAMS), str(seconds)),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import resource
 import statistics
@@ -21,7 +22,7 @@ _SENT: Final = re.compile(rb"(\d+)~")
 """When the model's part was due, in ns, as the text of its delta says."""
 _NUMBER: Final = re.compile(rb"\nid: (\d+)\n")
 _END: Final = b"\n\n"
-_CALM: Final = 2.0
+CALM: Final = float(os.environ.get("TURNWISE_BENCH_CALM", "2"))
 """Seconds after the last stream was opened that are not measured."""
 
 Figures = dict[str, float]
@@ -70,7 +71,7 @@ async def read(address: str, wanted: list[tuple[str, str]], streams: int, second
         _, reader = await loop.create_connection(lambda head=head: Reader(head.encode()), host, int(port))  # type: ignore[misc]
         readers.append(reader)
         await reader.opened.wait()
-    await asyncio.sleep(_CALM)
+    await asyncio.sleep(CALM)
     print("open", flush=True)
     for reader in readers:
         reader.ages.clear()

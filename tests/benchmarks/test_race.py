@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from support.processes.postgres_server import Server
 
 ROOT = Path(__file__).parents[2]
 PUBLISHED = ROOT / "docs" / "benchmarks"
@@ -58,17 +61,32 @@ def test_the_memory_of_chats_is_measured(what: str, tmp_path: Path) -> None:
     assert shown(tmp_path, {f"I {what}": figures}).startswith(f"I  turnwise, memory, chats {what}: ")
 
 
-@pytest.mark.parametrize("store", ["sqlite", "postgres"])
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[Server]:
+    with Server.running() as server:
+        yield server
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def store(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Name a store of the race, and a server that runs already: none need be started for each measurement."""
+    if request.param == "postgres":
+        server: Server = request.getfixturevalue("postgres")
+        monkeypatch.setenv("TURNWISE_BENCH_POSTGRES", server.address)
+    return str(request.param)
+
+
 def test_orphans_are_taken_over_and_the_time_is_measured(store: str, tmp_path: Path) -> None:
     figures = json.loads(run("orphans.py", store, "2", "20", str(tmp_path)))
     assert shown(tmp_path, {f"J {store} 2": figures}).startswith(f"J  turnwise, {store}, workers: 2; ")
 
 
-@pytest.mark.parametrize("store", ["sqlite", "postgres"])
 def test_a_service_is_measured_under_load(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every stream tells every event once, or the measurement fails."""
     monkeypatch.setenv("TURNWISE_BENCH_CHATS", "4")
     monkeypatch.setenv("TURNWISE_BENCH_STREAMS", "10")
+    monkeypatch.setenv("TURNWISE_BENCH_CALM", "0.2")
+    monkeypatch.setenv("TURNWISE_BENCH_GRACE", "0.1")
     figures = json.loads(run("service_load.py", store, "0.5", str(tmp_path)))
     assert 0 < figures["median_ms"] <= figures["p99_ms"] <= figures["worst_ms"]
     assert shown(tmp_path, {f"L {store}": figures}).startswith(f"L  turnwise, {store}, 10 streams of 4 chats, ")
