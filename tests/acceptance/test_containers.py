@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import shutil
@@ -47,16 +48,16 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copytree(ROOT / name, source / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
     for name in BESIDE:
         shutil.copy(ROOT / name, source)
-    subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], check=True)
+    pip = shlex.join([sys.executable, "-m", "pip", "--python", f"{folder}/venv/bin/python", "--quiet"])
+    quick = os.environ | {"PIP_COMPILE": "0", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
     steps = [value for name, value in instructions() if name == "RUN" and value.startswith("pip ")]
     assert len(steps) == 2
     for step in steps:
         there = step.replace("/wheels", f"{folder}/wheels").replace("/src[", f"{source}[")
-        there = re.sub(r"^pip ", f"{folder}/venv/bin/pip --quiet --disable-pip-version-check ", there)
         # the models' libraries are large, and tested elsewhere
-        done = subprocess.run(
-            ["/bin/sh", "-euc", there.replace("[models,", "[")], capture_output=True, text=True, check=False
-        )
+        command = re.sub(r"^pip", pip, there.replace("[models,", "["))
+        done = subprocess.run(["/bin/sh", "-euc", command], env=quick, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
     return folder / "venv"
 
