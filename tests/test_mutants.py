@@ -16,8 +16,10 @@ ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> Path:
-    """A repository of one module, with one test that looks at half of it."""
+def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository of one module, with one test that looks at half of it. Its tests need none of the other plugins."""
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    monkeypatch.setenv("PYTEST_PLUGINS", "pytest_timeout")
     (tmp_path / "doors.py").write_text(
         "def open_to(age):\n    return age >= 18\n\ndef note(log):\n    log.append('in')\n"
     )
