@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
+from functools import partial
 from typing import Any
 
 import anyio
@@ -30,6 +32,7 @@ from turnwise.client import (
     RateLimited,
     ServiceFailed,
     ServiceUnreachable,
+    connection,
 )
 from turnwise.service import ServiceSettings
 from turnwise.states.errors import EngineClosed, EngineInUse
@@ -275,3 +278,20 @@ async def test_a_client_that_is_not_open_says_so() -> None:
             await client.__aenter__()
     with pytest.raises(EngineClosed):
         [event async for event in client.events("c1")]
+
+
+async def test_only_the_first_client_of_a_process_reads_whom_to_trust(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That takes 20 ms, in which the event loop does nothing else; and servers still have to prove who they are."""
+    read: list[ssl.SSLContext] = []
+    monkeypatch.setattr(ssl, "create_default_context", partial(_noted, read, ssl.create_default_context))
+    connection._trusted.cache_clear()
+    for _ in range(3):
+        async with Client("https://127.0.0.1:9", token="t"):
+            pass
+    (context,) = read
+    assert (context.verify_mode, context.check_hostname) == (ssl.CERT_REQUIRED, True)
+
+
+def _noted(read: list[ssl.SSLContext], create: Callable[..., ssl.SSLContext], **options: Any) -> ssl.SSLContext:
+    read.append(create(**options))
+    return read[-1]
