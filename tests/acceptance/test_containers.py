@@ -115,15 +115,13 @@ def test_the_composition_serves_and_works_on_one_postgresql(postgres: Server, tm
             words = [*services[name]["command"], *(["--port", "0"] if name.startswith("api") else [])]
             started[name] = stack.enter_context(running(tmp_path, *words, **environment))
         one, two = (started[name].url().replace("0.0.0.0", "127.0.0.1") for name in ("api-1", "api-2"))  # noqa: S104
-        chats = [httpx.post(f"{one}/chats", json={"owner": "ada"}, headers=AUTHORIZED).json()["id"] for _ in range(8)]
+        client = stack.enter_context(httpx.Client(headers=AUTHORIZED, timeout=60))
+        chats = [client.post(f"{one}/chats", json={"owner": "ada"}).json()["id"] for _ in range(8)]
         for chat in chats:
-            sent = httpx.post(f"{one}/chats/{chat}/messages", json={"content": "Hello!"}, headers=AUTHORIZED)
+            sent = client.post(f"{one}/chats/{chat}/messages", json={"content": "Hello!"})
             assert sent.status_code == 202
-        told = [
-            httpx.get(f"{two}/chats/{chat}/events?until_rest=true", headers=AUTHORIZED, timeout=60).text
-            for chat in chats
-        ]
-        records = [httpx.get(f"{two}/chats/{chat}/audit", headers=AUTHORIZED).json() for chat in chats]
+        told = [client.get(f"{two}/chats/{chat}/events?until_rest=true").text for chat in chats]
+        records = [client.get(f"{two}/chats/{chat}/audit").json() for chat in chats]
         codes = [process.stop() for process in started.values()]
     assert all(text.count("event: turn_finished") == 1 for text in told)
     workers = {record["actor"] for log in records for record in log if record["actor"].startswith("worker:")}

@@ -15,6 +15,7 @@ import uvicorn
 from anyio.from_thread import start_blocking_portal
 from fastapi import FastAPI
 
+from support.trusted import TRUSTED
 from turnwise import Engine
 from turnwise.service import Authenticator, Principal, ServiceSettings, StaticTokens, create_app
 
@@ -48,7 +49,9 @@ class Served:
     async def client(self, who: str = "ada", **options: Any) -> AsyncIterator[httpx.AsyncClient]:
         """Open a client with somebody's token."""
         headers = {"Authorization": f"Bearer {who}-token"}
-        async with httpx.AsyncClient(base_url=self.url, headers=headers, timeout=30, **options) as client:
+        async with httpx.AsyncClient(
+            base_url=self.url, headers=headers, timeout=30, verify=TRUSTED, **options
+        ) as client:
             yield client
 
 

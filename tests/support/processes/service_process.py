@@ -16,6 +16,8 @@ from typing import Final
 
 import httpx
 
+from support.trusted import TRUSTED
+
 TOKEN: Final = "operator-token"  # noqa: S105 - of the tests
 AUTHORIZED: Final = {"Authorization": f"Bearer {TOKEN}"}
 _SERVING: Final = re.compile(r"serving on (http://\S+);")
@@ -45,7 +47,7 @@ class Process:
             found = _SERVING.search(self.said())
             if found is not None:
                 with contextlib.suppress(httpx.HTTPError):
-                    if httpx.get(f"{found[1]}/readyz", timeout=5).is_success:
+                    if httpx.get(f"{found[1]}/readyz", timeout=5, verify=TRUSTED).is_success:
                         return found[1]
             time.sleep(0.05)
         raise AssertionError(f"it does not serve: {self.said()}")
