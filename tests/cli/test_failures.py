@@ -34,7 +34,7 @@ PLACES = {
     "a folder": ("folder", "is a folder"),
     "below a file": ("file/file.svg", "is no folder"),
     "too long": ("x" * 300, "longer than"),
-    "no name": ("a\0b", "null byte"),
+    "no name": ("a\0b", "embedded null"),
 }
 
 

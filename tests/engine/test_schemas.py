@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -243,7 +244,11 @@ def test_a_name_that_not_every_provider_takes_is_refused(name: Any) -> None:
         ({"y": 1}, of(INTEGER, required=["x", "y", "z"]), ["arguments: missing x, z", "arguments: missing x, z"]),
         ({"x": [1, "secret"]}, of({"items": INTEGER}), ['x.1: must satisfy type: "integer"']),
         ({"x": 1}, of({"enum": ["e" * 300]}), ['x: must satisfy enum: ["' + "e" * 198]),
-        ({"x": "a"}, of({"pattern": "("}), ["arguments: they cannot be checked against the schema (error)"]),
+        (
+            {"x": "a"},
+            of({"pattern": "("}),
+            [f"arguments: they cannot be checked against the schema ({re.error.__name__})"],
+        ),
     ],
 )
 def test_what_does_not_fit_is_named_without_its_value(arguments: Any, schema: Any, problems: list[str]) -> None:
