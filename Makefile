@@ -8,7 +8,10 @@ TORTURE_CHATS ?= 400
 TORTURE_SEED ?=
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+# uv installs in seconds. Where it cannot be had, or finds less than pip is configured to find, pip takes a minute or two.
+install = $(1)/bin/python -m pip --disable-pip-version-check --quiet install uv && \
+	$(1)/bin/uv pip install --quiet --python $(1)/bin/python --editable $(2) || \
+	$(1)/bin/python -m pip --disable-pip-version-check --quiet install --editable $(2)
 # A stamp per extra: installing again only when pyproject.toml has changed.
 INSTALLED := $(VENV)/.installed
 INSTALLED_DEV := $(VENV)/.installed-dev
@@ -28,9 +31,9 @@ help: ## list the targets
 demo: $(INSTALLED) ## watch a chat's whole life in the terminal: no key, no server
 	@$(BIN)/turnwise demo
 
-# Three at a time on two cores: many tests wait for processes that they have started.
+# Four at a time on two cores: many tests wait for processes that they have started.
 test: $(INSTALLED_DEV) ## run the tests
-	@$(BIN)/pytest -n 3 --dist worksteal $(TESTS)
+	@$(BIN)/pytest -n 4 --dist worksteal $(TESTS)
 
 simulate: $(INSTALLED_DEV) ## live a simulated world again: make simulate SEED=11; RUNS=100 lives as many
 	@$(BIN)/python -m turnwise.testing.simulation --seed $(or $(SEED),0) --runs $(or $(RUNS),1)
@@ -74,18 +77,18 @@ clean: ## remove .venv, dist and every cache
 
 $(INSTALLED): pyproject.toml | $(BIN)/python
 	@echo "Installing turnwise into $(VENV) ..."
-	@$(PIP) install --editable .
+	@$(call install,$(VENV),.)
 	@touch $@
 
 $(INSTALLED_DEV): pyproject.toml | $(BIN)/python
-	@echo "Installing turnwise and its development tools into $(VENV): half a minute, once ..."
-	@$(PIP) install --editable '.[dev]'
+	@echo "Installing turnwise and its development tools into $(VENV), once ..."
+	@$(call install,$(VENV),'.[dev]')
 	@touch $(INSTALLED) $@
 
 $(INSTALLED_BENCH): pyproject.toml | $(BIN)/python
-	@echo "Installing turnwise and the libraries it races into $(VENV_BENCH): a minute, once ..."
+	@echo "Installing turnwise and the libraries it races into $(VENV_BENCH), once ..."
 	@$(BIN)/python -m venv $(VENV_BENCH)
-	@$(VENV_BENCH)/bin/python -m pip --disable-pip-version-check --quiet install --editable '.[bench]'
+	@$(call install,$(VENV_BENCH),'.[bench]')
 	@touch $@
 
 $(BIN)/python:
