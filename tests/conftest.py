@@ -6,7 +6,7 @@ import gc
 import signal
 import sys
 import threading
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import hypothesis
@@ -16,7 +16,9 @@ from turnwise.states.unicode import well_formed
 
 pytest.register_assert_rewrite("support", "turnwise.persistence.conformance")
 
-from support.exploring import EXPLORING, examples  # noqa: E402 - only what is imported from here on is rewritten
+# Only what is imported from here on is rewritten.
+from support.exploring import EXPLORING, examples  # noqa: E402
+from support.processes.postgres_server import Server  # noqa: E402
 
 hypothesis.settings.register_profile(
     "on a busy machine",
@@ -32,6 +34,13 @@ hypothesis.settings.load_profile("on a busy machine")
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Server]:
+    """Run a PostgreSQL server for all tests of this process that neither restart it nor cut connections."""
+    with Server.running() as server:
+        yield server
 
 
 def pytest_configure() -> None:

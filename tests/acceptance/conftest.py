@@ -1,8 +1,7 @@
-"""What the tests with real processes share: a PostgreSQL of their own, and where a test's chats are."""
+"""What the tests with real processes share: where a test's chats are."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,15 +9,9 @@ import pytest
 from support.processes.postgres_server import Server
 
 
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[Server]:
-    with Server.running() as server:
-        yield server
-
-
 @pytest.fixture(params=["sqlite", "postgresql"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/chats.db"
     server: Server = request.getfixturevalue("postgres")
-    return server.url(f"s{abs(hash(tmp_path))}")
+    return server.new_url("chats")

@@ -111,7 +111,7 @@ def test_the_composition_serves_and_works_on_one_postgresql(postgres: Server, tm
             given = services[name]["environment"]
             assert set(given) == {"TURNWISE_STORE", "TURNWISE_TOKEN"}
             assert given["TURNWISE_STORE"].startswith("postgresql://")
-            environment = {"TURNWISE_STORE": postgres.url("composed"), "TURNWISE_TOKEN": TOKEN}
+            environment = {"TURNWISE_STORE": postgres.new_url("composed"), "TURNWISE_TOKEN": TOKEN}
             words = [*services[name]["command"], *(["--port", "0"] if name.startswith("api") else [])]
             started[name] = stack.enter_context(running(tmp_path, *words, **environment))
         one, two = (started[name].url().replace("0.0.0.0", "127.0.0.1") for name in ("api-1", "api-2"))  # noqa: S104

@@ -146,7 +146,7 @@ async def test_a_worker_that_is_killed_on_another_machine_is_replaced_without_wa
     postgres: Server, tmp_path: Path
 ) -> None:
     """The server sees the end of its session, and everybody can ask the server."""
-    here = Place(postgres.url("elsewhere"), tmp_path, lease=LONG)
+    here = Place(postgres.new_url("elsewhere"), tmp_path, lease=LONG)
     async with client_of(here) as client:
         with Crew.on(replace(here, host="elsewhere")) as others, Crew.on(here) as crew:
             killed = others.hire(Doom("in note"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -59,12 +58,6 @@ def test_a_long_chat_is_measured_while_it_is_short_and_when_it_is_long(what: str
 def test_the_memory_of_chats_is_measured(what: str, tmp_path: Path) -> None:
     figures = json.loads(run("memory.py", what, "20", str(tmp_path)))
     assert shown(tmp_path, {f"I {what}": figures}).startswith(f"I  turnwise, memory, chats {what}: ")
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[Server]:
-    with Server.running() as server:
-        yield server
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

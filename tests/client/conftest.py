@@ -17,17 +17,11 @@ from turnwise.client import Client, ClientSettings
 Chats = Engine | Client
 
 
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[Server]:
-    with Server.running() as server:
-        yield server
-
-
 def url_of(store: str, name: str, request: pytest.FixtureRequest, folder: Path) -> str:
     if store == "sqlite":
         return f"sqlite:///{folder}/{name}.db"
     server: Server = request.getfixturevalue("postgres")
-    return server.url(name)
+    return server.new_url(name)
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return "sqlite:///batch/chats.db"
     server: Server = request.getfixturevalue("postgres")
-    return server.url(f"s{abs(hash(tmp_path))}")
+    return server.new_url("batch")
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def is_there(pid: int) -> bool:
 async def test_a_batch_that_is_killed_leaves_no_worker_and_goes_on_when_it_is_started_again(
     batch: Example, postgres: Server
 ) -> None:
-    url, book, limit = postgres.url("killed"), batch.folder / "batch" / "handed-on.txt", time.monotonic() + PATIENCE
+    url, book, limit = postgres.new_url("killed"), batch.folder / "batch" / "handed-on.txt", time.monotonic() + PATIENCE
     running = batch.start("--store", url, "--letters", str(LETTERS), bare=False)
     try:
         while not book.exists() or len(book.read_text().splitlines()) < LETTERS // 2:

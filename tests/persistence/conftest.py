@@ -20,14 +20,13 @@ _SERIAL = itertools.count()
 
 
 @pytest.fixture(scope="session")
-def postgres_server() -> Iterator[str]:
-    """Return the URL of a server: the one `TURNWISE_TEST_POSTGRES` names, else one that is started for the tests."""
+def postgres_server(request: pytest.FixtureRequest) -> str:
+    """Return the URL of a server: the one `TURNWISE_TEST_POSTGRES` names, else that of the tests."""
     named = os.environ.get("TURNWISE_TEST_POSTGRES")
     if named:
-        yield named
-        return
-    with Server.running() as server:
-        yield server.address
+        return named
+    server: Server = request.getfixturevalue("postgres")
+    return server.address
 
 
 @pytest.fixture(scope="session")

@@ -31,7 +31,8 @@ def service(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ServiceP
         with ServiceProcess.running(f"sqlite:///{tmp_path}/chats.db") as running:
             yield running
     else:
-        with Server.running() as server, ServiceProcess.running(server.url("pages")) as running:
+        server: Server = request.getfixturevalue("postgres")
+        with ServiceProcess.running(server.new_url("pages")) as running:
             yield running
 
 

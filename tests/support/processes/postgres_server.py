@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import tempfile
 import warnings
@@ -14,6 +15,7 @@ import anyio
 import anyio.to_thread
 import pytest
 
+_SERIAL = itertools.count()
 _WAITING = "until test -e {file}; do sleep 0.05; done; false"
 """What fetches nothing from an archive, and says so only once there is a file."""
 
@@ -53,6 +55,10 @@ class Server:
     def url(self, schema: str) -> str:
         """Return the URL of a schema."""
         return f"{self.address}&schema={schema}"
+
+    def new_url(self, name: str) -> str:
+        """Return the URL of a schema that nobody has used, whose name begins with a name."""
+        return self.url(f"{name[:50]}_{next(_SERIAL)}")
 
     def program(self, name: str) -> Path:
         """Return the path of a program that came with the server."""
