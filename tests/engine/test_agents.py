@@ -288,7 +288,7 @@ async def test_deps_are_opened_once_per_hold_and_closed_with_it(open_engine: Ope
         results = {message.result.output for message in turn.messages if message.result}
         assert results == {"deps of ann, ann, default, True"}
         await engine.ask(chat.id, "hi")
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             await opened.closed.wait()
         await engine.ask(chat.id, "hi")
     assert opened.told == ["open ann", "close ann"] * 2

@@ -261,7 +261,7 @@ async def test_versions_of_an_agent_that_answer_in_different_modes_take_over_fro
         reads = Agent("support", native(), tools=[look], output=Resolution, output_mode=reader.output_mode)
         async with Engine(url, agents=[reads], settings=readers) as front, Engine(url, agents=[runs]):
             other = await front.create_chat()
-            with anyio.fail_after(20):
+            with anyio.fail_after(60):
                 result = await front.ask(other.id, "hi")
             assert result.output == Resolution(refunded=True, cents=250)
 
@@ -325,7 +325,7 @@ async def test_a_helper_that_answers_by_text_gives_its_parent_the_value(open_eng
     lead = Agent("lead", lead_model, tools=[delegate(helper)])
     async with open_engine(None, agents=[lead, helper]) as engine:
         chat = await engine.create_chat(agent="lead")
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             await engine.ask(chat.id, "go")
         (result,) = [message.result for message in lead_model.requests[-1].messages if message.result]
         assert (result.output, result.is_error) == ({"books": 3}, False)

@@ -508,7 +508,7 @@ async def test_a_chat_whose_agent_nobody_runs_is_told_of_by_how_long_it_waits(da
     clock.advance(90)
     notes = Notes()
     async with Engine(store, agents=[Agent("research", "demo")], observers=[notes], clock=clock) as other:
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             while not notes.waits:  # noqa: ASYNC110 - an observer tells nobody
                 await anyio.sleep(0.01)
         assert (await other.get_chat(chat.id)).state == "pending"

