@@ -18,6 +18,9 @@ def post(address: str, body: bytes, headers: Mapping[str, str], timeout: float) 
         body: what to post.
         headers: sent along.
         timeout: the seconds that each wait for the other side may take.
+
+    Raises:
+        TimeoutError: one took longer.
     """
     request = urllib.request.Request(address, data=body, headers=dict(headers), method="POST")  # noqa: S310 - checked
     try:
@@ -27,7 +30,10 @@ def post(address: str, body: bytes, headers: Mapping[str, str], timeout: float) 
         status = error.code
         error.close()
     except (OSError, http.client.HTTPException, ValueError) as error:
-        return type(getattr(error, "reason", None) or error).__name__
+        reason = getattr(error, "reason", None) or error
+        if isinstance(reason, TimeoutError):
+            raise TimeoutError from error
+        return type(reason).__name__
     return status
 
 

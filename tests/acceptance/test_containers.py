@@ -102,7 +102,7 @@ def composition() -> dict[str, Any]:
 
 def test_the_composition_serves_and_works_on_one_postgresql(postgres: Server, tmp_path: Path) -> None:
     """A message that one replica accepts is answered by a worker and watched at the other replica."""
-    services = composition()
+    services, store = composition(), postgres.new_url("composed")
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     assert set(services) == {"database", "worker-1", "worker-2", "api-1", "api-2"}
     with ExitStack() as stack:
@@ -111,7 +111,7 @@ def test_the_composition_serves_and_works_on_one_postgresql(postgres: Server, tm
             given = services[name]["environment"]
             assert set(given) == {"TURNWISE_STORE", "TURNWISE_TOKEN"}
             assert given["TURNWISE_STORE"].startswith("postgresql://")
-            environment = {"TURNWISE_STORE": postgres.new_url("composed"), "TURNWISE_TOKEN": TOKEN}
+            environment = {"TURNWISE_STORE": store, "TURNWISE_TOKEN": TOKEN}
             words = [*services[name]["command"], *(["--port", "0"] if name.startswith("api") else [])]
             started[name] = stack.enter_context(running(tmp_path, *words, **environment))
         one, two = (started[name].url().replace("0.0.0.0", "127.0.0.1") for name in ("api-1", "api-2"))  # noqa: S104

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import signal
 import socket
@@ -146,26 +145,28 @@ def test_a_service_that_is_killed_in_mid_answer_loses_nothing(folder: Path) -> N
 
 
 def test_one_process_serves_and_another_works(folder: Path) -> None:
-    """And each signs what it has committed, in one file."""
+    """And each signs what it has committed."""
     key = SigningKey.generate()
     (folder / "audit.pem").write_bytes(key.private_pem)
-    signed = ("--checkpoints", "checkpoints.jsonl", "--signing-key", "audit.pem")
-    with running(folder, *serving(folder, "--no-worker", *signed)) as api:
+    signed = ("--signing-key", "audit.pem", "--checkpoints")
+    with running(folder, *serving(folder, "--no-worker", *signed, "api.jsonl")) as api:
         url = api.url()
         chat = ask(url, "Count.")
         waiting = httpx.get(f"{url}/chats/{chat}", headers=AUTHORIZED).json()["state"]
-        with running(folder, "worker", "shop:agents", *signed) as worker:
+        with running(folder, "worker", "shop:agents", *signed, "worker.jsonl") as worker:
             events = [line for line in lines_of(url, chat, until_rest="true") if line.startswith("event:")]
             assert worker.stop() == 0
         log = httpx.get(f"{url}/chats/{chat}/audit", params={"export": True}, headers=AUTHORIZED).text
         assert api.stop() == 0
-    published = (folder / "checkpoints.jsonl").read_text()
-    verdict = verify_export(log, checkpoints=published, public_key=key.public_pem)
-    counts = [json.loads(line)["count"] for line in published.splitlines()]
+    verdicts = [
+        verify_export(log, checkpoints=(folder / file).read_text(), public_key=key.public_pem)
+        for file in ("api.jsonl", "worker.jsonl")
+    ]
     assert waiting == "pending"
     assert events[-1] == "event: turn_finished"
-    assert (verdict.problem, verdict.covered) == (None, counts[-1])
-    assert (counts[0], counts[-1]) == (1, len(log.splitlines()) - 2)
+    assert [verdict.problem for verdict in verdicts] == [None, None]
+    assert verdicts[0].covered
+    assert verdicts[1].covered == len(log.splitlines()) - 2
 
 
 def test_a_service_without_tokens_makes_one_and_tells_it(folder: Path) -> None:
