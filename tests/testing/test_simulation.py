@@ -12,7 +12,7 @@ from turnwise.testing.simulation import World
 
 SEEDS = 2000
 BATCH = 50
-LONG, SHORT = 25, 10
+LONG, SHORT = 20, 8
 """How many rounds every fourth world lives, and the others. `make simulate RUNS=2000` lives long ones only."""
 
 
