@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, closing
@@ -148,7 +149,7 @@ async def test_every_column_of_every_table_of_sqlite_is_bound(tmp_path: Path) ->
         on.execute("PRAGMA foreign_keys = OFF")
 
         async def ask(sql: str, *values: Any) -> Rows:
-            return on.execute(sql.replace("$", "?"), values).fetchall()
+            return on.execute(re.sub(r"\$\d", "?", sql), values).fetchall()
 
         async def check(chat: str) -> Verdict:
             return verify_stored(chat, await store.rows(chat))
