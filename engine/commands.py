@@ -24,7 +24,7 @@ from turnwise.engine.results import Chat, SendReceipt, SubmissionReceipt, chat_o
 from turnwise.engine.tasks import finish
 from turnwise.engine.tools.arguments import BadArguments, checked, coerced
 from turnwise.engine.upkeep import Upkeep
-from turnwise.engine.worker.leased_chat import Runtime
+from turnwise.engine.worker.runtime import Runtime
 from turnwise.engine.worker.worker import Worker
 from turnwise.persistence.protocol import ChatStore, Committed
 from turnwise.states.arguments import Partial

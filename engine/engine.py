@@ -51,7 +51,7 @@ from turnwise.engine.tools.declare import Tool, ToolFunction
 from turnwise.engine.transfer import exported
 from turnwise.engine.user_code import LAST_PATIENCE
 from turnwise.engine.worker.identity import worker_name
-from turnwise.engine.worker.leased_chat import Runtime
+from turnwise.engine.worker.runtime import Runtime
 from turnwise.engine.worker.worker import Worker
 from turnwise.persistence.audit.checkpoints import published
 from turnwise.persistence.audit.record import AuditRecord, export

@@ -14,7 +14,7 @@ from turnwise.engine.erase import Erasure, Wanted, summaries_after
 from turnwise.engine.results import Chat, chat_of
 from turnwise.engine.tasks import finish
 from turnwise.engine.transfer import arriving, read
-from turnwise.engine.worker.leased_chat import Runtime
+from turnwise.engine.worker.runtime import Runtime
 from turnwise.persistence.files.spool import Spool
 from turnwise.persistence.protocol import Committed
 from turnwise.persistence.tombstone import Tombstone

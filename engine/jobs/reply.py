@@ -13,7 +13,7 @@ from turnwise.engine.settings import Settings
 from turnwise.engine.tools.arguments import BadArguments
 from turnwise.engine.tools.errors import in_words
 from turnwise.engine.tools.toolbox import Toolbox
-from turnwise.engine.worker.leased_chat import Runtime
+from turnwise.engine.worker.runtime import Runtime
 from turnwise.providers.protocol import ModelRequest, ToolSpec
 from turnwise.providers.reply_builder import ReplyBuilder, parts_from_shown
 from turnwise.states.arguments import Origin, Partial

@@ -12,7 +12,8 @@ from turnwise.engine.prompt.history import continued, transient
 from turnwise.engine.prompt.hooks import RequestContext, loop_state, prepared
 from turnwise.engine.settings import Settings
 from turnwise.engine.user_code import guarded
-from turnwise.engine.worker.leased_chat import LeasedChat, Runtime
+from turnwise.engine.worker.leased_chat import LeasedChat
+from turnwise.engine.worker.runtime import Runtime
 from turnwise.providers.protocol import ModelRequest, Purpose, refusal_of
 from turnwise.providers.repair_history import HistoryRepair
 from turnwise.states.errors import ModelError

@@ -9,17 +9,14 @@ from datetime import datetime, timedelta
 
 import anyio.lowlevel
 
-from turnwise.engine.agents.configuration import Agents, Configuration
+from turnwise.engine.agents.configuration import Configuration
 from turnwise.engine.agents.deps import HeldDeps
-from turnwise.engine.apply import Applier, Chain, Change
-from turnwise.engine.clock import SteadyClock, sleep
-from turnwise.engine.files.files import Files
-from turnwise.engine.observers.observer import Observers
+from turnwise.engine.apply import Chain, Change
+from turnwise.engine.clock import sleep
 from turnwise.engine.prompt.context import View
 from turnwise.engine.results import Chat, chat_of
-from turnwise.engine.settings import Settings
-from turnwise.engine.tasks import Tasks
-from turnwise.persistence.protocol import ChatStore, Committed
+from turnwise.engine.worker.runtime import Runtime
+from turnwise.persistence.protocol import Committed
 from turnwise.providers.reply_builder import ReplyBuilder
 from turnwise.states.arguments import Origin
 from turnwise.states.decide import Decision, job_of
@@ -28,7 +25,7 @@ from turnwise.states.events import ErrorInfo, Event, PartEvent
 from turnwise.states.facts import Facts
 from turnwise.states.messages import Message
 from turnwise.states.names import Audience, ChatState, Job, Trigger
-from turnwise.states.triggers import AttemptDiscarded, AttemptStarted, CallStarted, Claimed
+from turnwise.states.triggers import AttemptDiscarded, AttemptStarted
 from turnwise.states.unicode import well_formed
 from turnwise.states.usage import Usage
 from turnwise.states.writes import PutCall
@@ -39,65 +36,6 @@ A_MOMENT = 0.02
 
 class ChatMoved(Exception):
     """Someone else moved the chat, so that it no longer needs what the job was about to do."""
-
-
-@dataclass(slots=True, kw_only=True)
-class Runtime:
-    """What every job of an engine works with."""
-
-    applier: Applier
-    agents: Agents
-    """Who answers in which chat, and how."""
-    settings: Settings
-    """The engine's: an agent may have other ones for its own chats."""
-    clock: SteadyClock
-    worker_id: str
-    tasks: Tasks
-    """Run work that must not hold up a job: storing parts, and user code."""
-    files: Files
-    """The files of its chats."""
-    deps: object = None
-    """What tools need beside their arguments, or what makes it of a chat."""
-    warned_of: set[tuple[str, str]] = field(default_factory=set)
-    """Providers and models whose unknown context window was logged."""
-    unpriced: set[tuple[str, str]] = field(default_factory=set)
-    """Providers and models of which a call of unknown cost was logged."""
-    stopping: bool = False
-    """Whether the worker is stopping and takes on nothing more."""
-
-    @property
-    def store(self) -> ChatStore:
-        """The store."""
-        return self.applier.store
-
-    @property
-    def actor(self) -> str:
-        """The worker, as the audit log names it."""
-        return f"worker:{self.worker_id}"
-
-    @property
-    def observers(self) -> Observers:
-        """Who watches."""
-        return self.applier.observers
-
-    def begin(self, chain: Chain, *, claims: bool) -> None:
-        """Fire the triggers that are known to come next, so that they share the commit.
-
-        With `claims` a chat that waits for a worker is claimed if this one can run it; then the first trigger of its
-        job is fired.
-        """
-        can_run = self.agents.can_run(chain.facts)
-        while claims and can_run and not self.stopping and chain.facts.state is ChatState.pending:
-            chain.fire(Claimed(worker=self.worker_id), actor=self.actor)
-        facts = chain.facts
-        if facts.lease is None or facts.lease.worker != self.worker_id or not chain.entered:
-            return
-        token = facts.lease.token
-        if facts.state in (ChatState.streaming, ChatState.compacting) and facts.step.retry_at is None and can_run:
-            chain.fire(AttemptStarted(token=token), actor=self.actor)
-        elif facts.state is ChatState.executing_tools:
-            for call in self.agents.toolbox(facts.profile).first_calls(facts):
-                chain.fire(CallStarted(token=token, call_id=call.call_id), actor=self.actor)
 
 
 @dataclass(slots=True)

@@ -10,8 +10,8 @@ import anyio
 
 from turnwise.engine.apply import Act, Chain, Change
 from turnwise.engine.worker.identity import is_dead
-from turnwise.engine.worker.leased_chat import Runtime
 from turnwise.engine.worker.retention import SYSTEM, Deletion, due_chats
+from turnwise.engine.worker.runtime import Runtime
 from turnwise.logger import about, logger
 from turnwise.states.errors import ChatUnreadable, StoreError, TurnwiseError
 from turnwise.states.events import ErrorInfo

@@ -19,7 +19,7 @@ from support.stores import Delegate, stored_at
 from turnwise import ChatNotFound, ChatUnreadable, IllegalTransition, Settings, StoreError
 from turnwise.engine.apply import Chain, Change
 from turnwise.engine.worker.identity import worker_name
-from turnwise.engine.worker.leased_chat import Runtime
+from turnwise.engine.worker.runtime import Runtime
 from turnwise.engine.worker.sweep import Sweeper
 from turnwise.persistence.protocol import Committed, Overdue
 from turnwise.states.facts import Limits, Profile

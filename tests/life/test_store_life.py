@@ -42,7 +42,7 @@ from turnwise.engine.follow.broadcast import Broadcaster
 from turnwise.engine.jobs.reply import shown_reply
 from turnwise.engine.prompt.views import transcript_of, user_view
 from turnwise.engine.results import SendReceipt, SubmissionReceipt
-from turnwise.engine.worker.leased_chat import Runtime
+from turnwise.engine.worker.runtime import Runtime
 from turnwise.persistence.audit.verify import verify_records, verify_stored
 from turnwise.persistence.sqlite.store import SQLiteStore
 from turnwise.persistence.stored_chat import Salvaged

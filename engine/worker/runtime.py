@@ -1,0 +1,75 @@
+"""The runtime of an engine: its parts, for jobs, commands and the worker; and what is known to come next in a chat."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from turnwise.engine.agents.configuration import Agents
+from turnwise.engine.apply import Applier, Chain
+from turnwise.engine.clock import SteadyClock
+from turnwise.engine.files.files import Files
+from turnwise.engine.observers.observer import Observers
+from turnwise.engine.settings import Settings
+from turnwise.engine.tasks import Tasks
+from turnwise.persistence.protocol import ChatStore
+from turnwise.states.names import ChatState
+from turnwise.states.triggers import AttemptStarted, CallStarted, Claimed
+
+
+@dataclass(slots=True, kw_only=True)
+class Runtime:
+    """What every job of an engine works with."""
+
+    applier: Applier
+    agents: Agents
+    """Who answers in which chat, and how."""
+    settings: Settings
+    """The engine's: an agent may have other ones for its own chats."""
+    clock: SteadyClock
+    worker_id: str
+    tasks: Tasks
+    """Run work that must not hold up a job: storing parts, and user code."""
+    files: Files
+    """The files of its chats."""
+    deps: object = None
+    """What tools need beside their arguments, or what makes it of a chat."""
+    warned_of: set[tuple[str, str]] = field(default_factory=set)
+    """Providers and models whose unknown context window was logged."""
+    unpriced: set[tuple[str, str]] = field(default_factory=set)
+    """Providers and models of which a call of unknown cost was logged."""
+    stopping: bool = False
+    """Whether the worker is stopping and takes on nothing more."""
+
+    @property
+    def store(self) -> ChatStore:
+        """The store."""
+        return self.applier.store
+
+    @property
+    def actor(self) -> str:
+        """The worker, as the audit log names it."""
+        return f"worker:{self.worker_id}"
+
+    @property
+    def observers(self) -> Observers:
+        """Who watches."""
+        return self.applier.observers
+
+    def begin(self, chain: Chain, *, claims: bool) -> None:
+        """Fire the triggers that are known to come next, so that they share the commit.
+
+        With `claims` a chat that waits for a worker is claimed if this one can run it; then the first trigger of its
+        job is fired.
+        """
+        can_run = self.agents.can_run(chain.facts)
+        while claims and can_run and not self.stopping and chain.facts.state is ChatState.pending:
+            chain.fire(Claimed(worker=self.worker_id), actor=self.actor)
+        facts = chain.facts
+        if facts.lease is None or facts.lease.worker != self.worker_id or not chain.entered:
+            return
+        token = facts.lease.token
+        if facts.state in (ChatState.streaming, ChatState.compacting) and facts.step.retry_at is None and can_run:
+            chain.fire(AttemptStarted(token=token), actor=self.actor)
+        elif facts.state is ChatState.executing_tools:
+            for call in self.agents.toolbox(facts.profile).first_calls(facts):
+                chain.fire(CallStarted(token=token, call_id=call.call_id), actor=self.actor)
