@@ -13,21 +13,18 @@ import anyio
 from anyio.abc import TaskGroup
 
 from turnwise.engine.engine import Engine
-from turnwise.engine.family import verify_family
 from turnwise.engine.settings import CompactionPolicy, RetryPolicy, Settings
 from turnwise.engine.tools.declare import Tool
 from turnwise.states.errors import BrokenPromise, EngineClosed, StoreError, TurnwiseError
-from turnwise.states.facts import Facts
 from turnwise.states.names import ChatState
 from turnwise.testing.clock import ManualClock
 from turnwise.testing.simulation import actors
-from turnwise.testing.simulation.checks import problems_in, stored_of
-from turnwise.testing.simulation.clients import NAME, REFUSALS, Clients
+from turnwise.testing.simulation.clients import REFUSALS, Clients
 from turnwise.testing.simulation.disk import SimulatedStore, new_disk
 from turnwise.testing.simulation.followers import Follower
+from turnwise.testing.simulation.inspection import Inspection
 from turnwise.testing.simulation.mischief import Mischief
 from turnwise.testing.simulation.order import in_order
-from turnwise.testing.simulation.readers import problems_of_readings
 
 LEASE = 30.0
 ROUNDS_TO_REST = 150
@@ -117,7 +114,7 @@ class World:
                         await self._turn(tasks)
                         await self._harm(tasks, number)
                     await self._come_to_rest(tasks)
-                    await self._check()
+                    await self._inspect()
                     self.mischief.end.set()
                     tasks.cancel_scope.cancel()
         finally:
@@ -288,63 +285,20 @@ class World:
             return False
         return chat.settled and chat.state in (ChatState.waiting, ChatState.interrupted, ChatState.error)
 
-    async def _check(self) -> None:
-        store, keep = self._nodes[0].store, self._settings.keep_parts
+    async def _inspect(self) -> None:
+        """Look at everything that there is at the end."""
+        keep = self._settings.keep_parts
         elapsed = timedelta(days=1) if self.mischief.stepped else self.clock.now() - self._began
-        pruned = keep is not None and elapsed >= timedelta(seconds=keep)
-        for chat_id in self._clients.chats:
-            chat = await stored_of(store, chat_id)
-            self.problems += problems_in(chat, pruned=pruned)
-            self.problems += await self._problems_of_family(chat.facts)
-            self.problems += problems_of_readings(
-                self._clients.readings, chat_id, chat.events, pruned=pruned, erased=chat.erased
-            )
-            kept = [message.id for message in chat.history] + [queued.id for queued in chat.facts.queue]
-            wanted = self._clients.still_wanted(chat_id, chat.records)
-            self.problems += [
-                f"{chat_id}: message {message_id} was accepted and is kept {kept.count(message_id)} times"
-                for message_id in wanted
-                if kept.count(message_id) != 1
-            ]
-            title = chat.facts.profile.title
-            if chat_id in self._clients.named and not chat.erased and not str(title).startswith(NAME):
-                self.problems.append(f"{chat_id}: the title is {title!r}, which is none that a client gave")
-            for follower in (known for known in self._followers if known.chat_id == chat_id):
-                self.problems += follower.problems(chat, pruned=pruned)
-        await self._check_the_list(self._nodes[0].engine)
-        self.problems += self._clients.problems
-        victim = self._victims.chats[0]
-        self.problems += [
-            f"{call} was paid {count} times"
-            for call, count in self.outside.payments.items()
-            if count > 1 and call[0] != victim
-        ]
-        self.problems += [
-            f"the model was asked {count} times for {attempt}"
-            for attempt, count in self.outside.attempts.items()
-            if count > 1 and attempt[0] != victim
-        ]
-        self.problems += [fault for fault in self.outside.faults if victim not in fault]
-
-    async def _problems_of_family(self, facts: Facts) -> list[str]:
-        """Return what is wrong with the family of a chat; a helper's is looked at with that of the chat it helps."""
-        chat_id, profile = facts.chat_id, facts.profile
-        is_looked_at = profile.helps is not None and profile.parent in self._clients.chats
-        if is_looked_at or self._victims.chats[0] in {profile.parent, chat_id}:
-            return []
-        verdict = await verify_family(self._nodes[0].store, chat_id)
-        return [] if verdict.ok else [f"{chat_id}: its family does not verify: {verdict.problem}"]
-
-    async def _check_the_list(self, engine: Engine) -> None:
-        """Check that every chat is listed, and that questions about the damaged one raise only `TurnwiseError`s."""
-        victim = self._victims.chats[0]
-        listed = {chat.id for chat in (await engine.list_chats(limit=100)).items}
-        missing = {*self._clients.chats, victim} - listed
-        if missing:
-            self.problems.append(f"the list of chats leaves out {sorted(missing)}")
-        for question in (engine.get_chat, engine.messages, engine.explain, engine.audit, engine.verify):
-            with contextlib.suppress(TurnwiseError):
-                await question(victim)
+        inspection = Inspection(
+            store=self._nodes[0].store,
+            engine=self._nodes[0].engine,
+            clients=self._clients,
+            followers=self._followers,
+            outside=self.outside,
+            victim=self._victims.chats[0],
+            pruned=keep is not None and elapsed >= timedelta(seconds=keep),
+        )
+        self.problems += await inspection.problems()
 
     async def _create_victim(self) -> None:
         self._victims.chats.append(await self._created(self.mischief.random))

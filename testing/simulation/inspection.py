@@ -1,0 +1,89 @@
+"""The inspection of a simulated world that has come to rest: its chats, their families, the list, and the outside."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from turnwise.engine.engine import Engine
+from turnwise.engine.family import verify_family
+from turnwise.persistence.protocol import ChatStore
+from turnwise.states.errors import TurnwiseError
+from turnwise.states.facts import Facts
+from turnwise.testing.simulation.actors import Outside
+from turnwise.testing.simulation.checks import Stored, problems_in, stored_of
+from turnwise.testing.simulation.clients import NAME, Clients
+from turnwise.testing.simulation.followers import Follower
+from turnwise.testing.simulation.readers import problems_of_readings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inspection:
+    """What is looked at, and what is known of it."""
+
+    store: ChatStore
+    engine: Engine
+    clients: Clients
+    followers: Sequence[Follower]
+    outside: Outside
+    victim: str
+    """The chat whose rows are damaged: of it is only asked that it harms no other."""
+    pruned: bool
+    """Whether parts of old replies may be gone."""
+
+    async def problems(self) -> list[str]:
+        """Return every promise that is broken, in words."""
+        found: list[str] = []
+        for chat_id in self.clients.chats:
+            chat = await stored_of(self.store, chat_id)
+            found += problems_in(chat, pruned=self.pruned)
+            found += await self._problems_of_family(chat.facts)
+            found += self._problems_of_witnesses(chat_id, chat)
+        found += await self._problems_of_the_list()
+        return [*found, *self.clients.problems, *self._problems_outside()]
+
+    def _problems_of_witnesses(self, chat_id: str, chat: Stored) -> Iterator[str]:
+        """Yield where what clients and followers were told of a chat is not what is stored."""
+        readings = self.clients.readings
+        yield from problems_of_readings(readings, chat_id, chat.events, pruned=self.pruned, erased=chat.erased)
+        kept = [message.id for message in chat.history] + [queued.id for queued in chat.facts.queue]
+        for message_id in self.clients.still_wanted(chat_id, chat.records):
+            if kept.count(message_id) != 1:
+                yield f"{chat_id}: message {message_id} was accepted and is kept {kept.count(message_id)} times"
+        title = chat.facts.profile.title
+        if chat_id in self.clients.named and not chat.erased and not str(title).startswith(NAME):
+            yield f"{chat_id}: the title is {title!r}, which is none that a client gave"
+        for follower in (known for known in self.followers if known.chat_id == chat_id):
+            yield from follower.problems(chat, pruned=self.pruned)
+
+    async def _problems_of_family(self, facts: Facts) -> list[str]:
+        """Return what is wrong with the family of a chat; a helper's is looked at with that of the chat it helps."""
+        chat_id, profile = facts.chat_id, facts.profile
+        is_looked_at = profile.helps is not None and profile.parent in self.clients.chats
+        if is_looked_at or self.victim in {profile.parent, chat_id}:
+            return []
+        verdict = await verify_family(self.store, chat_id)
+        return [] if verdict.ok else [f"{chat_id}: its family does not verify: {verdict.problem}"]
+
+    async def _problems_of_the_list(self) -> list[str]:
+        """Return whether a chat is not listed; questions about the damaged one may raise only `TurnwiseError`s."""
+        listed = {chat.id for chat in (await self.engine.list_chats(limit=100)).items}
+        missing = {*self.clients.chats, self.victim} - listed
+        engine = self.engine
+        for question in (engine.get_chat, engine.messages, engine.explain, engine.audit, engine.verify):
+            with contextlib.suppress(TurnwiseError):
+                await question(self.victim)
+        return [f"the list of chats leaves out {sorted(missing)}"] if missing else []
+
+    def _problems_outside(self) -> Iterator[str]:
+        """Yield what was done twice outside, or should not have been."""
+        for call, count in self.outside.payments.items():
+            if count > 1 and call[0] != self.victim:
+                yield f"{call} was paid {count} times"
+        for attempt, count in self.outside.attempts.items():
+            if count > 1 and attempt[0] != self.victim:
+                yield f"the model was asked {count} times for {attempt}"
+        for fault in self.outside.faults:
+            if self.victim not in fault:
+                yield fault
