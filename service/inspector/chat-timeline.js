@@ -2,7 +2,7 @@
 
 import { LANES, barsOf, packed, stays } from "./bars.js";
 import { stringify } from "./exact-json.js";
-import { chatPath, events, get } from "./service.js";
+import { chatPath, get, readOn } from "./service.js";
 import { asTime, button, duration, empty, made, onResize, table, tell } from "./shown.js";
 import { TimeScale } from "./time-scale.js";
 
@@ -56,12 +56,10 @@ class ChatTimeline extends HTMLElement {
     this.draw();
   }
 
-  /** Return the events; those that were asked for already are not asked for again. */
+  /** Return the events but for parts, which are no bars. */
   async stored() {
     this.told ??= [];
-    for await (const event of events(this.chatId, this.told.at(-1)?.seq ?? 0, { follow: false })) {
-      if (event.kind !== "part" && event.seq > (this.told.at(-1)?.seq ?? 0)) this.told.push(event);
-    }
+    await readOn(this.told, this.chatId, (event) => event.kind !== "part");
     return this.told;
   }
 

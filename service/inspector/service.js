@@ -78,6 +78,14 @@ export async function* events(id, after, { signal, follow = true, begun } = {}) 
   }
 }
 
+/** Append a chat's stored events to those that were read before, each once although another reading may be under way. */
+export async function readOn(told, id, isWanted = () => true) {
+  const last = () => told.at(-1)?.seq ?? 0;
+  for await (const event of events(id, last(), { follow: false })) {
+    if (event.seq > last() && isWanted(event)) told.push(event);
+  }
+}
+
 function parsed(block) {
   const fields = {};
   for (const line of block.split(/\r?\n/)) {

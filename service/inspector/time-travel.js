@@ -3,7 +3,7 @@
 import "./chat-diagram.js";
 import "./chat-messages.js";
 import { stringify } from "./exact-json.js";
-import { chatPath, events, post } from "./service.js";
+import { chatPath, post, readOn } from "./service.js";
 import { asTime, button, made, stateOf, table, tell } from "./shown.js";
 import { begun, fold } from "./transcript.js";
 
@@ -45,9 +45,7 @@ class TimeTravel extends HTMLElement {
     try {
       const wasLast = !this.records || this.slider.valueAsNumber === this.records.length;
       this.told ??= [];
-      for await (const event of events(this.chatId, this.told.at(-1)?.seq ?? 0, { follow: false })) {
-        if (event.seq > (this.told.at(-1)?.seq ?? 0)) this.told.push(event);
-      }
+      await readOn(this.told, this.chatId);
       if (records.length < (this.records?.length ?? 0)) return; // a later question was answered sooner
       this.records = records;
       this.slider.max = records.length;
