@@ -51,7 +51,7 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Leave eight thousand collected tests out of every garbage collection to come, and collect as services do."""
+    """Leave thousands of collected tests out of every garbage collection to come, and collect as services do."""
     gc.freeze()
     gc.set_threshold(50_000)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import stat
 from pathlib import Path
 
@@ -29,10 +28,13 @@ def key(terminal: Terminal) -> SigningKey:
 @pytest.fixture
 def chat_id(terminal: Terminal, key: SigningKey) -> str:
     async def live() -> str:
-        checkpoints = Checkpoints(key, terminal.folder / "checkpoints.jsonl")
+        published = terminal.folder / "checkpoints.jsonl"
+        checkpoints = Checkpoints(key, published)
         store = f"sqlite:///{terminal.folder}/turnwise.db"
         async with Engine(store, model=ScriptedModel("ok"), checkpoints=checkpoints) as engine:
             chat = await engine.create_chat()
+            while not published.exists() or not published.read_text():  # noqa: ASYNC110 - no event comes from there
+                await anyio.sleep(0.01)
             await engine.ask(chat.id, "hi")
             return chat.id
 
@@ -67,7 +69,7 @@ def test_a_chat_and_its_export_are_compared_with_what_was_published(terminal: Te
     assert terminal.run("verify", chat_id).code == 0
     found = terminal.run("verify", chat_id, *COMPARED)
     assert found.code == 1
-    assert re.search(r"not sound at version [2-5]\b", found.words), "the first version after it that was published"
+    assert "not sound at version 5" in found.words
     assert "it was rewritten" in found.words
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from typing import Any
 
 import anyio
 import pytest
 
-from support.terminal import Terminal
+from support.terminal import PROGRAM, Terminal
 from turnwise import ClientTool, Engine, ModelError, Settings
 from turnwise.cli import chat_argument, style
 from turnwise.cli.audit import timeline
@@ -79,13 +80,24 @@ def test_programs_get_the_very_words(terminal: Terminal) -> None:
     assert json.loads(terminal.run("show", chat_id, "--json").out)["chat"]["title"] == HOSTILE
 
 
+def test_a_screen_is_as_wide_as_its_environment_says(terminal: Terminal) -> None:
+    terminal.run("chat", typed="hello\n")
+    widest = {}
+    for columns in (40, 80):
+        environment = terminal.environment | {"COLUMNS": str(columns)}
+        command = [*PROGRAM, "explain", "last"]
+        done = subprocess.run(command, cwd=terminal.folder, env=environment, capture_output=True, text=True, check=True)
+        widest[columns] = max(map(len, done.stdout.splitlines()))
+    assert 30 < widest[40] <= 40 < widest[80] <= 80, widest
+
+
 @pytest.mark.parametrize("columns", [40, 80])
 @pytest.mark.parametrize("command", ["list", "audit", "replay", "explain", "show"])
 def test_no_screen_is_too_narrow_for_a_state(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch, command: str, columns: int
 ) -> None:
     """The state is what an operator came for."""
-    monkeypatch.setattr(style.console, "_width", columns)
+    monkeypatch.setattr(style.console, "width", columns)
     *_, chat_id, failed = lived(terminal)
     shown = {}
     for name, wanted in ((chat_id, "requires_action"), (failed, "error")):
