@@ -167,8 +167,9 @@ def _cpu(pid: int) -> float:
 def main() -> None:
     """Measure what the command line says."""
     kind, seconds, directory = sys.argv[1:]
-    with empty_store(kind, Path(directory)) as url:
-        print(json.dumps(anyio.run(measure, url, float(seconds), Path(directory))))
+    folder = Path(directory).resolve()
+    with empty_store(kind, folder) as url:
+        print(json.dumps(anyio.run(measure, url, float(seconds), folder)))
 
 
 if __name__ == "__main__":
