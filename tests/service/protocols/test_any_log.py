@@ -29,7 +29,7 @@ class _Chronicler(World):
 
     logs: list[list[Event]]
 
-    async def _check(self) -> None:
+    async def _inspect(self) -> None:
         store = self._nodes[0].store
         self.logs = [await store.events(chat_id, after=0, limit=1_000_000) for chat_id in self._clients.chats]
 
