@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from typing import Concatenate, Final, TypeVar
 
 import anyio
+import msgspec
+from msgspec.structs import replace
 
 from turnwise.engine.checkpoints.publisher import Publisher
 from turnwise.engine.follow.broadcast import Broadcaster
@@ -90,14 +91,13 @@ LimitsOf = Callable[[Profile], Limits]
 """Returns the limits of a chat, by its profile."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Plan:
+class _Plan(msgspec.Struct, frozen=True):
     """Changes as one plan for the store, with a salt for the digests of their decisions."""
 
     changes: Sequence[Change]
     limits_of: LimitsOf
     actor: str
-    salt: str = field(default_factory=partial(secrets.token_hex, 16))
+    salt: str = msgspec.field(default_factory=partial(secrets.token_hex, 16))
 
     def __call__(self, facts: Facts, now: datetime) -> Sequence[Decision]:
         limits = self.limits_of(facts.profile)
@@ -112,8 +112,7 @@ class _Plan:
         return chain.decisions
 
 
-@dataclass(frozen=True, slots=True)
-class Applier:
+class Applier(msgspec.Struct, frozen=True):
     """Carries changes out: all that are given for a chat in one transaction, one after another.
 
     A caller's cancellation takes effect only afterwards, so that followers are always told of a commit.
@@ -122,7 +121,7 @@ class Applier:
     store: ChatStore
     broadcaster: Broadcaster
     limits_of: LimitsOf
-    observers: Observers = field(default_factory=Observers)
+    observers: Observers = msgspec.field(default_factory=Observers)
     publisher: Publisher | None = None
     """Publishes checkpoints of what was committed."""
 

@@ -6,11 +6,11 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, Protocol, TypeVar
 
 import anyio
+import msgspec
 from anyio.lowlevel import checkpoint
 
 from turnwise.engine.user_code import guarded
@@ -105,8 +105,7 @@ class GuardedClock:
             return instead()
 
 
-@dataclass(frozen=True, slots=True)
-class _GuardedTimer:
+class _GuardedTimer(msgspec.Struct, frozen=True):
     clock: GuardedClock
     timer: Timer
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
+import msgspec
 from msgspec.structs import replace
 
 from turnwise.engine.apply import Chain, Change
@@ -75,8 +74,7 @@ LONGEST_NAME: Final = 1024
 """Bytes that an actor's name may have: every record of the log holds it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Commands:
+class Commands(msgspec.Struct, frozen=True):
     """Changes chats on behalf of `actor`. Without a worker, chats wait in `pending` for one elsewhere."""
 
     runtime: Runtime
@@ -97,7 +95,7 @@ class Commands:
             raise SettingsError(
                 "actor", f"must not begin with {WORKER!r}: that is how the log names turnwise's workers"
             )
-        return self if actor == self.actor else dataclasses.replace(self, actor=actor)
+        return self if actor == self.actor else msgspec.structs.replace(self, actor=actor)
 
     @property
     def _store(self) -> ChatStore:

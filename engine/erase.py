@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any, Final, Literal, get_args
 
+import msgspec
 from msgspec.structs import replace
 
 from turnwise.engine.prompt.views import erased, without_edits
@@ -58,8 +59,7 @@ class Erasure:
     """Places outside the store that turnwise cannot reach."""
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
+class Wanted(msgspec.Struct, frozen=True):
     """What a caller wants to erase."""
 
     messages: tuple[str, ...]

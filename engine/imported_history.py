@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Final, cast
 
+import msgspec
 from msgspec.structs import asdict
 
 from turnwise.engine.fork import tail_of
@@ -25,8 +25,7 @@ CLOCKS_DIFFER: Final = timedelta(minutes=1)
 """How far ahead of the store's clock the time of a message may be."""
 
 
-@dataclass(frozen=True, slots=True)
-class ImportedHistory:
+class ImportedHistory(msgspec.Struct, frozen=True):
     """A history that was checked. Times and positions are those of the chat that begins with it."""
 
     said: Sequence[tuple[str, ImportedMessage]]

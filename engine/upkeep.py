@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
-from dataclasses import dataclass
 from functools import partial
+
+import msgspec
 
 from turnwise.engine.apply import Chain, Change
 from turnwise.engine.delete import if_resting
@@ -23,8 +24,7 @@ from turnwise.states.errors import ChatDeleted, ChatExists, ChatNotFound
 from turnwise.states.triggers import MessageErased
 
 
-@dataclass(frozen=True, slots=True)
-class Upkeep:
+class Upkeep(msgspec.Struct, frozen=True):
     """Erases, deletes, imports and repairs chats."""
 
     runtime: Runtime

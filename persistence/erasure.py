@@ -8,8 +8,9 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
+
+import msgspec
 
 from turnwise.persistence.audit.asides import Aside
 from turnwise.persistence.audit.record import Entry, WriteRecord, object_of
@@ -26,23 +27,21 @@ from turnwise.states.messages import FORMAT, Message, without_metadata
 from turnwise.states.writes import ERASED, EraseEdits, EraseMessage, EraseText, RecordReceipt, Write, digest_of_call
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(msgspec.Struct, frozen=True):
     """A row to change or, without values, to delete."""
 
     table: str
     key: Mapping[str, Any]
     """Identifies the row in the chat."""
-    values: Mapping[str, Any] = field(default_factory=dict)
+    values: Mapping[str, Any] = msgspec.field(default_factory=dict)
 
 
-@dataclass(slots=True)
-class Wipe:
+class Wipe(msgspec.Struct):
     """The changes that an erasure makes to a chat's rows, and the digests that its record states."""
 
-    changes: list[Change] = field(default_factory=list)
-    bonds: list[WriteRecord] = field(default_factory=list)
-    blobs: set[str] = field(default_factory=set)
+    changes: list[Change] = msgspec.field(default_factory=list)
+    bonds: list[WriteRecord] = msgspec.field(default_factory=list)
+    blobs: set[str] = msgspec.field(default_factory=set)
     """The digests of the blobs that what is left refers to."""
 
 

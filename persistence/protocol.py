@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
@@ -56,8 +55,7 @@ class Committed(msgspec.Struct, frozen=True, gc=False):
     """The time that the plan was given."""
 
 
-@dataclass(frozen=True, slots=True)
-class Overdue:
+class Overdue(msgspec.Struct, frozen=True):
     """Leases and deadlines that have run out, and strays, for a worker's sweep. Each list keeps to the limit."""
 
     leases: tuple[tuple[str, int], ...] = ()
@@ -68,8 +66,7 @@ class Overdue:
     """Chats in a state that the table does not know."""
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
+class Snapshot(msgspec.Struct, frozen=True):
     """A chat at one moment."""
 
     facts: Facts
@@ -81,8 +78,7 @@ class Snapshot:
     """Why the last finished turn ended, as its `turn_finished` event says."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pruned:
+class Pruned(msgspec.Struct, frozen=True):
     """The result of one call of `prune`."""
 
     parts: int

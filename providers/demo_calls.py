@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
+
+import msgspec
 
 from turnwise.providers.protocol import ToolSpec
 
@@ -25,16 +26,14 @@ _DESCRIBED_BY: Final = 2
 _SHORTEST_TELLING: Final = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Wish:
+class Wish(msgspec.Struct, frozen=True):
     """A call that a message asks for."""
 
     tool: str
     arguments: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class _Mention:
+class _Mention(msgspec.Struct, frozen=True):
     tool: ToolSpec
     start: int
     end: int
@@ -112,15 +111,14 @@ def _filled(tool: ToolSpec, segment: str, rest: str) -> list[Wish]:
     return [Wish(tool.name, _Filler.of(segment, rest).fill_object(tool.schema, tool.schema))]
 
 
-@dataclass(slots=True)
-class _Filler:
+class _Filler(msgspec.Struct):
     """Fills arguments from what a message holds, using each quotation, path and number once."""
 
     segment: str
     rest: str
-    quoted: list[str] = field(default_factory=list)
-    paths: list[str] = field(default_factory=list)
-    numbers: list[str] = field(default_factory=list)
+    quoted: list[str] = msgspec.field(default_factory=list)
+    paths: list[str] = msgspec.field(default_factory=list)
+    numbers: list[str] = msgspec.field(default_factory=list)
 
     @classmethod
     def of(cls, segment: str, rest: str) -> _Filler:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-from turnwise.providers.demo import DemoModel
 from turnwise.providers.protocol import Model
 from turnwise.states.errors import SettingsError
 
@@ -28,6 +27,8 @@ def model_named(name: str) -> Model:
     """
     provider, _, rest = name.partition(":")
     if provider == "demo":
+        from turnwise.providers.demo import DemoModel  # noqa: PLC0415 - few services want it
+
         return DemoModel(rest or "demo")
     if not rest:
         raise SettingsError("model", f"{name!r} names no model; write 'demo', or 'provider:name' as in 'openai:gpt-5'")

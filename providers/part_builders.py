@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import msgspec
@@ -16,13 +15,12 @@ from turnwise.states.names import Executor
 from turnwise.states.values import fields_of
 
 
-@dataclass(slots=True)
-class WordsBuilder:
+class WordsBuilder(msgspec.Struct):
     """A text or reasoning part under way."""
 
     index: int
     kind: Literal["text", "reasoning"]
-    pieces: list[str] = field(default_factory=list)
+    pieces: list[str] = msgspec.field(default_factory=list)
     taken: int = 0
     signature: str | None = None
     metadata: dict[str, Any] | None = None
@@ -47,8 +45,7 @@ class WordsBuilder:
         self.taken = len(self.pieces)
 
 
-@dataclass(slots=True)
-class CallBuilder:
+class CallBuilder(msgspec.Struct):
     """A tool call under way; complete once it has `arguments`."""
 
     index: int
@@ -56,7 +53,7 @@ class CallBuilder:
     call_id: str
     name: str
     executor: Executor = Executor.local
-    pieces: list[str] = field(default_factory=list)
+    pieces: list[str] = msgspec.field(default_factory=list)
     taken: int = 0
     arguments: dict[str, Any] | None = None
     answered: bool = False
@@ -95,8 +92,7 @@ class CallBuilder:
         self.taken = len(self.pieces)
 
 
-@dataclass(slots=True)
-class WholeBuilder:
+class WholeBuilder(msgspec.Struct):
     """A part that comes in one piece."""
 
     index: int

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
+import msgspec
 from msgspec.structs import replace
 
 from turnwise.logger import logger
@@ -26,8 +26,7 @@ _NO_RESULT = "No result of this call is known."
 _GO_ON = "Continue."
 
 
-@dataclass(frozen=True, slots=True)
-class _Checked:
+class _Checked(msgspec.Struct, frozen=True):
     """What a history needs to know of one of its messages."""
 
     mended: Message | None

@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from difflib import get_close_matches
 from functools import cached_property, partial, wraps
 from typing import Any, Final, TypeVar, cast, get_type_hints
+
+import msgspec
 
 from turnwise.states.errors import InvalidArgument, InvalidContent, WrongCall
 from turnwise.states.plain import Misfit
@@ -86,8 +87,7 @@ def _checked_function(function: Any, within: str) -> Any:
     return call
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class _Form:
+class _Form(msgspec.Struct, frozen=True, kw_only=True):
     """The calls that a function accepts. `missing` and `names` go by the number of positional arguments."""
 
     places: tuple[tuple[str, Shape | None], ...]
@@ -146,6 +146,8 @@ class _Parameters:
 
     def _wrong_call(self, count: int, options: Mapping[str, Any]) -> WrongCall:
         """Return the error of a call that Python itself would refuse."""
+        from difflib import get_close_matches  # noqa: PLC0415 - only a wrong call needs it
+
         form, called = self._form, self._function.__qualname__.removesuffix(".__init__")
         if count >= len(form.names):
             last = form.places[-1][0] if form.places else called

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any, Final, TypeVar
+
+import msgspec
 
 from turnwise.states import actions as a
 from turnwise.states import guards as g
@@ -25,8 +26,7 @@ Guard = Callable[[Facts, _Kind, Circumstances], bool]
 Action = Callable[[Draft[_Kind]], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(msgspec.Struct, frozen=True):
     """One thing that may happen. `source` is a state, `NEW` or `UNKNOWN`."""
 
     trigger: Trigger
@@ -217,11 +217,11 @@ def triggers_in(source: str) -> tuple[Trigger, ...]:
     return tuple(trigger for trigger in Trigger if (trigger, source) in _ROWS)
 
 
-def _indexed() -> dict[tuple[Trigger, str], tuple[Row, ...]]:
-    rows: dict[tuple[Trigger, str], tuple[Row, ...]] = {}
-    for row in TABLE:
-        rows[row.trigger, row.source] = (*rows.get((row.trigger, row.source), ()), row)
-    return rows
+def _by_place(rows: Iterable[Row]) -> dict[tuple[Trigger, str], tuple[Row, ...]]:
+    found: dict[tuple[Trigger, str], tuple[Row, ...]] = {}
+    for row in rows:
+        found[row.trigger, row.source] = (*found.get((row.trigger, row.source), ()), row)
+    return found
 
 
 def check(rows: Iterable[Row]) -> None:
@@ -235,10 +235,11 @@ def check(rows: Iterable[Row]) -> None:
     for row in rows:
         if row.source not in places or row.target not in places - {NEW, UNKNOWN}:
             raise ValueError(f"row {row.trigger} in {row.source} goes to {row.target}: not a declared state")
-    for one, other in itertools.combinations(rows, 2):
-        if (one.trigger, one.source) == (other.trigger, other.source) and not one.excludes(other):
-            raise ValueError(f"rows {one.trigger} in {one.source} to {one.target} and to {other.target} can both match")
+    for (trigger, source), alike in _by_place(rows).items():
+        for one, other in itertools.combinations(alike, 2):
+            if not one.excludes(other):
+                raise ValueError(f"rows {trigger} in {source} to {one.target} and to {other.target} can both match")
 
 
-_ROWS: Final = _indexed()
+_ROWS: Final = _by_place(TABLE)
 check(TABLE)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 import msgspec
@@ -39,8 +38,7 @@ _ALONE: Final = ("items", "not")
 """Where in a schema other schemas stand."""
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerFormat:
+class AnswerFormat(msgspec.Struct, frozen=True):
     """The form of an agent's answers."""
 
     tool: Tool

@@ -6,9 +6,10 @@ import dataclasses
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
+
+import msgspec
 
 from turnwise.engine.agents.agent import OF_THE_ENGINE, Agent, SystemPrompt
 from turnwise.engine.agents.answer_format import AnswerFormat, OutputMode, format_of
@@ -43,8 +44,7 @@ _KEPT: Final = 1024
 """Configurations of chats that differ from their agents', kept for the next step."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Configuration:
+class Configuration(msgspec.Struct, frozen=True, kw_only=True):
     """How a chat is run."""
 
     agent: str
@@ -123,7 +123,7 @@ class Agents:
 
     def _foreign(self, agent: str) -> Configuration:
         anyone = next(iter(self._own.values()))
-        return dataclasses.replace(
+        return msgspec.structs.replace(
             anyone,
             agent=agent,
             version=None,
@@ -290,11 +290,11 @@ class Agents:
             settings = dataclasses.replace(settings, parameters={**settings.parameters, **profile.parameters})
         if profile.model is not None:
             model = self._model_here(profile.model)
-        changed = dataclasses.replace(
+        changed = msgspec.structs.replace(
             own,
             model=model,
             settings=settings,
-            toolbox=dataclasses.replace(own.toolbox, settings=settings),
+            toolbox=msgspec.structs.replace(own.toolbox, settings=settings),
             limits=own.limits if profile.model is None else settings.limits(window_of(model)),
         )
         return _as_active(changed, profile.active_tools)
@@ -336,8 +336,8 @@ def _as_active(configuration: Configuration, active: Sequence[str] | None) -> Co
     tools: Mapping[str, Tool] = configuration.toolbox.tools
     there = tuple(name for name in active if name in tools or name.startswith(CLIENT_PREFIX))
     settings = dataclasses.replace(configuration.settings, active_tools=there)
-    toolbox = dataclasses.replace(configuration.toolbox, settings=settings)
-    return dataclasses.replace(configuration, settings=settings, toolbox=toolbox)
+    toolbox = msgspec.structs.replace(configuration.toolbox, settings=settings)
+    return msgspec.structs.replace(configuration, settings=settings, toolbox=toolbox)
 
 
 def _toolbox(agent: Agent, answer: AnswerFormat | None, settings: Settings) -> Toolbox:

@@ -6,7 +6,7 @@ import binascii
 from base64 import b64decode
 from collections.abc import AsyncGenerator, AsyncIterable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -36,8 +36,7 @@ _AT_ONCE: Final = 100
 """Blobs that are looked at between two looks at the notes of loose ones."""
 
 
-@dataclass(frozen=True, slots=True)
-class Files:
+class Files(msgspec.Struct, frozen=True):
     """The files of the chats of an engine."""
 
     store: ChatStore

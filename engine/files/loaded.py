@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Final
 
 import msgspec
@@ -45,14 +45,13 @@ def _refusing(model: Model) -> Refuse:
     return refuse if refuse is not None else lambda _kind, _size: None
 
 
-@dataclass(slots=True)
-class _Loading:
+class _Loading(msgspec.Struct):
     files: Files
     chat_id: str
     refuse: Refuse
-    loaded: dict[str, str] = field(default_factory=dict)
+    loaded: dict[str, str] = msgspec.field(default_factory=dict)
     """Blobs in base64, by digest: the same one is loaded once."""
-    faults: dict[tuple[str, str], str] = field(default_factory=dict)
+    faults: dict[tuple[str, str], str] = msgspec.field(default_factory=dict)
     """Why a blob is left out, by digest and media type."""
 
     async def done(self, request: ModelRequest) -> ModelRequest:

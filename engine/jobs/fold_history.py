@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
+import msgspec
 from msgspec.structs import replace
 
 from turnwise.engine.prompt.history import is_said
@@ -13,8 +13,7 @@ from turnwise.states.errors import ModelError
 from turnwise.states.messages import Message
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
+class _Entry(msgspec.Struct, frozen=True):
     message: Message
     original: Message | None
     """The message of the history that it is, or that it stands for; `None` for a new one."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import anyio
+import msgspec
 
 from turnwise.engine.agents.deps import DepsFailed
 from turnwise.engine.apply import Chain
@@ -67,8 +67,7 @@ async def run_tools(leased: LeasedChat) -> None:
         running.abandon()
 
 
-@dataclass(frozen=True, slots=True)
-class Surroundings:
+class Surroundings(msgspec.Struct, frozen=True):
     """What the calls of a batch share."""
 
     chat: Chat
@@ -76,14 +75,13 @@ class Surroundings:
     deps: Any
 
 
-@dataclass(slots=True)
-class Running:
+class Running(msgspec.Struct):
     """The calls that run now, each in its own task, so that one that ignores its cancellation blocks no other."""
 
     surroundings: Surroundings
-    calls: dict[str, Run] = field(default_factory=dict)
-    _finished: deque[tuple[ToolCall, CallOutcome | FatalToolError]] = field(default_factory=deque)
-    _bell: anyio.Event = field(default_factory=anyio.Event)
+    calls: dict[str, Run] = msgspec.field(default_factory=dict)
+    _finished: deque[tuple[ToolCall, CallOutcome | FatalToolError]] = msgspec.field(default_factory=deque)
+    _bell: anyio.Event = msgspec.field(default_factory=anyio.Event)
     _broken_off: Exception | None = None
 
     @property
@@ -129,8 +127,7 @@ class Running:
         self.calls.clear()
 
 
-@dataclass(slots=True)
-class Run:
+class Run(msgspec.Struct):
     """One run of one call."""
 
     context: ToolContext[Any]

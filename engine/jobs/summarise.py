@@ -6,10 +6,10 @@ import dataclasses
 import json
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 import anyio
+import msgspec
 from msgspec.structs import replace
 
 from turnwise.engine.clock import calling_after
@@ -33,8 +33,7 @@ _SMALLEST: Final = 200
 Outcome = TypeVar("Outcome")
 
 
-@dataclass(slots=True)
-class Spending:
+class Spending(msgspec.Struct):
     """The usage of one compaction's model calls."""
 
     usage: Usage | None = None

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Literal, TypeVar
 
+import msgspec
+
 from turnwise.engine.prompt.history import length_of
 from turnwise.engine.user_code import guarded
 from turnwise.logger import logger
@@ -154,8 +156,7 @@ class Observer:
 Watched = TypeVar("Watched", ModelCall, CompactionRun, ToolRun)
 
 
-@dataclass(frozen=True, slots=True)
-class Observers:
+class Observers(msgspec.Struct, frozen=True):
     """The observers of an engine. Without any, nothing is created or measured."""
 
     every: tuple[Observer, ...] = ()

@@ -8,17 +8,16 @@ the span, with the time at which the turn began. So a turn has one span, even if
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+import msgspec
 from opentelemetry import context, trace
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-@dataclass(frozen=True, slots=True)
-class TurnSpan:
+class TurnSpan(msgspec.Struct, frozen=True):
     """The ids of a turn's span."""
 
     trace_id: int

@@ -9,6 +9,8 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from turnwise.states.facts import Facts
 from turnwise.states.messages import Message, ToolCallPart
 from turnwise.states.names import Purpose
@@ -77,8 +79,7 @@ PrepareMessages = (
 """Replaces the messages of one request. A hook with a second parameter is told what the request is for."""
 
 
-@dataclass(frozen=True, slots=True)
-class Hooks:
+class Hooks(msgspec.Struct, frozen=True):
     """The hooks that the engine was given."""
 
     reminders: tuple[Reminder, ...] = ()

@@ -8,8 +8,9 @@ import re
 import types
 import typing
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import msgspec
 
 from turnwise.engine.user_code import guarded
 from turnwise.states.errors import SettingsError
@@ -29,8 +30,7 @@ _NUMPY: Final = re.compile(r"^\s*(Other )?Parameters\s*\n\s*-{3,}\s*$", re.MULTI
 _SPHINX: Final = re.compile(r"^\s*:(param|parameter|arg|argument|key|keyword)\s", re.MULTILINE)
 
 
-@dataclass(frozen=True, slots=True)
-class Signature:
+class Signature(msgspec.Struct, frozen=True):
     """The parameters of a function that the model fills in, by name."""
 
     adapter: Adapter

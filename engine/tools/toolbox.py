@@ -6,7 +6,6 @@ import asyncio
 import dataclasses
 import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -36,8 +35,7 @@ CLIENT_PREFIX: Final = "client:"
 _LONGEST_NAME: Final = 64
 
 
-@dataclass(frozen=True, slots=True)
-class Toolbox:
+class Toolbox(msgspec.Struct, frozen=True):
     """Local tools by name, and the rules by which they run.
 
     Raises:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from turnwise.engine.agents.answer_format import ANSWER_TOOL, AnswerFormat
 from turnwise.engine.agents.delegate import HELPER, HELPERS, MESSAGE, TASK, helper_id
@@ -47,8 +48,7 @@ class _RefusedError(Exception):
     """What a call wants cannot be done; the model is told why."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Said:
+class _Said(msgspec.Struct, frozen=True):
     """What a call is answered with."""
 
     output: Json

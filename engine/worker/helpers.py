@@ -6,10 +6,10 @@ is answered once. So what a crash cuts off is done by the next look at the paren
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Final
 
 import anyio
+import msgspec
 
 from turnwise.engine.apply import Act
 from turnwise.engine.family import has_ended, stop_unless_it_stays
@@ -27,13 +27,12 @@ SWEPT: Final = 100
 """Chats that wait for helpers of which a sweep looks after."""
 
 
-@dataclass(slots=True)
-class _Look:
+class _Look(msgspec.Struct):
     """A look after the helpers of one chat."""
 
     outdated: bool = True
     """Whether something has changed since it began."""
-    over: anyio.Event = field(default_factory=anyio.Event)
+    over: anyio.Event = msgspec.field(default_factory=anyio.Event)
 
 
 class Helpers:

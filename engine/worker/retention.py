@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
+
+import msgspec
 
 from turnwise.engine.apply import Chain, Change
 from turnwise.engine.settings import Settings
@@ -26,8 +27,7 @@ class ChangedMeanwhile(TurnwiseError):
         super().__init__(f"chat {chat_id!r} is archived no more, or was changed; nothing was written")
 
 
-@dataclass(frozen=True, slots=True)
-class Deletion:
+class Deletion(msgspec.Struct, frozen=True):
     """A chat is to be deleted, if that is still permitted."""
 
     permit: Permission

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import msgspec
 
 from turnwise.engine.agents.configuration import Agents
 from turnwise.engine.apply import Applier, Chain
@@ -16,8 +16,7 @@ from turnwise.states.names import ChatState
 from turnwise.states.triggers import AttemptStarted, CallStarted, Claimed
 
 
-@dataclass(slots=True, kw_only=True)
-class Runtime:
+class Runtime(msgspec.Struct, kw_only=True):
     """What every job of an engine works with."""
 
     applier: Applier
@@ -33,9 +32,9 @@ class Runtime:
     """The files of its chats."""
     deps: object = None
     """What tools need beside their arguments, or what makes it of a chat."""
-    warned_of: set[tuple[str, str]] = field(default_factory=set)
+    warned_of: set[tuple[str, str]] = msgspec.field(default_factory=set)
     """Providers and models whose unknown context window was logged."""
-    unpriced: set[tuple[str, str]] = field(default_factory=set)
+    unpriced: set[tuple[str, str]] = msgspec.field(default_factory=set)
     """Providers and models of which a call of unknown cost was logged."""
     stopping: bool = False
     """Whether the worker is stopping and takes on nothing more."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, NoReturn, get_args
+
+import msgspec
 
 from turnwise.persistence.audit.record import AuditRecord, WriteRecord
 from turnwise.states.names import OPEN_STATUSES, CallStatus, ChatState, Crash, Trigger
@@ -23,8 +24,7 @@ class LateViolation(Violation):
     """A record that only one after it could have explained, and none did."""
 
 
-@dataclass(slots=True)
-class OpenCall:
+class OpenCall(msgspec.Struct):
     """A call without a result."""
 
     runner: str

@@ -8,11 +8,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
+import msgspec
 import orjson
+from msgspec.structs import asdict
 
 from turnwise.persistence.audit.record import GENESIS, object_of
 from turnwise.persistence.audit.signing import PublicKeys, SigningKey
@@ -24,8 +25,7 @@ FORMAT: Final = "turnwise-checkpoint/1"
 _FIELDS: Final = frozenset({"format", "chat_id", "count", "head", "at", "prev", "key_id", "signature"})
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
+class Head(msgspec.Struct, frozen=True):
     """Where a log stands: how many records it has, and the hash of the last."""
 
     chat_id: str
@@ -55,8 +55,7 @@ def hash_of_line(line: str | bytes) -> str:
     return hashlib.sha256(line.encode(errors="surrogatepass") if isinstance(line, str) else line).hexdigest()
 
 
-@dataclass(frozen=True, slots=True)
-class Published:
+class Published(msgspec.Struct, frozen=True):
     """Checkpoints as they were published, and the keys that they must be signed with."""
 
     text: str
@@ -133,8 +132,7 @@ class Published:
         return _Stood(chat_id, count, head, at, number)
 
 
-@dataclass(frozen=True, slots=True)
-class _Stood:
+class _Stood(msgspec.Struct, frozen=True):
     """Where a log stood, as it was published."""
 
     chat_id: str

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from turnwise.persistence.audit.record import AuditRecord
 
 
-@dataclass(slots=True)
-class Said:
+class Said(msgspec.Struct):
     """What the log says about one row."""
 
     version: int

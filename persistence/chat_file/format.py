@@ -12,8 +12,9 @@ import hashlib
 import hmac
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
+
+import msgspec
 
 from turnwise.persistence.chat_rows import ChatRows, Row
 from turnwise.states.digests import canonical
@@ -90,14 +91,13 @@ JSON_NAMES: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class WholeChat:
+class WholeChat(msgspec.Struct, frozen=True):
     """All rows of one chat, of one moment."""
 
     rows: ChatRows
     quarantine: Sequence[Row] = ()
     """What repairs have put aside."""
-    blobs: Mapping[str, int] = field(default_factory=dict)
+    blobs: Mapping[str, int] = msgspec.field(default_factory=dict)
     """The blobs that the rows refer to and that come along, with their sizes."""
 
     @property

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import tempfile
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -18,6 +17,8 @@ class Spool:
     """A folder of its own for blobs that come in pieces, one blob after another. It is gone when it is left."""
 
     def __init__(self) -> None:
+        import tempfile  # noqa: PLC0415 - takes long to import, and only an import of a chat needs it
+
         self._folder = tempfile.TemporaryDirectory(prefix="turnwise-")
         self._sizes: dict[str, int] = {}
         self._next = 0

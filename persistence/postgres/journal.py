@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from typing import Any, Final, NamedTuple
 
 import asyncpg
+import msgspec
 
 from turnwise.persistence.chat_cache import ChatCache
 from turnwise.persistence.postgres import queries as reading
@@ -36,15 +36,14 @@ class _Entry(NamedTuple):
     partial_events: list[dict[str, Any]]
 
 
-@dataclass(frozen=True, slots=True)
-class _Shown:
+class _Shown(msgspec.Struct, frozen=True):
     """Events that a running job wants to show."""
 
     chat_id: str
     token: int
     state: ChatState
     events: Sequence[Event]
-    sent: list[int] = field(default_factory=list)
+    sent: list[int] = msgspec.field(default_factory=list)
     """For each try that got no answer: the number of the chat's last event before it."""
 
     def stored(self, after: int, at: datetime) -> tuple[Event, ...]:

@@ -8,10 +8,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, NamedTuple
 
+import msgspec
 from msgspec.structs import replace
 
 from turnwise.persistence.audit import record as audit_log
@@ -52,8 +52,7 @@ class PutAside(NamedTuple):
         return self.table not in _REPLACED
 
 
-@dataclass(frozen=True, slots=True)
-class Repair:
+class Repair(msgspec.Struct, frozen=True):
     """What a repair stores before it brings the chat to `error`."""
 
     facts: Facts

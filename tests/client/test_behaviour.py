@@ -6,12 +6,12 @@ import inspect
 import json
 from collections.abc import Callable
 from contextlib import aclosing
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 import anyio
 import pytest
+from msgspec.structs import replace
 
 from support.processes.talkative import JUDGE, Judgement
 from turnwise import (

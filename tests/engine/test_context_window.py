@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from support.leased import Stubborn, leased_chat, streams
 from support.life import NOW, said
@@ -109,6 +109,6 @@ async def test_each_model_is_warned_of_on_its_own(caplog: pytest.LogCaptureFixtu
     leased, _ = leased_chat(HISTORY)
     for name, provider in (("a", "p"), ("b", "p"), ("a", "q"), ("a", "p")):
         model = ScriptedModel([], name=name, provider=provider)
-        leased.configuration = dataclasses.replace(leased.configuration, model=model)
+        leased.configuration = replace(leased.configuration, model=model)
         await with_own_rule(leased, Reply(parts=()))
     assert sum("context_window_unknown" in record.getMessage() for record in caplog.records) == 3

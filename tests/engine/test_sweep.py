@@ -276,7 +276,7 @@ async def test_where_a_chat_stands_is_known_none_or_the_stores_trouble(database:
     async with sweeping(database) as swept:
         await swept.idle("a")
         store = Failing(swept.store)
-        object.__setattr__(swept.runtime.applier, "store", store)
+        swept.runtime.applier = replace(swept.runtime.applier, store=store)
         found = await swept.sweeper.facts("a")
         assert found is not None
         assert found.chat_id == "a"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -70,14 +69,14 @@ def _begin_uncounted_step(draft: Draft[Any]) -> None:
 
 def _compact_again(row: Row) -> Row:
     if (row.trigger, row.target) == (T.compaction_failed, S.waiting):
-        return dataclasses.replace(row, target=S.pending, actions=())
+        return replace(row, target=S.pending, actions=())
     return row
 
 
 def _conclude_too_early(row: Row) -> Row:
     """Let what a client has to do be asked for while a tool still runs."""
     if (row.trigger, row.target) == (T.tools_finished, S.requires_action):
-        return dataclasses.replace(row, unless=tuple(g for g in row.unless if g is not guards.local_calls_open))
+        return replace(row, unless=tuple(g for g in row.unless if g is not guards.local_calls_open))
     return row
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from turnwise.states import machine, table
 from turnwise.states.draft import Draft
@@ -23,7 +23,7 @@ def plant_rows(patch: pytest.MonkeyPatch, changed: Callable[[Row], Row | None]) 
     """Let another table hold: each row as `changed` returns it; `None` takes it out."""
     rows = tuple(row for known in TABLE if (row := changed(known)) is not None)
     patch.setattr(table, "TABLE", rows)
-    patch.setattr(table, "_ROWS", table._indexed())
+    patch.setattr(table, "_ROWS", table._by_place(table.TABLE))
     patch.setattr(machine, "TABLE", rows)
     patch.setattr(machine, "_CHOICES", machine._prepared(machine._built()))
     told = {(row.source, row.target): _deciding._status_events(row.source, row.target) for row in rows}
@@ -38,9 +38,7 @@ def plant_functions(patch: pytest.MonkeyPatch, instead: Mapping[Any, Any]) -> No
 
     plant_rows(
         patch,
-        lambda row: dataclasses.replace(
-            row, when=swapped(row.when), unless=swapped(row.unless), actions=swapped(row.actions)
-        ),
+        lambda row: replace(row, when=swapped(row.when), unless=swapped(row.unless), actions=swapped(row.actions)),
     )
 
 

@@ -158,7 +158,7 @@ def sweep_no_leases(patch: Patch) -> None:
     overdue = SQLiteStore.overdue
 
     async def without_leases(self: SQLiteStore, *, limit: int) -> Overdue:
-        return dataclasses.replace(await overdue(self, limit=limit), leases=())
+        return replace(await overdue(self, limit=limit), leases=())
 
     patch.setattr(SQLiteStore, "overdue", without_leases)
 
