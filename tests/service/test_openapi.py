@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from fastapi import FastAPI
 
 from support.served import TOKENS
 from turnwise import Engine
-from turnwise.service import create_app
+from turnwise.service import create_app, describe, router
 from turnwise.service.routes import reports
 from turnwise.service.routes.table import OPEN_ROUTES, ROUTES, Row
 
@@ -17,8 +19,22 @@ ALWAYS = {"400", "401", "403", "429", "503"}
 
 
 @pytest.fixture(scope="module")
-def paths() -> dict[str, Any]:
-    return dict(create_app(Engine("sqlite://", model="demo"), auth=TOKENS).openapi()["paths"])
+def document() -> dict[str, Any]:
+    return create_app(Engine("sqlite://", model="demo"), auth=TOKENS).openapi()
+
+
+@pytest.fixture(scope="module")
+def paths(document: dict[str, Any]) -> dict[str, Any]:
+    return dict(document["paths"])
+
+
+def referred_to(told: Any) -> Iterator[str]:
+    """Yield every schema that is referred to anywhere in a part of the document."""
+    entries = list(told.values()) if isinstance(told, dict) else told if isinstance(told, list) else []
+    if isinstance(told, dict) and isinstance(told.get("$ref"), str):
+        yield told["$ref"].removeprefix("#/components/schemas/")
+    for entry in entries:
+        yield from referred_to(entry)
 
 
 @pytest.mark.parametrize("row", [*ROUTES, *OPEN_ROUTES], ids=lambda row: f"{row.method} {row.path}")
@@ -45,3 +61,44 @@ def test_a_route_is_described_as_it_is(row: Row, paths: dict[str, Any]) -> None:
 def test_a_page_of_a_list_has_fifty_entries_unless_it_is_said(path: str, paths: dict[str, Any]) -> None:
     limit = next(one for one in paths[path]["get"]["parameters"] if one["name"] == "limit")
     assert limit["schema"] == {"type": "integer", "minimum": 1, "maximum": 1000, "default": 50, "title": "Limit"}
+
+
+def test_problems_and_events_have_schemas_and_every_schema_that_is_referred_to_is_there(
+    document: dict[str, Any],
+) -> None:
+    schemas = document["components"]["schemas"]
+    assert set(referred_to(document)) <= schemas.keys()
+    assert {"status", "detail", "type"} <= schemas["Problem"]["properties"].keys()
+    assert len(set(referred_to(schemas["Event"]))) > 10, "every kind of event is told"
+    answers = [
+        answer["content"]["application/problem+json"]["schema"]
+        for one in document["paths"].values()
+        for way in one.values()
+        for answer in way["responses"].values()
+        if "application/problem+json" in answer.get("content", {})
+    ]
+    assert answers
+    assert all(schema == {"$ref": "#/components/schemas/Problem"} for schema in answers)
+
+
+def test_no_route_is_said_to_answer_as_fastapi_does_to_what_does_not_fit(document: dict[str, Any]) -> None:
+    assert not {"HTTPValidationError", "ValidationError"} & document["components"]["schemas"].keys()
+
+
+def test_an_application_keeps_what_its_own_routes_answer() -> None:
+    app = FastAPI()
+
+    @app.get("/mine")
+    def mine(count: int) -> int:
+        return count
+
+    app.include_router(router(Engine("sqlite://", model="demo"), auth=TOKENS), prefix="/api")
+    describe(app)
+    document = app.openapi()
+    assert "422" in document["paths"]["/mine"]["get"]["responses"]
+    schemas = document["components"]["schemas"]
+    assert {"HTTPValidationError", "ValidationError", "Problem", "Event"} <= schemas.keys()
+    assert set(referred_to(document)) <= schemas.keys()
+    created = document["paths"]["/api/chats"]["post"]["responses"]
+    assert list(created.get("422", {}).get("content", ["application/problem+json"])) == ["application/problem+json"]
+    assert app.openapi() == document, "it is made once"
