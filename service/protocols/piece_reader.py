@@ -224,8 +224,8 @@ class PieceReader:
     def _read_message(self, message: Message) -> Iterator[p.Piece]:
         if message.erased or message.imported:
             return
-        if message.role == "tool" and message.result is not None:
-            yield from self._give(message.id, message.result, by_provider=False)
+        if (result := message.result) is not None:
+            yield from self._give(message.id, result, by_provider=False)
         elif message.role == "assistant" and message.step > self._kept_step:
             yield from self._keep(message)
         if message.role in ("user", "assistant") and not message.synthetic:

@@ -62,6 +62,15 @@ OWN: Final[list[tuple[int, TurnwiseError]]] = [
     (415, own.EncodedBody("gzip")),
     (400, own.InvalidRequest([{"field": "title", "problem": "must be text"}])),
 ]
+FIELDS: Final[dict[type[TurnwiseError], dict[str, object]]] = {
+    own.NotAuthenticated: {},
+    own.NotAllowed: {"role": "auditor", "needed": "'operator'"},
+    own.RateLimited: {"limit": "50 requests a second", "retry_after": 3},
+    own.BodyTooLarge: {"limit": 1000},
+    own.EncodedBody: {"encoding": "gzip"},
+    own.InvalidRequest: {"problems": [{"field": "title", "problem": "must be text"}]},
+}
+"""What programs read of an error of the service's own."""
 
 
 def kinds_in(module: object) -> set[type[TurnwiseError]]:
@@ -75,6 +84,10 @@ def test_every_error_has_a_status() -> None:
     assert {status_of(error) for _, error in (*TOLD, *OWN)} <= {401, 403, 429, 503} | {
         status for row in ROUTES for status in (400, *row.problems)
     }, "each is one that OpenAPI describes"
+
+
+def test_an_error_of_the_services_own_tells_programs_what_its_words_tell_people() -> None:
+    assert {type(error): vars(error) for _, error in OWN} == FIELDS
 
 
 async def test_an_error_is_told_with_its_fields_and_without_secrets() -> None:

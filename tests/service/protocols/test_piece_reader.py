@@ -86,6 +86,18 @@ def test_a_call_is_announced_once() -> None:
     assert pieces[3] == p.CallMade(call(), "{}")
 
 
+def test_a_step_that_follows_another_without_a_change_of_state_is_seen_from_its_beginning() -> None:
+    """As when a provider paused its turn: its calls grow before the reader's eyes, too."""
+    first = kept(TextPart(text="One"))
+    second = calling('{"a": 1}', step=2)
+    pieces = read(*numbered(*BEGUN, words("One"), first, second))
+    assert pieces[-3:] == [
+        p.StepBegun(2),
+        p.CallBegun(2, "k", "look", None),
+        p.CallAdded("k", '{"a": 1}'),
+    ]
+
+
 def test_files_and_sources_are_shown_once_whether_their_parts_were_seen_or_not() -> None:
     reply = kept(TextPart(text="One"), FILE, SOURCE)
     shown = whole("source", index=2, url="http://s")
