@@ -15,7 +15,7 @@ import typer
 
 from support.served import served_beside
 from support.terminal import Finished, Terminal
-from turnwise import Agent, Engine
+from turnwise import Agent, Engine, delegate
 from turnwise.cli.app import app
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 
@@ -48,9 +48,17 @@ def answer(request: Any) -> Reply:
     last = request.messages[-1]
     if last.role == "user" and last.text == "ask me":
         return Reply(calls=[Call("ask_user", {"question": "Which one?"})])
+    if last.role == "user" and last.text == "ask both":
+        return Reply(calls=[Call("ask_user", {"question": "Which one?"}), Call("ask_other", {"task": "take a second"})])
+    if last.role == "user" and last.text == "take a second":
+        return Reply("Taken.", first_delay=1)
     if last.role == "user" and last.text == "hang":
         return Reply("never", first_delay=600)
     return Reply(f"You said: {last.text}" if last.role == "user" else "Thanks.")
+
+
+MODEL = ScriptedModel(answer)
+AGENTS = [Agent("default", MODEL), Agent("other", MODEL), Agent("boss", MODEL, tools=[delegate("other")])]
 
 
 @pytest.fixture(scope="module")
@@ -61,8 +69,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def url(folder: Path) -> Iterator[str]:
     store = f"sqlite:///{folder}/chats.db"
-    model = ScriptedModel(answer)
-    with served_beside(lambda: Engine(store, agents=[Agent("default", model), Agent("other", model)])) as address:
+    with served_beside(lambda: Engine(store, agents=AGENTS)) as address:
         yield address
 
 
@@ -177,6 +184,17 @@ def test_one_talks_to_a_service(here: Terminal, url: str) -> None:
     assert (chat["agent"], chat["owner"]) == ("other", None)
     again = here.run("chat", "--chat", chat["id"], "--server", url, typed="/quit\n")
     assert "You said: Hello" in again.words
+
+
+def test_who_talks_is_asked_what_the_model_asks_of_people_and_not_what_it_asks_of_helpers(
+    here: Terminal, url: str
+) -> None:
+    line = ("chat", "--agent", "boss", "--server", url)
+    finished = here.run(*line, typed="ask both\nthe blue one\n/quit\n")
+    assert (finished.code, finished.err) == (0, "")
+    assert finished.out.count("ask_user: ") == 1
+    assert "ask_other: " not in finished.out
+    assert "Thanks." in finished.out
 
 
 def test_the_page_of_a_service_is_told(here: Terminal, url: str) -> None:

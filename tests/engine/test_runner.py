@@ -270,6 +270,26 @@ async def test_a_job_that_fails_leaves_an_error_and_what_was_shown_with_its_orig
         assert (history[-1].partial, history[-1].model, history[-1].provider) == (True, "a model", "a provider")
 
 
+async def test_a_job_that_fails_as_it_is_cut_off_is_told_of_and_its_chat_released(
+    database: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fails_at_its_end(_leased: LeasedChat) -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            raise ValueError("planted")
+
+    jobs = Jobs(monkeypatch, fails_at_its_end)
+    async with held(database) as leased:
+        runner = Runner(leased)
+        async with running(runner):
+            await jobs.running.wait()
+            runner.let_go()
+        assert await triggers(leased) == [("released", "worker:w")]
+    (line,) = [record for record in caplog.records if "job_failed" in record.getMessage()]
+    assert isinstance(line.exc_info and line.exc_info[1], ValueError)
+
+
 class Forgetful(Delegate):
     """A store that cannot tell what was shown, and refuses some changes."""
 

@@ -183,6 +183,8 @@ async def test_a_number_that_cannot_be_gone_on_from_is_not_believed(either_url: 
     number = where(rows, "audit", version=3)
     for step, after in (
         (BIGGEST - 1, facts.step.number),
+        (4_611_686_018_427_387_904, facts.step.number),
+        (4_611_686_018_427_387_903, 4_611_686_018_427_387_903),
         (-1, facts.step.number),
         (500, 500),
         ("9", facts.step.number),
