@@ -44,6 +44,12 @@ class Raising:
     async def wait(self) -> None:
         await anyio.sleep_forever()
 
+    async def break_off(self) -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            raise RuntimeError("planted")
+
     def strike(self) -> None:
         signal.raise_signal(signal.SIGINT)
 
@@ -70,6 +76,13 @@ async def test_whatever_else_a_store_raises_is_a_store_error_that_names_it(way: 
     assert type(error).__name__ in str(raised.value)
     assert str(error) in str(raised.value)
     assert raised.value.__cause__ is error
+
+
+async def test_what_a_store_raises_as_it_is_cancelled_is_a_store_error_too() -> None:
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        with pytest.raises(StoreError, match="`break_off`"):
+            await guarded_store(Raising(None)).break_off()  # type: ignore[arg-type,attr-defined]
 
 
 @pytest.mark.parametrize("way", ["attend", "facts", "watch"])
