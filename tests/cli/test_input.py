@@ -74,6 +74,14 @@ async def test_a_first_line_that_never_ends_is_refused_before_it_is_held(tmp_pat
         await lines_of(tmp_path / "file")
 
 
+async def test_the_first_line_has_at_most_64_kib(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"a" * 65_536)
+    assert await lines_of(tmp_path / "file") == ["a" * 65_536]
+    (tmp_path / "file").write_bytes(b"a" * 65_537)
+    with pytest.raises(ImportRefused, match=r"line 1.*does not end after 65,537 bytes"):
+        await lines_of(tmp_path / "file")
+
+
 async def test_to_wait_for_a_pipe_holds_up_nothing_else() -> None:
     """Ctrl-C is such a thing: a loop that waits for bytes would not hear of it."""
     taken, given = os.pipe()

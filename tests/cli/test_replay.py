@@ -130,11 +130,10 @@ def test_it_plays_by_itself_and_ends(terminal: Terminal, log: Path) -> None:
 
 def test_who_goes_back_stops_the_play() -> None:
     stepper = Stepper(steps_of(LOG, Verdict(ok=True)), 0.5)
-    stepper._move(1)
-    assert stepper._delay == 0.5
-    stepper._move(-1)
-    assert stepper._delay is None
-    assert stepper._place == 0
+    assert (stepper._place, stepper._delay) == (0, 0.5)
+    for by, place, delay in ((1, 1, 0.5), (0, 1, 0.5), (-1, 0, None), (-1, 0, None), (len(LOG), len(LOG) - 1, None)):
+        stepper._move(by)
+        assert (stepper._place, stepper._delay) == (place, delay)
 
 
 @pytest.mark.parametrize("width", WIDTHS)
