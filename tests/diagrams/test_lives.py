@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
@@ -14,7 +17,7 @@ import pytest
 from support.eventful_life import look, rich_life, rich_script
 from support.rich_chat import engine_on, live
 from turnwise import CompactionPolicy, Engine, Event, InvalidArgument, Settings
-from turnwise.diagrams import path, timeline
+from turnwise.diagrams import mermaid, path, slide, sticker, timeline
 from turnwise.diagrams.durations import duration
 from turnwise.diagrams.lived import life_of
 from turnwise.diagrams.path import LISTED
@@ -75,6 +78,48 @@ def answered(name: str, call_id: str = "c", at: float = 4) -> Event:
     return ToolResultEvent(
         step=1, call_id=call_id, index=0, name=name, output=1, is_error=False, outcome=status, at=after(at)
     )
+
+
+def phase(name: Any, at: float) -> Event:
+    return CompactionEvent(phase=name, step=1, at=after(at))
+
+
+def eventful() -> list[Event]:
+    """Return a life with a bar of every kind but those of attempts, a long rest, and calls at once."""
+    executors = {"t": Executor.local, "c": Executor.client, "h": Executor.chat}
+    return [
+        *stays((S.waiting, 0), (S.streaming, 90_000)),
+        *(asked(one, one, how, at=90_002) for one, how in executors.items()),
+        *stays((S.executing_tools, 90_003)),
+        answered("t", "t", at=90_005.25),
+        *stays((S.requires_action, 90_006)),
+        answered("c", "c", at=90_066),
+        *stays((S.compacting, 90_070)),
+        phase("started", 90_071),
+        phase("failed", 90_072),
+        phase("started", 90_073),
+        phase("stored", 90_074),
+        *stays((S.error, 90_075), (S.interrupted, 90_076), (S.waiting, 90_077)),
+    ]
+
+
+DRAWINGS = {
+    "path.svg": lambda: path(eventful()),
+    "long-path.svg": lambda: path(stays(*((S.streaming if at % 2 else S.waiting, at * 1.5) for at in range(100)))),
+    "timeline.svg": lambda: timeline(eventful()),
+    "slide-error.svg": lambda: slide("error"),
+    "streaming.mmd": lambda: mermaid("streaming"),
+    **{f"sticker-{state}.svg": partial(sticker, state) for state in ("waiting", "streaming", "requires_action")},
+}
+
+
+@pytest.mark.parametrize("name", DRAWINGS)
+def test_a_drawing_is_the_one_that_was_looked_at(name: str) -> None:
+    """If this fails: run it with APPROVE=1, look at the picture, commit it."""
+    drawn, approved = DRAWINGS[name](), Path(__file__).parent / "approved" / name
+    if os.environ.get("APPROVE"):
+        approved.write_text(drawn, encoding="utf-8")
+    assert drawn == approved.read_text(encoding="utf-8")
 
 
 async def test_a_path_counts_what_the_events_of_a_real_chat_tell() -> None:
@@ -150,9 +195,6 @@ def test_a_long_rest_is_drawn_short_and_says_how_long_it_was() -> None:
 
 
 def test_a_failed_compaction_is_told_from_one_that_was_stored() -> None:
-    def phase(name: Any, at: float) -> Event:
-        return CompactionEvent(phase=name, step=1, at=after(at))
-
     events = [
         *stays((S.compacting, 0)),
         phase("started", 1),
