@@ -22,6 +22,7 @@ from support.life import (
     waiting,
 )
 from turnwise.states import ChatState, Trigger
+from turnwise.states.arguments import Summary
 from turnwise.states.errors import IllegalTransition
 from turnwise.states.events import CompactionEvent
 from turnwise.states.facts import Limits
@@ -89,6 +90,17 @@ def test_the_user_sees_a_marker_and_the_model_a_summary() -> None:
     assert (summary.role, summary.audience, summary.text) == ("user", Audience.model, "In short.")
     assert life.facts.history.boundary == marker.position
     assert life.facts.history.foldable == 1
+
+
+def test_what_a_compaction_makes_of_a_result_keeps_the_place_of_its_call() -> None:
+    """So that the model gets the results of a step in the order of its calls."""
+    life = compacting(local("a"), local("b", 1))
+    result = life.messages[-1]
+    assert (result.role, result.call_index) == ("tool", 1)
+    said, made = replace(result, role="user", parts=result.parts[:0]), replace(result, call_index=7)
+    life.held(T.compacted, summary=Summary(messages=(said, made), folded=2), usage=None)
+
+    assert [(message.role, message.call_index) for message in life.messages[-2:]] == [("user", None), ("tool", 7)]
 
 
 def test_reentries_are_bounded_and_the_turn_ends_with_its_own_reason() -> None:

@@ -9,7 +9,7 @@ from support.life import ERROR, USAGE, Life, client, executing, local, pending, 
 from support.table_cases import standing, stray
 from turnwise.states import ChatState, IllegalTransition, Trigger
 from turnwise.states.facts import Lease
-from turnwise.states.names import CallStatus, Need, StopReason, Tail
+from turnwise.states.names import CallStatus, Need, Stage, StopReason, Tail
 from turnwise.states.promises import PROMISES, broken_promises
 
 S, T = ChatState, Trigger
@@ -189,6 +189,23 @@ def test_a_broken_promise_is_named(state: ChatState, change: dict[str, object], 
     broken = broken_promises(replace(life.facts, **change))  # type: ignore[arg-type]
 
     assert promise in broken
+
+
+@pytest.mark.parametrize(
+    ("state", "field", "change", "promise"),
+    [
+        (S.streaming, "step", {"stage": Stage.done}, "model_owes_an_answer"),
+        (S.streaming, "history", {"tail": Tail.answered}, "model_owes_an_answer"),
+        (S.executing_tools, "step", {"stage": Stage.asking}, "has_local_calls"),
+        (S.compacting, "compaction", {"need": Need.none}, "step_is_not_compacted"),
+        (S.compacting, "compaction", {"step": 1}, "step_is_not_compacted"),
+    ],
+)
+def test_each_half_of_a_promise_counts(state: ChatState, field: str, change: dict[str, object], promise: str) -> None:
+    facts = standing(state).facts
+    assert broken_promises(facts) == ()
+    changed = replace(facts, **{field: replace(getattr(facts, field), **change)})
+    assert promise in broken_promises(changed)
 
 
 def test_every_promise_is_a_sentence() -> None:
