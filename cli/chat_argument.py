@@ -123,7 +123,7 @@ async def chosen_id(chats: Chats, name: str) -> str:
         raise ChatNotFound(name)
     if len(found) == 1 or name == LAST:
         return found[0]
-    if name in found or await _is_there(chats, name):
+    if await _is_there(chats, name):
         return name
     raise AmbiguousChat(name, found)
 

@@ -79,7 +79,7 @@ _UNKNOWN: Final = (None,) * len(_FIGURES)
 NO_USAGE = Usage()
 _INCOMPLETE = Usage(partial=True)
 _MOST_DOLLARS: Final = 10**15
-_EXACT: Final = Context(prec=100, traps=[])
+_EXACT: Final = Context(prec=100)
 """More digits than any sum of costs has."""
 
 
