@@ -1,0 +1,55 @@
+"""What the command line runs and serves: a store that may be misspelt, and extras that may not be installed."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+import turnwise
+from support.terminal import Terminal
+from turnwise.cli.target import check_is_there
+from turnwise.states.errors import SettingsError
+
+
+@pytest.mark.parametrize("store", ["sqlite:///{}/chats.db", "sqlite://", "postgresql://localhost/none"])
+@pytest.mark.parametrize("create", [False, True])
+def test_a_store_that_is_there_or_no_file_may_be_run(tmp_path: Path, store: str, *, create: bool) -> None:
+    (tmp_path / "chats.db").touch()
+    check_is_there(store.format(tmp_path), create=create)
+
+
+@pytest.mark.parametrize("name", ["chat.db", ""], ids=["misspelt", "a folder"])
+def test_a_file_that_is_missing_is_run_only_if_it_may_be_created(tmp_path: Path, name: str) -> None:
+    path = f"{tmp_path}/{name}"
+    with pytest.raises(SettingsError, match="--store") as refused:
+        check_is_there(f"sqlite:///{path}", create=False)
+    assert f"there is no file {path!r}; --create creates it" in str(refused.value)
+    check_is_there(f"sqlite:///{path}", create=True)
+
+
+@pytest.mark.parametrize(
+    ("typed", "module", "told"),
+    [
+        (("serve", "anything:at_all"), "turnwise.service", "serve: needs the extra `service`: pip install"),
+        (("inspect",), "turnwise.service", "inspect: needs the extra `service`: pip install"),
+        (("list", "--server", "http://h"), "turnwise.client", "--server: needs the extra `client`: pip install"),
+        (
+            ("diagram", "--format", "png", "--out", "a.png"),
+            "resvg_py",
+            "--format: png needs the extra `png`: pip install",
+        ),
+    ],
+    ids=["serve", "inspect", "a service", "png"],
+)
+def test_an_extra_that_is_not_installed_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: tuple[str, ...], module: str, told: str
+) -> None:
+    monkeypatch.setenv("TURNWISE_TOKEN", "a-token")
+    monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.delattr(turnwise, module.rpartition(".")[2], raising=False)
+    finished = Terminal(tmp_path).run(*typed)
+    assert finished.code == 2
+    assert told in finished.words
+    assert not [*tmp_path.iterdir()]
