@@ -36,7 +36,7 @@ class Patience:
         self._tries += 1
         now = time.monotonic()
         self._since = now if self._since is None else self._since
-        if now - self._since + delay > self._settings.patience:
+        if now - self._since + delay >= self._settings.patience:
             return False
         await anyio.sleep(delay)
         return True

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from support.processes.postgres_server import Server
+from support.client_clock import ClientClock
+from support.processes import postgres_server
 from support.processes.service_process import TOKEN
 from support.processes.talkative import engine_on
 from support.processes.talkative_service import ServiceProcess
+from support.wire.server import Server, serving
 from turnwise import Engine
 from turnwise.client import Client, ClientSettings
 
@@ -20,7 +22,7 @@ Chats = Engine | Client
 def url_of(store: str, name: str, request: pytest.FixtureRequest, folder: Path) -> str:
     if store == "sqlite":
         return f"sqlite:///{folder}/{name}.db"
-    server: Server = request.getfixturevalue("postgres")
+    server: postgres_server.Server = request.getfixturevalue("postgres")
     return server.new_url(name)
 
 
@@ -59,3 +61,19 @@ async def chats(place: str | ServiceProcess) -> AsyncIterator[Chats]:
     settings = ClientSettings(patience=20)
     async with Client(place.url, token=TOKEN, settings=settings) as client:
         yield client
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[Server]:
+    """Run a server that answers by a script."""
+    async with serving() as found:
+        yield found
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> ClientClock:
+    """Let the time of clients pass only while they wait for their next try."""
+    clock = ClientClock()
+    for name in ("patience.anyio", "patience.random", "patience.time", "events.time"):
+        monkeypatch.setattr(f"turnwise.client.{name}", clock)
+    return clock

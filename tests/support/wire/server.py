@@ -17,7 +17,7 @@ End = Literal["end", "drop", "silence"]
 class Answer:
     """What the server says to one request. Without `pieces` it never begins to answer."""
 
-    pieces: Sequence[str] | None = ()
+    pieces: Sequence[str | bytes] | None = ()
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict)
     end: End = "end"
@@ -33,15 +33,22 @@ class Answer:
 class Asked:
     """One request, as it came over the wire."""
 
+    method: str
     path: str
     headers: dict[str, str]
-    body: dict[str, Any]
+    content: bytes
     answered: asyncio.Event = field(default_factory=asyncio.Event)
     """Set once all pieces are sent."""
     gone: asyncio.Event = field(default_factory=asyncio.Event)
     """Set once the client closed the connection."""
     gone_at: float = 0
     """When it did, by the loop's clock."""
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The content, which is JSON."""
+        body: dict[str, Any] = json.loads(self.content)
+        return body
 
 
 class Server:
@@ -112,8 +119,19 @@ async def _read(reader: asyncio.StreamReader) -> Asked | None:
     while (line := (await reader.readline()).decode().strip()) != "":
         name, _, value = line.partition(":")
         headers[name.lower()] = value.strip()
-    body = await reader.readexactly(int(headers.get("content-length", "0")))
-    return Asked(head.decode().split(" ")[1], headers, json.loads(body))
+    is_chunked = headers.get("transfer-encoding") == "chunked"
+    content = await (_chunks(reader) if is_chunked else reader.readexactly(int(headers.get("content-length", "0"))))
+    method, path, _ = head.decode().split(" ")
+    return Asked(method, path, headers, content)
+
+
+async def _chunks(reader: asyncio.StreamReader) -> bytes:
+    content = b""
+    while length := int(await reader.readline(), 16):
+        content += await reader.readexactly(length)
+        await reader.readline()
+    await reader.readline()
+    return content
 
 
 async def _write(writer: asyncio.StreamWriter, answer: Answer) -> None:
@@ -123,7 +141,7 @@ async def _write(writer: asyncio.StreamWriter, answer: Answer) -> None:
     lines = [f"HTTP/1.1 {answer.status} Scripted", *(f"{name}: {value}" for name, value in headers.items())]
     writer.write("\r\n".join([*lines, "", ""]).encode())
     for piece in answer.pieces:
-        data = piece.encode()
+        data = piece if isinstance(piece, bytes) else piece.encode()
         writer.write(b"%x\r\n%b\r\n" % (len(data), data))
         await writer.drain()
     if answer.end == "end":

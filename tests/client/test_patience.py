@@ -1,0 +1,70 @@
+"""How long a client waits before it tries again, and when it gives up."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from support.client_clock import ClientClock
+from turnwise.client import ClientSettings
+from turnwise.client.patience import Patience
+
+
+async def waited(patience: Patience, clock: ClientClock) -> list[float]:
+    """Return how long it is waited before each try, until there is none."""
+    clock.slept.clear()
+    while len(clock.slept) < 100 and await patience.wait():
+        pass
+    return clock.slept.copy()
+
+
+def test_how_long_a_client_waits_unless_it_is_told_otherwise() -> None:
+    known = {"timeout": 60, "silence": 45, "first_delay": 0.1, "max_delay": 5, "patience": 60}
+    assert dataclasses.asdict(ClientSettings()) == known
+
+
+async def test_each_wait_is_twice_as_long_up_to_the_longest_and_no_try_comes_after_the_end(clock: ClientClock) -> None:
+    assert await waited(Patience(ClientSettings()), clock) == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, *[5] * 10]
+    assert clock.now == pytest.approx(1056.3), "after the next wait a minute would be over"
+
+
+@pytest.mark.parametrize(("patience", "tries"), [(0, 0), (3, 2), (3.5, 3), (4, 3)])
+async def test_a_try_that_would_come_when_patience_ends_is_none(
+    clock: ClientClock, patience: float, tries: int
+) -> None:
+    settings = ClientSettings(first_delay=1, max_delay=1, patience=patience)
+    assert await waited(Patience(settings), clock) == [1] * tries
+
+
+@pytest.mark.parametrize(
+    "settings", [ClientSettings(patience=0, first_delay=0), ClientSettings(patience=0, max_delay=0)]
+)
+async def test_without_patience_there_is_one_try_however_short_the_wait(
+    clock: ClientClock, settings: ClientSettings
+) -> None:
+    assert await Patience(settings).wait() is False
+
+
+@pytest.mark.parametrize(("spread", "first"), [(0, 0.5), (0.5, 0.75), (1, 1)])
+async def test_clients_come_back_at_different_times(clock: ClientClock, spread: float, first: float) -> None:
+    clock.spread = spread
+    patience = Patience(ClientSettings(first_delay=1, max_delay=2))
+    for _ in range(3):
+        assert await patience.wait()
+    assert clock.slept == [first, 2 * first, 2 * first], "the longest wait is spread as well"
+
+
+async def test_what_a_service_asks_for_is_waited_at_least(clock: ClientClock) -> None:
+    patience = Patience(ClientSettings(first_delay=1, patience=20))
+    assert await patience.wait(9)
+    assert await patience.wait(0.5)
+    assert not await patience.wait(9)
+    assert clock.slept == [9, 2]
+
+
+async def test_an_answer_begins_everything_anew(clock: ClientClock) -> None:
+    patience = Patience(ClientSettings(first_delay=1, max_delay=8, patience=16))
+    assert await waited(patience, clock) == [1, 2, 4, 8]
+    patience.renew()
+    assert await waited(patience, clock) == [1, 2, 4, 8]
