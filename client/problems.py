@@ -56,8 +56,8 @@ def error_in(url: str, problem: Mapping[str, Any]) -> TurnwiseError:
     if kind is None:
         status = problem.get("status")
         return ServiceFailed(status if isinstance(status, int) else 500, detail)
-    told = {key: _as_it_was(key, value) for key, value in problem.items() if key not in _OF_THE_PROBLEM}
     try:
+        told = {key: _as_it_was(key, value) for key, value in problem.items() if key not in _OF_THE_PROBLEM}
         error = _made(kind, {"problem": detail} | told)
     except (KeyError, TypeError, ValueError, AttributeError):
         return BadAnswer(url, f"a problem {name!r} without the fields of one")

@@ -1,0 +1,202 @@
+"""Which error the client makes of what a service answers: its class, its facts and its text."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from turnwise import (
+    ChatDeleted,
+    ChatNotFound,
+    ConflictingReplay,
+    FileNotFound,
+    InvalidArgument,
+    InvalidContent,
+    MessageNotFound,
+    ModelError,
+    NothingToCompact,
+    QueueFull,
+    SettingsError,
+    StoreError,
+    ToolResultMismatch,
+    TurnwiseError,
+    WrongCall,
+)
+from turnwise.client import (
+    BadAnswer,
+    BodyTooLarge,
+    InvalidRequest,
+    NotAllowed,
+    NotAuthenticated,
+    RateLimited,
+    ServiceFailed,
+)
+from turnwise.client.problems import error_in, error_of
+from turnwise.states.errors import ChatExists, ChatUnreadable, EngineClosed, EngineInUse
+
+URL = "http://a/chats"
+PROBLEM = "application/problem+json"
+
+
+def problem(name: str, **fields: Any) -> dict[str, Any]:
+    return {"type": f"urn:turnwise:problem:{name}", "title": "T", "status": 418, "detail": "as it was said", **fields}
+
+
+@pytest.mark.parametrize(
+    ("told", "kind", "facts"),
+    [
+        (problem("chat-not-found", chat_id="c1"), ChatNotFound, {"chat_id": "c1"}),
+        (
+            problem("chat-deleted", chat_id="c1", deleted_at="2026-01-02T03:04:05+00:00"),
+            ChatDeleted,
+            {"chat_id": "c1", "deleted_at": datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)},
+        ),
+        (
+            problem("message-not-found", chat_id="c1", message_id="m1", expected="user message"),
+            MessageNotFound,
+            {"chat_id": "c1", "message_id": "m1", "expected": "user message"},
+        ),
+        (
+            problem("file-not-found", chat_id="c1", digest="d", problem="the file d is gone"),
+            FileNotFound,
+            {"chat_id": "c1", "digest": "d", "problem": "the file d is gone"},
+        ),
+        (
+            problem("tool-result-mismatch", missing=["k", "j"], extra=[], duplicate=["i"]),
+            ToolResultMismatch,
+            {"missing": ("k", "j"), "extra": (), "duplicate": ("i",)},
+        ),
+        (
+            problem("conflicting-replay", client_id="tab"),
+            ConflictingReplay,
+            {"call_id": None, "client_id": "tab", "outcome": None},
+        ),
+        (problem("queue-full", limit=3, of_the_future=1), QueueFull, {"limit": 3}),
+        (problem("nothing-to-compact", chat_id="c1"), NothingToCompact, {"chat_id": "c1"}),
+        (problem("settings-error", field="f", problem="p"), SettingsError, {"field": "f", "problem": "p"}),
+        (
+            problem("invalid-argument", argument="a", field="a", problem="p"),
+            InvalidArgument,
+            {"argument": "a", "field": "a", "problem": "p"},
+        ),
+        (
+            problem("invalid-content", argument="content", field="content", problem="p"),
+            InvalidContent,
+            {"argument": "content", "field": "content", "problem": "p"},
+        ),
+        (
+            problem("wrong-call", argument="a", field="a", problem="p"),
+            WrongCall,
+            {"argument": "a", "field": "a", "problem": "p"},
+        ),
+        (problem("store-error"), StoreError, {"problem": "as it was said"}),
+        (problem("chat-exists", chat_id="c1", problem="p"), ChatExists, {"chat_id": "c1", "problem": "p"}),
+        (
+            problem("chat-unreadable", chat_id="c1", column="a.b", problem="p"),
+            ChatUnreadable,
+            {"chat_id": "c1", "column": "a.b", "problem": "p"},
+        ),
+        (problem("engine-closed", problem="stops"), EngineClosed, {"problem": "stops"}),
+        (problem("engine-in-use"), EngineInUse, {}),
+        (
+            problem("model-error", kind="stall", message="m"),
+            ModelError,
+            {"kind": "stall", "retryable": True, "retry_after": None, "status": None, "message": "m"},
+        ),
+    ],
+    ids=lambda value: value["type"].rpartition(":")[2] if isinstance(value, dict) and "type" in value else "",
+)
+def test_an_error_of_the_engine_is_the_one_that_was_raised_there(
+    told: dict[str, Any], kind: type[TurnwiseError], facts: dict[str, Any]
+) -> None:
+    error = error_in(URL, told)
+    assert (type(error), vars(error), str(error)) == (kind, facts, "as it was said")
+    answered = error_of(URL, 418, PROBLEM, json.dumps(told).encode())
+    assert (type(answered), vars(answered), str(answered)) == (kind, facts, "as it was said")
+
+
+@pytest.mark.parametrize(
+    ("told", "kind", "facts"),
+    [
+        (problem("not-authenticated"), NotAuthenticated, {}),
+        (problem("not-allowed", role="a", needed="b"), NotAllowed, {"role": "a", "needed": "b"}),
+        (problem("rate-limited", limit="3", retry_after=2), RateLimited, {"limit": "3", "retry_after": 2}),
+        (problem("body-too-large", limit=1000), BodyTooLarge, {"limit": 1000}),
+        (problem("invalid-request", problems=[{"field": "a"}]), InvalidRequest, {"problems": ({"field": "a"},)}),
+        (problem("of-the-future", limit=1), ServiceFailed, {"status": 418, "detail": "as it was said"}),
+        (problem("turnwise-error"), ServiceFailed, {"status": 418, "detail": "as it was said"}),
+        (problem("sequence"), ServiceFailed, {"status": 418, "detail": "as it was said"}),
+        (problem("of-the-future", status="?"), ServiceFailed, {"status": 500, "detail": "as it was said"}),
+    ],
+)
+def test_an_error_of_the_service_says_what_the_user_of_a_client_can_do(
+    told: dict[str, Any], kind: type[TurnwiseError], facts: dict[str, Any]
+) -> None:
+    error = error_in(URL, told)
+    assert (type(error), vars(error)) == (kind, facts)
+    assert str(error) != "as it was said"
+
+
+@pytest.mark.parametrize(
+    ("told", "wrong"),
+    [
+        ({}, "a problem 'None' without a detail"),
+        (problem("queue-full", detail=None), "a problem 'queue-full' without a detail"),
+        (problem("queue-full", detail=7), "a problem 'queue-full' without a detail"),
+        (problem("of-the-future", detail=7), "a problem 'of-the-future' without a detail"),
+        (problem("queue-full"), "a problem 'queue-full' without the fields of one"),
+        (problem("message-not-found", chat_id="c1"), "a problem 'message-not-found' without the fields of one"),
+        (problem("file-not-found", digest=7, chat_id=1), "a problem 'file-not-found' without the fields of one"),
+        (problem("rate-limited", limit=1, retry_after="x"), "a problem 'rate-limited' without the fields of one"),
+        (problem("invalid-request", problems=["x"]), "a problem 'invalid-request' without the fields of one"),
+        (problem("invalid-request", problems=[7]), "a problem 'invalid-request' without the fields of one"),
+        (
+            problem("chat-deleted", chat_id="c1", deleted_at="yesterday"),
+            "a problem 'chat-deleted' without the fields of one",
+        ),
+        (problem("chat-deleted", chat_id="c1", deleted_at=7), "a problem 'chat-deleted' without the fields of one"),
+        (problem("tool-failed"), "a problem 'tool-failed' without the fields of one"),
+    ],
+)
+def test_a_problem_that_is_none_of_turnwise_is_a_bad_answer(told: dict[str, Any], wrong: str) -> None:
+    error = error_in(URL, told)
+    assert (type(error), vars(error)) == (BadAnswer, {"url": URL, "problem": wrong})
+
+
+@pytest.mark.parametrize(
+    ("status", "media_type", "body", "kind", "facts"),
+    [
+        (404, "text/plain", b"not here", BadAnswer, {"url": URL, "problem": "status 404, 'not here'"}),
+        (499, "", b"", BadAnswer, {"url": URL, "problem": "status 499, ''"}),
+        (500, "text/plain", b"x" * 101, ServiceFailed, {"status": 500, "detail": repr("x" * 100)}),
+        (502, "text/html", b"\xff", ServiceFailed, {"status": 502, "detail": "'\ufffd'"}),
+        (500, PROBLEM, b'{"detail": "see"}', ServiceFailed, {"status": 500, "detail": "see"}),
+        (
+            404,
+            PROBLEM,
+            b'{"detail": "see"}',
+            BadAnswer,
+            {"url": URL, "problem": "status 404, see"},
+        ),
+        (404, PROBLEM, b"[7]", BadAnswer, {"url": URL, "problem": "status 404, '[7]'"}),
+        (404, PROBLEM, b'{"a', BadAnswer, {"url": URL, "problem": "status 404, '{\"a'"}),
+        (404, PROBLEM, b'{"\xff": 1}', BadAnswer, {"url": URL, "problem": "status 404, '{\"\ufffd\": 1}'"}),
+    ],
+)
+def test_an_answer_that_tells_no_error_of_turnwise_is_told_as_far_as_it_goes(
+    status: int, media_type: str, body: bytes, kind: type[TurnwiseError], facts: dict[str, Any]
+) -> None:
+    error = error_of(URL, status, media_type, body)
+    assert (type(error), vars(error)) == (kind, facts)
+
+
+@pytest.mark.parametrize(
+    ("media_type", "is_read"),
+    [(PROBLEM, True), (f"{PROBLEM}; charset=utf-8", True), (f"{PROBLEM} ;a=b", True), ("application/json", False)],
+)
+def test_a_problem_is_known_by_its_media_type(media_type: str, is_read: bool) -> None:  # noqa: FBT001
+    error = error_of(URL, 429, media_type, json.dumps(problem("queue-full", limit=3)).encode())
+    assert type(error) is (QueueFull if is_read else BadAnswer)
