@@ -18,7 +18,6 @@ from turnwise.client.patience import Patience
 from turnwise.client.problems import BUSY, error_of
 from turnwise.client.settings import ClientSettings
 from turnwise.states.errors import EngineClosed, EngineInUse, StoreError, TurnwiseError
-from turnwise.states.values import fields_of
 
 Answer = TypeVar("Answer")
 
@@ -76,8 +75,7 @@ class Connection:
         self._client = httpx.AsyncClient(
             base_url=self.url,
             headers={"Authorization": f"Bearer {self._token}"},
-            timeout=self.settings.timeout,
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=20),
+            limits=httpx.Limits(max_keepalive_connections=20),  # and any number while they are in use
             verify=_trusted(),
         )
 
@@ -116,7 +114,7 @@ class Connection:
         try:
             found: Answer = _adapter_of(cast("Any", answer)).validate_json(response.content)
         except ValidationError as error:
-            wrong = error.errors(include_input=False, include_url=False)[0]
+            wrong = error.errors()[0]
             place = ".".join(map(str, wrong["loc"]))
             raise BadAnswer(str(response.url), f"{place}: {wrong['msg']}" if place else wrong["msg"]) from None
         except Exception as error:
@@ -163,7 +161,7 @@ class Connection:
         headers = {name: value for name, value in request.headers.items() if value is not None}
         content: Any = request.stream
         if request.body is not None:
-            content = pydantic_core.to_json(request.body, fallback=fields_of)
+            content = pydantic_core.to_json(request.body)
             headers["Content-Type"] = "application/json"
         limit = self.settings.timeout
         return client.build_request(

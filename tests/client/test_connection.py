@@ -1,0 +1,283 @@
+"""What goes over the wire for a request, which requests are sent again, and what is made of an answer."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, aclosing
+from typing import Annotated, Any
+
+import anyio
+import httpx
+import pytest
+from pydantic import AfterValidator
+
+from support.wire.server import Answer, Server
+from turnwise import QueueFull, StoreError, TurnwiseError
+from turnwise.client import BadAnswer, ClientSettings, RateLimited, ServiceFailed, ServiceUnreachable
+from turnwise.client.connection import Connection, Request, _may_have_been_done, _may_pass, is_passing, pieces_of
+from turnwise.states.errors import ChatExists, ChatUnreadable, EngineClosed, EngineInUse
+from turnwise.states.messages import TextPart
+
+URL = "http://a"
+AT_ONCE = ClientSettings(patience=0)
+GET = Request(method="GET", path="/x", repeatable=True)
+POST = Request(method="POST", path="/x")
+CLOSED = Answer.of(
+    {"type": "urn:turnwise:problem:engine-closed", "detail": "it stops", "problem": "it stops"},
+    503,
+    content_type="application/problem+json",
+)
+LIMITED = Answer.of(
+    {"type": "urn:turnwise:problem:rate-limited", "detail": "too many", "limit": "1", "retry_after": 0},
+    429,
+    content_type="application/problem+json",
+)
+
+
+async def body(*pieces: bytes) -> AsyncIterator[bytes]:
+    for piece in pieces:
+        yield piece
+
+
+@pytest.fixture
+async def connection(server: Server) -> AsyncIterator[Connection]:
+    found = Connection(f"{server.url}/v1", "word", ClientSettings(first_delay=0))
+    await found.open()
+    yield found
+    await found.close()
+
+
+async def test_a_request_is_sent_with_all_that_is_given_of_it(server: Server, connection: Connection) -> None:
+    server.script = [Answer.of({})]
+    query, headers = {"a": 1, "b": None, "c": "d"}, {"If-Match": '"7"', "Idempotency-Key": None}
+    told = {"content": (TextPart(text="\u00e4"),), "n": None}
+    await connection.asked(Request(method="PATCH", path="/chats/c1", query=query, headers=headers, body=told))
+    await connection.asked(Request(method="POST", path="/files", stream=body(b"one", b"two")))
+    await connection.asked(GET)
+    whole, streamed, bare = server.asked
+
+    assert (whole.method, whole.path) == ("PATCH", "/v1/chats/c1?a=1&c=d")
+    assert whole.body == {"content": [{"type": "text", "text": "\u00e4", "metadata": None}], "n": None}
+    assert (whole.headers["if-match"], whole.headers["content-type"]) == ('"7"', "application/json")
+    assert "idempotency-key" not in whole.headers
+    assert (streamed.method, streamed.path, streamed.content) == ("POST", "/v1/files", b"onetwo")
+    assert (bare.method, bare.path, bare.content) == ("GET", "/v1/x", b"")
+    assert "content-type" not in streamed.headers.keys() | bare.headers.keys()
+    assert {asked.headers["authorization"] for asked in server.asked} == {"Bearer word"}
+
+
+@pytest.mark.parametrize(
+    ("silence", "read"),
+    [(None, 60), (45, 45), (0, 0)],
+)
+async def test_a_request_waits_as_long_as_the_settings_say(
+    connection: Connection, silence: float | None, read: float
+) -> None:
+    assert connection._client is not None
+    built = connection._built(connection._client, GET, silence)
+    assert built.extensions["timeout"] == {"connect": 60, "read": read, "write": 60, "pool": 60}
+
+
+@pytest.mark.parametrize(
+    ("error", "passes"),
+    [
+        (ServiceFailed(500, "x"), False),
+        (ServiceFailed(501, "x"), False),
+        (ServiceFailed(502, "x"), True),
+        (ServiceFailed(503, "x"), True),
+        (ServiceFailed(504, "x"), True),
+        (ServiceFailed(505, "x"), False),
+        (ServiceUnreachable(URL, "x", sent=True), True),
+        (ServiceUnreachable(URL, "x", sent=False), True),
+        (EngineClosed("x"), True),
+        (RateLimited("x", 1), True),
+        (StoreError("x"), True),
+        (ChatExists("c1"), False),
+        (ChatUnreadable("a.b", "x"), False),
+        (QueueFull(3), False),
+        (BadAnswer(URL, "x"), False),
+    ],
+)
+def test_a_service_may_be_there_again_unless_it_has_said_what_is_wrong(error: TurnwiseError, passes: bool) -> None:  # noqa: FBT001
+    assert is_passing(error) is passes
+
+
+@pytest.mark.parametrize(
+    ("error", "once", "safe", "streamed"),
+    [
+        (ServiceUnreachable(URL, "x", sent=False), True, True, False),
+        (ServiceUnreachable(URL, "x", sent=True), False, True, False),
+        (ServiceFailed(503, "x"), False, True, False),
+        (ServiceFailed(500, "x"), False, False, False),
+        (RateLimited("x", 1), False, False, False),
+        (QueueFull(3), False, False, False),
+    ],
+)
+def test_a_request_is_sent_again_only_where_that_is_safe(
+    error: TurnwiseError,
+    once: bool,  # noqa: FBT001
+    safe: bool,  # noqa: FBT001
+    streamed: bool,  # noqa: FBT001
+) -> None:
+    requests = POST, GET, Request(method="POST", path="/files", stream=body())
+    assert [_may_pass(error, request) for request in requests] == [once, safe, streamed]
+
+
+@pytest.mark.parametrize(
+    ("error", "done"),
+    [
+        (httpx.ConnectError("x"), False),
+        (httpx.ConnectTimeout("x"), False),
+        (httpx.PoolTimeout("x"), False),
+        (httpx.UnsupportedProtocol("x"), False),
+        (httpx.ReadError("x"), True),
+        (httpx.ReadTimeout("x"), True),
+        (httpx.WriteError("x"), True),
+        (httpx.RemoteProtocolError("x"), True),
+    ],
+)
+def test_what_was_sent_may_have_been_done_unless_it_only_asked(error: httpx.HTTPError, done: bool) -> None:  # noqa: FBT001
+    assert (_may_have_been_done(error, POST), _may_have_been_done(error, GET)) == (done, False)
+
+
+async def test_a_repeatable_request_is_sent_until_it_is_answered(server: Server, connection: Connection) -> None:
+    server.script = [CLOSED, Answer(["{"], end="drop"), Answer(["{"], 503, end="drop"), Answer.of({"a": "b"})]
+    assert await connection.ask(GET, dict[str, str]) == {"a": "b"}
+    assert len(server.asked) == 4
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "sent"),
+    [
+        (CLOSED, EngineClosed, None),
+        (LIMITED, RateLimited, None),
+        (Answer(["{"], end="drop"), ServiceUnreachable, True),
+        (Answer(["{"], 500, end="drop"), ServiceUnreachable, True),
+    ],
+)
+async def test_other_requests_are_sent_once(
+    server: Server,
+    connection: Connection,
+    answer: Answer,
+    kind: type[TurnwiseError],
+    sent: bool | None,  # noqa: FBT001
+) -> None:
+    server.script = [answer, Answer.of({})]
+    with pytest.raises(kind) as refused:
+        await connection.ask(POST, dict[str, str])
+    assert (len(server.asked), getattr(refused.value, "sent", None)) == (1, sent)
+
+
+async def test_a_limit_of_requests_is_no_reason_to_send_more(server: Server, connection: Connection) -> None:
+    server.script = [LIMITED]
+    with pytest.raises(RateLimited):
+        await connection.ask(GET, dict[str, str])
+    assert len(server.asked) == 1
+
+
+async def test_without_patience_a_request_is_sent_once(server: Server) -> None:
+    server.script = [CLOSED]
+    connection = Connection(server.url, "word", AT_ONCE)
+    with pytest.raises(EngineClosed, match="the client is not open; use it inside 'async with Client"):
+        await connection.ask(GET, dict[str, str])
+    await connection.open()
+    with pytest.raises(EngineInUse):
+        await connection.open()
+    with pytest.raises(EngineClosed):
+        await connection.ask(GET, dict[str, str])
+    await connection.close()
+    assert len(server.asked) == 1
+
+
+async def test_a_connection_that_is_closed_is_patient_no_longer(server: Server) -> None:
+    server.script = [CLOSED]
+    connection = Connection(server.url, "word", ClientSettings(first_delay=0.01, max_delay=0.01, patience=1_000_000))
+    await connection.open()
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as tasks:
+
+            async def close() -> None:
+                await server.request(2)
+                await connection.close()
+
+            tasks.start_soon(close)
+            with pytest.raises(TurnwiseError):
+                await connection.ask(GET, dict[str, str])
+    assert not connection.is_open
+    await connection.close()
+
+
+@pytest.mark.parametrize("status", [200, 201, 299])
+async def test_an_answer_of_success_is_read(server: Server, connection: Connection, status: int) -> None:
+    server.script = [Answer.of({"a": "b"}, status)]
+    assert await connection.ask(POST, dict[str, str]) == {"a": "b"}
+
+
+@pytest.mark.parametrize("status", [300, 307, 400, 404])
+async def test_any_other_is_none(server: Server, connection: Connection, status: int) -> None:
+    server.script = [Answer.of({"a": "b"}, status)]
+    with pytest.raises(BadAnswer) as refused:
+        await connection.ask(POST, dict[str, str])
+    assert vars(refused.value) == {
+        "url": f"{server.url}/v1/x", "problem": f"""status {status}, '{{"a": "b"}}'"""
+    }  # fmt: skip
+
+
+def _refuse(value: str) -> str:
+    raise TypeError(value)
+
+
+@pytest.mark.parametrize(
+    ("content", "answer", "problem"),
+    [
+        (b'{"a": {"b": 7}}', dict[str, dict[str, str]], "a.b: Input should be a valid string"),
+        (b"7", str, "Input should be a valid string"),
+        (
+            b'{"a": "x"}',
+            dict[str, Annotated[str, AfterValidator(_refuse)]],
+            "what it says cannot be read (TypeError)",
+        ),
+    ],
+)
+def test_an_answer_that_is_nothing_of_the_kind_is_named(content: bytes, answer: Any, problem: str) -> None:
+    response = httpx.Response(200, content=content, request=httpx.Request("GET", "http://a/x"))
+    with pytest.raises(BadAnswer) as refused:
+        Connection(URL, "word", AT_ONCE).read(response, answer)
+    assert vars(refused.value) == {"url": "http://a/x", "problem": problem}
+
+
+@pytest.mark.parametrize(
+    ("error", "problem"), [(httpx.ReadError("cut"), "cut"), (httpx.ReadTimeout(""), "ReadTimeout")]
+)
+def test_a_fault_without_words_is_named_by_its_kind(error: httpx.HTTPError, problem: str) -> None:
+    fault = Connection(URL, "word", AT_ONCE).fault(error, sent=True)
+    assert vars(fault) == {"url": URL, "problem": problem, "sent": True}
+
+
+async def test_a_body_that_is_cut_is_an_error_and_what_came_is_given(server: Server, connection: Connection) -> None:
+    server.script = [Answer(["one"], end="drop")]
+    async with aclosing(pieces_of(connection, POST)) as pieces:  # type: ignore[type-var]
+        assert await anext(pieces) == b"one"
+        with pytest.raises(ServiceUnreachable) as cut:
+            await anext(pieces)
+    assert cut.value.sent is False
+
+
+async def test_whoever_reads_no_further_lets_go_of_the_connection(server: Server, connection: Connection) -> None:
+    server.script = [Answer(["one"], end="silence")]
+    async with connection.opened(GET) as response:
+        pieces = response.aiter_bytes()
+        assert await anext(pieces) == b"one"
+    with anyio.fail_after(60):
+        await server.asked[0].gone.wait()
+    assert connection.is_open
+    del pieces  # which, had it been dropped before, would have let go by itself
+
+
+async def test_any_number_of_streams_are_open_at_once(server: Server, connection: Connection) -> None:
+    server.script = [Answer(["one"], end="silence")]
+    with anyio.fail_after(60):
+        async with AsyncExitStack() as stack:
+            for _ in range(101):
+                await stack.enter_async_context(connection.opened(GET))
+            assert len(server.asked) == 101

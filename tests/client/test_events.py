@@ -1,0 +1,202 @@
+"""How a client reads the stream of a chat's events, and reads on when it breaks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Any
+
+import anyio
+import httpx
+import pytest
+
+from support.client_clock import ClientClock
+from support.wire.server import Answer, Server
+from turnwise import TurnwiseError
+from turnwise.client import BadAnswer, Client, ClientSettings, RateLimited, ServiceUnreachable
+from turnwise.client.events import _told
+from turnwise.states.errors import EngineClosed
+
+
+def status(seq: int) -> str:
+    data = {"kind": "status", "chat_id": "c1", "seq": seq, "state": "waiting"}
+    return f"id: {seq}\nevent: status\ndata: {json.dumps(data)}\n\n"
+
+
+def problem(name: str, **fields: Any) -> dict[str, Any]:
+    return {"type": f"urn:turnwise:problem:{name}", "detail": "as it was said", **fields}
+
+
+def refusal(status: int, name: str, **fields: Any) -> Answer:
+    return Answer.of(problem(name, **fields), status, content_type="application/problem+json")
+
+
+LAST = Answer([status(9)])
+ONCE = ClientSettings(patience=0)
+TWICE = ClientSettings(first_delay=1, max_delay=1, patience=1.5)
+
+
+async def read(server: Server, settings: ClientSettings = TWICE, **asked: Any) -> list[int]:
+    """Return the numbers of the events that a client is given."""
+    async with Client(server.url, token="t", settings=settings) as client:
+        with anyio.fail_after(60):
+            return [event.seq async for event in client.events("c1", **{"follow": False, **asked})]
+
+
+@pytest.mark.parametrize(
+    ("asked", "query"),
+    [
+        ({}, "after=0&follow=false&until_rest=false"),
+        ({"after": 7}, "after=7&follow=false&until_rest=false"),
+        ({"follow": True, "until_rest": True}, "after=0&follow=true&until_rest=true"),
+    ],
+)
+async def test_a_stream_is_asked_for_and_ends_with_its_answer(
+    server: Server, asked: dict[str, Any], query: str
+) -> None:
+    server.script = [LAST]
+    assert await read(server, **asked) == [9]
+    assert [one.path for one in server.asked] == [f"/chats/c1/events?{query}"]
+
+
+async def test_each_event_comes_once_and_gives_new_patience(server: Server, clock: ClientClock) -> None:
+    seen = [[status(1), status(2)], [status(2), status(3)], [status(1), status(4)], [status(5)]]
+    server.script = [*(Answer(pieces, end="drop") for pieces in seen), Answer([status(5), status(6)])]
+    assert await read(server) == [1, 2, 3, 4, 5, 6]
+    assert [one.path.partition("?")[2].partition("&")[0] for one in server.asked] == [
+        "after=0", "after=2", "after=3", "after=4", "after=5"
+    ]  # fmt: skip
+
+
+async def test_who_is_told_nothing_again_and_again_gives_up(server: Server, clock: ClientClock) -> None:
+    server.script = [Answer([": hello\n\n"], end="drop")]
+    with pytest.raises(ServiceUnreachable) as given_up:
+        await read(server)
+    assert (len(server.asked), clock.slept, given_up.value.sent) == (2, [1], False)
+
+
+async def test_a_stream_that_was_quiet_for_longer_than_the_longest_wait_was_there(
+    server: Server, clock: ClientClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quiet = ClientClock()
+    monkeypatch.setattr("turnwise.client.events.time", quiet)
+    server.script = [*[Answer([": hello\n\n"], end="drop")] * 5, LAST]
+    quiet.passing = 1.5
+    assert await read(server) == [9]
+    assert clock.slept == [1] * 5
+    server.asked.clear()
+    quiet.passing = 1
+    with pytest.raises(ServiceUnreachable):
+        await read(server)
+    assert len(server.asked) == 2
+
+
+async def test_a_stream_that_never_should_end_is_read_on(server: Server, clock: ClientClock) -> None:
+    server.script = [LAST, Answer([status(10)])]
+    async with (
+        Client(server.url, token="t", settings=TWICE) as client,
+        aclosing(client.events("c1")) as events,
+    ):
+        assert [(await anext(events)).seq for _ in range(2)] == [9, 10]
+    with pytest.raises(ServiceUnreachable) as ended:
+        await read(server, ONCE, follow=True)
+    assert vars(ended.value) == {"url": server.url, "problem": "the stream ends early", "sent": False}
+
+
+async def test_a_stream_waits_as_long_as_the_service_asks(server: Server, clock: ClientClock) -> None:
+    limited = refusal(429, "rate-limited", limit="1", retry_after=7)
+    closed = refusal(503, "engine-closed", problem="it stops")
+    server.script = [limited, closed, LAST]
+    assert await read(server, ClientSettings(first_delay=1, patience=60)) == [9]
+    assert clock.slept == [7, 2]
+    server.script = [limited]
+    with pytest.raises(RateLimited):
+        await read(server, ClientSettings(patience=6))
+
+
+RECONNECT = 'event: reconnect\ndata: {"after": 0}\n\n'
+DELETED = problem("chat-deleted", chat_id="c1", deleted_at="2026-01-01T00:00:00+00:00")
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "facts"),
+    [
+        (refusal(410, "chat-not-found", chat_id="c1"), "ChatNotFound", {"chat_id": "c1"}),
+        (Answer([f"event: problem\ndata: {json.dumps(DELETED)}\n\n"]), "ChatDeleted", {"chat_id": "c1"}),
+        (
+            Answer(["{}"], headers={"content-type": "text/html"}),
+            "BadAnswer",
+            {"problem": "no stream of events, but 'text/html'"},
+        ),
+        (Answer(["event: status\ndata: {\n\n"]), "BadAnswer", {}),
+        (Answer([b'event: status\ndata: {"kind": "\xff"}\n\n']), "BadAnswer", {}),
+        (Answer([b"event: \xff\ndata: {}\n\n"]), "BadAnswer", {}),
+        (Answer(["event: problem\ndata: 7\n\n"]), "BadAnswer", {}),
+    ],
+)
+async def test_what_the_service_says_is_wrong_ends_the_stream(
+    server: Server, answer: Answer, kind: str, facts: dict[str, Any]
+) -> None:
+    server.script = [answer]
+    with pytest.raises(TurnwiseError) as told:
+        await read(server)
+    assert type(told.value).__name__ == kind
+    assert vars(told.value).items() >= facts.items()
+    assert len(server.asked) == 1
+    if isinstance(told.value, BadAnswer):
+        assert told.value.url == f"{server.url}/chats/c1/events?after=0&follow=false&until_rest=false"
+
+
+async def test_a_service_that_stops_says_so_and_is_asked_again(server: Server, clock: ClientClock) -> None:
+    server.script = [Answer([status(1), RECONNECT, status(2)]), LAST]
+    assert await read(server) == [1, 9]
+    server.script = [Answer([RECONNECT])]
+    with pytest.raises(EngineClosed, match="the service stops; the stream goes on after the last event, once there is"):
+        await read(server, ONCE)
+
+
+async def test_a_stream_that_is_silent_for_too_long_is_dead(server: Server) -> None:
+    server.script = [Answer([status(1)], end="silence")]
+    with pytest.raises(ServiceUnreachable) as dead:
+        await read(server, ClientSettings(patience=0, silence=0.05))
+    assert dead.value.problem == "ReadTimeout"
+
+
+async def test_a_client_that_is_closed_reads_no_further(server: Server) -> None:
+    server.script = [Answer([status(1)], end="silence")]
+    client = Client(
+        server.url, token="t", settings=ClientSettings(first_delay=0.01, max_delay=0.01, patience=1_000_000)
+    )
+    async with client:
+        events = client.events("c1")
+        assert (await anext(events)).seq == 1
+    with anyio.fail_after(60), pytest.raises(TurnwiseError):
+        await anext(events)
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ("event: a\ndata: {}\n\n", [("a", b"{}")]),
+        ("event:a\r\ndata:{}\r\n\r\n", [("a", b"{}")]),
+        (
+            "id: 1\nevent: a\n: still there\n:\ndata: [1,\ndata: 2]\n\nevent: b\ndata: {}\n\n",
+            [("a", b"[1,2]"), ("b", b"{}")],
+        ),
+        ("event: a\n\ndata: {}\n\n", []),
+        ("event: a\ndata: {}\n", []),
+        ("event: a\ndata:  \u2028 x\x85\x0b\n\n", [("a", " \u2028 x\x85\x0b".encode())]),
+        ("\n\n: hello\n\nevent: a\ndata: 1\n\n\n\n", [("a", b"1")]),
+    ],
+)
+@pytest.mark.parametrize("size", [1, 5, 1000])
+async def test_events_are_told_apart_wherever_the_body_is_cut(
+    body: str, told: list[tuple[str, bytes]], size: int
+) -> None:
+    async def pieces() -> AsyncIterator[bytes]:
+        data = body.encode()
+        for start in range(0, len(data), size):
+            yield data[start : start + size]
+
+    assert [one async for one in _told(httpx.Response(200, content=pieces()))] == told

@@ -1,0 +1,62 @@
+"""Lines and files, as they go over the wire."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from turnwise import InvalidArgument
+from turnwise.client.files import decoded, lines_in, lines_out
+from turnwise.states.messages import FilePart
+
+
+async def each(*items: Any) -> AsyncIterator[Any]:
+    for item in items:
+        yield item
+
+
+@pytest.mark.parametrize(
+    ("pieces", "lines"),
+    [
+        ([], []),
+        ([b"one\ntw", b"", b"o\n\nfo", b"ur\n"], ["one\n", "two\n", "\n", "four\n"]),
+        ([b"one\ntwo"], ["one\n", "two"]),
+        ([b"\xe2\x82", b"\xac\xe2\x80\xa8\r\n\xc3", b"\xa4"], ["\u20ac\u2028\r\n", "\u00e4"]),
+    ],
+)
+async def test_a_body_is_read_as_its_lines_wherever_it_was_cut(pieces: list[bytes], lines: list[str]) -> None:
+    assert [line async for line in lines_out(each(*pieces))] == lines
+
+
+@pytest.mark.parametrize(
+    ("lines", "body"),
+    [
+        (["one\n", "two", ""], [b"one\n", b"two\n", b"\n"]),
+        (("\u00e4\n\n",), [b"\xc3\xa4\n\n"]),
+        ("one\ntwo", [b"one\n", b"two\n"]),
+        (each("one", "two\n"), [b"one\n", b"two\n"]),
+        ([], []),
+    ],
+)
+async def test_lines_are_sent_with_one_line_feed_each(lines: Any, body: list[bytes]) -> None:
+    assert [line async for line in lines_in(lines)] == body
+
+
+@pytest.mark.parametrize(
+    ("lines", "text"),
+    [
+        (7, "lines: must be the lines that `export_chat` yields; it was int; nothing was written"),
+        ([b"{}"], "lines[0]: must be a line of text; it was bytes; nothing was written"),
+        (["{}", "{}", None], "lines[2]: must be a line of text; it was NoneType; nothing was written"),
+    ],
+)
+async def test_what_is_no_line_is_refused_by_its_number(lines: Any, text: str) -> None:
+    with pytest.raises(InvalidArgument) as refused:
+        [line async for line in lines_in(lines)]
+    assert str(refused.value) == text
+
+
+def test_a_file_that_is_given_inline_is_decoded() -> None:
+    assert decoded(FilePart(media_type="a/b", data="AP8=")) == b"\x00\xff"
