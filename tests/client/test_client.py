@@ -1,0 +1,308 @@
+"""What the client itself decides: where a chat has arrived, which pages are asked for, what is no address."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import convert
+from msgspec.structs import replace
+
+from support.wire.server import Answer, Server
+from turnwise import (
+    Agent,
+    ChatNotFound,
+    ChatState,
+    FileNotFound,
+    FilePart,
+    InvalidArgument,
+    SettingsError,
+    SigningKey,
+    TurnwiseError,
+)
+from turnwise.client import Client, ClientSettings
+from turnwise.client.client import _has_arrived, _of, _sound_token, _sound_url
+from turnwise.engine.results import Chat
+from turnwise.states.names import RESTING
+
+CHAT: dict[str, Any] = {
+    "id": "c1", "agent": "default", "state": "waiting", "version": 1, "history_version": 1, "last_seq": 7, "turn": 0,
+    "step": 0, "attempt": 0, "owner": None, "title": None, "metadata": {}, "archived": False, "last_error": None,
+    "stop_reason": None, "usage": {}, "open_calls": [], "queued": 0, "settled": True, "parent": None,
+    "created_at": "2026-01-01T00:00:00Z", "updated_at": "2026-01-01T00:00:00Z",
+}  # fmt: skip
+RECEIPT = {"chat": CHAT, "message_id": "m1", "queued": False, "replayed": False, "seq": 7}
+RESULT: dict[str, Any] = {
+    "chat": CHAT, "text": "x", "stop_reason": "end_turn", "usage": {}, "messages": [], "output": None, "open_calls": [],
+}  # fmt: skip
+
+
+def page(*ids: str, following: str | None) -> Answer:
+    return Answer.of({"items": [CHAT | {"id": one} for one in ids], "next": following})
+
+
+def status(seq: int, kind: str = "status") -> str:
+    return f'event: {kind}\ndata: {{"kind": "{kind}", "seq": {seq}, "state": "streaming", "queue": []}}\n\n'
+
+
+def opened(server: Server, **settings: float) -> Client:
+    return Client(server.url, token="t", settings=ClientSettings(**settings))
+
+
+def asked_of(server: Server) -> list[str]:
+    return [f"{asked.method} {asked.path}" for asked in server.asked]
+
+
+def chat(state: str = "waiting", **fields: Any) -> Chat:
+    return replace(convert(CHAT, Chat), state=ChatState(state), **fields)
+
+
+@pytest.mark.parametrize(
+    ("found", "states", "arrived"),
+    [
+        (chat(), RESTING, True),
+        (chat("streaming"), RESTING, False),
+        (chat("streaming"), {ChatState.streaming}, True),
+        (chat("interrupted"), RESTING, True),
+        (chat("interrupted", settled=False), RESTING, False),
+        (chat("interrupted", settled=False), {ChatState.interrupted}, False),
+        (chat("waiting", settled=False), RESTING, True),
+        (chat("waiting", unreadable="x"), RESTING, False),
+        (chat("requires_action", awaits="client"), RESTING, True),
+        (chat("requires_action", awaits="helpers"), RESTING, False),
+        (chat("requires_action", awaits="helpers"), {ChatState.requires_action}, True),
+    ],
+)
+def test_a_chat_has_arrived_where_it_stays(found: Chat, states: Any, arrived: bool) -> None:  # noqa: FBT001
+    assert _has_arrived(frozenset(states), found) is arrived
+
+
+async def test_a_chat_is_waited_for_from_change_to_change(server: Server) -> None:
+    """Only a change of state is a reason to look at the chat again."""
+    works = CHAT | {"state": "streaming"}
+    first, second = (Answer([status(seq, "queue"), status(seq + 1)], end="silence") for seq in (8, 10))
+    server.script = [Answer.of(works), first, Answer.of(works | {"last_seq": 9}), second, Answer.of(CHAT)]
+    async with opened(server, silence=1) as client:
+        assert (await client.wait("c1")).state == "waiting"
+    assert asked_of(server) == [
+        "GET /chats/c1",
+        "GET /chats/c1/events?after=7&follow=true&until_rest=true",
+        "GET /chats/c1",
+        "GET /chats/c1/events?after=9&follow=true&until_rest=true",
+        "GET /chats/c1",
+    ]
+
+
+async def test_whoever_waits_for_work_reads_on_while_the_chat_rests(server: Server) -> None:
+    changes = Answer([status(9)], end="silence")
+    server.script = [Answer.of(CHAT), changes, Answer.of(CHAT | {"state": "streaming"})]
+    async with opened(server, silence=1) as client:
+        assert (await client.wait("c1", until=["streaming"])).state == "streaming"
+    assert asked_of(server)[1] == "GET /chats/c1/events?after=7&follow=true&until_rest=false"
+
+
+@pytest.mark.parametrize(
+    ("limit", "pages", "asked", "found", "following"),
+    [
+        (5, [page("c3", "c2", following="c2"), page("c1", following=None)], ["limit=5", "limit=3&after=c2"], 3, None),
+        (2, [page("c3", "c2", following="c2")], ["limit=2"], 2, "c2"),
+        (3, [page("c3", "c2", following="c2"), page("c1", following="c1")], ["limit=3", "limit=1&after=c2"], 3, "c1"),
+        (1001, [page(following="c9"), page(following=None)], ["limit=1000", "limit=1000&after=c9"], 0, None),
+    ],
+)
+async def test_a_long_list_is_asked_for_in_pages(
+    server: Server, limit: int, pages: list[Answer], asked: list[str], found: int, following: str | None
+) -> None:
+    server.script = pages
+    async with opened(server) as client:
+        chats = await client.list_chats(limit=limit)
+    assert asked_of(server) == [f"GET /chats?{query}" for query in asked]
+    assert [one.id for one in chats.items] == ["c3", "c2", "c1"][:found]
+    assert chats.next == following
+
+
+@pytest.mark.parametrize(("patient_for", "within"), [(60, "25"), (52, "25"), (48, "24.0"), (20, "10.0")])
+async def test_an_answer_is_asked_for_until_it_is_there(server: Server, patient_for: float, within: str) -> None:
+    server.script = [Answer.of(RECEIPT), Answer.of(None, 202), Answer([], 502), Answer.of(RESULT)]
+    async with opened(server, timeout=patient_for, first_delay=0) as client:
+        result = await client.ask("c1", "Hi!", client_id="k")
+    assert (result.text, result.chat.id, result.output) == ("x", "c1", None)
+    assert asked_of(server) == ["POST /chats/c1/messages", *[f"POST /chats/c1/ask?within={within}"] * 3]
+    assert {asked.headers["idempotency-key"] for asked in server.asked} == {"k"}
+    assert server.asked[3].body == {"content": [{"type": "text", "text": "Hi!", "metadata": None}]}
+
+
+@dataclass
+class Point:
+    x: int
+
+
+@pytest.mark.parametrize(
+    ("output", "told", "found"),
+    [
+        (Point, {"x": 1}, Point(1)),
+        (Point, None, None),
+        ({"type": "object"}, {"x": 1}, {"x": 1}),
+        (None, {"x": 1}, {"x": 1}),
+    ],
+)
+async def test_an_answer_has_the_form_of_its_agent(server: Server, output: Any, told: Any, found: Any) -> None:
+    server.script = [Answer.of(CHAT | {"agent": "a"}), Answer.of(RECEIPT), Answer.of(RESULT | {"output": told})]
+    async with opened(server) as client:
+        assert (await client.ask("c1", "Hi!", agent=Agent(name="a", output=output))).output == found
+        server.asked.clear()
+        with pytest.raises(SettingsError) as other:
+            await client.ask("c1", "Hi!", agent=Agent(name="b"))
+    assert str(other.value) == "agent: 'b' does not answer in this chat: its agent is 'a'; nothing was stored"
+    assert asked_of(server) == ["GET /chats/c1"]
+
+
+async def test_a_stream_of_a_turn_begins_after_what_was_there(server: Server) -> None:
+    server.script = [Answer.of(RECEIPT | {"seq": 12}), Answer([])]
+    async with opened(server) as client:
+        assert [event async for event in client.stream("c1", "Hi!")] == []
+    assert asked_of(server)[1] == "GET /chats/c1/events?after=12&follow=true&until_rest=true"
+
+
+async def test_a_file_is_sent_under_its_own_name_and_type(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_bytes(b"noted")
+    server.script = [Answer.of({"type": "file", "media_type": "a/b", "blob": "0" * 64})]
+    async with opened(server) as client:
+        part = await client.put_file("c1", tmp_path / "notes.txt")
+        await client.put_file("c1", tmp_path / "notes.txt", name="n", media_type="a/b")
+    assert part == FilePart(media_type="a/b", blob="0" * 64)
+    assert asked_of(server) == ["POST /files?chat=c1&name=notes.txt", "POST /files?chat=c1&name=n"]
+    assert [asked.headers["content-type"] for asked in server.asked] == ["text/plain", "a/b"]
+    assert {asked.content for asked in server.asked} == {b"noted"}
+
+
+@pytest.mark.parametrize(
+    ("file", "kind", "text"),
+    [
+        (7, InvalidArgument, "file: must be a FilePart or the digest of a file; it was 7; nothing was written"),
+        (
+            FilePart(media_type="a/b", url="http://x"),
+            InvalidArgument,
+            "file: is given by address; turnwise fetches nothing; nothing was written",
+        ),
+        (
+            "x",
+            FileNotFound,
+            "chat 'c1': the file x is not there; put it into this chat with put_file first; nothing was written",
+        ),
+    ],
+)
+async def test_what_is_no_file_of_a_service_is_refused(
+    server: Server, file: Any, kind: type[TurnwiseError], text: str
+) -> None:
+    server.script = [Answer.of(CHAT)]
+    async with opened(server) as client:
+        with pytest.raises(TurnwiseError) as refused:
+            [piece async for piece in client.open_file("c1", file)]
+    assert (type(refused.value), str(refused.value)) == (kind, text)
+    assert len(server.asked) == (1 if kind is FileNotFound else 0)
+
+
+async def test_files_and_exports_are_given_as_they_come(server: Server) -> None:
+    server.script = [Answer(["on", "e\ntw"])]
+    async with opened(server) as client:
+        assert b"".join([piece async for piece in client.open_file("c1", "0" * 64)]) == b"one\ntw"
+        assert [line async for line in client.export_chat("c1")] == ["one\n", "tw"]
+        server.asked.clear()
+        inline = FilePart(media_type="a/b", data="AP8=")
+        assert [piece async for piece in client.open_file("c1", inline)] == [b"\x00\xff"]
+    assert server.asked == []
+
+
+@pytest.mark.parametrize(
+    ("call", "kind"),
+    [
+        (lambda client: client.put_file("../agents", b"x"), ChatNotFound),
+        (lambda client: client.erase("c1"), InvalidArgument),
+        (lambda client: client.verify("c1", checkpoints="{}"), InvalidArgument),
+        (lambda client: client.wait("c1", until=["nowhere"]), SettingsError),
+        (lambda client: client.edit_message("c1", "..", "Hi!"), InvalidArgument),
+    ],
+)
+async def test_what_cannot_be_is_not_asked_for(
+    server: Server, call: Callable[[Client], Any], kind: type[TurnwiseError]
+) -> None:
+    async with opened(server) as client:
+        with pytest.raises(kind) as refused:
+            await call(client)
+    assert type(refused.value) is kind
+    assert server.asked == []
+
+
+@pytest.mark.parametrize("verdict", [{"ok": False, "problem": "p"}, {"ok": True}])
+async def test_a_log_is_compared_with_checkpoints_here_if_the_service_finds_it_sound(
+    server: Server, verdict: dict[str, Any]
+) -> None:
+    key = SigningKey.generate().public_pem
+    server.script = [Answer.of(verdict), *[Answer.of([]), Answer.of(verdict)][not verdict["ok"] :]]
+    async with opened(server) as client:
+        compared = await client.verify("c1", checkpoints="", public_key=key)
+        found = await client.verify("c1")
+    assert (compared.ok, found.ok, found.problem) == (False, verdict["ok"], verdict.get("problem"))
+    verify = "GET /chats/c1/verify?family=false&files=false"
+    assert asked_of(server) == [verify, *(["GET /chats/c1/audit"] if verdict["ok"] else []), verify]
+
+
+@pytest.mark.parametrize(
+    ("segments", "path"),
+    [(["c1"], "/chats/c1"), (["c 1?#%", "messages", "m\u00e4"], "/chats/c%201%3F%23%25/messages/m%C3%A4")],
+)
+def test_a_path_names_whatever_the_ids_are(segments: list[str], path: str) -> None:
+    assert _of(*segments) == path
+
+
+@pytest.mark.parametrize("segment", ["", ".", "..", "a/b", "/"])
+def test_an_id_that_would_lead_elsewhere_is_none(segment: str) -> None:
+    with pytest.raises(ChatNotFound):
+        _of(segment)
+    with pytest.raises(InvalidArgument) as refused:
+        _of("c1", "messages", segment)
+    assert str(refused.value) == f"message_id: must be the id of a message; it was {segment!r}; nothing was written"
+
+
+@pytest.mark.parametrize(
+    ("url", "found"),
+    [
+        ("http://a", "http://a"),
+        ("https://a.example:8080/v1", "https://a.example:8080/v1"),
+        ("http://a/", "http://a"),
+        ("http://[::1]:80//", "http://[::1]:80"),
+        ("a.example", None),
+        ("ftp://a", None),
+        ("http://", None),
+        ("http://:80", None),
+        ("http://a:0", None),
+        ("http://a:70000", None),
+        ("http://a b", None),
+        ("http://a/\u00e4", None),
+        ("http://a/\x7f", None),
+        ("http://a?x=1", None),
+        ("http://a#x", None),
+        ("http://[a", None),
+    ],
+)
+def test_an_address_is_that_of_a_service(url: str, found: str | None) -> None:
+    if found is None:
+        with pytest.raises(InvalidArgument, match=r"^url: must be like https://chats\.example\.com; it was "):
+            _sound_url(url)
+    else:
+        assert _sound_url(url) == found
+
+
+@pytest.mark.parametrize(
+    ("token", "is_sound"), [("a", True), ("", False), ("\u00e4", False), ("\x7f", False), ("a b", False)]
+)
+def test_a_token_is_one_word(token: str, is_sound: bool) -> None:  # noqa: FBT001
+    if is_sound:
+        assert _sound_token(token) == token
+    else:
+        with pytest.raises(InvalidArgument):
+            _sound_token(token)
