@@ -33,7 +33,6 @@ class _Words:
 @dataclass(slots=True)
 class _Call:
     name: str
-    begun: bool = False
     told: str = ""
 
 
@@ -47,7 +46,7 @@ class _Live:
     """Whether the reader has seen it from its beginning."""
     words: dict[int, _Words] = field(default_factory=dict)
     calls: dict[str, _Call] = field(default_factory=dict)
-    """Those that are not complete."""
+    """Those that were begun and are not complete."""
     made: list[str] = field(default_factory=list)
     wholes: list[int] = field(default_factory=list)
     """The indices of parts that came in one piece."""
@@ -177,25 +176,22 @@ class PieceReader:
         if part.complete is not None:
             yield from self._make(live, _made(part.complete))
         elif live.whole and part.call_id is not None and part.name:
-            call = live.calls.setdefault(part.call_id, _Call(part.name))
-            yield from self._begin_call(live, call, part.call_id, part.executor)
+            if part.call_id not in live.calls:
+                live.calls[part.call_id] = _Call(part.name)
+                yield p.CallBegun(live.step, part.call_id, part.name, part.executor)
             if part.delta:
-                call.told += part.delta
+                live.calls[part.call_id].told += part.delta
                 yield p.CallAdded(part.call_id, part.delta)
-
-    def _begin_call(self, live: _Live, call: _Call, call_id: str, executor: Executor | None) -> Iterator[p.Piece]:
-        if not call.begun:
-            call.begun = True
-            yield p.CallBegun(live.step, call_id, call.name, executor)
 
     def _make(self, live: _Live, part: ToolCallPart) -> Iterator[p.Piece]:
         if part.call_id in self._known:
             return
-        call = live.calls.pop(part.call_id, None) or _Call(part.name)
-        yield from self._begin_call(live, call, part.call_id, part.executor)
+        call = live.calls.pop(part.call_id, None)
+        if call is None:
+            yield p.CallBegun(live.step, part.call_id, part.name, part.executor)
         self._known.add(part.call_id)
         live.made.append(part.call_id)
-        yield p.CallMade(part, call.told)
+        yield p.CallMade(part, "" if call is None else call.told)
 
     def _show(self, live: _Live, index: int, part: FilePart | SourcePart | ToolResultPart) -> Iterator[p.Piece]:
         if isinstance(part, ToolResultPart):
@@ -216,7 +212,7 @@ class PieceReader:
         self._known.difference_update(live.made)
         self._given.difference_update(live.made)
         open_words = tuple(self._end_words(live))
-        open_calls = tuple(p.CallDropped(call_id, call.name) for call_id, call in live.calls.items() if call.begun)
+        open_calls = tuple(p.CallDropped(call_id, call.name) for call_id, call in live.calls.items())
         yield p.TakenBack(live.step, live.attempt, reason, open_words, open_calls, tuple(live.made))
 
     # What is kept
@@ -282,8 +278,7 @@ class PieceReader:
     def _end_step(self, live: _Live, message: Message | None) -> Iterator[p.Piece]:
         yield from self._end_words(live)
         for call_id, call in live.calls.items():
-            if call.begun:
-                yield p.CallDropped(call_id, call.name)
+            yield p.CallDropped(call_id, call.name)
         self._live = None
         yield p.StepEnded(live.step, message)
 

@@ -150,6 +150,28 @@ def test_a_client_is_corrected_where_what_it_has_is_not_what_is_kept(
     assert ("MESSAGES_SNAPSHOT" in types(events)) is differs
 
 
+def test_a_client_is_corrected_once_and_told_of_words_as_they_are() -> None:
+    message = kept(ReasoningPart(text=""), ReasoningPart(text="Hm"), TextPart(text="One"), call(a="\u00e4"))
+    events = told(
+        said(), state(ChatState.streaming), words("Other"), message, words("Two", step=2),
+        kept(TextPart(text="Two"), step=2), finished(), history=[USER],
+    )  # fmt: skip
+    made = {"id": "k", "type": "function", "function": {"name": "look", "arguments": '{"a": "\u00e4"}'}}
+    thought = {"id": "c1-s1-r1", "role": "reasoning", "content": "Hm"}
+    answer = {"id": "c1-s1", "role": "assistant", "content": "One", "toolCalls": [made]}
+    assert [one["messages"] for one in events if one["type"] == "MESSAGES_SNAPSHOT"] == [[USER, thought, answer]]
+
+
+def test_a_reply_with_a_gap_is_taken_back_if_the_client_can_be_corrected() -> None:
+    begun = (said(), state(ChatState.streaming), words("One"))
+    lost, rest, message = words(" two"), words(" three"), kept(TextPart(text="One two three"))
+    seen = [one for one in numbered(*begun, lost, rest, message) if one.seq != 4]
+    corrected = [*text("One", " three"), {"type": "MESSAGES_SNAPSHOT", "messages": [USER]}, *text("One two three")]
+    for history, events in (([USER], corrected), (None, text("One", " three"))):
+        encoder = AGUIEncoder("t", "r", history=history)
+        assert [one for event in seen for one in encoder.encode(event)] == events
+
+
 def test_a_reply_that_was_cut_short_ends_its_text_and_its_calls() -> None:
     assert told(said(), state(ChatState.streaming), calling("{"), words("On", index=2), history=[USER])[1:] == [
         {"type": "TOOL_CALL_ARGS", "toolCallId": "k", "delta": "{"},

@@ -29,8 +29,8 @@ from turnwise.states.names import CallStatus, ChatState, Executor, StopReason
 START = {"type": "start", "messageId": "c1-t3"}
 
 
-def told(*events: Event, version: Any = 6) -> list[dict[str, Any]]:
-    return list(encode_ai_sdk(numbered(*events), version=version))
+def told(*events: Event, **version: Any) -> list[dict[str, Any]]:
+    return list(encode_ai_sdk(numbered(*events), **version))
 
 
 def test_text_and_reasoning_around_a_call_are_parts_of_their_own() -> None:
@@ -113,7 +113,7 @@ def test_calls_results_and_files_of_a_provider_are_shown_once() -> None:
         (CallStatus.cancelled, f"{DENIED_TEXT} Reason: no", True, {"type": "tool-output-denied"}),
         (CallStatus.cancelled, "Stopped.", True, {"type": "tool-output-error", "errorText": "Stopped."}),
         (CallStatus.failed, DENIED_TEXT, True, {"type": "tool-output-error", "errorText": DENIED_TEXT}),
-        (CallStatus.failed, {"a": 1}, True, {"type": "tool-output-error", "errorText": '{"a": 1}'}),
+        (CallStatus.failed, {"a": "\u00e4"}, True, {"type": "tool-output-error", "errorText": '{"a": "\u00e4"}'}),
         (CallStatus.succeeded, DENIED_TEXT, False, {"type": "tool-output-available", "output": DENIED_TEXT}),
     ],
 )
@@ -206,6 +206,30 @@ def test_what_is_discarded_is_taken_back_as_far_as_the_version_can() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("version", "marks"),
+    [({}, ["data-discarded"]), ({"version": 6}, ["data-discarded"]), ({"version": 7}, ["reset-step"])],
+)
+def test_what_a_page_cannot_take_back_is_marked(version: dict[str, Any], marks: list[str]) -> None:
+    encoder = AISDKEncoder(**version)
+    events = numbered(
+        said(), state(ChatState.streaming), words("On"), AttemptDiscardedEvent(step=1, attempt=1, reason="lost")
+    )
+    chunks = types([one for event in events for one in encoder.encode(event)])
+    assert [one for one in chunks if one in ("data-discarded", "reset-step")] == marks
+
+
+@pytest.mark.parametrize(("version", "shown"), [(6, "One three"), (7, "One two three")])
+def test_a_reply_with_a_gap_is_shown_anew_if_the_version_can_take_it_back(version: Any, shown: str) -> None:
+    begun = (said(), state(ChatState.streaming), words("One"))
+    lost, rest, message = words(" two"), words(" three"), kept(TextPart(text="One two three"))
+    seen = [one for one in numbered(*begun, lost, rest, message, finished()) if one.seq != 4]
+    text = ""
+    for chunk in encode_ai_sdk(seen, version=version):
+        text = "" if chunk["type"] == "reset-step" else text + chunk.get("delta", "")
+    assert text == shown
+
+
 def test_what_a_page_knows_is_not_told_again() -> None:
     encoder = AISDKEncoder("answer", known_calls=["k", "j"], answered=["j"])
     results = [given(ToolResultPart(call_id=call_id, name="look", output="1")) for call_id in ("k", "j", "i")]
@@ -217,3 +241,5 @@ def test_what_a_page_knows_is_not_told_again() -> None:
     assert not encoder.over
     assert list(encoder.encode(finished())) == []
     assert encoder.over
+    named = AISDKEncoder("answer")
+    assert list(named.encode(numbered(said())[0])) == [{"type": "start", "messageId": "answer"}]

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from ag_ui.core import RunAgentInput
+from pydantic import ValidationError
 
 from turnwise.service.protocols.asked import AISDKRequest, Asked, asked_by_agui, asked_by_ai_sdk
 from turnwise.states.calls import ToolResult
@@ -67,6 +68,13 @@ def test_an_agui_client_says_what_is_new_after_the_last_answer() -> None:
     assert agui(*old) == Asked([], {}, frozenset({"j", "k", "l"}), frozenset({"j"}))
 
 
+def test_what_an_agui_client_may_leave_out_or_say_in_parts_is_understood() -> None:
+    image = {"type": "image", "source": {"type": "url", "value": "http://x", "mimeType": "image/png"}}
+    bare = {"id": "a", "role": "assistant", "content": "One"}
+    parts = result("k", content=[{"type": "text", "text": "a"}, image, {"type": "text", "text": "b"}])
+    assert agui(bare, parts) == Asked([], {"k": ToolResult("k", "ab")}, frozenset(), frozenset({"k"}))
+
+
 def test_files_of_an_agui_client_are_files_wherever_they_are() -> None:
     sources = [
         {"type": "data", "value": "AA==", "mimeType": "image/png"},
@@ -95,7 +103,15 @@ def test_a_page_says_what_is_new_after_the_last_answer() -> None:
     assert ai_sdk(("user", [HI]), old, asked) == Asked([], {}, known, answered)
     assert ai_sdk(asked, old) == Asked([], {"j": ToolResult("j", 1)}, known, answered)
     assert ai_sdk(old, ("user", [HI])).answers == {}, "whoever goes on to speak has answered before"
+    assert ai_sdk(("user", old[1])).answers == {}, "only the assistant calls"
+    assert ai_sdk(("assistant", [HI | {"state": "output-available"}, *old[1]])).answers == {"j": ToolResult("j", 1)}
     assert ai_sdk() == Asked()
+
+
+def test_a_chat_of_a_page_has_a_name() -> None:
+    assert AISDKRequest.model_validate({"id": "t", "messages": []}).id == "t"
+    with pytest.raises(ValidationError, match="at least 1 character"):
+        AISDKRequest.model_validate({"id": "", "messages": []})
 
 
 @pytest.mark.parametrize(

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from support.one_turn import asking, call, calling, finished, given, kept, numbered, said, state, whole, words
 from turnwise.service.protocols import pieces as p
 from turnwise.service.protocols.piece_reader import PieceReader
-from turnwise.states.events import AttemptDiscardedEvent, Event, HistoryResetEvent
-from turnwise.states.messages import FilePart, SourcePart, TextPart, ToolResultPart
-from turnwise.states.names import ChatState
+from turnwise.states.events import AttemptDiscardedEvent, Event, HistoryResetEvent, MessageEvent
+from turnwise.states.messages import FilePart, ReasoningPart, SourcePart, TextPart, ToolResultPart
+from turnwise.states.names import ChatState, Executor
 
 BEGUN = (said(), state(ChatState.streaming))
 FILE = FilePart(media_type="a/b", url="http://f")
@@ -109,6 +110,11 @@ def test_files_and_sources_are_shown_once_whether_their_parts_were_seen_or_not()
     assert read(*numbered(*BEGUN, reply)) == expected
     missed = read(*numbered(words("ne"), reply, first=7))
     assert missed == [p.StepBegun(1), *text("ne"), ended(reply)], "what was missed is not shown late, out of order"
+    assert read(*numbered(file(), reply, first=7)) == [p.StepBegun(1), p.WholeShown(1, 1, FILE), ended(reply)]
+    whole_call = whole("tool_call", call_id="k", name="look", arguments={})
+    assert read(*numbered(whole_call, kept(call(), TextPart(text="One"), FILE), first=7))[1:-1] == [
+        p.CallBegun(1, "k", "look", Executor.local), p.CallMade(call(), "")
+    ]  # fmt: skip
 
 
 def test_what_was_pruned_is_shown_with_the_message_that_keeps_it() -> None:
@@ -132,7 +138,40 @@ def test_a_gap_in_what_was_shown_is_taken_back_where_that_can_be_done() -> None:
     back = p.TakenBack(1, 1, "what was shown of it has a gap", open_words, (), ())
     assert read(*gap) == [*shown, back, p.StepBegun(1), *text("One two three"), ended(reply)]
     assert read(*gap, takes_back=False) == [*shown, *open_words, ended(reply)]
+    more = numbered(kept(TextPart(text="One two three"), TextPart(text="more"), FILE), first=7)
+    late = [p.WordsEnded(1, 0, "text"), ended(more[0])]
+    assert read(*gap[:-1], *more, takes_back=False) == [*shown, *late], "nothing is shown late, out of order"
     assert not any(isinstance(piece, p.TakenBack) for piece in read(*events))
+
+
+@pytest.mark.parametrize(
+    ("shown", "reply", "is_taken_back"),
+    [
+        (
+            [words("Hm", kind="reasoning"), words("On", index=1)],
+            [ReasoningPart(text="Hm"), TextPart(text="One")],
+            False,
+        ),
+        (
+            [words("On"), words("Hm", kind="reasoning", index=1)],
+            [TextPart(text="One"), ReasoningPart(text="Hm")],
+            False,
+        ),
+        ([words("On")], [TextPart(text=""), TextPart(text="One"), FILE], False),
+        ([words("On")], [FILE, TextPart(text="One")], False),
+        ([words("Hm", kind="reasoning")], [TextPart(text="Hm"), ReasoningPart(text="Oh"), TextPart(text="One")], True),
+        ([words("On")], [], True),
+    ],
+)
+def test_a_gap_is_filled_where_what_was_shown_is_the_beginning(
+    shown: list[Event],
+    reply: list[Any],
+    is_taken_back: bool,  # noqa: FBT001
+) -> None:
+    pieces = read(*numbered(*BEGUN, *shown), *numbered(kept(*reply), first=9))
+    assert any(isinstance(piece, p.TakenBack) for piece in pieces) is is_taken_back
+    told = "".join(piece.text for piece in pieces if isinstance(piece, p.WordsAdded) and piece.kind == "text")
+    assert is_taken_back or told == "One"
 
 
 def test_an_attempt_that_is_discarded_gives_back_its_calls_and_results() -> None:
@@ -147,8 +186,19 @@ def test_an_attempt_that_is_discarded_gives_back_its_calls_and_results() -> None
     assert pieces[-1] == p.TakenBack(1, 1, "lost", (p.WordsEnded(1, 2, "text"),), (p.CallDropped("j", "look"),), ("k",))
     again = read(*numbered(*BEGUN, *call_and_result, discarded, *call_and_result))
     assert again.count(shown) == 2
+    assert again.count(p.CallMade(call(), "")) == 2
     other = AttemptDiscardedEvent(step=1, attempt=2, reason="lost")
     assert not any(isinstance(piece, p.TakenBack) for piece in read(*numbered(*BEGUN, words("On"), other)))
+    assert read(discarded) == []
+
+
+def test_the_calls_of_an_attempt_grow_before_the_reader_only_if_its_beginning_was_seen() -> None:
+    discarded = AttemptDiscardedEvent(step=1, attempt=1, reason="lost")
+    second = calling("{", attempt=2)
+    grows = [p.StepBegun(1), p.CallBegun(1, "k", "look", None), p.CallAdded("k", "{")]
+    assert read(*numbered(*BEGUN, words("On"), discarded, second))[-3:] == grows
+    assert read(*numbered(discarded, second, first=7)) == grows
+    assert read(*numbered(*BEGUN, words("On"), second))[-1] == p.StepBegun(1), "what is between them was missed"
 
 
 @pytest.mark.parametrize(
@@ -168,6 +218,25 @@ def test_a_reply_is_kept_once_unless_the_history_was_cut() -> None:
     reply = kept(TextPart(text="One"))
     assert len(read(*numbered(*BEGUN, reply, reply))) == 5
     assert len(read(*numbered(*BEGUN, reply, HistoryResetEvent(first_removed="m1"), reply))) == 10
+
+
+def test_only_what_the_model_said_and_nobody_has_erased_is_a_reply() -> None:
+    reply, question = kept(TextPart(text="One")), said()
+    assert isinstance(reply, MessageEvent)
+    assert isinstance(question, MessageEvent)
+    assert read(replace(reply, message=replace(reply.message, erased=True))) == []
+    assert read(replace(question, message=replace(question.message, step=1))) == []
+
+
+def test_parts_without_words_are_not_shown_and_those_after_them_are() -> None:
+    reply = kept(TextPart(text=""), ReasoningPart(text=""), TextPart(text="One"))
+    assert read(*BEGUN, reply) == [p.StepBegun(1), *text("One"), ended(reply)]
+
+
+def test_a_chat_is_known_by_its_events() -> None:
+    reader = PieceReader()
+    read(*numbered(said()), finished(), reader=reader)
+    assert reader.chat_id == "c1"
 
 
 @pytest.mark.parametrize(
