@@ -68,15 +68,10 @@ def error_in(url: str, problem: Mapping[str, Any]) -> TurnwiseError:
 
 
 def _made(kind: Callable[..., TurnwiseError], told: Mapping[str, Any]) -> TurnwiseError:
-    given, placed = {}, []
-    for name, parameter in inspect.signature(kind).parameters.items():
-        if name not in told and parameter.default is not parameter.empty:
-            continue
-        if parameter.kind is parameter.KEYWORD_ONLY:
-            given[name] = told[name]
-        else:
-            placed.append(told[name])
-    return kind(*placed, **given)
+    """Return the error, made of what it needs: the rest of its fields is told, too."""
+    needed = [one for one in inspect.signature(kind).parameters.values() if one.default is one.empty]
+    placed = [told[one.name] for one in needed if one.kind is not one.KEYWORD_ONLY]
+    return kind(*placed, **{one.name: told[one.name] for one in needed if one.kind is one.KEYWORD_ONLY})
 
 
 def _as_it_was(name: str, value: Any) -> Any:

@@ -149,6 +149,7 @@ def test_an_error_of_the_service_says_what_the_user_of_a_client_can_do(
         (problem("of-the-future", detail=7), "a problem 'of-the-future' without a detail"),
         (problem("queue-full"), "a problem 'queue-full' without the fields of one"),
         (problem("message-not-found", chat_id="c1"), "a problem 'message-not-found' without the fields of one"),
+        (problem("file-not-found", digest="d"), "a problem 'file-not-found' without the fields of one"),
         (problem("file-not-found", digest=7, chat_id=1), "a problem 'file-not-found' without the fields of one"),
         (problem("rate-limited", limit=1, retry_after="x"), "a problem 'rate-limited' without the fields of one"),
         (problem("invalid-request", problems=["x"]), "a problem 'invalid-request' without the fields of one"),
