@@ -100,7 +100,7 @@ async def _told(response: httpx.Response) -> AsyncIterator[tuple[str, bytes]]:
                     kind = value.removeprefix(b" ").decode()
                 case b"data":
                     data += value.removeprefix(b" ")
-                case b"" if not value and not line.strip():
+                case b"" if not line.strip():
                     if kind and data:
                         yield kind, data
                     kind, data = "", b""
