@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 
@@ -11,20 +12,37 @@ import httpx
 from support.processes.service_process import running
 from support.served import Served
 from turnwise import Engine
-from turnwise.service.inspector import POLICY
+
+BOUND_TO = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
+        "frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cache-control": "no-cache",
+}
 
 
 async def test_the_page_and_its_files_are_bound_to_their_policy_and_are_no_routes_of_the_document(demo: Served) -> None:
     async with httpx.AsyncClient(base_url=demo.url) as nobody:
         page = await nobody.get("/inspector")
         script = await nobody.get("/inspector/service.js")
-        known = await nobody.get("/inspector/service.js", headers={"If-None-Match": script.headers["etag"]})
+        known, old = [
+            await nobody.get("/inspector/service.js", headers={"If-None-Match": etag})
+            for etag in (script.headers["etag"], page.headers["etag"])
+        ]
+        posted = await nobody.post("/inspector/service.js")
         others = [
             (await nobody.get(f"/inspector/{name}")).status_code for name in ("__init__.py", "..%2Fauth.py", "x.js")
         ]
         paths = (await nobody.get("/openapi.json")).json()["paths"]
 
-    assert {answer.headers["content-security-policy"] for answer in (page, script)} == {POLICY}
+    for answer in (page, script, known, old):
+        assert {name: answer.headers[name] for name in BOUND_TO} == BOUND_TO
+        assert re.fullmatch('"[0-9a-f]{32}"', answer.headers["etag"])
+    assert (old.status_code, old.content, known.content) == (200, script.content, b"")
+    assert posted.status_code == 405
     assert (page.headers["content-type"], script.headers["content-type"]) == (
         "text/html; charset=utf-8", "text/javascript; charset=utf-8"
     )  # fmt: skip
