@@ -18,7 +18,7 @@ from turnwise.states.messages import (
     ToolCallPart,
     ToolResultPart,
 )
-from turnwise.states.names import CallStatus, ChatState, Executor
+from turnwise.states.names import ChatState, Executor
 
 _HISTORY_CUT: Final = "the history was cut"
 
@@ -311,11 +311,6 @@ def _made(complete: Mapping[str, Any]) -> ToolCallPart:
 
 
 def _part_of(type_: str, complete: Mapping[str, Any]) -> FilePart | SourcePart | ToolResultPart:
-    fields = {name: value for name, value in complete.items() if name != "type"}
     if type_ == "file":
-        return FilePart(**fields)
-    if type_ == "source":
-        return SourcePart(**fields)
-    fields["outcome"] = CallStatus(fields.get("outcome", CallStatus.succeeded))
-    fields["attachments"] = tuple(FilePart(**one) for one in fields.get("attachments", ()))
-    return ToolResultPart(**fields)
+        return FilePart(**complete)
+    return SourcePart(**complete) if type_ == "source" else ToolResultPart(**complete)

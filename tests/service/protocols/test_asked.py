@@ -108,10 +108,16 @@ def test_a_page_says_what_is_new_after_the_last_answer() -> None:
     assert ai_sdk() == Asked()
 
 
-def test_a_chat_of_a_page_has_a_name() -> None:
+def test_a_page_names_its_chat_and_is_told_what_it_may_add() -> None:
     assert AISDKRequest.model_validate({"id": "t", "messages": []}).id == "t"
     with pytest.raises(ValidationError, match="at least 1 character"):
         AISDKRequest.model_validate({"id": "", "messages": []})
+    fields = AISDKRequest.model_json_schema()["properties"]
+    assert {name: field["description"] for name, field in fields.items() if "description" in field} == {
+        "id": "The client's own name of the chat, or the id of a chat.",
+        "agent": "Who answers, if the chat is new.",
+        "client_tools": "Tools that the page runs, if the chat is new.",
+    }
 
 
 @pytest.mark.parametrize(
