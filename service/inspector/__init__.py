@@ -31,7 +31,7 @@ def add_inspector(routes: APIRouter) -> None:
     for file in sorted(Path(__file__).parent.iterdir()):
         if file.suffix in _MEDIA_TYPES:
             path = "/inspector" if file.name == PAGE else f"/inspector/{file.name}"
-            routes.add_route(path, _answer(file), methods=["GET"], include_in_schema=False)
+            routes.add_route(path, _answer(file))  # which only answers GET and HEAD, and describes no route
 
 
 def _answer(file: Path) -> Callable[[Request], Awaitable[Response]]:
