@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,7 +87,7 @@ async def test_a_chat_is_waited_for_from_change_to_change(server: Server) -> Non
     works = CHAT | {"state": "streaming"}
     first, second = (Answer([status(seq, "queue"), status(seq + 1)], end="silence") for seq in (8, 10))
     server.script = [Answer.of(works), first, Answer.of(works | {"last_seq": 9}), second, Answer.of(CHAT)]
-    async with opened(server, silence=1) as client:
+    async with opened(server) as client:
         assert (await client.wait("c1")).state == "waiting"
     assert asked_of(server) == [
         "GET /chats/c1",
@@ -99,7 +101,7 @@ async def test_a_chat_is_waited_for_from_change_to_change(server: Server) -> Non
 async def test_whoever_waits_for_work_reads_on_while_the_chat_rests(server: Server) -> None:
     changes = Answer([status(9)], end="silence")
     server.script = [Answer.of(CHAT), changes, Answer.of(CHAT | {"state": "streaming"})]
-    async with opened(server, silence=1) as client:
+    async with opened(server) as client:
         assert (await client.wait("c1", until=["streaming"])).state == "streaming"
     assert asked_of(server)[1] == "GET /chats/c1/events?after=7&follow=true&until_rest=false"
 
@@ -128,10 +130,11 @@ async def test_a_long_list_is_asked_for_in_pages(
 async def test_an_answer_is_asked_for_until_it_is_there(server: Server, patient_for: float, within: str) -> None:
     server.script = [Answer.of(RECEIPT), Answer.of(None, 202), Answer([], 502), Answer.of(RESULT)]
     async with opened(server, timeout=patient_for, first_delay=0) as client:
-        result = await client.ask("c1", "Hi!", client_id="k")
+        result = await client.ask("c1", "Hi!")
     assert (result.text, result.chat.id, result.output) == ("x", "c1", None)
     assert asked_of(server) == ["POST /chats/c1/messages", *[f"POST /chats/c1/ask?within={within}"] * 3]
-    assert {asked.headers["idempotency-key"] for asked in server.asked} == {"k"}
+    (key,) = {asked.headers["idempotency-key"] for asked in server.asked}
+    assert re.fullmatch("client-[0-9a-f]{32}", key), "one key for all of it, although none was given"
     assert server.asked[3].body == {"content": [{"type": "text", "text": "Hi!", "metadata": None}]}
 
 
@@ -249,6 +252,17 @@ async def test_a_log_is_compared_with_checkpoints_here_if_the_service_finds_it_s
     assert (compared.ok, found.ok, found.problem) == (False, verdict["ok"], verdict.get("problem"))
     verify = "GET /chats/c1/verify?family=false&files=false"
     assert asked_of(server) == [verify, *(["GET /chats/c1/audit"] if verdict["ok"] else []), verify]
+
+
+async def test_a_log_is_signed_here(server: Server) -> None:
+    server.script = [Answer.of([])]
+    signer = SigningKey.generate()
+    async with opened(server) as client:
+        by_hand = await client.export_audit("c1", key=b"k")
+        by_key = await client.export_audit("c1", signer=signer)
+        bare = await client.export_audit("c1")
+    signed = [json.loads(text.splitlines()[-1]).keys() - {"count", "head"} for text in (by_hand, by_key, bare)]
+    assert signed == [{"signature"}, {"key_id", "ed25519"}, set()]
 
 
 @pytest.mark.parametrize(
