@@ -535,7 +535,7 @@ def _of(chat_id: str, *rest: str) -> str:
     for one in rest:
         if not _is_segment(one):
             raise InvalidArgument("message_id", f"must be the id of a message; it was {shown(one)}")
-    return "/".join(("/chats", *(quote(one, safe="") for one in (chat_id, *rest))))
+    return "/".join(("/chats", *(quote(one) for one in (chat_id, *rest))))
 
 
 def _is_segment(text: str) -> bool:
