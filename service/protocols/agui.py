@@ -57,7 +57,7 @@ class AGUIEncoder:
         self._reader = PieceReader(known_calls, answered, takes_back=history is not None)
         self._results: list[dict[str, Any]] = []
         """The provider's results in the reply under way: they stand behind its message."""
-        self._text: str
+        self._text = ""
         """What was shown of the reply under way."""
         self._differs = False
         """Whether the client's messages are not those that are kept."""
