@@ -1,0 +1,48 @@
+"""What clients of a service may do where nobody says otherwise, and which limits make sense."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+
+from turnwise.service import ServiceSettings
+from turnwise.states.errors import SettingsError
+
+NUMBERS = (
+    "body_limit_bytes", "upload_limit_bytes", "requests_per_second", "burst", "streams_per_owner", "reader_patience",
+    "upload_patience", "shutdown_seconds", "not_found_seconds",
+)  # fmt: skip
+
+
+def test_what_nobody_sets_is_what_the_documentation_promises() -> None:
+    assert asdict(ServiceSettings()) == {
+        "body_limit_bytes": 4 * 1024 * 1024,
+        "upload_limit_bytes": 1024 * 1024 * 1024,
+        "requests_per_second": 50,
+        "burst": 200,
+        "streams_per_owner": 100,
+        "reader_patience": 30,
+        "upload_patience": 30,
+        "shutdown_seconds": 10,
+        "not_found_seconds": 0.02,
+        "allow_origins": (),
+    }
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_a_limit_is_a_number_of_at_least_nothing(name: str) -> None:
+    for sound in (0, 0.5, 7):
+        assert getattr(ServiceSettings(**{name: sound}), name) == sound
+    for odd in (-0.5, -1, math.inf, math.nan, "7", None, True):
+        with pytest.raises(SettingsError, match=f"^{name}: must be a number of at least 0; it was {odd!r}"):
+            ServiceSettings(**{name: odd})
+
+
+@pytest.mark.parametrize("odd", ["*", "https://a.example", (7,), ("https://a.example", None)])
+def test_origins_are_given_one_by_one(odd: Any) -> None:
+    with pytest.raises(SettingsError, match=r"^allow_origins: must be a sequence of origins"):
+        ServiceSettings(allow_origins=odd)
+    assert ServiceSettings(allow_origins=("*",)).allow_origins == ("*",)
