@@ -1,0 +1,219 @@
+"""A chat's events as server-sent events: what is told, and what is said while there is nothing to tell."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from typing import Any, Final
+
+import anyio
+import anyio.lowlevel
+import httpx
+import pytest
+from fastapi import FastAPI
+from fastapi.sse import EventSourceResponse, ServerSentEvent
+from starlette.types import Message
+
+from support.served import Served, listening
+from turnwise import Engine
+from turnwise.service import event_stream, sse
+from turnwise.service.sse import Stream, event_bytes
+
+GREETING: Final = b": turnwise\nretry: 1000\n\n"
+PING: Final = b": ping\n\n"
+Pieces = Callable[..., AsyncIterator[bytes]]
+
+
+@pytest.fixture
+async def engine() -> AsyncIterator[Engine]:
+    async with Engine("sqlite://", model="demo") as opened:
+        yield opened
+
+
+def written(event: ServerSentEvent) -> bytes:
+    """Spell an event as the standard has it."""
+    lines = {"": event.comment, "event": event.event, "data": event.raw_data, "id": event.id, "retry": event.retry}
+    return b"".join(f"{name}: {said}\n".encode() for name, said in lines.items() if said is not None) + b"\n"
+
+
+async def pieces_of_stream(*args: Any, **options: Any) -> AsyncGenerator[bytes]:
+    async for event in event_stream(*args, **options):
+        yield written(event)
+
+
+BOTH: Final = pytest.mark.parametrize("pieces", [event_bytes, pieces_of_stream], ids=["bytes", "events"])
+
+
+async def asked(engine: Engine) -> str:
+    """Return a chat in which a question was answered."""
+    chat = await engine.create_chat()
+    await engine.ask(chat.id, "Hello!")
+    return chat.id
+
+
+def numbers(told: list[bytes]) -> list[int]:
+    return [int(piece.rpartition(b"id: ")[2]) for piece in told if b"\nid: " in piece]
+
+
+@BOTH
+async def test_a_chat_is_told_from_its_first_event_on(engine: Engine, pieces: Pieces) -> None:
+    chat_id = await asked(engine)
+    stored = [event async for event in engine.events(chat_id, follow=False)]
+    told = [piece async for piece in pieces(engine, chat_id, follow=False)]
+
+    assert told[0] == GREETING
+    assert numbers(told) == [event.seq for event in stored] == list(range(1, len(stored) + 1))
+    for piece, event in zip(told[1:], stored, strict=True):
+        head, data, number, *end = piece.decode().split("\n")
+        assert (head, number, end) == (f"event: {event.kind}", f"id: {event.seq}", ["", ""])
+        assert json.loads(data.removeprefix("data: "))["seq"] == event.seq
+
+
+@BOTH
+async def test_a_stream_begins_after_a_number_and_ends_where_the_chat_rests(engine: Engine, pieces: Pieces) -> None:
+    chat_id = await asked(engine)
+    every = numbers([piece async for piece in pieces(engine, chat_id, follow=False)])
+    with anyio.fail_after(60):
+        resting = [piece async for piece in pieces(engine, chat_id, after=3, until_rest=True)]
+    assert numbers(resting) == every[3:]
+    assert numbers([piece async for piece in pieces(engine, chat_id, after=every[-1], follow=False)]) == []
+
+
+@BOTH
+async def test_a_stream_goes_on_with_what_comes_until_the_service_stops(engine: Engine, pieces: Pieces) -> None:
+    """Not even a chat that rests ends it; its last word is where to come back."""
+    chat_id = await asked(engine)
+    last = (await engine.transcript(chat_id)).last_seq
+    told: list[bytes] = []
+    with anyio.fail_after(60):
+        async for piece in pieces(engine, chat_id):
+            told.append(piece)
+            if numbers([piece]) == [last]:
+                await engine.ask(chat_id, "And?")
+                newest = (await engine.transcript(chat_id)).last_seq
+            if last < max(numbers([piece]), default=0) == newest:
+                engine.release_followers()
+    assert numbers(told) == list(range(1, newest + 1))
+    assert told[-1] == b'event: reconnect\ndata: {"after": %d}\n\n' % newest
+
+
+@BOTH
+async def test_a_chat_that_is_not_there_is_told_as_a_problem(engine: Engine, pieces: Pieces) -> None:
+    greeting, told = [piece async for piece in pieces(engine, "c1")]
+    head, data, *end = told.decode().split("\n")
+    assert (greeting, head, end) == (GREETING, "event: problem", ["", ""])
+    problem = json.loads(data.removeprefix("data: "))
+    assert (problem["type"], problem["status"]) == ("urn:turnwise:problem:chat-not-found", 404)
+
+
+async def test_a_route_of_fastapi_sends_what_the_service_sends(demo: Served, ada: httpx.AsyncClient) -> None:
+    chat_id = (await ada.post("/chats", json={})).json()["id"]
+    await demo.engine.ask(chat_id, "Hello!")
+    app = FastAPI()
+
+    @app.get("/mine", response_class=EventSourceResponse)
+    async def mine() -> AsyncIterator[ServerSentEvent]:
+        async for event in event_stream(demo.engine, chat_id, follow=False):
+            yield event
+
+    async with listening(app) as url, httpx.AsyncClient(base_url=url) as client:
+        own = await client.get("/mine")
+    served = await ada.get(f"/chats/{chat_id}/events", params={"follow": False})
+    assert own.content == served.content
+    assert served.headers["content-type"] == "text/event-stream; charset=utf-8"
+    assert (served.headers["cache-control"], served.headers["x-accel-buffering"]) == ("no-cache", "no")
+
+
+class Reader:
+    """Takes what a response sends; `waits_at` holds a piece until `goes_on` is set."""
+
+    def __init__(self, waits_at: bytes = b"never sent") -> None:
+        self.sent: list[Message] = []
+        self.pinged = anyio.Event()
+        self.waits_at = waits_at
+        self.is_waiting, self.goes_on = anyio.Event(), anyio.Event()
+
+    @property
+    def bodies(self) -> list[bytes]:
+        return [message["body"] for message in self.sent if message["type"] == "http.response.body"]
+
+    async def send(self, message: Message) -> None:
+        await anyio.lowlevel.checkpoint()
+        self.sent.append(message)
+        if message.get("body") == PING:
+            self.pinged.set()
+        if message.get("body") == self.waits_at:
+            self.is_waiting.set()
+            await self.goes_on.wait()
+
+    async def read(self, stream: Stream) -> None:
+        async def receive() -> Message:
+            await anyio.sleep_forever()
+            raise AssertionError
+
+        with anyio.fail_after(60):
+            await stream({"type": "http", "asgi": {"spec_version": "2.4"}}, receive, self.send)
+
+
+async def test_a_stream_with_nothing_to_tell_says_that_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before its first piece as between two of them, once in a while, and no longer than it lasts."""
+    monkeypatch.setattr(sse, "HEARTBEAT_SECONDS", 0.2)
+    reader = Reader()
+
+    async def pieces() -> AsyncGenerator[bytes]:
+        await reader.pinged.wait()
+        yield b"one"
+        yield b"two"
+        reader.pinged = anyio.Event()
+        await reader.pinged.wait()
+        yield b"three"
+
+    await reader.read(Stream(pieces(), {"X-Beside": "yes"}))
+    assert reader.bodies == [PING, b"one", b"two", PING, b"three", b""]
+    assert [message.get("more_body") for message in reader.sent] == [None, *[True] * 5, False]
+    assert dict(reader.sent[0]["headers"])[b"x-beside"] == b"yes"
+    assert reader.sent[0]["status"] == 200
+
+
+async def test_a_stream_waits_a_quarter_of_a_minute_before_it_says_so() -> None:
+    reader = Reader()
+
+    async def pieces() -> AsyncGenerator[bytes]:
+        yield b"one"
+        await anyio.wait_all_tasks_blocked()
+        yield b"two"
+
+    await reader.read(Stream(pieces()))
+    assert (reader.bodies, sse.HEARTBEAT_SECONDS) == ([b"one", b"two", b""], 15)
+
+
+async def test_a_reader_who_takes_no_piece_is_said_nothing_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
+    beats: list[float] = []
+    reader = Reader(waits_at=b"one")
+
+    async def sleep(seconds: float) -> None:
+        beats.append(seconds)
+        if len(beats) > 3:  # it has found the same piece on its way several times
+            reader.goes_on.set()
+            await anyio.sleep_forever()
+        await anyio.lowlevel.checkpoint()
+
+    async def pieces() -> AsyncGenerator[bytes]:
+        yield b"one"
+
+    monkeypatch.setattr(sse, "HEARTBEAT_SECONDS", 0)
+    monkeypatch.setattr(sse.anyio, "sleep", sleep)
+    await reader.read(Stream(pieces()))
+    assert reader.bodies[-2:] == [b"one", b""]
+    assert reader.bodies.count(PING) <= 1, "but before the piece was on its way"
+
+
+async def test_what_breaks_a_stream_is_raised_as_it_is() -> None:
+    async def pieces() -> AsyncGenerator[bytes]:
+        yield b"one"
+        raise ValueError("broken")
+
+    reader = Reader()
+    with pytest.raises(ValueError, match="broken"):
+        await reader.read(Stream(pieces()))
+    assert reader.bodies == [b"one"]
