@@ -1,0 +1,149 @@
+"""What is let in and out of a route: bodies up to their limits, in time; readers who take what they are sent."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from typing import Any, Final
+
+import anyio
+import anyio.lowlevel
+import httpx
+import pytest
+import structlog
+from fastapi import FastAPI
+
+from support.served import TOKENS, Served, served, stream_of
+from turnwise import Engine
+from turnwise.providers.scripted import Reply, ScriptedModel
+from turnwise.service import ServiceSettings, guard, router
+
+SMALL: Final = ServiceSettings(
+    requests_per_second=10_000, burst=10_000, not_found_seconds=0, body_limit_bytes=1000, upload_limit_bytes=3000
+)
+IN_PIECES: Final = 500
+
+
+@pytest.fixture
+async def small() -> AsyncIterator[Served]:
+    """Serve with small limits."""
+    async with served(Engine("sqlite://", model="demo"), settings=SMALL) as service:
+        yield service
+
+
+@pytest.mark.parametrize("in_pieces", [False, True], ids=["its length is said", "in pieces"])
+async def test_a_body_may_be_as_long_as_its_limit_and_no_byte_longer(small: Served, in_pieces: bool) -> None:  # noqa: FBT001
+    async with small.client("operator") as operator:
+        chat = (await operator.post("/chats", json={})).json()["id"]
+        limits = {
+            "/chats": 1000,
+            f"/chats/{chat}/messages": 1000,
+            f"/files?chat={chat}": 3000,
+            "/chats/import": 3000,
+        }
+        refused = {}
+        for path, limit in limits.items():
+            for length in (limit, limit + 1):
+                body = b"{}".ljust(length)
+                pieces = _pieces(body) if in_pieces else body
+                answer = await operator.post(path, content=pieces, headers={"Content-Type": "application/json"})
+                refused[path, length] = answer.json().get("limit") if answer.status_code == 413 else None
+    assert refused == {
+        (path, length): limit if length > limit else None
+        for path, limit in limits.items()
+        for length in (limit, limit + 1)
+    }
+
+
+async def _pieces(body: bytes) -> AsyncIterator[bytes]:
+    for start in range(0, len(body), IN_PIECES):
+        yield body[start : start + IN_PIECES]
+
+
+class Clock:
+    """A clock that a slow body moves."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
+    clock = Clock()
+    monkeypatch.setattr(guard, "time", clock)
+    return clock
+
+
+TRICKLES: Final[list[tuple[list[tuple[int, float]], bool]]] = [
+    ([(2, 29.9), (0, 0)], True),
+    ([(2, 30.1), (0, 0)], False),
+    ([(2, 20), (0, 9.9), (0, 0)], True),
+    ([(2, 20), (0, 10.1), (0, 0)], False),
+    ([(10_000, 10)] * 9 + [(0, 0)], True),
+    ([(5_000, 10)] * 5 + [(0, 4.9), (0, 0)], True),
+    ([(5_000, 10)] * 5 + [(0, 5.1), (0, 0)], False),
+    ([(1_000_000, 1029.9), (0, 0)], True),
+    ([(1_000_000, 1030.1), (0, 0)], False),
+]
+"""Pieces, each with its bytes and the seconds it takes, and whether their body is taken."""
+
+
+async def test_a_body_may_waste_thirty_seconds_and_then_comes_at_a_thousand_bytes_a_second(clock: Clock) -> None:
+    async def body(pieces: list[tuple[int, float]]) -> AsyncIterator[bytes]:
+        await anyio.lowlevel.checkpoint()
+        yield b"{}"
+        for length, seconds in pieces:
+            await anyio.lowlevel.checkpoint()
+            clock.now += seconds
+            yield b" " * length
+
+    problem = "the next piece did not come within 30 s, or all came too slowly"
+    async with Engine("sqlite://", model="demo") as engine:
+        app = FastAPI()
+        app.include_router(router(engine, auth=TOKENS))
+        headers = {"Authorization": "Bearer ada-token", "Content-Type": "application/json"}
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://here", headers=headers) as client:
+            for pieces, is_taken in TRICKLES:
+                answer = await client.post("/chats", content=body(pieces))
+                assert answer.status_code == (201 if is_taken else 400), pieces
+                assert answer.json().get("problems") == (None if is_taken else [{"field": "body", "problem": problem}])
+
+
+async def test_a_reader_of_a_quiet_stream_is_not_cut_off() -> None:
+    """Patience is for what has been sent and is not taken."""
+    settings = ServiceSettings(reader_patience=0.1)
+    model = ScriptedModel([Reply("At last.", first_delay=0.4)])
+    structlog.reset_defaults()
+    with structlog.testing.capture_logs() as logs:
+        async with served(Engine("sqlite://", model=model), settings=settings) as service, service.client() as ada:
+            chat = (await ada.post("/chats", json={})).json()["id"]
+            await ada.post(f"/chats/{chat}/messages", json={"content": "Well?"})
+            told = await stream_of(ada, chat, until_rest=True)
+    structlog.reset_defaults()
+    assert told[-1].event == "turn_finished"
+    assert not [log for log in logs if log["event"] == "reader_cut_off"]
+
+
+async def test_a_reader_who_is_cut_off_is_logged() -> None:
+    settings = ServiceSettings(reader_patience=0.05)
+
+    async def receive() -> Any:
+        await anyio.sleep_forever()
+
+    async def send(_: Any) -> None:
+        await anyio.sleep_forever()
+
+    async with Engine("sqlite://", model="demo") as engine:
+        app = FastAPI()
+        app.include_router(router(engine, auth=TOKENS, settings=settings))
+        asked = {"type": "http", "method": "GET", "path": "/healthz", "query_string": b"", "headers": []}
+        structlog.reset_defaults()
+        with structlog.testing.capture_logs() as logs, anyio.fail_after(60):
+            await app({**asked, "asgi": {"version": "3.0"}}, receive, send)
+        structlog.reset_defaults()
+    assert [log for log in logs if log["event"] == "reader_cut_off"] == [
+        {"event": "reader_cut_off", "path": "/healthz", "patience": 0.05, "log_level": "info"}
+    ]
