@@ -1,0 +1,66 @@
+"""An application of its own: what it serves beside the routes, and which pages may call it."""
+
+from __future__ import annotations
+
+import httpx
+
+from support.served import TOKENS, Served, listening, served
+from turnwise import Engine
+from turnwise.service import ServiceSettings, create_app
+
+ORIGIN = "https://shop.example"
+
+
+async def test_pages_of_origins_that_are_named_may_call_and_read_what_they_need() -> None:
+    settings = ServiceSettings(allow_origins=(ORIGIN,))
+    asking = {"Access-Control-Request-Method": "PATCH", "Access-Control-Request-Headers": "if-match, x-odd"}
+    async with (
+        served(Engine("sqlite://", model="demo"), settings=settings) as service,
+        service.client() as ada,
+        httpx.AsyncClient(base_url=service.url) as nobody,
+    ):
+        before, other = [
+            await nobody.options("/chats/c1", headers=asking | {"Origin": origin})
+            for origin in (ORIGIN, "https://evil.example")
+        ]
+        made = await ada.post("/chats", json={}, headers={"Origin": ORIGIN})
+    allowed = before.headers["access-control-allow-methods"].split(", ")
+    assert before.status_code == 200
+    assert {"GET", "POST", "PATCH", "DELETE"} <= set(allowed)
+    assert before.headers["access-control-allow-headers"] == "if-match, x-odd"
+    assert before.headers["access-control-allow-origin"] == made.headers["access-control-allow-origin"] == ORIGIN
+    assert made.headers["access-control-expose-headers"] == "ETag, Location, Retry-After, Turnwise-Chat"
+    assert (other.status_code, "access-control-allow-origin" in other.headers) == (400, False)
+
+
+async def test_where_no_origin_is_named_no_page_may_call(demo: Served, ada: httpx.AsyncClient) -> None:
+    answer = await ada.post("/chats", json={}, headers={"Origin": ORIGIN})
+    assert answer.status_code == 201
+    assert not [name for name in answer.headers if name.startswith("access-control-")]
+
+
+async def test_pages_of_fastapi_are_not_served_and_a_path_that_is_none_is_a_problem(ada: httpx.AsyncClient) -> None:
+    for path in ("/docs", "/redoc", "/nowhere"):
+        answer = await ada.get(path)
+        assert (answer.status_code, answer.headers["content-type"]) == (404, "application/problem+json"), path
+        assert answer.json() == {
+            "type": "about:blank",
+            "title": "Not Found",
+            "status": 404,
+            "detail": "Not Found; nothing was written",
+        }
+    other_way = await ada.put("/chats")
+    assert (other_way.status_code, other_way.headers["content-type"]) == (405, "application/problem+json")
+    assert other_way.headers["allow"] in ("GET", "POST", "GET, POST", "POST, GET")
+    assert (await ada.get("/openapi.json")).json()["info"]["title"] == "turnwise"
+    assert (await ada.get("/inspector")).is_success
+
+
+async def test_an_application_opens_its_engine_and_leaves_it() -> None:
+    engine = Engine("sqlite://", model="demo")
+    async with (
+        listening(create_app(engine, auth=TOKENS)) as url,
+        httpx.AsyncClient(base_url=url) as client,
+    ):
+        assert (await client.get("/readyz")).json() == {"status": "ready"}
+    assert not engine.takes_followers

@@ -1,0 +1,111 @@
+"""Who sends a request, and which chats are there for them."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from starlette.requests import Request
+
+from support.served import GENEROUS, TOKENS, served
+from turnwise import Engine
+from turnwise.service import Principal, ServiceSettings, caller
+from turnwise.service.caller import Caller
+from turnwise.service.service import Service
+from turnwise.states.errors import ChatNotFound
+
+
+def damage(path: Path, chat_id: str) -> None:
+    with closing(sqlite3.connect(path)) as on, on:
+        on.execute("UPDATE chats SET facts = 'poison' WHERE id = ?", (chat_id,))
+
+
+@pytest.mark.parametrize("page", [None, 2], ids=["all at once", "two at a time"])
+async def test_a_chat_that_cannot_be_read_is_told_its_owner_and_whoever_sees_all(
+    tmp_path: Path, page: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others are told what they are told of none, though nobody can ask the chat whose it is."""
+    if page is not None:
+        monkeypatch.setattr(caller, "_PAGE", page)
+    path = tmp_path / "chats.db"
+    async with (
+        served(Engine(f"sqlite:///{path}", model="demo")) as service,
+        service.client("ada") as ada,
+        service.client("bob") as bob,
+        service.client("operator") as operator,
+        service.client("auditor") as auditor,
+    ):
+        chats = [(await ada.post("/chats", json={})).json()["id"] for _ in range(5)]
+        await bob.post("/chats", json={})
+        for place in (0, 2, 4):
+            damage(path, chats[place])
+            told = [await who.get(f"/chats/{chats[place]}") for who in (ada, bob, operator, auditor)]
+            none = await bob.get(f"/chats/c{'0' * 25}")
+            assert [answer.status_code for answer in told] == [500, 404, 500, 500], place
+            assert told[0].json()["type"] == "urn:turnwise:problem:chat-unreadable"
+            assert told[1].text.replace(chats[place], "...") == none.text.replace(f"c{'0' * 25}", "...")
+
+
+class Clock:
+    """A clock that stands still."""
+
+    def __init__(self, now: float) -> None:
+        self.now = now
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.mark.parametrize(
+    ("passed", "waited"),
+    [
+        # of seconds since the request came, those until it has taken two, or twice as long, or three times
+        (0, 2),
+        (0.5, 1.5),
+        (1.75, 0.25),
+        (2, 2),
+        (3.5, 0.5),
+        (5, 1),
+    ],
+)
+async def test_a_404_takes_a_whole_number_of_times_as_long(
+    passed: float, waited: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    monkeypatch.setattr(caller, "time", Clock(64 + passed))
+    monkeypatch.setattr(caller.anyio, "sleep", sleep)
+    async with Engine("sqlite://", model="demo") as engine:
+        hers = await engine.create_chat(owner="ada")
+        service = Service(engine, TOKENS, ServiceSettings(not_found_seconds=2))
+        bob = Caller(service, Principal("bob"), since=64)
+        for chat_id in ("c1", hers.id):
+            with pytest.raises(ChatNotFound):
+                await bob.chat(chat_id)
+        assert (await Caller(service, Principal("ada"), since=64).chat(hers.id)).id == hers.id
+    assert slept == [waited, waited]
+
+
+async def test_whoever_tells_callers_apart_otherwise_needs_no_bearer_token() -> None:
+    """A function of your own, which may wait, and whose word is taken only where it names a principal."""
+    known: dict[str | None, Any] = {"ada": Principal("ada"), "eve": "eve", "mallory": {"name": "ada"}}
+
+    async def by_header(request: Request) -> Any:
+        return known.get(request.headers.get("x-user"))
+
+    for auth in (by_header, lambda request: known.get(request.headers.get("x-user"))):
+        async with (
+            served(Engine("sqlite://", model="demo"), auth=auth, settings=GENEROUS) as service,
+            httpx.AsyncClient(base_url=service.url) as client,
+        ):
+            names = ("ada", "eve", "mallory", "bob")
+            answers = [await client.get("/principal", headers={"X-User": name}) for name in names]
+        assert [answer.status_code for answer in answers] == [200, 401, 401, 401]
+        assert answers[0].json() == {"name": "ada", "role": "owner"}
