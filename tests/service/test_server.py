@@ -1,0 +1,135 @@
+"""A server in this process: what uvicorn is asked for, how it stops, and what it leaves behind."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import anyio
+import httpx
+import pytest
+import uvicorn
+from anyio.from_thread import start_blocking_portal
+
+from support.served import TOKENS
+from turnwise import Engine
+from turnwise.service import ServiceSettings, serve, server
+
+SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+AS_ADA: Final = {"Authorization": "Bearer ada-token"}
+
+
+@asynccontextmanager
+async def serving(listener: socket.socket, **options: Any) -> AsyncIterator[httpx.AsyncClient]:
+    """Serve, and wait at the end of the block until somebody has asked it to stop."""
+    is_path = listener.family == socket.AF_UNIX
+    transport = httpx.AsyncHTTPTransport(uds=listener.getsockname()) if is_path else None
+    url = "http://here" if is_path else f"http://127.0.0.1:{listener.getsockname()[1]}"
+    engine = Engine("sqlite://", model="demo")
+    async with (
+        httpx.AsyncClient(base_url=url, headers=AS_ADA, timeout=60, transport=transport) as client,
+        anyio.create_task_group() as tasks,
+    ):
+        tasks.start_soon(partial(serve, engine, auth=TOKENS, sockets=[listener], log_level="error", **options))
+        with anyio.fail_after(60):
+            while not await _is_ready(client):  # noqa: ASYNC110 - it tells nobody
+                await anyio.sleep(0.01)
+            yield client
+
+
+async def _is_ready(client: httpx.AsyncClient) -> bool:
+    try:
+        return (await client.get("/readyz")).is_success
+    except httpx.TransportError:
+        return False
+
+
+@pytest.mark.parametrize(("seconds", "waited"), [(None, 10), (0, 1), (0.4, 1), (1, 1), (1.6, 2), (7, 7), (60, 60)])
+async def test_open_requests_have_whole_seconds_to_end_and_at_least_one(
+    seconds: float | None, waited: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = None if seconds is None else ServiceSettings(shutdown_seconds=seconds)
+    configs: list[uvicorn.Config] = []
+
+    class Noted:
+        def __init__(self, config: uvicorn.Config, _: Engine) -> None:
+            configs.append(config)
+
+        async def serve(self, **_: Any) -> None:
+            pass
+
+    monkeypatch.setattr(server, "_Server", Noted)
+    engine = Engine("sqlite://", model="demo")
+    await serve(engine, auth=TOKENS, sockets=[], settings=settings, log_level="error")
+    (config,) = configs
+    assert config.timeout_graceful_shutdown == waited
+    assert (config.log_level, config.access_log, config.server_header) == ("error", False, False)
+    assert config.h11_max_incomplete_event_size == 64 * 1024
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+async def test_a_signal_stops_a_server_with_a_word_and_then_means_what_it_meant_before(number: signal.Signals) -> None:
+    before = {known: signal.getsignal(known) for known in SIGNALS}
+    told: list[str] = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        settings = ServiceSettings(body_limit_bytes=100, shutdown_seconds=60)
+        async with serving(listener, settings=settings) as client:
+            chat = await client.post("/chats", json={})
+            long = await client.post("/chats", json={"title": "x" * 200})
+            async with client.stream("GET", f"/chats/{chat.json()['id']}/events") as response:
+                async for line in response.aiter_lines():
+                    told.append(line)
+                    if line == "event: status":
+                        signal.raise_signal(number)
+    assert (chat.status_code, "server" in chat.headers, long.status_code) == (201, False, 413)
+    assert [line for line in told if line.startswith("event:")][-1] == "event: reconnect"
+    assert {known: signal.getsignal(known) for known in SIGNALS} == before
+    assert logging.getLogger("uvicorn.error").level == logging.ERROR
+
+
+async def test_a_server_listens_on_a_path_too(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "s"))
+        listener.listen()
+        async with serving(listener) as client:
+            assert (await client.get("/principal")).json() == {"name": "ada", "role": "owner"}
+            signal.raise_signal(signal.SIGTERM)
+
+
+def test_beside_the_main_thread_a_server_hears_no_signals() -> None:
+    before = {known: signal.getsignal(known) for known in SIGNALS}
+
+    async def served() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            async with serving(listener) as client:
+                assert (await client.get("/principal")).is_success
+                assert {known: signal.getsignal(known) for known in SIGNALS} == before
+                raise _Enough
+
+    with start_blocking_portal() as portal, pytest.raises(ExceptionGroup) as ended:
+        portal.call(served)
+    assert ended.group_contains(_Enough)
+
+
+class _Enough(Exception):
+    """Ends a server that hears no signal."""
+
+
+async def test_an_end_that_was_announced_is_no_error_and_every_other_is_told() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        async with serving(listener):
+            signal.raise_signal(signal.SIGTERM)
+    logger = logging.getLogger("uvicorn.error")
+
+    def is_told(error: BaseException | None) -> bool:
+        how = None if error is None else (type(error), error, error.__traceback__)
+        return bool(logger.filter(logging.LogRecord("uvicorn.error", logging.ERROR, "", 0, "It ended.", (), how)))
+
+    assert [is_told(error) for error in (asyncio.CancelledError(), ValueError("broken"), None)] == [False, True, True]
