@@ -163,7 +163,7 @@ class JWTs:
         token = bearer_token(request)
         if token is None:
             return None
-        wanted: dict[str, Any] = {"exp": {"essential": True}, self.name_claim: {"essential": True}}
+        wanted: dict[str, Any] = {"exp": {"essential": True}}
         if self.issuer is not None:
             wanted["iss"] = {"essential": True, "value": self.issuer}
         if self.audience is not None:
