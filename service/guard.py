@@ -94,7 +94,6 @@ class _Guarded(Response):
 
     def __init__(self, response: Response, patience: float) -> None:
         self._response, self._patience = response, patience
-        self.background = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the response."""
