@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from datetime import datetime
 from typing import Any, Final
 
 from fastapi import FastAPI
@@ -159,7 +158,7 @@ def problem_of(error: TurnwiseError) -> dict[str, Any]:
     if status >= _HIDDEN and not isinstance(error, _SAYS_ITSELF):
         return {**problem, "detail": "the service cannot do this now; its log says why; nothing was written"}
     fields = {name: value for name, value in vars(error).items() if not name.startswith("_")}
-    return {**jsonable_encoder(fields, custom_encoder={datetime: datetime.isoformat}), **problem, "detail": str(error)}
+    return {**jsonable_encoder(fields), **problem, "detail": str(error)}
 
 
 def problem_response(error: TurnwiseError) -> Response:
