@@ -6,6 +6,7 @@ import base64
 import hashlib
 import hmac
 import json
+import sys
 import time
 from pathlib import Path
 from typing import Any, Final
@@ -18,6 +19,7 @@ from starlette.requests import Request
 from support.served import served
 from turnwise import Engine, SettingsError
 from turnwise.service import JWTs, Principal, StaticTokens
+from turnwise.service.auth import bearer_token
 
 KEY: Final = jwk.RSAKey.generate_key(2048, {"kid": "ours"})
 OTHER: Final = jwk.RSAKey.generate_key(2048, {"kid": "ours"})
@@ -59,6 +61,41 @@ def test_without_a_role_it_is_an_owner_and_the_claims_have_the_names_that_were_g
     assert KNOWN(request_with(f"Bearer {signed()}")) == Principal("ada")
     assert named(request_with(f"Bearer {signed(email='a@b', groups='auditor')}")) == Principal("a@b", "auditor")
     assert named(request_with(f"Bearer {signed()}")) is None
+
+
+def test_a_role_says_what_a_principal_may_see_and_change_and_is_part_of_its_name_in_the_log() -> None:
+    principals = [Principal("ada"), Principal("ops", "operator"), Principal("eve", "auditor")]
+    told = [(principal.actor, principal.sees_all, principal.may_write) for principal in principals]
+    assert told == [("user:ada", False, True), ("operator:ops", True, True), ("auditor:eve", True, False)]
+
+
+def test_a_name_has_between_one_byte_and_512() -> None:
+    for name in ("a", "a" * 512, "€" * 170 + "aa"):
+        assert Principal(name).name == name
+    odd: Any
+    for odd in ("", "a" * 513, "€" * 171, 7, None, b"ada"):
+        with pytest.raises(SettingsError, match=r"^name: must be text of 1 to 512 bytes; it was"):
+            Principal(odd)
+    for odd in ("", "admin", None):
+        with pytest.raises(SettingsError, match=r"^role: must be one of owner, operator, auditor; it was"):
+            Principal("ada", odd)
+
+
+@pytest.mark.parametrize(
+    ("header", "token"),
+    [
+        ("Bearer t", "t"),
+        ("bearer  t ", "t"),
+        ("BEARER a b", "a b"),
+        ("Bearer", None),
+        ("Bearer  ", None),
+        ("Basic t", None),
+        ("t", None),
+        (None, None),
+    ],
+)
+def test_a_token_is_what_follows_the_word_bearer(header: str | None, token: str | None) -> None:
+    assert bearer_token(request_with(header)) == token
 
 
 FORGED: Final = {
@@ -121,6 +158,13 @@ def test_clocks_may_differ_a_little() -> None:
     assert KNOWN(request_with(f"Bearer {signed(exp=now - 5, nbf=now + 5)}")) == Principal("ada")
     strict = JWTs(key=PUBLIC, leeway=0)
     assert strict(request_with(f"Bearer {signed(exp=now - 5)}")) is None
+    assert KNOWN.leeway == 30
+
+
+def test_only_algorithms_that_were_named_count() -> None:
+    rare = JWTs(key=PUBLIC, algorithms=["RS512"])
+    assert rare(request_with(f"Bearer {signed(algorithm='RS512')}")) == Principal("ada")
+    assert rare(request_with(f"Bearer {signed()}")) is None
 
 
 def test_keys_of_every_kind_are_read() -> None:
@@ -131,32 +175,46 @@ def test_keys_of_every_kind_are_read() -> None:
     assert JWTs(key=curve.as_pem(private=False), algorithms=["ES256"])(
         request_with(f"Bearer {signed(curve, 'ES256')}")
     ) == Principal("ada")
+    for same in (PUBLIC.decode(), b"\n" + PUBLIC, KEY.as_dict(private=False)):
+        assert JWTs(key=same)(request_with(f"Bearer {signed()}")) == Principal("ada")
     several = JWTs(key={"keys": [KEY.as_dict(private=False), curve.as_dict(private=False)]}, algorithms=["RS256"])
     assert several(request_with(f"Bearer {signed(header={'kid': 'ours'})}")) == Principal("ada")
     assert several(request_with(f"Bearer {signed(header={'kid': 'unknown'})}")) is None
 
 
-WRONG_KEYS: Final[dict[str, dict[str, Any]]] = {
-    "no key in it": {"key": b"-----BEGIN PUBLIC KEY-----\nnonsense\n-----END PUBLIC KEY-----"},
-    "a public key as a secret": {"key": PUBLIC, "algorithms": ["HS256"]},
-    "no signature": {"key": PUBLIC, "algorithms": ["none"]},
-    "no algorithm": {"key": PUBLIC, "algorithms": []},
-    "a set that is none": {"key": {"keys": "none"}},
-    "a key without its numbers": {"key": {"kty": "RSA"}},
-    "an empty secret": {"key": "", "algorithms": ["HS256"]},
+WRONG_KEYS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
+    "no key in it": ("key", {"key": b"-----BEGIN PUBLIC KEY-----\nnonsense\n-----END PUBLIC KEY-----"}),
+    "a public key as a secret": ("key", {"key": PUBLIC, "algorithms": ["HS256"]}),
+    "no signature": ("algorithms", {"key": PUBLIC, "algorithms": ["none"]}),
+    "no signature, beside others": ("algorithms", {"key": PUBLIC, "algorithms": ["RS256", "none"]}),
+    "no algorithm": ("algorithms", {"key": PUBLIC, "algorithms": []}),
+    "a set that is none": ("key", {"key": {"keys": "none"}}),
+    "a key without its numbers": ("key", {"key": {"kty": "RSA"}}),
+    "an empty secret": ("key", {"key": "", "algorithms": ["HS256"]}),
 }
 
 
-@pytest.mark.parametrize("wrong", WRONG_KEYS.values(), ids=WRONG_KEYS)
-def test_a_key_that_fits_no_algorithm_is_refused_at_once(wrong: Any) -> None:
+@pytest.mark.parametrize(("field", "wrong"), WRONG_KEYS.values(), ids=WRONG_KEYS)
+def test_a_key_that_fits_no_algorithm_is_refused_at_once(field: str, wrong: Any) -> None:
     with pytest.raises(SettingsError) as refused:
         JWTs(**wrong)
+    assert refused.value.field == field
     assert "nonsense" not in str(refused.value)
+
+
+def test_without_the_extra_signed_tokens_say_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "joserfc", None)
+    with pytest.raises(SettingsError, match=r"^auth: needs the extra `service`: pip install 'turnwise\[service\]'"):
+        JWTs(key=PUBLIC)
 
 
 def test_no_key_is_ever_shown() -> None:
     assert "secret" not in repr(JWTs(key="a secret of thirty-two bytes at least", algorithms=["HS256"]))
     assert "s3cret" not in repr(StaticTokens({"s3cret-token": Principal("ada")}).__dict__)
+    assert repr(JWTs(key=PUBLIC)) == (
+        "JWTs(algorithms=('RS256',), issuer=None, audience=None, name_claim='sub', role_claim='role', leeway=30)"
+    )
+    assert JWTs(key=PUBLIC) == JWTs(key=PUBLIC) != JWTs(key=OTHER.as_pem(private=False))
 
 
 async def test_a_service_takes_signed_tokens_and_tells_nobody_why_one_is_none() -> None:
@@ -205,27 +263,44 @@ def test_a_file_names_principals_by_token_or_by_digest(tmp_path: Path) -> None:
         assert known(request_with(wrong)) is None
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "tokens = 7",
-        "tokens = []",
-        "not toml at all, s3cret",
-        '[[tokens]]\nname = "s3cret"',
-        '[[tokens]]\ntoken = "s3cret"',
-        '[[tokens]]\ntoken = "s3cret"\nname = ""',
-        '[[tokens]]\ntoken = "s3cret"\nname = 7',
-        '[[tokens]]\ntoken = "s3cret"\nname = "ada"\nrole = "admin"',
-        '[[tokens]]\ntoken = "s3cret"\nname = "ada"\nrule = "owner"',
-        '[[tokens]]\ntoken = "s3cret"\nsha256 = "00"\nname = "ada"',
-        '[[tokens]]\nsha256 = "00"\nname = "ada"',
-        '[[tokens]]\nsha256 = "zz"\nname = "ada"',
-        '[[tokens]]\ntoken = " s3cret"\nname = "ada"',
-        '[[tokens]]\ntoken = 7\nname = "ada"',
-    ],
-)
-def test_a_file_that_says_something_else_is_refused_without_telling_a_token(text: str, tmp_path: Path) -> None:
+NEITHER: Final = "must hold either token or sha256"
+ENTRY: Final = "must hold token or sha256, name, and role, and nothing else"
+DIGEST: Final = "a digest must be 'sha256:' and 64 hexadecimal digits"
+SPACES: Final = "a token must be text without spaces around it"
+NAME: Final = "name must be text of 1 to 512 bytes"
+ROLE: Final = "role must be one of owner, operator, auditor"
+ONE: Final = '[[tokens]]\ntoken = "t1"\nname = "ada"\n'
+WRONG_FILES: Final = {
+    "": "must hold tables named [[tokens]]",
+    "tokens = 7": "must hold tables named [[tokens]]",
+    "tokens = []": "must name at least one token; there was none",
+    "tokens = [7]": f"entry 1 {ENTRY}",
+    "not toml at all, s3cret": "cannot be read: TOMLDecodeError",
+    '[[tokens]]\nname = "s3cret"': f"entry 1 {NEITHER}",
+    '[[tokens]]\ntoken = "s3cret"': f"entry 1: {NAME}",
+    '[[tokens]]\ntoken = "s3cret"\nname = ""': f"entry 1: {NAME}",
+    '[[tokens]]\ntoken = "s3cret"\nname = 7': f"entry 1: {NAME}",
+    '[[tokens]]\ntoken = "s3cret"\nname = "ada"\nrole = "admin"': f"entry 1: {ROLE}",
+    '[[tokens]]\ntoken = "s3cret"\nname = "ada"\nrule = "owner"': f"entry 1 {ENTRY}",
+    '[[tokens]]\ntoken = "s3cret"\nsha256 = "00"\nname = "ada"': f"entry 1 {NEITHER}",
+    '[[tokens]]\ntoken = "s3cret"\nsha256 = "00"\nname = "ada"\nrole = "owner"': f"entry 1 {NEITHER}",
+    ONE + '[[tokens]]\nname = "s3cret"': f"entry 2 {NEITHER}",
+    '[[tokens]]\nsha256 = "00"\nname = "ada"': DIGEST,
+    '[[tokens]]\nsha256 = "zz"\nname = "ada"': DIGEST,
+    '[[tokens]]\ntoken = " s3cret"\nname = "ada"': SPACES,
+    '[[tokens]]\ntoken = "s3cret "\nname = "ada"': SPACES,
+    '[[tokens]]\ntoken = ""\nname = "ada"': SPACES,
+    '[[tokens]]\ntoken = " "\nname = "ada"': SPACES,
+    '[[tokens]]\ntoken = 7\nname = "ada"': DIGEST,
+}
+
+
+@pytest.mark.parametrize(("text", "problem"), WRONG_FILES.items())
+def test_a_file_that_says_something_else_is_refused_without_telling_a_token(
+    text: str, problem: str, tmp_path: Path
+) -> None:
     with pytest.raises(SettingsError) as refused:
         entries(text, tmp_path)
+    assert refused.value.field == "tokens"
+    assert problem in refused.value.problem
     assert "s3cret" not in str(refused.value)
