@@ -6,10 +6,11 @@ from importlib.metadata import version
 from typing import Any
 
 import pytest
+from fastapi import FastAPI
 
 from support.served import TOKENS
 from turnwise import Engine
-from turnwise.service import create_app
+from turnwise.service import create_app, router
 
 ALWAYS = {"400", "401", "403", "429", "503"}
 ABOUT = "404 500"
@@ -219,6 +220,17 @@ def test_answers_lead_on_to_what_is_about_the_same_chat_message_or_file(paths: d
         "chat": "$request.query.chat",
         "digest": "$response.body#/blob",
     }
+
+
+def test_routes_tell_what_a_problem_is_in_an_application_that_does_not_describe_them() -> None:
+    app = FastAPI()
+    app.include_router(router(Engine("sqlite://", model="demo"), auth=TOKENS))
+    answers = app.openapi()["paths"]["/chats"]["get"]["responses"]
+    assert {
+        status: answer["content"]["application/problem+json"]["schema"]["required"]
+        for status, answer in answers.items()
+        if status in ALWAYS
+    } == {status: ["type", "title", "status", "detail"] for status in ALWAYS}
 
 
 def test_bodies_that_are_read_piece_by_piece_are_described_and_needed(paths: dict[str, Any]) -> None:
