@@ -7,13 +7,14 @@ from datetime import UTC, datetime
 from typing import Final
 
 import httpx
-from fastapi import APIRouter, FastAPI
+import structlog
+from fastapi import APIRouter, FastAPI, HTTPException
 
 from support.served import listening
 from turnwise.client.problems import error_of
-from turnwise.service import ProblemRoute, add_problem_handlers
+from turnwise.service import ProblemRoute, add_problem_handlers, problem_response
 from turnwise.service import problems as own
-from turnwise.service.problems import status_of
+from turnwise.service.problems import problem_of, status_of
 from turnwise.service.routes.table import ROUTES
 from turnwise.states import errors
 from turnwise.states.errors import TurnwiseError
@@ -120,3 +121,117 @@ async def test_an_error_is_told_with_its_fields_and_without_secrets() -> None:
         if (status, error) in TOLD:
             known = error_of(url, answer.status_code, answer.headers["content-type"], answer.content)
             assert (type(known), str(known), vars(known)) == (type(error), str(error), vars(error))
+
+
+def test_what_a_client_may_do_about_it_is_in_the_headers() -> None:
+    told = {
+        own.NotAuthenticated(): {"www-authenticate": 'Bearer realm="turnwise"'},
+        own.RateLimited("5 open streams", 0.2): {"retry-after": "1"},
+        own.RateLimited("5 open streams", 0.5): {"retry-after": "1"},
+        own.RateLimited("5 open streams", 2.6): {"retry-after": "3"},
+        own.RateLimited("5 open streams", 60): {"retry-after": "60"},
+        errors.EngineClosed("the engine was closed"): {"retry-after": "1"},
+        own.NotAllowed("auditor", "'operator'"): {},
+        errors.QueueFull(20): {},
+        errors.StoreError("cannot connect"): {},
+    }
+    for error, headers in told.items():
+        given = problem_response(error).headers
+        known = {name: said for name, said in given.items() if name not in ("content-type", "content-length")}
+        assert known == headers, error
+
+
+def test_the_log_is_told_what_a_client_is_not() -> None:
+    structlog.reset_defaults()
+    with structlog.testing.capture_logs() as logs:
+        for _, error in (*TOLD, *OWN, *HIDDEN):
+            problem_response(error)
+    structlog.reset_defaults()
+    failed = [error for status, error in (*TOLD, *OWN, *HIDDEN) if status in (500, 503)]
+    assert len(failed) == 8
+    assert logs == [
+        {"event": "request_failed", "error": f"{type(error).__name__}: {error}", "log_level": "error"}
+        for error in failed
+    ]
+
+
+def test_an_error_that_nobody_gave_a_status_is_the_services_own() -> None:
+    class Unheard(TurnwiseError):
+        """It is in no table."""
+
+    assert problem_of(Unheard(SECRET)) == {
+        "type": "urn:turnwise:problem:unheard",
+        "title": "Unheard",
+        "status": 500,
+        "detail": "the service cannot do this now; its log says why; nothing was written",
+    }
+
+
+async def test_whatever_goes_wrong_is_a_problem_with_handlers_and_in_routes_without_them() -> None:
+    async def fail(kind: str) -> None:
+        if kind == "http":
+            raise HTTPException(418, "I'm a teapot", {"X-Pot": "tea"})
+        if kind == "behind":
+            raise HTTPException(400, "There was an error parsing the body") from own.BodyTooLarge(7)
+        raise RuntimeError(SECRET)
+
+    async def count(count: int) -> int:
+        return count
+
+    routes = APIRouter(route_class=ProblemRoute)
+    routes.add_api_route("/fail/{kind}", fail)
+    routes.add_api_route("/count/{count}", count)
+    without, beside = FastAPI(), FastAPI()
+    without.include_router(routes)
+    add_problem_handlers(beside)
+    beside.add_api_route("/fail/{kind}", fail)
+    beside.add_api_route("/count/{count}", count)
+    for app in (without, beside):
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://here") as client:
+            teapot = await client.get("/fail/http")
+            assert (teapot.status_code, teapot.headers["x-pot"]) == (418, "tea")
+            assert teapot.json() == {
+                "type": "about:blank",
+                "title": "I'm a teapot",
+                "status": 418,
+                "detail": "I'm a teapot; nothing was written",
+            }
+            invalid = await client.get("/count/x")
+            assert (invalid.status_code, invalid.json()["problems"][0]["field"]) == (400, "path.count")
+            assert (await client.get("/count/7")).json() == 7
+            told = [teapot, invalid]
+            if app is without:
+                behind = await client.get("/fail/behind")
+                assert (behind.status_code, behind.json()["limit"]) == (413, 7)
+                told.append(behind)
+            else:
+                structlog.reset_defaults()
+                with structlog.testing.capture_logs() as logs:
+                    broken = await client.get("/fail/broken")
+                structlog.reset_defaults()
+                assert broken.json() == {
+                    "type": "about:blank",
+                    "title": "Internal error",
+                    "status": 500,
+                    "detail": "the service's log says what happened",
+                }
+                assert broken.status_code == 500
+                assert [log["error"] for log in logs if log["event"] == "request_failed"] == [f"RuntimeError: {SECRET}"]
+                told.append(broken)
+            assert {answer.headers["content-type"] for answer in told} == {"application/problem+json"}
+
+
+async def test_of_many_and_long_mistakes_the_first_ones_are_told_in_short(ada: httpx.AsyncClient) -> None:
+    many = (await ada.post("/chats", json={"client_tools": [0] * 30})).json()
+    assert [problem["field"] for problem in many["problems"]] == [f"body.client_tools.{place}" for place in range(20)]
+    assert [told.partition(":")[0] for told in many["detail"].split("; ")] == [
+        *(f"body.client_tools.{place}" for place in range(5)),
+        "nothing was written",
+    ]
+    field = (await ada.post("/chats", json={"x" * 1000: 0})).json()["problems"][0]["field"]
+    assert field == "body." + "x" * 495
+    chat = (await ada.post("/chats", json={})).json()["id"]
+    odd = {"content": [{"type": "x" * 1000}]}
+    problem = (await ada.post(f"/chats/{chat}/messages", json=odd)).json()["problems"][0]["problem"]
+    assert len(problem) == 500
