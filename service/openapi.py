@@ -139,17 +139,18 @@ def describe(app: FastAPI) -> None:
     read = app.openapi
 
     def completed() -> dict[str, Any]:
-        if app.openapi_schema is None:
-            document = read()
-            schemas = document.setdefault("components", {}).setdefault("schemas", {})
-            operations = [operation for path in document["paths"].values() for operation in path.values()]
-            for operation in operations:
-                _complete(operation)
-            schemas |= _schemas_of_events() | {Problem.__name__: Problem.model_json_schema()}
-            if not any("422" in operation["responses"] for operation in operations):
-                schemas.pop("HTTPValidationError", None)
-                schemas.pop("ValidationError", None)
-        return dict(app.openapi_schema or {})
+        if app.openapi_schema is not None:
+            return app.openapi_schema
+        document = read()
+        schemas = document.setdefault("components", {}).setdefault("schemas", {})
+        operations = [operation for path in document["paths"].values() for operation in path.values()]
+        for operation in operations:
+            _complete(operation)
+        schemas |= _schemas_of_events() | {Problem.__name__: Problem.model_json_schema()}
+        if not any("422" in operation["responses"] for operation in operations):
+            schemas.pop("HTTPValidationError", None)
+            schemas.pop("ValidationError", None)
+        return document
 
     app.openapi = completed  # type: ignore[method-assign] # as FastAPI has it done
 
