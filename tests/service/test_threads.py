@@ -1,0 +1,393 @@
+"""What a request of a front end does to its chat, and which part of the chat it is told."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+import anyio
+import httpx
+import pytest
+
+from support.gated_model import GatedModel, PacedModel
+from support.served import Served, served
+from turnwise import Agent, ClientTool, Engine, ModelError, RetryPolicy, Settings, ToolResult, tool
+from turnwise.providers.protocol import ModelRequest
+from turnwise.providers.scripted import Call, Reply, ScriptedModel
+from turnwise.service.routes import threads
+from turnwise.service.routes.threads import turn_start
+
+SCHEMA: Final = {"type": "object", "properties": {"near": {"type": "string"}}}
+PICK: Final = {"name": "pick_date", "description": "Ask for a date.", "input_schema": SCHEMA}
+ASKING: Final = Reply("Which? ", calls=[Call("pick_date", {}, id="k")])
+
+
+@tool(policy="ask")
+async def pay(cents: int) -> str:
+    """Pay money."""
+    return f"paid {cents}"
+
+
+def told(answer: httpx.Response) -> list[dict[str, Any]]:
+    """Return what a stream of the AI SDK or of AG-UI says."""
+    assert answer.status_code == 200, answer.text
+    lines = [line.removeprefix("data: ") for line in answer.text.splitlines() if line]
+    return [json.loads(line) for line in lines if line != "[DONE]"]
+
+
+def kinds(answer: httpx.Response) -> list[str]:
+    return [one["type"] for one in told(answer)]
+
+
+def words(answer: httpx.Response) -> str:
+    return "".join(one["delta"] for one in told(answer) if one["type"] in ("text-delta", "TEXT_MESSAGE_CONTENT"))
+
+
+def user(name: str, text: str) -> dict[str, Any]:
+    return {"id": name, "role": "user", "parts": [{"type": "text", "text": text}]}
+
+
+def replied(*answers: tuple[str, str]) -> dict[str, Any]:
+    """Return the last message of a page, in which calls have their results."""
+    parts = [
+        {"type": "tool-pick_date", "toolCallId": call_id, "state": "output-available", "output": output}
+        for call_id, output in answers
+    ]
+    return {"id": "a", "role": "assistant", "parts": parts}
+
+
+async def page(client: httpx.AsyncClient, *messages: dict[str, Any], **fields: Any) -> httpx.Response:
+    body = {"id": "tab-1", "client_tools": [PICK], "messages": messages, **fields}
+    return await client.post("/ai-sdk/chat", json=body)
+
+
+def said(name: str, text: str) -> dict[str, Any]:
+    return {"id": name, "role": "user", "content": text}
+
+
+def called(call_id: str) -> dict[str, Any]:
+    call = {"id": call_id, "type": "function", "function": {"name": "pick_date", "arguments": "{}"}}
+    return {"id": f"a-{call_id}", "role": "assistant", "content": "", "toolCalls": [call]}
+
+
+def result(call_id: str, content: str) -> dict[str, Any]:
+    return {"id": f"r-{call_id}", "role": "tool", "toolCallId": call_id, "content": content}
+
+
+async def run(client: httpx.AsyncClient, *messages: dict[str, Any], **fields: Any) -> httpx.Response:
+    tools = [{"name": "pick_date", "description": "Ask for a date.", "parameters": SCHEMA}]
+    body = {"threadId": "tab-1", "runId": "r", "state": {}, "context": [], "forwardedProps": {}, "tools": tools}
+    return await client.post("/agui", json=body | {"messages": messages, **fields})
+
+
+async def history(service: Served, answer: httpx.Response) -> list[tuple[str, str]]:
+    """Return who said what in the chat of an answer."""
+    messages = await service.engine.messages(answer.headers["turnwise-chat"])
+    return [(message.role, message.text) for message in messages]
+
+
+async def test_a_thread_begins_as_the_page_has_it() -> None:
+    """It is the caller's, under the page's name, answered by the agent that it names, with its tools."""
+    seen: list[ModelRequest] = []
+
+    def answer(request: ModelRequest) -> str:
+        seen.append(request)
+        return "Hello."
+
+    agents = [Agent("support", ScriptedModel(answer)), Agent("sales", ScriptedModel(answer))]
+    async with served(Engine("sqlite://", agents=agents)) as service, service.client() as ada:
+        begun = [
+            await page(ada, user("u", "Hi!"), agent="sales"),
+            await run(ada, said("u", "Hi!"), threadId="tab-2", forwardedProps={"agent": "sales"}),
+        ]
+        chats = [await service.engine.get_chat(answer.headers["turnwise-chat"]) for answer in begun]
+        odd = await run(ada, said("u", "Hi!"), threadId="tab-3", forwardedProps=["agent"])
+    assert [(chat.owner, chat.metadata, chat.agent) for chat in chats] == [
+        ("ada", {"thread": "tab-1"}, "sales"),
+        ("ada", {"thread": "tab-2"}, "sales"),
+    ]
+    assert [[(one.name, one.description, one.schema) for one in request.tools] for request in seen] == [
+        [("pick_date", "Ask for a date.", SCHEMA)]
+    ] * 2
+    assert (odd.status_code, odd.json()["field"]) == (400, "agent"), "several agents, and none was named"
+    assert begun[0].headers["content-type"] == "text/event-stream; charset=utf-8"
+    assert begun[0].headers["x-vercel-ai-ui-message-stream"] == "v1"
+    assert "x-vercel-ai-ui-message-stream" not in begun[1].headers
+    assert begun[0].text.endswith("data: [DONE]\n\n")
+    assert "[DONE]" not in begun[1].text
+
+
+async def test_tools_of_a_run_are_described_by_their_names_if_nobody_does_and_may_be_none() -> None:
+    seen: list[ModelRequest] = []
+
+    def answer(request: ModelRequest) -> str:
+        seen.append(request)
+        return "Hello."
+
+    async with served(Engine("sqlite://", model=ScriptedModel(answer))) as service, service.client() as ada:
+        tools = [{"name": "look", "description": "", "parameters": None}]
+        for thread, given in (("t1", tools), ("t2", None), ("t3", [])):
+            assert words(await run(ada, said("u", "Hi!"), threadId=thread, tools=given)) == "Hello."
+    assert [[(one.name, one.description) for one in request.tools] for request in seen] == [[("look", "look")], [], []]
+
+
+async def test_a_thread_goes_on_under_its_name_and_under_the_id_of_its_chat() -> None:
+    model = ScriptedModel(["One.", "Two.", "Three."])
+    async with served(Engine("sqlite://", model=model)) as service, service.client() as ada:
+        first = await page(ada, user("u1", "1"))
+        chat_id = first.headers["turnwise-chat"]
+        again = await page(ada, user("u1", "1"))
+        by_id = await page(ada, user("u2", "2"), id=chat_id)
+        by_other_name = await run(ada, said("u3", "3"), threadId=chat_id)
+        replays = [
+            await ada.get(f"/ai-sdk/chat/{name}/stream", params={"finished": True}) for name in ("tab-1", chat_id)
+        ]
+        said_now = await history(service, first)
+    assert {answer.headers["turnwise-chat"] for answer in (again, by_id, by_other_name, *replays)} == {chat_id}
+    assert [words(answer) for answer in (first, again, by_id, by_other_name)] == ["One.", "One.", "Two.", "Three."]
+    assert [words(replay) for replay in replays] == ["Three.", "Three."]
+    assert replays[0].text.endswith("data: [DONE]\n\n")
+    assert [text for role, text in said_now if role == "user"] == ["1", "2", "3"]
+
+
+STEP: Final = ["text-start", "text-delta", "text-end"]
+CALLED: Final = ["tool-input-start", "tool-input-available"]
+
+
+async def test_answers_of_a_page_go_on_with_its_turn_and_are_taken_once() -> None:
+    replies = [ASKING, Reply("And? ", calls=[Call("pick_date", {}, id="l")]), "Booked.", "Again."]
+    async with served(Engine("sqlite://", model=ScriptedModel(replies))) as service, service.client() as ada:
+        asked = await page(ada, user("u", "A table!"))
+        answer = replied(("k", "Friday"))
+        once, twice = [await page(ada, user("u", "A table!"), answer) for _ in range(2)]
+        answer = replied(("k", "Friday"), ("l", "Noon"))
+        both, both_again = [await page(ada, user("u", "A table!"), answer) for _ in range(2)]
+        odd_trigger = await page(ada, user("u", "A table!"), answer, trigger="regenerate-message")
+        nothing = [await page(ada), await page(ada, user("u", "A table!"), replied())]
+        unknown = await page(ada, user("u", "A table!"), replied(("x", "Friday")))
+        roles = [role for role, _ in await history(service, asked)]
+    assert kinds(asked) == ["start", "start-step", *STEP, *CALLED, "finish-step", "finish"]
+    assert kinds(once) == kinds(twice) == kinds(asked)
+    assert (words(asked), words(once), words(twice)) == ("Which? ", "And? ", "And? ")
+    assert kinds(both) == kinds(both_again) == ["start", "start-step", *STEP, "finish-step", "finish"]
+    assert [words(answer) for answer in (both, both_again, odd_trigger)] == ["Booked."] * 3
+    assert {told(answer)[0]["messageId"] for answer in (asked, once, both)} == {told(asked)[0]["messageId"]}
+    for refused in nothing:
+        problem = {"field": "messages", "problem": "must end with what is new: a message or an answer"}
+        assert (refused.status_code, refused.json()["problems"]) == (400, [problem])
+    assert words(unknown) == "Which? And? Booked.", "the turn is told from its start"
+    assert roles == ["user", "assistant", "tool", "assistant", "tool", "assistant"]
+
+
+async def test_a_call_that_a_page_has_allowed_is_not_told_of_again() -> None:
+    model = ScriptedModel([Reply(calls=[Call("pay", {"cents": 3}, id="p")]), "Paid."] * 2)
+    approval = {"id": "p", "approved": True}
+    allowed = {"type": "tool-pay", "toolCallId": "p", "state": "approval-responded", "approval": approval}
+    call = {"id": "p", "type": "function", "function": {"name": "pay", "arguments": '{"cents": 3}'}}
+    asked = {"id": "a", "role": "assistant", "content": "", "toolCalls": [call]}
+    resumed = [{"interruptId": "p", "status": "resolved", "payload": True}]
+    async with served(Engine("sqlite://", model=model, tools=[pay])) as service, service.client() as ada:
+        await page(ada, user("u", "Pay!"))
+        by_page = await page(ada, user("u", "Pay!"), {"id": "a", "role": "assistant", "parts": [allowed]})
+        await run(ada, said("u", "Pay!"), threadId="tab-2")
+        by_run = await run(ada, said("u", "Pay!"), asked, threadId="tab-2", resume=resumed)
+    assert kinds(by_page) == [
+        "start", "tool-output-available", "start-step", *STEP, "finish-step", "finish"
+    ]  # fmt: skip
+    assert kinds(by_run) == [
+        "RUN_STARTED", "TOOL_CALL_RESULT",
+        "TEXT_MESSAGE_START", "TEXT_MESSAGE_CONTENT", "TEXT_MESSAGE_END", "RUN_FINISHED",
+    ]  # fmt: skip
+
+
+async def test_a_message_instead_of_an_answer_moves_on_at_once() -> None:
+    for say in (page, run):
+        model = ScriptedModel([ASKING, "Another thing."])
+        async with served(Engine("sqlite://", model=model)) as service, service.client() as ada:
+            first, second = (user, user) if say is page else (said, said)
+            await say(ada, first("u1", "A table!"))
+            moved = await say(ada, first("u1", "A table!"), second("u2", "Or not."))
+            assert words(moved) == "Another thing."
+            assert (await history(service, moved))[-2:] == [("user", "Or not."), ("assistant", "Another thing.")]
+
+
+async def test_a_run_may_answer_and_say_something_and_is_told_the_answered_turn_first() -> None:
+    model = ScriptedModel([ASKING, "Booked.", "Bye!"])
+    async with served(Engine("sqlite://", model=model)) as service, service.client() as ada:
+        await run(ada, said("u1", "A table!"))
+        messages = [said("u1", "A table!"), called("k"), result("k", "Friday"), said("u2", "Bye!")]
+        both = await run(ada, *messages)
+        await service.engine.wait(both.headers["turnwise-chat"])
+        texts = [text for role, text in await history(service, both) if role in ("user", "assistant")]
+    assert words(both) == "Booked."
+    assert texts == ["A table!", "Which? ", "Booked.", "Bye!", "Bye!"]
+
+
+async def test_a_message_that_waits_for_its_turn_is_told_that_turn_alone() -> None:
+    """The turn under way is not stopped for it."""
+    model = GatedModel(lambda request: f"To {request.messages[-1].text}.")
+    answers: dict[str, httpx.Response] = {}
+    async with served(Engine("sqlite://", model=model)) as service, service.client() as ada:
+
+        async def say(name: str) -> None:
+            answers[name] = await page(ada, user(name, name))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(say, "one")
+            while model.busy < 1:  # noqa: ASYNC110 - it tells nobody
+                await anyio.sleep(0.01)
+            tasks.start_soon(say, "two")
+            (chat,) = (await service.engine.list_chats()).items
+            while not await service.engine.queued(chat.id):  # noqa: ASYNC110 - it tells nobody
+                await anyio.sleep(0.01)
+            model.gate.set()
+        roles = [role for role, _ in await history(service, answers["one"])]
+    assert {name: words(answer) for name, answer in answers.items()} == {"one": "To one.", "two": "To two."}
+    assert roles == ["user", "assistant"] * 2
+
+
+async def test_the_last_message_is_answered_anew() -> None:
+    """One that the chat does not know is sent, whatever came before it."""
+    again = {"trigger": "regenerate-message"}
+    model = ScriptedModel(["One.", "Two.", "Three."])
+    async with served(Engine("sqlite://", model=model)) as service, service.client() as ada:
+        first = await page(ada, user("u1", "Well?"))
+        anew = await page(ada, user("u1", "Well?"), **again)
+        told_anew = await history(service, anew)
+        sent = await page(ada, user("u1", "Well?"), user("u2", "And?"), **again)
+        in_the_end = await history(service, sent)
+    assert [words(answer) for answer in (first, anew, sent)] == ["One.", "Two.", "Three."]
+    assert told_anew == [("user", "Well?"), ("assistant", "Two.")]
+    assert in_the_end == [*told_anew, ("user", "And?"), ("assistant", "Three.")]
+
+
+async def test_a_run_with_nothing_new_is_told_its_turn_anew() -> None:
+    """Its client was cut off: it gets the messages from before the answer, and the answer."""
+    model = ScriptedModel(["One.", ASKING, "Booked."])
+    async with served(Engine("sqlite://", model=model)) as service, service.client() as ada:
+        empty = await run(ada)
+        await run(ada, said("u1", "1"))
+        before = [said("u1", "1"), {"id": "a1", "role": "assistant", "content": "One."}, said("u2", "2")]
+        await run(ada, *before)
+        cut_off = await run(ada, *before, called("k"))
+        await run(ada, *before, called("k"), result("k", "Friday"))
+        again = await run(ada, *before, called("k"), result("k", "Friday"))
+    assert kinds(empty) == ["RUN_STARTED", "MESSAGES_SNAPSHOT", "RUN_FINISHED"]
+    assert told(empty)[1]["messages"] == []
+    assert kinds(cut_off) == [
+        "RUN_STARTED", "MESSAGES_SNAPSHOT", "TEXT_MESSAGE_START", "TEXT_MESSAGE_CONTENT", "TEXT_MESSAGE_END",
+        "TOOL_CALL_START", "TOOL_CALL_ARGS", "TOOL_CALL_END", "RUN_FINISHED",
+    ]  # fmt: skip
+    for answer, text in ((cut_off, "Which? "), (again, "Which? Booked.")):
+        snapshot = [(message["id"], message["role"], message["content"]) for message in told(answer)[1]["messages"]]
+        assert snapshot == [("u1", "user", "1"), ("a1", "assistant", "One."), ("u2", "user", "2")]
+        assert words(answer) == text
+    assert "TOOL_CALL_RESULT" in kinds(again)
+
+
+async def test_words_of_an_answer_that_breaks_off_are_taken_back_from_pages_that_can() -> None:
+    """Who comes back is not told them at all, if the page could not take them back."""
+    broken = Reply("Half", chunks=2, error=ModelError("network"), error_after=2)
+    settings = Settings(retry=RetryPolicy(first_delay=0.001), coalesce=0)
+    heard: dict[str, str] = {}
+    model = PacedModel([broken, "A whole answer."])
+    async with served(Engine("sqlite://", model=model, settings=settings)) as service, service.client() as ada:
+        body = {"id": "tab-1", "messages": [user("u", "Well?")]}
+
+        async def hear(name: str, method: str, path: str, version: str | None, seen: anyio.Event) -> None:
+            query, heard[name] = {} if version is None else {"version": version}, ""
+            given = body if method == "POST" else None
+            async with ada.stream(method, f"/ai-sdk/chat{path}", json=given, params=query) as response:
+                async for line in response.aiter_lines():
+                    heard[name] += f"{line}\n"
+                    if '"Ha"' in line or name.startswith("wary"):
+                        seen.set()
+
+        listeners = [
+            ("live 6", "POST", "", "6"),
+            ("live", "POST", "", None),
+            ("live 7", "POST", "", "7"),
+            ("wary 6", "GET", "/tab-1/stream", "6"),
+            ("wary", "GET", "/tab-1/stream", None),
+            ("back 7", "GET", "/tab-1/stream", "7"),
+        ]
+        async with anyio.create_task_group() as tasks:
+            for place, listener in enumerate(listeners):
+                seen = anyio.Event()
+                tasks.start_soon(hear, *listener, seen)
+                if place == 0:
+                    model.allow(1)
+                with anyio.fail_after(60):
+                    await seen.wait()
+            model.allow(9)
+    for name, text in heard.items():
+        lines = [line.removeprefix("data: ") for line in text.splitlines() if line]
+        chunks = [json.loads(line) for line in lines if line != "[DONE]"]
+        spoken = "".join(chunk["delta"] for chunk in chunks if chunk["type"] == "text-delta")
+        taken_back = {chunk["type"] for chunk in chunks} & {"reset-step", "data-discarded"}
+        assert lines[-1] == "[DONE]", name
+        assert spoken.endswith("A whole answer."), name
+        assert spoken.startswith("A" if name.startswith("wary") else "Ha"), name
+        expected = {"reset-step"} if name.endswith("7") else set() if name.startswith("wary") else {"data-discarded"}
+        assert taken_back == expected, name
+
+
+async def test_a_page_comes_back_to_a_turn_under_way_and_else_only_if_it_asks() -> None:
+    model = GatedModel(lambda _: "At last.")
+    async with served(Engine("sqlite://", model=model)) as service, service.client() as ada:
+        silent = (await ada.post("/chats", json={})).json()["id"]
+        statuses = [
+            (await ada.get(f"/ai-sdk/chat/{name}/stream", params={"finished": finished})).status_code
+            for name in ("never", silent)
+            for finished in (False, True)
+        ]
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(page, ada, user("u", "Well?"))
+            while model.busy < 1:  # noqa: ASYNC110 - it tells nobody
+                await anyio.sleep(0.01)
+
+            async def come_back() -> None:
+                assert words(await ada.get("/ai-sdk/chat/tab-1/stream")) == "At last."
+
+            for _ in range(2):
+                tasks.start_soon(come_back)
+            while "turnwise_open_streams 3" not in (await ada.get("/metrics")).text:  # noqa: ASYNC110 - as above
+                await anyio.sleep(0.01)
+            model.gate.set()
+        rested = await ada.get("/ai-sdk/chat/tab-1/stream")
+        finished = await ada.get("/ai-sdk/chat/tab-1/stream", params={"finished": True})
+    assert statuses == [204] * 4
+    assert (rested.status_code, rested.content) == (204, b"")
+    assert words(finished) == "At last."
+
+
+@pytest.mark.parametrize("look_back", [1, 2, 3, 256])
+async def test_the_start_of_a_turn_is_found_however_far_back_it_is(
+    look_back: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threads, "_LOOK_BACK", look_back)
+    model = ScriptedModel(["One.", ASKING, Reply(calls=[Call("pick_date", {}, id="l")]), "Booked."])
+    async with Engine("sqlite://", model=model) as engine:
+        chat = await engine.create_chat(client_tools=[ClientTool("pick_date", "Ask for a date.", SCHEMA)])
+        assert await turn_start(engine, chat) == 0
+        starts = []
+        for text in ("1", "2"):
+            await engine.send_message(chat.id, text)
+            await engine.wait(chat.id)
+        for output in ("Friday", "Noon"):
+            chat = await engine.get_chat(chat.id)
+            (call,) = chat.open_calls
+            await engine.submit_tool_results(chat.id, [ToolResult(call.call_id, output)])
+            await engine.wait(chat.id)
+        chat = await engine.get_chat(chat.id)
+        stored = [event async for event in engine.events(chat.id, follow=False)]
+        users = [event.seq for event in stored if event.kind == "message" and event.message.role == "user"]
+        results = [event.seq for event in stored if event.kind == "message" and event.message.role == "tool"]
+        starts = [
+            await turn_start(engine, chat),
+            await turn_start(engine, chat, {"k"}),
+            await turn_start(engine, chat, {"k", "l"}),
+            await turn_start(engine, chat, {"unknown"}),
+        ]
+    assert (len(users), len(results)) == (2, 2)
+    assert starts == [users[1] - 1, results[0], results[1], users[1] - 1]
