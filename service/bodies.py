@@ -37,9 +37,7 @@ class ClientToolBody(_Body):
 class NewChat(_Body):
     """A chat to create."""
 
-    model_config = ConfigDict(
-        extra="forbid", json_schema_extra={"examples": [{"title": "A parcel", "metadata": {"tier": "gold"}}]}
-    )
+    model_config = ConfigDict(json_schema_extra={"examples": [{"title": "A parcel", "metadata": {"tier": "gold"}}]})
 
     owner: str | None = Field(None, description="Whose chat it is; only an operator may name another than itself.")
     title: str | None = None
@@ -57,7 +55,7 @@ class NewChat(_Body):
 class ChatChange(_Body):
     """Labels to change; what is left out stays."""
 
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"title": "The parcel to Lyon"}]})
+    model_config = ConfigDict(json_schema_extra={"examples": [{"title": "The parcel to Lyon"}]})
 
     title: str | None = None
     metadata: dict[str, Any] = {}
@@ -67,7 +65,7 @@ class ChatChange(_Body):
 class Configuration(_Body):
     """Who answers, and how; what is left out stays, `null` is the agent's own."""
 
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"model": "demo"}]})
+    model_config = ConfigDict(json_schema_extra={"examples": [{"model": "demo"}]})
 
     agent: str = ""
     model: str | None = None
@@ -79,7 +77,7 @@ class Configuration(_Body):
 class NewMessage(_Body):
     """A message to send."""
 
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"content": "Where is my parcel?"}]})
+    model_config = ConfigDict(json_schema_extra={"examples": [{"content": "Where is my parcel?"}]})
 
     content: Said
     when_busy: WhenBusy = "queue"
@@ -88,7 +86,7 @@ class NewMessage(_Body):
 class NewContent(_Body):
     """What a message is to say instead."""
 
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"content": "Where are my parcels?"}]})
+    model_config = ConfigDict(json_schema_extra={"examples": [{"content": "Where are my parcels?"}]})
 
     content: Said
 
@@ -105,7 +103,7 @@ class Submission(_Body):
     """The answers to all open calls of the client, each once."""
 
     model_config = ConfigDict(
-        extra="forbid", json_schema_extra={"examples": [{"results": [{"call_id": "call_1", "output": "Friday"}]}]}
+        json_schema_extra={"examples": [{"results": [{"call_id": "call_1", "output": "Friday"}]}]}
     )
 
     results: list[ToolResultBody]
@@ -120,7 +118,7 @@ class Reason(_Body):
 class ForkPoint(_Body):
     """Where a fork begins."""
 
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"at_version": 4}]})
+    model_config = ConfigDict(json_schema_extra={"examples": [{"at_version": 4}]})
 
     at_version: int = Field(ge=1)
 
@@ -128,7 +126,7 @@ class ForkPoint(_Body):
 class ToErase(_Body):
     """What is to be erased."""
 
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"messages": ["m1"]}]})
+    model_config = ConfigDict(json_schema_extra={"examples": [{"messages": ["m1"]}]})
 
     messages: list[str] = []
     what: list[Erasable] = []
