@@ -1,0 +1,300 @@
+"""What a request may say beside its path: filters, pages, versions, keys, views. Each is heard."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+import httpx
+import pytest
+
+from support.gated_model import PacedModel
+from support.served import Served, served, stream_of, streaming
+from turnwise import Agent, Engine, Settings, tool
+from turnwise.diagrams import slide, svg
+from turnwise.providers.scripted import Call, Reply, ScriptedModel
+
+PICK = {"name": "pick_date", "description": "Ask for a date.", "input_schema": {"type": "object"}}
+
+
+async def created(client: httpx.AsyncClient, **body: Any) -> str:
+    answer = await client.post("/chats", json=body)
+    assert answer.status_code == 201, answer.text
+    return str(answer.json()["id"])
+
+
+async def answered(client: httpx.AsyncClient, chat_id: str, content: str) -> dict[str, Any]:
+    """Send a message, wait until the chat rests, and return its receipt."""
+    sent = await client.post(f"/chats/{chat_id}/messages", json={"content": content})
+    assert sent.status_code == 202, sent.text
+    await stream_of(client, chat_id, after=sent.json()["seq"], until_rest=True)
+    return dict(sent.json())
+
+
+async def ids(client: httpx.AsyncClient, **query: Any) -> list[str]:
+    return [chat["id"] for chat in (await client.get("/chats", params=query)).json()["items"]]
+
+
+async def test_chats_are_listed_by_owner_state_and_who_has_to_answer_a_page_at_a_time() -> None:
+    model = ScriptedModel([Reply(calls=[Call("pick_date", {})])])
+    async with (
+        served(Engine("sqlite://", model=model)) as service,
+        service.client() as ada,
+        service.client("operator") as operator,
+    ):
+        first, second, third = [await created(ada, client_tools=[PICK]) for _ in range(3)]
+        nobodys, theirs = await created(operator), await created(operator, owner="bob")
+        await answered(ada, second, "A table!")
+        assert await ids(ada) == [third, second, first]
+        assert await ids(ada, owner="bob") == [third, second, first]
+        assert await ids(operator) == [theirs, nobodys, third, second, first]
+        assert await ids(operator, owner="bob") == [theirs]
+        assert await ids(ada, state="waiting") == [third, first]
+        assert await ids(ada, state="requires_action") == await ids(ada, awaiting="client") == [second]
+        assert await ids(ada, awaiting="helpers") == []
+        page = (await ada.get("/chats", params={"limit": 2})).json()
+        assert ([chat["id"] for chat in page["items"]], page["next"]) == ([third, second], second)
+        assert await ids(ada, limit=2, after=page["next"]) == [first]
+        every = (await operator.get("/chat-ids")).json()
+        assert set(every) == {first, second, third, nobodys, theirs}
+        assert (await operator.get("/chat-ids", params={"limit": 2})).json() == every[:2]
+        assert (await operator.get("/chat-ids", params={"prefix": second})).json() == [second]
+        assert (await operator.get("/chat-ids", params={"prefix": "x"})).json() == []
+
+
+async def test_a_chat_is_created_once_for_each_owner_and_key(demo: Served, ada: httpx.AsyncClient) -> None:
+    key = {"Idempotency-Key": "tab-1"}
+    async with demo.client("bob") as bob, demo.client("operator") as operator:
+        made, again, bobs = [await who.post("/chats", json={"title": "A"}, headers=key) for who in (ada, ada, bob)]
+        for_ada = await operator.post("/chats", json={"owner": "ada"}, headers=key)
+        own = await ada.post("/chats", json={"owner": "ada"})
+        refused = await ada.post("/chats", json={"owner": "bob"})
+        for_nobody = await operator.post("/chats", json={})
+        beside = await ada.post("/chats", json={"parent": made.json()["id"]})
+    chat_id = made.json()["id"]
+    assert [answer.json()["id"] for answer in (again, for_ada)] == [chat_id, chat_id]
+    assert bobs.json()["id"] != chat_id
+    assert made.headers["location"] == f"chats/{chat_id}"
+    assert [answer.json()["owner"] for answer in (own, for_nobody)] == ["ada", None]
+    assert (refused.status_code, refused.json()["needed"]) == (403, "'operator' to create chats of others")
+    assert beside.json()["parent"] == chat_id
+
+
+async def test_a_new_chat_is_where_it_is_said_to_be(demo: Served, ada: httpx.AsyncClient) -> None:
+    chat_id = await created(ada)
+    forked = await ada.post(f"/chats/{chat_id}/fork", json={"at_version": 1})
+    exported = (await ada.get(f"/chats/{chat_id}/export")).content
+    async with served(Engine("sqlite://", model="demo")) as elsewhere, elsewhere.client("operator") as operator:
+        taken = await operator.post("/chats/import", content=exported)
+    assert (forked.status_code, forked.headers["location"]) == (201, f"../{forked.json()['id']}")
+    assert (taken.headers["location"], taken.headers["etag"]) == (chat_id, f'"{taken.json()["version"]}"')
+
+
+async def test_a_chat_at_the_version_that_is_known_is_not_sent(ada: httpx.AsyncClient) -> None:
+    path = f"/chats/{await created(ada)}"
+    for known in ('"1"', '"7", "1"', '"1" ,"7"'):
+        same = await ada.get(path, headers={"If-None-Match": known})
+        assert (same.status_code, same.headers["etag"], same.content) == (304, '"1"', b""), known
+    for other in ('"7"', "1", '"11"'):
+        assert (await ada.get(path, headers={"If-None-Match": other})).status_code == 200, other
+
+
+async def test_every_change_that_takes_a_version_is_refused_for_an_older_one(ada: httpx.AsyncClient) -> None:
+    chat_id = await created(ada)
+    sent = await answered(ada, chat_id, "Hello!")
+    path = f"/chats/{chat_id}"
+    version = (await ada.get(path)).json()["version"]
+    changes: list[tuple[str, str, dict[str, Any]]] = [
+        ("PATCH", path, {"json": {"title": "A"}}),
+        ("POST", f"{path}/configure", {"json": {"system": "Be brief."}}),
+        ("PATCH", f"{path}/messages/{sent['message_id']}", {"json": {"content": "Hello?"}}),
+        ("DELETE", path, {}),
+    ]
+    for method, where, body in changes:
+        for older in (f'"{version - 1}"', '"1"'):
+            refused = await ada.request(method, where, headers={"If-Match": older}, **body)
+            assert (refused.status_code, refused.json()["version"]) == (412, version), (method, where)
+    for method, where, body in changes:
+        await stream_of(ada, chat_id, until_rest=True)
+        version = (await ada.get(path)).json()["version"]
+        taken = await ada.request(method, where, headers={"If-Match": f'"{version}"'}, **body)
+        assert taken.status_code in (200, 202), (method, where, taken.text)
+
+
+async def test_an_edit_is_taken_once_by_its_key() -> None:
+    model = ScriptedModel(["One.", "Two."])
+    async with served(Engine("sqlite://", model=model)) as service, service.client() as ada:
+        chat_id = await created(ada)
+        sent = await answered(ada, chat_id, "Hello!")
+        edit = {"json": {"content": "Hello?"}, "headers": {"Idempotency-Key": "edit-1"}}
+        first, again = [await ada.patch(f"/chats/{chat_id}/messages/{sent['message_id']}", **edit) for _ in range(2)]
+        await stream_of(ada, chat_id, until_rest=True)
+        messages = (await ada.get(f"/chats/{chat_id}/messages")).json()
+    assert [first.status_code, again.status_code] == [202, 202]
+    assert [message["parts"][0]["text"] for message in messages] == ["Hello?", "Two."]
+
+
+async def test_what_is_left_out_of_a_change_stays(ada: httpx.AsyncClient) -> None:
+    chat_id = await created(ada, title="A", metadata={"tier": "gold"})
+    path = f"/chats/{chat_id}"
+    changes = ({"title": None}, {"metadata": {}}, {"title": "B"}, {"archived": True}, {"archived": False})
+    labels = [(await ada.patch(path, json=change)).json() for change in changes]
+    assert [[chat[name] for name in ("title", "metadata", "archived")] for chat in labels] == [
+        [None, {"tier": "gold"}, False],
+        [None, {}, False],
+        ["B", {}, False],
+        ["B", {}, True],
+        ["B", {}, False],
+    ]
+    warm = {"temperature": 0.5}
+    changes = ({"model": "demo"}, {"parameters": warm}, {"active_tools": []}, {"parameters": None})
+    configured = [(await ada.post(f"{path}/configure", json=change)).json() for change in changes]
+    assert [[chat[name] for name in ("model", "parameters", "active_tools")] for chat in configured] == [
+        ["demo", None, None],
+        ["demo", warm, None],
+        ["demo", warm, []],
+        ["demo", None, []],
+    ]
+
+
+async def test_the_history_is_shown_as_the_model_sees_it_to_whoever_may_see_it(
+    demo: Served, ada: httpx.AsyncClient
+) -> None:
+    chat_id = await created(ada)
+    await answered(ada, chat_id, "Hello!")
+    await ada.post(f"/chats/{chat_id}/clear")
+    path = f"/chats/{chat_id}/messages"
+    async with demo.client("auditor") as auditor:
+        views = [(await auditor.get(path, params=query)).json() for query in ({}, {"view": "user"}, {"view": "model"})]
+        hers = await ada.get(path, params={"view": "user"})
+        refused = [await ada.get(path, params={"view": view}) for view in ("model", "raw")]
+    assert [[message["role"] for message in view] for view in views] == [["user", "assistant", "system"]] * 2 + [[]]
+    assert hers.json() == views[0]
+    assert [(answer.status_code, answer.json()["needed"]) for answer in refused] == [
+        (403, "'operator' or 'auditor' to see what the model sees")
+    ] * 2
+
+
+async def test_a_single_message_is_erased(ada: httpx.AsyncClient) -> None:
+    chat_id = await created(ada)
+    sent = await answered(ada, chat_id, "secret words")
+    erased = await ada.post(f"/chats/{chat_id}/erase", json={"messages": [sent["message_id"]]})
+    messages = (await ada.get(f"/chats/{chat_id}/messages")).json()
+    assert erased.json()["messages"] == [sent["message_id"]]
+    assert "secret words" not in str(messages[0])
+
+
+async def test_agents_are_told_with_their_tools_by_name() -> None:
+    @tool
+    async def walk() -> None:
+        """Walk."""
+
+    @tool
+    async def run() -> None:
+        """Run."""
+
+    agents = [Agent("support", "demo", tools=[walk, run]), Agent("sales", "demo")]
+    async with served(Engine("sqlite://", agents=agents)) as service, service.client() as ada:
+        assert (await ada.get("/agents")).json() == {"support": ["run", "walk"], "sales": []}
+
+
+async def test_of_a_chats_helpers_an_owner_is_told_its_own(
+    demo: Served, ada: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Helpers have the owner of their chat; if one had another, it would be nobody else's to see."""
+    async with demo.client("bob") as bob, demo.client("auditor") as auditor:
+        chat_id, hers, his = await created(ada), await created(ada), await created(bob)
+        known = [await demo.engine.get_chat(helper) for helper in (hers, his)]
+
+        async def helpers(asked: str) -> list[Any]:
+            return known if asked == chat_id else []
+
+        monkeypatch.setattr(demo.engine, "helpers", helpers)
+        told = [(await who.get(f"/chats/{chat_id}/helpers")).json() for who in (ada, auditor)]
+    assert [[chat["id"] for chat in one] for one in told] == [[hers], [hers, his]]
+
+
+async def test_a_log_is_verified_with_helpers_and_files_only_if_it_is_asked_for(
+    demo: Served, ada: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chat_id = await created(ada)
+    verify, heard = demo.engine.verify, []
+
+    async def noted(asked: str, *, family: bool = False, files: bool = False) -> Any:
+        heard.append((asked, family, files))
+        return await verify(asked, family=family, files=files)
+
+    monkeypatch.setattr(demo.engine, "verify", noted)
+    for query in ({}, {"family": True}, {"files": True}, {"family": True, "files": True}):
+        assert (await ada.get(f"/chats/{chat_id}/verify", params=query)).json()["ok"]
+    assert heard == [(chat_id, *flags) for flags in ((False, False), (True, False), (False, True), (True, True))]
+
+
+async def test_a_diagram_is_drawn_as_it_is_asked_for_and_runs_nothing(ada: httpx.AsyncClient) -> None:
+    path = f"/chats/{await created(ada)}/diagram.svg"
+    whole, bare, simple = [await ada.get(path, params=query) for query in ({}, {"rows": False}, {"simple": True})]
+    assert [whole.text, bare.text, simple.text] == [svg("waiting"), svg("waiting", rows=False), slide("waiting")]
+    for answer in (whole, bare, simple):
+        assert answer.headers["content-type"] == "image/svg+xml"
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert answer.headers["content-security-policy"] == (
+            "default-src 'none'; style-src 'unsafe-inline'; sandbox"
+        )  # fmt: skip
+
+
+async def test_a_log_is_exported_as_lines_only_if_it_is_asked_for(ada: httpx.AsyncClient) -> None:
+    path = f"/chats/{await created(ada)}/audit"
+    plain, exported = await ada.get(path), await ada.get(path, params={"export": True})
+    assert [answer.headers["content-type"] for answer in (plain, exported)] == [
+        "application/json",
+        "application/x-ndjson",
+    ]
+    assert [record["trigger"] for record in plain.json()] == ["create"]
+
+
+async def test_a_reader_comes_back_to_the_newest_event_and_to_none_beyond_it() -> None:
+    """Of a reply under way the newest events are of parts; `Last-Event-ID` counts, not `after`."""
+    model = PacedModel(Reply("Hello, Ada.", chunks=6))
+    engine = Engine("sqlite://", model=model, settings=Settings(coalesce=0))
+    async with served(engine) as service, service.client() as ada:
+        chat_id = await created(ada)
+        path = f"/chats/{chat_id}/events"
+        sent = await ada.post(f"/chats/{chat_id}/messages", json={"content": "Hi!"})
+        model.allow(1)
+        with anyio.fail_after(60):
+            async with streaming(ada, chat_id, after=sent.json()["seq"]) as events:
+                newest = next(iter([event.id async for event in until_part(events)][-1:]))
+        assert newest is not None
+        answers = [
+            await ada.get(path, params={"follow": False, **query}, headers=headers)
+            for query, headers in (
+                ({"after": newest}, {}),
+                ({}, {"Last-Event-ID": str(newest)}),
+                ({"after": newest + 1}, {"Last-Event-ID": str(newest)}),
+                ({"after": newest + 1}, {}),
+                ({"after": 1}, {"Last-Event-ID": str(newest + 1)}),
+                ({"after": newest - 1}, {}),
+            )
+        ]
+        model.allow(9)
+        await service.engine.wait(chat_id)
+        last = (await service.engine.get_chat(chat_id)).last_seq
+        at_rest = [
+            (await ada.get(path, params={"follow": False, "after": number})).status_code for number in (last, last + 1)
+        ]
+    assert [answer.status_code for answer in answers] == [200, 200, 200, 400, 400, 200]
+    assert [answer.text.count("event: ") for answer in answers if answer.is_success] == [0, 0, 0, 1]
+    assert answers[3].json()["problems"] == [
+        {
+            "field": "Last-Event-ID or after",
+            "problem": f"must be the number of an event of this chat; the last one is {newest}",
+        }
+    ]
+    assert at_rest == [200, 400]
+
+
+async def until_part(events: Any) -> Any:
+    async for event in events:
+        yield event
+        if event.event == "part":
+            return
