@@ -263,7 +263,7 @@ async def test_a_reader_comes_back_to_the_newest_event_and_to_none_beyond_it() -
         model.allow(1)
         with anyio.fail_after(60):
             async with streaming(ada, chat_id, after=sent.json()["seq"]) as events:
-                newest = next(iter([event.id async for event in until_part(events)][-1:]))
+                newest = [event.id async for event in until_part(events)][-1]
         assert newest is not None
         answers = [
             await ada.get(path, params={"follow": False, **query}, headers=headers)
