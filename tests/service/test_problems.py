@@ -72,6 +72,15 @@ FIELDS: Final[dict[type[TurnwiseError], dict[str, object]]] = {
     own.InvalidRequest: {"problems": [{"field": "title", "problem": "must be text"}]},
 }
 """What programs read of an error of the service's own."""
+WORDS: Final[dict[type[TurnwiseError], str]] = {
+    own.NotAuthenticated: "the request needs a valid token: 'Authorization: Bearer ...'",
+    own.NotAllowed: "the role 'auditor' may not do this: it needs 'operator'",
+    own.RateLimited: "too many: at most 50 requests a second; try again in 3 s",
+    own.BodyTooLarge: "the body may have at most 1,000 bytes",
+    own.EncodedBody: "the body must be sent as it is, not as 'gzip'",
+    own.InvalidRequest: "title: must be text",
+}
+"""What people read of it; nothing was written."""
 
 
 def kinds_in(module: object) -> set[type[TurnwiseError]]:
@@ -89,6 +98,19 @@ def test_every_error_has_a_status() -> None:
 
 def test_an_error_of_the_services_own_tells_programs_what_its_words_tell_people() -> None:
     assert {type(error): vars(error) for _, error in OWN} == FIELDS
+    assert {type(error): str(error).removesuffix("; nothing was written") for _, error in OWN} == WORDS
+
+
+def test_what_was_noted_on_an_error_is_for_the_log_alone() -> None:
+    error = errors.QueueFull(20)
+    error.add_note(SECRET)
+    assert problem_of(error) == {
+        "type": "urn:turnwise:problem:queue-full",
+        "title": "Queue full",
+        "status": 429,
+        "detail": str(error),
+        "limit": 20,
+    }
 
 
 async def test_an_error_is_told_with_its_fields_and_without_secrets() -> None:
