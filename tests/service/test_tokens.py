@@ -214,7 +214,11 @@ def test_no_key_is_ever_shown() -> None:
     assert repr(JWTs(key=PUBLIC)) == (
         "JWTs(algorithms=('RS256',), issuer=None, audience=None, name_claim='sub', role_claim='role', leeway=30)"
     )
-    assert JWTs(key=PUBLIC) == JWTs(key=PUBLIC) != JWTs(key=OTHER.as_pem(private=False))
+
+
+def test_whoever_knows_by_the_same_key_is_the_same() -> None:
+    every = [JWTs(key=PUBLIC), JWTs(key=PUBLIC), JWTs(key=OTHER.as_pem(private=False)), JWTs(key=PUBLIC, leeway=0)]
+    assert len(set(every)) == 3
 
 
 async def test_a_service_takes_signed_tokens_and_tells_nobody_why_one_is_none() -> None:
