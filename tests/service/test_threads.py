@@ -361,6 +361,16 @@ async def test_a_page_comes_back_to_a_turn_under_way_and_else_only_if_it_asks() 
     assert words(finished) == "At last."
 
 
+async def test_of_what_was_said_elsewhere_the_last_question_begins_the_last_turn() -> None:
+    history = [{"role": role, "content": role} for role in ("user", "assistant", "user", "assistant")]
+    async with Engine("sqlite://", model="demo") as engine:
+        chat = await engine.create_chat(history=history)
+        stored = [event async for event in engine.events(chat.id, follow=False)]
+        questions = [event.seq for event in stored if event.kind == "message" and event.message.role == "user"]
+        assert len(questions) == 2
+        assert await turn_start(engine, chat) == questions[1] - 1
+
+
 @pytest.mark.parametrize("look_back", [1, 2, 3, 256])
 async def test_the_start_of_a_turn_is_found_however_far_back_it_is(
     look_back: int, monkeypatch: pytest.MonkeyPatch
