@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -10,7 +11,7 @@ import pytest
 
 from support.gated_model import PacedModel
 from support.served import Served, served, stream_of, streaming
-from turnwise import Agent, Engine, Settings, tool
+from turnwise import Agent, Chat, Engine, Settings, tool
 from turnwise.diagrams import slide, svg
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 
@@ -298,3 +299,21 @@ async def until_part(events: Any) -> Any:
         yield event
         if event.event == "part":
             return
+
+
+async def test_a_reader_may_have_seen_more_than_the_chat_that_was_read_just_now(
+    demo: Served, ada: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between its chat and its newest event others write."""
+    chat_id = await created(ada)
+    await answered(ada, chat_id, "Hello!")
+    read, last = demo.engine.get_chat, (await demo.engine.get_chat(chat_id)).last_seq
+
+    async def read_earlier(asked: str) -> Chat:
+        return replace(await read(asked), last_seq=last - 2)
+
+    monkeypatch.setattr(demo.engine, "get_chat", read_earlier)
+    path = f"/chats/{chat_id}/events"
+    answers = [await ada.get(path, params={"follow": False, "after": number}) for number in (last - 2, last, last + 1)]
+    assert [answer.status_code for answer in answers] == [200, 200, 400]
+    assert [answer.text.count("event: ") for answer in answers[:2]] == [2, 0]
