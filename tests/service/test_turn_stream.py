@@ -101,3 +101,26 @@ async def _first_part(engine: Engine, chat_id: str) -> None:
 async def test_a_page_that_takes_words_back_is_told_all(tmp_path: Path) -> None:
     stored, recorder, _ = await told(tmp_path / "chats.db", is_wary=False)
     assert [event.seq for event in recorder.events] == [event.seq for event in stored]
+
+
+async def test_words_that_were_taken_back_before_are_told_nobody(tmp_path: Path) -> None:
+    stored, _, _ = await told(tmp_path / "chats.db", is_wary=False)
+    (discarded,) = (event for event in stored if isinstance(event, AttemptDiscardedEvent))
+    lost = [event for event in stored if event.kind == "part" and event.seq < discarded.seq]
+    recorder = Recorder()
+    async with Engine(f"sqlite:///{tmp_path}/chats.db", model=ScriptedModel(())) as engine:
+        assert [line async for line in lines_of_turn(engine, "c", 0, recorder)][-1] == b'data: {"end": null}\n\n'
+    assert lost
+    assert [event.seq for event in recorder.events] == [event.seq for event in stored if event not in lost]
+
+
+async def test_a_stream_ends_with_its_turn_though_another_follows() -> None:
+    recorder = Recorder()
+    async with Engine("sqlite://", model=ScriptedModel(["One.", "Two."])) as engine:
+        chat = await engine.create_chat()
+        for question in ("1", "2"):
+            await engine.ask(chat.id, question)
+        lines = [line async for line in lines_of_turn(engine, chat.id, 0, recorder)]
+    assert [event.seq for event in recorder.events if isinstance(event, TurnFinishedEvent)] == [recorder.events[-1].seq]
+    assert recorder.ends == [None]
+    assert len(lines) == len(recorder.events) + 1
