@@ -10,6 +10,7 @@ from fastapi import FastAPI
 
 from support.served import TOKENS
 from turnwise import Engine
+from turnwise.service import app as app_module
 from turnwise.service import create_app, router
 
 ALWAYS = {"400", "401", "403", "429", "503"}
@@ -300,6 +301,12 @@ def test_a_body_is_refused_for_a_field_that_nobody_knows_and_a_problem_may_have_
     assert [schemas[name].get("additionalProperties") for name in BODIES] == [False] * len(BODIES)
     assert schemas["Problem"]["additionalProperties"] is True
     assert schemas["ForkPoint"]["properties"]["at_version"]["minimum"] == 1
+
+
+def test_the_document_has_the_version_of_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app_module, "version", "7.8.9 of {}".format)
+    app = create_app(Engine("sqlite://", model="demo"), auth=TOKENS)
+    assert app.version == "7.8.9 of turnwise"
 
 
 def test_the_document_says_whose_it_is(document: dict[str, Any]) -> None:
