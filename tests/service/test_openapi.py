@@ -92,10 +92,13 @@ def test_an_application_keeps_what_its_own_routes_answer() -> None:
     def mine(count: int) -> int:
         return count
 
+    problem = {"content": {"application/problem+json": {"schema": {"type": "object"}}}}
+    app.add_api_route("/mine/too", mine, responses={422: problem})
     app.include_router(router(Engine("sqlite://", model="demo"), auth=TOKENS), prefix="/api")
     describe(app)
     document = app.openapi()
-    assert "422" in document["paths"]["/mine"]["get"]["responses"]
+    for path in ("/mine", "/mine/too"):
+        assert "422" in document["paths"][path]["get"]["responses"], path
     schemas = document["components"]["schemas"]
     assert {"HTTPValidationError", "ValidationError", "Problem", "Event"} <= schemas.keys()
     assert set(referred_to(document)) <= schemas.keys()
