@@ -67,9 +67,9 @@ def terminal(tmp_path_factory: pytest.TempPathFactory) -> Terminal:
 @given(lines())
 def test_whatever_is_typed_ends_with_a_code_and_a_sentence(terminal: Terminal, typed: list[str]) -> None:
     before = _stored(terminal.folder)
-    with interrupted_after(PATIENCE) as patience:
+    with interrupted_after(PATIENCE) as pressed:
         finished = terminal.run(*typed)
-    assert patience.is_alive(), f"{typed} did not end"
+    assert not pressed.is_set(), f"{typed} did not end"
     assert finished.code in CODES, finished
     assert "Traceback" not in finished.err
     if finished.code == click.UsageError.exit_code:
@@ -78,12 +78,18 @@ def test_whatever_is_typed_ends_with_a_code_and_a_sentence(terminal: Terminal, t
 
 
 @contextmanager
-def interrupted_after(seconds: float) -> Iterator[threading.Timer]:
+def interrupted_after(seconds: float) -> Iterator[threading.Event]:
     """Press Ctrl-C if what is done meanwhile takes longer: an example that never ends would hold up the suite."""
-    timer = threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT))
+    pressed = threading.Event()
+
+    def press() -> None:
+        pressed.set()
+        os.kill(os.getpid(), signal.SIGINT)
+
+    timer = threading.Timer(seconds, press)
     timer.start()
     try:
-        yield timer
+        yield pressed
     finally:
         timer.cancel()
 

@@ -132,7 +132,7 @@ async def test_a_fork_stands_where_its_parent_stood(open_engine: OpenEngine, str
         await engine.request_compaction(chat_id)
         await engine.wait(chat_id)
         compared, cut = set(), False
-        for version, facts in seen.facts[chat_id].items():
+        for version, facts in [*seen.facts[chat_id].items()]:
             cut = cut or seen.triggers[chat_id, version] == "edit_message"
             if facts.open_calls:
                 continue
