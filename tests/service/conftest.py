@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
 from support.browser import Chromium
 from support.processes.pages import Pages, installed
-from support.served import Served, served
+from support.served import TOKENS, Served, served
 from turnwise import Engine
+from turnwise.service import create_app
 
 
 @pytest.fixture
@@ -25,6 +27,18 @@ async def demo() -> AsyncIterator[Served]:
 async def ada(demo: Served) -> AsyncIterator[httpx.AsyncClient]:
     async with demo.client("ada") as client:
         yield client
+
+
+@pytest.fixture(scope="module")
+def document() -> dict[str, Any]:
+    """Return the OpenAPI document of a service."""
+    return create_app(Engine("sqlite://", model="demo"), auth=TOKENS).openapi()
+
+
+@pytest.fixture(scope="module")
+def paths(document: dict[str, Any]) -> dict[str, Any]:
+    """Return what the document says of each path."""
+    return dict(document["paths"])
 
 
 @pytest.fixture(scope="session")

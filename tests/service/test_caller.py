@@ -11,6 +11,7 @@ import httpx
 import pytest
 from starlette.requests import Request
 
+from support.clock import StillClock
 from support.served import GENEROUS, TOKENS, served
 from turnwise import Engine
 from turnwise.service import Principal, ServiceSettings, caller
@@ -50,16 +51,6 @@ async def test_a_chat_that_cannot_be_read_is_told_its_owner_and_whoever_sees_all
             assert told[1].text.replace(chats[place], "...") == none.text.replace(f"c{'0' * 25}", "...")
 
 
-class Clock:
-    """A clock that stands still."""
-
-    def __init__(self, now: float) -> None:
-        self.now = now
-
-    def monotonic(self) -> float:
-        return self.now
-
-
 @pytest.mark.parametrize(
     ("passed", "waited"),
     [
@@ -80,7 +71,7 @@ async def test_a_404_takes_a_whole_number_of_times_as_long(
     async def sleep(seconds: float) -> None:
         slept.append(seconds)
 
-    monkeypatch.setattr(caller, "time", Clock(64 + passed))
+    monkeypatch.setattr(caller, "time", StillClock(64 + passed))
     monkeypatch.setattr(caller.anyio, "sleep", sleep)
     async with Engine("sqlite://", model="demo") as engine:
         hers = await engine.create_chat(owner="ada")

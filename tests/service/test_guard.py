@@ -12,6 +12,7 @@ import pytest
 import structlog
 from fastapi import FastAPI
 
+from support.clock import StillClock
 from support.served import TOKENS, Served, served, stream_of
 from turnwise import Engine
 from turnwise.providers.scripted import Reply, ScriptedModel
@@ -59,19 +60,9 @@ async def _pieces(body: bytes) -> AsyncIterator[bytes]:
         yield body[start : start + IN_PIECES]
 
 
-class Clock:
-    """A clock that a slow body moves."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
-    clock = Clock()
+def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[StillClock]:
+    clock = StillClock()
     monkeypatch.setattr(guard, "time", clock)
     return clock
 
@@ -90,7 +81,7 @@ TRICKLES: Final[list[tuple[list[tuple[int, float]], bool]]] = [
 """Pieces, each with its bytes and the seconds it takes, and whether their body is taken."""
 
 
-async def test_a_body_may_waste_thirty_seconds_and_then_comes_at_a_thousand_bytes_a_second(clock: Clock) -> None:
+async def test_a_body_may_waste_thirty_seconds_and_then_comes_at_a_thousand_bytes_a_second(clock: StillClock) -> None:
     async def body(pieces: list[tuple[int, float]]) -> AsyncIterator[bytes]:
         await anyio.lowlevel.checkpoint()
         yield b"{}"

@@ -10,22 +10,12 @@ from fastapi import FastAPI
 
 from support.served import TOKENS
 from turnwise import Engine
-from turnwise.service import create_app, describe, router
+from turnwise.service import describe, router
 from turnwise.service.routes import reports
 from turnwise.service.routes.table import OPEN_ROUTES, ROUTES, Row
 
 STREAM = "text/event-stream"
 ALWAYS = {"400", "401", "403", "429", "503"}
-
-
-@pytest.fixture(scope="module")
-def document() -> dict[str, Any]:
-    return create_app(Engine("sqlite://", model="demo"), auth=TOKENS).openapi()
-
-
-@pytest.fixture(scope="module")
-def paths(document: dict[str, Any]) -> dict[str, Any]:
-    return dict(document["paths"])
 
 
 def referred_to(told: Any) -> Iterator[str]:

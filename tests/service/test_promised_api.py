@@ -143,16 +143,6 @@ BODIES = (
 )  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def document() -> dict[str, Any]:
-    return create_app(Engine("sqlite://", model="demo"), auth=TOKENS).openapi()
-
-
-@pytest.fixture(scope="module")
-def paths(document: dict[str, Any]) -> dict[str, Any]:
-    return dict(document["paths"])
-
-
 def test_every_route_promises_what_its_clients_rely_on(paths: dict[str, Any]) -> None:
     """Its name, its statuses, and the headers that come with each."""
     told, told_open = {}, {}

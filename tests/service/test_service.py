@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from support.clock import StillClock
 from turnwise.service import Principal, service
 from turnwise.service.problems import RateLimited
 from turnwise.service.service import Rates, Streams
@@ -11,19 +12,9 @@ from turnwise.service.service import Rates, Streams
 ADA, BOB, CYD = Principal("ada"), Principal("bob"), Principal("cyd")
 
 
-class Clock:
-    """A clock that is moved by hand."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
+def clock(monkeypatch: pytest.MonkeyPatch) -> StillClock:
+    clock = StillClock()
     monkeypatch.setattr(service, "time", clock)
     return clock
 
@@ -40,7 +31,7 @@ def waits(rates: Rates, principal: Principal, count: int = 1) -> list[float | No
     return told
 
 
-def test_as_many_requests_as_the_burst_are_taken_at_once_and_no_more(clock: Clock) -> None:
+def test_as_many_requests_as_the_burst_are_taken_at_once_and_no_more(clock: StillClock) -> None:
     rates = Rates(2, 3)
     assert waits(rates, ADA, 5) == [None, None, None, 0.5, 0.5]
     assert waits(rates, BOB, 4) == [None, None, None, 0.5]
@@ -50,7 +41,7 @@ def test_as_many_requests_as_the_burst_are_taken_at_once_and_no_more(clock: Cloc
     assert refused.value.limit == "2 requests a second, 3 at once"
 
 
-def test_requests_come_back_with_time_up_to_the_burst(clock: Clock) -> None:
+def test_requests_come_back_with_time_up_to_the_burst(clock: StillClock) -> None:
     rates = Rates(2, 3)
     waits(rates, ADA, 3)
     clock.now += 0.25
@@ -63,18 +54,18 @@ def test_requests_come_back_with_time_up_to_the_burst(clock: Clock) -> None:
     assert waits(rates, ADA, 4) == [None, None, None, 0.5]
 
 
-def test_refused_requests_are_no_debt(clock: Clock) -> None:
+def test_refused_requests_are_no_debt(clock: StillClock) -> None:
     rates = Rates(2, 3)
     waits(rates, ADA, 1000)
     clock.now += 0.5
     assert waits(rates, ADA, 2) == [None, 0.5]
 
 
-def test_where_no_request_comes_back_it_may_be_tried_again_in_a_minute(clock: Clock) -> None:
+def test_where_no_request_comes_back_it_may_be_tried_again_in_a_minute(clock: StillClock) -> None:
     assert waits(Rates(0, 1), ADA, 2) == [None, 60]
 
 
-def test_who_sent_none_for_longest_is_forgotten(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_sent_none_for_longest_is_forgotten(clock: StillClock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "_REMEMBERED", 2)
     rates = Rates(0, 1)
     for principal in (ADA, BOB):
