@@ -30,12 +30,14 @@ class Tasks:
         self.user_calls = UserCalls(patience)
         """Calls of user code: they run beside the engine's own tasks and cannot block them."""
         self._group: TaskGroup | None = None
+        self._owner: asyncio.Task[Any] | None = None
         self._wanted: asyncio.Queue[Callable[[], Coroutine[Any, Any, None]]] = asyncio.Queue()
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Run the tasks that are started inside; on leaving, cancel those that still run."""
         try:
+            self._owner = asyncio.current_task()
             async with anyio.create_task_group() as self._group:
                 self._group.start_soon(self._start_wanted)
                 yield
@@ -61,10 +63,14 @@ class Tasks:
         try:
             await function()
         except BaseException as error:
-            ended = self._group is None or self._group.cancel_scope.cancel_called
-            if is_the_programs(error) or (ended and not isinstance(error, Exception)):
+            if is_the_programs(error) or (self._ends() and not isinstance(error, Exception)):
                 raise
             logger.exception("task_failed", task=getattr(function, "func", function))
+
+    def _ends(self) -> bool:
+        """Return whether the tasks end because they were left, or because the event loop ends and cancels them all."""
+        left = self._group is None or self._group.cancel_scope.cancel_called
+        return left or (self._owner is not None and self._owner.cancelling() > 0)
 
 
 class Lifetime:

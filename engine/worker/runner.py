@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -33,7 +34,7 @@ class Runner:
     """Runs the jobs of a chat while this worker holds it.
 
     A cancelled job does not know why; the facts tell. If they say `interrupted`, the next job settles; if the lease is
-    lost, nothing more is written; if the worker was asked to let go, `released` is fired.
+    lost, nothing more is written; if the worker was asked to let go, or cancelled itself, `released` is fired.
     """
 
     def __init__(self, leased: LeasedChat) -> None:
@@ -47,6 +48,11 @@ class Runner:
         try:
             with concerning(lambda: self.leased.facts):
                 await self._run_jobs()
+                if self._let_go:
+                    await self._release()
+        except asyncio.CancelledError:  # the event loop ends, and has cancelled all of its tasks
+            await self._release()
+            raise
         finally:
             await self.leased.deps.close()
             self.done.set()
@@ -60,8 +66,6 @@ class Runner:
                         break
                     self.leased.job = job
                     await self._run(job)
-        if self._let_go:
-            await self._release()
 
     def observe(self, facts: Facts) -> None:
         """Take note of where the chat stands; cancel the job if others have moved the chat out of its state.

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Generic, TypeVar
 
 import anyio
 import asyncpg
-from anyio.lowlevel import checkpoint
 
+from turnwise.persistence.batches import Batches
 from turnwise.persistence.postgres.pool import Pool
 from turnwise.states.errors import StoreError
 
@@ -25,18 +24,14 @@ class Unanswered(Exception):
 
 
 class GroupCommit(Generic[_Item, _Answer]):
-    """Stores items, or answers questions, in batches: one statement each.
-
-    No timer runs. A lone item is sent at once; under load, items gather while the batch before them is stored.
-    """
+    """Stores items, or answers questions, in batches: one statement each."""
 
     def __init__(
         self, pool: Pool, perform: Callable[[asyncpg.Connection, Sequence[_Item]], Awaitable[Sequence[_Answer]]]
     ) -> None:
         self._pool = pool
         self._perform = perform
-        self._waiting: deque[tuple[_Item, asyncio.Future[_Answer]]] = deque()
-        self._performing: asyncio.Task[None] | None = None
+        self._batches: Batches[tuple[_Item, asyncio.Future[_Answer]]] = Batches(self._commit, size=_BATCH)
 
     async def add(self, item: _Item) -> _Answer:
         """Return the database's answer to the item. Waiting for it cannot be cancelled.
@@ -45,34 +40,25 @@ class GroupCommit(Generic[_Item, _Answer]):
             Unanswered: it is not known whether the item was stored.
             StoreError: the server could not be reached; nothing was stored.
         """
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[_Answer] = loop.create_future()
-        self._waiting.append((item, answer))
-        if self._performing is None or self._performing.done():
-            self._performing = loop.create_task(self._run())
+        answer: asyncio.Future[_Answer] = asyncio.get_running_loop().create_future()
+        self._batches.add((item, answer))
         with anyio.CancelScope(shield=True):
             answered = await answer
         return answered  # noqa: RET504 - inside the block mypy sees no return: a scope may swallow exceptions
 
     async def close(self) -> None:
         """Wait until everything that was accepted is stored."""
-        if self._performing is not None:
-            with anyio.CancelScope(shield=True):
-                await self._performing
+        await self._batches.over()
 
-    async def _run(self) -> None:
-        while self._waiting:
-            batch = [self._waiting.popleft() for _ in range(min(_BATCH, len(self._waiting)))]
-            answers = await self._answers([item for item, _ in batch])
-            for place, (_, waits) in enumerate(batch):
-                answer = answers[place]
-                if waits.cancelled():
-                    continue
-                if isinstance(answer, Exception):
-                    waits.set_exception(answer)
-                else:
-                    waits.set_result(answer)
-            await checkpoint()  # let the callers run on: their next items join the batch
+    async def _commit(self, batch: Sequence[tuple[_Item, asyncio.Future[_Answer]]]) -> None:
+        answers = await self._answers([item for item, _ in batch])
+        for (_, waits), answer in zip(batch, answers, strict=True):
+            if waits.cancelled():
+                continue
+            if isinstance(answer, Exception):
+                waits.set_exception(answer)
+            else:
+                waits.set_result(answer)
 
     async def _answers(self, items: Sequence[_Item]) -> Sequence[_Answer | Exception]:
         sent = False
@@ -87,6 +73,7 @@ class GroupCommit(Generic[_Item, _Answer]):
 
         try:
             return await self._pool.run(once)
-        except Exception as error:  # noqa: BLE001 - whatever it is, every caller must get an answer
-            nothing_stored = isinstance(error, StoreError) and not sent
-            return [error if nothing_stored else Unanswered() for _ in items]
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - every caller must get an answer
+            if isinstance(error, StoreError) and not sent:
+                return [error for _ in items]  # nothing was stored
+            return [Unanswered() for _ in items]

@@ -58,7 +58,7 @@ class Notices:
         self._closed = True
         if self._sending is not None:
             with anyio.CancelScope(shield=True):
-                await self._sending
+                await asyncio.wait([self._sending])
         while self._listening:
             self._listening.pop().terminate()
 

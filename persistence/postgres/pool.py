@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -128,8 +129,11 @@ class Pool:
         self._pool = await asyncpg.create_pool(
             self._url, min_size=1, max_size=self._size, reset=_keep_session, **self._options
         )
-        async with self._pool.acquire() as connection:
+        connection = await self._pool.acquire()
+        try:
             return int(connection.get_server_version().major)
+        finally:
+            await _give_back(self._pool, connection)
 
     async def close(self) -> None:
         """Wait for the connections in use, and close. Closing twice is harmless."""
@@ -173,8 +177,7 @@ class Pool:
                 raise self.meaning_of(error) from error
             finally:
                 if connection is not None:
-                    with anyio.CancelScope(shield=True):
-                        await pool.release(connection)
+                    await _give_back(pool, connection)
             await anyio.sleep(pause)
 
     def meaning_of(self, error: Exception) -> StoreError:
@@ -191,6 +194,16 @@ class Pool:
         if self._pool is None:
             raise StoreError(f"the store {self.name} is not open; open it, or enter the engine, first")
         return self._pool
+
+
+async def _give_back(pool: asyncpg.Pool, connection: Any) -> None:
+    """Return a connection to its pool, even in a cancelled scope."""
+    try:
+        with anyio.CancelScope(shield=True):
+            await pool.release(connection)
+    except asyncio.CancelledError:
+        _drop(connection)  # the event loop ends, and the task that should return it may never have begun
+        raise
 
 
 def _drop(connection: asyncpg.Connection | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import sqlite3
@@ -172,12 +173,33 @@ class Connection:
             StoreError: the connection is closed.
             BaseException: what the work raised.
         """
+        job = _Job(work)
+        await self._have_done(job)
+        return job.result()
+
+    async def finish(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
+        """Run `work` as `do` does, and return its result even if the caller is cancelled meanwhile, which is ignored.
+
+        Raises:
+            StoreError: the connection is closed.
+            BaseException: what the work raised.
+        """
+        job: _Job[_T] = _Job(work)
+        awaited: _Job[Any] = job
+        while True:
+            try:
+                await self._have_done(awaited)
+            except asyncio.CancelledError:
+                awaited = _Job(_nothing)  # the thread does one function after another: after it, the job is over
+            else:
+                return job.result()
+
+    async def _have_done(self, job: _Job[Any]) -> None:
+        """Have the connection's thread do a job."""
         if self._closed:
             raise StoreError(f"the store {self.path!r} is closed; nothing was written")
-        job = _Job(work)
         self._jobs.append(job)
         await self._connection.commit()
-        return job.result()
 
     async def run(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
         """Run `work` on the connection's thread; do it again while other processes hold the database.
@@ -198,6 +220,10 @@ class Connection:
         _open.discard(self._connection)
         with anyio.CancelScope(shield=True):
             await self._connection.close()
+
+
+def _nothing(_connection: sqlite3.Connection) -> None:
+    """Do nothing."""
 
 
 _open: Final[set[aiosqlite.Connection]] = set()

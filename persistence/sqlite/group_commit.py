@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sqlite3
-from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
 import anyio
 
+from turnwise.persistence.batches import Batches
 from turnwise.persistence.sqlite.connection import Connection, meaning_of, patiently
 from turnwise.persistence.sqlite.database_file import DatabaseFile
 from turnwise.states.errors import StoreError
@@ -52,19 +52,13 @@ class _Job(Generic[_T]):
 
 
 class GroupCommit:
-    """Runs jobs in transactions on one connection.
-
-    No timer runs. A lone job is done at once; under load, jobs gather while the transaction before them commits.
-    """
+    """Runs jobs in transactions on one connection."""
 
     def __init__(self, connection: Connection, *, file: DatabaseFile) -> None:
         self._connection = connection
         self._file = file
-        self._waiting: deque[_Job[Any]] = deque()
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self._batches: Batches[_Job[Any]] = Batches(self._commit, size=_BATCH)
         self._closing = False
-        self._committing: asyncio.Task[None]
 
     async def submit(self, work: Work[_T]) -> _T:
         """Return what `work` returned, once it is committed.
@@ -77,10 +71,7 @@ class GroupCommit:
         if self._closing:
             raise StoreError(f"the store {self._connection.path!r} is closed; nothing was written")
         job = _Job(work)
-        self._waiting.append(job)
-        if self._idle.is_set():
-            self._idle.clear()
-            self._committing = asyncio.create_task(self._commit_waiting(), name="turnwise commits")
+        self._batches.add(job)
         try:
             return await job.outcome
         except asyncio.CancelledError:
@@ -92,13 +83,12 @@ class GroupCommit:
     async def close(self) -> None:
         """Accept no more jobs, and wait until those that were accepted are done."""
         self._closing = True
-        with anyio.CancelScope(shield=True):
-            await self._idle.wait()
+        await self._batches.over()
 
     async def _give_up(self, job: _Job[Any]) -> None:
-        if job in self._waiting:
-            self._waiting.remove(job)
-        elif not job.over:
+        if self._batches.withdraw(job):
+            return
+        if not job.over:
             job.ended = asyncio.get_running_loop().create_future()
             while not job.ended.done():
                 with contextlib.suppress(asyncio.CancelledError), anyio.CancelScope(shield=True):
@@ -106,16 +96,12 @@ class GroupCommit:
         elif not job.outcome.cancelled():
             job.outcome.exception()  # or asyncio would log an exception that nobody retrieved
 
-    async def _commit_waiting(self) -> None:
-        while self._waiting:
-            jobs = [self._waiting.popleft() for _ in range(min(_BATCH, len(self._waiting)))]
-            try:
-                outcomes = await self._connection.do(partial(self._transact, jobs))
-            except BaseException as failure:  # noqa: BLE001 - every submitter must get an answer
-                outcomes = [failure] * len(jobs)
-            self._answer(jobs, outcomes)
-            await asyncio.sleep(0)  # let the submitters run on: their next jobs join the batch
-        self._idle.set()
+    async def _commit(self, jobs: Sequence[_Job[Any]]) -> None:
+        try:
+            outcomes = await self._connection.finish(partial(self._transact, jobs))
+        except BaseException as failure:  # noqa: BLE001 - every submitter must get an answer
+            outcomes = [failure] * len(jobs)
+        self._answer(jobs, outcomes)
 
     def _answer(self, jobs: Sequence[_Job[Any]], outcomes: Sequence[Any]) -> None:
         for job, outcome in zip(jobs, outcomes, strict=True):

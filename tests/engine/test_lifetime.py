@@ -8,6 +8,7 @@ from typing import Any
 import anyio
 import pytest
 
+from support.engines import OpenEngine
 from support.events import shown
 from support.latches import Gate, Latch, Started
 from support.stores import Delegate, stored_at
@@ -150,6 +151,32 @@ async def test_a_chat_that_is_being_given_back_is_although_everything_around_is_
     async with open_engine(model, settings=Settings(run_worker=False)) as onlooker:
         assert (await onlooker.get_chat(chat.id)).state == "pending"
         assert [record.trigger for record in await onlooker.audit(chat.id)].count("released") == 1
+
+
+def test_chats_are_given_back_although_the_event_loop_ends_and_cancels_every_task(
+    strict_model: Any, open_engine: OpenEngine, database: Any, caplog: Any
+) -> None:
+    """A server whose task is cancelled leaves its engine to the loop."""
+    model, given = strict_model([Reply(calls=[Call("work", {})])]), list[str]()
+
+    async def run_without_leaving() -> None:
+        work = Gate()
+        engine = Engine(f"sqlite:///{database}", model=model, tools=[work.tool])
+        await engine.__aenter__()
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "go")
+        await work.entered.wait()
+
+    async def look() -> None:
+        async with open_engine(model, settings=Settings(run_worker=False)) as onlooker:
+            (chat,) = (await onlooker.list_chats()).items
+            assert chat.state == "pending"
+            given.extend(record.trigger for record in await onlooker.audit(chat.id))
+
+    asyncio.run(run_without_leaving())
+    asyncio.run(look())
+    assert given[-1] == "released"
+    assert "task_failed" not in caplog.text
 
 
 async def test_a_deaf_model_holds_up_neither_an_interrupt_nor_the_end(

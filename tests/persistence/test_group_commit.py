@@ -235,6 +235,22 @@ async def test_a_submitter_cancelled_just_before_it_is_answered_does_not_wait_fo
     assert await bench.notes() == ["kept"]
 
 
+async def test_a_commit_that_somebody_cancels_is_answered_as_it_ended(bench: Bench) -> None:
+    """As an event loop does that ends: what is committed nevertheless must not be told to have failed."""
+    submitted = asyncio.create_task(bench.group_commit.submit(bench.hold))
+    await anyio.to_thread.run_sync(bench.reached.wait)
+    (commits,) = (task for task in asyncio.all_tasks() if task.get_name() == "turnwise commits")
+    for _ in range(3):
+        commits.cancel()
+        await anyio.wait_all_tasks_blocked()
+    later = asyncio.create_task(bench.group_commit.submit(note("later")))
+    await anyio.wait_all_tasks_blocked()
+    assert not submitted.done()
+    bench.gate.set()
+    await asyncio.gather(submitted, later)
+    assert await bench.notes() == ["held", "later"]
+
+
 async def test_closing_finishes_what_was_accepted_and_accepts_no_more(bench: Bench) -> None:
     task = asyncio.create_task(bench.group_commit.submit(note("accepted")))
     await asyncio.sleep(0)

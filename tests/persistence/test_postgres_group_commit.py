@@ -222,6 +222,33 @@ async def test_who_is_told_to_end_still_learns_what_became_of_an_item_and_closin
     assert sorted(answered) == ["ITEM", "closed"]
 
 
+async def test_whose_batch_somebody_cancels_has_to_find_out_what_became_of_it() -> None:
+    """As an event loop does that ends; what came later is stored."""
+    begun = anyio.Event()
+    stored: list[str] = []
+
+    async def perform(_connection: Any, items: Sequence[str]) -> Sequence[str]:
+        if begun.is_set():
+            stored.extend(items)
+            return items
+        begun.set()
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    batches: GroupCommit[str, str] = GroupCommit(Direct(), perform)  # type: ignore[arg-type]
+    first = asyncio.create_task(batches.add("first"))
+    await begun.wait()
+    later = asyncio.create_task(batches.add("later"))
+    await anyio.wait_all_tasks_blocked()
+    (commits,) = (task for task in asyncio.all_tasks() if task.get_name() == "turnwise commits")
+    commits.cancel()
+    with pytest.raises(Unanswered):
+        await first
+    assert await later == "later"
+    assert stored == ["later"]
+    await batches.close()
+
+
 async def test_who_was_answered_joins_the_next_batch_of_those_who_wait() -> None:
     begun, go_on = anyio.Event(), anyio.Event()
     stored: list[list[str]] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import Any
@@ -145,6 +146,21 @@ async def test_what_was_not_told_is_not_waited_for_when_a_store_closes(postgres_
     await plans.created(store, "chat")
     await store.close()
     await store.close()
+
+
+async def test_a_store_closes_although_its_notices_were_cancelled(postgres_url: str) -> None:
+    """As an event loop does that ends."""
+    store = PostgresStore(postgres_url)
+    await store.open()
+    watch = aiter(store.watch())
+    assert await anext(watch) is None
+    before = asyncio.all_tasks()
+    store._notices.tell("chat")
+    (sending,) = asyncio.all_tasks() - before
+    sending.cancel()
+    await store.close()
+    with pytest.raises(StoreError, match="is not open"):
+        await store.facts("chat")
 
 
 class Line:
