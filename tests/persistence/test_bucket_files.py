@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.server
+import itertools
 import shutil
 import sys
 import threading
@@ -240,6 +241,24 @@ async def test_a_bucket_that_is_not_the_one_is_a_store_error() -> None:
     with pytest.raises(StoreError, match=r"'name' is not of turnwise; choose another prefix"):
         await files.open()
     assert keys_in(objects) == []
+
+
+async def test_a_name_that_another_process_gives_is_looked_for_until_it_can_be_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """S3 refuses to create it a second time before it shows it."""
+    objects = MemoryStore()
+    objects.put("name", b"bucket 0123456789abcdef")
+    get, looks = Objects.get, itertools.count()
+
+    async def late(self: Objects, key: str) -> memoryview | None:
+        return None if next(looks) < 3 else await get(self, key)
+
+    monkeypatch.setattr(Objects, "get", late)
+    assert (await opened(objects)).name == "bucket 0123456789abcdef"
+    looks = itertools.count(-1)  # one look more than there are
+    with pytest.raises(StoreError, match="is not of turnwise"):
+        await opened(objects)
 
 
 async def test_a_bucket_that_cannot_be_used_is_a_store_error(s3_server: S3Server, tmp_path: Path) -> None:

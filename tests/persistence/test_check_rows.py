@@ -204,6 +204,21 @@ async def test_a_lease_that_was_given_to_another_is_found(tmp_path: Path) -> Non
             assert verify_stored("chat", await store.rows("chat")).place == "leases"
 
 
+@pytest.mark.parametrize("column", ["chats.rested", "leases.expires", "leases.lasts"])
+async def test_what_no_record_binds_is_found_if_it_cannot_be_read(tmp_path: Path, column: str) -> None:
+    """Any time will do, but no poison."""
+    path, (table, name) = tmp_path / "chats.db", column.split(".")
+    async with opened(SQLiteStore(path)) as store:
+        await plans.created(store, "chat", plans.send("hi"), plans.claim())
+        with closing(sqlite3.connect(path, isolation_level=None)) as on:
+            on.execute(f"UPDATE {table} SET {name} = 1")  # noqa: S608 - names of our own
+            assert verify_stored("chat", await store.rows("chat")) == Verdict(ok=True)
+            on.execute(f"UPDATE {table} SET {name} = 'poison'")  # noqa: S608
+        verdict = verify_stored("chat", await store.rows("chat"))
+        assert (verdict.ok, verdict.place) == (False, column)
+        assert "belongs here" in str(verdict.problem)
+
+
 @pytest.mark.parametrize(("waiting", "promoted"), [(1, 1), (2, 1), (2, 2), (3, 1), (3, 2), (3, 3)])
 async def test_the_order_of_the_queue_is_the_one_that_was_last_asked_for(
     tmp_path: Path, waiting: int, promoted: int
