@@ -78,6 +78,8 @@ class StaticTokens:
         self._known = [(_digest_of(token), principal) for token, principal in tokens.items()]
         if not self._known:
             raise SettingsError("tokens", "must name at least one token; there was none")
+        if len({digest for digest, _ in self._known}) < len(self._known):
+            raise SettingsError("tokens", "must name each token once, as itself or as its digest")
 
     @classmethod
     def from_file(cls, path: str | Path) -> StaticTokens:
@@ -92,7 +94,13 @@ class StaticTokens:
             raise SettingsError("tokens", f"{str(path)!r} cannot be read: {type(error).__name__}") from None
         if not isinstance(entries, list):
             raise SettingsError("tokens", f"{str(path)!r} must hold tables named [[tokens]]")
-        return cls(dict(_entry(number, entry) for number, entry in enumerate(entries, 1)))
+        principals: dict[str, Principal] = {}
+        for number, entry in enumerate(entries, 1):
+            token, principal = _entry(number, entry)
+            if token in principals:
+                raise SettingsError("tokens", f"entry {number} has the token of an entry before it")
+            principals[token] = principal
+        return cls(principals)
 
     def __call__(self, request: Request) -> Principal | None:
         """Return whose token the request has."""
@@ -122,9 +130,11 @@ def _entry(number: int, entry: object) -> tuple[str, Principal]:
     if not isinstance(entry, dict) or not entry.keys() <= {"token", "sha256", "name", "role"}:
         raise SettingsError("tokens", f"entry {number} must hold token or sha256, name, and role, and nothing else")
     token, digest = entry.get("token"), entry.get("sha256")
-    given = token if isinstance(token, str) else f"sha256:{digest}"
     if (token is None) == (digest is None):
         raise SettingsError("tokens", f"entry {number} must hold either token or sha256")
+    given = f"sha256:{digest}" if token is None else token
+    if not isinstance(given, str):
+        raise SettingsError("tokens", f"entry {number}: a token must be text")
     try:
         return given, Principal(entry.get("name", ""), entry.get("role", "owner"))
     except SettingsError as error:

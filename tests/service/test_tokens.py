@@ -295,7 +295,11 @@ WRONG_FILES: Final = {
     '[[tokens]]\ntoken = "s3cret "\nname = "ada"': SPACES,
     '[[tokens]]\ntoken = ""\nname = "ada"': SPACES,
     '[[tokens]]\ntoken = " "\nname = "ada"': SPACES,
-    '[[tokens]]\ntoken = 7\nname = "ada"': DIGEST,
+    '[[tokens]]\ntoken = 7\nname = "ada"': "entry 1: a token must be text",
+    ONE + ONE: "entry 2 has the token of an entry before it",
+    ONE + f'[[tokens]]\nsha256 = "{hashlib.sha256(b"t1").hexdigest()}"\nname = "bob"': (
+        "must name each token once, as itself or as its digest"
+    ),
 }
 
 
