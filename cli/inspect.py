@@ -48,7 +48,7 @@ def inspect(
     try:
         listener = socket.create_server(("127.0.0.1", port))
     except OSError as error:
-        raise SettingsError("--port", f"cannot listen on port {port}: {error.strerror or error}") from None
+        raise SettingsError("--port", f"cannot listen on port {port}: {error.strerror}") from None
     with listener:
         _tell(f"http://127.0.0.1:{listener.getsockname()[1]}", token)
         console.print("Ctrl-C ends it")

@@ -114,6 +114,4 @@ def _listening(host: str, port: int) -> socket.socket:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host, port), family=family, backlog=2048)
     except OSError as error:
-        raise SettingsError(
-            "--host, --port", f"cannot listen on {host} port {port}: {error.strerror or error}"
-        ) from None
+        raise SettingsError("--host, --port", f"cannot listen on {host} port {port}: {error.strerror}") from None

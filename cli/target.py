@@ -62,7 +62,7 @@ def engine_of(
             folder is missing; or checkpoints were asked for, and the target is an engine.
     """
     found = _found(target)
-    made = _made(target, found) if callable(found) and not isinstance(found, Agent | type) else found
+    made = _made(target, found) if callable(found) and not isinstance(found, type) else found
     if isinstance(made, Engine):
         if checkpoints is not None:
             raise SettingsError(PUBLISH, f"{target!r} is an engine, which has its own: Engine(..., checkpoints=...)")
@@ -96,8 +96,8 @@ def _made(target: str, make: Callable[[], Any]) -> Any:
 
 
 def _found(target: str) -> Any:
-    name, colon, attribute = target.partition(":")
-    if not (name and colon and attribute):
+    name, _, attribute = target.partition(":")
+    if not (name and attribute):
         raise SettingsError("MODULE:ATTRIBUTE", f"must be like shop.agents:engine; it was {target!r}")
     here = str(Path.cwd())
     if here not in sys.path:
@@ -105,7 +105,7 @@ def _found(target: str) -> Any:
     try:
         found: Any = importlib.import_module(name)
     except ModuleNotFoundError as error:
-        if error.name is None or not (name == error.name or name.startswith(f"{error.name}.")):
+        if not f"{name}.".startswith(f"{error.name}."):
             raise SettingsError("MODULE:ATTRIBUTE", f"{name!r} cannot be imported: {error}") from error
         raise SettingsError("MODULE:ATTRIBUTE", f"there is no module {name!r} here or among those installed") from error
     except Exception as error:
