@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from pathlib import Path
 
@@ -9,7 +10,8 @@ import pytest
 
 import turnwise
 from support.terminal import Terminal
-from turnwise.cli.target import check_is_there
+from turnwise import Settings
+from turnwise.cli.target import check_is_there, engine_of
 from turnwise.states.errors import SettingsError
 
 
@@ -53,3 +55,56 @@ def test_an_extra_that_is_not_installed_is_named(
     assert finished.code == 2
     assert told in finished.words
     assert not [*tmp_path.iterdir()]
+
+
+SHOP = """
+from turnwise import Agent, Engine
+
+here = [Agent("support", "demo")]
+
+
+def elsewhere():
+    return Engine("redis://host", model="demo")
+
+
+class Shop:
+    def __init__(self):
+        raise AssertionError("made")
+"""
+NAMELESS = 'raise ModuleNotFoundError("there is no such thing")'
+
+
+@pytest.fixture
+def shop(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    """Return a terminal in a folder with modules, of which one also is elsewhere, as another program's."""
+    installed = terminal.folder / "installed"
+    installed.mkdir()
+    (installed / "stall.py").write_text("")
+    for name, code in (("stall", SHOP), ("nameless", NAMELESS)):
+        (terminal.folder / f"{name}.py").write_text(code)
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.syspath_prepend(installed)
+    return terminal
+
+
+@pytest.mark.parametrize(
+    ("target", "told"),
+    [
+        ("stall:", "MODULE:ATTRIBUTE: must be like shop.agents:engine; it was 'stall:'"),
+        (":here", "MODULE:ATTRIBUTE: must be like shop.agents:engine; it was ':here'"),
+        ("stall:Shop", "it was <class 'stall.Shop'>"),
+        ("stall:elsewhere", "turnwise: store: "),
+        ("nameless:x", "'nameless' cannot be imported: there is no such thing"),
+        ("stall.agents:x", "there is no module 'stall.agents'"),
+    ],
+)
+def test_a_target_that_cannot_be_run_is_told_as_what_it_is(shop: Terminal, target: str, told: str) -> None:
+    """The engine's own refusal stays as it is, and no class is made only to see what it is."""
+    refused = shop.run("worker", target, "--create")
+    assert (refused.code, told in refused.words) == (2, True), refused
+
+
+def test_a_module_of_the_folder_comes_before_one_that_is_installed(shop: Terminal) -> None:
+    with contextlib.chdir(shop.folder):
+        engine = engine_of("stall:here", store="sqlite://", file_folder=None, create=False, settings=Settings())
+    assert [*engine.agents] == ["support"]

@@ -1,0 +1,236 @@
+"""`serve`, `worker` and `inspect` in this process: what was typed arrives where it belongs, and is told."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+import signal
+import socket
+import sys
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from fastapi import Request
+
+from support.terminal import Terminal
+from turnwise import Agent, Engine, Settings, SigningKey
+from turnwise.cli import worker
+from turnwise.service import Authenticator, Principal, ServiceSettings
+
+SHOP = 'from turnwise import Agent\n\nagents = [Agent("support", "demo")]\n'
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What the service was asked to do."""
+
+    engine: Engine
+    auth: Authenticator
+    settings: ServiceSettings | None
+    log_level: str
+    addresses: list[tuple[str, int]]
+
+    def who(self, token: str) -> Principal | None:
+        """Return whose token it is."""
+        request = Request({"type": "http", "headers": [(b"authorization", f"Bearer {token}".encode())]})
+        known = self.auth(request)
+        assert known is None or isinstance(known, Principal)
+        return known
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[Asked]:
+    """Only write down what is asked of the service."""
+    told: list[Asked] = []
+
+    async def serve(
+        engine: Engine,
+        *,
+        auth: Authenticator,
+        sockets: list[socket.socket],
+        settings: ServiceSettings | None = None,
+        log_level: str = "info",
+    ) -> None:
+        addresses = [listener.getsockname()[:2] for listener in sockets]
+        told.append(Asked(engine=engine, auth=auth, settings=settings, log_level=log_level, addresses=addresses))
+
+    monkeypatch.setattr("turnwise.service.serve", serve)
+    monkeypatch.setattr(logging, "raiseExceptions", True)
+    monkeypatch.delenv("TURNWISE_TOKEN", raising=False)
+    monkeypatch.delenv("TURNWISE_TOKENS", raising=False)
+    return told
+
+
+@pytest.fixture
+def shop(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    """Return a terminal in a folder that declares an agent."""
+    (terminal.folder / "booth.py").write_text(SHOP)
+    monkeypatch.delitem(sys.modules, "booth", raising=False)
+    return terminal
+
+
+def serve(shop: Terminal, *words: str) -> list[str]:
+    """Serve the shop on any port, and return the lines that were printed."""
+    done = shop.run("serve", "booth:agents", "--create", "--port", "0", *words)
+    assert (done.code, done.err) == (0, ""), done
+    return done.out.splitlines()
+
+
+def test_a_service_is_as_large_as_was_typed(
+    shop: Terminal, asked: list[Asked], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs: list[dict[str, Any]] = []
+    monkeypatch.setattr(logging, "basicConfig", lambda **how: logs.append(how))
+    serve(shop)
+    serve(
+        shop, "--no-worker", "--concurrency", "7", "--shutdown-seconds", "2.5", "--quiet",
+        "--allow-origin", "https://a.example", "--allow-origin", "https://b.example",
+    )  # fmt: skip
+    plain, typed = asked
+    assert [(one.engine.settings.max_running, one.engine.settings.run_worker) for one in asked] == [
+        (100, True),
+        (7, False),
+    ]
+    assert plain.settings == ServiceSettings(shutdown_seconds=10, allow_origins=())
+    assert typed.settings == ServiceSettings(
+        shutdown_seconds=2.5, allow_origins=("https://a.example", "https://b.example")
+    )
+    assert [one.log_level for one in asked] == ["warning"] * 2
+    assert [how["level"] for how in logs] == [logging.INFO, logging.WARNING]
+    assert logging.raiseExceptions is False
+
+
+@pytest.mark.parametrize(("host", "shown"), [("127.0.0.1", "127.0.0.1"), ("::1", "[::1]")])
+def test_where_it_listens_is_told_as_an_address_that_can_be_opened(
+    shop: Terminal, asked: list[Asked], monkeypatch: pytest.MonkeyPatch, host: str, shown: str
+) -> None:
+    """And as many may knock at once as at uvicorn's own sockets."""
+    waiting: list[int | None] = []
+    create = socket.create_server
+
+    def seen(address: tuple[str, int], **how: Any) -> socket.socket:
+        waiting.append(how.get("backlog"))
+        return create(address, **how)
+
+    monkeypatch.setattr(socket, "create_server", seen)
+    lines = serve(shop, "--host", host, "--token", "a-token")
+    ((told, port),) = asked[0].addresses
+    assert (told, waiting) == (host, [2048])
+    assert lines == [f"serving on http://{shown}:{port}; SIGTERM or Ctrl-C stops it", "stopped"]
+
+
+def test_a_port_that_is_taken_cannot_be_listened_on(shop: Terminal, asked: list[Asked]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        for command in (("serve", "booth:agents", "--create"), ("inspect", "--store", "sqlite://")):
+            refused = shop.run(*command, "--port", port)
+            assert refused.code == 2, refused
+            assert re.search(f"cannot listen on (127.0.0.1 )?port {port}: Address already in use", refused.words)
+    assert asked == []
+
+
+def test_who_may_come_in_is_in_a_file_or_is_one_operator(
+    shop: Terminal, asked: list[Asked], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (shop.folder / "tokens.toml").write_text('[[tokens]]\ntoken = "ada-token"\nname = "ada"\n')
+    serve(shop, "--tokens", "tokens.toml", "--token", "no-token")
+    assert [asked[0].who(token) for token in ("ada-token", "no-token")] == [Principal("ada"), None]
+    monkeypatch.setenv("TURNWISE_TOKEN", "the-token")
+    assert "token" not in " ".join(serve(shop))
+    monkeypatch.delenv("TURNWISE_TOKEN")
+    token = serve(shop)[0].removeprefix("operator's token, valid until this process ends: ")
+    assert re.fullmatch("[A-Za-z0-9_-]{32}", token)
+    operator = Principal("operator", "operator")
+    assert [one.who("the-token") for one in asked] == [None, operator, None]
+    assert [one.who(token) for one in asked] == [None, None, operator]
+
+
+@pytest.mark.parametrize("command", ["serve", "worker"])
+def test_agents_keep_chats_files_and_checkpoints_where_it_was_typed(
+    shop: Terminal, asked: list[Asked], monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    run: list[Engine] = []
+
+    async def write_down(engine: Engine) -> None:
+        run.append(engine)
+
+    monkeypatch.setattr(worker, "run_until_stopped", write_down)
+    (shop.folder / "audit.pem").write_bytes(SigningKey.generate().private_pem)
+    kept = ("--store", "sqlite:///kept.db", "--file-folder", "files")
+    published = ("--checkpoints", "published.jsonl", "--signing-key", "audit.pem")
+    port = ("--port", "0") if command == "serve" else ()
+    missing = shop.run(command, "booth:agents", *port)
+    assert (missing.code, "there is no file 'turnwise.db'" in missing.words) == (2, True), missing
+    for more in ((*kept, *published), ()):
+        assert shop.run(command, "booth:agents", "--create", *port, *more).code == 0
+    typed, plain = run or [one.engine for one in asked]
+    for engine in (typed, plain):
+        anyio.run(partial(put_file, engine, shop.folder))
+    assert (shop.folder / "kept.db").is_file()
+    assert (shop.folder / "turnwise.db").is_file()
+    assert len([blob for blob in (shop.folder / "files" / "blobs").rglob("*") if blob.is_file()]) == 1
+    assert (shop.folder / "published.jsonl").read_text().count("\n") == 1
+
+
+async def put_file(engine: Engine, folder: Path) -> None:
+    """Keep a file of a chat."""
+    with contextlib.chdir(folder):
+        async with engine:
+            chat = await engine.create_chat()
+            await engine.put_file(chat.id, b"a page" * 1000, media_type="image/png", name="scan.png")
+
+
+def test_a_worker_that_is_asked_to_stop_lets_the_chats_go(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """It tells whose chats it runs, or that it was told to run none, and what has ended it."""
+
+    async def stopped(*, run_worker: bool) -> None:
+        settings = Settings(run_worker=run_worker)
+        agents = [Agent("support", "demo"), Agent("research", "demo")]
+        engine = Engine(f"sqlite:///{tmp_path}/chats.db", agents=agents, settings=settings)
+        async with anyio.create_task_group() as running:
+            running.start_soon(worker.run_until_stopped, engine)
+            with anyio.fail_after(60):
+                while not engine.takes_followers:  # noqa: ASYNC110 - it tells nobody
+                    await anyio.sleep(0.005)
+            signal.raise_signal(signal.SIGTERM)
+
+    for run_worker in (True, False):
+        anyio.run(partial(stopped, run_worker=run_worker))
+    told = capsys.readouterr().out.splitlines()
+    ended = ["SIGTERM: letting the chats go", "stopped"]
+    assert [line.partition(" runs ")[2] or line for line in told] == [
+        "research, support; SIGTERM or Ctrl-C stops it", *ended,
+        "nothing: run_worker is False; SIGTERM or Ctrl-C stops it", *ended,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("store", ["sqlite:///chats.db", "sqlite://"])
+def test_chats_are_inspected_by_whoever_has_the_address_and_run_by_nobody(
+    shop: Terminal, asked: list[Asked], store: str
+) -> None:
+    (shop.folder / "chats.db").touch()
+    done = shop.run("inspect", "--store", store)
+    assert (done.code, done.err) == (0, "")
+    (inspected,) = asked
+    ((host, port),) = inspected.addresses
+    address, ends, stopped = done.out.splitlines()
+    known = re.fullmatch(f"look at http://127.0.0.1:{port}/inspector#token=([A-Za-z0-9_-]{{32}})", address)
+    assert known, address
+    assert (host, ends, stopped) == ("127.0.0.1", "Ctrl-C ends it", "stopped")
+    assert inspected.who(known[1]) == Principal("inspect", "auditor")
+    assert inspected.engine.settings.run_worker is False
+    assert [*inspected.engine.agents] == ["default"]
+    assert inspected.log_level == "warning"
+
+
+def test_a_store_whose_file_is_missing_is_not_inspected(shop: Terminal, asked: list[Asked]) -> None:
+    refused = shop.run("inspect", "--store", "sqlite:///misspelt.db")
+    assert refused.code == 2
+    assert "there is no file 'misspelt.db'" in refused.words
+    assert asked == []
+    assert not (shop.folder / "misspelt.db").exists()
