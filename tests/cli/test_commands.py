@@ -77,6 +77,7 @@ def test_a_chat_of_the_store_verifies(demo: Terminal, chat_id: str) -> None:
     sound = {"ok": True, "problem": None, "position": None, "covered": None, "place": None}
     assert json.loads(demo.run("verify", chat_id, "--json").out) == sound
     assert "sound" in demo.run("verify", "last").out
+    assert "every file" not in demo.run("verify", "last").out
 
 
 def test_explain_says_why_a_chat_rests(demo: Terminal, chat_id: str) -> None:
@@ -116,6 +117,7 @@ MISUSES = {
     "no such chat": (["show", "cffff"], "there is no chat"),
     "no chat at all": (["show", "last"], "there is no chat"),
     "no such log": (["verify", "log.jsonl"], "there is no file"),
+    "no such log in a folder": (["verify", "logs/log"], "there is no file"),
     "no such state": (["list", "--state", "sleeping"], "must be one of"),
     "no such model": (["chat", "--model", "parrot"], "model"),
     "no such command": (["host"], "No such command"),

@@ -17,6 +17,7 @@ from support.served import served_beside
 from support.terminal import Finished, Terminal
 from turnwise import Agent, Engine, delegate
 from turnwise.cli.app import app
+from turnwise.cli.connected import connected
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 
 RUNS_ON_A_STORE = {
@@ -246,3 +247,11 @@ def test_a_service_that_takes_no_token_or_is_not_there_is_told_in_a_sentence(
     monkeypatch.delenv("TURNWISE_TOKEN")
     assert "needs a token of the service in the variable TURNWISE_TOKEN" in said(url).words
     assert replace(here, store="http://elsewhere.invalid").run("list").code == 2
+
+
+async def test_a_service_that_does_not_answer_is_given_a_moment_since_somebody_looks_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TURNWISE_TOKEN", "a-token")
+    async with connected("http://localhost:9") as client:
+        assert client._connection.settings.patience == 5

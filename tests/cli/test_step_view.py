@@ -1,0 +1,97 @@
+"""A step of a log, to the cell and to the colour."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from support.look import look
+from turnwise.cli.step_view import Step, state_picture, step_lines, steps_of
+from turnwise.persistence.audit.record import AuditRecord, WriteRecord
+from turnwise.persistence.audit.verify import Verdict
+
+AT = datetime(2026, 1, 2, 3, 4, 5, 67_000, tzinfo=UTC)
+
+
+def record(version: int, *, source: str | None, target: str, turn: int = 1, reason: str | None = None) -> AuditRecord:
+    return AuditRecord(
+        chat_id="c",
+        version=version,
+        trigger="claimed",
+        source=source,
+        target=target,
+        actor="worker:vm:42:x",
+        reason=reason,
+        turn=turn,
+        step=2,
+        attempt=3,
+        writes=tuple(WriteRecord("event", f"e{number}", "") for number in range(4)),
+        at=AT + timedelta(seconds=version),
+        prev="",
+        hash="",
+    )
+
+
+WIDE = [
+    "                          [dim]  executing_tools[/]",
+    "[dim]  waiting[/]      [yellow]◦ pending[/]  [cyan]▶ streaming[/]        [dim]  requires_action[/]",
+    "[dim]  interrupted[/]             [dim]  compacting[/]       [dim]  error[/]",
+]
+NARROW = [
+    "[dim]  waiting[/]      [yellow]◦ pending[/]",
+    "[cyan]▶ streaming[/]    [dim]  executing_tools[/]",
+    "[dim]  compacting[/]   [dim]  requires_action[/]",
+    "[dim]  interrupted[/]  [dim]  error[/]",
+]
+
+
+@pytest.mark.parametrize(("width", "picture"), [(62, WIDE), (61, NARROW)])
+def test_the_states_stand_in_columns_and_as_the_slide_has_them_where_there_is_room(
+    width: int, picture: list[str]
+) -> None:
+    lines = state_picture("streaming", "pending", width=width)
+    assert look(*lines) == picture
+    assert [line.plain for line in lines] == [line.plain.rstrip() for line in lines]
+
+
+def test_a_step_says_who_did_what_and_what_was_written() -> None:
+    step = Step(record(7, source="pending", target="streaming", reason="why"), timedelta(seconds=1), "wrong")
+    told = [
+        "[dim]7/9 [/][bold]claimed[/]",
+        "[cyan]pending → streaming[/]",
+        "[dim]by [/]worker 42",
+        "[dim]2026-01-02 03:04:12.067[/]  +1 s",
+        "[dim]turn 1 · step 2 · attempt 3[/]",
+        "[dim]because: [/]why",
+        "[red]✗ wrong[/]",
+    ]
+    writes = [f"[dim]  writes [/]event[dim] e{number}[/]" for number in range(4)]
+    for most in (None, 11, 20):
+        assert look(*step_lines(step, of=9, width=80, most=most)) == [*told, *writes]
+    assert look(*step_lines(step, of=9, width=80, most=10)) == [*told, *writes[:2], "[dim]  … and 2 more[/]"]
+    for most in (8, 1):
+        assert look(*step_lines(step, of=9, width=80, most=most)) == [*told, "[dim]  … and 4 more[/]"]
+
+
+def test_a_step_that_moves_nothing_says_where_it_stays() -> None:
+    step = Step(record(1, source="waiting", target="waiting", turn=0), None, None)
+    assert look(*step_lines(step, of=9, width=80))[1:4] == [
+        "[green]stays in waiting[/]",
+        "[dim]by [/]worker 42",
+        "[dim]2026-01-02 03:04:06.067[/]",
+    ]
+    new = Step(record(1, source=None, target="waiting"), None, None)
+    assert look(*step_lines(new, of=9, width=80))[1] == "[green]new → waiting[/]"
+
+
+def test_no_step_comes_after_the_one_that_is_wrong() -> None:
+    log = [record(version, source="waiting", target="waiting") for version in (1, 2, 3)]
+    pauses = [None, timedelta(seconds=1), timedelta(seconds=1)]
+
+    def told(verdict: Verdict) -> list[tuple[timedelta | None, str | None]]:
+        return [(step.after, step.problem) for step in steps_of(log, verdict)]
+
+    assert told(Verdict(ok=True)) == [(pause, None) for pause in pauses]
+    assert told(Verdict(ok=False, problem="wrong")) == [(pause, None) for pause in pauses]
+    assert told(Verdict(ok=False, problem="wrong", position=2)) == [(None, None), (pauses[1], "wrong")]
