@@ -425,3 +425,21 @@ def test_the_form_of_a_drawing_is_what_was_asked_or_what_its_name_says(
 def test_a_screen_is_as_wide_as_the_tests_say() -> None:
     with colours():
         assert style.console.width == WIDTH
+
+
+@pytest.mark.parametrize(
+    ("broken", "unreadable", "code"),
+    [((), (), 0), (("one",), (), 1), ((), (Flaw("chats.state", "odd"),), 1)],
+    ids=["sound", "broken", "unreadable"],
+)
+def test_a_chat_that_is_not_as_it_was_promised_is_a_problem(
+    terminal: Terminal,
+    monkeypatch: pytest.MonkeyPatch,
+    broken: tuple[str, ...],
+    unreadable: tuple[Flaw, ...],
+    code: int,
+) -> None:
+    known = dataclasses.replace(EXPLAINED, broken_promises=broken, unreadable=unreadable)
+    monkeypatch.setattr("turnwise.cli.explain.on_chat", lambda *_: known)
+    for words in ((), ("--json",)):
+        assert terminal.run("explain", "last", *words).code == code

@@ -6,11 +6,13 @@ import contextlib
 import sys
 from pathlib import Path
 
+import anyio
 import pytest
 
 import turnwise
 from support.terminal import Terminal
-from turnwise import Settings
+from turnwise import Engine, Settings
+from turnwise.cli import chat
 from turnwise.cli.target import check_is_there, engine_of
 from turnwise.states.errors import SettingsError
 
@@ -108,3 +110,29 @@ def test_a_module_of_the_folder_comes_before_one_that_is_installed(shop: Termina
     with contextlib.chdir(shop.folder):
         engine = engine_of("stall:here", store="sqlite://", file_folder=None, create=False, settings=Settings())
     assert [*engine.agents] == ["support"]
+
+
+def test_a_store_needs_no_client_of_a_service(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "turnwise.client", None)
+    assert terminal.run("migrate").code == 0
+    assert "there is no chat 'last'" in terminal.run("show", "last").words
+
+
+@pytest.mark.parametrize("target", [(), ("stall:here",)], ids=["a model", "agents"])
+def test_who_talks_here_keeps_files_where_it_was_typed_and_waits_a_second_at_the_end(
+    shop: Terminal, monkeypatch: pytest.MonkeyPatch, target: tuple[str, ...]
+) -> None:
+    opened: list[Engine] = []
+    monkeypatch.setattr(chat, "_talk", lambda engine, *_: opened.append(engine))
+    assert shop.run("chat", *target, "--file-folder", "files").code == 0
+    (engine,) = opened
+    assert engine.settings.shutdown_grace == 1
+
+    async def put_file() -> None:
+        async with engine:
+            begun = await engine.create_chat()
+            await engine.put_file(begun.id, b"a page" * 1000, media_type="image/png", name="scan.png")
+
+    with contextlib.chdir(shop.folder):
+        anyio.run(put_file)
+    assert len([blob for blob in (shop.folder / "files" / "blobs").rglob("*") if blob.is_file()]) == 1
