@@ -47,7 +47,7 @@ class Step:
 
 def steps_of(records: Sequence[AuditRecord], verdict: Verdict) -> list[Step]:
     """Return the steps of a log up to the first that is wrong: what comes after it says nothing."""
-    shown = records if verdict.ok or verdict.position is None else records[: verdict.position]
+    shown = records if verdict.ok else records[: verdict.position]
     return [
         Step(
             record,
