@@ -83,6 +83,7 @@ def test_a_step_that_moves_nothing_says_where_it_stays() -> None:
     ]
     new = Step(record(1, source=None, target="waiting"), None, None)
     assert look(*step_lines(new, of=9, width=80))[1] == "[green]new → waiting[/]"
+    assert look(*step_lines(new, of=9, width=12))[1] == "[green]new → wai…[/]"
 
 
 def test_no_step_comes_after_the_one_that_is_wrong() -> None:
