@@ -201,7 +201,7 @@ class HelperCalls:
         parent = self._parent
         if HELPERS in call.arguments:
             names = [*dict.fromkeys(call.arguments[HELPERS])]
-        elif any(one.helper_action in ("start", "message") for one in parent.open_calls if one.is_delegated):
+        elif any(one.helper_action in ("start", "message") for one in parent.open_calls):
             raise _NotYetError  # those are to be waited for, too
         else:
             names = [*parent.background]
