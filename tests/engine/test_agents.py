@@ -12,7 +12,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from support.engines import OpenEngine
-from turnwise import Agent, Chat, Engine, Settings, SettingsError, ToolContext, TurnResult, tool
+from turnwise import Agent, Chat, ClientTool, Engine, Settings, SettingsError, ToolContext, TurnResult, tool
 from turnwise.engine.agents import configuration
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 
@@ -128,6 +128,14 @@ async def test_a_new_chat_names_an_agent_that_there_is(tmp_path: Path) -> None:
         )
         assert (chat.model, chat.parameters, chat.active_tools) == ("demo", {"temperature": 0.5}, ("refund",))
         assert await engine.get_chat(chat.id) == chat
+
+
+async def test_whoever_names_a_tool_that_is_not_there_hears_which_are(open_engine: OpenEngine) -> None:
+    sign = ClientTool("sign", "Sign.", {"type": "object"})
+    async with open_engine(None, agents=[Agent("bare", "demo")]) as engine:
+        for client_tools, there in (([], "none"), ([sign], "client:sign")):
+            with pytest.raises(SettingsError, match=f"have no tool 'look'; tools: {there};"):
+                await engine.create_chat(active_tools=["look"], client_tools=client_tools)
 
 
 async def test_what_a_chat_says_itself_stands_for_its_agents(tmp_path: Path) -> None:

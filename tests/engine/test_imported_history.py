@@ -496,6 +496,16 @@ async def test_a_mapping_that_lies_about_itself_is_refused_with_a_typed_error() 
             await engine.create_chat(history=[Endless()])
 
 
+@pytest.mark.parametrize("marks", [{"synthetic": True}, {"audience": "model"}])
+async def test_what_nobody_typed_begins_no_turn_whichever_way_it_is_marked(
+    open_engine: OpenEngine, marks: dict[str, Any]
+) -> None:
+    async with open_engine(ScriptedModel([])) as engine:
+        chat = await engine.create_chat(history=[HI, said("user", "Before: a door.", **marks), said("assistant", "?")])
+        messages = await engine.messages(chat.id, view="model")
+        assert [(one.turn, one.step) for one in messages] == [(1, 0), (1, 1), (1, 2)]
+
+
 async def test_a_summary_stays_for_the_model_alone(open_engine: OpenEngine) -> None:
     summary = said("user", "Before: a door.", synthetic=True, audience="model")
     async with open_engine(ScriptedModel(["ok"])) as engine:

@@ -13,8 +13,10 @@ from pydantic import BaseModel, Field, field_validator
 from support.engines import OpenEngine
 from turnwise import Agent, ClientTool, Engine, Settings, SettingsError, delegate, tool
 from turnwise.engine.agents.answer_format import format_of
+from turnwise.engine.tools.arguments import BadArguments
 from turnwise.providers.demo import DemoModel
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
+from turnwise.states.errors import ToolFailed
 from turnwise.testing.strict import StrictModel
 
 
@@ -215,11 +217,47 @@ def test_a_mode_that_cannot_be_is_refused_when_it_is_declared(agent: Any, proble
         ({"type": "object", "properties": {"a": {"type": "object", "additionalProperties": True}}}, False),
         ({"type": "object", "properties": {"a": {"title": "A"}}}, False),
         ({"type": "object", "properties": {"a": {"enum": [1, 2]}}}, True),
+        ({"type": "object", "properties": {"a": {"type": "integer"}}, "additionalProperties": True}, False),
+        ({"type": "object", "properties": {"a": {"type": "integer"}}, "additionalProperties": False}, True),
+        ({"type": "object", "properties": {"a": {"type": "integer"}}, "patternProperties": {"^b": {}}}, False),
+        ({"anyOf": [{"type": "integer"}, {"type": "object"}]}, False),
+        ({"$ref": "#/$defs/A", "$defs": {"A": {"type": "object"}}}, False),
+        ({"type": "array", "items": {"type": "integer"}}, True),
+        ({"type": "array", "prefixItems": [{"type": "integer"}]}, True),
+        ({"type": "array", "prefixItems": [{"type": "object"}]}, False),
+        ({"type": "integer", "not": {"type": "object"}}, False),
+        ({"type": "array"}, False),
     ],
 )
 def test_a_form_with_fields_of_any_name_is_asked_for_by_the_tool(output: Any, *, closed: bool) -> None:
     """Some providers' own modes drop the fields that a schema does not name: the answer would come out empty."""
     assert format_of("a", output).is_closed is closed
+
+
+def test_an_answer_that_is_no_object_stands_within_one_beside_the_definitions_it_refers_to() -> None:
+    schema = format_of("a", list[Resolution]).tool.schema
+    assert (schema["required"], schema["additionalProperties"]) == (["answer"], False)
+    assert schema["properties"] == {"answer": {"items": {"$ref": "#/$defs/Resolution"}, "type": "array"}}
+    assert set(schema["$defs"]) == {"Resolution"}
+    assert "$defs" not in format_of("a", int).tool.schema
+
+
+async def test_the_tool_of_answers_refuses_what_the_type_refuses_and_may_run_again_and_beside_others() -> None:
+    form = format_of("a", Resolution)
+    assert await form.tool.run(refunded=True, cents=12) == "Accepted."
+    with pytest.raises(ToolFailed, match="thirteen"):
+        await form.tool.run(refunded=True, cents=13)
+    assert (form.tool.parallel_safe, form.tool.crash, form.tool.stop_after) == (True, "at_least_once", True)
+    assert form.tool.description == "How a complaint was resolved."
+    assert format_of("a", int).tool.description == "Give the final answer. This ends the turn."
+
+
+def test_stored_arguments_that_another_schema_took_are_no_answer() -> None:
+    """A later version of the agent reads what an earlier one has accepted."""
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    assert format_of("a", schema).read({"n": 1}) == {"n": 1}
+    with pytest.raises(BadArguments):
+        format_of("a", schema).read({"n": "one"})
 
 
 async def test_versions_of_an_agent_that_answer_in_different_modes_take_over_from_each_other(tmp_path: Path) -> None:
