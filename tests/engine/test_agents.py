@@ -9,12 +9,17 @@ from typing import Any, Literal, cast
 
 import anyio
 import pytest
+from msgspec.structs import replace
 from pydantic import BaseModel, Field
 
 from support.engines import OpenEngine
+from support.life import NOW
 from turnwise import Agent, Chat, ClientTool, Engine, Settings, SettingsError, ToolContext, TurnResult, tool
 from turnwise.engine.agents import configuration
+from turnwise.engine.prompt.hooks import Hooks
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
+from turnwise.providers.windows import window_of
+from turnwise.states.facts import Profile
 
 
 @tool
@@ -260,6 +265,45 @@ async def test_a_system_prompt_that_fails_ends_in_error_and_the_chat_can_go_on(t
         await engine.resume(chat.id)
         await engine.wait(chat.id)
         assert (await engine.messages(chat.id))[-1].text == "fine"
+
+
+def test_a_chat_whose_agent_is_not_here_gets_nothing_of_the_agents_that_are() -> None:
+    """What an interrupt has left of it may be settled here, by the settings of the engine."""
+    own = Agent(
+        "support",
+        ScriptedModel([], context_limit=500),
+        system="You help.",
+        tools=[refund],
+        version="1",
+        output=int,
+        output_mode="tool",
+        reminders=[lambda _chat: "Mind."],
+        prepare_messages=lambda messages, _chat: messages,
+        settings=Settings(max_steps=7),
+    )
+    settings = Settings(max_steps=3)
+    agents = configuration.Agents([own], settings)
+    gone = Profile(created_at=NOW, agent="gone", active_tools=("refund",))
+    found = agents.configuration(gone)
+    assert (found.agent, found.version, found.system) == ("gone", None, None)
+    assert (found.answer, found.output_mode, found.hooks) == (None, None, Hooks())
+    assert (found.settings, found.limits) == (settings, settings.limits(None))
+    assert found.toolbox.offered(()) == agents.toolbox(gone).offered(()) == ()
+    assert (agents.answer(gone), agents.limits(gone)) == (None, settings.limits(None))
+
+
+def test_what_a_chat_may_and_has_is_its_own_once_it_is_known_and_before() -> None:
+    agent = Agent("support", ScriptedModel([], context_limit=500), tools=[refund, look])
+    agents = configuration.Agents([agent], Settings())
+    plain = Profile(created_at=NOW, agent="support")
+    chat = replace(plain, model="demo", active_tools=("look",))
+    names = [spec.name for spec in agents.toolbox(chat).offered(())]
+    assert (names, agents.limits(chat).context_limit) == (["look"], 500)
+    made = agents.configuration(chat)
+    assert made.limits.context_limit == window_of(made.model) != 500
+    assert (agents.toolbox(chat), agents.limits(chat)) == (made.toolbox, made.limits)
+    assert [spec.name for spec in agents.toolbox(plain).offered(())] == ["refund", "look"]
+    assert agents.limits(plain).context_limit == 500
 
 
 # Deps
