@@ -1,0 +1,136 @@
+"""One message from elsewhere: what may be given as one, what of it is taken over, and what an error names."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import msgspec
+import pytest
+
+from turnwise import FilePart, InvalidArgument, InvalidContent, Message, TextPart
+from turnwise.engine.imported_message import read
+from turnwise.engine.prompt.history import GO_ON
+from turnwise.states.messages import SourcePart, ToolResultPart
+from turnwise.states.names import Audience
+
+CALL: dict[str, Any] = {"type": "tool_call", "call_id": "a", "name": "look", "arguments": {}}
+RESULT: dict[str, Any] = {"type": "tool_result", "call_id": "a", "name": "look", "output": 1}
+TEXT: dict[str, Any] = {"type": "text", "text": "Hi"}
+NO_FILE = FilePart(media_type="text/plain", data="%")
+
+
+def said(role: str, *parts: Any, **more: Any) -> dict[str, Any]:
+    return {"role": role, "parts": [*parts], **more}
+
+
+@pytest.mark.parametrize(
+    ("entry", "argument"),
+    [
+        (said("user"), "here.parts"),
+        (said("assistant"), "here.parts"),
+        (said("tool"), "here.parts"),
+        (said("tool", TEXT), "here.parts"),
+        (said("tool", RESULT, RESULT), "here.parts"),
+        (said("user", SourcePart(url="https://a.example")), "here.parts"),
+        (said("assistant", {**CALL, "call_id": ""}), "here.call_id"),
+        (said("assistant", {**CALL, "name": " "}), "here.name"),
+        (said("tool", {**RESULT, "call_id": ""}), "here.call_id"),
+        (said("tool", {**RESULT, "name": ""}), "here.name"),
+        (said("tool", {**RESULT, "outcome": "planned"}), "here.parts"),
+        (said("tool", {**RESULT, "attachments": [NO_FILE]}), "here.parts"),
+        (said("tool", {**RESULT, "attachments": 3}), "here.parts[0].attachments"),
+        (said("assistant", NO_FILE), "here.parts"),
+        (said("user", NO_FILE), "here.parts"),
+        (said("user", {**TEXT, "text": " "}), "here"),
+        (said("user", TEXT, partial=True), "here.partial"),
+        (said("tool", RESULT, partial=True), "here.partial"),
+        (said("user", "Hi"), "here"),
+        ({"role": "user", "parts": "Hi"}, "here"),
+        ({"role": "user", "parts": {"type": "text"}}, "here"),
+        (said("assistant", TEXT, model=3), "here.model"),
+        ({"role": "user", 3: "Hi"}, "here"),
+    ],
+)
+def test_a_refusal_names_the_message_and_the_field(entry: Any, argument: str) -> None:
+    with pytest.raises(InvalidArgument) as refused:
+        read("here", entry, 1000)
+    assert refused.value.argument == argument
+    assert str(refused.value).startswith(f"{argument}: ")
+
+
+@pytest.mark.parametrize(
+    ("entry", "kind"),
+    [
+        (said("user", {**TEXT, "text": " "}), InvalidContent),
+        (said("assistant", {**CALL, "name": ""}), InvalidArgument),
+        ({"role": "assistant", "content": " "}, InvalidContent),
+        ({"role": "user", "content": "x" * 2000}, InvalidContent),
+        (said("system", TEXT), InvalidArgument),
+        ({"role": "user", "content": "Hi", "parts": [TEXT]}, InvalidArgument),
+        (said("developer", TEXT), InvalidArgument),
+    ],
+)
+def test_what_cannot_be_stored_is_told_apart_from_what_is_no_message(entry: Any, kind: type[Exception]) -> None:
+    with pytest.raises(InvalidArgument) as refused:
+        read("here", entry, 1000)
+    assert type(refused.value) is kind
+
+
+@pytest.mark.parametrize("role", ["user", "assistant"])
+def test_a_message_may_be_as_large_as_the_limit_and_no_larger(role: str) -> None:
+    entry: dict[str, Any] = {"role": role, "content": "é" * 10}
+    known = read("here", entry, 1000)
+    assert known is not None
+    size = 20 if role == "user" else len(msgspec.json.encode(known.parts))
+    assert read("here", entry, size) == known
+    with pytest.raises(InvalidContent, match=f"holds {size} bytes; a message holds at most {size - 1}"):
+        read("here", entry, size - 1)
+
+
+@pytest.mark.parametrize(
+    ("time", "kept"),
+    [
+        (datetime(1970, 1, 2, tzinfo=UTC), True),
+        (datetime(1970, 1, 1, 23, 59, 59, tzinfo=UTC), False),
+        (datetime(9998, 12, 31, tzinfo=UTC), True),
+        (datetime(9999, 1, 1, tzinfo=UTC), False),
+        (datetime(9999, 12, 31, 23, tzinfo=timezone(timedelta(hours=-5))), False),
+        (None, True),
+    ],
+)
+def test_a_time_is_kept_if_it_can_be_one(time: datetime | None, *, kept: bool) -> None:
+    entry = said("user", TEXT, created_at=time)
+    if kept:
+        found = read("here", entry, 1000)
+        assert found is not None
+        assert found.created_at == time
+    else:
+        with pytest.raises(InvalidArgument, match="must have a time since 1970; it was"):
+            read("here", entry, 1000)
+
+
+def test_what_turnwise_itself_would_say_again_is_left_out() -> None:
+    """A line for the user alone tells of a compaction; the request to go on is made anew where it is needed."""
+    told = Message(
+        id="m1", role="user", parts=(TextPart(text="Hi"),), turn=1, step=0, created_at=datetime(2020, 1, 1, tzinfo=UTC)
+    )
+    assert read("here", told, 1000) is not None
+    assert read("here", msgspec.structs.replace(told, audience=Audience.user), 1000) is None
+    assert read("here", msgspec.structs.replace(told, id=GO_ON), 1000) is None
+    assert read("here", said("user", TEXT, audience="user"), 1000) is None
+    assert read("here", said("user", TEXT, id=GO_ON), 1000) is None
+
+
+def test_files_are_taken_over_however_they_are_spelled() -> None:
+    file = FilePart(media_type="text/plain", data="aGk=")
+    for attached in ([file], (file,), [{"type": "file", "media_type": "text/plain", "data": "aGk="}]):
+        found = read("here", said("tool", {**RESULT, "attachments": attached}), 1000)
+        assert found is not None
+        (result,) = found.parts
+        assert isinstance(result, ToolResultPart)
+        assert result.attachments == (file,)
+    for role in ("user", "assistant"):
+        found = read("here", said(role, file, TEXT), 1000)
+        assert found is not None
+        assert found.parts == (file, TextPart(text="Hi"))
