@@ -122,6 +122,18 @@ def test_what_turnwise_itself_would_say_again_is_left_out() -> None:
     assert read("here", said("user", TEXT, id=GO_ON), 1000) is None
 
 
+def test_a_message_is_marked_as_it_says_and_otherwise_is_whole_and_everybodys() -> None:
+    marks: dict[str, Any] = {"partial": True, "synthetic": True, "erased": True, "audience": Audience.model}
+    by = {name: name for name in ("agent", "agent_version", "model", "provider", "response_id", "finish_reason")}
+    bare = read("here", said("assistant", TEXT), 1000)
+    marked = read("here", said("assistant", TEXT, **marks, **by), 1000)
+    assert bare is not None
+    assert marked is not None
+    assert {name: getattr(marked, name) for name in (*marks, *by)} == marks | by
+    assert [getattr(bare, name) for name in marks] == [False, False, False, Audience.everyone]
+    assert [getattr(bare, name) for name in by] == [None] * len(by)
+
+
 def test_files_are_taken_over_however_they_are_spelled() -> None:
     file = FilePart(media_type="text/plain", data="aGk=")
     for attached in ([file], (file,), [{"type": "file", "media_type": "text/plain", "data": "aGk="}]):
