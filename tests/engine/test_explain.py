@@ -10,8 +10,9 @@ import pytest
 from msgspec.structs import replace
 
 from support.latches import Latch
-from support.life import BLANK, NOW, client, local
+from support.life import BLANK, NOW, client, delegated, local
 from turnwise import ClientTool, ModelError, Settings, tool
+from turnwise.engine.agents.delegate import HELPERS, helper_id
 from turnwise.engine.explain import explanation
 from turnwise.engine.worker.identity import worker_name
 from turnwise.persistence.stored_chat import Flaw
@@ -163,6 +164,10 @@ ASKED: Final = StepCalls(
     )
 )
 MIXED: Final = StepCalls((local("l", 0), client("a", 1, status=CallStatus.started)))
+HELPER: Final = delegated("h", 1)
+RESEARCH: Final = helper_id(BLANK.chat_id, "h")
+WAITS: Final = replace(delegated("w", 2), name="wait", helper=None, helper_action="wait", arguments={HELPERS: ["x"]})
+WAITS_FOR_ALL: Final = replace(WAITS, arguments={})
 QUEUED: Final = tuple(QueuedMessage(id=f"m{n}", parts=(TextPart(text="x"),), accepted_at=NOW) for n in range(2))
 NO_WORKER: Final = "There is work to do: the chat waits for a worker that runs agent 'default'; is one running?"
 GONE: Final = f"{worker_name().rpartition(':')[0][:-1]}:x"
@@ -197,6 +202,36 @@ REASONS: Final[list[tuple[Facts, float | None, str]]] = [
         standing(S.requires_action, lease=None, calls=StepCalls(ASKED[2:])),
         None,
         "Waiting for the client's results of ask (c).",
+    ),
+    (
+        standing(S.pending, lease=None, calls=StepCalls((local("l"),))),
+        None,
+        NO_WORKER.replace("'default'", "'default' with tool 'search'"),
+    ),
+    (
+        standing(S.pending, lease=None, calls=StepCalls((local("l"), replace(local("m", 1), name="add")))),
+        None,
+        NO_WORKER.replace("'default'", "'default' with tools 'add', 'search'"),
+    ),
+    (
+        standing(S.requires_action, lease=None, calls=StepCalls((client("a", status=CallStatus.started), HELPER))),
+        None,
+        f"Waiting for the client's results of ask (a). Waiting for helpers, too: {RESEARCH} (agent 'research').",
+    ),
+    (
+        standing(S.requires_action, lease=None, calls=StepCalls((HELPER, WAITS_FOR_ALL))),
+        None,
+        f"Waiting for helpers: {RESEARCH} (agent 'research'), wait of nobody.",
+    ),
+    (
+        standing(S.requires_action, lease=None, calls=StepCalls((WAITS,)), background=("x", "y")),
+        None,
+        "Waiting for helpers: wait of x.",
+    ),
+    (
+        standing(S.requires_action, lease=None, calls=StepCalls((WAITS_FOR_ALL,)), background=("x", "y")),
+        None,
+        "Waiting for helpers: wait of x, y.",
     ),
     (
         standing(S.streaming, lease=Lease(GONE, 1)),

@@ -84,6 +84,15 @@ async def test_a_helper_answers_the_call_that_was_delegated(open_engine: OpenEng
         assert verdict.ok, verdict
 
 
+async def test_a_helper_is_titled_by_its_task_in_one_line_of_80_characters_at_most(open_engine: OpenEngine) -> None:
+    titles = {"look\n  it up": "look it up", "x" * 80: "x" * 80, "x" * 81: "x" * 79 + "…"}
+    async with open_engine(None, agents=family(asks(*titles))) as engine:
+        chat = await engine.create_chat(agent="lead")
+        with anyio.fail_after(60):
+            await engine.ask(chat.id, "go")
+        assert [helper.title for helper in await engine.helpers(chat.id)] == [*titles.values()]
+
+
 async def test_a_chat_waits_for_its_client_and_its_helpers_at_once(open_engine: OpenEngine) -> None:
     model, research = asks("one", also=(Call("sign", {}),)), GatedModel(echo)
     async with open_engine(None, agents=family(model, research)) as engine:

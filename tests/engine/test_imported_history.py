@@ -31,9 +31,10 @@ from turnwise import (
     fold,
     tool,
 )
+from turnwise.engine.imported_history import imported_history
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.messages import ReasoningPart, ToolCallPart, ToolResultPart
-from turnwise.states.names import Audience, Executor
+from turnwise.states.names import Audience, Executor, Tail
 from turnwise.testing.clock import ManualClock
 from turnwise.testing.strict import StrictModel
 
@@ -355,6 +356,35 @@ async def test_forks_erasures_and_tombstones_treat_it_like_anything_that_was_sai
         assert (await engine.verify(chat.id)).ok
         await engine.delete_chat(chat.id)
         assert (await engine.messages(fork.id))[0].text == "Hi"
+
+
+def test_a_chat_begins_with_it_as_one_in_which_nothing_was_folded() -> None:
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    summary = said("user", "Before: a door.", synthetic=True, audience="model")
+    asked, partial = said("user", "More?"), said("assistant", "Two", partial=True)
+    for history, foldable, tail in (
+        ([], 0, Tail.empty),
+        ([summary], 0, Tail.answered),
+        ([summary, HI], 1, Tail.awaits_answer),
+        (TALK, 6, Tail.awaits_answer),
+        ([HI, partial], 2, Tail.partial),
+        ([summary, HI, said("assistant", "One"), asked, partial, said("assistant", "Three")], 5, Tail.answered),
+    ):
+        found = imported_history(history, limit=1000).inheritance(now)
+        assert (found.boundary, found.carried, found.compacted, found.compactions) == (0, (), False, 0)
+        assert (found.foldable, found.serial, found.tail) == (foldable, len(history), tail)
+        assert [message.position for message in found.messages] == [*range(1, len(history) + 1)]
+
+
+@pytest.mark.parametrize("ahead", [59, 60, 61])
+def test_the_clock_of_elsewhere_may_be_a_minute_ahead(ahead: int) -> None:
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    found = imported_history([HI | {"created_at": now + timedelta(seconds=ahead)}], limit=1000)
+    if ahead <= 60:
+        assert found.inheritance(now).messages[0].created_at == now + timedelta(seconds=ahead)
+    else:
+        with pytest.raises(InvalidContent, match=r"history\[0\]\.created_at: must not be after"):
+            found.inheritance(now)
 
 
 # A history of ours
