@@ -172,11 +172,11 @@ class Settings:
     turn_tokens: int | None = None
     turn_seconds: float | None = None
     answer_retries: int = 3
+    """How often in a turn an answer without the form of `Agent.output` goes back to the model; then the chat fails."""
     helper_depth: int = 3
     """How many chats may stand above a helper; a helper at that depth is refused helpers of its own."""
     helpers_at_once: int = 10
     """How many helpers of one chat work at a time; further tasks wait until one has ended."""
-    """How often in a turn an answer without the form of `Agent.output` goes back to the model; then the chat fails."""
     turn_cost: float | None = None
     """US dollars that a turn may cost, compactions included; calls of unknown price count nothing."""
     tools_parallel: Literal["safe", "all"] = "safe"
