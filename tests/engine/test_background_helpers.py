@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from functools import reduce
 from operator import add
 from pathlib import Path
@@ -12,12 +12,17 @@ from typing import Any
 
 import anyio
 import pytest
+from msgspec.structs import replace
 
 from support.engines import OpenEngine
 from support.gated_model import GatedModel
+from support.life import asking, delegated, executing, local
+from support.runtimes import runtime_of
+from support.stores import stored_at
 from turnwise import (
     Agent,
     Chat,
+    ChatNotFound,
     ChatState,
     Engine,
     ModelRequest,
@@ -32,6 +37,7 @@ from turnwise.engine.worker import helper_calls
 from turnwise.engine.worker.helper_calls import HelperCalls
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.usage import NO_USAGE
+from turnwise.testing import ManualClock
 
 Step = Callable[[list[Any]], Sequence[Call] | str]
 """Says what a model does next, by the results that it has seen in its turn."""
@@ -389,6 +395,24 @@ def _rewrite_parent(database: Path, chat_id: str, before: str, after: str) -> No
     with closing(sqlite3.connect(database)) as rows, rows:
         change = "UPDATE profiles SET body = replace(body, ?, ?) WHERE chat_id = ?"
         rows.execute(change, (f'"parent":"{before}"', f'"parent":"{after}"', chat_id))
+
+
+@pytest.mark.parametrize("begins", [True, False])
+async def test_only_a_chat_that_waits_for_helpers_gets_them(database: Path, *, begins: bool) -> None:
+    """It may have moved on since somebody saw it wait: whoever looks after it begins nothing then."""
+    waits = asking(delegated("h")).facts
+    elsewhere = [replace(waits, archived=True), executing(local("l"), delegated("h", 1)).facts]
+    store: Any = stored_at(database)
+    await store.open()
+    try:
+        runtime = runtime_of(store, ManualClock())
+        for parent in [waits] if begins else elsewhere:
+            nobody: Any = None
+            look = HelperCalls(runtime, nobody, begun=nobody, parent=parent)
+            with pytest.raises(ChatNotFound) if begins else nullcontext():
+                await look.answer()
+    finally:
+        await store.close()
 
 
 def test_tools_for_helpers_come_with_the_first_and_their_names_are_taken() -> None:
