@@ -8,7 +8,7 @@ from contextlib import closing, nullcontext
 from functools import reduce
 from operator import add
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import pytest
@@ -32,10 +32,13 @@ from turnwise import (
     delegate,
     tool,
 )
+from turnwise.engine.agents.configuration import Agents
 from turnwise.engine.agents.delegate import helper_id
 from turnwise.engine.worker import helper_calls
 from turnwise.engine.worker.helper_calls import HelperCalls
+from turnwise.engine.worker.helpers import Helpers
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
+from turnwise.states.facts import Facts
 from turnwise.states.usage import NO_USAGE
 from turnwise.testing import ManualClock
 
@@ -129,6 +132,7 @@ async def test_a_chat_goes_on_while_its_helpers_work_and_hears_them_when_it_wait
             answer = await engine.ask(chat.id, "go")
         one, two, _, heard = await outputs(engine, chat.id)
         assert noted == ["meanwhile"]
+        assert [said.result.is_error for said in answer.messages if said.result is not None] == [False] * 4
         assert heard == [{**one, "answer": "found one"}, {**two, "answer": "found two"}]
         helpers = await engine.helpers(chat.id)
         assert [one["helper"], two["helper"]] == [helper.id for helper in helpers]
@@ -411,6 +415,34 @@ async def test_only_a_chat_that_waits_for_helpers_gets_them(database: Path, *, b
             look = HelperCalls(runtime, nobody, begun=nobody, parent=parent)
             with pytest.raises(ChatNotFound) if begins else nullcontext():
                 await look.answer()
+    finally:
+        await store.close()
+
+
+async def test_one_look_begins_as_many_as_may_work_tells_of_each_and_the_next_begins_no_more(
+    open_engine: OpenEngine, database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Helpers, "_look_after", lambda _self, _chat_id: None)
+    helper, nobody = Agent("research", Research()), cast("Any", None)
+    asks = lead(lambda _seen: [Call("ask_research", {"task": task}) for task in "abcde"])
+    agents = [Agent("lead", asks, tools=[delegate(helper)], settings=Settings(helpers_at_once=3)), helper]
+    async with open_engine(None, agents=agents) as engine:
+        chat = await engine.create_chat(agent="lead")
+        await engine.send_message(chat.id, "go")
+        await engine.wait(chat.id, until=["requires_action"], timeout=60)
+    store: Any = stored_at(database)
+    await store.open()
+    told: list[str] = []
+
+    async def begun(helper: Facts) -> None:
+        told.append(helper.chat_id)
+
+    try:
+        parent = await store.facts(chat.id)
+        runtime = runtime_of(store, ManualClock(), agents=Agents(agents, Settings()))
+        for _ in range(2):
+            await HelperCalls(runtime, nobody, begun=begun, parent=parent).answer()
+            assert told == [helper_id(chat.id, call.call_id) for call in parent.open_calls[:3]]
     finally:
         await store.close()
 

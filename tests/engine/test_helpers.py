@@ -14,9 +14,12 @@ import pytest
 
 from support.engines import OpenEngine
 from support.gated_model import GatedModel
+from support.life import NOW
+from support.stores import Delegate, stored_at
 from turnwise import (
     Agent,
     Chat,
+    ChatDeleted,
     ChatState,
     ClientTool,
     Engine,
@@ -26,6 +29,7 @@ from turnwise import (
     NotResting,
     Settings,
     SettingsError,
+    Tombstone,
     ToolResult,
     ToolResultMismatch,
     delegate,
@@ -33,7 +37,7 @@ from turnwise import (
 )
 from turnwise.engine.agents.delegate import helper_id
 from turnwise.engine.commands import Commands
-from turnwise.engine.family import STOPPED
+from turnwise.engine.family import STOPPED, verify_family
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.facts import Profile
 from turnwise.states.triggers import Create
@@ -371,6 +375,67 @@ async def test_a_helper_that_was_put_in_the_place_of_another_is_found(open_engin
         assert not verdict.ok
         assert "it answered a call, and is not there" in str(verdict.problem)
         assert await engine.helpers(chat.id) == []
+
+
+class Doctored(Delegate):
+    """A store in which the log of a chat has lost its end, or the chat has left a tombstone."""
+
+    def __init__(self, store: Any) -> None:
+        super().__init__(store)
+        self.asked: list[str] = []
+        self.kept: dict[str, int] = {}
+        self.left: dict[str, Tombstone | None] = {}
+
+    async def audit(self, chat_id: str) -> Any:
+        records = await self._store.audit(chat_id)
+        return records[: self.kept.get(chat_id, len(records))]
+
+    async def facts(self, chat_id: str) -> Any:
+        self.asked.append(chat_id)
+        if chat_id in self.left:
+            raise ChatDeleted(chat_id, NOW)
+        return await self._store.facts(chat_id)
+
+    async def tombstone(self, chat_id: str) -> Tombstone | None:
+        return self.left[chat_id]
+
+
+def left_of(chat_id: str, records: int, head: str | None) -> Tombstone:
+    return Tombstone(chat_id=chat_id, created_at=NOW, deleted_at=NOW, actor="client", records=records, head=head)
+
+
+async def test_what_is_left_of_a_helper_must_have_the_version_that_answered(
+    open_engine: OpenEngine, database: Path
+) -> None:
+    async with open_engine(None, agents=family(asks("one"))) as engine:
+        chat = await engine.create_chat(agent="lead")
+        with anyio.fail_after(60):
+            await engine.ask(chat.id, "go")
+        (helper,) = await engine.helpers(chat.id)
+        head = (await engine.audit(helper.id))[-1].hash
+    store: Any = Doctored(stored_at(database))
+    await store.open()
+    try:
+        assert (await verify_family(store, chat.id)).ok
+        assert store.asked == [helper.id], "nothing else that a log names is a helper"
+        store.kept = {helper.id: helper.version - 1}
+        verdict = await verify_family(store, chat.id)
+        assert f"its version {helper.version} is not the one that answered" in str(verdict.problem)
+        store.kept = {}
+        for records, hashed, is_right in (
+            (helper.version, head, True),
+            (helper.version, None, True),
+            (helper.version, "0" * 64, False),
+            (helper.version + 1, "0" * 64, True),
+        ):
+            store.left = {helper.id: left_of(helper.id, records, hashed)}
+            verdict = await verify_family(store, chat.id)
+            assert verdict.ok == is_right
+            assert is_right or "its tombstone does not name the version that answered" in str(verdict.problem)
+        store.left = {helper.id: None}
+        assert (await verify_family(store, chat.id)).ok
+    finally:
+        await store.close()
 
 
 @tool(policy="ask")

@@ -25,7 +25,7 @@ from turnwise.persistence.protocol import Committed, Overdue
 from turnwise.states.facts import Limits, Profile
 from turnwise.states.messages import TextPart
 from turnwise.states.names import ChatState
-from turnwise.states.triggers import Circumstances, Claimed, Create, SendMessage
+from turnwise.states.triggers import Archived, Circumstances, Claimed, Create, SendMessage
 from turnwise.testing.clock import ManualClock
 
 LEASE: Final = Settings(lease=30, renew_every=10)
@@ -392,3 +392,34 @@ async def test_a_stray_is_brought_to_an_error_that_says_in_which_state_it_was_fo
     assert error.message.startswith(f"found in state {told} with ")
     assert error.message.endswith(" broken")
     assert len(error.message) > len(f"found in state {told} with  broken")
+
+
+async def test_what_a_deletion_leaves_is_removed_once(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bytes of files, and the words that the database's own files still hold."""
+    begun: list[Any] = []
+    cleaned: list[str] = []
+
+    async def loose_files(*, limit: int) -> list[tuple[int, str]]:
+        cleaned.append("files")
+        return [][:limit]
+
+    async def scrub() -> None:
+        cleaned.append("rows")
+
+    async with sweeping(database, Settings(delete_after=60)) as swept:
+        monkeypatch.setattr(swept.runtime.tasks, "start_soon", begun.append)
+        monkeypatch.setattr(swept.store, "loose_files", loose_files, raising=False)
+        monkeypatch.setattr(swept.store, "scrub", scrub, raising=False)
+        await swept.idle("a", "b")
+        await swept.runtime.applier.change("a", lambda chain: chain.fire(Archived()), actor="client")
+        await swept.sweep()
+        assert begun == []
+        await swept.clock.advance(60)
+        await swept.sweep()
+        with pytest.raises(ChatNotFound):
+            await swept.store.facts("a")
+        (clean,) = begun
+        await clean()
+        assert cleaned == ["files", "rows"]
+        await swept.sweep()
+        assert begun == [clean]
