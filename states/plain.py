@@ -71,17 +71,27 @@ def listed(value: Collection[Any]) -> Collection[Any]:
     """Return the items of a collection.
 
     Raises:
-        Misfit: it yields more items than its length says; it may never end.
+        Misfit: it yields more items than its length says, so that it may never end; or it raises an error.
     """
     if type(value) in (list, tuple, dict, set, frozenset):
         return value
-    size = len(value)
-    items = list(islice(value, size + 1))
+    try:
+        size = len(value)
+        items = list(islice(value, size + 1))
+    except Exception as error:
+        raise Misfit(f"must be readable; to read it raised {type(error).__name__}") from error
     if len(items) != size:
         raise Misfit(
             f"must hold as many items as it says, {size}; it held {'more' if len(items) > size else len(items)}"
         )
     return items
+
+
+def _found(mapping: Mapping[Any, Any], key: Any) -> Any:
+    try:
+        return mapping[key]
+    except Exception as error:
+        raise Misfit(f"must be readable; to read it raised {type(error).__name__}") from error
 
 
 def plain(value: Any, depth: int = 0) -> Any:
@@ -102,7 +112,7 @@ def plain(value: Any, depth: int = 0) -> Any:
     if depth >= DEEPEST:
         raise Misfit(f"must not be nested deeper than {DEEPEST} levels", unstorable=True)
     if issubclass(kind, Mapping):
-        return {_key(key): plain(value[key], depth + 1) for key in listed(value)}
+        return {_key(key): plain(_found(value, key), depth + 1) for key in listed(value)}
     if issubclass(kind, list | tuple):
         return [plain(inner, depth + 1) for inner in listed(value)]
     raise Misfit(f"must hold JSON values only; it held {shown(value)}", unstorable=True)

@@ -15,6 +15,7 @@ from turnwise.providers.protocol import Model
 from turnwise.states.checked import checked
 from turnwise.states.errors import SettingsError
 from turnwise.states.limits import Name
+from turnwise.states.plain import shown
 from turnwise.states.shapes import LATER
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class Agent(Generic[Deps, Output]):
     def __post_init__(self) -> None:
         if self.system is not None and not isinstance(self.system, str) and not callable(self.system):
             raise SettingsError(
-                f"agent {self.name!r}", f"system must be text or a function of the chat; it was {self.system!r:.100}"
+                f"agent {self.name!r}", f"system must be text or a function of the chat; it was {shown(self.system)}"
             )
         if self.output_mode is not None and self.output is None:
             raise SettingsError(

@@ -168,3 +168,23 @@ def test_the_class_that_a_value_claims_is_not_believed() -> None:
     assert isinstance(Liar(), str)
     assert not of_kind(Liar(), str)
     assert of_kind(Word("x"), int, str)
+
+
+class Silent(dict[str, Any]):
+    """A mapping that answers nothing."""
+
+    def __len__(self) -> int:
+        raise ZeroDivisionError
+
+
+class Forgetful(dict[str, Any]):
+    """A mapping that knows its names only."""
+
+    def __getitem__(self, key: str) -> Any:
+        raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("kind", [Silent, Forgetful])
+def test_what_raises_when_it_is_read_is_a_misfit_however_deep(kind: type[dict[str, Any]]) -> None:
+    with pytest.raises(Misfit, match="must be readable; to read it raised ZeroDivisionError"):
+        plain([{"deep": kind(name=1)}])
