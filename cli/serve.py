@@ -111,6 +111,10 @@ def _auth(tokens: Path | None, token: str | None) -> Authenticator:
 
 def _listening(host: str, port: int) -> socket.socket:
     try:
+        host.encode("idna")
+    except UnicodeError:
+        raise SettingsError("--host", f"must be an address or the name of a host; it was {host!r:.100}") from None
+    try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host, port), family=family, backlog=2048)
     except OSError as error:

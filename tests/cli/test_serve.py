@@ -234,3 +234,17 @@ def test_a_store_whose_file_is_missing_is_not_inspected(shop: Terminal, asked: l
     assert "there is no file 'misspelt.db'" in refused.words
     assert asked == []
     assert not (shop.folder / "misspelt.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("host", "told"),
+    [
+        ("nowhere.invalid", "cannot listen on nowhere.invalid port 8080: "),
+        ("ü" * 100, "--host: must be an address or the name of a host; it was 'üü"),
+    ],
+    ids=["no host", "no name of one"],
+)
+def test_a_host_that_there_cannot_be_is_named(shop: Terminal, host: str, told: str) -> None:
+    refused = shop.run("serve", "booth:agents", "--create", "--host", host)
+    assert refused.code == 2, refused
+    assert told in refused.words
