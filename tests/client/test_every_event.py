@@ -17,7 +17,7 @@ PICK = ClientTool("pick_date", "Ask for a date.", {"type": "object"})
 LEAVING = (*range(1, 60), 10_000)
 """How many events those who read along have seen when they leave; the last one never leaves."""
 MANY = 15
-"""How many events somebody has seen when the service is killed."""
+"""How many events somebody has seen, and has left, when the service is killed."""
 
 
 class Reader:
@@ -34,9 +34,9 @@ class Reader:
             async with aclosing(first.events(chat_id)) as told:
                 async for event in told:
                     self.events.append(event)
-                    if len(self.events) == MANY:
-                        self.seen_many.set()
                     if len(self.events) == self.leaves_after:
+                        if self.leaves_after == MANY:
+                            self.seen_many.set()
                         break
         except ServiceUnreachable:
             self.was_cut_off = True
