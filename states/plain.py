@@ -79,7 +79,7 @@ def listed(value: Collection[Any]) -> Collection[Any]:
         size = len(value)
         items = list(islice(value, size + 1))
     except Exception as error:
-        raise Misfit(f"must be readable; to read it raised {type(error).__name__}") from error
+        raise _unreadable(error) from error
     if len(items) != size:
         raise Misfit(
             f"must hold as many items as it says, {size}; it held {'more' if len(items) > size else len(items)}"
@@ -91,7 +91,11 @@ def _found(mapping: Mapping[Any, Any], key: Any) -> Any:
     try:
         return mapping[key]
     except Exception as error:
-        raise Misfit(f"must be readable; to read it raised {type(error).__name__}") from error
+        raise _unreadable(error) from error
+
+
+def _unreadable(error: Exception) -> Misfit:
+    return Misfit(f"must be readable; to read it raised {type(error).__name__}")
 
 
 def plain(value: Any, depth: int = 0) -> Any:
