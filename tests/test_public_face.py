@@ -5,6 +5,12 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import inspect
+import os
+from collections.abc import Iterator
+from enum import StrEnum
+from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -58,3 +64,70 @@ def test_what_is_offered_is_exported_in_order() -> None:
     exported = turnwise.__all__
     assert len(set(exported)) == len(exported)
     assert [name for name in exported if not hasattr(turnwise, name)] == []
+
+
+# How all of it is called
+
+
+FACE = Path(__file__).with_name("public_face.txt")
+MODULES = (
+    "turnwise",
+    "turnwise.client",
+    "turnwise.diagrams",
+    "turnwise.persistence.protocol",
+    "turnwise.providers.protocol",
+    "turnwise.providers.scripted",
+    "turnwise.service",
+    "turnwise.states",
+    "turnwise.testing",
+)
+FRAMEWORKS = frozenset({"fastapi", "starlette"})
+"""A class of theirs that is extended takes what they take."""
+
+
+def test_everything_public_is_called_as_it_was() -> None:
+    """An argument or a default that changes, changes what users' code means. `RECORD=1` writes the list anew."""
+    face = [line for module in MODULES for line in called(importlib.import_module(module))]
+    if os.environ.get("RECORD"):
+        FACE.write_text("".join(f"{line}\n" for line in face), encoding="utf-8")
+    assert face == FACE.read_text(encoding="utf-8").splitlines()
+
+
+def called(module: ModuleType) -> Iterator[str]:
+    """Yield a line for everything public in a module, with the defaults of its arguments."""
+    own = [name for name, one in vars(module).items() if getattr(one, "__module__", None) == module.__name__]
+    for name in sorted(getattr(module, "__all__", None) or [one for one in own if not one.startswith("_")]):
+        offered, known_as = getattr(module, name), f"{module.__name__}.{name}"
+        if inspect.isclass(offered):
+            yield f"{known_as}{': ' + ' '.join(offered) if issubclass(offered, StrEnum) else arguments(offered)}"
+            yield from (f"{known_as}.{method}{arguments(found)}" for method, found in methods(offered))
+        elif inspect.isfunction(offered):
+            yield f"{known_as}{arguments(offered)}"
+        elif isinstance(offered, int | float | str):
+            yield f"{known_as} = {offered!r}"
+
+
+def methods(kind: type) -> Iterator[tuple[str, Any]]:
+    """Yield the public methods of a class that are turnwise's own."""
+    for name in sorted(set(dir(kind)) - set(dir(object))):
+        found = getattr(kind, name)
+        if not name.startswith(("_", "test_")) and (inspect.isfunction(found) or inspect.ismethod(found)):
+            owner = next(one for one in kind.__mro__ if name in vars(one))
+            if owner.__module__.startswith("turnwise"):
+                yield name, found
+
+
+def arguments(function: Any) -> str:
+    """Return the arguments of a function or class with their defaults: `Ellipsis` for what is no plain value."""
+    made_by = getattr(function, "__init__", None)
+    if getattr(function, "_is_protocol", False) or made_by is Exception.__init__:
+        return ""
+    if inspect.isclass(function) and getattr(made_by, "__module__", "turnwise").split(".")[0] in FRAMEWORKS:
+        return ""
+    known = inspect.signature(function).parameters.values()
+    return str(inspect.Signature([one.replace(annotation=one.empty, default=told(one.default)) for one in known]))
+
+
+def told(default: Any) -> Any:
+    plain = isinstance(default, bool | int | float | str | tuple | None) or default is inspect.Parameter.empty
+    return default if plain else ...

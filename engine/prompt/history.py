@@ -142,6 +142,6 @@ def length_of(part: Part) -> int:
         case TextPart() | ReasoningPart():
             return len(part.text)
         case FilePart():
-            return (part.size or 0) // 12 or len(part.data or part.url or "") // 16
+            return part.size // 12 if part.size else len(part.data or part.url or "") // 16
         case _:
             return len(msgspec.json.encode(part))

@@ -115,4 +115,4 @@ def _cut(line: str) -> str:
 
 def _continues(character: str) -> bool:
     """Whether a character belongs to the one before it: an accent, or a part of an emoji."""
-    return unicodedata.combining(character) > 0 or unicodedata.category(character) in ("Mn", "Me", "Mc", "Cf", "Sk")
+    return unicodedata.category(character) in ("Mn", "Me", "Mc", "Cf", "Sk")

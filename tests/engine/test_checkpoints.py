@@ -11,6 +11,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,17 @@ import pytest
 
 from support.checkpoint_server import HOLD, receiving
 from support.rewriting import rewrite
-from turnwise import Checkpoints, Engine, Observer, Settings, SettingsError, SigningKey, StoreError, verify_export
+from turnwise import (
+    Checkpoints,
+    Engine,
+    Observer,
+    Settings,
+    SettingsError,
+    SigningKey,
+    StoreError,
+    Tombstone,
+    verify_export,
+)
 from turnwise.engine.checkpoints import publisher
 from turnwise.engine.checkpoints.destination import NotPublished
 from turnwise.engine.checkpoints.file import PublishedFile
@@ -146,6 +157,22 @@ async def test_a_long_turn_is_told_of_on_the_way(tmp_path: Path, file: Path) -> 
     async with engine_of(tmp_path, Checkpoints(KEY, file, catch_up=0), settings=Settings(run_worker=False)) as engine:
         await engine.send_message(chat_id, "and")
     assert lines_of(file)[-1]["count"] == 2, "without `every` only a chat at rest is told of"
+
+
+async def test_so_many_versions_make_a_checkpoint_and_no_fewer(
+    tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noted: list[str] = []
+    monkeypatch.setattr(publisher.Publisher, "note", lambda _, chat_id: noted.append(chat_id))
+    checkpoints, settings = Checkpoints(KEY, file, every=3), Settings(run_worker=False)
+    async with engine_of(tmp_path, checkpoints, settings=settings) as engine:
+        chat_id = (await engine.create_chat()).id
+        counts = [len(noted)]
+        for number in range(5):
+            await engine.send_message(chat_id, f"message {number}")
+            counts.append(len(noted))
+        assert (await engine.get_chat(chat_id)).version == len(counts)
+    assert counts == [1, 1, 2, 2, 2, 3], "at rest, and at the versions 3 and 6"
 
 
 async def test_processes_that_share_a_file_make_one_chain(tmp_path: Path, file: Path) -> None:
@@ -296,6 +323,75 @@ async def test_a_store_out_of_reach_and_a_change_meanwhile_lose_no_checkpoint(
             assert place.published == []
             outbox.close()
     assert [head.count for head in place.published] == [1, 2]
+
+
+class Heads:
+    """A store that tells heads at once: its tasks are blocked only when they have nothing to do."""
+
+    async def head(self, _: str) -> tuple[int, str]:
+        return 1, "1" * 64
+
+
+async def test_an_outbox_with_nothing_to_do_sleeps() -> None:
+    place = Place()
+    place.broken = False
+    outbox = publisher.Outbox(place, KEY, Heads(), GuardedClock(ManualClock()))  # type: ignore[arg-type] - as above
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(outbox.run, 0)
+        for count, chat_id in enumerate("ab", 1):
+            outbox.add(chat_id)
+            with anyio.fail_after(60):
+                await anyio.wait_all_tasks_blocked()
+            assert len(place.published) == count
+        outbox.close()
+
+
+async def test_what_cannot_be_published_is_told_when_it_begins_and_at_the_end(caplog: pytest.LogCaptureFixture) -> None:
+    place, clock = Place(), ManualClock()
+    outbox = publisher.Outbox(place, KEY, Heads(), GuardedClock(clock))  # type: ignore[arg-type] - all it asks for
+    for chat_id in "ab":
+        outbox.add(chat_id)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(outbox.run, 0)
+        for pause in (0, 1, 2):
+            clock.advance(pause)
+            await anyio.wait_all_tasks_blocked()
+        assert place.attempts == 3
+        (told,) = [record.getMessage() for record in caplog.records]
+        assert all(said in told for said in ("checkpoints_not_published", "a place", "it is broken", "chats=2"))
+        outbox.close()
+    assert [record.getMessage() for record in caplog.records] == [told, told]
+
+
+@pytest.mark.parametrize(
+    ("records", "head", "counts"),
+    [(3, "a" * 64, [3]), (1, "a" * 64, [1]), (0, "a" * 64, []), (3, None, []), (None, None, [])],
+)
+async def test_of_a_deleted_chat_is_told_what_its_tombstone_tells(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    records: int | None,
+    head: str | None,
+    counts: list[int],
+) -> None:
+    """A chat whose log nobody could read leaves no head, and one that another process brings in anew no tombstone."""
+    place = Place()
+    place.broken = False
+    async with engine_of(tmp_path, settings=Settings(run_worker=False)) as engine:
+        chat_id = (await engine.create_chat()).id
+        left = await engine.delete_chat(chat_id)
+
+        async def tombstone(_: str) -> Tombstone | None:
+            return None if records is None else replace(left, records=records, head=head)
+
+        monkeypatch.setattr(engine._store, "tombstone", tombstone)
+        outbox = publisher.Outbox(place, KEY, engine._store, GuardedClock(ManualClock()))
+        outbox.add(chat_id)
+        outbox.close()
+        await outbox.run(0)
+    assert [told.count for told in place.published] == counts
+    assert "checkpoints" not in caplog.text
 
 
 # Over HTTP

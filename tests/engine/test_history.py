@@ -168,7 +168,8 @@ def test_sources_and_blank_text_say_nothing() -> None:
 
 def test_a_part_is_as_long_as_what_it_puts_into_a_prompt() -> None:
     link = FilePart(media_type="image/png", url="https://example.org/" + "a" * 140)
-    gone = FilePart(media_type="image/png")
-    assert [length_of(part) for part in (TextPart(text="abc"), SIGNED, PICTURE, link, gone)] == [3, 2, 10, 10, 0]
+    gone, kept = FilePart(media_type="image/png"), FilePart(media_type="image/png", blob="a" * 64, size=1212)
+    parts = (TextPart(text="abc"), SIGNED, PICTURE, link, gone, kept)
+    assert [length_of(part) for part in parts] == [3, 2, 10, 10, 0, 101]
     short, long = (length_of(result("a", "x" * size)) for size in (0, 100))
     assert long - short == 100

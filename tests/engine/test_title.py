@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from support.life import NOW, said
 from turnwise import Message
-from turnwise.engine.prompt.title import LONGEST_TITLE, first_line_of, source_of, title_in, title_messages
+from turnwise.engine.prompt.title import LONGEST_TITLE, TitleSource, first_line_of, source_of, title_in, title_messages
 from turnwise.states.digests import canonical
 from turnwise.states.messages import ReasoningPart, TextPart, ToolCallPart
 
@@ -68,7 +68,10 @@ def test_no_accent_and_no_emoji_is_cut_in_two(cluster: str) -> None:
         ("Foxes: a song", "Foxes: a song"),
         ("Learning C#", "Learning C#"),
         ("Ask.com versus Bing.com", "Ask.com versus Bing.com"),
+        ("Title", "Title"),
         ('"Fox" and "hen"', '"Fox" and "hen"'),
+        ("“Fox” and hen”", "“Fox” and hen”"),
+        ("“Fox and “hen”", "“Fox and “hen”"),
         ("the `__init__` of a class", "the `__init__` of a class"),
         ("only:", "only:"),
         ("", None),
@@ -136,3 +139,4 @@ def test_a_model_is_shown_the_words_alone_and_not_all_of_them() -> None:
     ]
     assert len(shown[0].text) == 4000
     assert [len(one.parts) for one in shown] == [1, 1, 1]
+    assert [one.text[:8] for one in title_messages(TitleSource(question, None))] == ["qqqqqqqq", "Give the"]
