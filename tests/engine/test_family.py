@@ -1,0 +1,81 @@
+"""What families use, reckoned from what their logs say. The rest is tested by whole lives, in `test_helpers`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import pytest
+
+from support.life import NOW
+from turnwise.engine.family import unheard_usage
+from turnwise.persistence.audit.record import AuditRecord, WriteRecord
+from turnwise.persistence.protocol import ChatStore
+from turnwise.states.usage import Usage
+from turnwise.states.writes import RecordUsage
+
+
+def log_of(turns: Sequence[int], answers: Mapping[int, Sequence[str]]) -> list[AuditRecord]:
+    """Return a log: the turn of each record, and by its version which helper answered there, with its version."""
+    same = dict.fromkeys(("chat_id", "trigger", "source", "target", "actor", "reason", "prev", "hash"), "-")
+    return [
+        AuditRecord(
+            **cast("Any", same),
+            version=version,
+            turn=turn,
+            step=1,
+            attempt=1,
+            writes=(
+                WriteRecord("usage", "step:1:1", "-"),
+                *(WriteRecord("helper", name, "-") for name in answers.get(version, ())),
+            ),
+            at=NOW,
+        )
+        for version, turn in enumerate(turns, 1)
+    ]
+
+
+class Logs:
+    """A store that tells logs, and what each turn has used."""
+
+    def __init__(self, logs: Mapping[str, list[AuditRecord]], used: Mapping[str, Sequence[int]]) -> None:
+        self._logs, self._used = logs, used
+
+    async def audit(self, chat_id: str) -> list[AuditRecord]:
+        return self._logs[chat_id]
+
+    async def ledger(self, chat_id: str) -> list[RecordUsage]:
+        return [
+            RecordUsage(purpose="step", turn=turn, step=1, attempt=1, usage=Usage(input_tokens=tokens))
+            for turn, tokens in enumerate(self._used[chat_id])
+        ]
+
+
+HELPER = log_of([0, 1, 1, 2, 2, 2, 3, 3], {1: ("nobody:0", "nobody:new"), 2: ("its own:1",), 4: ("its own:3",)})
+ITS_OWN = log_of([0, 1, 2], {})
+USED = {"helper": (1, 2, 4, 8), "its own": (16, 32, 64), "parent": (128, 256, 512), "first": ()}
+"""Tokens by turn: each sum of them tells what was counted, and how often."""
+
+
+@pytest.mark.parametrize(
+    ("answers", "unheard"),
+    [
+        ({}, {1, 2, 4, 8, 16, 32, 64}),
+        ({2: ("helper:3",)}, {4, 8, 32, 64}),
+        ({2: ("helper:3",), 4: ("helper:6",)}, {8}),
+    ],
+)
+async def test_what_was_used_since_the_last_answer_is_told_with_the_next(
+    answers: Mapping[int, Sequence[str]], unheard: set[int]
+) -> None:
+    logs = {"parent": log_of([0, 1, 1, 2], answers), "helper": HELPER, "its own": ITS_OWN}
+    store = cast("ChatStore", Logs(logs, USED))
+    assert (await unheard_usage(store, "parent", "helper")).input_tokens == sum(unheard)
+
+
+async def test_every_turn_of_a_family_is_counted_once() -> None:
+    """Also of those whose answers came in several turns; what a helper has used since its last one was not heard of."""
+    parent = log_of([0, 1, 1, 2], {2: ("helper:3",), 4: ("helper:6",)})
+    logs = {"first": log_of([0, 1], {}), "parent": parent, "helper": HELPER, "its own": ITS_OWN}
+    used = await unheard_usage(cast("ChatStore", Logs(logs, USED)), "first", "parent")
+    assert used.input_tokens == sum({128, 256, 512, 1, 2, 4, 16, 32, 64})
