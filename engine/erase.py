@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from math import inf
+from itertools import dropwhile
 from typing import Any, Final, Literal, get_args
 
 import msgspec
@@ -122,13 +122,12 @@ def wanted(messages: Sequence[str], what: Collection[str]) -> Wanted:
 
 
 def summaries_after(found: ChatRows, names: Collection[str]) -> tuple[str, ...]:
-    """Return the summaries that were made after one of the messages and are not erased."""
-    messages = [message for message, _ in _messages_in(found)]
-    first = min((message.position for message in messages if message.id in names), default=inf)
+    """Return the summaries that were made after one of the messages, and are not erased with it or before."""
+    later = dropwhile(lambda message: message.id not in names, (message for message, _ in _messages_in(found)))
     return tuple(
         message.id
-        for message in messages
-        if message.position > first and message.audience is Audience.model and message.synthetic and not message.erased
+        for message in later
+        if message.audience is Audience.model and not message.erased and message.id not in names
     )
 
 

@@ -61,7 +61,7 @@ class Upkeep(msgspec.Struct, frozen=True):
             queued=tuple(sorted(erasing.queued)),
             labels=tuple(sorted(wish.labels)),
             quarantined=found.quarantined,
-            may_quote=tuple(name for name in summaries_after(found, names) if name not in names),
+            may_quote=summaries_after(found, names),
             forks=await self._forks(chat_id),
             overwritten=await self._clean(),
         )

@@ -50,6 +50,29 @@ async def test_a_result_that_is_erased_with_its_call_loses_what_it_says_too(
         assert SECRET.encode() not in raw(database)
 
 
+async def test_only_results_of_the_erased_call_lose_the_arguments_that_a_client_gave(open_engine: OpenEngine) -> None:
+    asks = [Call("pay", {"to": "ann"}, id="edited"), Call("pay", {"to": "ann"}, id="granted")]
+    model = ScriptedModel([Reply(calls=asks), "done", Reply(calls=[Call("pay", {"to": "bob"}, id="later")]), "done"])
+    async with open_engine(model, tools=[pay]) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, "pay")
+        await engine.submit_tool_results(chat.id, [ToolResult("edited", EDITED), ToolResult("granted", output=True)])
+        await engine.wait(chat.id)
+        await engine.ask(chat.id, "pay again")
+        await engine.submit_tool_results(chat.id, [ToolResult("later", EDITED)])
+        await engine.wait(chat.id)
+        asking = next(message.id for message in await engine.messages(chat.id) if message.calls)
+        await engine.erase(chat.id, messages=[asking])
+        results = [message.result for message in await engine.messages(chat.id) if message.result is not None]
+        assert {one.call_id: one.edited_arguments for one in results} == {
+            "edited": None,
+            "granted": None,
+            "later": EDITED["arguments"],
+        }
+        writes = (await engine.audit(chat.id))[-1].writes
+        assert len([write for write in writes if write.kind == "erase:edits"]) == 1
+
+
 async def test_a_message_that_was_cut_is_erased_without_a_word_to_followers(open_engine: OpenEngine) -> None:
     """They have been told that it is gone; one that is in the history they learn anew."""
     async with open_engine(ScriptedModel(["one", "two"])) as engine:
@@ -94,6 +117,8 @@ async def test_a_summary_may_quote_the_earliest_of_what_was_erased(before_it: in
         (summary,) = [said.id for said in await engine.messages(chat.id, view="model") if "all of it" in said.text]
         report = await engine.erase(chat.id, messages=[early, late] if before_it else [late])
         assert report.may_quote == ((summary,) if before_it else ())
+        assert (await engine.erase(chat.id, messages=[early, summary])).may_quote == ()
+        assert (await engine.erase(chat.id, messages=[early])).may_quote == (), "it says nothing any more"
 
 
 async def test_an_erasure_of_something_else_does_not_touch_what_was_put_aside(open_engine: OpenEngine) -> None:
