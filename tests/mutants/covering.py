@@ -35,18 +35,18 @@ class Covering:
         the module's folder: others run it on their way to something else.
 
         A line that is run when its module is imported belongs to no test: all tests of the file may depend on it.
-        Tests that start processes of their own are only known to stand in the folder's tests.
+        Tests that start processes of their own, or look at what a fixture of the session has done, are only known by
+        their names, or to stand in the folder's tests.
         """
         known = self.lines.get(path) or self._of_readers(path)
-        nearest = self._quickest(
-            set(known.get(line, ())) or self._of_users(path, line, known) or self._of_namesakes(path)
-        )
-        others = {test for tests in known.values() for test in tests} - set(nearest)
+        named, running = self._of_namesakes(path), {test for tests in known.values() for test in tests}
+        nearest = self._quickest(set(known.get(line, ())) or self._of_users(path, line, known) or named)
+        nearest += self._quickest(named - running - set(nearest))
+        others = running - set(nearest)
         folder = f"tests/{PurePath(path).parts[0]}/"
         neighbours = {test for test in self.seconds if test.startswith(folder)} - set(nearest) - others
         chosen: list[str] = []
         spent = 0.0
-        named = self._of_namesakes(path)
         nearest.sort(key=lambda test: (test not in named, not test.startswith(folder)))
         for test in [*nearest, *self._quickest(others), *self._quickest(neighbours)]:
             spent += self.seconds.get(test, 0.1)
@@ -82,8 +82,10 @@ class Covering:
 
     def _of_namesakes(self, path: str) -> set[str]:
         """Return the tests that are named after a file or its folder: they may run it in a process of its own."""
-        names = {f"test_{PurePath(path).stem}.py", f"test_{PurePath(path).parent.name}.py"}
-        return {test for test in self.seconds if PurePath(test.partition("::")[0]).name in names}
+        inside = PurePath(path)
+        exact, first = {f"test_{inside.stem}", f"test_{inside.parent.name}"}, f"test_{inside.parent.name}_"
+        stems = {test: PurePath(test.partition("::")[0]).stem for test in self.seconds}
+        return {test for test, stem in stems.items() if stem in exact or stem.startswith(first)}
 
     def _quickest(self, tests: set[str]) -> list[str]:
         return sorted(tests, key=lambda test: (self.seconds.get(test, 0.1), test))
