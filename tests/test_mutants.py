@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -124,3 +125,22 @@ def test_what_the_tests_of_single_things_miss_is_shown_to_those_of_whole_lives(h
 def test_a_test_that_is_gone_catches_nothing(house: Path) -> None:
     with pytest.raises(LookupError, match="measure again"):
         tried(house, faults_in(house, "doors.py")[0], Search(tests=["test_doors.py::test_gone"], patience=60))
+
+
+def test_every_fault_that_is_listed_as_equivalent_can_be_planted() -> None:
+    """A line that has changed has to be thought about again."""
+    listed = tomllib.loads((ROOT / "tests" / "mutants" / "equivalents.toml").read_text())["equivalent"]
+    known = {fault.name for path in {path_in(one["fault"]) for one in listed} for fault in faults_in(ROOT, path)}
+    assert [one["fault"] for one in listed if one["fault"] not in known] == []
+    assert all(len(one["reason"].split()) > 4 for one in listed)
+
+
+def path_in(fault: str) -> str:
+    return fault.partition(": ")[0]
+
+
+def test_tests_of_what_a_session_has_done_look_for_faults_in_it() -> None:
+    """They run no line of it themselves: they are known by their names."""
+    seconds = {"tests/cli/test_demo_screen.py::test_it": 0.1, "tests/cli/test_chat.py::test_it": 0.2}
+    known = Covering({"cli/demo/acts.py": {3: ["tests/cli/test_chat.py::test_it"]}}, seconds)
+    assert known.tests_of("cli/demo/acts.py", 3, most_seconds=1)[:2] == [*seconds]

@@ -77,7 +77,7 @@ def _complete(history: Sequence[Message], entries: list[_Entry], kept: set[int])
         missing = sorted((kept | parted) - present, key=places.__getitem__)
         mended = [
             _Entry(entry.original, entry.original)
-            if entry.is_changed and entry.original is not None and entry.original.position in parted
+            if entry.original is not None and entry.original.position in parted
             else entry
             for entry in entries
         ]
