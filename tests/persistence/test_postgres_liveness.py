@@ -9,6 +9,7 @@ import anyio
 import asyncpg
 import pytest
 
+from turnwise.persistence.conformance import plans
 from turnwise.persistence.postgres import liveness
 from turnwise.persistence.postgres.store import PostgresStore
 
@@ -184,11 +185,15 @@ async def test_nobody_is_judged_right_after_a_start_of_the_server(
         passed[0] += liveness.GRACE
 
 
-async def test_names_of_the_long_dead_are_forgotten(attend: Attend, beside: asyncpg.Connection) -> None:
-    await attend("first")
-    await beside.execute("INSERT INTO workers VALUES ('long dead', now() - interval '8 days')")
-    await beside.execute("INSERT INTO workers VALUES ('dead', now() - interval '6 days')")
+async def test_names_of_the_long_dead_are_forgotten_unless_they_hold_a_chat(
+    attend: Attend, beside: asyncpg.Connection
+) -> None:
+    """Who is not known any more would not be found dead: its chats would wait for their leases to run out."""
+    store, _ = await attend("first")
+    await plans.created(store, "held", plans.send("hello"), plans.claim("holder"))
+    for worker, days in (("long dead", 8), ("holder", 8), ("dead", 6)):
+        await beside.execute("INSERT INTO workers VALUES ($1, now() - $2 * interval '1 day')", worker, days)
     await beside.execute("UPDATE workers SET since = now() - interval '8 days' WHERE worker = 'first'")
     await attend("second")
     names = await beside.fetch("SELECT worker FROM workers ORDER BY worker")
-    assert [row["worker"] for row in names] == ["dead", "first", "second"]
+    assert [row["worker"] for row in names] == ["dead", "first", "holder", "second"]

@@ -1,7 +1,7 @@
 -- Note a worker whose session holds its lock; forget those that have been dead for long, and hold nothing.
 WITH forgotten AS (
     DELETE FROM workers
-    WHERE since < clock_timestamp() - interval '7 days' AND worker <> :worker
+    WHERE since < clock_timestamp() - interval '7 days'
       AND NOT EXISTS (SELECT FROM chats WHERE chats.worker = workers.worker)
       AND NOT EXISTS (
         SELECT FROM pg_locks
