@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import aclosing
+from typing import Any, cast
 
 import anyio
 import pytest
+from anyio.from_thread import BlockingPortal, start_blocking_portal
 
+from support.look import lines_of, screen_of
 from support.terminal import Keyboard, Terminal
 from turnwise import ChatState, Engine, tool
-from turnwise.cli.chat import _paced
+from turnwise.cli import chat as chat_
+from turnwise.cli import terminal as terminal_
+from turnwise.cli.chat import Talk, _paced
+from turnwise.cli.event_view import show_until_rest
+from turnwise.cli.scroll import Scroll
+from turnwise.engine.results import Chat
 from turnwise.providers.demo import DemoModel
+from turnwise.providers.scripted import Reply, ScriptedModel
+from turnwise.states.events import PartEvent
 
 CTRL_C = "\x03"
 
@@ -168,3 +182,94 @@ def test_a_person_talks_to_agents_of_a_service(terminal: Terminal, monkeypatch: 
     assert "must be one of 'one', 'two': this engine has several" in " ".join(nobody.split())
     wrong = terminal.run("chat", "crew:agents", "--model", "demo", typed="hello\n")
     assert (wrong.code, "your agents have models of their own" in wrong.words) == (2, True)
+
+
+# A talk in this process
+
+
+@pytest.mark.parametrize("typed_at", [True, False])
+@pytest.mark.parametrize("printed_on", [True, False])
+def test_a_screen_is_drawn_only_where_somebody_types_and_watches(
+    monkeypatch: pytest.MonkeyPatch, *, typed_at: bool, printed_on: bool
+) -> None:
+    drawn: list[Talk] = []
+
+    class Drawn:
+        def __init__(self, talk: Talk) -> None:
+            self._talk = talk
+
+        def run(self) -> None:
+            drawn.append(self._talk)
+
+    lines = io.StringIO()
+    monkeypatch.setattr(lines, "isatty", lambda: typed_at)
+    monkeypatch.setattr(sys, "stdin", lines)
+    monkeypatch.setattr(chat_.console, "_force_terminal", printed_on)
+    monkeypatch.setattr(terminal_, "TerminalTalk", Drawn)
+    nobody = cast("Any", None)
+    talk = Talk(nobody, nobody, None, None)
+    talk.run()
+    assert drawn == ([talk] if typed_at and printed_on else [])
+
+
+class CtrlC(Future[Chat]):
+    """What comes of a task for which somebody does not wait at first."""
+
+    def __init__(self, task: Future[Chat]) -> None:
+        super().__init__()
+        self._task = task
+        self._pressed = False
+
+    def result(self, timeout: float | None = None) -> Chat:
+        if not self._pressed:
+            self._pressed = True
+            raise KeyboardInterrupt
+        return self._task.result(timeout)
+
+    def cancel(self) -> bool:
+        return self._task.cancel()
+
+
+@pytest.fixture
+def portal() -> Iterator[BlockingPortal]:
+    with start_blocking_portal() as portal:
+        yield portal
+
+
+def test_ctrl_c_in_a_pipe_stops_the_turn_and_waits_until_it_has_stopped(
+    portal: BlockingPortal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    screen = screen_of()
+    opened = Engine("sqlite://", model=ScriptedModel([Reply("never", first_delay=600)]))
+    with portal.wrap_async_context_manager(opened) as engine:
+        talk = Talk(portal, engine, portal.call(engine.create_chat), None)
+        talk.view.scroll = Scroll(screen)
+        talk.do("hello")
+        start = portal.start_task_soon
+        monkeypatch.setattr(
+            portal,
+            "start_task_soon",
+            lambda *task: CtrlC(start(*task)) if task[0] is show_until_rest else start(*task),
+        )
+        talk._follow()
+        (stopped,) = [one for one in portal.call(engine.audit, talk.chat_id) if one.trigger == "interrupt"]
+    assert stopped.reason == "Ctrl-C"
+    assert lines_of(screen)[-1].endswith("[bold dim magenta]interrupted[/]")
+
+
+async def test_what_was_said_so_far_is_a_line_of_its_own_when_a_chat_goes_on() -> None:
+    screen = screen_of()
+    model = ScriptedModel([Reply("One. Two.", chunks=["One. ", "Two."], delay=600)])
+    async with Engine("sqlite://", model=model) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "count")
+        with anyio.fail_after(60):
+            async with aclosing(engine.events(chat.id)) as events:
+                async for event in events:
+                    if isinstance(event, PartEvent) and event.part.delta:
+                        break
+            talk = Talk(cast("Any", None), engine, chat, None)
+            talk.view.scroll = Scroll(screen)
+            await talk._catch_up(chat.id)
+        await engine.interrupt(chat.id)
+    assert (lines_of(screen)[-1], talk.view.scroll.tail) == ("  One.~", "")

@@ -10,6 +10,7 @@ from typing import Any
 import anyio
 import pytest
 
+from support.served import served
 from turnwise import ChatNotFound, Engine, Settings, SettingsError
 from turnwise.cli.chat_argument import AmbiguousChat, attached, chosen_id, every_chat, on_chat
 
@@ -94,7 +95,20 @@ def test_what_several_chats_begin_with_is_refused_with_their_names(store: str) -
     with pytest.raises(AmbiguousChat, match="more than 5 chats") as refused:
         meant(store, "z")
     assert str(refused.value).count("z") == 6
+    assert len(refused.value.chat_ids) == 6
     assert ", …;" in str(refused.value)
+
+
+@pytest.mark.parametrize("who", ["ada", "operator"])
+async def test_no_more_ids_are_asked_of_a_service_than_are_told(monkeypatch: pytest.MonkeyPatch, who: str) -> None:
+    """Also where whoever asks may only list chats of its own."""
+    monkeypatch.setenv("TURNWISE_TOKEN", f"{who}-token")
+    async with served(Engine("sqlite://", model="demo")) as service, attached(service.url) as chats:
+        for _ in range(8):
+            await service.engine.create_chat(owner="ada")
+        with pytest.raises(AmbiguousChat, match="more than 5 chats") as refused:
+            await chosen_id(chats, "c")
+    assert len(refused.value.chat_ids) == 6
 
 
 def test_there_is_no_last_chat_of_an_empty_store(tmp_path: Path) -> None:
@@ -131,6 +145,8 @@ def test_every_chat_is_told_newest_first_over_any_number_of_pages(store: str) ->
 def test_a_name_is_looked_up_in_the_engine_that_is_open(store: str) -> None:
     async def looked_up() -> str:
         async with attached(store) as engine:
+            assert isinstance(engine, Engine)
+            assert not engine.settings.run_worker
             return await chosen_id(engine, "abd")
 
     assert anyio.run(looked_up) == "abd"

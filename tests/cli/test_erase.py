@@ -56,6 +56,7 @@ def test_several_messages_and_labels_go_at_once(terminal: Terminal) -> None:
     assert done.code == 0, done.err
     for told in (*doomed, "metadata, title", "Backups", "provider"):
         assert told in done.words
+    assert "may hold it still" not in done.words
     for word, left in {
         b"question-0": False,
         b"answer-1": False,
@@ -103,6 +104,21 @@ def test_what_is_left_elsewhere_is_told(terminal: Terminal) -> None:
     done = terminal.run("erase", chat_id, "m1", "--yes")
     assert forked in done.words
     assert "1 row(s)" in done.words
+
+
+def test_a_summary_that_may_quote_what_was_erased_is_named(terminal: Terminal) -> None:
+    chat_id = begun(terminal, *(f"answer-{number} {'word ' * 2000}" for number in range(6)))
+
+    async def compact() -> str:
+        async with Engine(_url(terminal), model=ScriptedModel([])) as engine:
+            await engine.request_compaction(chat_id)
+            await engine.wait(chat_id)
+            return next(one.id for one in await engine.messages(chat_id, view="model") if one.synthetic)
+
+    summary = anyio.run(compact)
+    told = f"{summary}: summaries, to be erased like any message"
+    assert f"may quote it {told}" in terminal.run("erase", chat_id, "m1", "--yes").words
+    assert "may quote it" not in terminal.run("erase", chat_id, summary, "--yes").words
 
 
 @pytest.mark.parametrize(

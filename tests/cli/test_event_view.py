@@ -112,6 +112,7 @@ def test_an_event_is_a_line(told: Event, lines: list[str]) -> None:
 def test_text_and_thoughts_are_shown_as_they_come_and_a_discarded_reply_is_forgotten() -> None:
     seen = io.StringIO()
     view = EventView(Scroll(Console(file=seen, width=100)))
+    assert view.after == 0
     for number, (kind, delta) in enumerate([("reasoning", "hm, "), ("text", "so "), ("text", "it is")], start=1):
         view.show(event("part", number, step=1, attempt=1, index=number, part={"type": kind, "delta": delta}))
     assert view.live_text == "so it is"
@@ -175,6 +176,7 @@ def test_every_line_has_the_colour_of_what_it_is() -> None:
     screen = screen_of()
     view = EventView(Scroll(screen))
     for one in (
+        event("message", message=message("user", TEXT)),
         event("tool_progress", step=1, call_id="c1", progress=1),
         event("tool_result", **RESULT, output="seen", is_error=False),
         event("tool_result", **RESULT, output="gone", is_error=True),
@@ -185,6 +187,7 @@ def test_every_line_has_the_colour_of_what_it_is() -> None:
     ):
         view.show(one)
     assert lines_of(screen) == [
+        "[bold green]» [/][bold]hello[/]",
         "  [dim]… c1: 1[/]",
         "  [green]✓ look → seen[/]",
         "  [red]✗ look → gone[/]",
@@ -201,6 +204,33 @@ def test_a_part_without_words_shows_nothing() -> None:
         delta = {"delta": "{"} if kind == "tool_call" else {}
         view.show(event("part", 1, step=1, attempt=1, index=0, part={"type": kind, **delta}))
     assert (view.live_text, view.scroll.tail) == ("", "")
+
+
+def test_a_message_that_is_complete_ends_its_line() -> None:
+    screen = screen_of()
+    view = EventView(Scroll(screen))
+    for text in ("so ", "it is"):
+        view.show(event("part", step=1, attempt=1, index=0, part={"type": "text", "delta": text}))
+    view.show(event("message", message=message("assistant", TEXT)))
+    assert lines_of(screen) == ["  so it is"]
+
+
+async def test_what_was_shown_is_not_shown_again_and_a_stop_is_told() -> None:
+    screen = screen_of()
+    view = EventView(Scroll(screen))
+    async with Engine("sqlite://", model=ScriptedModel(["One.", Reply("never", first_delay=600)])) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "count")
+        assert (await show_until_rest(engine, chat.id, view)).state is ChatState.waiting
+        first = lines_of(screen)
+        assert first.count("  One.") == 1
+        assert "stopped" not in "".join(first)
+        await engine.send_message(chat.id, "go on")
+        await engine.interrupt(chat.id)
+        await show_until_rest(engine, chat.id, view)
+    seen = lines_of(screen)
+    assert seen.count("  One.") == 1
+    assert seen[-1] == "  [yellow]■ stopped; what was said is kept[/]"
 
 
 async def test_a_chat_that_is_not_there_is_told_as_it_is() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import anyio
 import pytest
 
+from turnwise.cli import input as input_
 from turnwise.cli.input import InputLines, read_file
 from turnwise.states.errors import ImportRefused, SettingsError
 
@@ -80,6 +82,36 @@ async def test_the_first_line_has_at_most_64_kib(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"a" * 65_537)
     with pytest.raises(ImportRefused, match=r"line 1.*does not end after 65,537 bytes"):
         await lines_of(tmp_path / "file")
+
+
+async def test_a_later_line_has_at_most_a_gib_and_is_named_by_its_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert input_._LONGEST == 1_073_741_824
+    monkeypatch.setattr(input_, "_LONGEST", 10)
+    (tmp_path / "file").write_bytes(b"longer than that\n\n" + b"a" * 10)
+    assert await lines_of(tmp_path / "file") == ["longer than that", "", "a" * 10]
+    (tmp_path / "file").write_bytes(b"one\n\n" + b"a" * 11)
+    with pytest.raises(ImportRefused, match=r"line 3.*does not end after 11 bytes"):
+        await lines_of(tmp_path / "file")
+
+
+def sockets() -> tuple[int, int]:
+    here, there = socket.socketpair()
+    return here.detach(), there.detach()
+
+
+def files() -> tuple[int, int]:
+    return os.open(__file__, os.O_RDONLY), os.open(os.devnull, os.O_WRONLY)
+
+
+@pytest.mark.parametrize(("opened", "waits"), [(os.pipe, True), (os.openpty, True), (sockets, True), (files, False)])
+def test_reading_waits_for_whoever_may_write_and_not_for_a_disk(
+    opened: Callable[[], tuple[int, int]], *, waits: bool
+) -> None:
+    read, written = opened()
+    with open(read, "rb") as source, open(written, "wb"):  # noqa: PTH123 - what is open already
+        assert input_._waits(source) is waits
 
 
 async def test_to_wait_for_a_pipe_holds_up_nothing_else() -> None:

@@ -53,6 +53,7 @@ def test_a_message_is_sent_once_under_its_client_id(terminal: Terminal) -> None:
     receipts = [json.loads(terminal.run(*said, "--json").out) for _ in range(2)]
     assert [receipt["replayed"] for receipt in receipts] == [False, True]
     assert receipts[0]["message_id"] == receipts[1]["message_id"]
+    assert f"message {receipts[0]['message_id']} was accepted before" in terminal.run(*said).words
     told = terminal.run("send", chat_id, "more")
     assert "waits in the queue" in told.words
     assert "pending" in told.words
@@ -63,10 +64,13 @@ def test_a_chat_in_error_is_resumed_and_one_that_works_is_stopped(terminal: Term
     chat_id = begun(terminal, Reply(error=ModelError("quota")))
     resumed = terminal.run("resume", chat_id)
     assert (resumed.code, chat_of(terminal, chat_id)["state"]) == (0, "pending")
+    assert "pending · version 6" in resumed.out
     stopped = json.loads(terminal.run("interrupt", chat_id, "--reason", "too dear", "--json").out)
     assert (stopped["state"], stopped["settled"]) == ("interrupted", True)
     records = json.loads(terminal.run("audit", chat_id, "--json").out)
     assert [record["reason"] for record in records if record["trigger"] == "interrupt"] == ["too dear"]
+    terminal.run("resume", chat_id)
+    assert "interrupted · version" in terminal.run("interrupt", chat_id).out
     refused = terminal.run("resume", chat_id[:20] + "zzzzzz")
     assert (refused.code, "there is no chat" in refused.words) == (2, True)
 

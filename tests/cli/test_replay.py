@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 
 import anyio
 import pytest
+import typer
 
 from support.logged_life import LOG, TEXT
 from support.terminal import Keyboard, Terminal
 from turnwise import ChatState, Engine, Verdict
-from turnwise.cli.step_view import state_picture, step_lines, steps_of
+from turnwise.cli import replay as replay_
+from turnwise.cli import stepper as stepper_
+from turnwise.cli.step_view import Step, state_picture, step_lines, steps_of
 from turnwise.cli.stepper import Stepper
 from turnwise.providers.scripted import ScriptedModel
 
@@ -120,6 +126,40 @@ def test_ctrl_c_leaves_and_gives_the_screen_back(watched: Keyboard) -> None:
     watched.type("\x03")
     watched.see("✓ sound")
     assert watched.process.wait(60) == 0
+
+
+@pytest.mark.parametrize("typed_at", [True, False])
+@pytest.mark.parametrize("printed_on", [True, False])
+@pytest.mark.parametrize("content", [TEXT, ""])
+def test_steps_are_gone_through_only_where_there_are_some_and_somebody_types_and_watches(
+    log: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    content: str,
+    *,
+    typed_at: bool,
+    printed_on: bool,
+) -> None:
+    gone_through: list[tuple[int, float | None]] = []
+
+    class Noted:
+        def __init__(self, steps: Sequence[Step], delay: float | None) -> None:
+            self._noted = (len(steps), delay)
+
+        def run(self) -> None:
+            gone_through.append(self._noted)
+
+    log.write_text(content)
+    stdin = io.StringIO()
+    monkeypatch.setattr(stdin, "isatty", lambda: typed_at)
+    monkeypatch.setattr(sys, "stdin", stdin)
+    monkeypatch.setattr(replay_.console, "_force_terminal", printed_on)
+    monkeypatch.setattr(stepper_, "Stepper", Noted)
+    with contextlib.nullcontext() if content else pytest.raises(typer.Exit):
+        replay_.replay(str(log), delay=0.5)
+    watched = bool(content) and typed_at and printed_on
+    assert gone_through == ([(len(LOG), 0.5)] if watched else [])
+    assert ("create" in capsys.readouterr().out) is (bool(content) and not watched)
 
 
 def test_it_plays_by_itself_and_ends(terminal: Terminal, log: Path) -> None:
