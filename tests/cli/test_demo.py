@@ -24,7 +24,7 @@ from turnwise.cli.chat import ASK_USER
 from turnwise.cli.demo import command
 from turnwise.cli.demo.acts import Play, added, asks_the_client, is_interrupted, reads_real_files, succeeded
 from turnwise.cli.demo.cast import PACKAGE, Scene, folder_to_read, readable
-from turnwise.cli.demo.command import _forged
+from turnwise.cli.demo.command import _forged, _is_audited
 from turnwise.cli.demo.kill import _process, _speaks_after_tools
 from turnwise.cli.demo.stage import DemoFailed, Stage
 from turnwise.cli.event_view import EventView
@@ -242,6 +242,8 @@ LIES: dict[str, tuple[Any, str, Callable[[Any], Any]]] = {
         "submit_tool_results",
         lambda receipt: dataclasses.replace(receipt, receipt_id=str(receipt.replayed)),
     ),
+    "the store is not sound": (_is_audited, "verify", lambda verdict: dataclasses.replace(verdict, ok=False)),
+    "the export is not sound": (_is_audited, "export_audit", _forged),
 }
 
 
