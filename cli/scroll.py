@@ -113,7 +113,7 @@ def wrapped(text: str, width: int) -> tuple[list[str], str]:
         head, newline, rest = text.partition("\n")
         if cell_len(head) > width:
             fits = len(chop_cells(head, width)[0])
-            space = head.rfind(" ", 0, fits + 1)
+            space = head[: fits + 1].rfind(" ")
             lines.append(head[: space if space > 0 else fits])
             text = text[space + 1 if space > 0 else fits :]
         elif newline:
