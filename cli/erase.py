@@ -24,7 +24,7 @@ def erase(  # noqa: PLR0913 - the options of a command
     chat: ChatArgument,
     messages: Annotated[
         list[str] | None,
-        typer.Argument(metavar="MESSAGE", help="Messages' ids, as `show --json` tells them.", show_default=False),
+        typer.Argument(metavar="MESSAGE", help="Messages' ids, as `show --json` tells them."),
     ] = None,
     *,
     what: Annotated[
@@ -33,7 +33,6 @@ def erase(  # noqa: PLR0913 - the options of a command
             "--what",
             metavar="WORD",
             help=f"What is to go as a whole, of {', '.join(get_args(Erasable))}; may be given several times.",
-            show_default=False,
         ),
     ] = None,
     everything: Annotated[bool, typer.Option("--everything", help="All of it: the same as --what everything.")] = False,

@@ -22,7 +22,7 @@ from turnwise.engine.results import Chat, SendReceipt
 
 def send(  # noqa: PLR0913 - the options of a command
     chat: ChatArgument,
-    message: Annotated[str, typer.Argument(metavar="MESSAGE", help="What the user says.", show_default=False)],
+    message: Annotated[str, typer.Argument(metavar="MESSAGE", help="What the user says.")],
     *,
     when_busy: Annotated[
         Literal["queue", "interrupt", "reject"], typer.Option(help="What becomes of it while the chat works.")

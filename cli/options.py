@@ -20,9 +20,7 @@ ServerOption = Annotated[
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
-ChatArgument = Annotated[
-    str, typer.Argument(metavar="CHAT", help="A chat: its id, the beginning of it, or 'last'.", show_default=False)
-]
+ChatArgument = Annotated[str, typer.Argument(metavar="CHAT", help="A chat: its id, the beginning of it, or 'last'.")]
 ActorOption = Annotated[
     str, typer.Option("--actor", envvar="TURNWISE_ACTOR", metavar="NAME", help="Who acts, as the audit log names them.")
 ]

@@ -28,7 +28,6 @@ def submit(  # noqa: PLR0913 - the options of a command
         typer.Argument(
             metavar="[CALL=]ANSWER...",
             help="An answer for each open call: JSON, or else text. Where one call is open it need not be named.",
-            show_default=False,
         ),
     ] = None,
     *,

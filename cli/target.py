@@ -24,7 +24,6 @@ TargetArgument = Annotated[
     typer.Argument(
         metavar="MODULE:ATTRIBUTE",
         help="Your engine, a function that makes one, an agent, or a list of agents.",
-        show_default=False,
     ),
 ]
 OptionalTarget = Annotated[
