@@ -7,13 +7,14 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import anyio
 import pytest
 
 from support.terminal import Finished, Keyboard, Terminal
-from turnwise import Engine, tool
+from turnwise import Agent, Engine, delegate, tool
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 
 
@@ -78,6 +79,25 @@ def test_a_chat_of_the_store_verifies(demo: Terminal, chat_id: str) -> None:
     assert json.loads(demo.run("verify", chat_id, "--json").out) == sound
     assert "sound" in demo.run("verify", "last").out
     assert "every file" not in demo.run("verify", "last").out
+
+
+def test_helpers_are_verified_if_the_whole_family_is(terminal: Terminal) -> None:
+    async def delegated() -> tuple[str, str]:
+        boss = ScriptedModel([Reply(calls=[Call("ask_other", {"task": "help"})]), "Thanks."])
+        agents = [Agent("boss", boss, tools=[delegate("other")]), Agent("other", ScriptedModel(["Done."]))]
+        async with Engine(f"sqlite:///{terminal.folder}/turnwise.db", agents=agents) as engine:
+            chat = await engine.create_chat(agent="boss")
+            await engine.ask(chat.id, "get help")
+            (helper,) = await engine.helpers(chat.id)
+            return chat.id, helper.id
+
+    chat_id, helper = anyio.run(delegated)
+    assert terminal.run("verify", chat_id, "--family").code == 0
+    with closing(sqlite3.connect(terminal.folder / "turnwise.db")) as on, on:
+        on.execute("DELETE FROM audit WHERE chat_id = ? AND version = 2", (helper,))
+    assert terminal.run("verify", chat_id).code == 0
+    assert terminal.run("verify", helper).code == 1
+    assert terminal.run("verify", chat_id, "--family").code == 1
 
 
 def test_explain_says_why_a_chat_rests(demo: Terminal, chat_id: str) -> None:
