@@ -88,6 +88,7 @@ def test_an_export_is_signed_for_whoever_has_the_public_key(terminal: Terminal, 
     [
         (("verify", "last", "--checkpoints", "checkpoints.jsonl"), "needs --public-key"),
         (("verify", "last", "--public-key", "audit.pem.pub"), "a store is not signed"),
+        (("verify", "last", "--key", "audit.pem"), "a key is for an exported log"),
         (("verify", "last", "--checkpoints", "none", "--public-key", "audit.pem.pub"), "there is no file"),
         (("verify", "last", "--checkpoints", "checkpoints.jsonl", "--public-key", "none"), "there is no file"),
         (("verify", "last", "--checkpoints", "checkpoints.jsonl", "--public-key", "audit.pem"), "a private key"),
