@@ -31,6 +31,7 @@ from turnwise import (
     ToolOutput,
     tool,
 )
+from turnwise.engine.files.streams import source_of
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.messages import ToolResultPart
 from turnwise.testing import ManualClock
@@ -48,10 +49,11 @@ async def _streamed() -> AsyncIterator[bytes]:
 
 @pytest.mark.parametrize("content", [b"one two", [b"one ", b"two"], _blocking, _streamed, bytearray(b"one two"), Path])
 async def test_a_file_is_put_from_whatever_yields_bytes(content: Any, open_engine: OpenEngine, tmp_path: Path) -> None:
+    """Also if it has as many bytes as are allowed."""
     if content is Path:
         content = tmp_path / "notes.txt"
         content.write_bytes(b"one two")
-    async with open_engine(ScriptedModel([])) as engine:
+    async with open_engine(ScriptedModel([]), settings=Settings(file_limit_bytes=7)) as engine:
         chat = await engine.create_chat()
         given = content() if callable(content) else content
         kind = None if isinstance(given, Path) else "text/plain"
@@ -148,6 +150,26 @@ async def test_the_settings_hold_for_inline_files_too(open_engine: OpenEngine) -
             with pytest.raises(InvalidContent, match=problem):
                 await engine.send_message(chat.id, [good, bad])
         assert await engine._store.held_files(chat.id) == {}
+
+
+async def test_a_file_stays_in_its_message_up_to_the_very_limit(open_engine: OpenEngine) -> None:
+    async with open_engine(ScriptedModel([]), settings=Settings(inline_file_bytes=10, run_worker=False)) as engine:
+        chat = await engine.create_chat()
+        most, more = (FilePart.from_bytes(b"x" * size, "image/png") for size in (10, 11))
+        away = FilePart(media_type="image/png", url="https://example.org/a.png")
+        await engine.send_message(chat.id, [most, away, more])
+        (message,) = await engine.messages(chat.id)
+        assert message.parts == (most, away, FilePart(media_type="image/png", blob=digest_of(b"x" * 11), size=11))
+
+
+async def test_a_file_that_cannot_be_read_to_its_end_is_not_taken_for_a_shorter_one(tmp_path: Path) -> None:
+    """Somebody takes it away between the look at its size and the reading."""
+    path = tmp_path / "notes.txt"
+    path.write_bytes(b"one two")
+    source = await source_of(path)
+    path.unlink()
+    with pytest.raises(InvalidContent, match=r"notes\.txt' cannot be read: FileNotFoundError"):
+        [piece async for piece in source.pieces]
 
 
 @pytest.mark.parametrize("given", [["png"], ["image/"], [""], "image/png", [3]])

@@ -139,4 +139,5 @@ def test_a_model_is_shown_the_words_alone_and_not_all_of_them() -> None:
     ]
     assert len(shown[0].text) == 4000
     assert [len(one.parts) for one in shown] == [1, 1, 1]
+    assert [one.step for one in shown[:2]] == [0, 0], "what is shown is not all that the model made in a step"
     assert [one.text[:8] for one in title_messages(TitleSource(question, None))] == ["qqqqqqqq", "Give the"]

@@ -14,6 +14,7 @@ from support.sql_by_hand import by_hand
 from support.terminal import Terminal
 from turnwise import Engine, FilePart, FolderFiles, Settings, TextPart
 from turnwise.engine.diagnose import Diagnosis
+from turnwise.engine.files.files import Files
 from turnwise.engine.files.lost import FileSearch
 from turnwise.persistence.files.pieces import PIECE
 from turnwise.providers.scripted import Reply, ScriptedModel
@@ -151,6 +152,32 @@ async def test_what_is_erased_while_the_doctor_looks_is_not_lost(either_url: str
         await engine.erase(chat_id, what=["messages"])
         assert await engine._files.blobs.size(digest_of(SCAN)) is None
         assert await FileSearch(engine._files, read=True).lost_by(chat_id, before) == ()
+
+
+async def test_a_search_asks_once_for_the_place_of_the_files_and_nothing_more_once_it_has_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There may be a million chats, each of whose files would wait for a store that is away."""
+    asked: list[str] = []
+    check = Files.check_place
+
+    async def counted(files: Files) -> None:
+        asked.append(files.blobs.name)
+        await check(files)
+
+    monkeypatch.setattr(Files, "check_place", counted)
+    async with opened("sqlite://", tmp_path / "files") as engine:
+        chat_id = await live(engine)
+        rows = await engine._store.raw_rows(chat_id)
+        for files, failed in ((engine._files, False), (_elsewhere(engine._files, tmp_path), True)):
+            search = FileSearch(files, read=False)
+            asked.clear()
+            assert [await search.lost_by(chat_id, rows) for _ in range(2)] == [(), ()]
+            assert (len(asked), search.failure is not None) == (1, failed)
+
+
+def _elsewhere(files: Files, folder: Path) -> Files:
+    return Files(files.store, FolderFiles(folder / "other"), files.settings)
 
 
 async def test_files_that_cannot_be_looked_at_are_told_once_and_everything_else_is_looked_at(

@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from support.files import BIG, digest_of, whole
-from turnwise import ChatExists, Engine, FilePart, FolderFiles, ImportRefused, Settings, TextPart
+from turnwise import ChatExists, ChatUnreadable, Engine, FilePart, FolderFiles, ImportRefused, Settings, TextPart
 from turnwise.persistence.audit.record import GENESIS
 from turnwise.persistence.chat_file.format import chain_hash
 from turnwise.providers.scripted import Reply, ScriptedModel
@@ -83,7 +83,7 @@ async def test_files_that_are_gone_do_not_come_along_and_the_rest_does(tmp_path:
         verdict = await engine.verify(chat_id, files=True)
         assert not verdict.ok
         assert verdict.problem == f"The file {digest_of(LARGE)} is not there."
-        assert verdict.place == "messages[m1].body"
+        assert (verdict.place, verdict.position) == ("messages[m1].body", 2)
         assert (await engine.verify(chat_id)).ok
         lines = await exported(engine, chat_id)
     model = ScriptedModel(lambda _request: Reply("ok"))
@@ -92,6 +92,19 @@ async def test_files_that_are_gone_do_not_come_along_and_the_rest_does(tmp_path:
         await engine.wait(chat_id)
         assert "is left out here: it is gone" in str(model.requests[0].messages)
         assert await whole(engine, chat_id, digest_of(b"queued")) == b"queued"
+
+
+async def test_an_export_whose_file_goes_while_it_is_read_says_so_and_does_not_end_as_if_it_were_whole(
+    tmp_path: Path,
+) -> None:
+    async with Engine("sqlite://", model=MODEL, files=FolderFiles(tmp_path / "files"), settings=IDLE) as engine:
+        chat_id = await live(engine)
+        lines = engine.export_chat(chat_id)
+        await anext(lines)
+        for path in [*(tmp_path / "files").rglob(digest_of(LARGE))]:
+            path.unlink()
+        with pytest.raises(ChatUnreadable, match="is not there, since the export began; export the chat again"):
+            [line async for line in lines]
 
 
 async def test_a_damaged_file_is_found_by_who_verifies(tmp_path: Path) -> None:
