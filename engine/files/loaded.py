@@ -67,11 +67,12 @@ class _Loading(msgspec.Struct):
             key, size = (digest, file.media_type), held.get(digest)
             if digest in self.loaded or key in self.faults:
                 continue
-            fault = "it is gone" if size is None else self.refuse(file.media_type, size)
-            if fault is None and size is not None:
+            if size is None:
+                fault: str | None = "it is gone"
+            elif (fault := self.refuse(file.media_type, size)) is None:
                 full = full or size > room
                 fault = _NO_ROOM if full else await self._load(digest)
-                room -= 0 if full else size
+                room -= size
             if fault is not None:
                 self.faults[key] = fault
 

@@ -11,6 +11,7 @@ import anyio
 import anyio.from_thread
 import anyio.lowlevel
 import pytest
+from msgspec.structs import replace
 
 from support.engines import MakeModel, OpenEngine
 from support.files import BIG, digest_of, loaded, whole
@@ -22,6 +23,7 @@ from turnwise import (
     FolderFiles,
     InvalidArgument,
     InvalidContent,
+    Message,
     ModelPart,
     Settings,
     SettingsError,
@@ -245,11 +247,44 @@ async def test_a_request_holds_the_newest_files_up_to_a_limit(open_engine: OpenE
     model = ScriptedModel(lambda _request: Reply("ok"))
     async with open_engine(model, settings=Settings(request_file_bytes=1_000)) as engine:
         chat = await engine.create_chat()
-        for name in ("first", "second", "third"):
-            file = await engine.put_file(chat.id, name.encode() * 80, media_type="text/plain", name=name)
+        for name, times in (("small", 1), ("first", 80), ("second", 80), ("third", 80)):
+            file = await engine.put_file(chat.id, name.encode() * times, media_type="text/plain", name=name)
             await engine.ask(chat.id, [TextPart(text="read"), file])
         assert loaded(model.requests[-1]) == [b"second" * 80, b"third" * 80]
-        assert "The file first (text/plain) is left out here: newer files" in str(model.requests[-1].messages[0].parts)
+        for name, place in (("small", 0), ("first", 2)):
+            note = f"The file {name} (text/plain) is left out here: newer files"
+            assert note in str(model.requests[-1].messages[place].parts)
+
+
+async def test_what_a_hook_says_is_a_file_and_is_none_is_gone(open_engine: OpenEngine) -> None:
+    """Nothing is asked of a database that no database can be asked."""
+
+    def referring(messages: list[Message]) -> list[Message]:
+        file = FilePart(media_type="image/png", blob="half \ud800 a character")
+        return [replace(message, parts=(*message.parts, file)) for message in messages]
+
+    model = ScriptedModel(lambda _request: Reply("ok"))
+    async with open_engine(model, prepare_messages=referring) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, "look")
+    assert "(image/png) is left out here: it is gone" in str(model.requests[-1].messages[0].parts)
+
+
+async def test_a_file_that_a_request_refers_to_twice_takes_its_room_once(open_engine: OpenEngine) -> None:
+    """And the files before it have theirs. What a model refuses it is asked about once."""
+    model = Choosy(lambda _request: Reply("ok"))
+    async with open_engine(model, settings=Settings(request_file_bytes=900)) as engine:
+        chat = await engine.create_chat()
+        early, late = [
+            await engine.put_file(chat.id, name * 100, media_type="text/plain") for name in (b"soon", b"later")
+        ]
+        film = await engine.put_file(chat.id, bytes(1_000), media_type="video/mp4", name="film")
+        await engine.ask(chat.id, [early, film])
+        for _ in range(2):
+            await engine.ask(chat.id, [late, film])
+        assert loaded(model.requests[-1]) == [b"soon" * 100, b"later" * 100, b"later" * 100]
+        assert str(model.requests[-1].messages).count("The file film (video/mp4) is left out here") == 3
+        assert model.asked_about.count("video/mp4") == len(model.requests)
 
 
 async def test_a_large_file_that_a_model_made_is_kept_as_a_reference(open_engine: OpenEngine) -> None:
@@ -275,7 +310,12 @@ async def test_a_large_file_that_a_model_made_is_kept_as_a_reference(open_engine
 class Choosy(ScriptedModel):
     """A model that takes no videos."""
 
+    def __init__(self, replies: Any) -> None:
+        super().__init__(replies)
+        self.asked_about: list[str] = []
+
     def refuses_file(self, media_type: str, size: int) -> str | None:
+        self.asked_about.append(media_type)
         return f"no {media_type} of {size}" if media_type == "video/mp4" else None
 
 
