@@ -22,7 +22,9 @@ import pytest
 from support.terminal import Terminal
 from turnwise import Engine, Settings
 from turnwise.cli.app import main
+from turnwise.cli.transfer import _check_key
 from turnwise.providers.scripted import ScriptedModel
+from turnwise.states.errors import SettingsError
 
 OTHER = ("--store", "sqlite:///other.db")
 LARGE = 18_000_000
@@ -297,3 +299,20 @@ def test_ctrl_c_ends_an_import_that_waits_for_its_pipe(terminal: Terminal) -> No
         stopped = terminal.run("import", "pipe", *OTHER)
         ended.set()
     assert (stopped.code, "Traceback" in stopped.err) == (130, False), stopped
+
+
+@pytest.mark.parametrize(
+    ("place", "key", "refused"),
+    [
+        ("sqlite://", None, False),
+        ("sqlite://", b"a key", False),
+        ("http://host", None, False),
+        ("http://host", b"a key", True),
+        ("https://host", b"a key", True),
+    ],
+)
+def test_only_a_service_is_told_no_key(place: str, key: bytes | None, *, refused: bool) -> None:
+    with (
+        pytest.raises(SettingsError, match="--key: a service is told no keys") if refused else contextlib.nullcontext()
+    ):
+        _check_key(place, key)
