@@ -103,3 +103,12 @@ def test_a_file_has_its_name_only_once_it_is_on_the_disk(tmp_path: Path, monkeyp
     write("--out", tmp_path / "file")
     assert seen[:1] == [b"text"]
     assert (tmp_path / "file").read_text() == "text"
+
+
+def test_a_file_that_may_not_be_written_is_not_replaced_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its folder would let it be replaced. Where tests run as root everything may be written: the answer is made up."""
+    monkeypatch.setattr("os.access", lambda path, mode: (Path(path).name, mode) != ("kept", os.W_OK))
+    (tmp_path / "kept").write_text("before")
+    with pytest.raises(SettingsError, match="may not be written by this user"):
+        write("--out", tmp_path / "kept")
+    assert [(one.name, one.read_text()) for one in tmp_path.iterdir()] == [("kept", "before")]
