@@ -233,3 +233,14 @@ def test_a_drawing_that_can_be_read_is_printed_on_a_terminal_and_one_that_cannot
     with Keyboard(terminal, ("diagram", "--format", "png")) as keyboard:
         keyboard.see("a PNG is nothing to read")
         assert keyboard.process.wait() == MISUSE
+
+
+def test_what_nobody_reads_any_more_is_forgotten_and_python_ends_in_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(DEBUG, raising=False)
+    taken, given = os.pipe()
+    os.close(taken)
+    with open(given, "w") as nobody:  # noqa: PTH123 - a pipe
+        monkeypatch.setattr(sys, "stdout", nobody)
+        nobody.write("unread")
+        assert exit_code_of(BrokenPipeError(errno.EPIPE, "nobody reads")) == PROBLEM
+        nobody.flush()
