@@ -54,6 +54,7 @@ def test_a_message_is_sent_once_under_its_client_id(terminal: Terminal) -> None:
     assert [receipt["replayed"] for receipt in receipts] == [False, True]
     assert receipts[0]["message_id"] == receipts[1]["message_id"]
     assert f"message {receipts[0]['message_id']} was accepted before" in terminal.run(*said).words
+    assert "was accepted before" in terminal.run(*said).words
     told = terminal.run("send", chat_id, "more")
     assert "waits in the queue" in told.words
     assert "pending" in told.words
@@ -65,6 +66,8 @@ def test_a_chat_in_error_is_resumed_and_one_that_works_is_stopped(terminal: Term
     resumed = terminal.run("resume", chat_id)
     assert (resumed.code, chat_of(terminal, chat_id)["state"]) == (0, "pending")
     assert "pending · version 6" in resumed.out
+    assert "{" not in resumed.out
+    assert "{" not in terminal.run("interrupt", begun(terminal, "hello", run_worker=False)).out
     stopped = json.loads(terminal.run("interrupt", chat_id, "--reason", "too dear", "--json").out)
     assert (stopped["state"], stopped["settled"]) == ("interrupted", True)
     records = json.loads(terminal.run("audit", chat_id, "--json").out)
@@ -80,7 +83,8 @@ def test_an_archived_chat_takes_nothing_until_it_is_opened_again(terminal: Termi
     assert terminal.run("archive", chat_id).code == 0
     assert terminal.run("send", chat_id, "hi").code == 1
     assert terminal.run("unarchive", chat_id).code == 0
-    assert terminal.run("send", chat_id, "hi").code == 0
+    sent = terminal.run("send", chat_id, "hi")
+    assert (sent.code, " is accepted " in sent.words) == (0, True), sent
 
 
 COMMANDS: dict[str, Callable[[str], tuple[str, ...]]] = {
@@ -200,3 +204,16 @@ def test_a_log_is_signed_with_a_key_that_no_screen_shows(terminal: Terminal, mon
     refused = terminal.run("verify", "log.jsonl")
     assert refused.code == 2
     assert "secret" not in "".join(run.out + run.err for run in (signed, refused, *checked)).replace("'secret", "")
+
+
+@pytest.mark.parametrize("key", [(), ("--key", "key"), ("--signing-key", "pair")], ids=["none", "secret", "pair"])
+def test_a_log_is_told_as_signed_if_it_is(terminal: Terminal, key: tuple[str, ...]) -> None:
+    chat_id = begun(terminal, "hello")
+    (terminal.folder / "key").write_text("a very secret key\n")
+    assert terminal.run("keygen", "pair").code == 0
+    count = len(json.loads(terminal.run("audit", chat_id, "--json").out))
+    written = terminal.run("audit", chat_id, "--export", "log.jsonl", *key)
+    assert written.words == f"wrote {count} records to log.jsonl" + (", signed" if key else "")
+    told = ("--public-key", "pair.pub") if key[:1] == ("--signing-key",) else key
+    assert terminal.run("verify", "log.jsonl", *told).code == 0
+    assert terminal.run("audit", chat_id).out.lstrip().startswith("#")
