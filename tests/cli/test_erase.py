@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 import anyio
 import pytest
 
 from support.terminal import Keyboard, Terminal
-from turnwise import Engine, ModelError
-from turnwise.engine.erase import Erasable
+from turnwise import Chat, Engine, ModelError
+from turnwise.cli.erase import _erased, _left
+from turnwise.engine.erase import Erasable, Erasure
 from turnwise.providers.scripted import Reply, ScriptedModel
 
 
@@ -167,3 +169,30 @@ def test_ctrl_c_at_the_question_erases_nothing(terminal: Terminal) -> None:
         keyboard.type("\x03")
         assert keyboard.process.wait() == 130
     assert b"question-0" in raw(terminal.folder)
+
+
+def test_each_place_where_copies_are_left_is_a_line_and_no_other() -> None:
+    clean = Erasure(
+        chat=cast("Chat", None),
+        messages=(),
+        queued=(),
+        labels=(),
+        quarantined=0,
+        may_quote=(),
+        forks=(),
+        overwritten=True,
+        outside=("one", "two"),
+    )
+    assert [*_left(clean)] == [("elsewhere", "one"), ("", "two")]
+    assert [*_erased(clean)] == [("messages", "none")]
+    left = dict(_left(replace(clean, may_quote=("s1", "s2"), forks=("c1", "c2"), overwritten=False)))
+    assert [*left] == ["may quote it", "copied it", "files", "elsewhere", ""]
+    assert left["may quote it"].startswith("s1, s2: ")
+    assert left["copied it"].startswith("c1, c2: ")
+    gone = replace(clean, messages=("m1", "m2"), queued=("m3", "m4"), labels=("title", "system"), quarantined=2)
+    assert [*_erased(gone)] == [
+        ("messages", "m1, m2"),
+        ("of the queue", "m3, m4"),
+        ("labels", "title, system"),
+        ("put aside", "2 row(s) of repairs"),
+    ]
