@@ -12,6 +12,7 @@ import pytest
 
 from support.served import served
 from turnwise import ChatNotFound, Engine, Settings, SettingsError
+from turnwise import ChatNotFound, Engine, FolderFiles, Settings, SettingsError
 from turnwise.cli.chat_argument import AmbiguousChat, attached, chosen_id, every_chat, on_chat
 
 
@@ -150,3 +151,31 @@ def test_a_name_is_looked_up_in_the_engine_that_is_open(store: str) -> None:
             return await chosen_id(engine, "abd")
 
     assert anyio.run(looked_up) == "abd"
+
+
+def test_as_many_chats_as_are_shown_are_all_named() -> None:
+    assert (
+        str(AmbiguousChat("w", ["w1", "w2", "w3", "w4", "w5"]))
+        == "'w' begins the ids of 5 chats: w1, w2, w3, w4, w5; type more"
+    )
+
+
+async def test_looking_at_a_store_runs_no_chat(store: str) -> None:
+    async with attached(store) as engine:
+        assert isinstance(engine, Engine)
+        assert not engine.settings.run_worker
+
+
+async def test_a_folder_that_holds_the_files_of_another_store_is_refused_before_anything_is_asked(
+    tmp_path: Path,
+) -> None:
+    for name in ("mine", "others"):
+        files, settings = FolderFiles(tmp_path / name), Settings(run_worker=False)
+        async with Engine(f"sqlite:///{tmp_path}/{name}.db", model="demo", files=files, settings=settings) as engine:
+            chat = await engine.create_chat()
+            await engine.put_file(chat.id, b"a page" * 1000, media_type="image/png")
+    with pytest.raises(SettingsError, match="--file-folder"):
+        async with attached(f"sqlite:///{tmp_path}/mine.db", tmp_path / "others"):
+            raise AssertionError
+    async with attached(f"sqlite:///{tmp_path}/mine.db", tmp_path / "mine") as chats:
+        assert await chats.chat_ids()
