@@ -167,3 +167,13 @@ def test_labels_are_faint_and_what_they_say_is_made_safe() -> None:
     Console(file=told, force_terminal=True, color_system="standard", width=60).print(labelled([("kept", "a\x1b[2Jb")]))
     assert "\x1b[2m  kept\x1b[0m" in told.getvalue()
     assert "a\\x1b[2Jb" in told.getvalue()
+
+
+@pytest.mark.usefixtures("coloured")
+def test_words_have_the_colours_they_are_given_and_complaints_go_to_the_other_stream(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for console in (style.console, style.errors):
+        console.print("at 12:30 'somebody' said True, 42 times")
+    said = capsys.readouterr()
+    assert said.out == said.err == "at 12:30 'somebody' said True, 42 times\n"
