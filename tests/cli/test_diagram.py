@@ -132,3 +132,18 @@ def test_a_drawing_goes_to_its_file_though_somebody_watches(
     diagram(form=form, out=tmp_path / "drawing")
     assert (tmp_path / "drawing").read_bytes().startswith(BEGINNINGS[form])
     assert screen.printed.decode() == f"wrote {tmp_path / 'drawing'}\n"
+
+
+@pytest.mark.parametrize("name", ["drawing", "drawing.svg", "drawing.SVG"])
+def test_a_form_may_be_named_where_the_files_name_says_none_or_the_same(tmp_path: Path, name: str) -> None:
+    diagram(form="svg", out=tmp_path / name)
+    assert (tmp_path / name).read_bytes().startswith(b"<svg")
+
+
+@pytest.mark.parametrize("form", ["mermaid", "png", "json"])
+def test_a_form_that_the_files_name_does_not_say_is_refused(tmp_path: Path, form: Any) -> None:
+    with pytest.raises(SettingsError, match=f"{form} does not belong into a file that ends in .svg"):
+        diagram(form=form, out=tmp_path / "drawing.svg")
+    assert list(tmp_path.iterdir()) == []
+    diagram(form=form, out=tmp_path / "drawing.txt")
+    assert (tmp_path / "drawing.txt").read_bytes().startswith(BEGINNINGS[form])
