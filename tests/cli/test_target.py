@@ -63,6 +63,8 @@ SHOP = """
 from turnwise import Agent, Engine
 
 here = [Agent("support", "demo")]
+nobody = []
+mixed = [*here, "support"]
 
 
 def elsewhere():
@@ -95,6 +97,8 @@ def shop(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> Terminal:
         ("stall:", "MODULE:ATTRIBUTE: must be like shop.agents:engine; it was 'stall:'"),
         (":here", "MODULE:ATTRIBUTE: must be like shop.agents:engine; it was ':here'"),
         ("stall:Shop", "it was <class 'stall.Shop'>"),
+        ("stall:nobody", "or a list of agents; it was []"),
+        ("stall:mixed", "or a list of agents; it was [Agent("),
         ("stall:elsewhere", "turnwise: store: "),
         ("nameless:x", "'nameless' cannot be imported: there is no such thing"),
         ("stall.agents:x", "there is no module 'stall.agents'"),
