@@ -13,21 +13,16 @@ from typing import Any, cast
 import anyio
 import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
-from anyio.from_thread import start_blocking_portal
 
 from support.look import lines_of, screen_of
 from support.terminal import Keyboard, Terminal
-from turnwise import ChatState, Engine, tool
+from turnwise import ChatState, Engine, Settings, tool
 from turnwise.cli import chat as chat_
 from turnwise.cli import terminal as terminal_
 from turnwise.cli.chat import Talk, _paced
 from turnwise.cli.event_view import show_until_rest
 from turnwise.cli.scroll import Scroll
 from turnwise.engine.results import Chat
-from turnwise import ChatState, Engine, Settings, tool
-from turnwise.cli import style
-from turnwise.cli.chat import Talk, _paced
-from turnwise.cli.terminal import TerminalTalk
 from turnwise.providers.demo import DemoModel
 from turnwise.providers.scripted import Reply, ScriptedModel
 from turnwise.states.events import PartEvent
@@ -278,6 +273,8 @@ async def test_what_was_said_so_far_is_a_line_of_its_own_when_a_chat_goes_on() -
             await talk._catch_up(chat.id)
         await engine.interrupt(chat.id)
     assert (lines_of(screen)[-1], talk.view.scroll.tail) == ("  One.~", "")
+
+
 def test_a_stop_is_on_record_as_ctrl_c_and_a_chat_at_rest_is_not_stopped() -> None:
     opened = Engine("sqlite://", model="demo", settings=Settings(run_worker=False))
     with start_blocking_portal() as portal, portal.wrap_async_context_manager(opened) as engine:
@@ -289,23 +286,3 @@ def test_a_stop_is_on_record_as_ctrl_c_and_a_chat_at_rest_is_not_stopped() -> No
         talk.stop()
         records = portal.call(engine.audit, chat.id)
     assert [record.reason for record in records if record.trigger == "interrupt"] == ["Ctrl-C"]
-
-
-@pytest.mark.parametrize(("typed", "watched"), [(True, False), (False, True)])
-def test_lines_are_read_plainly_without_a_keyboard_and_a_screen(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *, typed: bool, watched: bool
-) -> None:
-    class Lines(io.StringIO):
-        def isatty(self) -> bool:
-            return typed
-
-    def run(_talk: TerminalTalk) -> None:
-        raise AssertionError
-
-    monkeypatch.setattr(TerminalTalk, "run", run)
-    monkeypatch.setattr(sys, "stdin", Lines("/help\n/quit\n"))
-    monkeypatch.setattr(style.console, "_force_terminal", watched)
-    opened = Engine("sqlite://", model="demo", settings=Settings(run_worker=False))
-    with start_blocking_portal() as portal, portal.wrap_async_context_manager(opened) as engine:
-        Talk(portal, engine, None, None).run()
-    assert "go on after a stop or an error" in capsys.readouterr().out

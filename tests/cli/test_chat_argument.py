@@ -11,7 +11,6 @@ import anyio
 import pytest
 
 from support.served import served
-from turnwise import ChatNotFound, Engine, Settings, SettingsError
 from turnwise import ChatNotFound, Engine, FolderFiles, Settings, SettingsError
 from turnwise.cli.chat_argument import AmbiguousChat, attached, chosen_id, every_chat, on_chat
 
@@ -158,12 +157,6 @@ def test_as_many_chats_as_are_shown_are_all_named() -> None:
         str(AmbiguousChat("w", ["w1", "w2", "w3", "w4", "w5"]))
         == "'w' begins the ids of 5 chats: w1, w2, w3, w4, w5; type more"
     )
-
-
-async def test_looking_at_a_store_runs_no_chat(store: str) -> None:
-    async with attached(store) as engine:
-        assert isinstance(engine, Engine)
-        assert not engine.settings.run_worker
 
 
 async def test_a_folder_that_holds_the_files_of_another_store_is_refused_before_anything_is_asked(

@@ -11,7 +11,7 @@ from msgspec import convert, to_builtins
 from rich.console import Console
 
 from support.look import lines_of, screen_of
-from turnwise import Engine, Settings
+from turnwise import Engine
 from turnwise.cli.event_view import EventView, show_until_rest
 from turnwise.cli.scroll import Scroll
 from turnwise.providers.scripted import Reply, ScriptedModel
@@ -237,34 +237,3 @@ async def test_a_chat_that_is_not_there_is_told_as_it_is() -> None:
     async with Engine("sqlite://", model="demo") as engine:
         with pytest.raises(ChatNotFound):
             await show_until_rest(engine, "cffff", EventView(Scroll(screen_of())))
-
-
-async def test_a_stop_is_told_and_what_was_shown_before_is_not_shown_again() -> None:
-    seen = io.StringIO()
-    view = EventView(Scroll(Console(file=seen, width=100)))
-    assert view.after == 0
-    async with Engine("sqlite://", model=ScriptedModel(["One.", "Two."])) as engine:
-        chat = await engine.create_chat()
-        for said in ("first", "second"):
-            await engine.send_message(chat.id, said)
-            await show_until_rest(engine, chat.id, view)
-    lines = [line.strip() for line in seen.getvalue().splitlines()]
-    assert [lines.count(line) for line in ("» first", "One.", "» second", "Two.")] == [1] * 4
-    assert "stopped" not in seen.getvalue()
-    async with Engine("sqlite://", model="demo", settings=Settings(run_worker=False)) as engine:
-        chat = await engine.create_chat()
-        await engine.send_message(chat.id, "third")
-        await engine.interrupt(chat.id)
-        screen = screen_of()
-        await show_until_rest(engine, chat.id, EventView(Scroll(screen)))
-    assert lines_of(screen)[-1] == "  [yellow]■ stopped; what was said is kept[/]"
-
-
-def test_a_message_ends_the_line_of_the_text_before_it() -> None:
-    part = {"type": "text", "delta": "so it is"}
-    seen = io.StringIO()
-    view = EventView(Scroll(Console(file=seen, width=100)), echo=False)
-    view.show(event("part", 1, step=1, attempt=1, index=0, part=part))
-    assert "so it is" not in seen.getvalue()
-    view.show(event("message", 2, message=message("assistant", TEXT)))
-    assert "so it is" in seen.getvalue()

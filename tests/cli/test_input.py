@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import io
 import os
 import socket
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import cast
 
 import anyio
 import pytest
 
 from turnwise.cli import input as input_
 from turnwise.cli.input import InputLines, read_file
-from turnwise.cli import input as input_module
-from turnwise.cli.input import InputLines, _waits, read_file
 from turnwise.states.errors import ImportRefused, SettingsError
 
 
@@ -132,28 +128,3 @@ async def test_to_wait_for_a_pipe_holds_up_nothing_else() -> None:
         pipe.write(b"one\ntwo")
         pipe.close()
         assert [line async for line in InputLines("FILE", "-").read(source)] == ["one", "two"]
-
-
-async def test_a_later_line_has_at_most_a_gib_and_is_named_by_its_number(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert input_module._LONGEST == 1_073_741_824
-    monkeypatch.setattr(input_module, "_LONGEST", 100_000)
-    (tmp_path / "file").write_bytes(b"{}\n{}\n" + b"a" * 100_001)
-    with pytest.raises(ImportRefused, match=r"line 3.*does not end after 100,001 bytes"):
-        await lines_of(tmp_path / "file")
-
-
-def test_only_what_somebody_writes_into_is_waited_for(tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(b"here")
-    near, far = socket.socketpair()
-    ends = [*os.pipe(), *os.openpty(), near.detach(), far.detach()]
-    try:
-        sources = {kind: open(end, "rb", closefd=False) for kind, end in zip("pts", ends[::2], strict=True)}  # noqa: SIM115
-        assert {kind: _waits(source) for kind, source in sources.items()} == {"p": True, "t": True, "s": True}
-    finally:
-        for end in ends:
-            os.close(end)
-    with (tmp_path / "file").open("rb") as file:
-        assert not _waits(file)
-    assert not _waits(cast("io.BufferedReader", io.BytesIO(b"here")))

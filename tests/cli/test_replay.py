@@ -7,7 +7,6 @@ import io
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -21,9 +20,6 @@ from turnwise import ChatState, Engine, Verdict
 from turnwise.cli import replay as replay_
 from turnwise.cli import stepper as stepper_
 from turnwise.cli.step_view import Step, state_picture, step_lines, steps_of
-from turnwise.cli import style
-from turnwise.cli.replay import replay
-from turnwise.cli.step_view import state_picture, step_lines, steps_of
 from turnwise.cli.stepper import Stepper
 from turnwise.providers.scripted import ScriptedModel
 
@@ -207,42 +203,3 @@ def test_many_writes_leave_room_for_the_rest() -> None:
     assert lines[-1].startswith("  … and")
     assert step.after is not None
     assert step.after >= timedelta(0)
-
-
-class Typed(io.StringIO):
-    def __init__(self, *, by_a_person: bool) -> None:
-        super().__init__("q")
-        self.by_a_person = by_a_person
-
-    def isatty(self) -> bool:
-        return self.by_a_person
-
-
-@pytest.mark.parametrize(
-    ("typed", "watched", "empty"), [(True, False, False), (False, True, False), (True, True, True), (True, True, False)]
-)
-def test_keys_are_waited_for_only_with_a_keyboard_a_screen_and_a_step(
-    log: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    *,
-    typed: bool,
-    watched: bool,
-    empty: bool,
-) -> None:
-    ran: list[Stepper] = []
-
-    def run(stepper: Stepper) -> None:
-        ran.append(stepper)
-
-    monkeypatch.setattr(Stepper, "run", run)
-    monkeypatch.setattr(sys, "stdin", Typed(by_a_person=typed))
-    monkeypatch.setattr(style.console, "_force_terminal", watched)
-    if empty:
-        log.write_text("")
-    with pytest.raises(typer.Exit) if empty else contextlib.nullcontext():
-        replay(str(log))
-    told = capsys.readouterr().out
-    stepped = typed and watched and not empty
-    assert (len(ran), f"1/{len(LOG)}" in told) == (int(stepped), not stepped and not empty)
-    assert ("not sound" in told) is empty
