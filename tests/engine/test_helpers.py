@@ -630,3 +630,7 @@ async def test_a_helper_that_is_to_be_left_works_on_alone(open_engine: OpenEngin
         assert (left.state, left.stop_reason) == ("waiting", "end_turn")
         assert await engine.get_chat(chat.id) == before
         assert (await engine.verify(chat.id, family=True)).ok
+        fork = await engine.fork(name, at_version=left.version)
+        kinds = [(await engine._store.facts(one)).profile for one in (name, fork.id)]
+        assert [kind.stays for kind in kinds] == [True, False]
+        assert (kinds[1].helps, kinds[1].helps_at) == (None, None), "a fork of a helper helps nobody"

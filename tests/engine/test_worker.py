@@ -905,3 +905,28 @@ async def _look() -> str:
 
 def _with_a_tool(request: Any) -> Reply:
     return Reply("done") if request.messages[-1].role == "tool" else Reply(calls=[Call("look", {})])
+
+
+async def test_all_chats_are_looked_after_as_often_as_is_set_and_files_once_a_minute() -> None:
+    clock = ManualClock()
+    looks: list[float] = []
+    sweeps = [0]
+
+    class Noted(Delegate):
+        async def let_go(self, **given: Any) -> Any:
+            looks.append(clock.monotonic())
+            return await self._store.let_go(**given)
+
+        async def overdue(self, **given: Any) -> Any:
+            sweeps[0] += 1
+            return await self._store.overdue(**given)
+
+    store = Noted(stored_at(None, clock))
+    await store.open()
+    worker, began = Worker(runtime_of(store, clock, settings=Settings(poll_interval=1))), clock.monotonic()
+    for _ in range(300):
+        await worker._tick()
+        clock.advance(0.7)
+    await store.close()
+    assert sweeps == [150], "with every other tick"
+    assert [round(at - began, 1) for at in looks] == [60.2, 120.4, 180.6]

@@ -105,6 +105,7 @@ async def test_a_message_with_a_large_file_is_recognised_when_it_is_sent_again(e
         await engine.interrupt(chat.id)
         await engine.erase_message(chat.id, first.message_id)
         assert (await engine.send_message(chat.id, [big], client_id="k")).replayed
+        assert await engine._store.held_files(chat.id) == {}
         with pytest.raises(FileNotFound):
             await whole(engine, chat.id, digest_of(BIG))
 
