@@ -20,7 +20,6 @@ from turnwise import ChatState, Engine, Verdict
 from turnwise.cli import replay as replay_
 from turnwise.cli import stepper as stepper_
 from turnwise.cli.step_view import Step, state_picture, step_lines, steps_of
-from turnwise.cli.stepper import Stepper
 from turnwise.providers.scripted import ScriptedModel
 
 HOSTILE = "safe\u202egnp.exe\x1b]0;owned\x07\x9b2J\u2066end"
@@ -160,20 +159,6 @@ def test_steps_are_gone_through_only_where_there_are_some_and_somebody_types_and
     watched = bool(content) and typed_at and printed_on
     assert gone_through == ([(len(LOG), 0.5)] if watched else [])
     assert ("create" in capsys.readouterr().out) is (bool(content) and not watched)
-
-
-def test_it_plays_by_itself_and_ends(terminal: Terminal, log: Path) -> None:
-    with Keyboard(terminal, ("replay", str(log), "--delay", "0.01")) as keyboard:
-        keyboard.see("✓ sound")
-        assert keyboard.process.wait(60) == 0
-
-
-def test_who_goes_back_stops_the_play() -> None:
-    stepper = Stepper(steps_of(LOG, Verdict(ok=True)), 0.5)
-    assert (stepper._place, stepper._delay) == (0, 0.5)
-    for by, place, delay in ((1, 1, 0.5), (0, 1, 0.5), (-1, 0, None), (-1, 0, None), (len(LOG), len(LOG) - 1, None)):
-        stepper._move(by)
-        assert (stepper._place, stepper._delay) == (place, delay)
 
 
 @pytest.mark.parametrize("width", WIDTHS)

@@ -25,7 +25,9 @@ from turnwise import (
     ChatNotFound,
     ChatState,
     Engine,
+    ModelCall,
     ModelRequest,
+    Observer,
     Settings,
     SettingsError,
     Usage,
@@ -153,9 +155,23 @@ async def test_helpers_that_are_started_with_a_wait_are_waited_for(open_engine: 
         assert [one["answer"] for one in heard] == ["found one", "found two"]
 
 
+class Traced(Observer):
+    """An observer that gives every turn a trace, and notes of which one each call of a model is."""
+
+    def __init__(self) -> None:
+        self.traces: list[tuple[str, str | None]] = []
+
+    def turn_trace(self, chat_id: str) -> str | None:
+        return f"trace of {chat_id}"
+
+    def model_called(self, call: ModelCall) -> None:
+        self.traces.append((call.request.chat_id, call.trace))
+
+
 async def test_a_helper_is_told_more_and_what_it_uses_is_counted_once(open_engine: OpenEngine) -> None:
     first = lead(starts("one"), waits, calls("message_helper", helper=0, message="and then?"), waits, waits)
-    async with open_engine(None, agents=family(first, Research())) as engine:
+    observer = Traced()
+    async with open_engine(None, agents=family(first, Research()), observers=[observer]) as engine:
         chat = await engine.create_chat(agent="lead")
         with anyio.fail_after(60):
             answer = await engine.ask(chat.id, "go")
@@ -166,6 +182,7 @@ async def test_a_helper_is_told_more_and_what_it_uses_is_counted_once(open_engin
         assert never == []
         (helper,) = await engine.helpers(chat.id)
         assert helper.usage.input_tokens == 1 + 2
+        assert [trace for chat_id, trace in observer.traces if chat_id == helper.id] == [f"trace of {helper.id}"] * 2
         assert answer.chat.helpers_usage == helper.usage
         assert await engine.family_usage(chat.id) == answer.chat.usage + helper.usage
         (question,) = [said for said in await engine.messages(helper.id) if said.text == "and then?"]

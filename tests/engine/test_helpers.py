@@ -317,6 +317,11 @@ async def test_whoever_waits_for_helpers_says_so(open_engine: OpenEngine) -> Non
         assert (await engine.transcript(chat.id)).open_calls == ()
 
 
+async def test_a_delegated_call_is_answered_by_a_chat_and_run_by_nobody() -> None:
+    with pytest.raises(AssertionError, match="answered by a chat"):
+        await delegate("research", description="Research.").run(task="anything")
+
+
 def test_helpers_that_make_no_sense_are_refused_when_they_are_declared() -> None:
     lead = Agent("lead", "demo", tools=[delegate("nobody")])
     with pytest.raises(SettingsError, match="'nobody', which must be one of this engine's agents: 'lead'"):

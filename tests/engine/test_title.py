@@ -30,6 +30,7 @@ LONG = "Why do the foxes of the northern woods always sing so very late in the w
         (" \n\t", None),
         ("", None),
         (LONG, "Why do the foxes of the northern woods always sing so very late in the winter…"),
+        ("abcdefgh " * 10, "abcdefgh " * 7 + "abcdefgh…"),
         ("x" * 80, "x" * 80),
         ("x" * 81, "x" * 79 + "…"),
         ("猫" * 200, "猫" * 79 + "…"),
