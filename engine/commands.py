@@ -115,21 +115,18 @@ class Commands(msgspec.Struct, frozen=True):
             raise InvalidContent(f"{most}; this one has {size:,}")
         return parts
 
-    async def _taken_in(
-        self, chat_id: str, parts: tuple[Part, ...], client_id: str | None, content_digest: str
-    ) -> tuple[Part, ...]:
+    async def _taken_in(self, chat_id: str, parts: tuple[Part, ...], client_id: str | None) -> tuple[Part, ...]:
         """Return the parts as they are stored, with large files as references.
 
         Raises:
-            AcceptedBefore: the message is a replay: its files are not to be stored again.
+            AcceptedBefore: a message of that `client_id` is stored: no file of this one is, whatever it says.
             InvalidContent: a file is not allowed.
             FileNotFound: the chat does not hold a file that is referred to.
         """
         files = self.runtime.files
-        if client_id is not None and any(map(files.is_inline, parts)):
-            receipt = await self._store.receipt(chat_id, client_id)
-            if receipt is not None and receipt.is_for(content_digest):
-                raise AcceptedBefore
+        has_new_files = any(map(files.is_inline, parts))
+        if has_new_files and client_id is not None and await self._store.receipt(chat_id, client_id) is not None:
+            raise AcceptedBefore
         return await files.accepted(chat_id, parts)
 
     async def edit_queued(self, chat_id: str, queued_id: str, content: Content) -> Chat:
@@ -174,7 +171,7 @@ class Commands(msgspec.Struct, frozen=True):
         act = self._disturb if when_busy == "interrupt" else self._act
         try:
             sending = SendMessage(
-                parts=await self._taken_in(chat_id, parts, client_id, content_digest),
+                parts=await self._taken_in(chat_id, parts, client_id),
                 when_busy=when_busy,
                 client_id=client_id,
                 content_digest=content_digest,
@@ -260,7 +257,7 @@ class Commands(msgspec.Struct, frozen=True):
         parts = self.parts_of(content)
         content_digest = digest([message_id, digest_of_parts(parts)])
         try:
-            taken_in = await self._taken_in(chat_id, parts, client_id, content_digest)
+            taken_in = await self._taken_in(chat_id, parts, client_id)
             return await self._edit(
                 chat_id,
                 message_id,

@@ -93,18 +93,18 @@ async def test_large_inline_files_become_references_when_they_are_accepted(eithe
 
 
 async def test_a_message_with_a_large_file_is_recognised_when_it_is_sent_again(either_url: str) -> None:
-    """By what the client said: the file is not stored again, also after it was erased."""
-    big = FilePart.from_bytes(BIG, "image/png")
+    """By what the client said: the file is not stored again, also after it was erased; nor is that of another one."""
+    look, big = TextPart(text="look"), FilePart.from_bytes(BIG, "image/png")
     async with Engine(either_url, model=ScriptedModel([]), settings=SETTINGS) as engine:
         chat = await engine.create_chat()
-        first = await engine.send_message(chat.id, [big], client_id="k")
-        again = await engine.send_message(chat.id, [big], client_id="k")
+        first = await engine.send_message(chat.id, [look, big], client_id="k")
+        again = await engine.send_message(chat.id, [look, big], client_id="k")
         assert (again.message_id, again.replayed) == (first.message_id, True)
         with pytest.raises(ConflictingReplay):
             await engine.send_message(chat.id, [FilePart.from_bytes(BIG + b"x", "image/png")], client_id="k")
         await engine.interrupt(chat.id)
         await engine.erase_message(chat.id, first.message_id)
-        assert (await engine.send_message(chat.id, [big], client_id="k")).replayed
+        assert (await engine.send_message(chat.id, [look, big], client_id="k")).replayed
         assert await engine._store.held_files(chat.id) == {}
         with pytest.raises(FileNotFound):
             await whole(engine, chat.id, digest_of(BIG))
