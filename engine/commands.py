@@ -401,7 +401,7 @@ class Commands(msgspec.Struct, frozen=True):
 
 
 class AcceptedBefore(TurnwiseError):
-    """The message was accepted before."""
+    """A message or an edit with this `client_id` was accepted before."""
 
 
 def new_chat_id() -> str:

@@ -62,17 +62,15 @@ class _Loading(msgspec.Struct):
     async def _choose(self, messages: Sequence[Message]) -> None:
         """Load files from the newest on, until there is no more room."""
         held = await self._held(messages)
-        room, full = self.files.settings.request_file_bytes, False
+        room = self.files.settings.request_file_bytes
         for file, digest in _newest_first(messages):
             key, size = (digest, file.media_type), held.get(digest)
             if digest in self.loaded or key in self.faults:
                 continue
-            if size is None:
-                fault: str | None = "it is gone"
-            elif (fault := self.refuse(file.media_type, size)) is None:
-                full = full or size > room
-                fault = _NO_ROOM if full else await self._load(digest)
-                room -= size
+            fault = "it is gone" if size is None else self.refuse(file.media_type, size)
+            if fault is None and size is not None:
+                room -= size  # what does not fit leaves no room for older files either
+                fault = _NO_ROOM if room < 0 else await self._load(digest)
             if fault is not None:
                 self.faults[key] = fault
 
