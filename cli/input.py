@@ -18,7 +18,7 @@ from anyio.lowlevel import checkpoint
 from turnwise.states.errors import ImportRefused, SettingsError
 
 STANDARD_INPUT: Final = "-"
-_PIECE: Final = 262_144
+_PIECE: Final = 256 * 1024
 _LONGEST_FIRST: Final = 64 * 1024
 _LONGEST: Final = 2**30
 """Bytes of a line. No store keeps a longer row, and the first line of a chat is short."""
