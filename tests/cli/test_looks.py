@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import anyio
 import pytest
 from msgspec.structs import replace
 
+from support.audit_records import AT, record
 from support.look import WIDTH, colours, look, marked
 from support.terminal import Terminal
 from turnwise import ClientTool, Engine, ModelError, Settings
@@ -26,7 +26,6 @@ from turnwise.cli.verify import verdict_line
 from turnwise.engine.erase import Erasure
 from turnwise.engine.explain import Explanation
 from turnwise.engine.results import Chat
-from turnwise.persistence.audit.record import AuditRecord
 from turnwise.persistence.audit.verify import Verdict
 from turnwise.persistence.stored_chat import Flaw
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
@@ -36,7 +35,6 @@ from turnwise.states.events import ErrorInfo
 from turnwise.states.names import ChatState, Executor, StopReason, Trigger
 from turnwise.states.usage import Usage
 
-AT = datetime(2026, 1, 2, 3, 4, 5, 67_000, tzinfo=UTC)
 CHAT = Chat(
     id="c1",
     agent="default",
@@ -84,28 +82,9 @@ def begun(terminal: Terminal, *replies: Any, **settings: Any) -> str:
 # Tables
 
 
-def record(version: int, trigger: str, *, target: str, step: int = 0, actor: str = "client") -> AuditRecord:
-    return AuditRecord(
-        chat_id="c",
-        version=version,
-        trigger=trigger,
-        source="waiting",
-        target=target,
-        actor=actor,
-        reason=None,
-        turn=1,
-        step=step,
-        attempt=2,
-        writes=(),
-        at=AT,
-        prev="",
-        hash="",
-    )
-
-
 RECORDS = [
-    record(9, "renamed", target="waiting", actor="jane"),
-    record(10, "claimed", target="streaming", step=7, actor="worker:vm/1:42:x"),
+    record(9, trigger="renamed", actor="jane", attempt=2),
+    record(10, target="streaming", step=7, actor="worker:vm/1:42:x", attempt=2),
 ]
 
 

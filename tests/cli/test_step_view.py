@@ -2,35 +2,23 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
+from typing import Any
 
 import pytest
 
+from support.audit_records import AT, record
 from support.look import look
 from turnwise.cli.step_view import Step, state_picture, step_lines, steps_of
 from turnwise.persistence.audit.record import AuditRecord, WriteRecord
 from turnwise.persistence.audit.verify import Verdict
 
-AT = datetime(2026, 1, 2, 3, 4, 5, 67_000, tzinfo=UTC)
 
-
-def record(version: int, *, source: str | None, target: str, turn: int = 1, reason: str | None = None) -> AuditRecord:
-    return AuditRecord(
-        chat_id="c",
-        version=version,
-        trigger="claimed",
-        source=source,
-        target=target,
-        actor="worker:vm:42:x",
-        reason=reason,
-        turn=turn,
-        step=2,
-        attempt=3,
-        writes=tuple(WriteRecord("event", f"e{number}", "") for number in range(4)),
-        at=AT + timedelta(seconds=version),
-        prev="",
-        hash="",
-    )
+def step_of(version: int, **told: Any) -> AuditRecord:
+    """Return the record of what a worker did in the third attempt of a second step."""
+    writes = tuple(WriteRecord("event", f"e{number}", "") for number in range(4))
+    some: dict[str, Any] = {"actor": "worker:vm:42:x", "step": 2, "attempt": 3, "writes": writes}
+    return record(version, at=AT + timedelta(seconds=version), **some | told)
 
 
 WIDE = [
@@ -56,7 +44,7 @@ def test_the_states_stand_in_columns_and_as_the_slide_has_them_where_there_is_ro
 
 
 def test_a_step_says_who_did_what_and_what_was_written() -> None:
-    step = Step(record(7, source="pending", target="streaming", reason="why"), timedelta(seconds=1), "wrong")
+    step = Step(step_of(7, source="pending", target="streaming", reason="why"), timedelta(seconds=1), "wrong")
     told = [
         "[dim]7/9 [/][bold]claimed[/]",
         "[cyan]pending → streaming[/]",
@@ -75,19 +63,19 @@ def test_a_step_says_who_did_what_and_what_was_written() -> None:
 
 
 def test_a_step_that_moves_nothing_says_where_it_stays() -> None:
-    step = Step(record(1, source="waiting", target="waiting", turn=0), None, None)
+    step = Step(step_of(1, source="waiting", target="waiting", turn=0), None, None)
     assert look(*step_lines(step, of=9, width=80))[1:4] == [
         "[green]stays in waiting[/]",
         "[dim]by [/]worker 42",
         "[dim]2026-01-02 03:04:06.067[/]",
     ]
-    new = Step(record(1, source=None, target="waiting"), None, None)
+    new = Step(step_of(1, source=None, target="waiting"), None, None)
     assert look(*step_lines(new, of=9, width=80))[1] == "[green]new → waiting[/]"
     assert look(*step_lines(new, of=9, width=12))[1] == "[green]new → wai…[/]"
 
 
 def test_no_step_comes_after_the_one_that_is_wrong() -> None:
-    log = [record(version, source="waiting", target="waiting") for version in (1, 2, 3)]
+    log = [step_of(version, source="waiting", target="waiting") for version in (1, 2, 3)]
     pauses = [None, timedelta(seconds=1), timedelta(seconds=1)]
 
     def told(verdict: Verdict) -> list[tuple[timedelta | None, str | None]]:

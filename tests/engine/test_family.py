@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
-from support.life import NOW
+from support.audit_records import record
 from turnwise.engine.family import unheard_usage
 from turnwise.persistence.audit.record import AuditRecord, WriteRecord
 from turnwise.persistence.protocol import ChatStore
@@ -17,19 +17,14 @@ from turnwise.states.writes import RecordUsage
 
 def log_of(turns: Sequence[int], answers: Mapping[int, Sequence[str]]) -> list[AuditRecord]:
     """Return a log: the turn of each record, and by its version which helper answered there, with its version."""
-    same = dict.fromkeys(("chat_id", "trigger", "source", "target", "actor", "reason", "prev", "hash"), "-")
     return [
-        AuditRecord(
-            **cast("Any", same),
-            version=version,
+        record(
+            version,
             turn=turn,
-            step=1,
-            attempt=1,
             writes=(
                 WriteRecord("usage", "step:1:1", "-"),
                 *(WriteRecord("helper", name, "-") for name in answers.get(version, ())),
             ),
-            at=NOW,
         )
         for version, turn in enumerate(turns, 1)
     ]

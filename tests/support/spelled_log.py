@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
+from support.audit_records import record
 from turnwise.persistence.audit.check_transitions import Replay
 from turnwise.persistence.audit.check_writes import Violation
 from turnwise.persistence.audit.record import GENESIS, AuditRecord, WriteRecord
-
-AT = datetime(2026, 11, 22, tzinfo=UTC)
 
 
 def log_of(text: str) -> list[AuditRecord]:
@@ -20,8 +17,8 @@ def refusal_of(text: str) -> tuple[int, str] | None:
     """Replay a log; return the version that was refused and why, or nothing."""
     replay = Replay()
     try:
-        for record in log_of(text):
-            replay.follow(record)
+        for one in log_of(text):
+            replay.follow(one)
     except Violation as error:
         return error.record.version, str(error)
     return None
@@ -29,21 +26,18 @@ def refusal_of(text: str) -> tuple[int, str] | None:
 
 def _record(version: int, words: list[str]) -> AuditRecord:
     trigger, source, target, turn, step, attempt, *writes = words
-    return AuditRecord(
+    return record(
+        version,
         chat_id="chat",
-        version=version,
         trigger=trigger,
         source=None if source == "-" else source,
         target=target,
         actor="",
-        reason=None,
         turn=int(turn),
         step=int(step),
         attempt=int(attempt),
         writes=tuple(_write(word) for word in writes),
-        at=AT,
         prev=GENESIS,
-        hash="",
     )
 
 

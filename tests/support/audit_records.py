@@ -1,0 +1,30 @@
+"""Records of an audit log, made by hand where a test needs the fields alone and no log that verifies."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from turnwise.persistence.audit.record import AuditRecord
+
+AT = datetime(2026, 1, 2, 3, 4, 5, 67_000, tzinfo=UTC)
+
+
+def record(version: int, **told: Any) -> AuditRecord:
+    """Return a record of that version; what is not told is that of some transition of a chat at rest."""
+    some: dict[str, Any] = {
+        "chat_id": "c",
+        "trigger": "claimed",
+        "source": "waiting",
+        "target": "waiting",
+        "actor": "client",
+        "reason": None,
+        "turn": 1,
+        "step": 0,
+        "attempt": 1,
+        "writes": (),
+        "at": AT,
+        "prev": "",
+        "hash": "",
+    }
+    return AuditRecord(version=version, **some | told)
