@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import logging
 import re
 import signal
@@ -18,7 +19,7 @@ import pytest
 from fastapi import Request
 
 from support.terminal import Terminal
-from turnwise import Agent, Engine, Settings, SigningKey
+from turnwise import Agent, Engine, Settings, SigningKey, service
 from turnwise.cli import worker
 from turnwise.service import Authenticator, Principal, ServiceSettings
 
@@ -48,16 +49,13 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Asked]:
     """Only write down what is asked of the service."""
     told: list[Asked] = []
 
-    async def serve(
-        engine: Engine,
-        *,
-        auth: Authenticator,
-        sockets: list[socket.socket],
-        settings: ServiceSettings | None = None,
-        log_level: str = "info",
-    ) -> None:
-        addresses = [listener.getsockname()[:2] for listener in sockets]
-        told.append(Asked(engine=engine, auth=auth, settings=settings, log_level=log_level, addresses=addresses))
+    takes = inspect.signature(service.serve)
+
+    async def serve(*given: Any, **named: Any) -> None:
+        asks = takes.bind(*given, **named)  # or it raises, as the service would
+        asks.apply_defaults()
+        sockets = asks.arguments.pop("sockets")
+        told.append(Asked(**asks.arguments, addresses=[listener.getsockname()[:2] for listener in sockets]))
 
     monkeypatch.setattr("turnwise.service.serve", serve)
     monkeypatch.setattr(logging, "raiseExceptions", True)

@@ -335,7 +335,7 @@ class Heads:
 async def test_an_outbox_with_nothing_to_do_sleeps() -> None:
     place = Place()
     place.broken = False
-    outbox = publisher.Outbox(place, KEY, Heads(), GuardedClock(ManualClock()))  # type: ignore[arg-type] - as above
+    outbox = publisher.Outbox(place, KEY, Heads(), GuardedClock(ManualClock()))  # type: ignore[arg-type] - all it asks for
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(outbox.run, 0)
         for count, chat_id in enumerate("ab", 1):
@@ -348,7 +348,7 @@ async def test_an_outbox_with_nothing_to_do_sleeps() -> None:
 
 async def test_what_cannot_be_published_is_told_when_it_begins_and_at_the_end(caplog: pytest.LogCaptureFixture) -> None:
     place, clock = Place(), ManualClock()
-    outbox = publisher.Outbox(place, KEY, Heads(), GuardedClock(clock))  # type: ignore[arg-type] - all it asks for
+    outbox = publisher.Outbox(place, KEY, Heads(), GuardedClock(clock))  # type: ignore[arg-type] - as above
     for chat_id in "ab":
         outbox.add(chat_id)
     async with anyio.create_task_group() as tasks:
@@ -375,7 +375,7 @@ async def test_of_a_deleted_chat_is_told_what_its_tombstone_tells(
     head: str | None,
     counts: list[int],
 ) -> None:
-    """A chat whose log nobody could read leaves no head, and one that another process brings in anew no tombstone."""
+    """Nothing, if there is none, or if nobody could read where the log ended."""
     place = Place()
     place.broken = False
     async with engine_of(tmp_path, settings=Settings(run_worker=False)) as engine:
