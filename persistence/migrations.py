@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Mapping
 from importlib import resources
@@ -22,6 +23,7 @@ class Migration(NamedTuple):
         return hashlib.sha256(self.sql.encode()).hexdigest()
 
 
+@functools.cache
 def migrations(dialect: Literal["sqlite", "postgres"]) -> tuple[Migration, ...]:
     """Return every migration that this version knows, in order."""
     folder = resources.files(f"turnwise.persistence.{dialect}") / "schema"

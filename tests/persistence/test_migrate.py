@@ -128,7 +128,7 @@ def test_migrations_are_the_files_of_sql_in_the_order_of_their_names(
     for name in ("0010_c.sql", "0002_b.sql", "0001_a.sql", "0001_a.sql~", ".0002_b.sql.swp", "notes.md"):
         (tmp_path / "schema" / name).write_text(name)
     monkeypatch.setattr("importlib.resources.files", lambda _package: tmp_path)
-    assert [(found.name, found.sql) for found in migrations("sqlite")] == [
+    assert [(found.name, found.sql) for found in migrations.__wrapped__("sqlite")] == [
         (name, f"{name}.sql") for name in ("0001_a", "0002_b", "0010_c")
     ]
 
