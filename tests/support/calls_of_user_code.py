@@ -174,7 +174,7 @@ class Source:
             for class_ in [module.class_of(function)]
             if class_ is not None or isinstance(module.above[function], ast.Module)
         }
-        self._assigned: dict[str, list[tuple[type, ast.AST]]] = {}
+        self._assigned: dict[str, list[tuple[type | None, ast.AST]]] = {}
         for node, module in self._home.items():
             if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and _is_self(node.value):
                 method = [*module.functions_around(node)][-1]
@@ -231,7 +231,7 @@ class Source:
     def _work_out_guards(self) -> None:
         functions = [node for node in self._home if isinstance(node, Function)]
         references = {function: self._references(function) for function in functions}
-        parameters = {
+        parameters: dict[Any, list[ast.expr]] = {
             (function, given.arg): [
                 use
                 for use in ast.walk(function)
@@ -240,7 +240,7 @@ class Source:
             for function in functions
             for given in _parameters(function)
         }
-        waiting = {**references, **parameters}
+        waiting: dict[Any, list[ast.expr]] = {**references, **parameters}
         while found := {known for known, uses in waiting.items() if uses and all(map(self._is_guarded_use, uses))}:
             self._guarded |= found
             waiting = {known: uses for known, uses in waiting.items() if known not in found}
@@ -299,7 +299,7 @@ class Source:
     def _guards_argument(self, call: ast.Call, argument: ast.expr) -> bool:
         """Return whether what is handed in there is called by a guard only."""
         callee = self._callee(call)
-        taken = callee.__init__ if isinstance(callee, type) else callee
+        taken = callee.__init__ if isinstance(callee, type) else callee  # type: ignore[misc]
         if not inspect.isfunction(taken):
             return False
         names = [name for name in inspect.signature(taken).parameters if name != "self"]
@@ -406,9 +406,9 @@ class Source:
                 around = next(module.functions_around(node), None) or module.above[module.above[node]]
                 class_ = module.class_of(around) if isinstance(around, Function) else None
                 return frozenset({class_}) if class_ is not None and node.arg in ("self", "cls") else NOTHING
-            case ast.arg() | ast.AnnAssign():
+            case ast.arg(annotation=ast.expr() as hint) | ast.AnnAssign(annotation=hint):
                 value = getattr(node, "value", None)
-                hinted = _read(ast.unparse(node.annotation), module.names)
+                hinted = _read(ast.unparse(hint), module.names)
                 user = {ANSWER, *self.user.callables, *self.user.objects}
                 return hinted if value is None else hinted | (self._types_of(value) & user)
             case ast.Assign() | ast.NamedExpr():
@@ -441,7 +441,7 @@ def _read(annotation: Any, names: dict[str, Any]) -> Types:
 
 
 def _is_ours(known: Any) -> bool:
-    return known.__module__.startswith("turnwise.")
+    return str(known.__module__).startswith("turnwise.")
 
 
 def _run_time_value(node: ast.Name | ast.Attribute, module: Module) -> Any:

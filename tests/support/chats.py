@@ -35,7 +35,7 @@ def _said(part: object) -> str:
 async def path_of(engine: Engine, chat_id: str) -> list[ChatState]:
     """Return the states the chat has been in, as its audit log tells them."""
     records = await engine.audit(chat_id)
-    return [record.target for record in records if record.source != record.target]
+    return [ChatState(record.target) for record in records if record.source != record.target]
 
 
 async def _account(engine: Engine, chat_id: str) -> list[object]:

@@ -20,7 +20,7 @@ from turnwise.states.messages import Message, Part, TextPart, ToolCallPart
 from turnwise.states.names import CallStatus, Executor, StopReason, Trigger
 from turnwise.states.triggers import OCCURRENCES, Circumstances
 from turnwise.states.usage import Usage
-from turnwise.states.writes import CutHistory, EraseMessage, InsertMessage
+from turnwise.states.writes import CutHistory, EraseMessage, InsertBoundary, InsertMessage
 
 NOW = datetime(2026, 11, 1, 12, tzinfo=UTC)
 PROFILE = Profile(created_at=NOW)
@@ -156,7 +156,7 @@ class Life:
             write.position
             for decision in self.decisions
             for write in decision.writes
-            if write.kind.startswith("boundary") and write.position < cut.position
+            if isinstance(write, InsertBoundary) and write.position < cut.position
         ]
         boundary = max(boundaries, default=0)
         seen = [message for message in self.messages if boundary < message.position < cut.position]

@@ -22,6 +22,7 @@ from turnwise.states.facts import CompactionFacts, Facts, HistoryFacts, Lease, L
 from turnwise.states.messages import QueuedMessage
 from turnwise.states.names import CallStatus, ChatState, Stage, Trigger
 from turnwise.states.promises import broken_promises
+from turnwise.states.step_calls import StepCalls
 from turnwise.states.table import triggers_in
 from turnwise.states.writes import DropLease, DropQueued, GrantLease, InsertMessage, PutCall
 
@@ -140,7 +141,7 @@ def _wrongly_named(facts: Facts, accepted: set[Trigger], limits: Limits) -> Iter
 def _tried(facts: Facts, move: Move, limits: Limits) -> tuple[Decision | None, list[str]]:
     """Make a move; return what came of it, if it was not refused, and what is wrong with that."""
     try:
-        decision = decide(facts, move.trigger, **{"now": NOW, "limits": limits, **move.arguments})  # type: ignore[arg-type]
+        decision = decide(facts, move.trigger, **{"now": NOW, "limits": limits, **move.arguments})
     except BrokenPromise as broken:
         return None, [f"{move} breaks {', '.join(broken.promises)}"]
     except StaleLease:
@@ -277,7 +278,7 @@ def canonical(facts: Facts) -> Facts:
             open=True,
         ),
         step=settled_step,
-        calls=tuple(_plain(call, f"c{place}") for place, call in enumerate(facts.calls)),
+        calls=StepCalls(_plain(call, f"c{place}") for place, call in enumerate(facts.calls)),
         queue=_QUEUE[: len(facts.queue)],
         history=HistoryFacts(tail=facts.history.tail, foldable=min(facts.history.foldable, 1)),
         compaction=CompactionFacts(

@@ -29,7 +29,7 @@ def unchecked(kind: Any, **fields: object) -> Any:
 class Hostile:
     """Raises whatever is asked of it."""
 
-    __repr__ = __str__ = __eq__ = __hash__ = __bool__ = __len__ = __iter__ = __call__ = __fspath__ = _refuse  # type: ignore[assignment]
+    __repr__ = __str__ = __eq__ = __hash__ = __bool__ = __len__ = __iter__ = __call__ = __fspath__ = _refuse
 
     def __getattr__(self, name: str) -> NoReturn:
         _refuse()
@@ -45,19 +45,19 @@ class HostileText(str):
 class HostileNumber(int):
     """A number that cannot be compared."""
 
-    __repr__ = __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __index__ = __int__ = __hash__ = _refuse  # type: ignore[assignment]
+    __repr__ = __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __index__ = __int__ = __hash__ = _refuse
 
 
 class HostileList(list[Any]):
     """A list that cannot be read."""
 
-    __iter__ = __len__ = __getitem__ = __eq__ = __repr__ = _refuse  # type: ignore[assignment]
+    __iter__ = __len__ = __getitem__ = __eq__ = __repr__ = _refuse
 
 
 class HostileMapping(Mapping[str, Any]):
     """A mapping that cannot be read."""
 
-    __iter__ = __len__ = __getitem__ = _refuse  # type: ignore[assignment]
+    __iter__ = __len__ = __getitem__ = _refuse
 
 
 class ReadWithoutEnd(BaseException):
@@ -82,8 +82,8 @@ class EndlessSequence(Sequence[str]):
 class Liar:
     """Says that it is a string."""
 
-    @property
-    def __class__(self) -> Any:  # type: ignore[override]
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
         return str
 
 
@@ -145,7 +145,7 @@ NUMBERS = (
     *(0, 1, -1, 2, True, False, 2**31, 2**53 + 1, 2**63 - 1, 2**63, -(2**63) - 1, 10**400, -(10**5000)),
     *(0.0, -0.0, 0.5, -1.5, 1e308, float("nan"), float("inf"), float("-inf"), 1j, decimal.Decimal(1)),
 )
-OTHERS = (
+OTHERS: tuple[Any, ...] = (
     *(
         b"",
         b"hi",

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -85,6 +85,18 @@ class Terminal:
         return os.environ | known | {"PYTHONPATH": str(Path(__file__).parents[1])}
 
 
+class _Screen(pyte.Screen):
+    """What a person sees."""
+
+    def __init__(self, typed: Callable[[str], None]) -> None:
+        super().__init__(COLUMNS, LINES)
+        self._typed = typed
+
+    def write_process_input(self, data: str) -> None:
+        """Answer a program that asks where its cursor is."""
+        self._typed(data)
+
+
 @dataclass
 class Keyboard:
     """A command at a terminal of its own."""
@@ -93,8 +105,7 @@ class Keyboard:
     arguments: tuple[str, ...]
     program: Sequence[str] = tuple(PROGRAM)
     screen: bytes = b""
-    shown: pyte.Screen = field(default_factory=lambda: pyte.Screen(COLUMNS, LINES))
-    """What a person sees."""
+    shown: _Screen = field(init=False)
     _master: int = field(init=False)
     _stream: pyte.ByteStream = field(init=False)
     process: subprocess.Popen[bytes] = field(init=False)
@@ -112,8 +123,8 @@ class Keyboard:
             start_new_session=True,
         )
         os.close(slave)
+        self.shown = _Screen(self.type)
         self._stream = pyte.ByteStream(self.shown)
-        self.shown.write_process_input = self.type  # the program asks where its cursor is
         return self
 
     def __exit__(

@@ -111,7 +111,7 @@ async def live_until(database: Path, at: int, when: When, deadly: str | None) ->
     """Live the life in this process, which dies on the way if it gets to the point."""
     store = Doomed(database, at, when, die)
     acting = tools(database.with_suffix(".world"), die, deadly=deadly)
-    async with Engine(store, model=model(), tools=acting, settings=QUICK) as engine:  # type: ignore[arg-type]
+    async with Engine(store, model=model(), tools=acting, settings=QUICK) as engine:
         await live(engine)
 
 

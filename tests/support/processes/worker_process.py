@@ -43,6 +43,7 @@ from turnwise.states.errors import (
     QueueFull,
     ToolResultMismatch,
 )
+from turnwise.states.names import WhenBusy
 from turnwise.testing.strict import faults_in
 
 ASK = ClientTool("ask", "Ask the person.", {"type": "object"})
@@ -304,7 +305,7 @@ async def _claim_for_itself(engine: Engine, chat_id: str, dice: random.Random, a
                     await getattr(engine, command)(chat_id)
                 case manner:
                     said = f"{ORDER} {dice.choice(_CALLABLE)} {dice.choice(('', 'slow', 'full'))}"
-                    busy = "interrupt" if manner == "interrupt and send" else "queue"
+                    busy: WhenBusy = "interrupt" if manner == "interrupt and send" else "queue"
                     mine = f"{os.getpid()}-{number}"
                     receipt = await engine.send_message(chat_id, said, when_busy=busy, client_id=mine)
                     os.write(accepted, f"{chat_id} {receipt.message_id}\n".encode())
