@@ -80,6 +80,10 @@ LONGER: Final = 6
 """How many times as long more tests look for what the nearest ones have missed: a line may be run by a thousand."""
 
 
+READERS: Final = ("tests/engine/test_logger.py", "tests/engine/test_calls_of_user_code.py", "tests/test_words.py")
+"""Tests that read the library's source instead of running it: each looks at every line."""
+
+
 LIVES: Final = ("tests/life", "tests/edge", "tests/acceptance/test_crash_points.py", "tests/acceptance/test_workers.py")
 """Tests of whole lives: with `--whole` they look for what all the others have missed, which takes minutes each."""
 
@@ -98,7 +102,7 @@ def run(
             try:
                 tests = covering.tests_of(fault.path, fault.line, most_seconds=most_seconds)
                 many = covering.tests_of(fault.path, fault.line, most_seconds=LONGER * most_seconds)
-                more = [test for test in many if test not in tests]
+                more = [*READERS, *(test for test in many if test not in tests)]
                 worlds = WORLDS if wing_of(fault.path) in _LIVED else 0
                 patience = 60 + 4 * most_seconds
                 return tried(copy, fault, Search(tests=tests, more=more, worlds=worlds, lives=lives, patience=patience))
