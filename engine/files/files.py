@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeGuard, TypeVar
 
 import msgspec
 
@@ -32,6 +32,7 @@ from turnwise.states.files import bytes_in, is_digest, is_of_type
 from turnwise.states.messages import FilePart, Part, fault_of_part
 from turnwise.states.values import Json
 
+_AnyPart = TypeVar("_AnyPart", Part, FilePart)
 _AT_ONCE: Final = 100
 """Blobs that are looked at between two looks at the notes of loose ones."""
 
@@ -130,7 +131,7 @@ class Files(msgspec.Struct, frozen=True):
             raise FileNotFound(chat_id, digest)
         return held[digest]
 
-    def is_inline(self, part: Part) -> bool:
+    def is_inline(self, part: Part) -> TypeGuard[FilePart]:
         """Return whether a part is a file that is too large to stay in a message."""
         return isinstance(part, FilePart) and part.data is not None and bytes_in(part.data) > self._most_inline
 
@@ -138,7 +139,7 @@ class Files(msgspec.Struct, frozen=True):
     def _most_inline(self) -> int:
         return self.settings.inline_file_bytes
 
-    async def accepted(self, chat_id: str, parts: Sequence[Part]) -> tuple[Part, ...]:
+    async def accepted(self, chat_id: str, parts: Sequence[_AnyPart]) -> tuple[_AnyPart, ...]:
         """Return the parts of a user's message as they are stored: large files as references.
 
         Everything is checked before anything is written.
@@ -163,7 +164,7 @@ class Files(msgspec.Struct, frozen=True):
             raise FileNotFound(chat_id, digest, "is gone from the file store")
         return size
 
-    async def _as_stored(self, chat_id: str, part: Part, sizes: dict[str, int]) -> Part:
+    async def _as_stored(self, chat_id: str, part: _AnyPart, sizes: dict[str, int]) -> _AnyPart:
         if not isinstance(part, FilePart):
             return part
         if part.blob is not None:
@@ -177,7 +178,7 @@ class Files(msgspec.Struct, frozen=True):
         return tuple([await self._said(chat_id, part) for part in parts])
 
     async def _said(self, chat_id: str, part: Part) -> Part:
-        if not isinstance(part, FilePart) or not self.is_inline(part) or fault_of_part(part) is not None:
+        if not self.is_inline(part):
             return part
         try:
             return await self._keep(chat_id, part, _in_one(_decoded(part)))
@@ -193,16 +194,12 @@ class Files(msgspec.Struct, frozen=True):
         left_out: list[str] = []
         for file in outcome.attachments:
             try:
-                if fault_of_part(file) is None or file.blob is not None:
-                    (stored,) = await self.accepted(chat_id, [file])
-                    file = stored if isinstance(stored, FilePart) else file  # noqa: PLW2901
+                kept += await self.accepted(chat_id, [file])
             except TurnwiseError as error:
                 problem = error.problem if isinstance(error, InvalidContent | FileNotFound) else "it cannot be stored"
                 left_out.append(f"[the file {file.name or file.media_type} was left out: {problem}]")
                 if isinstance(error, StoreError):
                     logger.warning("file_not_kept", chat_id=chat_id, problem=str(error))
-            else:
-                kept.append(file)
         return replace(outcome, output=noted(outcome.output, left_out), attachments=tuple(kept))
 
     async def take_in(self, chat_id: str, spool: Spool) -> None:

@@ -214,6 +214,30 @@ async def test_what_a_tool_may_not_attach_is_left_out_with_a_note_that_the_model
         assert "at most 1,000,000 bytes" in str(second.output)
 
 
+async def test_what_a_tool_attaches_and_nobody_can_read_is_left_out_if_it_is_large(open_engine: OpenEngine) -> None:
+    """A small one stays as it was given: the model is told when it would be sent."""
+    broken = "no base64! " * 10
+    large, small = (FilePart(media_type="image/png", name=f"{n}.png", data=broken[:n]) for n in (101, 9))
+
+    @tool
+    def draw() -> ToolOutput:
+        """Draw."""
+        return ToolOutput("drawn", (large, small))
+
+    model = ScriptedModel([Reply(calls=[Call("draw", {})]), "I see"])
+    async with open_engine(model, tools=[draw], settings=Settings(inline_file_bytes=50)) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, "go")
+        (result,) = [
+            part for message in model.requests[1].messages for part in message.parts if isinstance(part, ToolResultPart)
+        ]
+    assert result.attachments == (small,)
+    assert result.output == (
+        "drawn\n[the file 101.png was left out: "
+        "the data of a file must be base64 that is not empty; see FilePart.from_bytes]"
+    )
+
+
 async def test_a_file_that_is_gone_or_damaged_becomes_a_note_and_the_chat_goes_on(
     open_engine: OpenEngine, tmp_path: Path, strict_model: MakeModel
 ) -> None:
