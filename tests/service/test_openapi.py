@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from fastapi import FastAPI
 
-from support.served import TOKENS
+from support.served import TOKENS, referred_to
 from turnwise import Engine
 from turnwise.service import describe, router
 from turnwise.service.routes import reports
@@ -16,15 +15,6 @@ from turnwise.service.routes.table import OPEN_ROUTES, ROUTES, Row
 
 STREAM = "text/event-stream"
 ALWAYS = {"400", "401", "403", "429", "503"}
-
-
-def referred_to(told: Any) -> Iterator[str]:
-    """Yield every schema that is referred to anywhere in a part of the document."""
-    entries = list(told.values()) if isinstance(told, dict) else told if isinstance(told, list) else []
-    if isinstance(told, dict) and isinstance(told.get("$ref"), str):
-        yield told["$ref"].removeprefix("#/components/schemas/")
-    for entry in entries:
-        yield from referred_to(entry)
 
 
 @pytest.mark.parametrize("row", [*ROUTES, *OPEN_ROUTES], ids=lambda row: f"{row.method} {row.path}")

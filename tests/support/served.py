@@ -133,3 +133,12 @@ def served_beside(engine: Callable[[], Engine], *, settings: ServiceSettings = G
 
         with portal.wrap_async_context_manager(serving()) as url:
             yield url
+
+
+def referred_to(told: Any) -> Iterator[str]:
+    """Yield every schema that is referred to anywhere in a part of the document."""
+    entries = list(told.values()) if isinstance(told, dict) else told if isinstance(told, list) else []
+    if isinstance(told, dict) and isinstance(told.get("$ref"), str):
+        yield told["$ref"].removeprefix("#/components/schemas/")
+    for entry in entries:
+        yield from referred_to(entry)
