@@ -65,8 +65,8 @@ def _schemas(schemas: Mapping[str, Any]) -> Iterator[str]:
     for name, schema in schemas.items():
         required = schema.get("required", ())
         fields = schema.get("properties", {})
-        others = {True: ", and others", False: ", and no others"}.get(schema.get("additionalProperties"), "")
-        yield f"{name}: {', '.join(fields) + others if fields else _kind(schema)}"
+        others = {True: " and others", False: " and no others"}.get(schema.get("additionalProperties"), "")
+        yield f"{name}: its fields{others}" if fields else f"{name}: {_kind(schema)}"
         yield from (f"    {field}{'' if field in required else '?'}: {_kind(kind)}" for field, kind in fields.items())
         yield from (f"    for example {json.dumps(example)}" for example in schema.get("examples", ()))
 
