@@ -271,3 +271,5 @@ async def test_a_claim_of_postgres_reads_no_chat_of_another_agent(
         assert not [node for node in scans if node["Node Type"] == "Seq Scan"], found
         assert {node["Index Name"] for node in scans} <= {"chats_claimable", "chats_unsettled"}, found
         assert sum(node["Actual Rows"] * node["Actual Loops"] for node in scans) <= 6, found
+        read = max(node["Shared Hit Blocks"] for node in found)  # by the whole plan, with what each row asks
+        assert read <= 30, found
