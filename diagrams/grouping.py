@@ -94,8 +94,7 @@ def _shared(left: Iterable[tuple[str, str, Line]], members: tuple[str, ...], tar
     present = set(left)
     return tuple(
         line
-        for source, goal, line in left
+        for source, _, line in left
         if source == members[0]
-        and goal == (source if target == SAME else target)
         and all((member, member if target == SAME else target, line) in present for member in members)
     )

@@ -26,8 +26,8 @@ RAW: Final = _Looks()
 
 def shape_of(hint: Any) -> Shape | None:  # noqa: PLR0911 - one return per kind of hint
     """Return the shape that a type hint asks for; `None` if it allows anything."""
-    if hint is None or hint is types.NoneType:
-        return _nothing
+    if hint is None:
+        return _kind(types.NoneType, "None")
     if hint in _SCALARS:
         return _SCALARS[hint]
     origin = get_origin(hint)
@@ -230,11 +230,6 @@ def plain_object(value: Any) -> dict[str, Any]:
         raise Misfit(f"must be a mapping with string keys; it was {shown(value)}", type_only=True)
     found: dict[str, Any] = plain(value)
     return found
-
-
-def _nothing(value: Any) -> None:
-    if value is not None:
-        raise Misfit(f"must be None; it was {shown(value)}", type_only=True)
 
 
 def _text(value: Any) -> str:
