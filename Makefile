@@ -23,7 +23,7 @@ INSTALLED_BENCH := $(VENV_BENCH)/.installed
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test simulate explore torture mutants lint docs docs-serve bench wheel clean
+.PHONY: help demo test steady simulate explore torture mutants lint docs docs-serve bench wheel clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,6 +34,13 @@ demo: $(INSTALLED) ## watch a chat's whole life in the terminal: no key, no serv
 # Four at a time on two cores: many tests wait for processes that they have started.
 test: $(INSTALLED_DEV) ## run the tests
 	@$(BIN)/pytest -n 4 --dist worksteal $(TESTS)
+
+# Two loops that never rest, one for each of two cores, until the last run ends or one fails.
+steady: $(INSTALLED_DEV) ## run the tests again and again on a busy machine: make steady TIMES=20
+	@for core in 1 2; do sh -c 'while :; do :; done' & loops="$$loops $$!"; done; trap "kill $$loops" EXIT; \
+	for run in $$(seq $(or $(TIMES),20)); do \
+		echo "Run $$run"; $(BIN)/pytest -n 4 --dist worksteal $(TESTS) || exit; \
+	done
 
 simulate: $(INSTALLED_DEV) ## live a simulated world again: make simulate SEED=11; RUNS=100 lives as many
 	@$(BIN)/python -m turnwise.testing.simulation --seed $(or $(SEED),0) --runs $(or $(RUNS),1)
