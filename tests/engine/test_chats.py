@@ -315,6 +315,7 @@ async def test_labels_change_together_or_not_at_all(open_engine: Any, strict_mod
             await engine.update_chat(chat.id, title="closed")
         same = await engine.update_chat(chat.id, title="new", metadata={"k": 1}, archived=True)
         opened = await engine.update_chat(chat.id, title="again", archived=False)
+        assert await engine.update_chat(chat.id, archived=False) == opened
         with pytest.raises(SettingsError, match="needs one of title, metadata, archived to change"):
             await engine.update_chat(chat.id)
         records = await engine.audit(chat.id)

@@ -207,6 +207,21 @@ async def test_helpers_of_a_chat_that_is_stopped_are_stopped(open_engine: OpenEn
             assert verdict.ok, verdict
 
 
+async def test_whoever_edits_what_a_chat_has_helpers_for_stops_them_at_once(open_engine: OpenEngine) -> None:
+    """And does not leave it to a worker, which looks for such helpers when it sweeps."""
+    agents = family(asks("one"), GatedModel(echo))
+    async with (
+        open_engine(None, agents=agents, settings=Settings(poll_interval=600)) as working,
+        open_engine(None, agents=agents, settings=Settings(run_worker=False)) as another,
+    ):
+        chat = await working.create_chat(agent="lead")
+        await working.send_message(chat.id, "go")
+        helper = await helper_of(working, chat.id)
+        await working.wait(helper, until=[ChatState.streaming])
+        await another.edit_message(chat.id, "m1", "stay")
+        assert (await another.get_chat(helper)).state is ChatState.interrupted
+
+
 async def test_a_helper_that_spawns_itself_comes_to_an_end(open_engine: OpenEngine) -> None:
     def again(request: ModelRequest) -> Reply:
         results = [message.result for message in request.messages if message.result is not None]
