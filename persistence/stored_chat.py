@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeGuard, TypeVar
 
 import msgspec
 from msgspec.json import decode
@@ -175,7 +175,7 @@ def is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
-def is_hash(value: object) -> bool:
+def is_hash(value: object) -> TypeGuard[str]:
     """Return whether a value looks like the hash of an audit record."""
     return isinstance(value, str) and len(value) == _HASH_LENGTH
 

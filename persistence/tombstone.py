@@ -43,5 +43,5 @@ def tombstone_of(rest: Salvaged, *, at: datetime, actor: str, records: int, head
         deleted_at=at,
         actor=actor,
         records=records,
-        head=head if isinstance(head, str) and is_hash(head) else None,
+        head=head if is_hash(head) else None,
     )

@@ -39,7 +39,7 @@ def shape_of(hint: Any) -> Shape | None:  # noqa: PLR0911 - one return per kind 
         return _any_of(hint)
     if origin is not None:
         return _generic(origin, get_args(hint))
-    return _instance(hint) if isinstance(hint, type) and hint is not object else None
+    return _instance(hint) if isinstance(hint, type) else None
 
 
 def _annotated(hint: Any) -> Shape | None:

@@ -87,8 +87,7 @@ def problems_of(error: Exception) -> list[str]:
 
     if not isinstance(error, ValidationError):
         return [f"they cannot be checked ({type(error).__name__})"]
-    found = error.errors(include_input=False, include_url=False, include_context=False)
-    return [f"{place(known['loc'])}: {known['msg']}" for known in found]
+    return [f"{place(found['loc'])}: {found['msg']}" for found in error.errors()]
 
 
 def listed(problems: Sequence[str]) -> str:

@@ -428,6 +428,28 @@ async def test_what_is_refused_is_posted_again_and_told_and_no_turn_is_delayed(
     assert "published_again" in told[-1]
 
 
+async def test_trouble_that_is_over_is_told_once_and_when_it_comes_again_it_is_told_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def told() -> list[str]:
+        return [word for record in caplog.records for word in TROUBLE if word in record.getMessage()]
+
+    monkeypatch.setattr(publisher, "FIRST_DELAY", 0.01)
+    with receiving() as server, caplog.at_level(logging.INFO):
+        async with engine_of(tmp_path, Checkpoints(KEY, server.address)) as engine:
+            for time in (1, 2):
+                server.statuses.append(500)
+                await talk(engine)
+                with anyio.fail_after(60):
+                    while len(told()) < 2 * time:  # noqa: ASYNC110 - a log has no event
+                        await anyio.sleep(0.01)
+            await talk(engine)
+    assert told() == [*TROUBLE, *TROUBLE]
+
+
+TROUBLE = ("checkpoints_not_published", "checkpoints_published_again")
+
+
 async def test_a_server_that_does_not_answer_delays_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with receiving(HOLD, HOLD, HOLD, HOLD) as server:
         settings = Settings(shutdown_grace=0.1)

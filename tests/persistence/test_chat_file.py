@@ -91,6 +91,7 @@ async def _moved(engine: Engine, elsewhere: Engine, chat_id: str) -> None:
     assert after == before
     assert [event async for event in elsewhere.events(chat_id, follow=False)] == events
     assert (record.trigger, record.actor, record.version) == ("imported", "mover", chat.version + 1)
+    assert record.reason == f"imported as of version {chat.version}, {before[-1][-1].hash}"
     assert (there.state, there.title, there.metadata, there.owner) == (
         chat.state,
         chat.title,

@@ -70,6 +70,11 @@ def test_a_public_key_demands_a_signature() -> None:
     assert "no Ed25519 signature" in str(verdict.problem)
 
 
+@pytest.mark.parametrize("signature", [5, None, ["ab"], "", "ab", "zz" * 64, KEY.signature_of(b"content").upper()])
+def test_what_is_no_signature_bears_nothing_out(signature: object) -> None:
+    assert not PublicKeys(KEY.public_pem).bear_out(b"content", signature)
+
+
 def rsa() -> bytes:
     from cryptography.hazmat.primitives import serialization as s  # noqa: PLC0415 - for one case
     from cryptography.hazmat.primitives.asymmetric import rsa as made  # noqa: PLC0415 - as above

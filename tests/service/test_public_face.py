@@ -16,7 +16,13 @@ FACE = Path(__file__).with_name("public_face.txt")
 def test_everything_that_clients_are_told_is_as_it_was(document: dict[str, Any]) -> None:
     """A status, a field or a link that changes, changes what clients meet. `RECORD=1` writes the list anew."""
     schemas = document["components"]["schemas"]
-    face = [*_routes(document["paths"]), "", *_schemas({name: schemas[name] for name in _ours(document)})]
+    face = [
+        *_routes(document["paths"]),
+        "",
+        *_parameters(document["paths"]),
+        "",
+        *_schemas({name: schemas[name] for name in _ours(document)}),
+    ]
     if os.environ.get("RECORD"):
         FACE.write_text("".join(f"{line}\n" for line in face), encoding="utf-8")
     assert face == FACE.read_text(encoding="utf-8").splitlines()
@@ -43,6 +49,12 @@ def _routes(paths: Mapping[str, Any]) -> Iterator[str]:
             yield f"{method.upper()} {path} = {told['operationId']}({', '.join([*taken, *bodies])}){whose}"
             for status, answer in told["responses"].items():
                 yield f"    {status} {'; '.join(_answer(answer))}"
+
+
+def _parameters(paths: Mapping[str, Any]) -> list[str]:
+    """Return what each argument is, once for all routes that explain it alike."""
+    told = [one for ways in paths.values() for way in ways.values() for one in way.get("parameters", ())]
+    return sorted({f"{one['in']} {one['name']}: {one.get('description')} {_kind(one['schema'])}" for one in told})
 
 
 def _answer(answer: Mapping[str, Any]) -> Iterator[str]:
