@@ -185,9 +185,17 @@ def _check_parts(place: str, said: ImportedMessage) -> None:
         _check_files(place, part)
 
 
+_REFERENCE: Final = (
+    "must not refer to a file by its digest (blob): only the chat that holds it may; "
+    "give the bytes (data) or an address (url), or fork that chat"
+)
+
+
 def _check_files(place: str, part: Part) -> None:
     attached = part.attachments if isinstance(part, ToolResultPart) else ()
     for file in (part,) if isinstance(part, FilePart) else attached:
+        if file.blob is not None:
+            refuse(place, "parts", _REFERENCE)
         fault = fault_of_file(file.media_type, file.data, file.url)
         if fault is not None:
             refuse(place, "parts", fault)

@@ -49,7 +49,7 @@ async def replayed_submission(
     expired = [call.call_id for _, call in known if call.status is CallStatus.timed_out]
     for result, call in known:
         if call.answer is None and (call.open or not call.is_client):
-            raise refusal
+            raise DeadlineExpired(expired) if expired else refusal
         if call.answer is None and call.status is not CallStatus.timed_out:
             raise ConflictingReplay(call_id=call.call_id, outcome=call.status)
         if call.answer and not call.answer.is_for(digest_of_answer(result.output, is_error=result.is_error)):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from turnwise.states import triggers as t
 from turnwise.states import turn_limits
 from turnwise.states.calls import ToolCall
@@ -9,6 +11,7 @@ from turnwise.states.errors import CONTEXT_OVERFLOW
 from turnwise.states.facts import Facts
 from turnwise.states.names import Need, Stage, Tail
 from turnwise.states.promises import broken_promises
+from turnwise.states.usage import reported
 
 
 def settled(facts: Facts, occurrence: t.Occurrence, at: t.Circumstances) -> bool:
@@ -120,9 +123,11 @@ def prompt_refused(facts: Facts, occurrence: t.Occurrence, at: t.Circumstances) 
 
 
 def answer_refused(facts: Facts, occurrence: t.StepFinished, at: t.Circumstances) -> bool:
-    """The answer lacks the form that the agent wants, and the turn's budgets allow another step."""
-    spent = turn_limits.why_spent(facts.turn, at.limits, at.now)
-    return occurrence.reply.refused and spent is None
+    """The answer lacks the form that the agent wants, and the turn's budgets allow another step after it."""
+    if not occurrence.reply.refused:
+        return False
+    turn = replace(facts.turn, usage=facts.turn.usage + reported(occurrence.reply.usage))
+    return turn_limits.why_spent(turn, at.limits, at.now) is None
 
 
 def turn_over(facts: Facts, occurrence: t.Occurrence, at: t.Circumstances) -> bool:

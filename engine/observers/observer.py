@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Literal, TypeVar
+from typing import Final, Literal, TypeVar
 
 import msgspec
 
@@ -18,9 +18,11 @@ from turnwise.engine.user_code import guarded
 from turnwise.logger import logger
 from turnwise.providers.protocol import Model, ModelReply, ModelRequest
 from turnwise.states.calls import CallOutcome, ToolCall
+from turnwise.states.checked import fit
 from turnwise.states.decide import Decision
 from turnwise.states.errors import FatalToolError
 from turnwise.states.facts import Facts
+from turnwise.states.shapes import shape_of
 
 
 @dataclass(slots=True, kw_only=True)
@@ -153,6 +155,7 @@ class Observer:
         return None
 
 
+_TRACE: Final = shape_of(str)
 Watched = TypeVar("Watched", ModelCall, CompactionRun, ToolRun)
 
 
@@ -186,7 +189,7 @@ class Observers(msgspec.Struct, frozen=True):
             with _harmless(observer):
                 trace = observer.turn_trace(chat_id)
                 if trace is not None:
-                    return trace
+                    return str(fit("turn_trace", _TRACE, trace))
         return None
 
     def model_call(

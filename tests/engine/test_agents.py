@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -14,7 +15,7 @@ from pydantic import BaseModel, Field
 
 from support.engines import OpenEngine
 from support.life import NOW
-from turnwise import Agent, Chat, ClientTool, Engine, Settings, SettingsError, ToolContext, TurnResult, tool
+from turnwise import Agent, Chat, ClientTool, Engine, Settings, SettingsError, ToolContext, TurnResult, Usage, tool
 from turnwise.engine.agents import configuration
 from turnwise.engine.prompt.hooks import Hooks
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
@@ -469,6 +470,22 @@ async def test_a_model_that_never_gives_the_form_ends_in_error(tmp_path: Path, w
     assert (result.chat.state, result.output, len(model.requests)) == ("error", None, 3)
     assert result.chat.last_error is not None
     assert (result.chat.last_error.kind, result.open_calls) == ("invalid_answer", [])
+
+
+@pytest.mark.parametrize(
+    ("budget", "why"), [({"turn_tokens": 100}, "token_budget"), ({"turn_cost": 1.0}, "cost_budget")], ids=str
+)
+async def test_the_answer_without_the_form_that_spends_the_budget_is_the_last(
+    tmp_path: Path, budget: dict[str, Any], why: str
+) -> None:
+    spent = Usage(input_tokens=5000, output_tokens=5000, cost=Decimal(5))
+    agent, model = answering(*[Reply("Sure!", usage=spent)] * 3, **budget)
+    async with Engine(f"sqlite:///{tmp_path}/a.db", agents=[agent]) as engine:
+        chat = await engine.create_chat()
+        result = await engine.ask(chat.id, "hi")
+        verdict = await engine.verify(chat.id)
+    assert verdict.ok, verdict
+    assert (result.chat.state, result.stop_reason, len(model.requests)) == ("waiting", why, 1)
 
 
 async def test_budgets_end_a_turn_whose_answer_has_no_form(tmp_path: Path) -> None:

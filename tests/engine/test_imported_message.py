@@ -18,6 +18,8 @@ CALL: dict[str, Any] = {"type": "tool_call", "call_id": "a", "name": "look", "ar
 RESULT: dict[str, Any] = {"type": "tool_result", "call_id": "a", "name": "look", "output": 1}
 TEXT: dict[str, Any] = {"type": "text", "text": "Hi"}
 NO_FILE = FilePart(media_type="text/plain", data="%")
+HELD = FilePart(media_type="text/plain", blob="0" * 64)
+"""By another chat."""
 
 
 def said(role: str, *parts: Any, **more: Any) -> dict[str, Any]:
@@ -57,6 +59,12 @@ def test_a_refusal_names_the_message_and_the_field(entry: Any, argument: str) ->
         read("here", entry, 1000)
     assert refused.value.argument == argument
     assert str(refused.value).startswith(f"{argument}: ")
+
+
+@pytest.mark.parametrize("entry", [said("user", HELD), said("tool", {**RESULT, "attachments": [HELD]})])
+def test_a_file_that_another_chat_holds_is_refused_with_what_to_do(entry: Any) -> None:
+    with pytest.raises(InvalidArgument, match=r"here\.parts: must not refer to a file by its digest.*or fork that chat"):
+        read("here", entry, 1000)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -13,7 +14,7 @@ import anyio
 import pytest
 
 from support.life import BLANK, NOW, Life, local
-from turnwise import FatalToolError, ModelError, Observer
+from turnwise import Engine, FatalToolError, ModelError, Observer
 from turnwise.engine.observers.observer import CompactionRun, Ended, ModelCall, Observers, ToolRun
 from turnwise.providers.protocol import ModelPart, ModelReply, ModelRequest
 from turnwise.providers.scripted import ScriptedModel
@@ -238,3 +239,20 @@ def test_what_is_watched_says_what_it_is() -> None:
             assert folding.strategy == ("custom" if by_strategy else "summary")
             assert (folding.chat_id, folding.messages_before, folding.messages_after) == ("c", 5, None)
             assert (folding.step, folding.attempt, folding.trace) == (1, 1, "t")
+
+
+@pytest.mark.parametrize(
+    "odd", [{"request": "r-17"}, 5, b"x", [], object(), "half a character: \ud800"], ids=lambda odd: type(odd).__name__
+)
+async def test_a_trace_that_cannot_be_stored_is_none(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, odd: Any
+) -> None:
+    """Whatever an observer returns, the chat can be read."""
+    url = f"sqlite:///{tmp_path}/chats.db"
+    async with Engine(url, model=ScriptedModel(["one"]), observers=[Watching("odd", [], trace=odd)]) as engine:
+        chat = await engine.create_chat()
+        assert (await engine.ask(chat.id, "hi")).text == "one"
+        assert (await engine.verify(chat.id)).ok
+        assert await engine.get_chat(chat.id)
+    assert [record.levelname for record in caplog.records if "observer_failed" in record.getMessage()] == ["ERROR"]
+    assert Observers((Watching("odd", [], trace=odd), Watching("text", [], trace="t"))).turn_trace("c") == "t"

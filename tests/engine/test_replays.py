@@ -137,6 +137,9 @@ async def test_a_late_result_times_out_its_own_call_only(open_engine: Any, stric
         with pytest.raises(DeadlineExpired) as refused:
             await alone.submit_tool_results(chat.id, [*YES, ToolResult("call_2", "yes")])
         assert refused.value.call_ids == ("call_1",)
+        with pytest.raises(DeadlineExpired) as refused:  # both that were asked for, though one is closed by now
+            await alone.submit_tool_results(chat.id, [*YES, ToolResult("call_2", "yes")])
+        assert refused.value.call_ids == ("call_1",)
         still = await alone.get_chat(chat.id)
         assert (still.state, [call.call_id for call in still.open_calls]) == ("requires_action", ["call_2"])
         await alone.submit_tool_results(chat.id, [ToolResult("call_2", "yes")])
