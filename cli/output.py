@@ -61,7 +61,7 @@ class WholeFile:
             self._place = Path(os.path.realpath(self._path))
             if is_replaced:
                 self._part = self._place.parent / f".turnwise-{secrets.token_hex(8)}.part"
-            self._file = self._place.open("wb") if self._part is None else self._part.open("xb")
+            self._file = self._path.open("wb") if self._part is None else self._part.open("xb")
             if known is not None and self._part is not None:
                 self._part.chmod(stat.S_IMODE(known.st_mode))
         return self

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import shutil
 import sys
 from collections.abc import Iterable
 from datetime import datetime
@@ -19,8 +21,15 @@ from turnwise.states.names import ChatState
 from turnwise.states.usage import Usage
 from turnwise.states.values import fields_of
 
-console: Final = Console(highlight=False)
-errors: Final = Console(stderr=True, highlight=False)
+
+def _width() -> int | None:
+    """Return the width where `COLUMNS` is 0, which means that it is unknown: else nothing would be shown."""
+    columns = os.environ.get("COLUMNS", "")
+    return shutil.get_terminal_size().columns if columns.isdigit() and int(columns) == 0 else None
+
+
+console: Final = Console(highlight=False, width=_width())
+errors: Final = Console(stderr=True, highlight=False, width=_width())
 
 _LEAST: Final = Decimal("0.0001")
 """The smallest amount of dollars that is shown as a number."""

@@ -36,7 +36,7 @@ _MEANING: Final = {
     sqlite3.SQLITE_READONLY: "the file or its folder is read-only; turnwise must be able to write both",
     sqlite3.SQLITE_CORRUPT: "the file is damaged; restore it from a backup",
     sqlite3.SQLITE_NOTADB: "the file is not a SQLite database; name another path",
-    sqlite3.SQLITE_CANTOPEN: "the file cannot be opened; its folder must exist and be writable",
+    sqlite3.SQLITE_CANTOPEN: "the file cannot be opened; its folder must exist, and this user be allowed to write both",
     sqlite3.SQLITE_IOERR: "the disk failed to read or write, or a quota or a limit on the size of files is reached",
     sqlite3.SQLITE_BUSY: f"another process held it for longer than {PATIENCE:g} s",
     sqlite3.SQLITE_PERM: "access to the file is denied",

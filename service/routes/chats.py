@@ -19,7 +19,15 @@ from turnwise.service.auth import Principal
 from turnwise.service.bodies import ChatChange, Configuration, ForkPoint, NewChat, ToErase
 from turnwise.service.caller import ChatId, Operator, Reader, Writer
 from turnwise.service.problems import NotAllowed
-from turnwise.service.routes.preconditions import IdempotencyKey, IfMatch, IfNoneMatch, tag_of, tagged, version_in
+from turnwise.service.routes.preconditions import (
+    IdempotencyKey,
+    IfMatch,
+    IfNoneMatch,
+    is_known,
+    tag_of,
+    tagged,
+    version_in,
+)
 from turnwise.service.routes.streamed import JSON_LINES, begun, lines_of
 from turnwise.states.calls import ClientTool
 from turnwise.states.errors import ChatDeleted, ChatUnreadable
@@ -70,7 +78,7 @@ async def list_chats(
 async def get_chat(caller: Reader, chat_id: ChatId, response: Response, if_none_match: IfNoneMatch = None) -> Any:
     """Return a chat as it stands; its version is the `ETag`."""
     chat = await caller.chat(chat_id)
-    if if_none_match is not None and tag_of(chat) in [tag.strip() for tag in if_none_match.split(",")]:
+    if is_known(tag_of(chat), if_none_match):
         return Response(status_code=304, headers={"ETag": tag_of(chat)})
     return tagged(response, chat)
 
@@ -154,7 +162,7 @@ async def repair(caller: Writer, chat_id: ChatId, response: Response) -> Chat:
 
 
 async def export_chat(caller: Reader, chat_id: ChatId) -> StreamingResponse:
-    """Export the whole chat as JSON Lines, for another store to take in."""
+    """Export the whole chat as JSON Lines, for another store to take in, with its system prompt and summaries."""
     await caller.chat(chat_id)
     lines = await begun(_exported(caller.engine, chat_id))
     name = f'attachment; filename="{quote(chat_id)}.jsonl"'

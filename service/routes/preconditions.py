@@ -45,6 +45,14 @@ def version_in(if_match: str | None) -> int | None:
     return int(found[1])
 
 
+def is_known(tag: str, if_none_match: str | None) -> bool:
+    """Return whether a caller has what the tag stands for: weak tags, made by proxies, count, too."""
+    if if_none_match is None:
+        return False
+    tags = [known.strip().removeprefix("W/") for known in if_none_match.split(",")]
+    return "*" in tags or tag in tags
+
+
 def tagged(response: Response, chat: Chat) -> Chat:
     """Return the chat, with its version as the response's tag."""
     response.headers["ETag"] = tag_of(chat)

@@ -80,6 +80,18 @@ def test_a_file_gets_its_name_once_it_is_whole_and_keeps_its_mode(tmp_path: Path
     assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "n", "secret"]
 
 
+def test_a_pipe_is_written_to_by_the_name_that_it_has_in_this_process() -> None:
+    """As `/dev/stdout` is one: what it leads to is no path."""
+    reading, writing = os.pipe()
+    try:
+        with WholeFile("--export", Path(f"/dev/fd/{writing}")) as file:
+            file.write("line\n")
+        assert os.read(reading, 100) == b"line\n"
+    finally:
+        os.close(reading)
+        os.close(writing)
+
+
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SettingsError("x", "y"), OSError("odd")])
 def test_what_ends_in_the_middle_leaves_what_was_there(tmp_path: Path, error: BaseException) -> None:
     """And the error is what it was."""

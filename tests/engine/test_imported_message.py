@@ -63,7 +63,7 @@ def test_a_refusal_names_the_message_and_the_field(entry: Any, argument: str) ->
 
 @pytest.mark.parametrize("entry", [said("user", HELD), said("tool", {**RESULT, "attachments": [HELD]})])
 def test_a_file_that_another_chat_holds_is_refused_with_what_to_do(entry: Any) -> None:
-    with pytest.raises(InvalidArgument, match=r"here\.parts: must not refer to a file by its digest.*or fork that chat"):
+    with pytest.raises(InvalidArgument, match=r"here\.parts: must not refer to a file.*or fork that chat"):
         read("here", entry, 1000)
 
 

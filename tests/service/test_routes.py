@@ -79,9 +79,11 @@ async def test_a_chat_that_has_not_changed_is_not_sent_again(ada: httpx.AsyncCli
     chat = await create(ada)
     same = await ada.get(f"/chats/{chat['id']}", headers={"If-None-Match": '"7", "1"'})
     other = await ada.get(f"/chats/{chat['id']}", headers={"If-None-Match": '"7"'})
+    weakened = [await ada.get(f"/chats/{chat['id']}", headers={"If-None-Match": tag}) for tag in ('W/"1"', "*")]
 
     assert (same.status_code, same.content) == (304, b"")
     assert other.status_code == 200
+    assert [answer.status_code for answer in weakened] == [304, 304]
 
 
 async def test_a_message_is_answered_and_told_event_by_event(ada: httpx.AsyncClient, demo: Served) -> None:
