@@ -222,6 +222,21 @@ async def test_whoever_edits_what_a_chat_has_helpers_for_stops_them_at_once(open
         assert (await another.get_chat(helper)).state is ChatState.interrupted
 
 
+async def test_a_chat_is_settled_only_when_its_helpers_were_stopped(open_engine: OpenEngine) -> None:
+    """Whoever interrupts it stops none: that is left to a worker."""
+    agents = family(asks("one"), GatedModel(echo))
+    async with (
+        open_engine(None, agents=agents, settings=Settings(poll_interval=600)) as working,
+        open_engine(None, agents=agents, settings=Settings(run_worker=False)) as another,
+    ):
+        chat = await working.create_chat(agent="lead")
+        await working.send_message(chat.id, "go")
+        helper = await helper_of(working, chat.id)
+        await working.wait(helper, until=[ChatState.streaming])
+        stopped = await another.interrupt(chat.id)
+    assert (stopped.state, stopped.settled) == (ChatState.interrupted, False)
+
+
 async def test_a_helper_that_spawns_itself_comes_to_an_end(open_engine: OpenEngine) -> None:
     def again(request: ModelRequest) -> Reply:
         results = [message.result for message in request.messages if message.result is not None]
