@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import inspect
-import os
 from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 
 import turnwise
+from support.recorded import recorded
 from turnwise import Engine, TurnwiseError
 from turnwise.states import errors
 
@@ -88,9 +88,7 @@ FRAMEWORKS = frozenset({"fastapi", "starlette"})
 def test_everything_public_is_called_as_it_was() -> None:
     """An argument or a default that changes, changes what users' code means. `RECORD=1` writes the list anew."""
     face = [line for module in MODULES for line in called(importlib.import_module(module))]
-    if os.environ.get("RECORD"):
-        FACE.write_text("".join(f"{line}\n" for line in face), encoding="utf-8")
-    assert face == FACE.read_text(encoding="utf-8").splitlines()
+    assert face == recorded(FACE, face)
 
 
 def called(module: ModuleType) -> Iterator[str]:

@@ -140,12 +140,12 @@ class Files(msgspec.Struct, frozen=True):
         return self.settings.inline_file_bytes
 
     async def accepted(self, chat_id: str, parts: Sequence[_AnyPart]) -> tuple[_AnyPart, ...]:
-        """Return the parts of a user's message as they are stored: large files as references.
+        """Return parts of a user's message, or files of a tool, as they are stored: large files as references.
 
         Everything is checked before anything is written.
 
         Raises:
-            InvalidContent: a file is too large, or of a type that is not allowed.
+            InvalidContent: a file is too large, of a type that is not allowed, or large and no base64.
             FileNotFound: the chat does not hold a file that is referred to, or the file is gone.
         """
         files = [part for part in parts if isinstance(part, FilePart)]

@@ -123,7 +123,8 @@ class Observer:
     def turn_trace(self, chat_id: str) -> str | None:  # noqa: ARG002 - for those who override it
         """Return a text to store with a turn that is about to begin, so that any process can continue its trace.
 
-        It comes back with every model call and tool run of the turn, and in `decision.ended` when the turn ends.
+        It comes back with every model call and tool run of the turn, and in `decision.ended` when the turn ends. What
+        is no text is an error like one that was raised.
         """
         return None
 

@@ -473,27 +473,24 @@ async def test_a_model_that_never_gives_the_form_ends_in_error(tmp_path: Path, w
 
 
 @pytest.mark.parametrize(
-    ("budget", "why"), [({"turn_tokens": 100}, "token_budget"), ({"turn_cost": 1.0}, "cost_budget")], ids=str
+    ("budget", "why", "steps"),
+    [
+        ({"max_steps": 2}, "max_steps", 2),
+        ({"turn_tokens": 100}, "token_budget", 1),
+        ({"turn_cost": 1.0}, "cost_budget", 1),
+    ],
+    ids=str,
 )
-async def test_the_answer_without_the_form_that_spends_the_budget_is_the_last(
-    tmp_path: Path, budget: dict[str, Any], why: str
+async def test_budgets_end_a_turn_whose_answer_has_no_form(
+    tmp_path: Path, budget: dict[str, Any], why: str, steps: int
 ) -> None:
+    """The answer that spends them is the last."""
     spent = Usage(input_tokens=5000, output_tokens=5000, cost=Decimal(5))
     agent, model = answering(*[Reply("Sure!", usage=spent)] * 3, **budget)
     async with Engine(f"sqlite:///{tmp_path}/a.db", agents=[agent]) as engine:
-        chat = await engine.create_chat()
-        result = await engine.ask(chat.id, "hi")
-        verdict = await engine.verify(chat.id)
-    assert verdict.ok, verdict
-    assert (result.chat.state, result.stop_reason, len(model.requests)) == ("waiting", why, 1)
-
-
-async def test_budgets_end_a_turn_whose_answer_has_no_form(tmp_path: Path) -> None:
-    agent, model = answering("Sure!", "Sure!", "Sure!", max_steps=2)
-    async with Engine(f"sqlite:///{tmp_path}/a.db", agents=[agent]) as engine:
         result = await engine.ask((await engine.create_chat()).id, "hi")
-    assert (result.chat.state, result.stop_reason, result.output) == ("waiting", "max_steps", None)
-    assert len(model.requests) == 2
+    assert (result.chat.state, result.stop_reason, result.output) == ("waiting", why, None)
+    assert len(model.requests) == steps
 
 
 @pytest.mark.parametrize(

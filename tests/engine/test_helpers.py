@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import sqlite3
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
@@ -207,8 +207,9 @@ async def test_helpers_of_a_chat_that_is_stopped_are_stopped(open_engine: OpenEn
             assert verdict.ok, verdict
 
 
-async def test_whoever_edits_what_a_chat_has_helpers_for_stops_them_at_once(open_engine: OpenEngine) -> None:
-    """And does not leave it to a worker, which looks for such helpers when it sweeps."""
+@asynccontextmanager
+async def seen_from_elsewhere(open_engine: OpenEngine) -> AsyncIterator[tuple[Engine, str, str]]:
+    """Give an engine without a worker, a chat and its helper, which works in an engine whose sweeps are far off."""
     agents = family(asks("one"), GatedModel(echo))
     async with (
         open_engine(None, agents=agents, settings=Settings(poll_interval=600)) as working,
@@ -218,22 +219,20 @@ async def test_whoever_edits_what_a_chat_has_helpers_for_stops_them_at_once(open
         await working.send_message(chat.id, "go")
         helper = await helper_of(working, chat.id)
         await working.wait(helper, until=[ChatState.streaming])
-        await another.edit_message(chat.id, "m1", "stay")
-        assert (await another.get_chat(helper)).state is ChatState.interrupted
+        yield another, chat.id, helper
+
+
+async def test_whoever_edits_what_a_chat_has_helpers_for_stops_them_at_once(open_engine: OpenEngine) -> None:
+    """And does not leave it to a worker, which looks for such helpers when it sweeps."""
+    async with seen_from_elsewhere(open_engine) as (engine, chat_id, helper):
+        await engine.edit_message(chat_id, "m1", "stay")
+        assert (await engine.get_chat(helper)).state is ChatState.interrupted
 
 
 async def test_a_chat_is_settled_only_when_its_helpers_were_stopped(open_engine: OpenEngine) -> None:
     """Whoever interrupts it stops none: that is left to a worker."""
-    agents = family(asks("one"), GatedModel(echo))
-    async with (
-        open_engine(None, agents=agents, settings=Settings(poll_interval=600)) as working,
-        open_engine(None, agents=agents, settings=Settings(run_worker=False)) as another,
-    ):
-        chat = await working.create_chat(agent="lead")
-        await working.send_message(chat.id, "go")
-        helper = await helper_of(working, chat.id)
-        await working.wait(helper, until=[ChatState.streaming])
-        stopped = await another.interrupt(chat.id)
+    async with seen_from_elsewhere(open_engine) as (engine, chat_id, _):
+        stopped = await engine.interrupt(chat_id)
     assert (stopped.state, stopped.settled) == (ChatState.interrupted, False)
 
 

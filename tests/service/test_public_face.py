@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from support.recorded import recorded
 from support.served import referred_to
 
 FACE = Path(__file__).with_name("public_face.txt")
@@ -23,9 +23,7 @@ def test_everything_that_clients_are_told_is_as_it_was(document: dict[str, Any])
         "",
         *_schemas({name: schemas[name] for name in _ours(document)}),
     ]
-    if os.environ.get("RECORD"):
-        FACE.write_text("".join(f"{line}\n" for line in face), encoding="utf-8")
-    assert face == FACE.read_text(encoding="utf-8").splitlines()
+    assert face == recorded(FACE, face)
 
 
 def _ours(document: Mapping[str, Any]) -> list[str]:
