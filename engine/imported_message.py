@@ -29,7 +29,7 @@ from turnwise.states.messages import (
     size_of,
 )
 from turnwise.states.names import OPEN_STATUSES, Audience, Executor
-from turnwise.states.plain import Misfit, listed, of_kind, plain, shown
+from turnwise.states.plain import SAID, Misfit, listed, of_kind, plain, shown
 from turnwise.states.shapes import shape_of
 from turnwise.states.values import Value, place_and_problem
 
@@ -127,7 +127,7 @@ def _parts_of(given: Mapping[str, Any]) -> list[Any]:
             raise Misfit(f"must have a text as content, or parts; content was {shown(content)}")
         if not content.strip():
             raise Misfit("must say something; its content was empty", unstorable=True)
-        return [{"type": "text", "text": plain(content)}]
+        return [{"type": "text", "text": plain(content, SAID)}]
     if not of_kind(parts, list, tuple):
         raise Misfit(f"must have a list of parts; it was {shown(parts)}")
     return [_part(place, part) for place, part in enumerate(listed(parts))]
@@ -135,7 +135,7 @@ def _parts_of(given: Mapping[str, Any]) -> list[Any]:
 
 def _part(place: int, given: Any) -> dict[str, Any]:
     """Return a part as plain JSON, without what a provider knows of it in the chat where it was said."""
-    part = plain(_spelled(given))
+    part = plain(_spelled(given), SAID)
     if not isinstance(part, dict) or part.get("type") not in _KINDS:
         raise Misfit(f"must have parts of the types {', '.join(_KINDS)}; parts[{place}] was {_type_of(part)}")
     fields = _KINDS[part["type"]].__struct_fields__

@@ -12,9 +12,11 @@ from msgspec.structs import replace
 
 from turnwise.providers.part_builders import CallBuilder, PartBuilder, WholeBuilder, WordsBuilder
 from turnwise.providers.protocol import ModelPart, ModelReply
+from turnwise.states.errors import ModelError
 from turnwise.states.events import PartDelta, PartEvent
 from turnwise.states.messages import FilePart, Part, ReasoningPart, SourcePart, ToolCallPart, ToolResultPart
 from turnwise.states.names import Executor
+from turnwise.states.plain import DEEPEST, is_shallow
 from turnwise.states.unicode import well_formed, well_formed_json
 from turnwise.states.usage import Usage
 
@@ -202,6 +204,7 @@ class ReplyBuilder:
 
     def _complete_with(self, call: CallBuilder, given: str | Mapping[str, Any]) -> None:
         blank = isinstance(given, str) and not given.strip()
+        _check_depth("arguments", call, given)
         call.arguments = {} if blank else well_formed_json(self._read(call.name, given))
         self._news[call.index] = call
 
@@ -218,9 +221,16 @@ class ReplyBuilder:
         if call.arguments is None:
             call.executor = Executor.provider
             self._complete_with(call, "".join(call.pieces))
+        _check_depth("a result", call, part.output)
         output, metadata = well_formed_json(part.output), _merged(None, part.metadata)
         result = ToolResultPart(call_id=call.call_id, name=call.name, output=output, metadata=metadata)
         self._place(WholeBuilder(len(self._builders), result))
+
+
+def _check_depth(what: str, call: CallBuilder, value: Any) -> None:
+    if not is_shallow(value):
+        problem = f"it called {call.name!r} with {what} nested deeper than {DEEPEST} levels"
+        raise ModelError("server_error", retryable=False, message=problem)
 
 
 def join(parts: Iterable[ModelPart]) -> ModelReply:
@@ -279,4 +289,4 @@ def _whole(part: ModelPart) -> SourcePart | FilePart:
 
 
 def _merged(known: dict[str, Any] | None, new: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    return {**(known or {}), **new} if new else known
+    return {**(known or {}), **well_formed_json(dict(new))} if new else known

@@ -9,6 +9,8 @@ from typing import Any, Final
 import orjson
 
 from turnwise.states.errors import InvalidContent
+from turnwise.states.plain import DEEPEST, is_shallow
+from turnwise.states.unicode import well_formed_json
 from turnwise.states.values import Json, fields_of
 
 
@@ -46,7 +48,9 @@ def _has_none(why: Exception) -> InvalidContent:
 
 
 def as_json(value: Any) -> Json:
-    """Return `value` as it will be read back from a store: plain JSON, with null in place of NaN and the infinities.
+    """Return `value` as it will be read back from a store: plain JSON.
+
+    Null stands in place of NaN and the infinities, and the mark U+FFFD in place of half characters.
 
     Raises:
         InvalidContent: it cannot be stored.
@@ -57,7 +61,13 @@ def as_json(value: Any) -> Json:
         plain: Json = to_jsonable_python(value, inf_nan_mode="null", fallback=fields_of)
     except (PydanticSerializationError, TypeError, ValueError, RecursionError) as error:
         raise InvalidContent(f"only JSON values can be stored: {error}") from error
-    canonical(plain)
+    if not is_shallow(plain):
+        raise InvalidContent(f"JSON must not be nested deeper than {DEEPEST} levels")
+    try:
+        canonical(plain)
+    except InvalidContent:
+        plain = well_formed_json(plain)
+        canonical(plain)
     return plain
 
 

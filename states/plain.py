@@ -5,12 +5,29 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from copy import deepcopy
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 DEEPEST: Final = 100
 """How many objects and arrays may stand inside each other."""
 BIGGEST: Final = 2**63
 """The first whole number that 64 bits do not hold."""
+
+
+class Limits(NamedTuple):
+    """What a JSON value may hold."""
+
+    levels: int
+    """How many objects and arrays may stand inside each other."""
+    biggest: int
+    """The first whole number that is too big."""
+    nul: bool
+    """Whether its text may hold the character NUL."""
+
+
+GIVEN: Final = Limits(DEEPEST, BIGGEST, nul=False)
+"""The limits of what an application gives."""
+SAID: Final = Limits(DEEPEST + 8, 10**4300, nul=True)
+"""The limits of a message with what models and tools have said, who are not asked to mend it."""
 _ATOMIC: Final = frozenset({str, int, float, bool, type(None)})
 _WORD: Final = 120
 """How much of a value an error shows."""
@@ -48,14 +65,14 @@ def shown(value: Any) -> str:
     return "a class, not an instance of it" if issubclass(kind, type) else f"a value of type {kind.__name__}"
 
 
-def text(value: str) -> str:
+def text(value: str, *, nul: bool = False) -> str:
     """Return a string, of Python's own class.
 
     Raises:
-        Misfit: no database can hold it.
+        Misfit: it is not well-formed, or has a NUL where that is not allowed.
     """
     own = value if type(value) is str else str.__str__(value)
-    if "\0" in own:
+    if not nul and "\0" in own:
         raise Misfit("must not hold the character NUL", unstorable=True)
     if not own.isascii():
         try:
@@ -98,27 +115,27 @@ def _unreadable(error: Exception) -> Misfit:
     return Misfit(f"must be readable; to read it raised {type(error).__name__}")
 
 
-def plain(value: Any, depth: int = 0) -> Any:
+def plain(value: Any, limits: Limits = GIVEN, depth: int = 0) -> Any:
     """Return a JSON value as Python's own objects, a copy.
 
     Raises:
-        Misfit: it is not JSON, a number has more than 64 bits, or it is nested deeper than `DEEPEST`.
+        Misfit: it is not JSON, or beyond the limits.
     """
     kind = type(value)
     if value is None or kind is bool:
         return value
     if issubclass(kind, str):
-        return text(value)
+        return text(value, nul=limits.nul)
     if issubclass(kind, int):
-        return _integer(int.__index__(value))
+        return _integer(int.__index__(value), limits.biggest)
     if issubclass(kind, float):
         return _finite(float.__float__(value))
-    if depth >= DEEPEST:
-        raise Misfit(f"must not be nested deeper than {DEEPEST} levels", unstorable=True)
+    if depth >= limits.levels:
+        raise Misfit(f"must not be nested deeper than {limits.levels} levels", unstorable=True)
     if issubclass(kind, Mapping):
-        return {_key(key): plain(_found(value, key), depth + 1) for key in listed(value)}
+        return {_key(key, limits): plain(_found(value, key), limits, depth + 1) for key in listed(value)}
     if issubclass(kind, list | tuple):
-        return [plain(inner, depth + 1) for inner in listed(value)]
+        return [plain(inner, limits, depth + 1) for inner in listed(value)]
     raise Misfit(f"must hold JSON values only; it held {shown(value)}", unstorable=True)
 
 
@@ -132,15 +149,25 @@ def copied(value: Any) -> Any:
     return value if kind in _ATOMIC else deepcopy(value)
 
 
-def _key(key: Any) -> str:
+def is_shallow(value: Any, room: int = DEEPEST) -> bool:
+    """Return whether a JSON value is not nested deeper than `room` levels."""
+    if not isinstance(value, dict | list):
+        return True
+    return room > 0 and all(
+        is_shallow(kept, room - 1) for kept in (value.values() if isinstance(value, dict) else value)
+    )
+
+
+def _key(key: Any, limits: Limits) -> str:
     if not of_kind(key, str):
         raise Misfit(f"must have strings as keys; one was {shown(key)}", unstorable=True)
-    return text(key)
+    return text(key, nul=limits.nul)
 
 
-def _integer(value: int) -> int:
-    if not -BIGGEST <= value < BIGGEST:
-        raise Misfit(f"must hold whole numbers of 64 bits at most; one was {shown(value)}", unstorable=True)
+def _integer(value: int, biggest: int) -> int:
+    if not -biggest <= value < biggest:
+        bits = biggest.bit_length()
+        raise Misfit(f"must hold whole numbers of {bits} bits at most; one was {shown(value)}", unstorable=True)
     return value
 
 

@@ -12,7 +12,7 @@ from turnwise.engine.tools.schemas import meant, place, problems_with
 from turnwise.logger import logger
 from turnwise.providers.reply_builder import ARGUMENT_TEXT
 from turnwise.states.calls import ClientTool
-from turnwise.states.plain import DEEPEST
+from turnwise.states.plain import DEEPEST, is_shallow
 
 _LONG: Final = 40
 _MOST: Final = 20
@@ -35,7 +35,7 @@ def parse(text: str) -> dict[str, Any]:
         value = _repaired(text) if text.lstrip().startswith("{") else None
         if isinstance(value, dict):
             logger.info("arguments_repaired", length=len(text), keys=len(value))
-    return value if isinstance(value, dict) and _is_shallow(value) else {ARGUMENT_TEXT: text}
+    return value if isinstance(value, dict) and is_shallow(value) else {ARGUMENT_TEXT: text}
 
 
 def coerced(tool: Tool | ClientTool | None, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -106,14 +106,6 @@ def _repaired(text: str) -> Any:
         return repair_json(text, return_objects=True)
     except (ValueError, RecursionError):
         return None
-
-
-def _is_shallow(value: Any, room: int = DEEPEST) -> bool:
-    if not isinstance(value, dict | list):
-        return True
-    return room > 0 and all(
-        _is_shallow(kept, room - 1) for kept in (value.values() if isinstance(value, dict) else value)
-    )
 
 
 def _finite(value: Any) -> Any:

@@ -86,7 +86,7 @@ class ResponseReader:
                 call_id = part.tool_call_id
                 yield from self._complete([place for place, call in self._open.items() if call.tool_call_id == call_id])
                 metadata = self._origin.metadata(part.provider_name, None, part.provider_details)
-                output = to_jsonable_python(part.content)
+                output = to_jsonable_python(part.content, inf_nan_mode="null")
                 yield ModelPart("provider_result", call_id=call_id, output=output, metadata=metadata)
             case theirs.FilePart():
                 data = b64encode(part.content.data).decode()

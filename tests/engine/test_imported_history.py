@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta, timezone
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from hypothesis import given, settings
@@ -35,6 +35,7 @@ from turnwise.engine.imported_history import imported_history
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.messages import ReasoningPart, ToolCallPart, ToolResultPart
 from turnwise.states.names import Audience, Executor, Tail
+from turnwise.states.plain import DEEPEST
 from turnwise.testing.clock import ManualClock
 from turnwise.testing.strict import StrictModel
 
@@ -487,6 +488,45 @@ async def test_the_history_of_an_eventful_life_can_be_given_in_every_view(
             other = await engine.create_chat(history=given_messages)
             seen = await engine.messages(other.id, view="model")
             assert [one.text for one in seen] == [one.text for one in given_messages if one.role != "system"]
+
+
+DEEP: Final = json.loads("[" * (DEEPEST - 1) + "]" * (DEEPEST - 1))
+
+
+@pytest.mark.parametrize(
+    ("strange", "kept"),
+    [
+        ("a\0b", "a\0b"),
+        ({"\0": 2**64}, {"\0": 2**64}),
+        (-(10**4000), -(10**4000)),
+        ([DEEP], [DEEP]),
+        ("file-\udcff", "file-\ufffd"),
+        (float("inf"), None),
+    ],
+    ids=["NUL", "more than 64 bits", "many digits", "deep", "half a character", "infinite"],
+)
+async def test_whatever_a_model_or_a_tool_could_say_can_be_said_again_in_another_chat(
+    open_engine: OpenEngine, strict_model: MakeModel, strange: Any, kept: Any
+) -> None:
+    @tool
+    async def stare(at: Any) -> Any:
+        """Look for long."""
+        return strange
+
+    call = Call("stare", json.dumps({"at": DEEP if kept == [DEEP] else strange}))
+    model = strict_model([Reply("", calls=[call]), "seen", "again"])
+    async with open_engine(model, tools=[stare]) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, "Look.")
+        history = await engine.messages(chat.id)
+        assert [part.output for part in history[2].parts if isinstance(part, ToolResultPart)] == [kept]
+        heard = {"role": "assistant", "content": strange if strange == kept and isinstance(strange, str) else "-"}
+        other = await engine.create_chat(history=[*history, heard])
+        *copied, last = await engine.messages(other.id)
+        assert [_as_the_model_sees(one) for one in copied] == [_as_the_model_sees(one) for one in history]
+        assert last.text == heard["content"]
+        assert (await engine.ask(other.id, "And now?")).text == "again"
+        assert (await engine.verify(other.id)).ok
 
 
 async def test_an_unfinished_answer_goes_on_where_it_stopped(open_engine: OpenEngine, strict_model: MakeModel) -> None:

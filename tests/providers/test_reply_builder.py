@@ -13,9 +13,11 @@ from msgspec.structs import replace
 
 from turnwise.providers.protocol import ModelPart, ModelReply
 from turnwise.providers.reply_builder import ARGUMENT_TEXT, ReplyBuilder, join, parts_from_shown, read_arguments
+from turnwise.states.errors import ModelError
 from turnwise.states.events import PartDelta, PartEvent
 from turnwise.states.messages import FilePart, Part, ReasoningPart, SourcePart, TextPart, ToolCallPart, ToolResultPart
 from turnwise.states.names import CallStatus, Executor, StopReason
+from turnwise.states.plain import DEEPEST
 from turnwise.states.usage import Usage
 
 FINISH = ModelPart("finish", stop_reason="end_turn")
@@ -187,6 +189,20 @@ def test_one_result_never_answers_two_calls() -> None:
 def test_a_result_completes_the_call_it_answers() -> None:
     reply = join([start("s"), fragment("s", '{"q": 1}'), result("s", "hit")])
     assert reply.calls == (ToolCallPart(call_id="s", name="find", arguments={"q": 1}, executor=Executor.provider),)
+
+
+def test_what_is_nested_deeper_than_can_be_kept_is_an_error_of_the_model() -> None:
+    deep: list[Any] = json.loads("[" * DEEPEST + "]" * DEEPEST)
+    asked = ModelPart("tool_call", id="a", name="search", arguments={"at": deep[0]}, executor="provider")
+    kept = join([asked, ModelPart("provider_result", call_id="a", output=deep), FINISH])
+    assert kept.calls[0].arguments == {"at": deep[0]}
+    for wrong, what in (
+        ([ModelPart("tool_call", id="a", name="search", arguments={"at": deep})], "arguments"),
+        ([asked, ModelPart("provider_result", call_id="a", output=[deep])], "a result"),
+    ):
+        with pytest.raises(ModelError, match=rf"it called 'search' with {what} nested deeper than 100") as failed:
+            join(wrong)
+        assert (failed.value.kind, failed.value.retryable) == ("server_error", False)
 
 
 def test_sources_and_files_are_parts() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from turnwise.states.plain import DEEPEST, Misfit, copied, listed, of_kind, plain, shown, text
+from turnwise.states.plain import DEEPEST, SAID, Misfit, copied, listed, of_kind, plain, shown, text
 
 
 class Word(str):
@@ -70,6 +70,21 @@ def test_a_value_may_be_nested_as_deep_as_is_said_and_no_deeper() -> None:
     with pytest.raises(Misfit, match="deeper than 100 levels") as refused:
         plain(nested(DEEPEST + 1))
     assert (refused.value.unstorable, refused.value.type_only, refused.value.place) == (True, False, "")
+
+
+def test_what_was_said_may_be_more_than_what_is_given() -> None:
+    said = {"a\0": ["b\0", 2**64, -(10**4300), 10**4300 - 1, nested(DEEPEST)]}
+    assert plain(said, SAID) == said
+    for beyond, problem in (
+        (10**4300, r"of 14285 bits at most"),
+        (-(10**4300) - 1, r"of 14285 bits at most"),
+        (nested(DEEPEST + 9), r"deeper than 108 levels"),
+        (["\ud800"], "surrogate"),
+        ([float("nan")], "finite"),
+    ):
+        with pytest.raises(Misfit, match=problem) as refused:
+            plain(beyond, SAID)
+        assert refused.value.unstorable
 
 
 @pytest.mark.parametrize("number", [2**63 - 1, -(2**63), 0, True, 1.5, -1e308, None])

@@ -16,6 +16,7 @@ from turnwise.states.errors import InvalidContent
 from turnwise.states.facts import Lease
 from turnwise.states.messages import Message, QueuedMessage
 from turnwise.states.names import Audience, CallStatus, Executor
+from turnwise.states.plain import DEEPEST
 from turnwise.states.usage import Usage
 from turnwise.states.writes import (
     CutHistory,
@@ -170,9 +171,20 @@ def test_a_value_becomes_the_json_that_will_be_stored() -> None:
         "n": None,
         "t": [1, 2],
     }
-    for value in (object(), "\ud800"):
+    assert as_json({"file": ["a-\udcff", "\ud83d\ude00"]}) == {"file": ["a-\ufffd", "\U0001f600"]}
+    for value in (object(), ["\ud800", object()], 10**5000, ["\ud800", 10**5000]):
         with pytest.raises(InvalidContent, match="JSON values"):
             as_json(value)
+
+
+def test_json_is_stored_as_deep_as_is_said_and_no_deeper() -> None:
+    deepest: list[Any] = []
+    for _ in range(DEEPEST - 1):
+        deepest = [1, deepest]
+    assert as_json(deepest) == deepest
+    for deeper in ([deepest], {"a": 1, "b": deepest}):
+        with pytest.raises(InvalidContent, match="deeper than 100 levels"):
+            as_json(deeper)
 
 
 def test_canonical_json_is_sorted_dense_utf_8() -> None:
