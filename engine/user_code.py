@@ -239,7 +239,6 @@ async def in_thread(code: Callable[[], T]) -> T:
             return await anyio.to_thread.run_sync(guardedly, abandon_on_cancel=True)
         except asyncio.CancelledError:
             scope.cancel()  # so that `anyio.from_thread.check_cancelled` tells the thread
-            raise
     raise asyncio.CancelledError
 
 

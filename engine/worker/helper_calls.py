@@ -179,7 +179,7 @@ class HelperCalls:
             await self._runtime.applier.create(name, begin, actor=f"chat:{parent.chat_id}")
         except ChatExists:
             logger.debug("helper_begun_by_another", chat_id=name)
-            raise _NotYetError from None
+            return await self._helper_for(call)
         helper = await self._store.facts(name)
         await self._begun(helper)  # the parent may be stopped meanwhile
         return helper

@@ -30,7 +30,7 @@ class Runtime(msgspec.Struct, kw_only=True):
     """Run work that must not hold up a job: storing parts, and user code."""
     files: Files
     """The files of its chats."""
-    deps: object = None
+    deps: object
     """What tools need beside their arguments, or what makes it of a chat."""
     warned_of: set[tuple[str, str]] = msgspec.field(default_factory=set)
     """Providers and models whose unknown context window was logged."""

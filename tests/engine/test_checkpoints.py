@@ -35,6 +35,7 @@ from turnwise import (
 from turnwise.engine.checkpoints import publisher
 from turnwise.engine.checkpoints.destination import NotPublished
 from turnwise.engine.checkpoints.file import PublishedFile
+from turnwise.engine.checkpoints.posting import post
 from turnwise.engine.clock import GuardedClock
 from turnwise.persistence.audit.checkpoints import Head
 from turnwise.persistence.audit.record import GENESIS
@@ -448,6 +449,14 @@ async def test_trouble_that_is_over_is_told_once_and_when_it_comes_again_it_is_t
 
 
 TROUBLE = ("checkpoints_not_published", "checkpoints_published_again")
+
+
+def test_a_server_that_does_not_answer_is_told_from_one_that_cannot_be_reached() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(TimeoutError):
+            post(address, b"", {}, 0.05)
+    assert post(address, b"", {}, 60) == "ConnectionRefusedError"
 
 
 async def test_a_server_that_does_not_answer_delays_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -160,6 +160,23 @@ async def test_an_event_that_cannot_be_read_is_named_and_nothing_is_erased(datab
         assert await engine.get_chat(chat.id) == before
 
 
+@pytest.mark.parametrize("lost", ["its event", "its record"])
+async def test_a_message_that_was_queued_is_known_by_what_is_left_of_it(database: Path, lost: str) -> None:
+    """By the log where no event tells of it any more, and by the event where its record cannot be read."""
+    url = f"sqlite:///{database}"
+    async with Engine(url, model="demo", settings=IDLE) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "hi")
+        sent = await engine.send_message(chat.id, SECRET)
+        await engine.delete_queued(chat.id, sent.message_id)
+    await by_hand(
+        url, "DELETE FROM events WHERE kind = 'queue'" if lost == "its event" else "UPDATE audit SET body = '['"
+    )
+    async with Engine(url, model="demo", settings=IDLE) as engine:
+        assert (await engine.erase(chat.id, messages=[sent.message_id])).queued == (sent.message_id,)
+        assert SECRET.encode() not in raw(database)
+
+
 @pytest.mark.parametrize("what", [["titel"], ["title", "titel"], ["titel", "everything"]])
 def test_an_unknown_word_is_named(what: list[str]) -> None:
     with pytest.raises(InvalidArgument, match=r"must be of everything, .*found 'titel'"):

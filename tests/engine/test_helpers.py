@@ -20,6 +20,7 @@ from turnwise import (
     Agent,
     Chat,
     ChatDeleted,
+    ChatNotFound,
     ChatState,
     ClientTool,
     Engine,
@@ -617,7 +618,24 @@ async def test_a_task_that_says_nothing_is_refused(open_engine: OpenEngine) -> N
         assert len(await engine.helpers(chat.id)) == 1
 
 
-async def test_a_chat_that_only_has_the_id_of_a_helper_answers_nothing(open_engine: OpenEngine) -> None:
+class Late(Delegate):
+    """A store that does not find a chat when it is first asked for it: another makes it a moment later."""
+
+    def __init__(self, store: Any, name: str) -> None:
+        super().__init__(store)
+        self._late = [name]
+
+    async def facts(self, chat_id: str) -> Any:
+        if chat_id in self._late:
+            self._late.remove(chat_id)
+            raise ChatNotFound(chat_id)
+        return await self._store.facts(chat_id)
+
+
+@pytest.mark.parametrize("late", [False, True])
+async def test_a_chat_that_only_has_the_id_of_a_helper_answers_nothing(
+    open_engine: OpenEngine, database: Path, *, late: bool
+) -> None:
     idle = Settings(run_worker=False)
     model = ScriptedModel([Reply(calls=[Call("ask_research", {"task": "one"}, id="call_1")]), "Then not."])
     agents = [Agent("lead", model, tools=[delegate("research")]), Agent("research", "demo")]
@@ -627,7 +645,8 @@ async def test_a_chat_that_only_has_the_id_of_a_helper_answers_nothing(open_engi
         lines = [line async for line in engine.export_chat(stranger.id)]
         await engine.delete_chat(stranger.id)
     name = helper_id(chat.id, "call_1")
-    async with open_engine(None, agents=agents) as engine:
+    store = Late(stored_at(database), name if late else "")
+    async with open_engine(None, agents=agents, store=store) as engine:
         with pytest.raises(ImportRefused):
             await engine.import_chat([line.replace(stranger.id, name) for line in lines])
         applier = engine._commands("someone").runtime.applier

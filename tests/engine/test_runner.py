@@ -14,13 +14,17 @@ import anyio
 import pytest
 
 from support.chats import said
-from support.runtimes import runtime_of
+from support.runtimes import only_agent, runtime_of
 from support.stores import Delegate, stored_at
+from turnwise import Settings
+from turnwise.engine.agents.agent import Agent
+from turnwise.engine.agents.configuration import Agents
 from turnwise.engine.worker.leased_chat import ChatMoved, LeasedChat
 from turnwise.engine.worker.runner import JOBS, Runner
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.conformance.checks import part
 from turnwise.persistence.protocol import ChatStore
+from turnwise.providers.scripted import ScriptedModel
 from turnwise.states.arguments import Origin, Reply
 from turnwise.states.errors import StoreError
 from turnwise.states.messages import TextPart
@@ -71,13 +75,15 @@ def raises(error: BaseException) -> Does:
 
 
 @asynccontextmanager
-async def held(database: Path, store: ChatStore | None = None) -> AsyncIterator[LeasedChat]:
-    """Give a chat that streams, of which "so far" was shown, in the hands of the worker `w`."""
+async def held(
+    database: Path, store: ChatStore | None = None, agents: Agents | None = None
+) -> AsyncIterator[LeasedChat]:
+    """Give a chat that streams, of which "so far" was shown, in the hands of the worker `w`, which has these agents."""
     store = store or stored_at(database, ManualClock())
     await store.open()
     await plans.created(store, "chat", plans.send("hello"), plans.claim("w"), plans.start())
     await store.journal("chat", 1, ChatState.streaming, [part("so far")])
-    yield LeasedChat(runtime_of(store, ManualClock()), await store.facts("chat"), 1)
+    yield LeasedChat(runtime_of(store, ManualClock(), agents=agents), await store.facts("chat"), 1)
     await store.close()
 
 
@@ -124,6 +130,17 @@ async def test_who_is_let_go_ends_its_job_and_begins_no_other(database: Path, mo
         assert await triggers(leased) == [("released", "worker:w")]
 
 
+async def test_what_was_given_to_an_agent_of_other_workers_is_let_go(
+    database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = Jobs(monkeypatch)
+    async with held(database, agents=Agents([Agent("other", ScriptedModel([]))], Settings())) as leased:
+        async with running(Runner(leased)):
+            pass
+        assert jobs.begun == []
+        assert await triggers(leased) == [("released", "worker:w")]
+
+
 @pytest.mark.parametrize("how", ["it rests", "it is lost"])
 async def test_what_is_nobodys_business_any_more_is_not_released(
     database: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, how: str
@@ -163,6 +180,16 @@ async def test_a_release_that_the_store_refuses_is_told_and_ends_nothing_else(
                 runner.let_go()
         assert "not_released" in caplog.text
         assert "planted" in caplog.text
+
+
+async def test_a_turn_that_is_over_leaves_no_timer(database: Path) -> None:
+    agents = only_agent(ScriptedModel(["done"]), settings=Settings(idle_timeout=60, startup_timeout=60))
+    async with held(database, agents=agents) as leased:
+        async with running(Runner(leased)):
+            pass
+        assert leased.facts.state is ChatState.waiting
+        assert isinstance(leased.runtime.clock, ManualClock)
+        assert leased.runtime.clock.next_timer is None
 
 
 # Moving

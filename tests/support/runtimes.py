@@ -64,6 +64,7 @@ def runtime_of(  # noqa: PLR0913 - what a test may choose
     return Runtime(
         applier=Applier(store, broadcaster or Broadcaster(), agents.limits),
         agents=agents,
+        deps=None,
         settings=settings,
         clock=clock,
         worker_id=worker_id,
