@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import sys
 from collections.abc import AsyncGenerator, AsyncIterable, Collection, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
@@ -12,7 +13,7 @@ from urllib.parse import quote, urlsplit
 import anyio
 from pydantic import TypeAdapter
 
-from turnwise.client.connection import Connection, Request, pieces_of
+from turnwise.client.connection import Connection, Request, is_passing, pieces_of
 from turnwise.client.events import EventReader
 from turnwise.client.files import decoded, lines_in, lines_out
 from turnwise.client.settings import ClientSettings
@@ -22,7 +23,7 @@ from turnwise.engine.erase import Erasable, Erasure, wanted
 from turnwise.engine.explain import Explanation
 from turnwise.engine.files.streams import FileContent, source_of
 from turnwise.engine.follow.turns import TurnReader
-from turnwise.engine.imported_history import History
+from turnwise.engine.imported_history import History, imported_history
 from turnwise.engine.prompt.views import HistoryView
 from turnwise.engine.results import (
     Chat,
@@ -40,7 +41,7 @@ from turnwise.persistence.audit.verify import Verdict, verify_export
 from turnwise.persistence.tombstone import Tombstone
 from turnwise.states.calls import ClientTool, ToolResult
 from turnwise.states.checked import checked
-from turnwise.states.errors import ChatNotFound, FileNotFound, InvalidArgument, SettingsError
+from turnwise.states.errors import ChatNotFound, FileNotFound, InvalidArgument, SettingsError, TurnwiseError
 from turnwise.states.events import Event, StatusEvent
 from turnwise.states.files import is_digest
 from turnwise.states.limits import JsonObject, Key, Label, Name, Ordinal, PageSize, Seconds
@@ -111,6 +112,8 @@ class Client:
 
         Without a `client_id` one is made up, so that a chat whose answer is lost on the way is not created twice.
         """
+        if history is not None:
+            imported_history(history, limit=sys.maxsize)  # the service knows its own limit
         given = {
             "system": system,
             "client_tools": list(client_tools),
@@ -269,8 +272,8 @@ class Client:
             if known != agent.name:
                 raise SettingsError("agent", f"{agent.name!r} does not answer in this chat: its agent is {known!r}")
         key = client_id or _new_key()
-        await self.send_message(chat_id, content, client_id=key)
         with anyio.fail_after(timeout):
+            await self.send_message(chat_id, content, client_id=key)
             result = await self._answer(chat_id, content, key)
         return result if agent is None else _with_output(result, agent)
 
@@ -286,8 +289,13 @@ class Client:
         receipt = await self.send_message(chat_id, content, when_busy=when_busy, client_id=client_id)
         following = self.events(chat_id, after=receipt.seq, until_rest=True)
         async with aclosing(TurnReader(following, receipt).events()) as events:
-            async for event in events:
-                yield event
+            try:
+                async for event in events:
+                    yield event
+            except TurnwiseError as error:
+                if not is_passing(error):
+                    raise
+                raise self._connection.unanswered(error) from error
 
     async def submit_tool_results(self, chat_id: str, results: Sequence[ToolResult]) -> SubmissionReceipt:
         """Answer the open client calls: all of them, each once, see `Engine.submit_tool_results`."""
@@ -440,8 +448,8 @@ class Client:
     ) -> Chat:
         """Return the chat once its state is in `until`, see `Engine.wait`."""
         states = frozenset(_state(state) for state in until)
-        chat = await self.get_chat(chat_id)
         with anyio.fail_after(timeout):
+            chat = await self.get_chat(chat_id)
             while not _has_arrived(states, chat):
                 following = self.events(chat_id, after=chat.last_seq, until_rest=not _has_arrived(RESTING, chat))
                 async with aclosing(following) as events:
@@ -499,7 +507,7 @@ class Client:
             repeatable=True,
         )
         while True:
-            response = await self._connection.asked(request)
+            response = await self._connection.asked(request, sent=True)
             if response.status_code == 200:  # noqa: PLR2004 - 202 says that it takes longer
                 result: TurnResult[Any] = self._connection.read(response, TurnResult[Any])
                 return result

@@ -17,7 +17,8 @@ from turnwise.client.errors import BadAnswer, RateLimited, ServiceFailed, Servic
 from turnwise.client.patience import Patience
 from turnwise.client.problems import BUSY, error_of
 from turnwise.client.settings import ClientSettings
-from turnwise.states.errors import EngineClosed, EngineInUse, StoreError, TurnwiseError
+from turnwise.states.errors import EngineClosed, EngineInUse, InvalidArgument, StoreError, TurnwiseError
+from turnwise.states.plain import shown
 
 Answer = TypeVar("Answer")
 
@@ -25,6 +26,10 @@ _NOT_OPEN: Final = "the client is not open; use it inside 'async with Client(...
 _UNSENT: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol)
 """What happens before a request is sent."""
 _OK: Final = range(200, 300)
+_ARGUMENTS: Final = {"Idempotency-Key": "client_id", "Content-Type": "media_type"}
+"""The arguments that headers carry."""
+_NOTHING: Final = "; nothing was written"
+"""What an error says of one request, and is not true of one that was sent before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,8 +98,13 @@ class Connection:
         """
         return self.read(await self.asked(request), answer)
 
-    async def asked(self, request: Request) -> httpx.Response:
-        """Return the response to a request, once it is one of success. See `ask`."""
+    async def asked(self, request: Request, *, sent: bool = False) -> httpx.Response:
+        """Return the response to a request, once it is one of success. See `ask`.
+
+        Args:
+            request: what is asked.
+            sent: whether the service may have done it before; then it is asked until it says so.
+        """
         patience = Patience(self.settings)
         while True:
             try:
@@ -102,8 +112,19 @@ class Connection:
                     await self._whole(response, request)
                     return response
             except TurnwiseError as error:
-                if not self.is_open or not _may_pass(error, request) or not await patience.wait():
-                    raise
+                sent = sent or (isinstance(error, ServiceUnreachable) and error.sent)
+                pause = error.retry_after if isinstance(error, RateLimited) else 0
+                if self.is_open and _may_pass(error, request, sent=sent) and await patience.wait(pause):
+                    continue
+                if sent and self.is_open and is_passing(error):
+                    raise self.unanswered(error) from error
+                raise
+
+    def unanswered(self, error: TurnwiseError) -> ServiceUnreachable:
+        """Return the error for something that may have been done although the last answer was this error."""
+        if isinstance(error, ServiceUnreachable):
+            return ServiceUnreachable(error.url, error.problem, sent=True)
+        return ServiceUnreachable(self.url, f"it says {str(error).removesuffix(_NOTHING)!r}", sent=True)
 
     def read(self, response: httpx.Response, answer: type[Answer]) -> Answer:
         """Return what a response holds.
@@ -158,20 +179,25 @@ class Connection:
             raise self.fault(error, sent=_may_have_been_done(error, request)) from error
 
     def _built(self, client: httpx.AsyncClient, request: Request, silence: float | None) -> httpx.Request:
-        headers = {name: value for name, value in request.headers.items() if value is not None}
+        headers = {name: _spelled(name, value) for name, value in request.headers.items() if value is not None}
         content: Any = request.stream
         if request.body is not None:
             content = pydantic_core.to_json(request.body)
             headers["Content-Type"] = "application/json"
         limit = self.settings.timeout
-        return client.build_request(
-            request.method,
-            request.path,
-            params={name: value for name, value in request.query.items() if value is not None},
-            headers=headers,
-            content=content,
-            timeout=httpx.Timeout(limit, read=limit if silence is None else silence),
-        )
+        try:
+            return client.build_request(
+                request.method,
+                request.path,
+                params={name: value for name, value in request.query.items() if value is not None},
+                headers=headers,
+                content=content,
+                timeout=httpx.Timeout(limit, read=limit if silence is None else silence),
+            )
+        except httpx.InvalidURL as error:
+            raise InvalidArgument(
+                "arguments", f"must fit into an address, which these do not ({error}): ids are shorter"
+            ) from None
 
 
 async def pieces_of(connection: Connection, request: Request) -> AsyncIterator[bytes]:
@@ -191,12 +217,21 @@ def is_passing(error: TurnwiseError) -> bool:
     return isinstance(error, ServiceUnreachable | EngineClosed | RateLimited) or type(error) is StoreError
 
 
-def _may_pass(error: TurnwiseError, request: Request) -> bool:
-    if isinstance(error, RateLimited) or not is_passing(error):
+def _may_pass(error: TurnwiseError, request: Request, *, sent: bool) -> bool:
+    if (isinstance(error, RateLimited) and not sent) or not is_passing(error):
         return False
     if isinstance(error, ServiceUnreachable) and not error.sent:
         return request.stream is None
     return request.repeatable
+
+
+def _spelled(header: str, value: str) -> str:
+    if not (value.isascii() and value.isprintable() and value == value.strip()):
+        named = _ARGUMENTS.get(header, header)
+        raise InvalidArgument(
+            named, f"must be printable ASCII, because a header of HTTP carries it; it was {shown(value)}"
+        )
+    return value
 
 
 def _may_have_been_done(error: httpx.HTTPError, request: Request) -> bool:

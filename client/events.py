@@ -72,7 +72,7 @@ class EventReader:
             try:
                 async for kind, data in _told(response):
                     if kind == "reconnect":
-                        raise EngineClosed(_STOPS)
+                        raise EngineClosed(_STOPS, waited=True)
                     if kind == "problem":
                         raise error_in(url, _OBJECT.decode(data))
                     event = _EVENT.decode(data)

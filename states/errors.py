@@ -310,14 +310,18 @@ class EngineInUse(TurnwiseError):
 
 
 class EngineClosed(TurnwiseError):
-    """The engine is not open, or it was closed or let its followers go while someone waited. Nothing was written.
+    """The engine is not open, and nothing was written; or it was closed or let its followers go while someone waited.
 
     The chats live on in the store: whoever followed one opens an engine and goes on after the last event it has seen.
+
+    Args:
+        problem: what has become of the engine.
+        waited: whether someone waited, perhaps for the answer to a message of theirs, which is kept.
     """
 
-    def __init__(self, problem: str) -> None:
+    def __init__(self, problem: str, *, waited: bool = False) -> None:
         self.problem = problem
-        super().__init__(f"{problem}; nothing was written")
+        super().__init__(f"{problem}; {'what was accepted is kept' if waited else 'nothing was written'}")
 
 
 class ChatUnreadable(StoreError):

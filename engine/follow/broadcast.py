@@ -55,7 +55,7 @@ class Listener:
             Exception: the error because of which this process cannot go on with the chat.
         """
         if self._end is not None and not self._bell.is_set():
-            raise EngineClosed(self._end)
+            raise EngineClosed(self._end, waited=True)
         await self._bell.wait()
         self._bell = anyio.Event()
         if self._failure is not None:

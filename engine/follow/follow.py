@@ -78,4 +78,4 @@ def _ended_by(broadcaster: Broadcaster) -> Iterator[None]:
     except StoreError as error:
         if broadcaster.closed is None:
             raise
-        raise EngineClosed(broadcaster.closed) from error
+        raise EngineClosed(broadcaster.closed, waited=True) from error

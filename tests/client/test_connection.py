@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, aclosing
 from typing import Annotated, Any
@@ -22,6 +23,7 @@ URL = "http://a"
 AT_ONCE = ClientSettings(patience=0)
 GET = Request(method="GET", path="/x", repeatable=True)
 POST = Request(method="POST", path="/x")
+KEYED = Request(method="POST", path="/x", repeatable=True)
 CLOSED = Answer.of(
     {"type": "urn:turnwise:problem:engine-closed", "detail": "it stops", "problem": "it stops"},
     503,
@@ -120,7 +122,7 @@ def test_a_request_is_sent_again_only_where_that_is_safe(
     streamed: bool,  # noqa: FBT001
 ) -> None:
     requests = POST, GET, Request(method="POST", path="/files", stream=body())
-    assert [_may_pass(error, request) for request in requests] == [once, safe, streamed]
+    assert [_may_pass(error, request, sent=False) for request in requests] == [once, safe, streamed]
 
 
 @pytest.mark.parametrize(
@@ -166,6 +168,50 @@ async def test_other_requests_are_sent_once(
     with pytest.raises(kind) as refused:
         await connection.ask(POST, dict[str, str])
     assert (len(server.asked), getattr(refused.value, "sent", None)) == (1, sent)
+
+
+def _said_to_be_sent(error: TurnwiseError) -> bool:
+    return isinstance(error, ServiceUnreachable) and error.sent and "nothing was written" not in str(error)
+
+
+@pytest.mark.usefixtures("clock")
+@pytest.mark.parametrize("last", [CLOSED, LIMITED, Answer(["{"], end="drop"), Answer(["{"], 503, end="drop")])
+async def test_what_may_have_been_done_is_never_called_unwritten(server: Server, last: Answer) -> None:
+    """Whatever is said of a later try: that nothing was written is true of that one alone."""
+    server.script = [Answer(["{"], end="drop"), last]
+    connection = Connection(server.url, "word", ClientSettings())
+    await connection.open()
+    with pytest.raises(ServiceUnreachable) as unanswered:
+        await connection.ask(KEYED, dict[str, str])
+    await connection.close()
+    assert _said_to_be_sent(unanswered.value)
+    assert len(server.asked) > 5
+
+
+@pytest.mark.usefixtures("clock")
+async def test_what_may_have_been_done_is_not_called_unwritten_when_nobody_is_there_any_more() -> None:
+    async def take_one_and_go(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        listener.close()
+        writer.close()
+
+    listener = await asyncio.start_server(take_one_and_go, "127.0.0.1", 0)
+    connection = Connection(f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}", "word", ClientSettings())
+    await connection.open()
+    with pytest.raises(ServiceUnreachable) as unanswered:
+        await connection.ask(KEYED, dict[str, str])
+    await connection.close()
+    assert isinstance(unanswered.value.__cause__, ServiceUnreachable)
+    assert not unanswered.value.__cause__.sent
+    assert _said_to_be_sent(unanswered.value)
+
+
+async def test_what_may_have_been_done_is_waited_for_past_a_limit_of_requests(server: Server) -> None:
+    server.script = [Answer(["{"], end="drop"), LIMITED, Answer.of({"a": "b"})]
+    connection = Connection(server.url, "word", ClientSettings(first_delay=0.01))
+    await connection.open()
+    assert await connection.ask(KEYED, dict[str, str]) == {"a": "b"}
+    await connection.close()
 
 
 async def test_a_limit_of_requests_is_no_reason_to_send_more(server: Server, connection: Connection) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
 from functools import partial
 from typing import Any
@@ -38,6 +38,10 @@ from turnwise.service import ServiceSettings
 from turnwise.states.errors import EngineClosed, EngineInUse
 
 AT_ONCE = ClientSettings(patience=0, timeout=20)
+
+
+async def all_of(events: AsyncIterator[Event]) -> list[Event]:
+    return [event async for event in events]
 
 
 async def followed(client: Client, chat_id: str, after_part: Callable[[], None]) -> list[Event]:
@@ -87,6 +91,30 @@ async def test_a_question_is_answered_once_although_the_service_was_killed(servi
     assert result.stop_reason == "end_turn"
     assert result.messages == messages
     assert [message.text for message in messages if message.role == "user"] == ["slow"]
+
+
+async def test_a_message_that_was_accepted_is_never_called_unwritten_because_its_answer_does_not_come(
+    service: ServiceProcess,
+) -> None:
+    async with Client(service.url, token=TOKEN, settings=AT_ONCE) as client:
+        asked, streamed = [(await client.create_chat()).id for _ in range(2)]
+        lost: list[ServiceUnreachable] = []
+
+        async def is_lost(waiting: Callable[[], Awaitable[object]]) -> None:
+            with pytest.raises(ServiceUnreachable) as unanswered:
+                await waiting()
+            lost.append(unanswered.value)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(is_lost, partial(client.ask, asked, "slow"))
+            tasks.start_soon(is_lost, lambda: all_of(client.stream(streamed, "slow")))
+            for chat_id in (asked, streamed):
+                await client.wait(chat_id, until={"streaming"}, timeout=30)
+            await anyio.to_thread.run_sync(service.kill)
+        await anyio.to_thread.run_sync(service.start)
+        for chat_id in (asked, streamed):
+            assert (await client.messages(chat_id))[0].text == "slow"
+    assert [(error.sent, "nothing was written" in str(error)) for error in lost] == [(True, False)] * 2
 
 
 async def test_who_cannot_be_reached_is_named_and_nothing_was_written() -> None:

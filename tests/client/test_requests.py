@@ -7,10 +7,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+import anyio
 import pytest
 
 from support.wire.server import Answer, Server
-from turnwise import ClientTool, FilePart, TextPart, ToolResult, TurnwiseError
+from turnwise import ClientTool, FilePart, InvalidArgument, TextPart, ToolResult, TurnwiseError
 from turnwise.client import Client, ClientSettings
 
 CLOSED = Answer.of(
@@ -198,3 +199,36 @@ async def test_a_key_is_made_up_where_none_is_given(server: Server) -> None:
     keys = [asked.headers["idempotency-key"] for asked in server.asked]
     assert len(set(keys)) == 5
     assert all(re.fullmatch("client-[0-9a-f]{32}", key) for key in keys), keys
+
+
+@pytest.mark.parametrize("call", [lambda c: c.wait("c1", timeout=0.05), lambda c: c.ask("c1", "Hi!", timeout=0.05)])
+async def test_whoever_waits_for_so_long_waits_no_longer_for_a_service_that_hangs(
+    server: Server, call: Callable[[Client], Any]
+) -> None:
+    server.script = [Answer(None)]
+    async with Client(server.url, token="t", settings=ClientSettings(timeout=60)) as client:
+        with anyio.fail_after(30), pytest.raises(TimeoutError):
+            await call(client)
+        assert len(server.asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("call", "argument"),
+    [
+        (lambda c: c.send_message("c1", "Hi!", client_id="Zoë:41"), "client_id"),
+        (lambda c: c.send_message("c1", "Hi!", client_id="a\n"), "client_id"),
+        (lambda c: c.send_message("c1", "Hi!", client_id=" a"), "client_id"),
+        (lambda c: c.create_chat(client_id="Zoë"), "client_id"),
+        (lambda c: c.put_file("c1", b"x", media_type="é"), "media_type"),
+        (lambda c: c.get_chat("c" * 70_000), "arguments"),
+        *((lambda c, odd=odd: c.create_chat(history=odd), "history") for odd in ({}, 1, "Hi!")),
+        (lambda c: c.create_chat(history=["Hi!"]), "history[0]"),
+    ],
+)  # fmt: skip
+async def test_what_cannot_be_sent_is_an_argument_that_is_wrong(
+    server: Server, call: Callable[[Client], Any], argument: str
+) -> None:
+    async with Client(server.url, token="t") as client:
+        with pytest.raises(InvalidArgument, match="nothing was written") as refused:
+            await call(client)
+    assert (refused.value.argument, server.asked) == (argument, [])
