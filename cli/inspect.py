@@ -50,9 +50,13 @@ def inspect(
     except OSError as error:
         raise SettingsError("--port", f"cannot listen on port {port}: {error.strerror}") from None
     with listener:
-        _tell(f"http://127.0.0.1:{listener.getsockname()[1]}", token)
-        console.print("Ctrl-C ends it")
-        anyio.run(partial(service.serve, engine, auth=auth, sockets=[listener], log_level="warning"))
+
+        def told() -> None:
+            _tell(f"http://127.0.0.1:{listener.getsockname()[1]}", token)
+            console.print("Ctrl-C ends it")
+
+        serving = partial(service.serve, engine, auth=auth, sockets=[listener], log_level="warning")
+        anyio.run(partial(serving, opened=told))
     console.print("stopped")
 
 

@@ -92,9 +92,12 @@ def serve(  # noqa: PLR0913 - options
     with _listening(host, port) as listener:
         address, bound = listener.getsockname()[:2]
         shown = f"[{address}]" if ":" in address else address
-        console.print(f"serving on http://{shown}:{bound}; SIGTERM or Ctrl-C stops it", highlight=False)
+
+        def told() -> None:
+            console.print(f"serving on http://{shown}:{bound}; SIGTERM or Ctrl-C stops it", highlight=False)
+
         serving = partial(service.serve, engine, auth=auth, sockets=[listener], settings=limits, log_level="warning")
-        anyio.run(serving)
+        anyio.run(partial(serving, opened=told))
     console.print("stopped")
 
 

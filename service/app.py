@@ -8,6 +8,7 @@ from importlib.metadata import version
 
 from fastapi import FastAPI
 from fastapi.middleware.cors import CORSMiddleware
+from starlette.types import Lifespan
 
 from turnwise.engine.engine import Engine
 from turnwise.service.auth import Authenticator
@@ -25,18 +26,24 @@ def create_app(engine: Engine, *, auth: Authenticator, settings: ServiceSettings
         auth: tells who sends a request.
         settings: limits, and the origins of pages that may call.
     """
-    settings = settings or ServiceSettings()
 
     @asynccontextmanager
     async def opened(_app: FastAPI) -> AsyncIterator[None]:
         async with engine:
             yield
 
+    return application(engine, auth=auth, settings=settings or ServiceSettings(), lifespan=opened)
+
+
+def application(
+    engine: Engine, *, auth: Authenticator, settings: ServiceSettings, lifespan: Lifespan[FastAPI] | None = None
+) -> FastAPI:
+    """Return an ASGI application whose engine `lifespan` opens; without, whoever runs it has opened it."""
     app = FastAPI(
         title="turnwise",
         summary="Chats with language models, each a declared, durable state machine.",
         version=version("turnwise"),
-        lifespan=opened,
+        lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
     )

@@ -7,14 +7,14 @@ import logging
 import signal
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
 import uvicorn
 
 from turnwise.engine.engine import Engine
-from turnwise.service.app import create_app
+from turnwise.service.app import application
 from turnwise.service.auth import Authenticator
 from turnwise.service.settings import ServiceSettings
 
@@ -27,12 +27,26 @@ def _is_told(record: logging.LogRecord) -> bool:
 class _Server(uvicorn.Server):
     """Lets the followers go when it is asked to stop: uvicorn waits for open streams before it ends the application."""
 
-    def __init__(self, config: uvicorn.Config, engine: Engine) -> None:
+    def __init__(self, config: uvicorn.Config, engine: Engine, opened: Callable[[], object] | None) -> None:
         super().__init__(config)
         self._engine = engine
+        self._opened = opened
+
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        """Open the engine, then serve it: an application that opens it would have uvicorn tell why it cannot."""
+        with self._hearing_signals():
+            async with self._engine:
+                if self._opened is not None:
+                    self._opened()
+                await super().serve(sockets)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
+        """Do nothing: they are heard already."""
+        yield
+
+    @contextmanager
+    def _hearing_signals(self) -> Iterator[None]:
         """Hear the signals that ask to stop. Having stopped is no failure, so none of them is raised again."""
         if threading.current_thread() is not threading.main_thread():
             yield
@@ -57,6 +71,7 @@ async def serve(
     sockets: list[socket.socket],
     settings: ServiceSettings | None = None,
     log_level: str = "info",
+    opened: Callable[[], object] | None = None,
 ) -> None:
     """Serve an engine until SIGTERM or SIGINT; then streams are told to reconnect and running jobs are released.
 
@@ -66,6 +81,10 @@ async def serve(
         sockets: where to listen, bound already.
         settings: limits; `shutdown_seconds` is how long open requests may go on once it stops.
         log_level: of uvicorn.
+        opened: called once the engine is open.
+
+    Raises:
+        StoreError: the engine's store cannot be opened.
     """
     settings = settings or ServiceSettings()
     for listener in sockets:
@@ -74,7 +93,7 @@ async def serve(
             # waits until the reader has acknowledged the first, which takes 40 ms.
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     logging.getLogger("uvicorn.error").addFilter(_is_told)
-    app = create_app(engine, auth=auth, settings=settings)
+    app = application(engine, auth=auth, settings=settings)
     config = uvicorn.Config(
         app,
         log_level=log_level,
@@ -83,4 +102,4 @@ async def serve(
         server_header=False,
         h11_max_incomplete_event_size=65_536,
     )
-    await _Server(config, engine).serve(sockets=sockets)
+    await _Server(config, engine, opened).serve(sockets)

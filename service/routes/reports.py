@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import Annotated, Any
 
 from fastapi import Depends, Header, Query
@@ -18,6 +19,7 @@ from turnwise.service.caller import ChatId, Follower, Reader
 from turnwise.service.problems import InvalidRequest
 from turnwise.service.routes.streamed import JSON_LINES
 from turnwise.service.sse import Stream, event_bytes
+from turnwise.states.errors import ChatUnreadable
 from turnwise.states.usage import Usage
 
 _SAFE = {
@@ -112,7 +114,8 @@ async def read_argument_schemas(caller: Reader, chat_id: ChatId) -> dict[str, An
 
 async def explain(caller: Reader, chat_id: ChatId) -> Explanation:
     """Return where the chat stands, and why it is not moving."""
-    await caller.chat(chat_id)
+    with suppress(ChatUnreadable):  # that is what it explains
+        await caller.chat(chat_id)
     return await caller.engine.explain(chat_id)
 
 

@@ -54,6 +54,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Asked]:
     async def serve(*given: Any, **named: Any) -> None:
         asks = takes.bind(*given, **named)  # or it raises, as the service would
         asks.apply_defaults()
+        asks.arguments.pop("opened")()
         sockets = asks.arguments.pop("sockets")
         told.append(Asked(**asks.arguments, addresses=[listener.getsockname()[:2] for listener in sockets]))
 
@@ -141,6 +142,20 @@ def test_a_port_that_is_taken_cannot_be_listened_on(shop: Terminal, asked: list[
             assert refused.code == 2, refused
             assert re.search(f"cannot listen on (127.0.0.1 )?port {port}: Address already in use", refused.words)
     assert asked == []
+
+
+@pytest.mark.parametrize(
+    "command", [["serve", "booth:agents", "--token", "t"], ["inspect"]], ids=lambda command: command[0]
+)
+def test_a_store_that_cannot_be_opened_is_told_in_one_sentence_and_nothing_is_served(
+    shop: Terminal, command: list[str]
+) -> None:
+    (shop.folder / "words.db").write_text("This is no database. " * 200)
+    refused = shop.run(*command, "--port", "0", "--store", "sqlite:///words.db")
+    assert refused.code == 1
+    assert "words.db" in refused.err
+    assert len(refused.err.strip().splitlines()) < 4
+    assert not re.search("Traceback|serving on|look at", refused.out + refused.err)
 
 
 def test_who_may_come_in_is_in_a_file_or_is_one_operator(

@@ -49,6 +49,9 @@ async def test_a_chat_that_cannot_be_read_is_told_its_owner_and_whoever_sees_all
             assert [answer.status_code for answer in told] == [500, 404, 500, 500], place
             assert told[0].json()["type"] == "urn:turnwise:problem:chat-unreadable"
             assert told[1].text.replace(chats[place], "...") == none.text.replace(f"c{'0' * 25}", "...")
+            explained = [await who.get(f"/chats/{chats[place]}/explain") for who in (ada, bob, operator, auditor)]
+            assert [answer.status_code for answer in explained] == [200, 404, 200, 200], place
+            assert "chats.facts" in explained[0].json()["reason"]
 
 
 @pytest.mark.parametrize(

@@ -59,10 +59,10 @@ async def test_open_requests_have_whole_seconds_to_end_and_at_least_one(
     configs: list[uvicorn.Config] = []
 
     class Noted:
-        def __init__(self, config: uvicorn.Config, _: Engine) -> None:
+        def __init__(self, config: uvicorn.Config, *_: object) -> None:
             configs.append(config)
 
-        async def serve(self, **_: Any) -> None:
+        async def serve(self, *_: Any) -> None:
             pass
 
     monkeypatch.setattr(server, "_Server", Noted)
