@@ -75,7 +75,7 @@ class Helpers:
             StoreError: the store is out of reach.
         """
         profile = facts.profile
-        works_for_parent = facts.turn.started_at == profile.created_at and not profile.stays
+        works_for_parent = facts.turn.started_at == profile.created_at
         if profile.helps is None or profile.parent is None or not works_for_parent:
             return True
         try:

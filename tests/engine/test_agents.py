@@ -469,7 +469,8 @@ async def test_a_model_that_never_gives_the_form_ends_in_error(tmp_path: Path, w
     assert verdict.ok, verdict
     assert (result.chat.state, result.output, len(model.requests)) == ("error", None, 3)
     assert result.chat.last_error is not None
-    assert (result.chat.last_error.kind, result.open_calls) == ("invalid_answer", [])
+    error = result.chat.last_error
+    assert (error.kind, error.step, error.attempt, result.open_calls) == ("invalid_answer", 3, 1, [])
 
 
 @pytest.mark.parametrize(

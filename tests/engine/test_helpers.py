@@ -238,11 +238,20 @@ async def test_a_chat_is_settled_only_when_its_helpers_were_stopped(open_engine:
 
 
 async def test_a_helper_that_spawns_itself_comes_to_an_end(open_engine: OpenEngine) -> None:
-    def again(request: ModelRequest) -> Reply:
-        results = [message.result for message in request.messages if message.result is not None]
-        return Reply(f"told: {results[0].output}") if results else Reply(calls=[Call("ask_lead", {"task": "again"})])
+    """The last one may do everything but delegate."""
 
-    endless = Agent("lead", ScriptedModel(again), tools=[delegate("lead")])
+    @tool
+    async def work() -> str:
+        """Work."""
+        return "done"
+
+    def again(request: ModelRequest) -> Reply:
+        results = [message.result.output for message in request.messages if message.result is not None]
+        if not results:
+            return Reply(calls=[Call("ask_lead", {"task": "again"}), Call("work", {})])
+        return Reply(f"told: {results[0]}" if results[1] == "done" else "not even that")
+
+    endless = Agent("lead", ScriptedModel(again), tools=[delegate("lead"), work])
     async with open_engine(None, agents=[endless], settings=Settings(helper_depth=4)) as engine:
         chat = await engine.create_chat()
         with anyio.fail_after(60):
@@ -356,7 +365,7 @@ def test_helpers_that_make_no_sense_are_refused_when_they_are_declared() -> None
     lead = Agent("lead", "demo", tools=[delegate("nobody")])
     with pytest.raises(SettingsError, match="'nobody', which must be one of this engine's agents: 'lead'"):
         Engine("sqlite://", agents=[lead])
-    with pytest.raises(SettingsError, match="needs a name of 1 to 64 letters"):
+    with pytest.raises(SettingsError, match="gives tasks to agent 'a b': needs a name of 1 to 64 letters"):
         delegate("a b")
     assert delegate("a b", name="ask_ab").helper == "a b"
     with pytest.raises(SettingsError, match="tool 'ask_nobody': is answered by helpers, which needs no approval"):
