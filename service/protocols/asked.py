@@ -60,15 +60,16 @@ class AISDKRequest(BaseModel):
 def asked_by_ai_sdk(request: AISDKRequest) -> Asked:
     """Return what is new in the messages of an AI SDK page."""
     said: list[tuple[str, Content]] = []
+    last: list[dict[str, Any]] = []
     for message in reversed(request.messages):
         if message.role != "user":
+            last = message.parts
             break
         said.insert(0, (message.id, [part for one in message.parts if (part := _ui_part(one)) is not None]))
     calls = [part for message in request.messages for part in message.parts if "toolCallId" in part]
-    last = request.messages[-1].parts if request.messages and not said else []
     answers = [answer for part in last if "toolCallId" in part and (answer := _ui_answer(part)) is not None]
     return Asked(
-        said,
+        _worth_saying(said),
         {answer.call_id: answer for answer in answers},
         frozenset(str(part["toolCallId"]) for part in calls),
         frozenset(str(part["toolCallId"]) for part in calls if str(part.get("state")).startswith("output-")),
@@ -119,7 +120,16 @@ def asked_by_agui(request: RunAgentInput) -> Asked:
         answers[entry.interrupt_id] = ToolResult(entry.interrupt_id, payload)
     known = [call.id for one in request.messages if one.role == "assistant" for call in one.tool_calls or ()]
     answered = [one.tool_call_id for one in request.messages if one.role == "tool"]
-    return Asked(said, answers, frozenset(known), frozenset(answered))
+    return Asked(_worth_saying(said), answers, frozenset(known), frozenset(answered))
+
+
+def _worth_saying(said: list[tuple[str, Content]]) -> list[tuple[str, Content]]:
+    """Leave out messages that say nothing: a page sends one again with every request after it."""
+    return [
+        (name, content)
+        for name, content in said
+        if any(isinstance(part, FilePart) or part.text.strip() for part in content)
+    ]
 
 
 def _texts(parts: Any) -> str:

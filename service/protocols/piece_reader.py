@@ -1,4 +1,4 @@
-"""Reads the events of one turn as pieces, wherever the reader joins."""
+"""Reads the events of a turn, and of those after it, as pieces, wherever the reader joins."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class _Live:
 
 
 class PieceReader:
-    """Turns the events of one turn, from any of them on, into pieces.
+    """Turns the events of a turn, from any of them on, into pieces; and those of the next turns, if it is given them.
 
     A reader that joins in the middle of a reply sees the rest of the part under way, begun anew, and calls only once
     they are complete. What was never shown, because its parts were pruned, is shown with the message that keeps it.
@@ -76,7 +76,7 @@ class PieceReader:
         """The calls that the client has to answer."""
         self.error: e.ErrorInfo | None = None
         self.finished: e.TurnFinishedEvent | None = None
-        """The event that ended the turn; what comes after it is not read."""
+        """The event that ended the turn; what comes after it is not read until a message begins another one."""
         self._known = set(known_calls)
         self._given = set(answered)
         self._live: _Live | None = None
@@ -89,7 +89,9 @@ class PieceReader:
     def read(self, event: e.Event) -> Iterator[p.Piece]:  # noqa: C901 - one case per kind of event
         """Yield what the event adds."""
         if self.finished is not None:
-            return
+            if not _begins_turn_after(self.finished.turn, event):
+                return
+            self.finished = None
         self.chat_id = event.chat_id or self.chat_id
         self._gap |= bool(self._seq) and event.seq != self._seq + 1
         self._seq = event.seq
@@ -302,6 +304,10 @@ def _begins_with(message: Message, live: _Live) -> bool:
         if len(shown) > len(kept) or not all(text.startswith(told) for told, text in zip(shown, kept, strict=False)):
             return False
     return True
+
+
+def _begins_turn_after(turn: int, event: e.Event) -> bool:
+    return isinstance(event, e.MessageEvent) and event.message.role == "user" and event.message.turn > turn
 
 
 def _made(complete: Mapping[str, Any]) -> ToolCallPart:

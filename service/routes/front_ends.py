@@ -16,7 +16,7 @@ from turnwise.service.protocols.agui import AGUIEncoder
 from turnwise.service.protocols.ai_sdk import AISDKEncoder, message_id_of
 from turnwise.service.protocols.asked import AISDKRequest, Asked, asked_by_agui, asked_by_ai_sdk
 from turnwise.service.routes.threads import act, chat_of, create, regenerate, turn_start
-from turnwise.service.routes.turn_stream import lines_of_turn
+from turnwise.service.routes.turn_stream import Turns, lines_of_turns
 from turnwise.service.sse import Stream
 from turnwise.states.calls import ClientTool
 from turnwise.states.names import ChatState
@@ -36,7 +36,7 @@ async def run_agui(caller: Asker, body: RunAgentInput) -> StreamingResponse:
     asked = asked_by_agui(body)
     chat = await chat_of(caller, body.thread_id) or await create(caller, body.thread_id, agent, tools)
     nothing_new = not asked.said and not set(asked.answers) & {call.call_id for call in chat.open_calls}
-    after = await turn_start(caller.engine, chat) if nothing_new else await act(caller, chat, asked)
+    turns = Turns(await turn_start(caller.engine, chat)) if nothing_new else await act(caller, chat, asked)
     messages = [json.loads(message.model_dump_json(by_alias=True)) for message in body.messages]
     if nothing_new:  # the client was cut off: it gets the turn anew
         users = [place for place, message in enumerate(messages, 1) if message["role"] == "user"]
@@ -46,7 +46,7 @@ async def run_agui(caller: Asker, body: RunAgentInput) -> StreamingResponse:
         body.thread_id, body.run_id, history=messages, known_calls=asked.known_calls, answered=asked.answered
     )
     begun = list(encoder.begin(anew=nothing_new))
-    return _stream(lines_of_turn(caller.engine, chat.id, after, encoder, first=begun), chat.id)
+    return _stream(lines_of_turns(caller.engine, chat.id, turns, encoder, first=begun), chat.id)
 
 
 async def chat_ai_sdk(caller: Asker, body: AISDKRequest, version: SDKVersion = "6") -> StreamingResponse:
@@ -57,16 +57,17 @@ async def chat_ai_sdk(caller: Asker, body: AISDKRequest, version: SDKVersion = "
         raise InvalidRequest([{"field": "messages", "problem": "must end with what is new: a message or an answer"}])
     chat = await chat_of(caller, body.id) or await create(caller, body.id, body.agent, tools)
     if body.trigger == "regenerate-message" and asked.said:
-        after = await regenerate(caller, chat, asked)
+        turns = await regenerate(caller, chat, asked)
     else:
-        after = await act(caller, chat, asked)
+        turns = await act(caller, chat, asked)
+    own_turn = chat.turn if not asked.said else chat.turn + 1 if turns.begun else None
     encoder = AISDKEncoder(
-        None if asked.said else message_id_of(chat.id, chat.turn),
+        None if own_turn is None else message_id_of(chat.id, own_turn),
         version=7 if version == "7" else 6,
         known_calls=() if asked.said else asked.known_calls,
         answered=() if asked.said else asked.answered,
     )
-    return _ui_stream(lines_of_turn(caller.engine, chat.id, after, encoder, last=_DONE), chat.id)
+    return _ui_stream(lines_of_turns(caller.engine, chat.id, turns, encoder, last=_DONE), chat.id)
 
 
 async def resume_ai_sdk(
@@ -80,10 +81,10 @@ async def resume_ai_sdk(
     chat = await chat_of(caller, thread_id)
     if chat is None or chat.turn == 0 or (chat.state in _RESUMED and not finished):
         return Response(status_code=204)
-    after = await turn_start(caller.engine, chat)
+    turns = Turns(await turn_start(caller.engine, chat))
     encoder = AISDKEncoder(version=7 if version == "7" else 6)
     is_wary = version == "6"
-    return _ui_stream(lines_of_turn(caller.engine, chat.id, after, encoder, last=_DONE, is_wary=is_wary), chat.id)
+    return _ui_stream(lines_of_turns(caller.engine, chat.id, turns, encoder, last=_DONE, is_wary=is_wary), chat.id)
 
 
 def _ui_stream(lines: AsyncGenerator[bytes], chat_id: str) -> Stream:

@@ -8,9 +8,10 @@ from typing import Final
 
 from turnwise.engine.commands import chat_id_for
 from turnwise.engine.engine import Engine
-from turnwise.engine.results import Chat
+from turnwise.engine.results import Chat, SendReceipt
 from turnwise.service.caller import Caller
 from turnwise.service.protocols.asked import Asked
+from turnwise.service.routes.turn_stream import Turns
 from turnwise.states.calls import ClientTool
 from turnwise.states.errors import ChatNotFound
 from turnwise.states.events import MessageEvent
@@ -41,16 +42,22 @@ async def create(caller: Caller, name: str, agent: str | None, tools: Sequence[C
     )
 
 
-async def act(caller: Caller, chat: Chat, asked: Asked) -> int:
-    """Give the engine what is new; return the number of the event after which the answer begins."""
+async def act(caller: Caller, chat: Chat, asked: Asked) -> Turns:
+    """Give the engine what is new; return the turns that answer it.
+
+    With a message, answers count if they are all that is waited for; else the message is sent instead of them.
+    """
     open_calls = {call.call_id for call in chat.open_calls}
     answers = [answer for call_id, answer in asked.answers.items() if call_id in open_calls]
+    if asked.said and len(answers) < len(open_calls):
+        answers = []
     after = chat.last_seq
     if answers:
         await caller.engine.submit_tool_results(chat.id, answers, actor=caller.actor)
     elif asked.answers and not asked.said:  # sent again: the answers were taken before
-        return await turn_start(caller.engine, chat, answered=asked.answers.keys())
+        return Turns(await turn_start(caller.engine, chat, answered=asked.answers.keys()))
     moves_on = chat.state is ChatState.requires_action and not answers
+    sent: list[SendReceipt] = []
     for client_id, content in asked.said:
         receipt = await caller.engine.send_message(
             chat.id,
@@ -59,28 +66,20 @@ async def act(caller: Caller, chat: Chat, asked: Asked) -> int:
             client_id=client_id,
             actor=caller.actor,
         )
-        chat = receipt.chat
-        if not answers:
-            after = await _message_start(caller.engine, chat.id, receipt.message_id, receipt.seq)
-    return after
+        moves_on = moves_on and receipt.replayed
+        sent.append(receipt)
+    new = [receipt for receipt in sent if not receipt.replayed] or sent[-1:]
+    messages = tuple(receipt.message_id for receipt in new)
+    return Turns(after, messages) if answers or not new else Turns(new[0].seq, messages, begun=False)
 
 
-async def _message_start(engine: Engine, chat_id: str, message_id: str, after: int) -> int:
-    """Return the number of the event before a message's own; a queued one waits for its turn."""
-    async with aclosing(engine.events(chat_id, after=after, until_rest=True)) as events:
-        async for event in events:
-            if isinstance(event, MessageEvent) and event.message.id == message_id:
-                return event.seq - 1
-    return after
-
-
-async def regenerate(caller: Caller, chat: Chat, asked: Asked) -> int:
+async def regenerate(caller: Caller, chat: Chat, asked: Asked) -> Turns:
     """Let the last message be answered anew."""
     client_id, content = asked.said[-1]
     receipt = await caller.engine.send_message(chat.id, content, client_id=client_id, actor=caller.actor)
     if receipt.replayed:
         await caller.engine.edit_message(chat.id, receipt.message_id, content, actor=caller.actor)
-    return receipt.chat.last_seq if receipt.replayed else receipt.seq
+    return Turns(receipt.chat.last_seq if receipt.replayed else receipt.seq)
 
 
 async def turn_start(engine: Engine, chat: Chat, answered: Collection[str] = ()) -> int:

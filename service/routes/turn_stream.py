@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncGenerator, Iterable, Iterator
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from turnwise.engine.engine import Engine
@@ -12,6 +13,7 @@ from turnwise.states.errors import EngineClosed, TurnwiseError
 from turnwise.states.events import (
     AttemptDiscardedEvent,
     Event,
+    MessageEvent,
     PartEvent,
     RetryEvent,
     StatusEvent,
@@ -33,22 +35,34 @@ class Encoder(Protocol):
         ...
 
 
-async def lines_of_turn(  # noqa: PLR0913 - what a stream is made of
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """What a stream tells: one turn, or those in which the messages of a request are answered."""
+
+    after: int
+    """The number of an event before the first one to tell."""
+    messages: tuple[str, ...] = ()
+    """The messages that are answered, by id."""
+    begun: bool = True
+    """Whether the next event is the first one to tell; or else it is that of the first message, in its own turn."""
+
+
+async def lines_of_turns(  # noqa: PLR0913 - what a stream is made of
     engine: Engine,
     chat_id: str,
-    after: int,
+    turns: Turns,
     encoder: Encoder,
     *,
     first: Iterable[dict[str, Any]] = (),
     last: bytes = b"",
     is_wary: bool = False,
 ) -> AsyncGenerator[bytes]:
-    """Yield the lines of a stream that tells a turn.
+    """Yield the lines of a stream that tells turns.
 
     Args:
         engine: whose chat it is.
         chat_id: the chat.
-        after: the number of the event before the turn's first.
+        turns: which ones.
         encoder: the protocol.
         first: what is told before the events.
         last: the last line.
@@ -59,12 +73,10 @@ async def lines_of_turn(  # noqa: PLR0913 - what a stream is made of
         yield _line(one)
     cut: str | None = None
     try:
-        async with aclosing(_kept_events(engine, chat_id, after, is_wary=is_wary)) as events:
+        async with aclosing(_events_of(engine, chat_id, turns, is_wary=is_wary)) as events:
             async for event in events:
                 for one in encoder.encode(event):
                     yield _line(one)
-                if isinstance(event, TurnFinishedEvent):
-                    break
     except EngineClosed:
         cut = _CUT
     except TurnwiseError:
@@ -73,6 +85,26 @@ async def lines_of_turn(  # noqa: PLR0913 - what a stream is made of
         yield _line(one)
     if last:
         yield last
+
+
+async def _events_of(engine: Engine, chat_id: str, turns: Turns, *, is_wary: bool) -> AsyncGenerator[Event]:
+    """Yield the events of the turns; none of a message that is taken out of the queue before its own."""
+    begun, unanswered = turns.begun, {*turns.messages}
+    seen, more = turns.after, True
+    while more:
+        more = False
+        async with aclosing(_kept_events(engine, chat_id, seen, is_wary=is_wary)) as events:
+            async for event in events:
+                seen = event.seq
+                if isinstance(event, MessageEvent):
+                    begun = begun or event.message.id in unanswered
+                    unanswered.discard(event.message.id)
+                if begun:
+                    yield event
+                if isinstance(event, TurnFinishedEvent):
+                    if begun and not unanswered:
+                        return
+                    more = True  # the chat may have come to rest before the next message was sent
 
 
 async def _kept_events(engine: Engine, chat_id: str, after: int, *, is_wary: bool) -> AsyncGenerator[Event]:

@@ -211,16 +211,72 @@ async def test_a_message_instead_of_an_answer_moves_on_at_once() -> None:
             assert (await history(service, moved))[-2:] == [("user", "Or not."), ("assistant", "Another thing.")]
 
 
-async def test_a_run_may_answer_and_say_something_and_is_told_the_answered_turn_first() -> None:
-    model = ScriptedModel([ASKING, "Booked.", "Bye!"])
+async def test_whoever_answers_and_says_something_at_once_is_told_both_turns() -> None:
+    for say, asks, answers in (
+        (run, said("u1", "A table!"), (called("k"), result("k", "Friday"), said("u2", "Bye!"), said("u3", "Still?"))),
+        (page, user("u1", "A table!"), (replied(("k", "Friday")), user("u2", "Bye!"), user("u3", "Still?"))),
+    ):
+        model = ScriptedModel([ASKING, "Booked. ", "Bye! ", "Gone."])
+        async with served(Engine("sqlite://", model=model)) as service, service.client() as ada:
+            await say(ada, asks)
+            both = await say(ada, asks, *answers)
+            texts = [text for role, text in await history(service, both) if role in ("user", "assistant")]
+            again = await say(ada, asks, *answers)
+        assert words(both) == "Booked. Bye! Gone.", say
+        assert texts == ["A table!", "Which? ", "Booked. ", "Bye!", "Bye! ", "Still?", "Gone."]
+        assert words(again) == "Gone.", "what is sent again begins nothing"
+        chat_id, first = both.headers["turnwise-chat"], told(both)[0]
+        assert first.get("messageId") == (None if say is run else f"{chat_id}-t2"), "the page has the first one"
+
+
+async def test_a_message_with_some_of_the_answers_is_sent_instead_of_them() -> None:
+    asking = Reply(calls=[Call("pick_date", {}, id="k"), Call("pick_date", {}, id="l")])
+    model = ScriptedModel([asking, "Another thing."])
     async with served(Engine("sqlite://", model=model)) as service, service.client() as ada:
-        await run(ada, said("u1", "A table!"))
-        messages = [said("u1", "A table!"), called("k"), result("k", "Friday"), said("u2", "Bye!")]
-        both = await run(ada, *messages)
-        await service.engine.wait(both.headers["turnwise-chat"])
-        texts = [text for role, text in await history(service, both) if role in ("user", "assistant")]
-    assert words(both) == "Booked."
-    assert texts == ["A table!", "Which? ", "Booked.", "Bye!", "Bye!"]
+        await page(ada, user("u1", "A table!"))
+        moved = await page(ada, user("u1", "A table!"), replied(("k", "Friday")), user("u2", "Or not."))
+        assert words(moved) == "Another thing."
+        assert (await history(service, moved))[-2:] == [("user", "Or not."), ("assistant", "Another thing.")]
+
+
+async def test_a_message_that_is_taken_out_of_the_queue_is_told_nothing_of_another_turn() -> None:
+    model = GatedModel("The answer.")
+    told_of: list[httpx.Response] = []
+    async with (
+        served(Engine("sqlite://", model=model)) as service,
+        service.client() as ada,
+        anyio.create_task_group() as tasks,
+    ):
+
+        async def say() -> None:
+            told_of.append(await page(ada, user("u1", "One"), user("u2", "Two")))
+
+        tasks.start_soon(page, ada, user("u1", "One"))
+        while model.busy < 1:  # noqa: ASYNC110 - it tells nobody
+            await anyio.sleep(0.01)
+        (chat,) = (await service.engine.list_chats()).items
+        tasks.start_soon(say)
+        while not (waiting := await service.engine.queued(chat.id)):  # noqa: ASYNC110 - it tells nobody
+            await anyio.sleep(0.01)
+        await service.engine.delete_queued(chat.id, waiting[0].id)
+        model.gate.set()
+    assert words(told_of[0]) == ""
+    assert kinds(told_of[0]) == ["start", "finish"]
+
+
+async def test_a_message_that_waits_for_its_turn_is_heard_of_at_once_and_whoever_leaves_frees_the_place() -> None:
+    """No byte of a response is held back until its turn begins."""
+    model = GatedModel("The answer.")
+    async with served(Engine("sqlite://", model=model)) as service, service.client() as ada:
+        chat = await service.engine.create_chat(owner="ada")
+        await service.engine.send_message(chat.id, "One")
+        body = {"id": chat.id, "messages": [user("u2", "Two")]}
+        with anyio.fail_after(60):
+            async with ada.stream("POST", "/ai-sdk/chat", json=body) as response:
+                assert response.status_code == 200
+            model.gate.set()
+            rested = await service.engine.wait(chat.id)
+        assert rested.state == "waiting"
 
 
 async def test_a_message_that_waits_for_its_turn_is_told_that_turn_alone() -> None:

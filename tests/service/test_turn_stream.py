@@ -14,7 +14,7 @@ from turnwise.persistence.conformance import plans
 from turnwise.persistence.conformance.checks import part
 from turnwise.persistence.sqlite.store import SQLiteStore
 from turnwise.providers.scripted import Reply, ScriptedModel
-from turnwise.service.routes.turn_stream import lines_of_turn
+from turnwise.service.routes.turn_stream import Turns, lines_of_turns
 from turnwise.states.events import AttemptDiscardedEvent, Event, PartEvent, StatusEvent, TurnFinishedEvent
 from turnwise.states.names import ChatState
 
@@ -49,7 +49,7 @@ async def told(path: Path, *, is_wary: bool) -> tuple[list[Event], Recorder, lis
     async with reader, anyio.create_task_group() as tasks:
 
         async def follow() -> None:
-            stream = lines_of_turn(reader, "c", 0, recorder, last=b"last", is_wary=is_wary)
+            stream = lines_of_turns(reader, "c", Turns(0), recorder, last=b"last", is_wary=is_wary)
             lines.extend([line async for line in stream])
 
         tasks.start_soon(follow)
@@ -80,7 +80,7 @@ async def test_words_of_a_worker_that_goes_on_are_told_with_its_next_ones() -> N
         await _first_part(engine, chat.id)
 
         async def follow() -> None:
-            async for _ in lines_of_turn(engine, chat.id, 0, recorder, is_wary=True):
+            async for _ in lines_of_turns(engine, chat.id, Turns(0), recorder, is_wary=True):
                 pass
 
         tasks.start_soon(follow)
@@ -109,7 +109,8 @@ async def test_words_that_were_taken_back_before_are_told_nobody(tmp_path: Path)
     lost = [event for event in stored if event.kind == "part" and event.seq < discarded.seq]
     recorder = Recorder()
     async with Engine(f"sqlite:///{tmp_path}/chats.db", model=ScriptedModel(())) as engine:
-        assert [line async for line in lines_of_turn(engine, "c", 0, recorder)][-1] == b'data: {"end": null}\n\n'
+        lines = [line async for line in lines_of_turns(engine, "c", Turns(0), recorder)]
+    assert lines[-1] == b'data: {"end": null}\n\n'
     assert lost
     assert [event.seq for event in recorder.events] == [event.seq for event in stored if event not in lost]
 
@@ -120,7 +121,7 @@ async def test_a_stream_ends_with_its_turn_though_another_follows() -> None:
         chat = await engine.create_chat()
         for question in ("1", "2"):
             await engine.ask(chat.id, question)
-        lines = [line async for line in lines_of_turn(engine, chat.id, 0, recorder)]
+        lines = [line async for line in lines_of_turns(engine, chat.id, Turns(0), recorder)]
     assert [event.seq for event in recorder.events if isinstance(event, TurnFinishedEvent)] == [recorder.events[-1].seq]
     assert recorder.ends == [None]
     assert len(lines) == len(recorder.events) + 1

@@ -68,6 +68,14 @@ def test_an_agui_client_says_what_is_new_after_the_last_answer() -> None:
     assert agui(*old) == Asked([], {}, frozenset({"j", "k", "l"}), frozenset({"j"}))
 
 
+def test_a_message_that_says_nothing_is_left_out_and_one_with_a_file_alone_is_not() -> None:
+    """A page sends a refused one again with every request after it."""
+    blank, file = [{"type": "text", "text": " \n"}], {"type": "file", "mediaType": "image/png", "url": "http://x"}
+    run = agui(user("u1", ""), user("u2", blank), user("u3", "Hi!"), user("u4", []))
+    page = ai_sdk(("user", blank), ("user", [file]), ("user", []))
+    assert [[name for name, _ in asked.said] for asked in (run, page)] == [["u3"], ["u1"]]
+
+
 def test_what_an_agui_client_may_leave_out_or_say_in_parts_is_understood() -> None:
     image = {"type": "image", "source": {"type": "url", "value": "http://x", "mimeType": "image/png"}}
     bare = {"id": "a", "role": "assistant", "content": "One"}
@@ -98,11 +106,11 @@ def test_a_page_says_what_is_new_after_the_last_answer() -> None:
     asked = ("assistant", [{"type": "tool-look", "toolCallId": "k", "state": "input-available"}])
     both = ("user", [HI, {"type": "step-start"}]), ("user", [{"type": "text"}])
     known, answered = frozenset({"j", "k"}), frozenset({"j"})
-    said = [("u3", [TextPart(text="Hi!")]), ("u4", [TextPart(text="")])]
+    said = [("u3", [TextPart(text="Hi!")])]  # and "u4" says nothing
     assert ai_sdk(("user", [HI]), old, asked, *both) == Asked(said, {}, known, answered)
     assert ai_sdk(("user", [HI]), old, asked) == Asked([], {}, known, answered)
     assert ai_sdk(asked, old) == Asked([], {"j": ToolResult("j", 1)}, known, answered)
-    assert ai_sdk(old, ("user", [HI])).answers == {}, "whoever goes on to speak has answered before"
+    assert ai_sdk(old, ("user", [HI])).answers == {"j": ToolResult("j", 1)}, "it may be answered and gone on at once"
     assert ai_sdk(("user", old[1])).answers == {}, "only the assistant calls"
     assert ai_sdk(("assistant", [HI | {"state": "output-available"}, *old[1]])).answers == {"j": ToolResult("j", 1)}
     assert ai_sdk() == Asked()
