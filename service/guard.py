@@ -15,7 +15,7 @@ from starlette.types import Message, Receive, Scope, Send
 from turnwise.logger import logger
 from turnwise.service.caller import CALLER, SERVICE, authenticated
 from turnwise.service.problems import BodyTooLarge, EncodedBody, InvalidRequest, ProblemRoute, problem_response
-from turnwise.service.routes.table import OPEN_ROUTES, UPLOADS
+from turnwise.service.routes.table import HISTORIES, OPEN_ROUTES, UPLOADS
 from turnwise.service.service import Service
 from turnwise.service.settings import ServiceSettings
 from turnwise.states.errors import TurnwiseError
@@ -35,7 +35,7 @@ class GuardedRoute(ProblemRoute):
         handle, service = super().get_route_handler(), self.service
         settings = service.settings
         is_open = self.path_format.endswith(tuple(row.path for row in OPEN_ROUTES))
-        limit = settings.upload_limit_bytes if self.path_format.endswith(tuple(UPLOADS)) else settings.body_limit_bytes
+        limit = _limit_of(self.path_format, settings)
 
         async def handle_guarded(request: Request) -> Response:
             request.scope[SERVICE] = service
@@ -51,6 +51,12 @@ class GuardedRoute(ProblemRoute):
             return _Guarded(response, settings.reader_patience)
 
         return handle_guarded
+
+
+def _limit_of(path: str, settings: ServiceSettings) -> int:
+    if path.endswith(tuple(UPLOADS)):
+        return settings.upload_limit_bytes
+    return settings.history_limit_bytes if path.endswith(tuple(HISTORIES)) else settings.body_limit_bytes
 
 
 def _check_encoding(request: Request) -> None:

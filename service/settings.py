@@ -16,7 +16,9 @@ class ServiceSettings:
     """
 
     body_limit_bytes: int = 4_194_304
-    """The longest body of a request, but for files and imported chats, which have limits of their own."""
+    """The longest body of a request; front ends, files and imported chats have limits of their own."""
+    history_limit_bytes: int = 16_777_216
+    """The longest body of a front end's request: most send all that was said, with its pictures, in each."""
     upload_limit_bytes: int = 1_073_741_824
     """The longest body of a file or an imported chat."""
     requests_per_second: float = 50

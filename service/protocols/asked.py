@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from turnwise.service.bodies import ClientToolBody
 from turnwise.states.calls import ToolResult
+from turnwise.states.files import is_digest
 from turnwise.states.messages import FilePart, TextPart
 
 Content = list[TextPart | FilePart]
@@ -139,10 +140,14 @@ def _texts(parts: Any) -> str:
 def _agui_content(content: Any) -> Content:
     if isinstance(content, str):
         return [TextPart(text=content)]
-    return [TextPart(text=part.text) if part.type == "text" else _agui_file(part) for part in content]
+    parts = (TextPart(text=part.text) if part.type == "text" else _agui_file(part) for part in content)
+    return [part for part in parts if part is not None]
 
 
-def _agui_file(part: Any) -> FilePart:
+def _agui_file(part: Any) -> FilePart | None:
+    """Return a file; `None` for one that is kept by its agent, under a name that is none here: no run fails for it."""
     source, media_type = part.source, part.source.mime_type or "application/octet-stream"
     where = {"data": "data", "url": "url", "file": "blob"}[source.type]
+    if where == "blob" and not is_digest(source.value):
+        return None
     return FilePart(media_type=media_type, **{where: source.value})

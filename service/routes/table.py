@@ -111,3 +111,5 @@ OPEN_ROUTES: Final = (
 """Routes that need no token."""
 UPLOADS: Final = frozenset({"/files", "/chats/import"})
 """Routes whose bodies may be long."""
+HISTORIES: Final = frozenset({"/agui", "/ai-sdk/chat"})
+"""Routes whose bodies may hold all that was said in a chat."""

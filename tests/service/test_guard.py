@@ -19,7 +19,12 @@ from turnwise.providers.scripted import Reply, ScriptedModel
 from turnwise.service import ServiceSettings, guard, router
 
 SMALL: Final = ServiceSettings(
-    requests_per_second=10_000, burst=10_000, not_found_seconds=0, body_limit_bytes=1000, upload_limit_bytes=3000
+    requests_per_second=10_000,
+    burst=10_000,
+    not_found_seconds=0,
+    body_limit_bytes=1000,
+    history_limit_bytes=2000,
+    upload_limit_bytes=3000,
 )
 IN_PIECES: Final = 500
 
@@ -40,6 +45,8 @@ async def test_a_body_may_be_as_long_as_its_limit_and_no_byte_longer(small: Serv
             f"/chats/{chat}/messages": 1000,
             f"/files?chat={chat}": 3000,
             "/chats/import": 3000,
+            "/agui": 2000,
+            "/ai-sdk/chat": 2000,
         }
         refused = {}
         for path, limit in limits.items():

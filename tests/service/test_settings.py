@@ -12,14 +12,15 @@ from turnwise.service import ServiceSettings
 from turnwise.states.errors import SettingsError
 
 NUMBERS = (
-    "body_limit_bytes", "upload_limit_bytes", "requests_per_second", "burst", "streams_per_owner", "reader_patience",
-    "upload_patience", "shutdown_seconds", "not_found_seconds",
+    "body_limit_bytes", "history_limit_bytes", "upload_limit_bytes", "requests_per_second", "burst", "streams_per_owner",
+    "reader_patience", "upload_patience", "shutdown_seconds", "not_found_seconds",
 )  # fmt: skip
 
 
 def test_what_nobody_sets_is_what_the_documentation_promises() -> None:
     assert asdict(ServiceSettings()) == {
         "body_limit_bytes": 4 * 1024 * 1024,
+        "history_limit_bytes": 16 * 1024 * 1024,
         "upload_limit_bytes": 1024 * 1024 * 1024,
         "requests_per_second": 50,
         "burst": 200,

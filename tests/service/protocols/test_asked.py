@@ -83,10 +83,12 @@ def test_what_an_agui_client_may_leave_out_or_say_in_parts_is_understood() -> No
     assert agui(bare, parts) == Asked([], {"k": ToolResult("k", "ab")}, frozenset(), frozenset({"k"}))
 
 
-def test_files_of_an_agui_client_are_files_wherever_they_are() -> None:
+def test_files_of_an_agui_client_are_files_wherever_they_are_but_in_another_store() -> None:
     sources = [
         {"type": "data", "value": "AA==", "mimeType": "image/png"},
         {"type": "url", "value": "http://x"},
+        {"type": "file", "value": "file-abc", "provider": "elsewhere"},
+        {"type": "file", "value": "0" * 64, "provider": "turnwise"},
     ]
     content = [HI, *({"type": "image", "source": source} for source in sources)]
     assert agui(user("u1", content)).said == [
@@ -96,6 +98,7 @@ def test_files_of_an_agui_client_are_files_wherever_they_are() -> None:
                 TextPart(text="Hi!"),
                 FilePart(media_type="image/png", data="AA=="),
                 FilePart(media_type="application/octet-stream", url="http://x"),
+                FilePart(media_type="application/octet-stream", blob="0" * 64),
             ],
         )
     ]
