@@ -12,8 +12,8 @@ from turnwise.service import ServiceSettings
 from turnwise.states.errors import SettingsError
 
 NUMBERS = (
-    "body_limit_bytes", "history_limit_bytes", "upload_limit_bytes", "requests_per_second", "burst", "streams_per_owner",
-    "reader_patience", "upload_patience", "shutdown_seconds", "not_found_seconds",
+    "body_limit_bytes", "history_limit_bytes", "upload_limit_bytes", "requests_per_second", "burst",
+    "streams_per_owner", "reader_patience", "upload_patience", "shutdown_seconds", "not_found_seconds",
 )  # fmt: skip
 
 
