@@ -14,7 +14,7 @@ from turnwise.persistence.commit import Standing, erasing
 from turnwise.persistence.postgres.chat_rows import wipe_all
 from turnwise.persistence.postgres.group_commit import GroupCommit
 from turnwise.persistence.postgres.journal import LOCK, contradiction
-from turnwise.persistence.postgres.pool import Pool, Unreachable
+from turnwise.persistence.postgres.pool import Pool, Refused
 from turnwise.persistence.postgres.server_clock import DatabaseClock
 from turnwise.persistence.postgres.write_rows import (
     PARAMETERS,
@@ -58,6 +58,7 @@ class Commits:
         stored, so that nothing is stored twice.
         """
         sent = [] if sent is None else sent
+        lost = bool(sent)
 
         async def attempt(connection: asyncpg.Connection) -> list[Committed]:
             try:
@@ -72,10 +73,10 @@ class Commits:
 
         try:
             answered = await self._pool.run(attempt)
-        except Unreachable as error:
-            if not sent:
-                raise
-            raise StoreError(f"{error.problem}; it is not known whether anything was written") from error
+        except Refused as error:
+            if sent and (lost or error.lost):
+                raise error.doubted() from error
+            raise
         for commit in sent:
             if commit.committed in answered:
                 self.note(commit)

@@ -55,10 +55,10 @@ class PostgresFiles(RowFiles):
         return None if self._handed_in is None else self._handed_in()
 
     async def _add(self, place: str, number: int, piece: bytes) -> None:
-        await self._pool.run(lambda on: on.execute(_ADD, place, number, piece, self._now))
+        await self._pool.write(lambda on: on.execute(_ADD, place, number, piece, self._now))
 
     async def _name(self, place: str, blob: Blob) -> bool:
-        return await self._pool.run(lambda on: _name(on, place, blob))
+        return await self._pool.write(lambda on: _name(on, place, blob))
 
     async def _piece(self, digest: str, number: int) -> bytes | None:
         found: bytes | None = await self._pool.run(lambda on: on.fetchval(_READ, digest, number))
@@ -70,14 +70,14 @@ class PostgresFiles(RowFiles):
         return found
 
     async def _unname(self, digest: str) -> str | None:
-        place: str | None = await self._pool.run(lambda on: on.fetchval(_UNNAME, digest))
+        place: str | None = await self._pool.write(lambda on: on.fetchval(_UNNAME, digest))
         return place
 
     async def _left(self, seconds: float) -> list[str]:
         return [row["place"] for row in await self._pool.run(lambda on: on.fetch(_LEFT, self._now, seconds))]
 
     async def _clear_some(self, place: str) -> bool:
-        return await self._pool.run(lambda on: _clear_some(on, place))
+        return await self._pool.write(lambda on: _clear_some(on, place))
 
 
 async def _name(connection: asyncpg.Connection, place: str, blob: Blob) -> bool:

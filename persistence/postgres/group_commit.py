@@ -10,7 +10,7 @@ import anyio
 import asyncpg
 
 from turnwise.persistence.batches import Batches
-from turnwise.persistence.postgres.pool import Pool
+from turnwise.persistence.postgres.pool import Pool, Refused
 from turnwise.states.errors import StoreError
 
 _Item = TypeVar("_Item")
@@ -20,7 +20,11 @@ _BATCH: Final = 64
 
 
 class Unanswered(Exception):
-    """A batch failed, or its answer was lost: each caller must find out whether its item was stored."""
+    """A batch failed: each caller must ask alone. If the answer was `lost`, its item may have been stored."""
+
+    def __init__(self, *, lost: bool) -> None:
+        super().__init__()
+        self.lost = lost
 
 
 class GroupCommit(Generic[_Item, _Answer]):
@@ -37,7 +41,7 @@ class GroupCommit(Generic[_Item, _Answer]):
         """Return the database's answer to the item. Waiting for it cannot be cancelled.
 
         Raises:
-            Unanswered: it is not known whether the item was stored.
+            Unanswered: the batch failed; the item may have been stored if the answer was lost.
             StoreError: the server could not be reached; nothing was stored.
         """
         answer: asyncio.Future[_Answer] = asyncio.get_running_loop().create_future()
@@ -67,7 +71,7 @@ class GroupCommit(Generic[_Item, _Answer]):
             nonlocal sent
             if sent:
                 # The pool tries again on a new connection, but the first statement may have been committed.
-                raise Unanswered
+                raise Unanswered(lost=True)
             sent = True
             return await self._perform(connection, items)
 
@@ -76,4 +80,5 @@ class GroupCommit(Generic[_Item, _Answer]):
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - every caller must get an answer
             if isinstance(error, StoreError) and not sent:
                 return [error for _ in items]  # nothing was stored
-            return [Unanswered() for _ in items]
+            lost = not isinstance(error, Refused) or error.lost
+            return [Unanswered(lost=lost) for _ in items]

@@ -87,7 +87,7 @@ class Journal:
         async with self._cache.turn(chat_id):
             stored = await self._together(shown)
             if stored is None:
-                stored = await self._pool.run(partial(self._alone, shown))
+                stored = await self._pool.write(partial(self._alone, shown), lost=bool(shown.sent))
             self._cache.move(chat_id, stored[-1].seq)
         self._tell(chat_id)
         return stored
@@ -100,8 +100,9 @@ class Journal:
         entry, stored = shown.entry(cached.facts.last_seq, at)
         try:
             return stored if await self._entries.add(entry) else None
-        except Unanswered:
-            shown.sent.append(cached.facts.last_seq)
+        except Unanswered as unanswered:
+            if unanswered.lost:
+                shown.sent.append(cached.facts.last_seq)
             return None
 
     async def _alone(self, shown: _Shown, connection: asyncpg.Connection) -> tuple[Event, ...]:

@@ -70,12 +70,24 @@ _MEANING: Final[dict[type[Exception], str]] = {
 _MALFORMED: Final = "its URL has an option, a host or a port that cannot be"
 
 
-class Unreachable(StoreError):
-    """The server could not be reached, or went away again and again. `problem` says only that."""
+class Refused(StoreError):
+    """The server refused. `problem` says only that.
 
-    def __init__(self, problem: str) -> None:
+    `lost` says whether a call before this one ended with its connection: what it wrote may have been committed.
+    """
+
+    def __init__(self, problem: str, *, lost: bool = False) -> None:
         super().__init__(f"{problem}; nothing was written")
         self.problem = problem
+        self.lost = lost
+
+    def doubted(self) -> StoreError:
+        """Return the error for who cannot say whether something was written."""
+        return StoreError(f"{self.problem}; it is not known whether anything was written")
+
+
+class Unreachable(Refused):
+    """The server could not be reached, or went away again and again."""
 
 
 class Pool:
@@ -156,9 +168,9 @@ class Pool:
 
         Raises:
             Unreachable: the server could not be reached within `PATIENCE` seconds.
-            StoreError: the server refused.
+            Refused: the server refused.
         """
-        pauses = pauses_of(PATIENCE)
+        pauses, lost = pauses_of(PATIENCE), False
         while True:
             pool = self._opened()
             connection = None
@@ -168,21 +180,35 @@ class Pool:
                     return await work(connection)
             except (*_GONE, *_PASSING) as error:
                 if not _may_pass(error):
-                    raise self.meaning_of(error) from error
+                    raise Refused(self._problem_of(error), lost=lost) from error
+                lost = lost or (connection is not None and not isinstance(error, _PASSING))
                 _drop(connection)
                 pause = next(pauses, 0.0)
                 if not pause:
-                    raise Unreachable(self._problem_of(error)) from error
+                    raise Unreachable(self._problem_of(error), lost=lost) from error
             except asyncpg.PostgresError as error:
-                raise self.meaning_of(error) from error
+                raise Refused(self._problem_of(error), lost=lost) from error
             finally:
                 if connection is not None:
                     await _give_back(pool, connection)
             await anyio.sleep(pause)
 
+    async def write(self, work: Callable[[Any], Awaitable[_T]], *, lost: bool = False) -> _T:
+        """Do as `run` does with work that changes something. `lost` says that an answer to it was lost before.
+
+        Raises:
+            StoreError: the server refused or could not be reached. Its text says whether something may be written.
+        """
+        try:
+            return await self.run(work)
+        except Refused as error:
+            if lost or error.lost:
+                raise error.doubted() from error
+            raise
+
     def meaning_of(self, error: Exception) -> StoreError:
         """Return a database error in words for the people who run turnwise."""
-        return StoreError(f"{self._problem_of(error)}; nothing was written")
+        return Refused(self._problem_of(error))
 
     def _problem_of(self, error: Exception) -> str:
         found = (meaning for kind, meaning in _MEANING.items() if isinstance(error, kind))

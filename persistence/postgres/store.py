@@ -85,7 +85,7 @@ class PostgresStore(ChatStore):
             return
         await self._pool.open()
         try:
-            await self._pool.run(lambda on: migrate(on, self._schema, migrations("postgres")))
+            await self._pool.write(lambda on: migrate(on, self._schema, migrations("postgres")))
         except BaseException:
             await self._pool.close()
             raise
@@ -128,7 +128,9 @@ class PostgresStore(ChatStore):
 
     async def prune(self, *, keep: float, after: str, limit: int) -> Pruned:
         now = self._now() if self._now else None
-        return await self._pool.run(lambda on: prune(on, self._prunings, now=now, keep=keep, after=after, limit=limit))
+        return await self._pool.write(
+            lambda on: prune(on, self._prunings, now=now, keep=keep, after=after, limit=limit)
+        )
 
     # Reading
 
@@ -258,14 +260,16 @@ class PostgresStore(ChatStore):
 
     async def note_file(self, chat_id: str, blob: Blob, *, kept_in: str, arriving: bool = False) -> None:
         now = self._now() if self._now else None
-        await self._pool.run(lambda on: held_files.note(on, chat_id, blob, kept_in=kept_in, now=now, arriving=arriving))
+        await self._pool.write(
+            lambda on: held_files.note(on, chat_id, blob, kept_in=kept_in, now=now, arriving=arriving)
+        )
 
     async def held_files(self, chat_id: str, digests: Collection[str] | None = None) -> Mapping[str, int]:
         return await self._pool.run(lambda on: held_files.held(on, chat_id, digests))
 
     async def let_go(self, *, seconds: float, limit: int, chat_id: str | None = None) -> int:
         now = self._now() if self._now else None
-        return await self._pool.run(
+        return await self._pool.write(
             lambda on: held_files.let_unsent_go(on, now=now, seconds=seconds, limit=limit, chat_id=chat_id)
         )
 
@@ -277,7 +281,7 @@ class PostgresStore(ChatStore):
         return await self._pool.run(lambda on: on.fetchval(_IS_LOOSE, digest))
 
     async def settle_loose(self, number: int) -> None:
-        await self._pool.run(lambda on: on.execute("DELETE FROM loose_files WHERE number = $1", number))
+        await self._pool.write(lambda on: on.execute("DELETE FROM loose_files WHERE number = $1", number))
 
     # Noticing
 

@@ -163,9 +163,10 @@ class Transactions:
         try:
             if not await self._commits.batches.add(commit):
                 return None
-        except Unanswered:
-            # The caller reads the chat next, and looks first whether this commit was stored.
-            sent.append(commit)
+        except Unanswered as unanswered:
+            if unanswered.lost:
+                # The caller reads the chat next, and looks first whether this commit was stored.
+                sent.append(commit)
             return None
         self._commits.note(commit)
         return commit.committed
@@ -238,7 +239,7 @@ class Transactions:
                 return left
 
         async with self._cache.turn(chat_id):
-            left = await self._pool.run(work)
+            left = await self._pool.write(work)
             self._cache.forget(chat_id)
         self._tell(chat_id)
         return left
@@ -320,7 +321,7 @@ class Transactions:
 
     async def renew(self, worker: str, seconds: float) -> Mapping[str, int]:
         """Prolong a worker's leases, as `ChatStore.renew` promises."""
-        renewing = self._pool.run(lambda on: on.fetch(_RENEW, self._clock.handed_in, seconds, worker))
+        renewing = self._pool.write(lambda on: on.fetch(_RENEW, self._clock.handed_in, seconds, worker))
         rows = await self._clock.timed(renewing)
         return {row["id"]: row["token"] for row in rows}
 

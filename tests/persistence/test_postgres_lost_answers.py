@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Final
 
 import anyio
+import anyio.lowlevel
 import asyncpg
 import pytest
 
@@ -13,14 +14,14 @@ from support.postgres_locks import blocked
 from turnwise.persistence.audit.verify import verify_records
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.conformance.checks import part
+from turnwise.persistence.files.protocol import Blob
 from turnwise.persistence.postgres import pool, transactions
 from turnwise.persistence.postgres.store import PostgresStore
 from turnwise.persistence.protocol import Committed
 from turnwise.states.errors import StoreError
 from turnwise.states.names import ChatState
-from turnwise.states.triggers import Renamed
 
-Lose = Callable[[str, str], None]
+Lose = Callable[..., None]
 
 
 @pytest.fixture
@@ -35,7 +36,7 @@ async def store(postgres_url: str) -> AsyncIterator[PostgresStore]:
 def lose(monkeypatch: pytest.MonkeyPatch) -> Lose:
     """Lose the answer to the next statement that starts in these words: it is done, and the connection ends."""
 
-    def losing(method: str, words: str) -> None:
+    def losing(method: str, words: str, meanwhile: Callable[[], Awaitable[None]] = anyio.lowlevel.checkpoint) -> None:
         left = [words]
         ask = getattr(asyncpg.Connection, method)
 
@@ -43,6 +44,7 @@ def lose(monkeypatch: pytest.MonkeyPatch) -> Lose:
             answer = await ask(connection, query, *arguments, **options)
             if left and query.startswith(words):
                 left.clear()
+                await meanwhile()
                 connection.terminate()
                 raise asyncpg.ConnectionDoesNotExistError("connection was closed in the middle of operation")
             return answer
@@ -53,6 +55,7 @@ def lose(monkeypatch: pytest.MonkeyPatch) -> Lose:
 
 
 COMMIT = "-- Commits"
+BLOB: Final = Blob("0" * 64, 1)
 
 
 async def test_a_change_is_committed_once_and_told(store: PostgresStore, lose: Lose) -> None:
@@ -124,17 +127,49 @@ async def test_chats_whose_commits_are_lost_together_each_learn_of_their_own(sto
         assert verify_records(records).ok
 
 
+WRITES: Final[dict[str, tuple[str, str, Callable[[PostgresStore], Awaitable[object]]]]] = {
+    "a change": ("fetch", COMMIT, lambda store: store.change("chat", plans.plan(plans.send("lost")))),
+    "a creation": ("execute", "COMMIT", lambda store: store.create("another", plans.plan(plans.create()))),
+    "a repair": ("execute", "COMMIT", lambda store: store.repair("chat", plans.plan(plans.send("lost")))),
+    "a deletion": ("execute", "COMMIT", lambda store: store.delete("chat", lambda _rest, _at: None, actor="me")),
+    "an event": ("fetch", "-- Events", lambda store: store.journal("running", 1, ChatState.streaming, [part("h")])),
+    "a shared change": ("fetch", COMMIT, lambda store: store.change("running", plans.plan(plans.reply("lost")))),
+    "a renewal": ("fetch", "\nUPDATE chats SET expires", lambda store: store.renew("worker", 30)),
+    "a file held": ("execute", "COMMIT", lambda store: store.note_file("chat", BLOB, kept_in="here")),
+    "a file let go": ("execute", "DELETE FROM loose_files", lambda store: store.settle_loose(1)),
+}
+
+
+@pytest.mark.parametrize("then", ["stays away", "refuses"])
+@pytest.mark.parametrize("write", WRITES)
 async def test_without_any_answer_the_caller_is_told_that_nothing_is_known(
-    store: PostgresStore, lose: Lose, monkeypatch: pytest.MonkeyPatch
+    store: PostgresStore,
+    beside: asyncpg.Connection,
+    lose: Lose,
+    monkeypatch: pytest.MonkeyPatch,
+    write: str,
+    then: str,
 ) -> None:
     """An error that says 'nothing was written' would be a lie."""
     await plans.created(store, "chat")
-    monkeypatch.setattr(pool, "PATIENCE", 0)
-    lose("fetch", COMMIT)
+    await plans.created(store, "running", plans.send("hello"), plans.claim(), plans.start())
+    monkeypatch.setattr(pool, "PATIENCE", 0.05)
+    refusing = "".join(f"ALTER TABLE {table} RENAME TO no_{table};" for table in ("chats", "loose_files"))
+
+    async def answered() -> None:
+        if then == "refuses":
+            await beside.execute(refusing)
+        else:
+            monkeypatch.setattr(asyncpg.pool.Pool, "acquire", away)
+
+    async def away(_pool: object) -> None:
+        raise ConnectionRefusedError
+
+    method, words, written = WRITES[write]
+    lose(method, words, answered)
     with pytest.raises(StoreError, match="not known") as caught:
-        await store.change("chat", plans.plan(plans.move(Renamed(title="lost"))))
+        await written(store)
     assert "nothing was written" not in caught.value.problem
-    assert (await store.facts("chat")).version == 2
 
 
 @pytest.mark.parametrize("late", ["before the chat is read again", "before it is stored again"])
