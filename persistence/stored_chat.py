@@ -31,7 +31,7 @@ _HASH_LENGTH: Final = 64
 _OWN_FIELDS: Final = {*Facts.__struct_fields__} - ELSEWHERE
 _FLAGS: Final = (0, 1)
 UNKNOWN_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)
-"""When a chat was created of which that cannot be read."""
+"""When a chat was created or deleted of which that cannot be read."""
 
 
 class Flaw(NamedTuple):

@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar
 import anyio
 import asyncpg
 
+from turnwise.persistence.postgres.times import use_own_times
 from turnwise.persistence.store_url import without_password
 from turnwise.states.errors import StoreError
 
@@ -139,7 +140,7 @@ class Pool:
     async def _connect(self) -> int:
         """Make the pool, and return the server's version."""
         self._pool = await asyncpg.create_pool(
-            self._url, min_size=1, max_size=self._size, reset=_keep_session, **self._options
+            self._url, min_size=1, max_size=self._size, init=use_own_times, reset=_keep_session, **self._options
         )
         connection = await self._pool.acquire()
         try:
@@ -158,7 +159,13 @@ class Pool:
         """Return a connection outside the pool. The server notices soon if this machine is gone."""
         self._opened()
         settings = self._options["server_settings"] | _KEPT_ALIVE
-        return await asyncpg.connect(self._url, **self._options | {"server_settings": settings})
+        connection = await asyncpg.connect(self._url, **self._options | {"server_settings": settings})
+        try:
+            await use_own_times(connection)
+        except BaseException:
+            connection.terminate()
+            raise
+        return connection
 
     async def run(self, work: Callable[[Any], Awaitable[_T]]) -> _T:
         """Call `work` with a connection, in a scope that cannot be cancelled, and return its result.

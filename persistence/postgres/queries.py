@@ -12,6 +12,7 @@ from msgspec.json import decode
 from msgspec.structs import replace
 
 from turnwise.persistence.audit.record import AuditRecord, Entry, log_of
+from turnwise.persistence.postgres.times import time_in
 from turnwise.persistence.postgres.tombstones import missing
 from turnwise.persistence.postgres.write_rows import body_of, statement
 from turnwise.persistence.protocol import Overdue, Snapshot
@@ -161,7 +162,14 @@ async def chats(
 
 async def waiting_since(connection: asyncpg.Connection) -> dict[str, datetime]:
     """Return since when the longest waiting chat of each agent waits for a worker."""
-    return {row["name"]: row["since"] for row in await connection.fetch(_WAITING)}
+    rows = await connection.fetch(_WAITING)
+    return {row["name"]: row["since"] for row in rows if isinstance(row["since"], datetime)}
+
+
+async def lease_expiry(connection: asyncpg.Connection, chat_id: str) -> datetime | None:
+    """Return when a chat's lease runs out."""
+    row = await connection.fetchrow("SELECT expires FROM chats WHERE id = $1", chat_id)
+    return None if row is None else time_in(row, "expires")
 
 
 async def head(connection: asyncpg.Connection, chat_id: str) -> tuple[int, str]:
@@ -293,7 +301,7 @@ async def shown(connection: asyncpg.Connection, chat_id: str, step: int, attempt
 def event_in(row: asyncpg.Record) -> Event:
     """Return the event that a row holds."""
     event = EVENTS.load(row["body"], row["chat_id"])
-    return replace(event, chat_id=row["chat_id"], seq=row["seq"], at=row["at"])
+    return replace(event, chat_id=row["chat_id"], seq=row["seq"], at=time_in(row, "at"))
 
 
 async def time_of_event(connection: asyncpg.Connection, chat_id: str, seq: int, event: Event) -> datetime | None:

@@ -156,7 +156,7 @@ class PostgresStore(ChatStore):
         return await self._pool.run(raw_rows.orphans)
 
     async def lease_expiry(self, chat_id: str) -> datetime | None:
-        return await self._read_of(chat_id, lambda on: on.fetchval("SELECT expires FROM chats WHERE id = $1", chat_id))
+        return await self._read_of(chat_id, lambda on: reading.lease_expiry(on, chat_id))
 
     async def head(self, chat_id: str) -> tuple[int, str]:
         return await self._read_of(chat_id, lambda on: reading.head(on, chat_id))

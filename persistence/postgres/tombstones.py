@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from datetime import datetime
 from typing import Final
 
 import asyncpg
 
+from turnwise.persistence.stored_chat import UNKNOWN_TIME
 from turnwise.persistence.tombstone import Tombstone
 from turnwise.states.errors import ChatDeleted, ChatNotFound
 
@@ -24,8 +26,8 @@ async def tombstone(connection: asyncpg.Connection, chat_id: str) -> Tombstone |
         return None
     return Tombstone(
         chat_id=chat_id,
-        created_at=row["created"],
-        deleted_at=row["deleted"],
+        created_at=row["created"] if isinstance(row["created"], datetime) else None,
+        deleted_at=row["deleted"] if isinstance(row["deleted"], datetime) else UNKNOWN_TIME,
         actor=row["actor"],
         records=row["records"],
         head=row["head"],

@@ -32,6 +32,7 @@ from turnwise.persistence.postgres.import_rows import insert_imported
 from turnwise.persistence.postgres.journal import LOCK, Journal, contradiction
 from turnwise.persistence.postgres.pool import Pool
 from turnwise.persistence.postgres.server_clock import DatabaseClock
+from turnwise.persistence.postgres.times import BEFORE_ALL
 from turnwise.persistence.postgres.tombstones import (
     check_not_deleted,
     deleted_among,
@@ -72,7 +73,6 @@ WHERE id = ANY ($1) AND NOT archived AND worker IS NULL
 ORDER BY since, number FOR UPDATE SKIP LOCKED
 """
 _HEAD: Final = "SELECT head, clock_timestamp() AS at FROM chats WHERE id = $1 FOR UPDATE"
-_LONG_AGO: Final = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
 _RACES: Final = 3
 """How often a change is tried without a lock before it takes one."""
 _RENEW: Final = """
@@ -270,7 +270,7 @@ class Transactions:
         self, connection: asyncpg.Connection, plan: Plan, runs: Runs, limit: int, sent: Sent, store: _StoreClaims
     ) -> list[Committed]:
         claimed: list[Committed] = []
-        page: tuple[datetime, int] = (_LONG_AGO, 0)
+        page: tuple[datetime | str, int] = (BEFORE_ALL, 0)
         having = ([*runs], [" ".join(tools) for tools in runs.values()])
         async with connection.transaction():
             while len(claimed) < limit:

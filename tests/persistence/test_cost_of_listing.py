@@ -19,6 +19,7 @@ from turnwise.persistence.conformance import plans
 from turnwise.persistence.postgres import queries as postgres
 from turnwise.persistence.postgres import transactions
 from turnwise.persistence.postgres.store import PostgresStore
+from turnwise.persistence.postgres.times import BEFORE_ALL
 from turnwise.persistence.sqlite import queries as sqlite
 from turnwise.states.names import ChatState
 
@@ -262,9 +263,7 @@ async def test_a_claim_of_postgres_reads_no_chat_of_another_agent(
         MANY,
     )
     await beside.execute("ANALYZE")
-    claimed = await _explained(
-        store, lambda on: on.fetch(transactions._CLAIMABLE, ["mine"], [""], transactions._LONG_AGO, 0, 5)
-    )
+    claimed = await _explained(store, lambda on: on.fetch(transactions._CLAIMABLE, ["mine"], [""], BEFORE_ALL, 0, 5))
     asked = await _explained(store, postgres.waiting_since)
     for found in (claimed, asked):
         scans = [node for node in found if node.get("Relation Name") == "chats"]
