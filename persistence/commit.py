@@ -46,7 +46,7 @@ class Standing(msgspec.Struct, frozen=True, gc=False):
     @property
     def state(self) -> str:
         """The stored word for the state."""
-        return self.facts.stored_state or self.facts.state.value
+        return self.facts.state_as_stored
 
     @property
     def token(self) -> int | None:

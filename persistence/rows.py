@@ -87,7 +87,7 @@ def row_of(facts: Facts) -> FactsRow:
     """Return the columns that hold the facts; profile, calls, queue and lease have tables of their own."""
     return FactsRow(
         facts.chat_id,
-        facts.stored_state or facts.state.value,
+        facts.state_as_stored,
         facts.settled,
         facts.archived,
         facts.version,

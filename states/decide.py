@@ -125,7 +125,7 @@ def _perform(row: Row, facts: Facts, occurrence: Occurrence, at: Circumstances) 
         raise BrokenPromise(facts.chat_id, row.trigger, broken)
     return Decision(
         trigger=row.trigger,
-        source=None if row.source == NEW else facts.stored_state or row.source,
+        source=None if row.source == NEW else facts.state_as_stored,
         target=row.target,
         facts=after,
         writes=tuple(draft.writes),

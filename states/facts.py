@@ -218,6 +218,11 @@ class Facts(Value, frozen=True, kw_only=True):
         return self.calls.awaited if self.state is ChatState.requires_action else None
 
     @property
+    def state_as_stored(self) -> str:
+        """The stored word for the state, whether the table knows it or not."""
+        return self.state.value if self.stored_state is None else self.stored_state
+
+    @property
     def resting(self) -> bool:
         """Whether only someone outside, or a deadline, can move the chat: its helpers cannot."""
         rests = self.settled and self.state in RESTING and self.stored_state is None

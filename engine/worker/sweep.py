@@ -229,6 +229,6 @@ class Sweeper:
 
 def _repair(chain: Chain) -> None:
     broken = broken_promises(chain.facts)
-    stored = chain.facts.stored_state or chain.facts.state
-    error = ErrorInfo(kind="repaired", message=f"found in state {stored!s} with {', '.join(broken)} broken")
+    stored = chain.facts.state_as_stored or "''"
+    error = ErrorInfo(kind="repaired", message=f"found in state {stored} with {', '.join(broken)} broken")
     chain.fire(Repaired(error=error))

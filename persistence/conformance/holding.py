@@ -10,6 +10,7 @@ import anyio
 import anyio.lowlevel
 from msgspec.structs import replace
 
+from turnwise.persistence.audit.verify import verify_records
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.conformance.checks import contents, failure_of, part, refused
 from turnwise.persistence.protocol import ChatStore, Committed
@@ -33,10 +34,10 @@ from turnwise.states.triggers import (
 _RELEASED = Released(token=plans.HOLDER)
 
 
-async def _stray(store: ChatStore, chat_id: str) -> None:
+async def _stray(store: ChatStore, chat_id: str, state: str = "dreaming") -> None:
     def lose(facts: Facts, now: datetime) -> Sequence[Decision]:
         decision = plans.move(Renamed(title="lost"))(facts, now)
-        return [replace(decision, facts=replace(decision.facts, stored_state="dreaming"))]
+        return [replace(decision, facts=replace(decision.facts, stored_state=state))]
 
     await plans.created(store, chat_id)
     await store.change(chat_id, lose)
@@ -207,14 +208,16 @@ class HoldingConformance:
 
     async def test_a_stray_is_told_and_can_be_repaired(self, store: ChatStore) -> None:
         """A state that the table does not know is read as it is stored, and `repaired` leads on."""
-        await _stray(store, "chat")
-        assert (await store.overdue(limit=10)).strays == ("chat",)
-        facts = await store.facts("chat")
-        assert (facts.state, facts.stored_state) == (ChatState.error, "dreaming")
-        error = ErrorInfo(kind="repaired", message="the state 'dreaming' is unknown")
-        repaired = await store.change("chat", plans.plan(plans.move(Repaired(error=error))))
-        assert (repaired.facts.state, repaired.facts.stored_state) == (ChatState.error, None)
-        assert (await store.overdue(limit=10)).strays == ()
+        for chat_id, state in (("chat", "dreaming"), ("blank", "")):
+            await _stray(store, chat_id, state)
+            assert (await store.overdue(limit=10)).strays == (chat_id,)
+            facts = await store.facts(chat_id)
+            assert (facts.state, facts.stored_state) == (ChatState.error, state)
+            error = ErrorInfo(kind="repaired", message=f"the state {state!r} is unknown")
+            repaired = await store.change(chat_id, plans.plan(plans.move(Repaired(error=error))))
+            assert (repaired.facts.state, repaired.facts.stored_state) == (ChatState.error, None)
+            assert (await store.overdue(limit=10)).strays == ()
+            assert verify_records(await store.audit(chat_id)).ok
 
     async def test_a_sweep_is_bounded(self, store: ChatStore) -> None:
         """Each list holds as many as were asked for, and no more."""

@@ -123,7 +123,6 @@ async def store_repair(connection: asyncpg.Connection, repair: Repair) -> None:
             PROFILES.dump(facts.profile),
         )
     worker, token = (facts.lease.worker, facts.lease.token) if facts.lease else (None, None)
-    state = facts.stored_state or facts.state.value
     profile, needs = facts.profile, [*facts.calls.needs]
-    standing = (facts.version, facts.last_seq, repair.head, state, worker, token)
+    standing = (facts.version, facts.last_seq, repair.head, facts.state_as_stored, worker, token)
     await connection.execute(_AS_THE_REST, chat_id, *standing, profile.owner, profile.agent, needs, facts.awaits)

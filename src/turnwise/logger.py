@@ -91,7 +91,7 @@ def about(facts: Facts) -> dict[str, Any]:
     fields: dict[str, Any] = {
         "chat_id": facts.chat_id,
         "version": facts.version,
-        "state": facts.stored_state or facts.state.value,
+        "state": facts.state_as_stored,
     }
     if facts.lease is not None:
         fields["worker"] = facts.lease.worker

@@ -366,7 +366,7 @@ async def test_the_leases_of_each_worker_that_died_are_ended_once(database: Path
         assert [worker for worker, _ in swept.store.ended].count("is-gone") == 2, "it had come back meanwhile"
 
 
-@pytest.mark.parametrize(("stored", "told"), [(None, "streaming"), ("dreaming", "dreaming")])
+@pytest.mark.parametrize(("stored", "told"), [(None, "streaming"), ("dreaming", "dreaming"), ("", "''")])
 async def test_a_stray_is_brought_to_an_error_that_says_in_which_state_it_was_found(
     database: Path, stored: str | None, told: str
 ) -> None:
