@@ -74,31 +74,34 @@ class Notices:
 
     async def hear(self) -> AsyncIterator[str | None]:
         """Yield the chats that other processes have changed; `None` when some may have been missed."""
-        pause = _FIRST_PAUSE
+        pause, failing = _FIRST_PAUSE, False
         while not self._closed:
+            connection: asyncpg.Connection | None = None
+            began = False
             try:
                 connection = await self._pool.connect()
-            except BROKEN as error:
-                logger.warning("listening_failed", problem=self._pool.meaning_of(error).problem)
-                await anyio.sleep(pause)
-                pause = min(pause * 2, _LONGEST_PAUSE)
-                continue
-            self._listening.add(connection)
-            try:
+                self._listening.add(connection)
                 pending = _PendingNotices(self._origin)
                 await pending.attach(connection)
                 await self._liveness.began(connection)
-                pause = _FIRST_PAUSE
+                pause, began, failing = _FIRST_PAUSE, True, False
                 yield None
                 while not self._closed and await self._arrived(pending, connection):
                     for hint in pending.taken() or [None]:
                         yield hint
             except BROKEN as error:
-                logger.warning("listening_broke_off", problem=self._pool.meaning_of(error).problem)
+                if not failing:
+                    happened = "listening_broke_off" if began else "listening_failed"
+                    logger.warning(happened, problem=self._pool.meaning_of(error).problem)
+                failing = not began
             finally:
-                self._liveness.ended()
-                self._listening.discard(connection)
-                connection.terminate()
+                if connection is not None:
+                    self._liveness.ended()
+                    self._listening.discard(connection)
+                    connection.terminate()
+            if not self._closed:
+                await anyio.sleep(pause)
+                pause = min(pause * 2, _LONGEST_PAUSE)
 
     async def _arrived(self, pending: _PendingNotices, connection: asyncpg.Connection) -> bool:
         """Wait for hints, at most until the next poll is due; return whether the connection still stands."""

@@ -261,6 +261,33 @@ async def test_a_listener_tries_ever_more_seldom_to_reach_a_server_that_is_away(
     assert line.tries == 6
 
 
+async def test_a_listener_whose_session_is_refused_tries_ever_more_seldom_and_warns_once(
+    stores: tuple[PostgresStore, PostgresStore],
+    beside: asyncpg.Connection,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """As where its user may not write down that its worker lives: it can connect, and no more."""
+    here, _ = stores
+    waited: list[float] = []
+
+    async def wait(seconds: float) -> None:
+        waited.append(seconds)
+        if len(waited) == 6:
+            await beside.execute("ALTER TABLE refused RENAME TO workers")
+
+    await beside.execute("ALTER TABLE workers RENAME TO refused")
+    here.attend("worker")
+    monkeypatch.setattr(notices.anyio, "sleep", wait)
+    watch = aiter(here.watch())
+    with anyio.fail_after(60):
+        assert await anext(watch) is None
+        here._notices._listening.pop().terminate()
+        assert await anext(watch) is None
+    assert waited == [0.1, 0.2, 0.4, 0.8, 1, 1, 0.1]
+    assert [line.split()[0] for line in caplog.messages] == ["listening_failed"]
+
+
 async def test_notices_that_cannot_be_sent_are_warned_of_and_counted(caplog: pytest.LogCaptureFixture) -> None:
     """Nothing else is lost: whoever listens also polls."""
 
