@@ -33,6 +33,7 @@ from turnwise.persistence.stored_chat import Flaw, Salvaged
 from turnwise.persistence.tombstone import Tombstone
 from turnwise.states.arguments import Cut
 from turnwise.states.calls import ToolCall
+from turnwise.states.errors import SettingsError
 from turnwise.states.events import Event, PartEvent
 from turnwise.states.facts import Facts
 from turnwise.states.messages import Message
@@ -41,6 +42,8 @@ from turnwise.states.writes import RecordReceipt, RecordUsage
 
 _T = TypeVar("_T")
 _SCHEMA: Final = "turnwise"
+_LONGEST_NAME: Final = 63
+"""Bytes of a name in PostgreSQL."""
 _LOOSE: Final = "SELECT number, digest FROM loose_files ORDER BY number LIMIT $1"
 _IS_LOOSE: Final = "SELECT NOT EXISTS (SELECT FROM chat_files WHERE digest = $1)"
 _NAMING: Final = "SELECT chat_id, body FROM profiles WHERE position($1 IN body) > 0"
@@ -58,6 +61,9 @@ class PostgresStore(ChatStore):
         pool_size: how many connections there are at most; one more listens for notices.
         statement_timeout: seconds after which the server gives up on a statement.
         poll_interval: seconds after which `watch` hints at "some chat" although no notice came.
+
+    Raises:
+        SettingsError: the URL cannot be read, or its schema's name has more than 63 bytes.
     """
 
     def __init__(
@@ -315,8 +321,17 @@ class PostgresStore(ChatStore):
 
 
 def _split_schema(url: str) -> tuple[str, str]:
-    """Return the URL without the option that is turnwise's own, and the schema it names."""
+    """Return the URL without the option that is turnwise's own, and the schema it names.
+
+    Raises:
+        SettingsError: PostgreSQL would cut the schema's name short, perhaps to that of another.
+    """
     address, _, query = url.partition("?")
     options = parse_qsl(query)
     others = urlencode([(name, value) for name, value in options if name != "schema"])
-    return f"{address}?{others}" if others else address, dict(options).get("schema", _SCHEMA)
+    schema = dict(options).get("schema", _SCHEMA)
+    if len(schema.encode()) > _LONGEST_NAME:
+        raise SettingsError(
+            "store", f"the name of the schema {schema!r} is too long; it may have {_LONGEST_NAME} bytes in UTF-8"
+        )
+    return f"{address}?{others}" if others else address, schema

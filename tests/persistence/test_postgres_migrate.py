@@ -12,7 +12,7 @@ from turnwise.persistence.conformance import plans
 from turnwise.persistence.migrations import Migration, migrations
 from turnwise.persistence.postgres import store
 from turnwise.persistence.postgres.store import PostgresStore
-from turnwise.states.errors import StoreError
+from turnwise.states.errors import SettingsError, StoreError
 
 KNOWN = migrations("postgres")
 NEXT = Migration("9999_next", "ALTER TABLE chats ADD COLUMN later text; CREATE TABLE more (id text)")
@@ -95,6 +95,22 @@ async def test_a_schema_with_another_history_is_refused(postgres_url: str, monke
     knowing(monkeypatch, *(migration._replace(sql=f"{migration.sql} ") for migration in KNOWN))
     with pytest.raises(StoreError, match="another form"):
         await opened(postgres_url)
+
+
+@pytest.mark.parametrize("letter", ["t", "ä"])
+async def test_a_name_that_the_server_would_cut_to_that_of_another_schema_is_refused(
+    postgres_server: str, beside: asyncpg.Connection, letter: str
+) -> None:
+    """Else two stores would be one: the longest name that is not cut is one of its own."""
+    fits = letter * (63 // len(letter.encode()))
+    at = f"{postgres_server}{'&' if '?' in postgres_server else '?'}schema={fits}"
+    store = PostgresStore(at)
+    await store.open()
+    await store.close()
+    assert await beside.fetchval("SELECT count(*) FROM pg_namespace WHERE nspname = $1", fits) == 1
+    await beside.execute(f'DROP SCHEMA "{fits}" CASCADE')
+    with pytest.raises(SettingsError, match="63 bytes"):
+        PostgresStore(f"{at}{letter}")
 
 
 async def test_another_programs_schema_is_left_as_it_is(
