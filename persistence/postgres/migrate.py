@@ -13,7 +13,7 @@ _LOCK: Final = 0x7475726E77697365
 """`turnwise` in ASCII: the advisory lock that a migrating process holds."""
 _TABLES: Final = "SELECT relname FROM pg_class WHERE relkind = 'r' AND relnamespace = to_regnamespace(quote_ident($1))"
 _MIGRATIONS_TABLE: Final = """
-CREATE TABLE turnwise_migrations (name text PRIMARY KEY, checksum text NOT NULL, applied_at timestamptz NOT NULL)
+CREATE TABLE {}.turnwise_migrations (name text PRIMARY KEY, checksum text NOT NULL, applied_at timestamptz NOT NULL)
 """
 
 
@@ -35,8 +35,8 @@ async def migrate(connection: asyncpg.Connection, schema: str, known: tuple[Migr
         missing = await _missing(connection, schema, known)
         if missing == known:
             if await connection.fetchval("SELECT to_regnamespace(quote_ident($1)) IS NULL", schema):
-                await connection.execute('CREATE SCHEMA "' + schema.replace('"', '""') + '"')
-            await connection.execute(_MIGRATIONS_TABLE)
+                await connection.execute(f"CREATE SCHEMA {_quoted(schema)}")
+            await connection.execute(_MIGRATIONS_TABLE.format(_quoted(schema)))
         for migration in missing:
             await connection.execute(migration.sql)
             sql = "INSERT INTO turnwise_migrations (name, checksum, applied_at) VALUES ($1, $2, now())"
@@ -53,5 +53,11 @@ async def _missing(connection: asyncpg.Connection, schema: str, known: tuple[Mig
             f"{where} belongs to another program (tables: {', '.join(sorted(tables)[:5])}); "
             "name a schema of its own for turnwise with ?schema=; nothing was written"
         )
-    rows = await connection.fetch("SELECT name, checksum FROM turnwise_migrations")
+    # By its full name: in a schema that the user may not use, the server says else that there is no such table.
+    sql = f"SELECT name, checksum FROM {_quoted(schema)}.turnwise_migrations"  # noqa: S608 - quoted
+    rows = await connection.fetch(sql)
     return unapplied({row["name"]: row["checksum"] for row in rows}, known, where)
+
+
+def _quoted(schema: str) -> str:
+    return '"' + schema.replace('"', '""') + '"'

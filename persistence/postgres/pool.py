@@ -221,7 +221,8 @@ class Pool:
         found = (meaning for kind, meaning in _MEANING.items() if isinstance(error, kind))
         gone = isinstance(error, _GONE) and _may_pass(error)
         fallback = "the server cannot be reached" if gone else "the database refused"
-        return f"the store {self.name}: {next(found, fallback)} (PostgreSQL: {error})"
+        said = "no answer in time" if isinstance(error, TimeoutError) else error
+        return f"the store {self.name}: {next(found, fallback)} (PostgreSQL: {said})"
 
     def _opened(self) -> asyncpg.Pool:
         if self._pool is None:

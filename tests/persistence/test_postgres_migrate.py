@@ -113,6 +113,23 @@ async def test_a_name_that_the_server_would_cut_to_that_of_another_schema_is_ref
         PostgresStore(f"{at}{letter}")
 
 
+@pytest.mark.parametrize("there", ["a schema of turnwise", "an empty schema"])
+async def test_a_user_who_may_not_use_the_schema_is_told_to_be_granted_it(
+    postgres_url: str, schema: str, beside: asyncpg.Connection, there: str
+) -> None:
+    """For such a user the tables are not there, as far as the server says."""
+    if there == "an empty schema":
+        await beside.execute(f"CREATE SCHEMA {schema}")
+    else:
+        store = PostgresStore(postgres_url)
+        await store.open()
+        await store.close()
+    await beside.execute(f"CREATE ROLE {schema}_user")
+    with pytest.raises(StoreError, match="grant it the schema"):
+        await PostgresStore(f"{postgres_url}&role={schema}_user").open()
+    await beside.execute(f"DROP ROLE {schema}_user")
+
+
 async def test_another_programs_schema_is_left_as_it_is(
     postgres_url: str, schema: str, beside: asyncpg.Connection
 ) -> None:

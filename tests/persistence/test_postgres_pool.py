@@ -114,6 +114,18 @@ async def test_without_patience_the_first_failure_is_the_last(
     assert list(islice(pool.pauses_of(0), 2)) == []
 
 
+async def test_a_server_that_does_not_answer_is_told_as_one(
+    make_pool: MakePool, waited: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver's error has no words."""
+    opened = make_pool()
+    await opened.open()
+    monkeypatch.setattr(pool, "PATIENCE", 0)
+    work, _ = failing(TimeoutError())
+    with pytest.raises(Unreachable, match=r"\(PostgreSQL: no answer in time\)"):
+        await opened.run(work)
+
+
 async def test_what_is_under_way_is_finished_and_told_to_a_caller_who_is_cancelled(make_pool: MakePool) -> None:
     """It may have been stored: who gives it up would tell nobody."""
     opened = make_pool()
