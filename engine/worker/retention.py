@@ -20,11 +20,11 @@ SYSTEM: Final = "system"
 """Who archives and deletes what was unchanged for long."""
 
 
-class ChangedMeanwhile(TurnwiseError):
-    """The chat was changed, or opened again, since it was found. Nothing was deleted."""
+class NotDue(TurnwiseError):
+    """The chat was changed since it was found, or is due by one clock only. Nothing was written."""
 
     def __init__(self, chat_id: str) -> None:
-        super().__init__(f"chat {chat_id!r} is archived no more, or was changed; nothing was written")
+        super().__init__(f"chat {chat_id!r} was changed, or is due by the store's clock only; nothing was written")
 
 
 class Deletion(msgspec.Struct, frozen=True):
@@ -33,35 +33,47 @@ class Deletion(msgspec.Struct, frozen=True):
     permit: Permission
 
 
-async def due_chats(store: ChatStore, settings: Settings, *, limit: int) -> list[tuple[str, Change | Deletion]]:
-    """Return chats that are to be archived or deleted: up to `limit` of each kind, with what is to happen to them."""
-    return [due async for due in _due(store, settings, limit)]
+async def due_chats(
+    store: ChatStore, settings: Settings, *, as_of: datetime, limit: int
+) -> list[tuple[str, Change | Deletion]]:
+    """Return chats that are to be archived or deleted: up to `limit` of each kind, with what is to happen to them.
+
+    What is not due `as_of` a time that the worker relies on stays as it is, whatever the store's clock says.
+    """
+    return [due async for due in _due(store, settings, as_of, limit)]
 
 
-async def _due(store: ChatStore, settings: Settings, limit: int) -> AsyncIterator[tuple[str, Change | Deletion]]:
+async def _due(
+    store: ChatStore, settings: Settings, as_of: datetime, limit: int
+) -> AsyncIterator[tuple[str, Change | Deletion]]:
     if settings.archive_after is not None:
         for chat_id in await store.rested(archived=False, seconds=settings.archive_after, limit=limit):
-            yield chat_id, _archiving(settings.archive_after)
+            yield chat_id, _archiving(settings.archive_after, as_of)
     if settings.delete_after is not None:
         for chat_id in await store.rested(archived=True, seconds=settings.delete_after, limit=limit):
-            yield chat_id, Deletion(_if_unchanged(settings.delete_after))
+            yield chat_id, Deletion(_if_unchanged(settings.delete_after, as_of))
 
 
-def _archiving(seconds: float) -> Change:
+def _archiving(seconds: float, as_of: datetime) -> Change:
     def archive(chain: Chain) -> None:
-        if chain.facts.resting and not chain.facts.archived and _is_unchanged(chain.facts, chain.now, seconds):
-            chain.fire(Archived(), actor=SYSTEM, reason=f"unchanged for {seconds:g} s")
+        facts = chain.facts
+        if facts.archived or not facts.resting:
+            return
+        if not _is_unchanged(facts, min(chain.now, as_of), seconds):
+            raise NotDue(facts.chat_id)
+        chain.fire(Archived(), actor=SYSTEM, reason=f"unchanged for {seconds:g} s")
 
     return archive
 
 
-def _if_unchanged(seconds: float) -> Permission:
+def _if_unchanged(seconds: float, as_of: datetime) -> Permission:
     """Return what permits a deletion as long as the chat is archived and unchanged, or cannot be read."""
 
     def permit(rest: Salvaged, now: datetime) -> None:
         facts = rest.facts
-        if not rest.flaws and not (facts.archived and facts.resting and _is_unchanged(facts, now, seconds)):
-            raise ChangedMeanwhile(facts.chat_id)
+        unchanged = _is_unchanged(facts, min(now, as_of), seconds)
+        if not rest.flaws and not (facts.archived and facts.resting and unchanged):
+            raise NotDue(facts.chat_id)
 
     return permit
 

@@ -23,6 +23,8 @@ SWEEP_LIMIT = 100
 """The most leases, deadlines and strays of one sweep, besides the chats that rest."""
 AT_ONCE = 10
 """Chats that are changed at a time: they share commits."""
+TRUSTED_AFTER = 3600.0
+"""Seconds after a step of the wall clock until chats are archived and deleted by it again."""
 LONGEST_REST = 64
 """The most sweeps for which a chat is skipped that could not be changed several times in a row."""
 
@@ -50,6 +52,8 @@ class Sweeper:
         self._now, self._passed = runtime.clock.now(), runtime.clock.monotonic()
         self._doubts_until = self._passed
         """Until then, by the monotonic clock, a lease that seems to have run out may belong to a live worker."""
+        self._distrusts_until = self._passed
+        """Until then nothing is archived or deleted: a clock that was set forward by mistake may be set back."""
         self._deleted = False
         """Whether this sweep has deleted a chat."""
         self._ended: frozenset[str] = frozenset()
@@ -68,7 +72,7 @@ class Sweeper:
         due: list[Due] = [(chat_id, LeaseExpired(token=token)) for chat_id, token in leases]
         due += [(chat_id, DeadlinePassed()) for chat_id in overdue.deadlines]
         due += [(chat_id, _repair) for chat_id in overdue.strays]
-        retained = await due_chats(self._runtime.store, self._runtime.settings, limit=limit)
+        retained = await self._retained(limit)
         due += retained
         self._rests = {chat_id: self._rests[chat_id] for chat_id, _ in due if chat_id in self._rests}
         changed = await self._change_each(self._from_own_place(due))
@@ -77,6 +81,12 @@ class Sweeper:
             self._runtime.tasks.start_soon(self._clean)
         lists = overdue.leases, overdue.deadlines, overdue.strays, retained
         return changed > 0 and any(len(found) >= limit for found in lists)
+
+    async def _retained(self, limit: int) -> Sequence[Due]:
+        """Return what is to be archived and deleted, by a clock that was not set forward of late."""
+        if self._passed < self._distrusts_until:
+            return []
+        return await due_chats(self._runtime.store, self._runtime.settings, as_of=self._now, limit=limit)
 
     async def _clean(self) -> None:
         """Remove the bytes of what was deleted."""
@@ -100,8 +110,10 @@ class Sweeper:
         stepped = (now - self._now).total_seconds() - (passed - self._passed)
         self._now, self._passed = now, passed
         if stepped > (settings.lease - settings.renew_every) / 2:
-            logger.warning("clock_stepped", seconds=round(stepped), problem="leases are given time to be renewed")
+            problem = "leases are given time to be renewed, and for an hour no chat is archived or deleted by age"
+            logger.warning("clock_stepped", seconds=round(stepped), problem=problem)
             self._doubts_until = passed + settings.lease
+            self._distrusts_until = passed + TRUSTED_AFTER
         if passed >= self._doubts_until:
             return leases
         seen = {chat_id: await self.facts(chat_id) for chat_id, _ in leases}

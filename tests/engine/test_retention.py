@@ -195,6 +195,36 @@ async def test_what_cannot_be_read_is_deleted_in_time_and_hinders_no_other(datab
         assert await engine.tombstone(broken) is None
 
 
+@pytest.mark.parametrize("wrong_for", [0, 3599])
+async def test_a_clock_that_is_set_forward_by_mistake_and_back_costs_no_chat(database: Path, wrong_for: float) -> None:
+    """Every worker that runs then waits until an hour has passed evenly, and goes on by itself."""
+    clock = ManualClock()
+    async with on(database, clock, settings=BOTH) as engine, on(database, clock, settings=BOTH) as other:
+        resting, archived = [(await engine.create_chat()).id for _ in range(2)]
+        await engine.archive(archived)
+        clock.step(365 * DAY)
+        for seconds in (0, wrong_for):
+            await passes(clock, engine, seconds)
+            await passes(clock, other, 0)
+        clock.step(-365 * DAY)
+        await passes(clock, engine, 30 * DAY - 1 - wrong_for)
+        await passes(clock, other, 0)
+        assert [(await engine.get_chat(one)).archived for one in (resting, archived)] == [False, True]
+        await passes(clock, engine, 1)
+        assert (await engine.get_chat(resting)).archived
+
+
+async def test_a_time_that_is_right_after_all_counts_an_hour_later(database: Path) -> None:
+    """As after a suspended machine wakes up."""
+    clock = ManualClock()
+    async with on(database, clock, settings=ARCHIVE) as engine:
+        chat = await engine.create_chat()
+        clock.step(31 * DAY)
+        for seconds, archived in ((0, False), (3599, False), (1, True)):
+            await passes(clock, engine, seconds)
+            assert (await engine.get_chat(chat.id)).archived is archived
+
+
 async def test_two_workers_agree(database: Path) -> None:
     clock = ManualClock()
     settings = Settings(archive_after=DAY, delete_after=DAY)

@@ -323,6 +323,27 @@ async def test_a_time_that_is_set_forward_ends_no_lease_of_who_lives(
         assert await swept.sweep() == ["c", "d"], "whoever lives has renewed by now"
 
 
+async def test_a_time_that_is_set_forward_while_a_sweep_looks_makes_no_chat_older(
+    database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store finds chats by its clock: they must be due by the worker's, too."""
+    async with sweeping(database, Settings(archive_after=60, delete_after=60)) as swept:
+        await swept.idle("resting", "archived")
+        await swept.runtime.applier.change("archived", lambda chain: chain.fire(Archived()), actor="client")
+        rested, found = swept.store.rested, []
+
+        async def stepping(**question: Any) -> Any:
+            swept.clock.step(3600)
+            found.extend(await rested(**question))
+            return found[-1:]
+
+        monkeypatch.setattr(swept.store, "rested", stepping, raising=False)
+        sweeper = Sweeper(swept.runtime, swept.runtime.applier.change, runs_here=lambda *_: False)
+        assert not await sweeper.sweep()
+        assert found == ["resting", "archived"]
+        assert [(await swept.store.facts(one)).archived for one in found] == [False, True]
+
+
 async def test_while_the_time_is_doubted_only_leases_that_are_held_are_asked_about(database: Path) -> None:
     """One that was given back since, or whose chat is gone, is nobody's; the others are looked at all the same."""
     async with sweeping(database) as swept:
