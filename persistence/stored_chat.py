@@ -180,6 +180,19 @@ def is_hash(value: object) -> TypeGuard[str]:
     return isinstance(value, str) and len(value) == _HASH_LENGTH
 
 
+def head_of(chat_id: str, version: object, head: object) -> tuple[int, str]:
+    """Return a chat's version and the hash of its last record, given the stored values.
+
+    Raises:
+        ChatUnreadable: they are none.
+    """
+    if not isinstance(version, int) or not is_count(version) or version == 0:
+        raise ChatUnreadable("chats.version", "a count of records belongs here", chat_id=chat_id)
+    if not is_hash(head):
+        raise ChatUnreadable("chats.head", "a SHA-256 in hex belongs here", chat_id=chat_id)
+    return version, head
+
+
 class _Salvage:
     """Reads the facts value by value, where `_facts_of` reads them at once, and skips values that cannot be read."""
 

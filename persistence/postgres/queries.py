@@ -17,7 +17,7 @@ from turnwise.persistence.postgres.tombstones import missing
 from turnwise.persistence.postgres.write_rows import body_of, statement
 from turnwise.persistence.protocol import Overdue, Snapshot
 from turnwise.persistence.rows import CALLS, EVENTS, GARBLED, RECEIPTS, USAGE, message_of, unreadable
-from turnwise.persistence.stored_chat import Salvaged, Stored, facts_of, facts_or_rest, salvage
+from turnwise.persistence.stored_chat import Salvaged, Stored, facts_of, facts_or_rest, head_of, salvage
 from turnwise.states.arguments import Cut
 from turnwise.states.calls import ToolCall
 from turnwise.states.events import Event, PartEvent, TurnFinishedEvent
@@ -177,7 +177,7 @@ async def head(connection: asyncpg.Connection, chat_id: str) -> tuple[int, str]:
     row = await connection.fetchrow("SELECT version, head FROM chats WHERE id = $1", chat_id)
     if row is None:
         raise await missing(connection, chat_id)
-    return row["version"], row["head"]
+    return head_of(chat_id, row["version"], row["head"])
 
 
 async def awaiting_helpers(connection: asyncpg.Connection, *, after: str, limit: int) -> list[str]:

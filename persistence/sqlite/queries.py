@@ -17,7 +17,7 @@ from turnwise.persistence.event_rows import SELECT_EVENTS, event_of
 from turnwise.persistence.protocol import Overdue, Snapshot
 from turnwise.persistence.rows import CALLS, GARBLED, RECEIPTS, USAGE, Body, message_of, time_of, unreadable
 from turnwise.persistence.sqlite.tombstones import missing
-from turnwise.persistence.stored_chat import Salvaged, Stored, facts_of, facts_or_rest, ids_of, is_count
+from turnwise.persistence.stored_chat import Salvaged, Stored, facts_of, facts_or_rest, head_of, ids_of, is_count
 from turnwise.states.arguments import Cut
 from turnwise.states.calls import ToolCall
 from turnwise.states.errors import ChatUnreadable
@@ -85,7 +85,7 @@ def head(connection: sqlite3.Connection, chat_id: str) -> tuple[int, str]:
     row = connection.execute("SELECT version, head FROM chats WHERE id = ?", (chat_id,)).fetchone()
     if row is None:
         raise missing(connection, chat_id)
-    return row[0], row[1]
+    return head_of(chat_id, row[0], row[1])
 
 
 def awaiting_helpers(connection: sqlite3.Connection, *, after: str, limit: int) -> list[str]:

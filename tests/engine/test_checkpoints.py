@@ -21,6 +21,7 @@ import pytest
 
 from support.checkpoint_server import HOLD, receiving
 from support.rewriting import rewrite
+from support.sql_by_hand import by_hand
 from turnwise import (
     Checkpoints,
     Engine,
@@ -362,6 +363,16 @@ async def test_what_cannot_be_published_is_told_when_it_begins_and_at_the_end(ca
         assert all(said in told for said in ("checkpoints_not_published", "a place", "it is broken", "chats=2"))
         outbox.close()
     assert [record.getMessage() for record in caplog.records] == [told, told]
+
+
+async def test_a_row_that_cannot_be_told_of_keeps_no_other_chat_from_it(tmp_path: Path, file: Path) -> None:
+    async with engine_of(tmp_path) as engine:
+        bad, good = [await talk(engine) for _ in range(2)]
+    await by_hand(f"sqlite:///{tmp_path / 'chats.db'}", f"UPDATE chats SET head = x'ff' WHERE id = '{bad}'")  # noqa: S608
+    async with engine_of(tmp_path, Checkpoints(KEY, file)) as engine:
+        log = await engine.export_audit(good)
+    assert [line["chat_id"] for line in lines_of(file)] == [good]
+    assert verify_export(log, checkpoints=text_of(file), public_key=PUBLIC).ok
 
 
 @pytest.mark.parametrize(

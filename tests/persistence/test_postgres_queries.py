@@ -13,7 +13,7 @@ from turnwise.persistence.conformance import plans
 from turnwise.persistence.postgres import queries
 from turnwise.persistence.postgres.store import PostgresStore
 from turnwise.persistence.stored_chat import Salvaged
-from turnwise.states.errors import ChatNotFound
+from turnwise.states.errors import ChatNotFound, ChatUnreadable
 from turnwise.states.names import ChatState
 from turnwise.states.triggers import Archived, ClearContext
 
@@ -42,6 +42,16 @@ async def store(postgres_url: str, time: Time) -> AsyncIterator[PostgresStore]:
     await store.open()
     yield store
     await store.close()
+
+
+@pytest.mark.parametrize(("column", "value"), [("version", "0"), ("version", "-1"), ("head", "'poison'")])
+async def test_a_head_that_is_none_is_told_by_its_column(
+    store: PostgresStore, beside: asyncpg.Connection, column: str, value: str
+) -> None:
+    await plans.created(store, "bad")
+    await beside.execute(f"UPDATE chats SET {column} = {value}")  # noqa: S608
+    with pytest.raises(ChatUnreadable, match=f"chats.{column}"):
+        await store.head("bad")
 
 
 async def listed(

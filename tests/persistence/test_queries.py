@@ -54,6 +54,29 @@ def test_chats_are_listed_by_owner_state_and_page_together(chats: Chats) -> None
     assert listed(chats, limit=2) == ["c4", "c3"]
 
 
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("version", "0"),
+        ("version", "-1"),
+        ("version", "9e999"),
+        ("version", "2.5"),
+        ("version", "'poison'"),
+        ("version", "x'ff'"),
+        ("head", "x'ff'"),
+        ("head", "'poison'"),
+        ("head", "7"),
+    ],
+)
+def test_a_head_that_is_none_is_told_by_its_column(chats: Chats, column: str, value: str) -> None:
+    chats.live("sound")
+    chats.live("bad")
+    chats.sql(f"UPDATE chats SET {column} = {value} WHERE id = 'bad'")  # noqa: S608
+    assert queries.head(chats.on, "sound")[0] == 1
+    with pytest.raises(ChatUnreadable, match=f"chats.{column}"):
+        queries.head(chats.on, "bad")
+
+
 def test_ids_are_found_by_their_beginning_whatever_it_holds(chats: Chats) -> None:
     for second, chat_id in enumerate(("a%", "ab", "a_", "b", "a\U0001f600")):
         chats.at = NOON + timedelta(seconds=second)
