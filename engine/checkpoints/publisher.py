@@ -162,7 +162,7 @@ class Outbox:
             count, head = await self._store.head(chat_id)
         except ChatDeleted:
             left = await self._store.tombstone(chat_id)
-            if left is None or left.head is None or left.records < 1:
+            if left is None or left.head is None:
                 return None
             count, head = left.records, left.head
         except ChatUnreadable:
@@ -171,7 +171,8 @@ class Outbox:
             raise
         except TurnwiseError:
             return None
-        return None if self._known.get(chat_id) == count else Head(chat_id, count, head)
+        stands = Head(chat_id, count, head)
+        return stands if stands.is_sound and self._known.get(chat_id) != count else None
 
     def _tell(self, error: Exception) -> None:
         problem = str(error) if isinstance(error, TurnwiseError) else f"{type(error).__name__}: {error}"

@@ -17,6 +17,7 @@ from msgspec.structs import asdict
 
 from turnwise.persistence.audit.record import GENESIS, object_of
 from turnwise.persistence.audit.signing import PublicKeys, SigningKey
+from turnwise.persistence.stored_chat import is_hash
 from turnwise.states.digests import canonical
 from turnwise.states.errors import InvalidArgument
 
@@ -32,6 +33,11 @@ class Head(msgspec.Struct, frozen=True):
     count: int
     head: str
 
+    @property
+    def is_sound(self) -> bool:
+        """Whether a log can stand there. A line that says anything else would make readers refuse all lines."""
+        return isinstance(self.chat_id, str) and type(self.count) is int and self.count >= 1 and is_hash(self.head)
+
 
 class Contradiction(ValueError):
     """A log is not the one that was published, or what was published is not whole. Its text says where."""
@@ -42,7 +48,13 @@ class Contradiction(ValueError):
 
 
 def checkpoint_line(stands: Head, *, at: datetime, prev: str, key: SigningKey) -> str:
-    """Return a line, without its line feed: where a log stands, after the line whose hash is `prev`."""
+    """Return a line, without its line feed: where a log stands, after the line whose hash is `prev`.
+
+    Raises:
+        ValueError: no log can stand there.
+    """
+    if not stands.is_sound:
+        raise ValueError(f"no log stands at {stands}; nothing was signed")
     fields = {**asdict(stands), "format": FORMAT, "at": at.astimezone(UTC).isoformat(), "prev": prev}
     fields["key_id"] = key.key_id
     return json.dumps(

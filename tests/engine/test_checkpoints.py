@@ -377,7 +377,14 @@ async def test_a_row_that_cannot_be_told_of_keeps_no_other_chat_from_it(tmp_path
 
 @pytest.mark.parametrize(
     ("records", "head", "counts"),
-    [(3, "a" * 64, [3]), (1, "a" * 64, [1]), (0, "a" * 64, []), (3, None, []), (None, None, [])],
+    [
+        (3, "a" * 64, [3]),
+        (1, "a" * 64, [1]),
+        (0, "a" * 64, []),
+        (3, "poison", []),
+        (3, None, []),
+        (None, None, []),
+    ],
 )
 async def test_of_a_deleted_chat_is_told_what_its_tombstone_tells(
     tmp_path: Path,

@@ -15,6 +15,7 @@ from support.logged_life import LOG, TEXT
 from turnwise import InvalidArgument, SigningKey, Verdict, verify_export
 from turnwise.persistence.audit.checkpoints import Head, checkpoint_line, hash_of_line
 from turnwise.persistence.audit.record import GENESIS, export
+from turnwise.states.digests import canonical
 
 KEY, OTHER = SigningKey.generate(), SigningKey.generate()
 AT = datetime(2026, 11, 24, 12, tzinfo=UTC)
@@ -118,8 +119,27 @@ def test_no_text_raises(text: str) -> None:
 
 @pytest.mark.parametrize(("count", "head"), [(True, "x"), ("3", "x"), (0, "x"), (-1, "x"), (3, None)])
 def test_a_signed_line_with_a_field_of_the_wrong_type_is_refused(count: Any, head: Any) -> None:
-    verdict = judged(lines_of(Head("chat-1", count, head)))
-    assert "wrong type" in str(verdict.problem)
+    """Whoever has signed it: here none is signed."""
+    fields = {**json.loads(LINES[0]), "chat_id": "chat-1", "count": count, "head": head}
+    del fields["signature"]
+    line = json.dumps({**fields, "signature": KEY.signature_of(canonical(fields))})
+    assert "wrong type" in str(judged([line]).problem)
+
+
+@pytest.mark.parametrize(
+    ("chat_id", "count", "head"),
+    [
+        ("c", 0, "0" * 64),
+        ("c", True, "0" * 64),
+        ("c", "3", "0" * 64),
+        ("c", 1, "poison"),
+        ("c", 1, None),
+        (b"c", 1, "0" * 64),
+    ],
+)
+def test_what_no_reader_would_take_is_not_signed(chat_id: Any, count: Any, head: Any) -> None:
+    with pytest.raises(ValueError, match="nothing was signed"):
+        lines_of(Head(chat_id, count, head))
 
 
 @pytest.mark.parametrize("count", COUNTS)
