@@ -36,7 +36,8 @@ def migrate(connection: sqlite3.Connection, path: str, known: tuple[Migration, .
             _apply(connection, migration)
         patiently(lambda: connection.execute("COMMIT"))
     except BaseException:
-        connection.execute("ROLLBACK")
+        if connection.in_transaction:  # where the disk is full, SQLite has rolled back by itself
+            connection.execute("ROLLBACK")
         raise
 
 

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -71,6 +72,19 @@ async def test_an_empty_file_is_taken_and_an_open_twice_changes_nothing(path: Pa
     before = path.read_bytes()
     await opened(path)
     assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("size", [10_000, 60_000, 150_000])
+async def test_a_disk_without_room_to_make_a_database_is_named(path: Path, size: int) -> None:
+    """SQLite may have rolled back by itself then."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        with pytest.raises(StoreError, match=r"a limit on the size of files is reached .* nothing was written"):
+            await opened(path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    await opened(path)
 
 
 async def test_another_programs_database_is_refused(path: Path) -> None:
