@@ -19,7 +19,7 @@ from turnwise.engine.commands import CLIENT, Commands, chat_id_for
 from turnwise.engine.diagnose import Diagnosis, diagnose, flaws_of
 from turnwise.engine.erase import Erasable, Erasure, wanted
 from turnwise.engine.explain import Explanation, explanation
-from turnwise.engine.family import family_usage, helpers_of, verify_family
+from turnwise.engine.family import archived_helpers, family_usage, helpers_of, verify_family
 from turnwise.engine.files.files import Files
 from turnwise.engine.files.streams import FileContent
 from turnwise.engine.files.verify import verify_files
@@ -861,7 +861,9 @@ class Engine:
             expiry = await store.lease_expiry(chat_id)
         except ChatUnreadable:
             expiry = None
-        return explanation(rest.facts, lease_expires=expiry, now=self._clock.now(), flaws=flaws or rest.flaws)
+        archived = await archived_helpers(store, rest.facts)
+        flaws = flaws or rest.flaws
+        return explanation(rest.facts, lease_expires=expiry, now=self._clock.now(), flaws=flaws, archived=archived)
 
     # Chats that cannot be read
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -46,9 +46,22 @@ class Explanation:
 
 
 def explanation(
-    facts: Facts, *, lease_expires: datetime | None, now: datetime, flaws: Sequence[Flaw] = ()
+    facts: Facts,
+    *,
+    lease_expires: datetime | None,
+    now: datetime,
+    flaws: Sequence[Flaw] = (),
+    archived: Collection[str] = (),
 ) -> Explanation:
-    """Return the explanation of a chat at `now`; if it has flaws, of what could be read."""
+    """Return the explanation of a chat at `now`; if it has flaws, of what could be read.
+
+    Args:
+        facts: of the chat.
+        lease_expires: when its lease runs out.
+        now: the time.
+        flaws: what cannot be read.
+        archived: those of the helpers it waits for that are archived.
+    """
     timers = [
         *(call.deadline for call in facts.open_calls if call.deadline is not None),
         *([facts.step.retry_at] if facts.step.retry_at is not None and facts.state in LEASED else []),
@@ -69,7 +82,7 @@ def explanation(
         legal_triggers=legal_triggers(facts),
         broken_promises=broken_promises(facts),
         unreadable=tuple(flaws),
-        reason=_unreadable(flaws) if flaws else _reason(facts, lease_expires, now),
+        reason=_unreadable(flaws) if flaws else _reason(facts, lease_expires, now, archived),
     )
 
 
@@ -77,20 +90,21 @@ def _unreadable(flaws: Sequence[Flaw]) -> str:
     return f"Something stored of the chat cannot be read: {summary_of(flaws)}. What can be done: {advice_on(flaws)}."
 
 
-def _reason(facts: Facts, lease_expires: datetime | None, now: datetime) -> str:
+def _reason(facts: Facts, lease_expires: datetime | None, now: datetime, archived: Collection[str]) -> str:
     if facts.archived:
         return "The chat is archived; unarchive it to go on."
     if facts.lease is not None:
         return _held(facts, facts.lease.worker, lease_expires, now)
-    return _resting(facts)
+    return _resting(facts, archived)
 
 
-def _resting(facts: Facts) -> str:
+def _resting(facts: Facts, archived: Collection[str]) -> str:
     match facts.state:
         case ChatState.waiting:
             return "Nothing to do: the chat waits for the next message."
         case ChatState.requires_action:
-            return _awaiting_others(facts)
+            lost = "".join(f" Helper {name} is archived: unarchive it to go on." for name in sorted(archived))
+            return f"{_awaiting_others(facts)}{lost}"
         case ChatState.error:
             problem = facts.last_error.message if facts.last_error else "an unknown error"
             return f"The chat cannot go on without the user: {problem}"

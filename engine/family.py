@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from turnwise.engine.agents.delegate import helper_id
+from turnwise.engine.agents.delegate import HELPERS, helper_id
 from turnwise.engine.apply import Chain
 from turnwise.engine.tasks import off_the_loop
 from turnwise.persistence.audit.record import AuditRecord
@@ -45,6 +46,49 @@ def helpers_to_stop(facts: Facts) -> list[str]:
     """Return the helpers that have nothing more to do if a chat is interrupted or edited now."""
     asked = [helper_id(facts.chat_id, call.call_id) for call in facts.open_calls if call.stops_its_helper]
     return [*asked, *facts.background]
+
+
+def awaited_by(facts: Facts) -> frozenset[str]:
+    """Return the helpers whose answers a chat waits for, or has not heard yet."""
+    begun = [helper_id(facts.chat_id, call.call_id) for call in facts.open_calls if call.helper is not None]
+    waits = [call.arguments.get(HELPERS, ()) for call in facts.open_calls if call.helper_action == "wait"]
+    return frozenset([*begun, *facts.background, *(name for names in waits for name in names)])
+
+
+async def is_awaited(store: ChatStore, helper: Facts) -> bool:
+    """Return whether a chat above a helper needs an answer that the helper still owes.
+
+    Raises:
+        StoreError: the store is out of reach.
+    """
+    above = helper
+    for _ in range(0 if has_ended(helper) else helper.profile.depth):  # the way up has an end, whatever is stored
+        if above.profile.parent is None:
+            break
+        try:
+            above = await store.facts(above.profile.parent)
+        except ChatUnreadable:
+            return True
+        except ChatNotFound:
+            return False
+        if helper.chat_id in awaited_by(above):
+            return True
+    return False
+
+
+async def archived_helpers(store: ChatStore, facts: Facts) -> frozenset[str]:
+    """Return the helpers that a chat waits for in vain, as long as they are archived.
+
+    Raises:
+        StoreError: the store is out of reach.
+    """
+    found = set[str]()
+    for name in awaited_by(facts):
+        with suppress(ChatNotFound, ChatUnreadable):
+            helper = await store.facts(name)
+            if helper.archived and not has_ended(helper):
+                found.add(name)
+    return frozenset(found)
 
 
 class _Answer(NamedTuple):

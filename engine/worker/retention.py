@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 
 from turnwise.engine.apply import Chain, Change
+from turnwise.engine.family import is_awaited
 from turnwise.engine.settings import Settings
 from turnwise.persistence.protocol import ChatStore, Permission
 from turnwise.persistence.stored_chat import Salvaged
@@ -21,10 +22,19 @@ SYSTEM: Final = "system"
 
 
 class NotDue(TurnwiseError):
-    """The chat was changed since it was found, or is due by one clock only. Nothing was written."""
+    """The chat was changed since it was found, is due by one clock only, or is waited for. Nothing was written."""
 
     def __init__(self, chat_id: str) -> None:
-        super().__init__(f"chat {chat_id!r} was changed, or is due by the store's clock only; nothing was written")
+        super().__init__(
+            f"chat {chat_id!r} was changed, is due by the store's clock only, or is a helper that a chat waits for; "
+            "nothing was written"
+        )
+
+
+class Archiving(msgspec.Struct, frozen=True):
+    """A chat is to be archived, unless another one waits for it."""
+
+    change: Change
 
 
 class Deletion(msgspec.Struct, frozen=True):
@@ -33,9 +43,11 @@ class Deletion(msgspec.Struct, frozen=True):
     permit: Permission
 
 
-async def due_chats(
-    store: ChatStore, settings: Settings, *, as_of: datetime, limit: int
-) -> list[tuple[str, Change | Deletion]]:
+Retained = tuple[str, Archiving | Deletion]
+"""A chat, and what is to happen to it."""
+
+
+async def due_chats(store: ChatStore, settings: Settings, *, as_of: datetime, limit: int) -> list[Retained]:
     """Return chats that are to be archived or deleted: up to `limit` of each kind, with what is to happen to them.
 
     What is not due `as_of` a time that the worker relies on stays as it is, whatever the store's clock says.
@@ -43,15 +55,23 @@ async def due_chats(
     return [due async for due in _due(store, settings, as_of, limit)]
 
 
-async def _due(
-    store: ChatStore, settings: Settings, as_of: datetime, limit: int
-) -> AsyncIterator[tuple[str, Change | Deletion]]:
+async def _due(store: ChatStore, settings: Settings, as_of: datetime, limit: int) -> AsyncIterator[Retained]:
     if settings.archive_after is not None:
         for chat_id in await store.rested(archived=False, seconds=settings.archive_after, limit=limit):
-            yield chat_id, _archiving(settings.archive_after, as_of)
+            yield chat_id, Archiving(_archiving(settings.archive_after, as_of))
     if settings.delete_after is not None:
         for chat_id in await store.rested(archived=True, seconds=settings.delete_after, limit=limit):
             yield chat_id, Deletion(_if_unchanged(settings.delete_after, as_of))
+
+
+async def check_not_awaited(store: ChatStore, chat_id: str) -> None:
+    """Check that no chat waits for this one: archived, it would never answer.
+
+    Raises:
+        NotDue: one does.
+    """
+    if await is_awaited(store, await store.facts(chat_id)):
+        raise NotDue(chat_id)
 
 
 def _archiving(seconds: float, as_of: datetime) -> Change:

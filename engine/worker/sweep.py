@@ -10,7 +10,7 @@ import anyio
 
 from turnwise.engine.apply import Act, Chain, Change
 from turnwise.engine.worker.identity import is_dead
-from turnwise.engine.worker.retention import SYSTEM, Deletion, due_chats
+from turnwise.engine.worker.retention import SYSTEM, Archiving, Deletion, check_not_awaited, due_chats
 from turnwise.engine.worker.runtime import Runtime
 from turnwise.logger import about, logger
 from turnwise.states.errors import ChatUnreadable, StoreError, TurnwiseError
@@ -28,7 +28,7 @@ TRUSTED_AFTER = 3600.0
 LONGEST_REST = 64
 """The most sweeps for which a chat is skipped that could not be changed several times in a row."""
 
-Due = tuple[str, Change | Deletion]
+Due = tuple[str, Change | Archiving | Deletion]
 """A chat, and what is to happen to it."""
 
 
@@ -120,7 +120,7 @@ class Sweeper:
         holders = {chat_id: facts.lease.worker for chat_id, facts in seen.items() if facts and facts.lease}
         return [(chat_id, token) for chat_id, token in leases if holders.get(chat_id) in self._ended]
 
-    async def change(self, chat_id: str, change: Change | Deletion) -> bool:
+    async def change(self, chat_id: str, change: Change | Archiving | Deletion) -> bool:
         """Change or delete a chat; return whether it was changed. A fault of the chat is logged.
 
         Raises:
@@ -130,6 +130,9 @@ class Sweeper:
             if isinstance(change, Deletion):
                 await self._runtime.applier.delete(chat_id, change.permit, actor=SYSTEM)
                 self._deleted = True
+            elif isinstance(change, Archiving):
+                await check_not_awaited(self._runtime.store, chat_id)
+                await self._act(chat_id, change.change, actor=self._runtime.actor)
             else:
                 await self._act(chat_id, change, actor=self._runtime.actor)
         except ChatUnreadable as error:
@@ -186,7 +189,7 @@ class Sweeper:
         changed: list[str] = []
         refused: list[StoreError] = []
 
-        async def change(chat_id: str, wanted: Change | Deletion) -> None:
+        async def change(chat_id: str, wanted: Change | Archiving | Deletion) -> None:
             try:
                 if await self.change(chat_id, wanted):
                     changed.append(chat_id)

@@ -13,7 +13,19 @@ import pytest
 
 from support.rich_chat import ASK
 from support.sql_by_hand import by_hand, raw
-from turnwise import ChatArchived, ChatDeleted, ChatNotFound, Engine, Settings, SettingsError, tool
+from turnwise import (
+    Agent,
+    ChatArchived,
+    ChatDeleted,
+    ChatNotFound,
+    Engine,
+    Settings,
+    SettingsError,
+    ToolResult,
+    delegate,
+    tool,
+)
+from turnwise.engine.agents.delegate import helper_id
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.testing.clock import ManualClock
 
@@ -150,6 +162,67 @@ async def test_a_chat_that_waits_for_its_client_is_archived(database: Path) -> N
         assert (await engine.ask(chat.id, "hello")).chat.state == "requires_action"
         await passes(clock, engine, 490)
         assert not (await engine.get_chat(chat.id)).archived
+
+
+@pytest.mark.parametrize("background", [False, True])
+async def test_a_helper_that_still_owes_its_answer_is_not_archived(database: Path, *, background: bool) -> None:
+    """As long as it rests because its client has to answer: archived, it would let its parent wait for ever."""
+    clock = ManualClock()
+
+    @tool(policy="ask")
+    async def pay() -> str:
+        """Pay."""
+        return "paid"
+
+    asked = Call("start_research" if background else "ask_research", {"task": "look"}, id="d")
+    research = Agent("research", ScriptedModel([Reply(calls=[Call("pay", {}, id="p")]), "found"]), tools=[pay])
+    lead = Agent(
+        "lead",
+        ScriptedModel([Reply(calls=[asked]), *(["begun"] if background else []), "heard"]),
+        tools=[delegate(research, background=background)],
+    )
+    settings = Settings(archive_after=30 * DAY)
+    async with Engine(f"sqlite:///{database}", agents=[lead, research], clock=clock, settings=settings) as engine:
+        parent = await engine.create_chat(agent="lead")
+        await engine.send_message(parent.id, "hello")
+        helper = helper_id(parent.id, "d")
+        with anyio.fail_after(60):
+            while (await engine.get_chat(parent.id)).state not in ("requires_action", "waiting"):
+                await anyio.lowlevel.checkpoint()
+            while not await engine.helpers(parent.id) or (await engine.get_chat(helper)).state != "requires_action":
+                await anyio.lowlevel.checkpoint()
+        for _ in range(3):
+            await passes(clock, engine, 30 * DAY)
+        assert not (await engine.get_chat(helper)).archived
+        assert (await engine.get_chat(parent.id)).archived is background
+        if not background:
+            await engine.archive(helper)
+            said = (await engine.explain(parent.id)).reason
+            assert said.startswith(f"Waiting for helpers: {helper}")
+            assert said.endswith(f"Helper {helper} is archived: unarchive it to go on.")
+            await engine.unarchive(helper)
+            assert "archive" not in (await engine.explain(parent.id)).reason
+        await engine.submit_tool_results(helper, [ToolResult("p", output=True)])
+        assert (await engine.wait(helper, timeout=60)).state == "waiting"
+        if not background:
+            assert (await engine.wait(parent.id, timeout=60)).state == "waiting"
+
+
+async def test_a_helper_that_has_answered_or_whose_parent_is_gone_is_archived(database: Path) -> None:
+    clock = ManualClock()
+    research = Agent("research", ScriptedModel(["found"]))
+    lead = Agent(
+        "lead",
+        ScriptedModel([Reply(calls=[Call("ask_research", {"task": "look"}, id="d")]), "heard"]),
+        tools=[delegate(research)],
+    )
+    settings = Settings(archive_after=30 * DAY)
+    async with Engine(f"sqlite:///{database}", agents=[lead, research], clock=clock, settings=settings) as engine:
+        parent = await engine.create_chat(agent="lead")
+        await engine.ask(parent.id, "hello")
+        await engine.delete_chat(parent.id)
+        await passes(clock, engine, 30 * DAY)
+        assert (await engine.get_chat(helper_id(parent.id, "d"))).archived
 
 
 async def test_many_chats_are_taken_care_of_in_one_go(database: Path) -> None:
