@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Final
 from urllib.parse import urlsplit
@@ -32,7 +32,8 @@ class Checkpoints:
     Args:
         key: signs.
         to: the path of a file to which lines are appended, an address (`https://...`) to which they are posted, or
-            several of these. It must be where those who may write to the database may not.
+            several of these. It must be where those who may write to the database may not. A relative path stays the
+            file that it is now.
         every: also whenever a log has grown by so many records.
         headers: of each request to an address, such as `Authorization`.
         timeout: the seconds that a request may take.
@@ -61,19 +62,19 @@ class Checkpoints:
         self.key = key
         self.every = every
         self.catch_up = catch_up
-        self._made = [partial(_destination, place, headers or {}, timeout) for place in places]
+        self._made = [_maker(place, headers or {}, timeout) for place in places]
         self._names = [one.name for one in self.destinations]
 
     @property
     def destinations(self) -> Sequence[Destination]:
-        """The places to publish to, made anew for each engine that is entered."""
+        """The places to publish to: addresses anew for each engine that is entered, files as they were named once."""
         return [made() for made in self._made]
 
     def __repr__(self) -> str:
         return f"Checkpoints({self.key!r}, to={self._names})"
 
 
-def _destination(place: object, headers: Mapping[str, str], timeout: float) -> Destination:
+def _maker(place: object, headers: Mapping[str, str], timeout: float) -> Callable[[], Destination]:
     if isinstance(place, str) and "://" in place:
         try:
             found = urlsplit(place)
@@ -84,13 +85,14 @@ def _destination(place: object, headers: Mapping[str, str], timeout: float) -> D
             raise SettingsError("to", "must be an address as https://host/path, or a path; it was neither")
         if "@" in found.netloc:
             raise SettingsError("to", "must name no user and password: `headers` can hold an Authorization")
-        return Address(place, headers, timeout)
+        return partial(Address, place, headers, timeout)
     if not isinstance(place, str | os.PathLike):
         raise SettingsError("to", f"must be a path or an address; one was {shown(place)}")
     path = os.fspath(place)
     if not isinstance(path, str) or not path or "\0" in path:
         raise SettingsError("to", f"must be a path or an address; one was {shown(path)}")
-    return PublishedFile(path)
+    file = PublishedFile(path)
+    return lambda: file
 
 
 _LONGEST: Final = 600.0

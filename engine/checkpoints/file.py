@@ -29,26 +29,34 @@ _PIECE: Final = 4096
 
 
 class PublishedFile:
-    """Appends under a lock, so that the lines of all processes make one chain, and syncs before it returns."""
+    """Appends under a lock, so that the lines of all processes make one chain, and syncs before it returns.
+
+    It stays the same file wherever the process goes.
+    """
 
     def __init__(self, path: str) -> None:
-        self._path = Path(path)
+        self._path = Path(path).absolute()
         self.name = path
 
     async def check(self) -> None:
         """Raise a `SettingsError` if the file cannot be written."""
         try:
-            await anyio.to_thread.run_sync(lambda: os.close(self._opened()))
+            await anyio.to_thread.run_sync(self._check)
         except OSError as error:
             raise SettingsError("checkpoints", f"{self.name!r} cannot be written: {error.strerror or error}") from error
 
     async def known(self, chat_ids: Collection[str]) -> Mapping[str, int]:
         """Return up to which version chats were published."""
-        return await anyio.to_thread.run_sync(partial(self._known, frozenset(chat_ids)))
+        return await anyio.to_thread.run_sync(partial(self._known, frozenset(chat_ids)), abandon_on_cancel=True)
 
     async def publish(self, heads: Sequence[Head], *, at: datetime, key: SigningKey) -> None:
         """Append a line for each."""
         await anyio.to_thread.run_sync(partial(self._append, heads, at, key), abandon_on_cancel=True)
+
+    def _check(self) -> None:
+        if self._path.exists() and not self._path.is_file():  # a pipe or a device may keep whoever reads it for ever
+            raise SettingsError("checkpoints", f"{self.name!r} cannot be written: it is no regular file")
+        os.close(self._opened())
 
     def _opened(self) -> int:
         return os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)

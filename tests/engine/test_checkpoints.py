@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import logging
+import os
 import signal
 import socket
 import stat
@@ -582,10 +583,30 @@ def test_a_timeout_that_makes_no_sense_is_refused(timeout: float) -> None:
 
 
 async def test_a_file_that_cannot_be_written_is_told_before_anything_runs(tmp_path: Path) -> None:
-    for place in (tmp_path / "none" / "file", tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for place in (tmp_path / "none" / "file", tmp_path, tmp_path / "pipe", "/dev/null"):
         with pytest.raises(SettingsError, match="cannot be written"):
             async with engine_of(tmp_path, Checkpoints(KEY, place)):
                 pass
+
+
+async def test_a_relative_path_is_one_file_wherever_the_process_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also for an engine that is entered later: a second chain would not contradict the first."""
+    folders = [tmp_path / name for name in ("first", "second", "third")]
+    for folder in folders:
+        folder.mkdir()
+    monkeypatch.chdir(folders[0])
+    checkpoints = Checkpoints(KEY, "checkpoints.jsonl")
+    for _ in range(2):
+        async with engine_of(tmp_path, checkpoints) as engine:
+            monkeypatch.chdir(folders[1])
+            chat_id = await talk(engine)
+        monkeypatch.chdir(folders[2])
+    assert [[file.name for file in folder.iterdir()] for folder in folders] == [["checkpoints.jsonl"], [], []]
+    assert lines_of(folders[0] / "checkpoints.jsonl")[-1]["chat_id"] == chat_id
+    assert "to=['checkpoints.jsonl']" in repr(checkpoints)
 
 
 async def test_a_disk_that_fails_later_fails_no_turn(
