@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import logging
@@ -11,6 +12,7 @@ import socket
 import stat
 import subprocess
 import sys
+import threading
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -476,6 +478,28 @@ def test_a_server_that_does_not_answer_is_told_from_one_that_cannot_be_reached()
         with pytest.raises(TimeoutError):
             post(address, b"", {}, 0.05)
     assert post(address, b"", {}, 60) == "ConnectionRefusedError"
+
+
+@pytest.mark.parametrize("begins", [b"HTTP/1.1 ", b"HTTP/1.1 200 OK\r\nX-Long: "])
+def test_a_server_that_drips_its_answer_has_no_longer_than_one_that_is_silent(begins: bytes) -> None:
+    """Each byte comes in time, and the thread that waits for them would keep the process."""
+
+    def drip(server: socket.socket) -> None:
+        with contextlib.suppress(OSError), server.accept()[0] as connection:
+            connection.recv(4096)
+            connection.sendall(begins)
+            for _ in range(200):
+                over.wait(0.01)
+                connection.sendall(b"x")
+
+    over = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=drip, args=(server,))
+        thread.start()
+        with pytest.raises(TimeoutError):
+            post(f"http://127.0.0.1:{server.getsockname()[1]}", b"", {}, 0.1)
+        over.set()
+        thread.join()
 
 
 async def test_a_server_that_does_not_answer_delays_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
