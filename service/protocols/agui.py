@@ -33,12 +33,13 @@ class AGUIEncoder:
     """Encodes the events of one turn, from any of them on, as the events of one run.
 
     Where what a client has put together is not what is kept, because an attempt was discarded or a call repaired, a
-    `MESSAGES_SNAPSHOT` says what is there. It holds all messages, so it needs those from before the run.
+    `MESSAGES_SNAPSHOT` says what is there. It holds all messages, so it needs those from before the run. Clients keep
+    reasoning that a snapshot without any leaves out: what was taken back is empty there.
 
     Args:
         thread_id: the client's name of the chat.
         run_id: the client's name of the run.
-        history: the messages that the client has from before the turn; `None` for an encoder that corrects nothing.
+        history: the messages that the client has; `None` for an encoder that corrects nothing.
         known_calls: ids of calls that the client has in its messages.
         answered: ids of calls whose results it has there, too.
     """
@@ -59,6 +60,10 @@ class AGUIEncoder:
         """The provider's results in the reply under way: they stand behind its message."""
         self._text = ""
         """What was shown of the reply under way."""
+        self._thoughts: dict[int, str] = {}
+        """What was shown of its reasoning, by index."""
+        self._forgotten: list[str] = []
+        """Ids of reasoning that was shown and is not kept, as far as is known."""
         self._differs = False
         """Whether the client's messages are not those that are kept."""
 
@@ -71,10 +76,14 @@ class AGUIEncoder:
         """Yield the events that begin the run.
 
         Args:
-            anew: first bring the client's messages back to those from before the turn, which is told from its start.
+            anew: first bring the client's messages back to the user's last one: the turn is told from its start.
         """
         yield {"type": "RUN_STARTED", **self._run}
-        if anew:
+        if anew and self._messages is not None:
+            users = [place for place, message in enumerate(self._messages, 1) if message["role"] == "user"]
+            begun = users[-1] if users else 0
+            self._forgotten += [one["id"] for one in self._messages[begun:] if one["role"] == "reasoning"]
+            del self._messages[begun:]
             yield from self._correct()
 
     def encode(self, event: Event) -> Iterator[dict[str, Any]]:
@@ -116,6 +125,7 @@ class AGUIEncoder:
         match piece:
             case p.StepBegun():
                 self._text = ""
+                self._thoughts.clear()
             case p.WordsBegun(kind="text"):
                 yield {"type": "TEXT_MESSAGE_START", "messageId": self._id_of(piece.step), "role": "assistant"}
             case p.WordsAdded(kind="text"):
@@ -128,6 +138,7 @@ class AGUIEncoder:
                 yield {"type": "REASONING_START", "messageId": thought}
                 yield {"type": "REASONING_MESSAGE_START", "messageId": thought, "role": "reasoning"}
             case p.WordsAdded():
+                self._thoughts[piece.index] = self._thoughts.get(piece.index, "") + piece.text
                 thought = self._thought_id(piece.step, piece.index)
                 yield {"type": "REASONING_MESSAGE_CONTENT", "messageId": thought, "delta": piece.text}
             case p.WordsEnded():
@@ -190,23 +201,30 @@ class AGUIEncoder:
         for call in taken.open_calls:
             yield {"type": "TOOL_CALL_END", "toolCallId": call.call_id}
         self._results.clear()
+        self._forget(taken.step)
         yield from self._correct()
 
+    def _forget(self, step: int) -> None:
+        self._forgotten += [self._thought_id(step, index) for index in sorted(self._thoughts)]
+
     def _keep(self, ended: p.StepEnded) -> Iterator[dict[str, Any]]:
-        if ended.message is not None:
-            self._differs |= ended.message.text != self._text
-            if self._messages is not None:
-                self._messages.extend([*self._kept(ended.step, ended.message), *self._results])
+        message = ended.message
+        shown = [self._thoughts[index] for index in sorted(self._thoughts)]
+        self._differs |= (self._text, shown) != (("", []) if message is None else (message.text, _thoughts(message)))
+        if self._messages is not None:
+            self._forget(ended.step)
+            if message is not None:
+                self._messages.extend([*self._kept(ended.step, message), *self._results])
                 self._results.clear()
-        else:
-            self._differs |= bool(self._text)
         if self._differs:
             yield from self._correct()
 
     def _kept(self, step: int, message: Message) -> Iterator[dict[str, Any]]:
-        for index, part in enumerate(message.parts):
-            if isinstance(part, ReasoningPart) and part.text:
-                yield {"id": self._thought_id(step, index), "role": "reasoning", "content": part.text}
+        """Yield the messages of a reply. Its reasoning has the ids under which it was shown."""
+        places = sorted(self._thoughts)
+        for number, text in enumerate(_thoughts(message)):
+            place = places[number] if number < len(places) else len(message.parts) + number
+            yield {"id": self._thought_id(step, place), "role": "reasoning", "content": text}
         kept: dict[str, Any] = {"id": self._id_of(step), "role": "assistant", "content": message.text}
         if message.calls:
             kept["toolCalls"] = [
@@ -218,7 +236,13 @@ class AGUIEncoder:
         """Say which messages there are, if the encoder knows all of them."""
         self._differs = False
         if self._messages is not None:
-            yield {"type": "MESSAGES_SNAPSHOT", "messages": list(self._messages)}
+            yield {"type": "MESSAGES_SNAPSHOT", "messages": [*self._messages, *self._emptied()]}
+
+    def _emptied(self) -> Iterator[dict[str, Any]]:
+        """Yield what a snapshot has to say of reasoning that is no more: nothing, if it has any that is there."""
+        if not any(message["role"] == "reasoning" for message in self._messages or ()):
+            for thought in dict.fromkeys(self._forgotten):
+                yield {"id": thought, "role": "reasoning", "content": ""}
 
 
 def encode_agui(events: Iterable[Event], *, thread_id: str, run_id: str) -> Iterator[dict[str, Any]]:
@@ -249,6 +273,10 @@ def _interrupt(call: ToolCall) -> dict[str, Any]:
         "responseSchema": _ANSWER,
         **expires,
     }
+
+
+def _thoughts(message: Message) -> list[str]:
+    return [part.text for part in message.parts if isinstance(part, ReasoningPart) and part.text]
 
 
 def _call(call_id: str, name: str, arguments: str) -> dict[str, Any]:

@@ -39,8 +39,6 @@ async def run_agui(caller: Asker, body: RunAgentInput) -> StreamingResponse:
     turns = Turns(await turn_start(caller.engine, chat)) if nothing_new else await act(caller, chat, asked)
     messages = [json.loads(message.model_dump_json(by_alias=True)) for message in body.messages]
     if nothing_new:  # the client was cut off: it gets the turn anew
-        users = [place for place, message in enumerate(messages, 1) if message["role"] == "user"]
-        messages = messages[: users[-1] if users else 0]
         asked = Asked()
     encoder = AGUIEncoder(
         body.thread_id, body.run_id, history=messages, known_calls=asked.known_calls, answered=asked.answered

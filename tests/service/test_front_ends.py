@@ -13,13 +13,15 @@ import anyio
 import anyio.to_thread
 import pytest
 
+from support.gated_model import PacedModel
 from support.processes.pages import Pages
 from support.processes.postgres_server import Server
 from support.processes.service_process import TOKEN
 from support.processes.talkative_service import ServiceProcess
 from support.served import Served, served
-from turnwise import Engine, tool
+from turnwise import Engine, RetryPolicy, Settings, tool
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
+from turnwise.states.errors import ModelError
 
 DIALECTS = ("agui", "ai-6", "ai-7")
 
@@ -109,6 +111,26 @@ async def test_a_turn_is_interrupted(pages: Pages, dialect: str) -> None:
     assert page.text == "Again."
     if dialect == "agui":
         assert stopped["outcome"] == {"type": "cancelled"}
+
+
+async def test_a_page_of_agui_has_the_reasoning_that_is_kept_however_often_it_comes_back(pages: Pages) -> None:
+    overloaded = ModelError("overloaded")
+    model = PacedModel(
+        [
+            Reply("Wrong words", chunks=["Wrong", " words"], reasoning="bad thought", error=overloaded, error_after=3),
+            Reply("Right.", reasoning="good thought", chunks=2),
+        ]
+    )
+    settings = Settings(retry=RetryPolicy(first_delay=0.001), coalesce=0)
+    async with served(Engine("sqlite://", model=model, settings=settings)) as service:
+        page = pages.open("agui", service.url)
+        model.allow(2)
+        half = await page("say", "Think!", until="Wrong")
+        model.allow(100)
+        seen = [await page("settle"), await page("resume"), await page("resume")]
+    assert [one["content"] for one in half["messages"]] == ["Think!", "bad thought", "Wrong"]
+    for has in seen:
+        assert [one["content"] for one in has["messages"]] == ["Think!", "good thought", "Right."]
 
 
 async def test_pages_come_back_after_the_service_was_killed_in_mid_answer(

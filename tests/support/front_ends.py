@@ -115,9 +115,16 @@ def ui_message(chunks: Iterable[dict[str, Any]], *, version: int) -> list[dict[s
     return parts
 
 
-def agui_messages(events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:  # noqa: C901, PLR0912, PLR0915
-    """Return the messages that a client of AG-UI puts together; assert what it asserts, and what it should."""
-    messages: list[dict[str, Any]] = []
+def agui_messages(  # noqa: C901, PLR0912, PLR0915
+    events: Iterable[dict[str, Any]], had: Iterable[dict[str, Any]] = ()
+) -> list[dict[str, Any]]:
+    """Return the messages that a client of AG-UI puts together; assert what it asserts, and what it should.
+
+    Args:
+        events: of one run.
+        had: the messages that it had before the run.
+    """
+    messages: list[dict[str, Any]] = json.loads(json.dumps(list(had)))
     texts: set[str] = set()
     thoughts: set[str] = set()
     spans: set[str] = set()
@@ -149,8 +156,11 @@ def agui_messages(events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:  # 
             case "REASONING_MESSAGE_START":
                 assert told["messageId"] in spans, told
                 thoughts.add(told["messageId"])
+                if told["messageId"] not in by_id:
+                    messages.append({"id": told["messageId"], "role": "reasoning", "content": ""})
             case "REASONING_MESSAGE_CONTENT":
                 assert told["messageId"] in thoughts, told
+                by_id[told["messageId"]]["content"] += told["delta"]
             case "REASONING_MESSAGE_END":
                 thoughts.remove(told["messageId"])
             case "REASONING_END":
@@ -176,7 +186,7 @@ def agui_messages(events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:  # 
                 assert told["messageId"] not in by_id, told
                 messages.append({"id": told["messageId"], "role": "tool", "content": told["content"]})
             case "MESSAGES_SNAPSHOT":
-                messages = json.loads(json.dumps(told["messages"]))
+                messages = _reconciled(messages, json.loads(json.dumps(told["messages"])))
             case "RUN_FINISHED" | "RUN_ERROR":
                 assert not texts | thoughts | spans | calls
                 ended = True
@@ -184,3 +194,12 @@ def agui_messages(events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:  # 
                 assert kind in ("RUN_STARTED", "CUSTOM"), kind
     assert ended
     return messages
+
+
+def _reconciled(had: list[dict[str, Any]], told: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the messages after a snapshot: what was there keeps its place, reasoning stays if it has none."""
+    declared = {message["id"]: message for message in told}
+    assert len(declared) == len(told), "a message is told twice"
+    is_silent = all(message["role"] != "reasoning" for message in told)
+    kept = {one["id"]: one for one in had if one["id"] in declared or (is_silent and one["role"] == "reasoning")}
+    return list((kept | declared).values())

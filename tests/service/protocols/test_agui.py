@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from support.front_ends import agui_messages
 from support.one_turn import (
     asking,
     call,
@@ -112,14 +113,14 @@ def test_what_is_discarded_is_closed_and_taken_back_with_its_results() -> None:
         {"type": "REASONING_MESSAGE_END", **thought},
         {"type": "REASONING_END", **thought},
         {"type": "TOOL_CALL_END", "toolCallId": "k"},
-        {"type": "MESSAGES_SNAPSHOT", "messages": [USER]},
+        {"type": "MESSAGES_SNAPSHOT", "messages": [USER, {"id": "c1-s1-r3", "role": "reasoning", "content": ""}]},
         *text("All"),
     ]
     later = told(
         *begun, AttemptDiscardedEvent(step=1, attempt=1, reason="lost"), kept(TextPart(text="All")),
         words("Tw", step=2), kept(TextPart(text="2"), step=2), finished(), history=[USER],
     )  # fmt: skip
-    messages = [("u1", "Hi!"), ("c1-s1", "All"), ("c1-s2", "2")]
+    messages = [("u1", "Hi!"), ("c1-s1", "All"), ("c1-s2", "2"), ("c1-s1-r3", "")]
     assert [(one["id"], one["content"]) for one in later[-1]["messages"]] == messages
     assert types(told(*begun)).count("MESSAGES_SNAPSHOT") == 0, "a client without a history is corrected nowhere"
     open_text = told(words("Half"), AttemptDiscardedEvent(step=1, attempt=1, reason="lost"), words("All", attempt=2))
@@ -138,6 +139,10 @@ def test_what_is_discarded_is_closed_and_taken_back_with_its_results() -> None:
         ([calling(None)], kept(call(a=1)), False),
         ([calling('{"a": 1}')], kept(TextPart(text="One")), True),
         ([words("One")], finished(), True),
+        ([words("Hm", kind="reasoning")], finished(), True),
+        ([words("Hm", kind="reasoning")], kept(ReasoningPart(text="Hm")), False),
+        ([words("Hm", kind="reasoning")], kept(TextPart(text="One")), True),
+        ([words("Hm", kind="reasoning")], kept(ReasoningPart(text="Other")), True),
         ([], finished(), False),
     ],
 )
@@ -211,11 +216,40 @@ def test_files_and_sources_are_told_beside_the_message() -> None:
     assert events[-1]["content"] == [{"type": "text", "text": "seen"}, *sources]
 
 
+THOUGHT = {"id": "c1-s1-r0", "role": "reasoning", "content": "Hm"}
+ANSWER = {"id": "c1-s1", "role": "assistant", "content": "One"}
+
+
+@pytest.mark.parametrize("before", [[], [{"id": "c1-s0-r0", "role": "reasoning", "content": "Oh"}]])
+def test_reasoning_that_is_taken_back_is_gone_from_what_the_client_has(before: list[dict[str, Any]]) -> None:
+    """A client keeps its reasoning if a snapshot has none, and adds to it what is told of it anew."""
+    had = [*before, USER, THOUGHT | {"content": "Half"}, ANSWER]
+    encoder = AGUIEncoder("t", "r", history=had)
+    events = numbered(
+        said(), state(ChatState.streaming), words("Bad", kind="reasoning"),
+        AttemptDiscardedEvent(step=1, attempt=1, reason="lost"), words("H", kind="reasoning", attempt=2),
+        words("m", kind="reasoning", attempt=2), words("One", index=1, attempt=2),
+        kept(ReasoningPart(text="Hm"), TextPart(text="One")), finished(),
+    )  # fmt: skip
+    run = [*encoder.begin(anew=True), *(one for event in events for one in encoder.encode(event)), *encoder.end()]
+    assert agui_messages(run, had) == [*before, USER, THOUGHT, ANSWER]
+
+
+def test_kept_reasoning_has_the_id_under_which_it_was_shown() -> None:
+    """So a snapshot leaves it where it is, although parts without text are not counted among what is shown."""
+    message = kept(TextPart(text=""), ReasoningPart(text="Hm"), TextPart(text="One"))
+    events = told(words("Hm", kind="reasoning"), words("Other", index=1), message, finished(), history=[USER])
+    assert [one["messages"] for one in events if one["type"] == "MESSAGES_SNAPSHOT"] == [[USER, THOUGHT, ANSWER]]
+
+
 def test_a_run_that_begins_anew_first_brings_the_client_back() -> None:
-    encoder = AGUIEncoder("t", "r", history=[USER])
+    encoder = AGUIEncoder("t", "r", history=[USER, ANSWER])
     started = {"type": "RUN_STARTED", **RUN}
     assert list(encoder.begin(anew=True)) == [started, {"type": "MESSAGES_SNAPSHOT", "messages": [USER]}]
     assert list(encoder.begin()) == [started]
+    assert list(AGUIEncoder("t", "r", history=[ANSWER]).begin(anew=True))[1:] == [
+        {"type": "MESSAGES_SNAPSHOT", "messages": []}
+    ]
     assert list(AGUIEncoder("t", "r").begin(anew=True)) == [started]
 
 

@@ -17,7 +17,7 @@ from turnwise import CompactionPolicy, Engine, Event, Settings, fold
 from turnwise.providers.scripted import ScriptedModel
 from turnwise.service import AGUIEncoder, encode_agui, encode_ai_sdk
 from turnwise.states.events import HistoryResetEvent, MessageEvent, PartEvent, TurnFinishedEvent
-from turnwise.states.messages import Message
+from turnwise.states.messages import Message, ReasoningPart
 from turnwise.testing.clock import ManualClock
 from turnwise.testing.simulation import World
 
@@ -99,20 +99,29 @@ def test_whoever_sees_a_whole_turn_has_in_the_end_what_is_kept_of_it(seed: int |
             told = left_of(turn, pruned)
             answers = [message for message in kept(turn) if message.role == "assistant" and message.parts]
             texts = [message.text for message in answers]
+            parts_kept = (part for message in answers for part in message.parts)
+            thoughts = [part.text for part in parts_kept if isinstance(part, ReasoningPart) and part.text]
             calls = [(call.call_id, call.arguments) for message in answers for call in message.calls]
             parts = ui_message(encode_ai_sdk(told, version=7), version=7)
             by_step = steps_of(parts)
             assert [text for text, _ in by_step if text] == [text for text in texts if text]
             in_order = by_id if is_cut(told) else list
             assert in_order(call for _, made in by_step for call in made) == in_order(calls)
-            encoder = AGUIEncoder("t", "r", history=[])
-            run = [*encoder.begin(), *(one for event in told for one in encoder.encode(event)), *encoder.end()]
-            said = [message for message in agui_messages(run) if message["role"] == "assistant"]
-            assert [message["content"] for message in said if message["content"]] == [text for text in texts if text]
-            made = (arguments_of(call) for message in said for call in message.get("toolCalls", ()))
-            assert in_order(made) == in_order(calls)
+            had: list[dict[str, Any]] = []
+            for anew in (False, True):
+                encoder = AGUIEncoder("t", "r", history=had)
+                encoded = (one for event in told for one in encoder.encode(event))
+                had = agui_messages([*encoder.begin(anew=anew), *encoded, *encoder.end()], had)
+                assert contents(had, "assistant") == [text for text in texts if text]
+                assert contents(had, "reasoning") == thoughts
+                made = (arguments_of(call) for message in had for call in message.get("toolCalls", ()))
+                assert in_order(made) == in_order(calls)
             compared += 1
     assert compared
+
+
+def contents(messages: Sequence[dict[str, Any]], role: str) -> list[str]:
+    return [message["content"] for message in messages if message["role"] == role and message["content"]]
 
 
 def is_cut(told: Sequence[Event]) -> bool:
