@@ -188,7 +188,7 @@ class AGUIEncoder:
         told = {"messageId": given.message_id, "toolCallId": result.call_id, "content": content}
         if self._messages is not None:
             said = {"id": given.message_id, "role": "tool", "toolCallId": result.call_id, "content": content}
-            said |= {"error": as_text(result.output)} if result.is_error else {}
+            said |= {"error": as_text(result.output)} if given.has_failed else {}
             (self._results if given.by_provider else self._messages).append(said)
         yield {"type": "TOOL_CALL_RESULT", **told, "role": "tool"}
 

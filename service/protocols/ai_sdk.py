@@ -13,7 +13,7 @@ from turnwise.service.protocols import pieces as p
 from turnwise.service.protocols.piece_reader import PieceReader
 from turnwise.states.actions.calls import DENIED_TEXT
 from turnwise.states.events import Event
-from turnwise.states.messages import FilePart, SourcePart, ToolResultPart
+from turnwise.states.messages import FilePart, SourcePart
 from turnwise.states.names import CallStatus, ChatState, Executor, StopReason
 
 Version = Literal[6, 7]
@@ -143,7 +143,7 @@ class AISDKEncoder:
             case p.WholeShown():
                 yield from self._whole(piece.part, f"{piece.step}-{piece.index}")
             case p.ResultGiven():
-                yield _result(piece.result) | _by_provider(by_provider=piece.by_provider)
+                yield _result(piece) | _by_provider(by_provider=piece.by_provider)
                 for file in piece.result.attachments:
                     yield from self._whole(file, "")
             case p.TakenBack():
@@ -214,11 +214,12 @@ def _dropped(call: p.CallDropped) -> dict[str, Any]:
     return {"type": "tool-input-error", **named, "input": None, "errorText": _CUT_SHORT}
 
 
-def _result(result: ToolResultPart) -> dict[str, Any]:
+def _result(given: p.ResultGiven) -> dict[str, Any]:
+    result = given.result
     told = {"toolCallId": result.call_id}
     text = as_text(result.output)
     if result.outcome is CallStatus.cancelled and text.startswith(DENIED_TEXT):
         return {"type": "tool-output-denied", **told}
-    if result.is_error:
+    if given.has_failed:
         return {"type": "tool-output-error", **told, "errorText": text}
     return {"type": "tool-output-available", **told, "output": result.output}

@@ -7,7 +7,7 @@ from typing import Literal
 
 from turnwise.states.calls import ToolCall
 from turnwise.states.messages import FilePart, Message, SourcePart, ToolCallPart, ToolResultPart
-from turnwise.states.names import Executor
+from turnwise.states.names import CallStatus, Executor
 
 Kind = Literal["text", "reasoning"]
 
@@ -98,6 +98,11 @@ class ResultGiven:
     message_id: str
     result: ToolResultPart
     by_provider: bool
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether what it holds is not what the tool gives: a sentence about an interrupted call is no output of it."""
+        return self.result.is_error or self.result.outcome is not CallStatus.succeeded
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from support.one_turn import (
 from turnwise.service import AGUIEncoder
 from turnwise.states.events import ActionRequiredEvent, AttemptDiscardedEvent, ErrorEvent, ErrorInfo, Event
 from turnwise.states.messages import FilePart, ReasoningPart, TextPart, ToolResultPart
-from turnwise.states.names import ChatState, Executor, StopReason
+from turnwise.states.names import CallStatus, ChatState, Executor, StopReason
 from turnwise.states.usage import Usage
 
 RUN = {"threadId": "t", "runId": "r"}
@@ -165,6 +165,26 @@ def test_a_client_is_corrected_once_and_told_of_words_as_they_are() -> None:
     thought = {"id": "c1-s1-r1", "role": "reasoning", "content": "Hm"}
     answer = {"id": "c1-s1", "role": "assistant", "content": "One", "toolCalls": [made]}
     assert [one["messages"] for one in events if one["type"] == "MESSAGES_SNAPSHOT"] == [[USER, thought, answer]]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "is_error", "error"),
+    [
+        (CallStatus.succeeded, False, {}),
+        (CallStatus.succeeded, True, {"error": "seen"}),
+        (CallStatus.interrupted, False, {"error": "seen"}),
+    ],
+)
+def test_a_result_that_no_tool_gave_is_an_error(
+    outcome: CallStatus,
+    is_error: bool,  # noqa: FBT001
+    error: dict[str, str],
+) -> None:
+    part = ToolResultPart(call_id="k", name="look", output="seen", is_error=is_error, outcome=outcome)
+    lost = AttemptDiscardedEvent(step=2, attempt=1, reason="lost")
+    events = told(said(), kept(call()), given(part), words("Tw", step=2), lost, finished(), history=[])
+    result = {"id": "r-k", "role": "tool", "toolCallId": "k", "content": "seen"}
+    assert events[-1]["messages"][-1] == result | error
 
 
 def test_a_reply_with_a_gap_is_taken_back_if_the_client_can_be_corrected() -> None:

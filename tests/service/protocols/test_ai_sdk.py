@@ -114,10 +114,12 @@ def test_calls_results_and_files_of_a_provider_are_shown_once() -> None:
         (CallStatus.cancelled, "Stopped.", True, {"type": "tool-output-error", "errorText": "Stopped."}),
         (CallStatus.failed, DENIED_TEXT, True, {"type": "tool-output-error", "errorText": DENIED_TEXT}),
         (CallStatus.failed, {"a": "\u00e4"}, True, {"type": "tool-output-error", "errorText": '{"a": "\u00e4"}'}),
+        (CallStatus.interrupted, "Stopped.", False, {"type": "tool-output-error", "errorText": "Stopped."}),
+        (CallStatus.timed_out, "Late.", False, {"type": "tool-output-error", "errorText": "Late."}),
         (CallStatus.succeeded, DENIED_TEXT, False, {"type": "tool-output-available", "output": DENIED_TEXT}),
     ],
 )
-def test_a_call_is_denied_only_if_a_person_has_denied_it(
+def test_a_call_has_an_output_only_if_it_succeeded_and_is_denied_only_if_a_person_has_denied_it(
     outcome: CallStatus,
     output: Any,
     is_error: bool,  # noqa: FBT001
