@@ -16,6 +16,7 @@ from turnwise.states.calls import ToolCall
 from turnwise.states.events import Event
 from turnwise.states.messages import FilePart, Message, ReasoningPart, SourcePart, ToolResultPart
 from turnwise.states.names import ChatState, StopReason
+from turnwise.states.usage import NO_USAGE
 
 _ANSWER: Final = {
     "type": "object",
@@ -27,6 +28,17 @@ _ANSWER: Final = {
     "required": ["approved"],
 }
 _MEDIA: Final = ("image", "audio", "video")
+_PROTOCOL: Final = "1.0"
+_STOPPED: Final = frozenset(
+    {
+        StopReason.interrupted,
+        StopReason.max_steps,
+        StopReason.token_budget,
+        StopReason.time_budget,
+        StopReason.cost_budget,
+    }
+)
+"""Why a run may have stopped that neither came to its end nor failed."""
 
 
 class AGUIEncoder:
@@ -64,6 +76,8 @@ class AGUIEncoder:
         """What was shown of its reasoning, by index."""
         self._forgotten: list[str] = []
         """Ids of reasoning that was shown and is not kept, as far as is known."""
+        self._used = NO_USAGE
+        """What the replies of this run have used."""
         self._differs = False
         """Whether the client's messages are not those that are kept."""
 
@@ -78,7 +92,7 @@ class AGUIEncoder:
         Args:
             anew: first bring the client's messages back to the user's last one: the turn is told from its start.
         """
-        yield {"type": "RUN_STARTED", **self._run}
+        yield {"type": "RUN_STARTED", **self._run, "protocolVersion": _PROTOCOL}
         if anew and self._messages is not None:
             users = [place for place, message in enumerate(self._messages, 1) if message["role"] == "user"]
             begun = users[-1] if users else 0
@@ -107,18 +121,18 @@ class AGUIEncoder:
             told, code = ("An error occurred.", "error")
             if reader.error is not None:
                 told, code = reader.error.message, reader.error.kind
-            yield {"type": "RUN_ERROR", "message": told, "code": code}
+            yield {"type": "RUN_ERROR", "message": told, "code": code, **self._usage()}
         else:
-            cancelled = reason is StopReason.interrupted or (reason is None and reader.state is ChatState.interrupted)
+            cancelled = reason in _STOPPED or (reason is None and reader.state is ChatState.interrupted)
             outcome = {"type": "cancelled"} if cancelled else _outcome(reader.asked)
             yield {"type": "RUN_FINISHED", **self._run, "outcome": outcome, **self._usage()}
 
     def _usage(self) -> dict[str, Any]:
+        """Return what the run's own calls used: its replies, or the whole turn, discarded attempts included."""
         finished = self._reader.finished
-        if finished is None:
-            return {}
-        used = {"inputTokens": finished.usage.input_tokens, "outputTokens": finished.usage.output_tokens}
-        known = {name: count for name, count in used.items() if count is not None}
+        usage = finished.usage if finished is not None and finished.turn == self._reader.begun else self._used
+        counts = {"inputTokens": usage.input_tokens, "outputTokens": usage.output_tokens}
+        known = {name: count for name, count in counts.items() if count is not None}
         return {"usage": [known]} if known else {}
 
     def _encode(self, piece: p.Piece) -> Iterator[dict[str, Any]]:  # noqa: C901, PLR0912 - one case per kind of piece
@@ -209,6 +223,8 @@ class AGUIEncoder:
 
     def _keep(self, ended: p.StepEnded) -> Iterator[dict[str, Any]]:
         message = ended.message
+        if message is not None and message.usage is not None:
+            self._used += message.usage
         shown = [self._thoughts[index] for index in sorted(self._thoughts)]
         self._differs |= (self._text, shown) != (("", []) if message is None else (message.text, _thoughts(message)))
         if self._messages is not None:

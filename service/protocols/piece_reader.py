@@ -70,6 +70,8 @@ class PieceReader:
         self._takes_back = takes_back
         self.turn: int | None = None
         """The number of the turn, once an event has told it."""
+        self.begun: int | None = None
+        """The number of the turn whose first message was read."""
         self.chat_id = ""
         self.state: ChatState | None = None
         self.asked: tuple[ToolCall, ...] = ()
@@ -228,6 +230,8 @@ class PieceReader:
             yield from self._keep(message)
         if message.role in ("user", "assistant") and not message.synthetic:
             self.turn = message.turn
+            if message.role == "user":
+                self.begun = message.turn
 
     def _keep(self, message: Message) -> Iterator[p.Piece]:
         live = self._live

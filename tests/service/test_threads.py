@@ -180,7 +180,8 @@ async def test_answers_of_a_page_go_on_with_its_turn_and_are_taken_once() -> Non
 
 
 async def test_a_call_that_a_page_has_allowed_is_not_told_of_again() -> None:
-    model = ScriptedModel([Reply(calls=[Call("pay", {"cents": 3}, id="p")]), "Paid."] * 2)
+    replies = [Reply(calls=[Call("pay", {"cents": 3}, id="p")], usage=(9, 4)), Reply("Paid.", usage=(12, 2))]
+    model = ScriptedModel(replies * 2)
     approval = {"id": "p", "approved": True}
     allowed = {"type": "tool-pay", "toolCallId": "p", "state": "approval-responded", "approval": approval}
     call = {"id": "p", "type": "function", "function": {"name": "pay", "arguments": '{"cents": 3}'}}
@@ -189,7 +190,7 @@ async def test_a_call_that_a_page_has_allowed_is_not_told_of_again() -> None:
     async with served(Engine("sqlite://", model=model, tools=[pay])) as service, service.client() as ada:
         await page(ada, user("u", "Pay!"))
         by_page = await page(ada, user("u", "Pay!"), {"id": "a", "role": "assistant", "parts": [allowed]})
-        await run(ada, said("u", "Pay!"), threadId="tab-2")
+        first_run = await run(ada, said("u", "Pay!"), threadId="tab-2")
         by_run = await run(ada, said("u", "Pay!"), asked, threadId="tab-2", resume=resumed)
     assert kinds(by_page) == [
         "start", "tool-output-available", "start-step", *STEP, "finish-step", "finish"
@@ -198,6 +199,8 @@ async def test_a_call_that_a_page_has_allowed_is_not_told_of_again() -> None:
         "RUN_STARTED", "TOOL_CALL_RESULT",
         "TEXT_MESSAGE_START", "TEXT_MESSAGE_CONTENT", "TEXT_MESSAGE_END", "RUN_FINISHED",
     ]  # fmt: skip
+    used = [told(answer)[-1]["usage"] for answer in (first_run, by_run)]
+    assert used == [[{"inputTokens": 9, "outputTokens": 4}], [{"inputTokens": 12, "outputTokens": 2}]]
 
 
 async def test_a_message_instead_of_an_answer_moves_on_at_once() -> None:

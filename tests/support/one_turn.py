@@ -40,11 +40,10 @@ def said(text: str = "Hi!", *, synthetic: bool = False, imported: bool = False, 
     return MessageEvent(message=message)
 
 
-def kept(*parts: Part, step: int = 1, synthetic: bool = False) -> Event:
+def kept(*parts: Part, step: int = 1, synthetic: bool = False, usage: Usage | None = None) -> Event:
     """Return the event of a reply as it is kept."""
-    message = Message(
-        id=f"a{step}", role="assistant", parts=parts, turn=3, step=step, created_at=NOW, synthetic=synthetic
-    )
+    places: dict[str, Any] = {"turn": 3, "step": step, "created_at": NOW}
+    message = Message(id=f"a{step}", role="assistant", parts=parts, synthetic=synthetic, usage=usage, **places)
     return MessageEvent(message=message)
 
 

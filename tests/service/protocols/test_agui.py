@@ -30,6 +30,7 @@ from turnwise.states.names import CallStatus, ChatState, Executor, StopReason
 from turnwise.states.usage import Usage
 
 RUN = {"threadId": "t", "runId": "r"}
+STARTED = {"type": "RUN_STARTED", **RUN, "protocolVersion": "1.0"}
 USER = {"id": "u1", "role": "user", "content": "Hi!"}
 
 
@@ -37,7 +38,7 @@ def told(*events: Event, history: list[dict[str, Any]] | None = None) -> list[di
     """Return what comes after the run's beginning, and before its end."""
     encoder = AGUIEncoder("t", "r", history=history)
     run = [*encoder.begin(), *(one for event in numbered(*events) for one in encoder.encode(event)), *encoder.end()]
-    assert run[0] == {"type": "RUN_STARTED", **RUN}
+    assert run[0] == STARTED
     return run[1:-1]
 
 
@@ -264,13 +265,12 @@ def test_kept_reasoning_has_the_id_under_which_it_was_shown() -> None:
 
 def test_a_run_that_begins_anew_first_brings_the_client_back() -> None:
     encoder = AGUIEncoder("t", "r", history=[USER, ANSWER])
-    started = {"type": "RUN_STARTED", **RUN}
-    assert list(encoder.begin(anew=True)) == [started, {"type": "MESSAGES_SNAPSHOT", "messages": [USER]}]
-    assert list(encoder.begin()) == [started]
+    assert list(encoder.begin(anew=True)) == [STARTED, {"type": "MESSAGES_SNAPSHOT", "messages": [USER]}]
+    assert list(encoder.begin()) == [STARTED]
     assert list(AGUIEncoder("t", "r", history=[ANSWER]).begin(anew=True))[1:] == [
         {"type": "MESSAGES_SNAPSHOT", "messages": []}
     ]
-    assert list(AGUIEncoder("t", "r").begin(anew=True)) == [started]
+    assert list(AGUIEncoder("t", "r").begin(anew=True)) == [STARTED]
 
 
 USED = Usage(input_tokens=3, output_tokens=None)
@@ -285,6 +285,13 @@ PENDING = SUCCESS | {"outcome": {"type": "success", "pendingToolCallIds": ["k", 
         ([], SUCCESS),
         ([finished(usage=USED)], SUCCESS | {"usage": [{"inputTokens": 3}]}),
         ([finished(StopReason.interrupted)], CANCELLED),
+        ([finished(StopReason.max_steps)], CANCELLED),
+        ([finished(StopReason.token_budget)], CANCELLED),
+        ([finished(StopReason.time_budget)], CANCELLED),
+        ([finished(StopReason.cost_budget)], CANCELLED),
+        ([finished(StopReason.stop_after_tool)], SUCCESS),
+        ([finished(StopReason.max_tokens)], SUCCESS),
+        ([finished(StopReason.content_filter)], SUCCESS),
         ([state(ChatState.interrupted)], CANCELLED),
         ([state(ChatState.interrupted), finished()], SUCCESS),
         ([finished(StopReason.error)], {"type": "RUN_ERROR", "message": "An error occurred.", "code": "error"}),
@@ -302,6 +309,33 @@ def test_a_run_ends_as_its_turn_did(events: list[Event], end: dict[str, Any]) ->
     assert encoder.over is any(event.kind == "turn_finished" for event in events)
     assert list(encoder.end())[-1] == end
     assert list(encoder.end(cut="come back")) == [{"type": "RUN_ERROR", "message": "come back", "code": "reconnect"}]
+
+
+ALL = Usage(input_tokens=40, output_tokens=9)
+
+
+@pytest.mark.parametrize(
+    ("events", "usage"),
+    [
+        ([said(), kept(usage=Usage(input_tokens=3)), finished(usage=ALL)], ALL),
+        ([kept(usage=Usage(input_tokens=3, output_tokens=1)), kept(step=2, usage=USED), finished(usage=ALL)], (6, 1)),
+        ([said(synthetic=True), kept(usage=Usage(input_tokens=3)), finished(usage=ALL)], (3, None)),
+        ([said(), kept(call(), usage=Usage(input_tokens=3)), asking(("k", "asked"))], (3, None)),
+        ([said(), kept(usage=USED), ErrorEvent(error=ErrorInfo(kind="auth", message="Oh"))], (3, None)),
+        ([said(), kept(usage=USED), finished(StopReason.error, usage=ALL)], ALL),
+        ([kept(), finished(usage=ALL)], None),
+    ],
+)
+def test_a_run_tells_what_its_own_replies_used(events: list[Event], usage: Any) -> None:
+    """A run that begins with the turn has made all its calls; what goes on in it has made those that it tells of."""
+    if isinstance(usage, Usage):
+        usage = (usage.input_tokens, usage.output_tokens)
+    encoder = AGUIEncoder("t", "r")
+    for event in numbered(*events):
+        list(encoder.encode(event))
+    end = list(encoder.end())[-1]
+    counted = [(one.get("inputTokens"), one.get("outputTokens")) for one in end.get("usage", ())]
+    assert counted == ([] if usage is None else [usage])
 
 
 def test_a_run_is_interrupted_by_the_calls_to_approve_alone() -> None:
