@@ -34,7 +34,7 @@ class _Server(uvicorn.Server):
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
         """Open the engine, then serve it: an application that opens it would have uvicorn tell why it cannot."""
-        with self._hearing_signals():
+        with self._signals_handled():
             async with self._engine:
                 if self._opened is not None:
                     self._opened()
@@ -46,7 +46,7 @@ class _Server(uvicorn.Server):
         yield
 
     @contextmanager
-    def _hearing_signals(self) -> Iterator[None]:
+    def _signals_handled(self) -> Iterator[None]:
         """Hear the signals that ask to stop. Having stopped is no failure, so none of them is raised again."""
         if threading.current_thread() is not threading.main_thread():
             yield
