@@ -11,7 +11,7 @@ from support.leased import leased_chat
 from support.life import said, streaming
 from support.runtimes import only_agent
 from support.shelf import stands
-from turnwise import ClientTool, ModelError, Settings, Usage, tool
+from turnwise import ChatUnreadable, ClientTool, ModelError, Settings, Usage, tool
 from turnwise.engine.agents.configuration import Configuration
 from turnwise.engine.jobs.reply import error_info, origin_of, partial_reply, planned, shown_reply
 from turnwise.engine.tools.toolbox import Toolbox
@@ -193,6 +193,14 @@ def test_an_error_of_a_model_is_told_as_it_is_and_cut_at_the_limit() -> None:
     assert info.message.startswith("slow down")
     assert len(info.message.encode()) < 200
     assert error_info(ModelError("network", message="half \ud800"), FACTS.step, CUTTING).message.encode()
+
+
+def test_what_cannot_be_read_of_a_chat_is_told_with_its_remedy() -> None:
+    """It does not say that nothing was written: the attempt was, and this failure is."""
+    info = error_info(ChatUnreadable("messages.body", "no JSON", chat_id="c7"), FACTS.step, Settings())
+    assert (info.kind, info.retryable, info.step) == ("unreadable", False, FACTS.step.number)
+    assert all(word in info.message for word in ("messages.body", "'c7'", "no JSON", "turnwise doctor"))
+    assert "nothing was written" not in info.message
 
 
 def test_any_other_error_is_internal_and_names_the_step() -> None:

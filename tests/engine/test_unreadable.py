@@ -72,6 +72,24 @@ async def test_a_chat_that_cannot_be_read_is_listed_with_its_reason(open_engine:
         assert (await engine.ask(sound.id, "hello", timeout=60)).chat.state == "error"
 
 
+async def test_a_message_that_cannot_be_read_ends_the_chat_until_it_is_repaired(database: Path) -> None:
+    """A claim reads no messages: the attempt has begun by then."""
+    url = f"sqlite:///{database}"
+    async with Engine(url, model=ScriptedModel(()), settings=Settings(run_worker=False)) as engine:
+        chat_id = (await engine.create_chat()).id
+        await engine.send_message(chat_id, "hello")
+    poison(database, "UPDATE messages SET body = '{}' WHERE chat_id = ?", chat_id)
+    async with Engine(url, model=ScriptedModel(["hello again"])) as engine:
+        failed = await engine.wait(chat_id, timeout=60)
+        assert failed.last_error is not None
+        assert (failed.state, failed.last_error.kind) == ("error", "unreadable")
+        assert "messages.body" in failed.last_error.message
+        with pytest.raises(ChatUnreadable):
+            await engine.messages(chat_id)
+        await engine.repair(chat_id)
+        assert (await engine.ask(chat_id, "again", timeout=60)).text == "hello again"
+
+
 async def test_a_sweep_goes_on_behind_chats_that_cannot_be_read(
     database: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
