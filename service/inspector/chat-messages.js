@@ -47,13 +47,14 @@ class ChatMessages extends HTMLElement {
         this.drawn.delete(id);
       }
     }
-    for (const message of messages) {
+    let next = null;
+    for (const message of messages.toReversed()) {
       const [known, element] = this.drawn.get(message.id) ?? [];
-      if (known === message) continue;
-      const fresh = drawnOf(message);
-      if (element) element.replaceWith(fresh);
-      else this.said.append(fresh);
-      this.drawn.set(message.id, [message, fresh]);
+      const shown = known === message ? element : drawnOf(message);
+      if (!element) this.said.insertBefore(shown, next);
+      else if (shown !== element) element.replaceWith(shown);
+      this.drawn.set(message.id, [message, shown]);
+      next = shown;
     }
     this.nothing.hidden = messages.length > 0;
     const parts = Object.keys(live).sort((a, b) => a - b).map((index) => live[index]);

@@ -11,7 +11,7 @@ import "./message-sender.js";
 import "./open-calls.js";
 import "./time-travel.js";
 import { chatPath, events, get, post } from "./service.js";
-import { button, made, stateOf, tell } from "./shown.js";
+import { button, made, stateOf, tell, tellAnswer } from "./shown.js";
 import { begun, fold } from "./transcript.js";
 
 const PAUSE = 1000;
@@ -66,7 +66,7 @@ class ChatView extends HTMLElement {
 
   /** Open a section: `now` if there is none of that name. All stay as they are while another is shown. */
   open(section) {
-    this.section = section in this.sections ? section : "now";
+    this.section = Object.hasOwn(this.sections, section) ? section : "now";
     for (const tab of this.tabs.children) {
       if (tab.dataset.section === this.section) tab.setAttribute("aria-current", "page");
       else tab.removeAttribute("aria-current");
@@ -150,6 +150,7 @@ class ChatView extends HTMLElement {
     const { signal } = this.leaving;
     const [chat, explanation, usage, audit] = await Promise.all(
       ["", "/explain", "/usage", "/audit"].map((rest) => get(this.path + rest, { signal })));
+    tellAnswer(this);
     if (audit.length < (this.records?.length ?? 0)) return; // a later question was answered sooner
     this.chat = chat;
     this.records = audit;

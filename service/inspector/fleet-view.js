@@ -82,7 +82,7 @@ class FleetView extends HTMLElement {
     const rate = this.throughput(chats);
     const pending = chats.filter((chat) => chat.state === "pending");
     const oldest = pending.map((chat) => chat.updated_at).sort()[0];
-    const lost = pending.filter((chat) => !(chat.agent in agents));
+    const lost = pending.filter((chat) => !Object.hasOwn(agents, chat.agent));
     const stuck = chats.filter((chat) => isStuck(chat));
     const [took, waited] = [spells.map((one) => one.took), spells.map((one) => one.waited)];
     const time = (values, share) => (values.length ? duration(quantile(values, share)) : "–");

@@ -6,6 +6,8 @@ import "./fleet-view.js";
 import { get, hasToken, keepToken, takeToken } from "./service.js";
 import { button, made } from "./shown.js";
 
+const VIEWS = new Map([["chats", "chat-view"], ["fleet", "fleet-view"]]);
+
 class InspectorPage extends HTMLElement {
   connectedCallback() {
     this.told = made("p", { role: "alert", className: "told" });
@@ -14,8 +16,13 @@ class InspectorPage extends HTMLElement {
     this.main = made("main", { id: "main", tabIndex: -1 });
     const skip = button("Skip to the content", () => this.main.focus(), { className: "skip" });
     this.append(skip, made("header", {}, made("h1", {}, "turnwise ", made("span", { textContent: "inspector" })), this.nav, this.who), this.told, this.main);
-    this.addEventListener("failed", (event) => {
-      this.told.textContent = event.detail;
+    this.addEventListener("failed", ({ detail: error }) => {
+      this.told.textContent = error.message;
+      this.isUnanswered = error.status === 0;
+    });
+    this.addEventListener("answered", () => {
+      if (this.isUnanswered) this.told.textContent = "";
+      this.isUnanswered = false;
     });
     addEventListener("hashchange", () => this.enter());
     this.enter();
@@ -36,7 +43,7 @@ class InspectorPage extends HTMLElement {
     this.drawHead(kind);
     const view = this.main.firstElementChild;
     if (kind === "chats" && view?.localName === "chat-view" && view.chatId === id) return view.open(section);
-    const tag = { chats: "chat-view", fleet: "fleet-view" }[kind] ?? "chat-list";
+    const tag = VIEWS.get(kind) ?? "chat-list";
     const mayWrite = this.principal.role !== "auditor";
     this.main.replaceChildren(made(tag, { mayWrite, chatId: id, section }));
     if (view) this.main.focus({ preventScroll: true });

@@ -42,7 +42,12 @@ export function button(words, act, props = {}) {
 /** Tell the page what went wrong. */
 export function tell(element, error) {
   const target = element.isConnected ? element : document.querySelector("inspector-page");
-  target?.dispatchEvent(new CustomEvent("failed", { bubbles: true, detail: error.message }));
+  target?.dispatchEvent(new CustomEvent("failed", { bubbles: true, detail: error }));
+}
+
+/** Tell the page that the service answers, if it did not. */
+export function tellAnswer(element) {
+  element.dispatchEvent(new CustomEvent("answered", { bubbles: true }));
 }
 
 /** Return a state in the colour that it has in the diagram. */

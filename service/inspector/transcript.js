@@ -67,8 +67,18 @@ function put(transcript, message) {
     transcript.messages[known] = message;
     return;
   }
-  transcript.messages.push(message);
+  transcript.messages.splice(placeOf(message, transcript.messages), 0, message);
   if (message.role === "assistant" && message.step === transcript.live_step) drop(transcript);
+}
+
+/** Return where a message stands: at the end, a result before those of its step whose calls come later. */
+function placeOf(message, messages) {
+  let place = messages.length;
+  if (message.role !== "tool") return place;
+  const isLater = ({ role, step, call_index: index }) =>
+    role === "tool" && step === message.step && (index ?? 0) > (message.call_index ?? 0);
+  while (place > 0 && isLater(messages[place - 1])) place -= 1;
+  return place;
 }
 
 function extend(transcript, said) {

@@ -71,12 +71,16 @@ async def test_calls_are_answered_approved_with_edits_and_denied_in_the_page(sto
         await expect(page.locator(".said .message.assistant").last).to_contain_text("Done.")
         await expect(page.locator("open-calls fieldset")).to_have_count(0)
         await expect(page.get_by_role("heading", level=2)).to_have_text(HOSTILE)
-        outputs = [message.result for message in await service.engine.messages(chat.id) if message.result]
+        messages = await service.engine.messages(chat.id)
+        outputs = [message.result for message in messages if message.result]
+        shown = await page.locator(".said .message").evaluate_all("all => all.map(one => one.dataset.id)")
         images, title = await page.locator("img").count(), await page.title()
 
     assert (outputs[0].output, outputs[2].output) == (f"paid 20 to {HOSTILE}", {"day": "Friday"})
     assert "not to you" in str(outputs[1].output)
     assert (images, title) == (0, "turnwise inspector")
+    assert shown == [message.id for message in messages], "results stand in the order of their calls"
+    assert shown != sorted(shown, key=lambda name: int(name[1:])), "no result came before that of an earlier call"
 
 
 async def test_a_form_has_a_field_of_each_kind_and_tells_at_the_field_what_is_wrong(chromium: Chromium) -> None:

@@ -11,7 +11,7 @@ from playwright.async_api import Route, expect
 
 from support.browser import Chromium
 from support.gated_model import PacedModel
-from support.inspected import look
+from support.inspected import go, look
 from support.processes.service_process import running
 from support.served import Served, served
 from turnwise import Engine, Settings
@@ -108,6 +108,7 @@ async def test_a_service_that_does_not_answer_is_told_and_does_again(demo: Serve
         await page.get_by_label("Message", exact=True).fill("Hello!")
         await page.get_by_label("Message", exact=True).press("Enter")
         await expect(live).to_have_count(1)
+        await expect(page.get_by_role("alert")).to_be_empty()
 
 
 async def test_what_happens_while_another_section_is_open_is_shown_in_all(demo: Served, chromium: Chromium) -> None:
@@ -124,7 +125,8 @@ async def test_what_happens_while_another_section_is_open_is_shown_in_all(demo: 
             await page.get_by_role("link", name=section).click()
             await demo.engine.ask(chat.id, f"Hello from {section}!")
             await expect(page.locator(shown).first).to_be_visible()
-        await page.get_by_role("link", name="Now").click()
+        await go(page, f"/chats/{chat.id}/constructor")
+        await expect(page.get_by_role("link", name="Now")).to_have_attribute("aria-current", "page")
         await expect(page.locator(".section > .columns .said .message.user")).to_have_count(3)
         await expect(sent.locator(".count")).to_have_text(re.compile(r"^3\D$"))
         await expect(page.get_by_role("alert")).to_be_empty()
