@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import ClassVar, Final
 
 import anyio
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
@@ -48,6 +48,9 @@ class GuardedRoute(ProblemRoute):
                 response = await handle(guarded)
             except TurnwiseError as error:
                 response = problem_response(error)
+            except ClientDisconnect:
+                logger.info("sender_left", path=request.scope["path"])
+                response = Response(status_code=400)  # which nobody will read
             return _Guarded(response, settings.reader_patience)
 
         return handle_guarded

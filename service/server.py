@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Final
 
 import uvicorn
 
@@ -18,10 +19,13 @@ from turnwise.service.app import application
 from turnwise.service.auth import Authenticator
 from turnwise.service.settings import ServiceSettings
 
+_CUT_OFF: Final = "ASGI callable returned without completing response."
+
 
 def _is_told(record: logging.LogRecord) -> bool:
-    """Whether uvicorn should say it: that a request was cut off at the end it has said, and where is of no use."""
-    return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
+    """Whether uvicorn should say it: it has announced the end of all requests, and the guard logs slow readers."""
+    ended = record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError)
+    return not ended and record.getMessage() != _CUT_OFF
 
 
 class _Server(uvicorn.Server):

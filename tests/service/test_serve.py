@@ -66,12 +66,11 @@ def lines_of(url: str, chat: str, **query: str) -> Iterator[str]:
         yield from response.iter_lines()
 
 
-def unfinished(url: str) -> socket.socket:
-    """Begin a request whose body does not come."""
+def unfinished(url: str, path: str = "/chats", begun: bytes = b"") -> socket.socket:
+    """Begin a request whose body does not come, or not all of it."""
     slow = socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])))
-    slow.sendall(
-        b"POST /chats HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer operator-token\r\nContent-Length: 9\r\n\r\n"
-    )
+    lines = (f"POST {path} HTTP/1.1", "Host: x", "Authorization: Bearer operator-token", "Content-Length: 9")
+    slow.sendall("\r\n".join([*lines, "", ""]).encode() + begun)
     return slow
 
 
@@ -79,7 +78,7 @@ def serving(folder: Path, *words: str) -> tuple[str, ...]:
     return ("serve", "shop:agents", "--port", "0", "--create", *words)
 
 
-def test_readers_who_leave_at_any_moment_leave_no_error_behind(folder: Path) -> None:
+def test_readers_and_senders_who_leave_at_any_moment_leave_no_error_behind(folder: Path) -> None:
     with running(folder, *serving(folder)) as service:
         url = service.url()
         chat = ask(url, "Hello")
@@ -89,6 +88,8 @@ def test_readers_who_leave_at_any_moment_leave_no_error_behind(folder: Path) -> 
                     lines = response.iter_lines()
                     for _ in range(place % 12):
                         next(lines)
+        for path in ("/chats", f"/chats/{chat}/messages", f"/files?chat={chat}", "/chats/import"):
+            unfinished(url, path, b"hello").close()
         assert httpx.get(f"{url}/chats/{chat}", headers=AUTHORIZED).is_success
         assert service.stop() == 0
         assert not re.search("Traceback|Exception|Error", service.said()), service.said()

@@ -15,6 +15,7 @@ from typing import Any, Final
 import anyio
 import httpx
 import pytest
+import structlog
 import uvicorn
 from anyio.from_thread import start_blocking_portal
 
@@ -133,3 +134,26 @@ async def test_an_end_that_was_announced_is_no_error_and_every_other_is_told() -
         return bool(logger.filter(logging.LogRecord("uvicorn.error", logging.ERROR, "", 0, "It ended.", (), how)))
 
     assert [is_told(error) for error in (asyncio.CancelledError(), ValueError("broken"), None)] == [False, True, True]
+
+
+async def test_a_reader_who_is_cut_off_is_logged_once_and_as_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    structlog.reset_defaults()
+    with socket.create_server(("127.0.0.1", 0)) as listener, structlog.testing.capture_logs() as logs:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        async with serving(listener, settings=ServiceSettings(reader_patience=0.05)) as client:
+            logging.getLogger("uvicorn.error").addHandler(caplog.handler)
+            long = [{"role": "user", "content": "x" * 90_000}] * 10
+            chat = (await client.post("/chats", json={"history": long})).json()["id"]
+            with socket.socket() as slow:
+                slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+                slow.connect(listener.getsockname())
+                head = (f"GET /chats/{chat}/events HTTP/1.1", "Host: x", f"Authorization: {AS_ADA['Authorization']}")
+                slow.sendall("\r\n".join([*head, "", ""]).encode())
+                with anyio.fail_after(60):
+                    while "reader_cut_off" not in [log["event"] for log in logs]:  # noqa: ASYNC110 - it tells nobody
+                        await anyio.sleep(0.01)
+            signal.raise_signal(signal.SIGTERM)
+    logging.getLogger("uvicorn.error").removeHandler(caplog.handler)
+    structlog.reset_defaults()
+    assert [log["event"] for log in logs].count("reader_cut_off") == 1
+    assert caplog.messages == []
