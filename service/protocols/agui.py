@@ -13,7 +13,7 @@ from turnwise.service.protocols import pieces as p
 from turnwise.service.protocols.ai_sdk import as_text
 from turnwise.service.protocols.piece_reader import PieceReader
 from turnwise.states.calls import ToolCall
-from turnwise.states.events import Event
+from turnwise.states.events import Event, TurnFinishedEvent
 from turnwise.states.messages import FilePart, Message, ReasoningPart, SourcePart, ToolResultPart
 from turnwise.states.names import ChatState, StopReason
 from turnwise.states.usage import NO_USAGE
@@ -76,8 +76,10 @@ class AGUIEncoder:
         """What was shown of its reasoning, by index."""
         self._forgotten: list[str] = []
         """Ids of reasoning that was shown and is not kept, as far as is known."""
+        self._spent = NO_USAGE
+        """What the turns that are over have used in this run."""
         self._used = NO_USAGE
-        """What the replies of this run have used."""
+        """What the replies of the turn under way have used in it."""
         self._differs = False
         """Whether the client's messages are not those that are kept."""
 
@@ -104,6 +106,8 @@ class AGUIEncoder:
         """Yield the protocol's events that an event adds."""
         for piece in self._reader.read(event):
             yield from self._encode(piece)
+        if event is self._reader.finished:
+            self._settle(self._reader.finished)
 
     def end(self, *, cut: str | None = None) -> Iterator[dict[str, Any]]:
         """Yield the events that end the run.
@@ -127,10 +131,13 @@ class AGUIEncoder:
             outcome = {"type": "cancelled"} if cancelled else _outcome(reader.asked)
             yield {"type": "RUN_FINISHED", **self._run, "outcome": outcome, **self._usage()}
 
+    def _settle(self, finished: TurnFinishedEvent) -> None:
+        """Count what the run's own calls used in a turn: all of it if it began here, or else that of the replies."""
+        self._spent += finished.usage if finished.turn == self._reader.begun else self._used
+        self._used = NO_USAGE
+
     def _usage(self) -> dict[str, Any]:
-        """Return what the run's own calls used: its replies, or the whole turn, discarded attempts included."""
-        finished = self._reader.finished
-        usage = finished.usage if finished is not None and finished.turn == self._reader.begun else self._used
+        usage = self._spent + self._used
         counts = {"inputTokens": usage.input_tokens, "outputTokens": usage.output_tokens}
         known = {name: count for name, count in counts.items() if count is not None}
         return {"usage": [known]} if known else {}

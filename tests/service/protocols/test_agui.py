@@ -312,6 +312,7 @@ def test_a_run_ends_as_its_turn_did(events: list[Event], end: dict[str, Any]) ->
 
 
 ALL = Usage(input_tokens=40, output_tokens=9)
+SPENT = finished(usage=Usage(input_tokens=10, output_tokens=1))
 
 
 @pytest.mark.parametrize(
@@ -324,6 +325,10 @@ ALL = Usage(input_tokens=40, output_tokens=9)
         ([said(), kept(usage=USED), ErrorEvent(error=ErrorInfo(kind="auth", message="Oh"))], (3, None)),
         ([said(), kept(usage=USED), finished(StopReason.error, usage=ALL)], ALL),
         ([kept(), finished(usage=ALL)], None),
+        (
+            [kept(usage=USED), finished(usage=ALL), said(turn=4), kept(step=2, usage=USED), replace(SPENT, turn=4)],
+            (13, 1),
+        ),
     ],
 )
 def test_a_run_tells_what_its_own_replies_used(events: list[Event], usage: Any) -> None:
