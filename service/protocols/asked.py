@@ -9,9 +9,11 @@ from ag_ui.core import RunAgentInput
 from pydantic import BaseModel, ConfigDict, Field
 
 from turnwise.service.bodies import ClientToolBody
+from turnwise.service.protocols.ai_sdk import as_text
 from turnwise.states.calls import ToolResult
 from turnwise.states.files import is_digest
-from turnwise.states.messages import FilePart, TextPart
+from turnwise.states.messages import FilePart, TextPart, ToolResultPart
+from turnwise.states.names import CallStatus
 
 Content = list[TextPart | FilePart]
 
@@ -27,6 +29,15 @@ class Asked:
     """Calls that are in the client's messages."""
     answered: frozenset[str] = frozenset()
     """Those of them whose results are there, too."""
+
+    def holds(self, result: ToolResultPart) -> bool:
+        """Whether the client's messages, those of the AI SDK, hold a result as it is kept."""
+        answer = self.answers.get(result.call_id)
+        if answer is None or result.call_id not in self.answered:
+            return False
+        has_failed = result.is_error or result.outcome is not CallStatus.succeeded
+        kept = as_text(result.output) if has_failed else result.output
+        return (answer.output, answer.is_error) == (kept, has_failed)
 
 
 class UIMessage(BaseModel):

@@ -63,7 +63,7 @@ async def chat_ai_sdk(caller: Asker, body: AISDKRequest, version: SDKVersion = "
         None if own_turn is None else message_id_of(chat.id, own_turn),
         version=7 if version == "7" else 6,
         known_calls=() if asked.said else asked.known_calls,
-        answered=() if asked.said else asked.answered,
+        answered=() if asked.said else asked.answered - turns.corrected,
     )
     return _ui_stream(lines_of_turns(caller.engine, chat.id, turns, encoder, last=_DONE), chat.id)
 

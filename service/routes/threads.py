@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from contextlib import aclosing
 from typing import Final
 
@@ -14,7 +14,7 @@ from turnwise.service.protocols.asked import Asked
 from turnwise.service.routes.turn_stream import Turns
 from turnwise.states.calls import ClientTool
 from turnwise.states.errors import ChatNotFound
-from turnwise.states.events import MessageEvent
+from turnwise.states.events import ActionRequiredEvent, Event, MessageEvent, PartEvent
 from turnwise.states.names import ChatState
 
 _LOOK_BACK: Final = 256
@@ -54,8 +54,8 @@ async def act(caller: Caller, chat: Chat, asked: Asked) -> Turns:
     after = chat.last_seq
     if answers:
         await caller.engine.submit_tool_results(chat.id, answers, actor=caller.actor)
-    elif asked.answers and not asked.said:  # sent again: the answers were taken before
-        return Turns(await turn_start(caller.engine, chat, answered=asked.answers.keys()))
+    elif asked.answers and not asked.said:  # taken before, or too late
+        return await _after_answers(caller.engine, chat, asked)
     moves_on = chat.state is ChatState.requires_action and not answers
     sent: list[SendReceipt] = []
     for client_id, content in asked.said:
@@ -82,21 +82,39 @@ async def regenerate(caller: Caller, chat: Chat, asked: Asked) -> Turns:
     return Turns(receipt.chat.last_seq if receipt.replayed else receipt.seq)
 
 
-async def turn_start(engine: Engine, chat: Chat, answered: Collection[str] = ()) -> int:
-    """Return the number of the event before the last turn's first, or of the last result of the `answered` calls."""
+async def turn_start(engine: Engine, chat: Chat) -> int:
+    """Return the number of the event before the last turn's first."""
+    return _before(await _last_turn(engine, chat))
+
+
+async def _after_answers(engine: Engine, chat: Chat, asked: Asked) -> Turns:
+    """Return what follows answers to calls that are closed, and how those ended of which the client says otherwise."""
+    turn = await _last_turn(engine, chat)
+    asked_for = {call.call_id for event in turn if isinstance(event, ActionRequiredEvent) for call in event.calls}
+    kept = [(event.seq, event.message.result) for event in turn if isinstance(event, MessageEvent)]
+    results = [(seq, result) for seq, result in kept if result is not None and result.call_id in asked.answers]
+    wrong = [(seq, one.call_id) for seq, one in results if one.call_id in asked_for and not asked.holds(one)]
+    if wrong:
+        return Turns(wrong[0][0] - 1, corrected=frozenset(call_id for _, call_id in wrong))
+    return Turns(results[-1][0] if results else _before(turn))
+
+
+async def _last_turn(engine: Engine, chat: Chat) -> Sequence[Event]:
+    """Return what is stored of a chat's last turn, but for parts of replies."""
     look_back = _LOOK_BACK
     while True:
         start = max(0, chat.last_seq - look_back)
-        found: int | None = None
         async with aclosing(engine.events(chat.id, after=start, follow=False)) as events:
-            async for event in events:
-                if not isinstance(event, MessageEvent) or event.message.turn != chat.turn:
-                    continue
-                message, result = event.message, event.message.result
-                if found is None and message.role == "user":
-                    found = event.seq - 1
-                if result is not None and result.call_id in answered:
-                    found = event.seq
-        if found is not None or start == 0:
-            return found or 0
+            stored = [event async for event in events if not isinstance(event, PartEvent)]
+        begins = next((place for place, event in enumerate(stored) if _is_question(event, chat.turn)), None)
+        if begins is not None or start == 0:
+            return stored[begins or 0 :]
         look_back *= 4
+
+
+def _is_question(event: Event, turn: int) -> bool:
+    return isinstance(event, MessageEvent) and event.message.turn == turn and event.message.role == "user"
+
+
+def _before(events: Sequence[Event]) -> int:
+    return events[0].seq - 1 if events else 0

@@ -45,6 +45,8 @@ class Turns:
     """The messages that are answered, by id."""
     begun: bool = True
     """Whether the next event is the first one to tell; or else it is that of the first message, in its own turn."""
+    corrected: frozenset[str] = frozenset()
+    """Calls that ended otherwise than the client's messages say."""
 
 
 async def lines_of_turns(  # noqa: PLR0913 - what a stream is made of

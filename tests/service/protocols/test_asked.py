@@ -10,7 +10,8 @@ from pydantic import ValidationError
 
 from turnwise.service.protocols.asked import AISDKRequest, Asked, asked_by_agui, asked_by_ai_sdk
 from turnwise.states.calls import ToolResult
-from turnwise.states.messages import FilePart, TextPart
+from turnwise.states.messages import FilePart, TextPart, ToolResultPart
+from turnwise.states.names import CallStatus
 
 HI = {"type": "text", "text": "Hi!"}
 
@@ -154,6 +155,36 @@ def test_a_page_names_its_chat_and_is_told_what_it_may_add() -> None:
 def test_a_page_answers_a_call_by_the_state_of_its_part(part: dict[str, Any], answer: ToolResult | None) -> None:
     answers = ai_sdk(("assistant", [{"type": "tool-look", "toolCallId": "k", **part}])).answers
     assert answers == ({} if answer is None else {"k": answer})
+
+
+TOLD = {"state": "output-available", "output": {"a": 1}}
+FAILED = {"state": "output-error", "errorText": "Oh"}
+INTERRUPTED = CallStatus.interrupted
+
+
+@pytest.mark.parametrize(
+    ("part", "kept", "holds"),
+    [
+        (TOLD, {"output": {"a": 1}}, True),
+        (TOLD, {"output": {"a": 2}}, False),
+        (TOLD, {"output": {"a": 1}, "is_error": True}, False),
+        (TOLD, {"output": {"a": 1}, "outcome": INTERRUPTED}, False),
+        (TOLD, {"output": {"a": 1}, "call_id": "j"}, False),
+        (FAILED, {"output": "Oh", "is_error": True}, True),
+        (FAILED, {"output": "Oh", "outcome": INTERRUPTED}, True),
+        (FAILED, {"output": "Timed out", "is_error": True}, False),
+        (FAILED, {"output": "Oh"}, False),
+        (FAILED | {"errorText": '{"a": 1}'}, {"output": {"a": 1}, "is_error": True}, True),
+        ({"state": "approval-responded", "approval": {"approved": True}}, {"output": {"approved": True}}, False),
+    ],
+)
+def test_a_page_holds_a_result_as_it_is_kept_or_otherwise(
+    part: dict[str, Any],
+    kept: dict[str, Any],
+    holds: bool,  # noqa: FBT001
+) -> None:
+    asked = ai_sdk(("assistant", [{"type": "tool-look", "toolCallId": "k", **part}]))
+    assert asked.holds(ToolResultPart(**{"call_id": "k", "name": "look", **kept})) is holds
 
 
 @pytest.mark.parametrize(
