@@ -10,11 +10,12 @@ from turnwise.engine.commands import chat_id_for
 from turnwise.engine.engine import Engine
 from turnwise.engine.results import Chat, SendReceipt
 from turnwise.service.caller import Caller
-from turnwise.service.protocols.asked import Asked
+from turnwise.service.protocols.asked import Asked, Content
 from turnwise.service.routes.turn_stream import Turns
 from turnwise.states.calls import ClientTool
 from turnwise.states.errors import ChatNotFound
 from turnwise.states.events import ActionRequiredEvent, Event, MessageEvent, PartEvent
+from turnwise.states.messages import Message, TextPart
 from turnwise.states.names import ChatState
 
 _LOOK_BACK: Final = 256
@@ -78,8 +79,18 @@ async def regenerate(caller: Caller, chat: Chat, asked: Asked) -> Turns:
     client_id, content = asked.said[-1]
     receipt = await caller.engine.send_message(chat.id, content, client_id=client_id, actor=caller.actor)
     if receipt.replayed:
-        await caller.engine.edit_message(chat.id, receipt.message_id, content, actor=caller.actor)
+        said = [message for message in await caller.engine.messages(chat.id) if message.role == "user"]
+        message_id = _as_it_stands(said, receipt.message_id, content)
+        await caller.engine.edit_message(chat.id, message_id, content, actor=caller.actor)
     return Turns(receipt.chat.last_seq if receipt.replayed else receipt.seq)
+
+
+def _as_it_stands(said: Sequence[Message], message_id: str, content: Content) -> str:
+    """Return the id that a message has now: each time that it is answered anew makes another one of it."""
+    if message_id in {message.id for message in said}:
+        return message_id
+    text = "".join(part.text for part in content if isinstance(part, TextPart))
+    return next((message.id for message in reversed(said) if message.text == text), message_id)
 
 
 async def turn_start(engine: Engine, chat: Chat) -> int:

@@ -342,16 +342,17 @@ async def test_a_message_that_waits_for_its_turn_is_told_that_turn_alone() -> No
 async def test_the_last_message_is_answered_anew() -> None:
     """One that the chat does not know is sent, whatever came before it."""
     again = {"trigger": "regenerate-message"}
-    model = ScriptedModel(["One.", "Two.", "Three."])
+    model = ScriptedModel(["One.", "Two.", "Three.", "Four."])
     async with served(Engine("sqlite://", model=model)) as service, service.client() as ada:
         first = await page(ada, user("u1", "Well?"))
         anew = await page(ada, user("u1", "Well?"), **again)
         told_anew = await history(service, anew)
+        once_more = await page(ada, user("u1", "Well?"), **again)
         sent = await page(ada, user("u1", "Well?"), user("u2", "And?"), **again)
         in_the_end = await history(service, sent)
-    assert [words(answer) for answer in (first, anew, sent)] == ["One.", "Two.", "Three."]
+    assert [words(answer) for answer in (first, anew, once_more, sent)] == ["One.", "Two.", "Three.", "Four."]
     assert told_anew == [("user", "Well?"), ("assistant", "Two.")]
-    assert in_the_end == [*told_anew, ("user", "And?"), ("assistant", "Three.")]
+    assert in_the_end == [("user", "Well?"), ("assistant", "Three."), ("user", "And?"), ("assistant", "Four.")]
 
 
 async def test_a_run_with_nothing_new_is_told_its_turn_anew() -> None:
