@@ -90,9 +90,11 @@ class Notices:
                     for hint in pending.taken() or [None]:
                         yield hint
             except BROKEN as error:
-                if not failing:
-                    happened = "listening_broke_off" if began else "listening_failed"
-                    logger.warning(happened, problem=self._pool.meaning_of(error).problem)
+                problem = self._pool.meaning_of(error).problem
+                if began:
+                    logger.warning("listening_broke_off", problem=problem)
+                elif not failing:
+                    logger.warning("listening_failed", problem=problem)
                 failing = not began
             finally:
                 if connection is not None:

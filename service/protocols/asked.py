@@ -30,8 +30,8 @@ class Asked:
     answered: frozenset[str] = frozenset()
     """Those of them whose results are there, too."""
 
-    def holds(self, result: ToolResultPart) -> bool:
-        """Whether the client's messages, those of the AI SDK, hold a result as it is kept."""
+    def tells(self, result: ToolResultPart) -> bool:
+        """Whether the client's messages, those of the AI SDK, tell a result as it is kept."""
         answer = self.answers.get(result.call_id)
         if answer is None or result.call_id not in self.answered:
             return False

@@ -104,7 +104,7 @@ async def _after_answers(engine: Engine, chat: Chat, asked: Asked) -> Turns:
     asked_for = {call.call_id for event in turn if isinstance(event, ActionRequiredEvent) for call in event.calls}
     kept = [(event.seq, event.message.result) for event in turn if isinstance(event, MessageEvent)]
     results = [(seq, result) for seq, result in kept if result is not None and result.call_id in asked.answers]
-    wrong = [(seq, one.call_id) for seq, one in results if one.call_id in asked_for and not asked.holds(one)]
+    wrong = [(seq, one.call_id) for seq, one in results if one.call_id in asked_for and not asked.tells(one)]
     if wrong:
         return Turns(wrong[0][0] - 1, corrected=frozenset(call_id for _, call_id in wrong))
     return Turns(results[-1][0] if results else _before(turn))
