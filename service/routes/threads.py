@@ -13,7 +13,7 @@ from turnwise.service.caller import Caller
 from turnwise.service.protocols.asked import Asked, Content
 from turnwise.service.routes.turn_stream import Turns
 from turnwise.states.calls import ClientTool
-from turnwise.states.errors import ChatNotFound
+from turnwise.states.errors import ChatNotFound, ConflictingReplay, InvalidContent
 from turnwise.states.events import ActionRequiredEvent, Event, MessageEvent, PartEvent
 from turnwise.states.messages import Message, TextPart
 from turnwise.states.names import ChatState
@@ -60,13 +60,20 @@ async def act(caller: Caller, chat: Chat, asked: Asked) -> Turns:
     moves_on = chat.state is ChatState.requires_action and not answers
     sent: list[SendReceipt] = []
     for client_id, content in asked.said:
-        receipt = await caller.engine.send_message(
-            chat.id,
-            content,
-            when_busy="interrupt" if moves_on else "queue",
-            client_id=client_id,
-            actor=caller.actor,
-        )
+        try:
+            receipt = await caller.engine.send_message(
+                chat.id,
+                content,
+                when_busy="interrupt" if moves_on else "queue",
+                client_id=client_id,
+                actor=caller.actor,
+            )
+        except InvalidContent as error:
+            raise InvalidContent(f"message {client_id!r}: {error.problem}", argument=error.argument) from None
+        except ConflictingReplay:
+            if client_id == asked.said[-1][0]:
+                raise
+            continue  # refused when it was the last: what follows it is not refused, too
         moves_on = moves_on and receipt.replayed
         sent.append(receipt)
     new = [receipt for receipt in sent if not receipt.replayed] or sent[-1:]

@@ -237,6 +237,30 @@ async def test_of_two_answers_to_a_call_a_page_is_told_the_one_that_was_taken() 
     assert words(other) == words(same) == "Booked."
 
 
+async def test_a_message_that_was_said_otherwise_before_is_refused_by_its_name_and_stops_no_other() -> None:
+    """A page that edits one keeps its id, and sends it with whatever is said next."""
+    for say, talk in ((page, user), (run, said)):
+        model = ScriptedModel(["One.", "Two."])
+        async with served(Engine("sqlite://", model=model)) as service, service.client() as ada:
+            await say(ada, talk("u1", "1"))
+            edited = await say(ada, talk("u1", "One"))
+            after = await say(ada, talk("u1", "One"), talk("u2", "2"))
+            texts = [text for _, text in await history(service, after)]
+        problem = edited.json()
+        assert (edited.status_code, problem["title"], problem["client_id"]) == (409, "Conflicting replay", "u1")
+        assert words(after) == "Two."
+        assert texts == ["1", "One.", "2", "Two."]
+
+
+async def test_a_message_that_cannot_be_taken_is_refused_by_its_name() -> None:
+    settings = Settings(message_limit_bytes=1000)
+    async with served(Engine("sqlite://", model="demo", settings=settings)) as service, service.client() as ada:
+        refused = [await page(ada, user("u1", "x" * 1001)), await run(ada, said("u1", "x" * 1001))]
+    for answer in refused:
+        assert (answer.status_code, answer.json()["field"]) == (400, "content")
+        assert answer.json()["detail"].startswith("message 'u1': ")
+
+
 async def test_a_message_instead_of_an_answer_moves_on_at_once() -> None:
     for say in (page, run):
         model = ScriptedModel([ASKING, "Another thing."])
