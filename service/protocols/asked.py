@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any, Final
 
 from ag_ui.core import RunAgentInput
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from turnwise.service.bodies import ClientToolBody
 from turnwise.service.protocols.ai_sdk import as_text
@@ -38,6 +39,35 @@ class Asked:
         has_failed = result.is_error or result.outcome is not CallStatus.succeeded
         kept = as_text(result.output) if has_failed else result.output
         return (answer.output, answer.is_error) == (kept, has_failed)
+
+
+def _without_unknown(request: object) -> object:
+    """Leave out messages and parts of kinds that later versions of AG-UI bring: no run fails for them."""
+    if not isinstance(request, dict) or not isinstance(messages := request.get("messages"), list):
+        return request
+    known = [_with_known_parts(one) for one in messages if not _is_unknown(one, "role", _ROLES)]
+    return {**request, "messages": known}
+
+
+def _with_known_parts(message: object) -> object:
+    if not isinstance(message, dict) or not isinstance(parts := message.get("content"), list):
+        return message
+    known = [one for one in parts if not _is_unknown(one, "type", _PARTS)]
+    sources = [one.get("source") if isinstance(one, dict) else None for one in known]
+    kept = [one for one, source in zip(known, sources, strict=True) if not _is_unknown(source, "type", _SOURCES)]
+    return {**message, "content": kept}
+
+
+def _is_unknown(one: object, name: str, known: Collection[str]) -> bool:
+    return isinstance(one, dict) and isinstance(kind := one.get(name), str) and kind not in known
+
+
+_ROLES: Final = frozenset({"developer", "system", "assistant", "user", "tool", "activity", "reasoning"})
+_PARTS: Final = frozenset({"text", "image", "audio", "video", "document"})
+_SOURCES: Final = frozenset({"data", "url", "file"})
+
+AGUIRequest = Annotated[RunAgentInput, BeforeValidator(_without_unknown)]
+"""What an AG-UI client sends, as far as it is known here."""
 
 
 class UIMessage(BaseModel):

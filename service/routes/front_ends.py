@@ -14,7 +14,7 @@ from turnwise.service.caller import Asker, Follower
 from turnwise.service.problems import InvalidRequest
 from turnwise.service.protocols.agui import AGUIEncoder
 from turnwise.service.protocols.ai_sdk import AISDKEncoder, message_id_of
-from turnwise.service.protocols.asked import AISDKRequest, Asked, asked_by_agui, asked_by_ai_sdk
+from turnwise.service.protocols.asked import AGUIRequest, AISDKRequest, Asked, asked_by_agui, asked_by_ai_sdk
 from turnwise.service.routes.threads import act, chat_of, create, regenerate, turn_start
 from turnwise.service.routes.turn_stream import Turns, lines_of_turns
 from turnwise.service.sse import Stream
@@ -26,7 +26,7 @@ _DONE: Final = b"data: [DONE]\n\n"
 SDKVersion = Annotated[Literal["6", "7"], Query(description="The major version of the page's package `ai`.")]
 
 
-async def run_agui(caller: Asker, body: RunAgentInput) -> StreamingResponse:
+async def run_agui(caller: Asker, body: AGUIRequest) -> StreamingResponse:
     """Run an AG-UI agent: the thread is a chat, which begins with its first run; the answer is a stream of events."""
     _check_well_formed(body)  # much of it is sent back, after the first byte of the answer
     tools = [

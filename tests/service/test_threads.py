@@ -252,6 +252,20 @@ async def test_a_message_that_was_said_otherwise_before_is_refused_by_its_name_a
         assert texts == ["1", "One.", "2", "Two."]
 
 
+async def test_a_run_leaves_out_what_it_does_not_know() -> None:
+    """Roles, parts and sources of later versions of AG-UI; what has no form at all is refused."""
+    text, later = {"type": "text", "text": "Hi!"}, {"type": "image", "source": {"type": "hologram", "value": "x"}}
+    async with served(Engine("sqlite://", model=ScriptedModel(["Hello."]))) as service, service.client() as ada:
+        question = {"id": "u1", "role": "user", "content": [text, {"type": "hologram"}, later]}
+        answered = await run(ada, {"id": "o", "role": "oracle", "content": "Hm."}, question)
+        texts = [text for _, text in await history(service, answered)]
+        wrong = [5, {"id": "u1"}, *({"id": "u1", "role": "user", "content": [one]} for one in (5, {}))]
+        refused = [(await run(ada, one)).status_code for one in wrong]
+        refused += [(await run(ada, messages=messages)).status_code for messages in (5, None)]
+    assert (words(answered), texts) == ("Hello.", ["Hi!", "Hello."])
+    assert refused == [400] * 6
+
+
 async def test_a_message_that_cannot_be_taken_is_refused_by_its_name() -> None:
     settings = Settings(message_limit_bytes=1000)
     async with served(Engine("sqlite://", model="demo", settings=settings)) as service, service.client() as ada:
