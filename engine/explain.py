@@ -103,8 +103,7 @@ def _resting(facts: Facts, archived: Collection[str]) -> str:
         case ChatState.waiting:
             return "Nothing to do: the chat waits for the next message."
         case ChatState.requires_action:
-            lost = "".join(f" Helper {name} is archived: unarchive it to go on." for name in sorted(archived))
-            return f"{_awaiting_others(facts)}{lost}"
+            return _awaiting_others(facts, archived)
         case ChatState.error:
             problem = facts.last_error.message if facts.last_error else "an unknown error"
             return f"The chat cannot go on without the user: {problem}"
@@ -120,15 +119,16 @@ def _needed(facts: Facts) -> str:
     return f"agent {facts.profile.agent!r}{having}"
 
 
-def _awaiting_others(facts: Facts) -> str:
+def _awaiting_others(facts: Facts, archived: Collection[str]) -> str:
     calls = ", ".join(f"{call.name} ({call.call_id})" for call in facts.open_calls if call.is_client)
     helpers = ", ".join(_helpers_of(facts, call) for call in facts.open_calls if call.is_delegated)
+    lost = "".join(f" Helper {name} is archived: unarchive it to go on." for name in sorted(archived))
     if not calls:
-        return f"Waiting for helpers: {helpers}."
+        return f"Waiting for helpers: {helpers}.{lost}"
     deadlines = [call.deadline for call in facts.open_calls if call.deadline is not None]
     until = f", until {min(deadlines):%Y-%m-%d %H:%M:%S} UTC" if deadlines else ""
     others = f" Waiting for helpers, too: {helpers}." if helpers else ""
-    return f"Waiting for the client's results of {calls}{until}.{others}"
+    return f"Waiting for the client's results of {calls}{until}.{others}{lost}"
 
 
 def _helpers_of(facts: Facts, call: ToolCall) -> str:

@@ -76,7 +76,7 @@ def test_a_sentence_that_is_new_would_be_missed() -> None:
     planted = SOURCE.replace(
         "def _held(", 'def _new(facts: Facts) -> str:\n    return f"Stuck in {facts}."\n\n\ndef _held('
     )
-    planted = planted.replace("return _resting(facts)", "return _new(facts)")
+    planted = planted.replace("return _resting(facts, archived)", "return _new(facts)")
     assert f"Stuck in {GAP}." in set(sentences(planted, *BEGIN))
 
 

@@ -98,6 +98,7 @@ class Process:
         runtime = Runtime(
             applier=self.applier,
             agents=only_agent(settings=ENGINE),
+            deps=None,
             settings=ENGINE,
             clock=clock,
             worker_id=name,
