@@ -100,30 +100,23 @@ async def test_what_the_server_refuses_is_not_tried_again_and_the_connection_ser
     assert given[0] is given[1]
 
 
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [(LOST, "cannot be reached"), (TimeoutError(), r"\(PostgreSQL: no answer in time\)")],
+    ids=["lost", "the driver's error has no words"],
+)
 async def test_without_patience_the_first_failure_is_the_last(
-    make_pool: MakePool, waited: list[float], monkeypatch: pytest.MonkeyPatch
+    make_pool: MakePool, waited: list[float], monkeypatch: pytest.MonkeyPatch, error: Exception, told: str
 ) -> None:
     opened = make_pool()
     await opened.open()
     monkeypatch.setattr(pool, "PATIENCE", 0)
-    work, given = failing(LOST, LOST)
-    with pytest.raises(Unreachable, match="cannot be reached"):
+    work, given = failing(error, error)
+    with pytest.raises(Unreachable, match=told):
         await opened.run(work)
     assert (len(given), waited) == (1, [])
     monkeypatch.setattr(pool.time, "monotonic", lambda: 100.0)
     assert list(islice(pool.pauses_of(0), 2)) == []
-
-
-async def test_a_server_that_does_not_answer_is_told_as_one(
-    make_pool: MakePool, waited: list[float], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The driver's error has no words."""
-    opened = make_pool()
-    await opened.open()
-    monkeypatch.setattr(pool, "PATIENCE", 0)
-    work, _ = failing(TimeoutError())
-    with pytest.raises(Unreachable, match=r"\(PostgreSQL: no answer in time\)"):
-        await opened.run(work)
 
 
 async def test_what_is_under_way_is_finished_and_told_to_a_caller_who_is_cancelled(make_pool: MakePool) -> None:
