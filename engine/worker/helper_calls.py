@@ -307,7 +307,7 @@ def _result_of(helper: Facts, said: list[Message], answer: AnswerFormat | None) 
         for call in message.calls:
             if call.name == ANSWER_TOOL and call.call_id in accepted:
                 return call.arguments, False
-        if answer is not None and message.role == "assistant" and not message.partial:
+        if answer is not None and message.role == "assistant":
             with suppress(BadArguments):
                 return answer.arguments_in(message.text), False
     texts = [message.text for message in said if message.role == "assistant" and message.text]

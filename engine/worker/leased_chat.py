@@ -205,7 +205,6 @@ class LeasedChat:
         try:
             committed = await self.runtime.applier.change(self.chat_id, *changes, actor=self.runtime.actor, shown=shown)
         except (StaleLease, IllegalTransition) as error:
-            await anyio.lowlevel.checkpoint_if_cancelled()
             self.facts = await self.runtime.store.facts(self.chat_id)
             if self.facts.version == known.version and not self.lost:
                 raise

@@ -154,6 +154,17 @@ async def test_the_settings_hold_for_inline_files_too(open_engine: OpenEngine) -
         assert await engine._store.held_files(chat.id) == {}
 
 
+async def test_a_large_file_for_a_chat_that_is_not_there_is_kept_nowhere(
+    open_engine: OpenEngine, tmp_path: Path
+) -> None:
+    folder = tmp_path / "files"
+    async with open_engine(ScriptedModel([]), files=FolderFiles(folder)) as engine:
+        with pytest.raises(ChatNotFound):
+            await engine.send_message("nobody", [FilePart.from_bytes(BIG, "image/png")])
+        assert await engine._store.held_files("nobody") == {}
+        assert not [path for path in folder.rglob("*") if path.is_file() and path.stat().st_size >= len(BIG)]
+
+
 async def test_a_file_stays_in_its_message_up_to_the_very_limit(open_engine: OpenEngine) -> None:
     async with open_engine(ScriptedModel([]), settings=Settings(inline_file_bytes=10, run_worker=False)) as engine:
         chat = await engine.create_chat()

@@ -11,9 +11,11 @@ from typing import Any
 
 import anyio
 import pytest
+from msgspec.structs import replace
 
 from support.engines import OpenEngine
 from support.gated_model import GatedModel
+from support.latches import Latch
 from support.life import NOW
 from support.stores import Delegate, stored_at
 from turnwise import (
@@ -422,12 +424,13 @@ async def test_a_helper_that_was_put_in_the_place_of_another_is_found(open_engin
 
 
 class Doctored(Delegate):
-    """A store in which the log of a chat has lost its end, or the chat has left a tombstone."""
+    """A store in which the log of a chat has lost its end, its profile says something else, or a tombstone is left."""
 
     def __init__(self, store: Any) -> None:
         super().__init__(store)
         self.asked: list[str] = []
         self.kept: dict[str, int] = {}
+        self.profiles: dict[str, dict[str, str]] = {}
         self.left: dict[str, Tombstone | None] = {}
 
     async def audit(self, chat_id: str) -> Any:
@@ -438,7 +441,8 @@ class Doctored(Delegate):
         self.asked.append(chat_id)
         if chat_id in self.left:
             raise ChatDeleted(chat_id, NOW)
-        return await self._store.facts(chat_id)
+        facts = await self._store.facts(chat_id)
+        return replace(facts, profile=replace(facts.profile, **self.profiles.get(chat_id, {})))
 
     async def tombstone(self, chat_id: str) -> Tombstone | None:
         return self.left[chat_id]
@@ -466,6 +470,18 @@ async def test_what_is_left_of_a_helper_must_have_the_version_that_answered(
         verdict = await verify_family(store, chat.id)
         assert f"its version {helper.version} is not the one that answered" in str(verdict.problem)
         store.kept = {}
+        helps_at = str((await store.facts(helper.id)).profile.helps_at)
+        begun, _, was = helps_at.partition(":")
+        for doctored in (
+            {"parent": "another"},
+            {"helps_at": ""},
+            {"helps_at": f"1{begun}:{was}"},
+            {"helps_at": f"{begun}:{was[::-1]}"},
+        ):
+            store.profiles = {helper.id: doctored}
+            verdict = await verify_family(store, chat.id)
+            assert str(verdict.problem).endswith("it names another parent, or this one as it never was.")
+        store.profiles = {}
         for records, hashed, is_right in (
             (helper.version, head, True),
             (helper.version, None, True),
@@ -505,6 +521,37 @@ async def inbox_of(engine: Engine) -> list[Chat]:
         while not (inbox := (await engine.list_chats(awaiting="client")).items):  # noqa: ASYNC110 - as above
             await anyio.sleep(0.01)
     return inbox
+
+
+async def test_what_a_helper_has_said_is_brought_to_its_parent_before_an_engine_ends(
+    open_engine: OpenEngine, database: Path
+) -> None:
+    """The look after it is under way: it has its grace, as what runs has."""
+    parents: list[str] = []
+    reading = Latch()
+
+    class Slow(Delegate):
+        async def head(self, chat_id: str) -> Any:
+            if chat_id not in parents:
+                await reading.pass_through()
+            return await self._store.head(chat_id)
+
+    settings = Settings(shutdown_grace=60)
+    engine = Engine(Slow(stored_at(database)), agents=family(asks("one")), settings=settings)
+    await engine.__aenter__()
+    chat = await engine.create_chat(agent="lead")
+    parents.append(chat.id)
+    await engine.send_message(chat.id, "go")
+    with anyio.fail_after(60):
+        await reading.entered.wait()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(engine.__aexit__, None, None, None)
+            await anyio.wait_all_tasks_blocked()
+            reading.open()
+    async with open_engine(None, agents=family(asks("one")), settings=Settings(run_worker=False)) as onlooker:
+        assert (await onlooker.explain(chat.id)).state == "pending"
+        results = [message.result for message in await onlooker.messages(chat.id) if message.result is not None]
+        assert [result.output for result in results] == ["found one"]
 
 
 async def test_a_helper_that_waits_for_its_client_has_not_answered_yet(open_engine: OpenEngine) -> None:

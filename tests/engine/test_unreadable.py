@@ -13,6 +13,7 @@ import anyio
 import pytest
 
 from support.engines import MakeModel, OpenEngine
+from support.gated_model import GatedModel
 from support.latches import Latch
 from support.stores import stored_at
 from turnwise import (
@@ -195,6 +196,23 @@ async def test_a_chat_that_becomes_unreadable_while_a_worker_holds_it_takes_no_o
             assert (await engine.get_chat(broken.id)).state == "error"
         assert (await engine.ask(broken.id, "once more", timeout=60)).chat.state == "waiting"
     assert not [record for record in caplog.records if "task_failed" in record.getMessage()]
+
+
+async def test_a_worker_lets_go_of_a_chat_that_it_can_no_longer_read_and_another_has_taken(database: Path) -> None:
+    """Nothing says that it moved on, but that it is not among those that are renewed."""
+    model, clock = GatedModel("late"), ManualClock()
+    settings = Settings(renew_every=1, poll_interval=10_000)
+    async with Engine(stored_at(database, clock), model=model, settings=settings, clock=clock) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "go")
+        with anyio.fail_after(60):
+            while model.busy == 0:
+                await engine.list_chats(limit=1)
+            poison(database, "UPDATE leases SET worker = 'another', token = token + 1 WHERE chat_id = ?", chat.id)
+            poison(database, DAMAGES["facts"], chat.id)
+            await clock.advance(1)
+            while model.busy == 1:
+                await engine.list_chats(limit=1)
 
 
 async def _rested(engine: Engine, chat: Chat) -> str:

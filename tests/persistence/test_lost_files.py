@@ -125,6 +125,18 @@ async def test_a_lost_file_is_told_with_its_message_and_its_part(
         assert await diagnosed(engine, files=True) == []
 
 
+async def test_a_reference_that_is_none_is_left_out_of_what_the_model_is_sent(either_url: str) -> None:
+    """Somebody has damaged a message: a database that takes no such text must not be asked for it."""
+    async with opened(either_url, None) as engine:
+        chat_id = await live(engine)
+    await by_hand(either_url, f"UPDATE messages SET body = replace(body, '{digest_of(SCAN)}', '\\u0000')")  # noqa: S608
+    model = ScriptedModel(lambda _request: Reply("seen"))
+    async with Engine(either_url, model=model) as engine:
+        chat = await engine.wait(chat_id, timeout=60)
+    assert chat.state == "waiting"
+    assert "The file scan.png (image/png) is left out here: it is gone." in model.requests[0].messages[0].text
+
+
 async def test_who_puts_the_same_bytes_again_has_the_file_again(either_url: str, folder: Path | None) -> None:
     async with opened(either_url, folder) as engine:
         chat_id = await live(engine)
