@@ -92,21 +92,15 @@ async def lines_of_turns(  # noqa: PLR0913 - what a stream is made of
 async def _events_of(engine: Engine, chat_id: str, turns: Turns, *, is_wary: bool) -> AsyncGenerator[Event]:
     """Yield the events of the turns; none of a message that is taken out of the queue before its own."""
     begun, unanswered = turns.begun, {*turns.messages}
-    seen, more = turns.after, True
-    while more:
-        more = False
-        async with aclosing(_kept_events(engine, chat_id, seen, is_wary=is_wary)) as events:
-            async for event in events:
-                seen = event.seq
-                if isinstance(event, MessageEvent):
-                    begun = begun or event.message.id in unanswered
-                    unanswered.discard(event.message.id)
-                if begun:
-                    yield event
-                if isinstance(event, TurnFinishedEvent):
-                    if begun and not unanswered:
-                        return
-                    more = True  # the chat may have come to rest before the next message was sent
+    async with aclosing(_kept_events(engine, chat_id, turns.after, is_wary=is_wary)) as events:
+        async for event in events:
+            if isinstance(event, MessageEvent):
+                begun = begun or event.message.id in unanswered
+                unanswered.discard(event.message.id)
+            if begun:
+                yield event
+            if not unanswered and isinstance(event, TurnFinishedEvent):
+                return
 
 
 async def _kept_events(engine: Engine, chat_id: str, after: int, *, is_wary: bool) -> AsyncGenerator[Event]:

@@ -54,6 +54,24 @@ async def test_a_chat_that_cannot_be_read_is_told_its_owner_and_whoever_sees_all
             assert "chats.facts" in explained[0].json()["reason"]
 
 
+async def test_of_a_chat_that_was_deleted_only_whoever_sees_all_is_told() -> None:
+    """Nobody knows any more whose it was."""
+    async with (
+        served(Engine("sqlite://", model="demo")) as service,
+        service.client("ada") as ada,
+        service.client("bob") as bob,
+        service.client("operator") as operator,
+        service.client("auditor") as auditor,
+    ):
+        chat_id = (await ada.post("/chats", json={})).json()["id"]
+        await ada.delete(f"/chats/{chat_id}")
+        told = [await who.get(f"/chats/{chat_id}") for who in (ada, bob, operator, auditor)]
+        none = await bob.get(f"/chats/c{'0' * 25}")
+    assert [answer.status_code for answer in told] == [404] * 4
+    assert {answer.text.replace(chat_id, "...") for answer in told[:2]} == {none.text.replace(f"c{'0' * 25}", "...")}
+    assert ["deleted" in answer.json()["detail"] for answer in told] == [False, False, True, True]
+
+
 @pytest.mark.parametrize(
     ("passed", "waited"),
     [

@@ -237,6 +237,23 @@ async def test_of_two_answers_to_a_call_a_page_is_told_the_one_that_was_taken() 
     assert words(other) == words(same) == "Booked."
 
 
+async def test_what_a_page_says_of_a_call_that_was_none_of_its_own_is_not_looked_at() -> None:
+    """It was run here, and a page may spell what came of it as it likes."""
+
+    @tool
+    def count() -> int:
+        """Count."""
+        return 3
+
+    model = ScriptedModel([Reply(calls=[Call("count", {}, id="c")]), ASKING, "Booked."])
+    async with served(Engine("sqlite://", model=model, tools=[count])) as service, service.client() as ada:
+        await page(ada, user("u", "A table!"))
+        await page(ada, user("u", "A table!"), replied(("k", "Friday")))
+        same = await page(ada, user("u", "A table!"), replied(("k", "Friday")))
+        counted = await page(ada, user("u", "A table!"), replied(("c", "three"), ("k", "Friday")))
+    assert kinds(counted) == kinds(same) == ["start", "start-step", *STEP, "finish-step", "finish"]
+
+
 async def test_a_message_that_was_said_otherwise_before_is_refused_by_its_name_and_stops_no_other() -> None:
     """A page that edits one keeps its id, and sends it with whatever is said next."""
     for say, talk in ((page, user), (run, said)):
@@ -378,9 +395,9 @@ async def test_a_message_that_waits_for_its_turn_is_told_that_turn_alone() -> No
 
 
 async def test_the_last_message_is_answered_anew() -> None:
-    """One that the chat does not know is sent, whatever came before it."""
+    """One that the chat does not know is sent, whatever came before it. The model may say what it was asked."""
     again = {"trigger": "regenerate-message"}
-    model = ScriptedModel(["One.", "Two.", "Three.", "Four."])
+    model = ScriptedModel(["One.", "Well?", "Three.", "Four."])
     async with served(Engine("sqlite://", model=model)) as service, service.client() as ada:
         first = await page(ada, user("u1", "Well?"))
         anew = await page(ada, user("u1", "Well?"), **again)
@@ -388,8 +405,8 @@ async def test_the_last_message_is_answered_anew() -> None:
         once_more = await page(ada, user("u1", "Well?"), **again)
         sent = await page(ada, user("u1", "Well?"), user("u2", "And?"), **again)
         in_the_end = await history(service, sent)
-    assert [words(answer) for answer in (first, anew, once_more, sent)] == ["One.", "Two.", "Three.", "Four."]
-    assert told_anew == [("user", "Well?"), ("assistant", "Two.")]
+    assert [words(answer) for answer in (first, anew, once_more, sent)] == ["One.", "Well?", "Three.", "Four."]
+    assert told_anew == [("user", "Well?"), ("assistant", "Well?")]
     assert in_the_end == [("user", "Well?"), ("assistant", "Three."), ("user", "And?"), ("assistant", "Four.")]
 
 
