@@ -179,6 +179,17 @@ def test_a_call_that_python_would_refuse_is_refused_with_what_is_meant() -> None
         call("x", text="y")  # type: ignore[misc]
 
 
+@checked
+def call_of_any_names(text: str, **labels: Any) -> object:
+    return (text, labels)
+
+
+def test_where_any_name_may_be_given_none_is_blamed_for_what_is_missing() -> None:
+    assert call_of_any_names("x", colour="red") == ("x", {"colour": "red"})
+    with pytest.raises(WrongCall, match="text: call_of_any_names needs it"):
+        call_of_any_names(colour="red")  # type: ignore[call-arg]
+
+
 def test_a_class_has_its_making_and_its_public_methods_checked() -> None:
     @checked
     class Counter:

@@ -253,6 +253,18 @@ def test_clearing_starts_the_context_anew_at_once() -> None:
     assert facts.interrupt_reason is None
 
 
+@pytest.mark.parametrize("anew", ["cleared", "edited"])
+def test_how_full_the_context_was_is_forgotten_with_what_was_in_it(anew: str) -> None:
+    life = compacting()
+    life.compact()
+    life.reply(tokens=10)
+    assert life.facts.compaction.context_tokens == 10
+
+    life.edit("m1") if anew == "edited" else life.fire(T.clear_context)
+
+    assert life.facts.compaction.context_tokens is None
+
+
 def test_an_edit_forgets_a_boundary_that_came_after_the_message() -> None:
     life = compacting()
     life.compact()
