@@ -170,13 +170,20 @@ def test_what_a_hint_says_is_taken_and_made_pythons_own() -> None:
 
 def test_a_call_that_python_would_refuse_is_refused_with_what_is_meant() -> None:
     with pytest.raises(WrongCall, match="flga: call has no such argument; did you mean 'flag'"):
-        call("x", flga=True)  # type: ignore[call-arg]
+        call("x", key="k", flga=True)  # type: ignore[call-arg]
     with pytest.raises(WrongCall, match="text: call needs it"):
         call()  # type: ignore[call-arg]
     with pytest.raises(WrongCall, match="takes 1 arguments by place, not 2"):
         call("x", "y")  # type: ignore[misc]
     with pytest.raises(TypeError, match="was given by place, too"):
         call("x", text="y")  # type: ignore[misc]
+    with pytest.raises(WrongCall, match=r"^call_of_no_places: call_of_no_places takes 0 arguments by place, not 1"):
+        call_of_no_places("x")  # type: ignore[misc]
+
+
+@checked
+def call_of_no_places(*, text: str = "") -> str:
+    return text
 
 
 @checked

@@ -253,6 +253,16 @@ def test_clearing_starts_the_context_anew_at_once() -> None:
     assert facts.interrupt_reason is None
 
 
+def test_a_compaction_that_was_due_is_not_made_of_a_context_begun_anew() -> None:
+    """A chat that a repair has put to rest may still want one."""
+    life = waiting()
+    life.facts = replace(life.facts, compaction=replace(life.facts.compaction, need=Need.due))
+
+    life.fire(T.clear_context)
+
+    assert life.facts.compaction.need is Need.none
+
+
 @pytest.mark.parametrize("anew", ["cleared", "edited"])
 def test_how_full_the_context_was_is_forgotten_with_what_was_in_it(anew: str) -> None:
     life = compacting()
