@@ -45,7 +45,7 @@ async def create_chat(
         raise NotAllowed(caller.principal.role, "'operator' to create chats of others")
     if body.parent is not None:
         await caller.chat(body.parent)
-    given = body.model_dump(exclude_unset=True, exclude={"owner", "client_tools"})
+    given = body.model_dump(exclude={"owner", "client_tools"})
     chat = await caller.engine.create_chat(
         **given,
         owner=body.owner if caller.principal.sees_all else caller.principal.name,

@@ -80,8 +80,14 @@ LONGER: Final = 6
 """How many times as long more tests look for what the nearest ones have missed: a line may be run by a thousand."""
 
 
-READERS: Final = ("tests/engine/test_logger.py", "tests/engine/test_calls_of_user_code.py", "tests/test_words.py")
-"""Tests that read the library's source instead of running it: each looks at every line."""
+READERS: Final = (
+    "tests/engine/test_logger.py",
+    "tests/engine/test_calls_of_user_code.py",
+    "tests/test_words.py",
+    "tests/service/test_public_face.py",
+    "tests/service/test_promised_api.py",
+)
+"""Tests that read the library's source, or what is made of it once for all: no line is known to be run by them."""
 
 
 LIVES: Final = ("tests/life", "tests/edge", "tests/acceptance/test_crash_points.py", "tests/acceptance/test_workers.py")
