@@ -11,7 +11,6 @@ from turnwise.states.triggers import Settled
 async def settle(leased: LeasedChat) -> None:
     """Stop the helpers; then commit the partial answer as followers saw it, and a result for every open call."""
     for helper in helpers_to_stop(leased.facts):
-        if leased.stop_helper is not None:
-            await leased.stop_helper(helper)
+        await leased.stop_helper(helper)
     partial = await shown_reply(leased.runtime, leased.facts, leased.heard, origin=leased.origin)
     await leased.fire(Settled(token=leased.token, partial=partial))

@@ -45,6 +45,10 @@ class LeasedChat:
     runtime: Runtime
     facts: Facts
     token: int
+    turn_ended: Callable[[Decision], object] = field(kw_only=True)
+    """Learns of each turn that a commit of this holder ended."""
+    stop_helper: Callable[[str], Awaitable[None]] = field(kw_only=True)
+    """Interrupts the helper of that id."""
     configuration: Configuration = field(init=False)
     """How the chat's last model call was made, and how its tools run: a change counts from the next call on."""
     deps: HeldDeps = field(init=False)
@@ -62,10 +66,6 @@ class LeasedChat:
     """What the model sees; `None` if it has to be read."""
     decided: Facts | None = None
     """The facts after this holder's last decision."""
-    turn_ended: Callable[[Decision], object] | None = None
-    """Learns of each turn that a commit of this holder ended."""
-    stop_helper: Callable[[str], Awaitable[None]] | None = None
-    """Interrupts the helper of that id."""
     _inherited: frozenset[str] | None = None
     _asked: float = 0.0
     """When the last commit was begun, by the monotonic clock."""
@@ -271,7 +271,7 @@ class LeasedChat:
             if decision.trigger is Trigger.attempt_started:
                 self.begun_attempt, self.heard = (after.step.number, after.step.attempt), None
                 self.origin = None
-            if decision.ended is not None and self.turn_ended is not None:
+            if decision.ended is not None:
                 self.turn_ended(decision)
             for write in decision.writes:
                 if isinstance(write, PutCall) and decision.trigger is Trigger.call_started:

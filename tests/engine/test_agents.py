@@ -165,6 +165,25 @@ async def test_what_a_chat_says_itself_stands_for_its_agents(tmp_path: Path) -> 
     )
 
 
+async def test_chats_that_say_one_thing_each_are_not_taken_for_one_another(tmp_path: Path) -> None:
+    model = ScriptedModel(lambda _request: Reply("ok"))
+    agent = Agent("support", model, tools=[refund, look], settings=Settings(parameters={"top_p": 1.0}))
+    said: list[dict[str, Any]] = [
+        {"parameters": {"top_p": 0.1}},
+        {"parameters": {"top_p": 0.2}},
+        {"active_tools": ["look"]},
+        {"active_tools": ["refund"]},
+        {"parameters": {"top_p": 0.1}, "active_tools": ["look"]},
+        {},
+    ]
+    async with Engine(f"sqlite:///{tmp_path}/a.db", agents=[agent]) as engine:
+        for one in said:
+            await engine.ask((await engine.create_chat(**one)).id, "hi")
+    for one, request in zip(said, model.requests, strict=True):
+        assert request.parameters == one.get("parameters", {"top_p": 1.0})
+        assert [spec.name for spec in request.tools] == one.get("active_tools", ["refund", "look"])
+
+
 async def test_a_chat_is_configured_otherwise_from_its_next_step_on(tmp_path: Path) -> None:
     support = ScriptedModel(["One."], name="gentle")
     research = ScriptedModel([Reply(calls=[Call("look", {"place": "x"})]), "Two.", "Three."], name="keen")

@@ -11,6 +11,7 @@ import anyio
 import pytest
 from msgspec.structs import replace
 
+from support.leased import held_by_nobody_else
 from support.life import BLANK, NOW, Life, interrupted, local, parts_of, pending, streaming, waiting
 from support.runtimes import runtime_of
 from support.stores import Delegate, stored_at
@@ -71,7 +72,7 @@ def held(database: Path, **more: Any) -> tuple[LeasedChat, ManualClock, Asked]:
     clock = ManualClock(NOW)
     facts = replace(BLANK, **{"version": 5, "lease": Lease("w", 1), "state": ChatState.executing_tools, **more})
     store = Asked(stored_at(database, clock), facts)
-    return LeasedChat(runtime_of(store, clock), facts, 1), clock, store
+    return held_by_nobody_else(runtime_of(store, clock), facts), clock, store
 
 
 def commit_of(facts: Facts) -> Committed:
@@ -164,7 +165,7 @@ async def executing_at(database: Path) -> tuple[ChatStore, LeasedChat]:
     await store.open()
     moves = (plans.send("hello"), plans.claim("w"), plans.start(), plans.reply("", local=["a", "b"]))
     before = (await plans.created(store, "chat", *moves)).facts
-    return store, LeasedChat(runtime_of(store, clock), before, 1, job=job_of(before))
+    return store, held_by_nobody_else(runtime_of(store, clock), before, job=job_of(before))
 
 
 async def test_whoever_finds_the_lease_lost_has_not_failed_even_if_another_has_found_it_before(database: Path) -> None:

@@ -14,6 +14,7 @@ import anyio
 import pytest
 
 from support.chats import said
+from support.leased import held_by_nobody_else
 from support.runtimes import only_agent, runtime_of
 from support.stores import Delegate, stored_at
 from turnwise import Settings
@@ -83,7 +84,7 @@ async def held(
     await store.open()
     await plans.created(store, "chat", plans.send("hello"), plans.claim("w"), plans.start())
     await store.journal("chat", 1, ChatState.streaming, [part("so far")])
-    yield LeasedChat(runtime_of(store, ManualClock(), agents=agents), await store.facts("chat"), 1)
+    yield held_by_nobody_else(runtime_of(store, ManualClock(), agents=agents), await store.facts("chat"))
     await store.close()
 
 

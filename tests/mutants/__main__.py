@@ -149,7 +149,7 @@ def report(trials: Sequence[Trial], equivalents: dict[str, str]) -> dict[str, di
 
 def _rate(figures: dict[str, int]) -> str:
     counted = figures["planted"] - figures["equivalent"]
-    return f"{100 * figures['caught'] / counted:.0f}" if counted else "-"
+    return f"{100 * figures['caught'] / counted:.1f}" if counted else "-"
 
 
 def main() -> int:

@@ -13,6 +13,7 @@ from turnwise import Message, Settings
 from turnwise.engine.prompt.hooks import Hooks
 from turnwise.engine.tasks import Tasks
 from turnwise.engine.worker.leased_chat import LeasedChat
+from turnwise.engine.worker.runtime import Runtime
 from turnwise.states.facts import Facts, Lease, StepFacts
 from turnwise.states.names import ChatState, Stage
 from turnwise.testing import ManualClock
@@ -25,6 +26,15 @@ def streams(**more: Any) -> Facts:
         "step": StepFacts(number=3, attempt=2, stage=Stage.asking, attempt_open=True),
     }
     return stands(ChatState.streaming, **known | more)
+
+
+def held_by_nobody_else(runtime: Runtime, facts: Facts, **more: Any) -> LeasedChat:
+    """Return a chat under the token 1, of whose turns and helpers nobody in the process learns."""
+
+    async def stop_helper(helper: str) -> None:
+        raise AssertionError(f"there is no helper {helper}")
+
+    return LeasedChat(runtime, facts, 1, turn_ended=lambda _decision: None, stop_helper=stop_helper, **more)
 
 
 def leased_chat(
@@ -48,7 +58,7 @@ def leased_chat(
         broadcaster=shelf.broadcaster,
         tasks=Tasks(patience=0.01),
     )
-    return LeasedChat(runtime, shelf.stand, 1), shelf
+    return held_by_nobody_else(runtime, shelf.stand), shelf
 
 
 class Stubborn:
