@@ -122,6 +122,19 @@ def test_what_the_tests_of_single_things_miss_is_shown_to_those_of_whole_lives(h
         assert (trial.outcome, trial.test) == ("caught", "test_life.py::test_it")
 
 
+def test_a_fault_is_seen_by_a_test_that_starts_a_process_with_an_environment_of_its_own(house: Path) -> None:
+    """As a terminal does, or a service that is started for a test."""
+    (house / "src").mkdir()
+    (house / "src" / "doors.py").write_text((house / "doors.py").read_text())
+    (house / "test_process.py").write_text(
+        "import subprocess, sys\n\ndef test_it():\n"
+        "    asked = 'import doors; assert doors.open_to(18)'\n"
+        "    subprocess.run([sys.executable, '-c', asked], cwd='/', env={'PYTHONPATH': '/'}, check=True)\n"
+    )
+    fault = next(fault for fault in faults_in(house, "src/doors.py") if fault.kind == "comparison")
+    assert tried(house, fault, Search(tests=["test_process.py::test_it"], patience=60)).outcome == "caught"
+
+
 def test_a_test_that_is_gone_catches_nothing(house: Path) -> None:
     with pytest.raises(LookupError, match="measure again"):
         tried(house, faults_in(house, "doors.py")[0], Search(tests=["test_doors.py::test_gone"], patience=60))

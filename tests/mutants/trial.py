@@ -6,8 +6,9 @@ import os
 import re
 import shutil
 import subprocess
-import sys
+import sysconfig
 import tempfile
+import venv
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -123,10 +124,21 @@ def _seen_by(copy: Path, tests: Sequence[str], patience: float) -> str | None:
 
 def _run(copy: Path, *arguments: str, patience: float) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(
-        [sys.executable, "-m", *arguments],
+        [_python_of(copy), "-m", *arguments],
         cwd=copy,
-        env={**os.environ, "PYTHONPATH": str(copy / "src"), "PYTHONDONTWRITEBYTECODE": "1"},
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,
         timeout=patience,
         check=False,
     )
+
+
+def _python_of(copy: Path) -> Path:
+    """Return an interpreter that imports the copy, whatever environment a test gives a process that it starts."""
+    folder = copy / ".venv"
+    if not folder.exists():
+        venv.create(folder, symlinks=True)
+        (own,) = folder.glob("lib/python*/site-packages")
+        installed = sysconfig.get_path("purelib")
+        (own / "planted.pth").write_text(f"{copy / 'src'}\nimport site; site.addsitedir({installed!r})\n")
+    return folder / "bin" / "python"
