@@ -16,15 +16,17 @@ import pytest
 
 from support.postgres_locks import blocked
 from turnwise.persistence.audit.verify import verify_records
+from turnwise.persistence.chat_file.reader import read_chat
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.conformance.checks import contents, part
+from turnwise.persistence.conformance.importing import exported_lines
 from turnwise.persistence.postgres import pool
 from turnwise.persistence.postgres import queries as reading
 from turnwise.persistence.postgres.store import PostgresStore
 from turnwise.states.arguments import Erasing
 from turnwise.states.errors import ChatNotFound, ChatUnreadable, StaleLease, StoreError
 from turnwise.states.names import ChatState
-from turnwise.states.triggers import MessageErased, Renamed
+from turnwise.states.triggers import Imported, MessageErased, Renamed
 
 OpenStore = Callable[..., Awaitable[PostgresStore]]
 COMMIT, JOURNAL, READ = "-- Commits", "-- Events of running jobs", "SELECT chats.id, state"
@@ -240,6 +242,9 @@ async def test_the_time_of_a_clock_that_is_handed_in_is_that_of_every_commit(ope
     assert {event.at for event in committed.events} == {time}
     time += timedelta(hours=1)
     assert (await here.repair("chat", plans.idle)).at == time
+    time += timedelta(hours=1)
+    traveller = read_chat(exported_lines())
+    assert (await here.import_chat(traveller, plans.plan(plans.move(Imported())))).at == time
 
 
 @pytest.mark.parametrize("moves", [(), RUNNING], ids=["idle", "held"])
