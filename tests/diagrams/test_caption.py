@@ -21,6 +21,7 @@ def line(trigger: str, when: str = "", unless: str = "", *, otherwise: bool = Fa
         ([line("go", "settled late"), line("go", "settled early")], "settled, late or early"),
         ([line("go", "settled late"), line("go", "settled")], "settled"),
         ([line("go", "late"), line("go", unless="late", otherwise=True)], ""),
+        ([line("go", unless="late"), line("go", unless="settled")], ""),
     ],
 )
 def test_rows_of_a_trigger_are_said_together(lines: list[Line], condition: str) -> None:
