@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import anyio
 import httpx2
@@ -18,11 +19,15 @@ from mcp.client.streamable_http import streamable_http_client
 
 from turnwise.engine.mcp.connection import Connection, MCPUnreachable
 from turnwise.engine.tools.declare import Tool, ToolContext, ToolOutput
+from turnwise.states.checked import checked
 from turnwise.states.errors import TurnwiseError
+from turnwise.states.limits import Seconds
 from turnwise.states.messages import FilePart
 
 _CONTEXT = "turnwise_context"
 _LONGEST_NAME = 64
+CONNECT_TIMEOUT: Final = 60.0
+"""Seconds: a server that is started may have to be downloaded first."""
 _TIMEOUT = httpx2.Timeout(30, read=300)
 """In seconds; a server may send nothing on an open stream for a long time."""
 
@@ -31,6 +36,7 @@ class MCPToolFailed(TurnwiseError):
     """A tool of an MCP server reported that it failed. The model sees the text of its report."""
 
 
+@checked
 class MCPTools:
     """The tools of one MCP server. Use it as an async context manager, around the engine that is given its `tools`.
 
@@ -40,10 +46,16 @@ class MCPTools:
         connect: returns a new client, each time it is called.
         name: the name of the server in errors.
         prefix: put before each tool's name, so that those of several servers cannot clash.
+        connect_timeout: seconds in which the server must have started, and told its tools.
     """
 
     def __init__(
-        self, connect: Callable[[], AbstractAsyncContextManager[mcp.Client]], *, name: str, prefix: str = ""
+        self,
+        connect: Callable[[], AbstractAsyncContextManager[mcp.Client]],
+        *,
+        name: str,
+        prefix: str = "",
+        connect_timeout: Seconds = CONNECT_TIMEOUT,
     ) -> None:
         self.tools: Sequence[Tool] = ()
         """The tools that the server offered when the context was entered.
@@ -54,11 +66,13 @@ class MCPTools:
         self._connect = connect
         self._name = name
         self._prefix = prefix
+        self._connect_timeout = connect_timeout
         self._tasks: TaskGroup | None = None
         self._connection: Connection | None = None
         self._connecting = anyio.Lock()
 
     @classmethod
+    @checked
     def stdio(
         cls,
         command: str,
@@ -67,21 +81,31 @@ class MCPTools:
         env: Mapping[str, str] | None = None,
         cwd: str | Path | None = None,
         prefix: str = "",
+        connect_timeout: Seconds = CONNECT_TIMEOUT,
     ) -> Self:
         """Return the tools of a server that is started as a process, with few environment variables besides `env`."""
         started = mcp.StdioServerParameters(command=command, args=[*arguments], env=dict(env or {}), cwd=cwd)
-        return cls(lambda: mcp.Client(started), name=command, prefix=prefix)
+        return cls(lambda: mcp.Client(started), name=command, prefix=prefix, connect_timeout=connect_timeout)
 
     @classmethod
-    def http(cls, url: str, *, headers: Mapping[str, str] | None = None, prefix: str = "") -> Self:
+    @checked
+    def http(
+        cls,
+        url: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        prefix: str = "",
+        connect_timeout: Seconds = CONNECT_TIMEOUT,
+    ) -> Self:
         """Return the tools of a server that is reached over streamable HTTP."""
-        return cls(lambda: _over_http(url, headers or {}), name=url, prefix=prefix)
+        connect = partial(_over_http, url, headers or {})
+        return cls(connect, name=url, prefix=prefix, connect_timeout=connect_timeout)
 
     async def __aenter__(self) -> Self:
         """Connect, and ask for the tools.
 
         Raises:
-            MCPUnreachable: the server did not start, or does not speak MCP.
+            MCPUnreachable: the server did not start, does not speak MCP, or has not told its tools in time.
         """
         self._tasks = await anyio.create_task_group().__aenter__()
         try:
@@ -102,7 +126,12 @@ class MCPTools:
 
     async def _connected(self, tasks: TaskGroup) -> tuple[Connection, list[mcp.Tool]]:
         connection = Connection(self._name, self._connect())
-        return connection, await tasks.start(connection.keep)
+        try:
+            with anyio.fail_after(self._connect_timeout):
+                return connection, await tasks.start(connection.keep)
+        except TimeoutError:
+            late = TimeoutError(f"it has not told its tools within {self._connect_timeout:g} s")
+            raise MCPUnreachable(self._name, late) from None
 
     async def _current(self) -> Connection:
         async with self._connecting:
