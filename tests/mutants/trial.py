@@ -6,11 +6,12 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import sysconfig
 import tempfile
 import venv
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
@@ -141,4 +142,7 @@ def _python_of(copy: Path) -> Path:
         (own,) = folder.glob("lib/python*/site-packages")
         installed = sysconfig.get_path("purelib")
         (own / "planted.pth").write_text(f"{copy / 'src'}\nimport site; site.addsitedir({installed!r})\n")
+        for program in Path(sys.executable).parent.iterdir():
+            with suppress(FileExistsError):
+                (folder / "bin" / program.name).symlink_to(program)
     return folder / "bin" / "python"
