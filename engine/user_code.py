@@ -225,6 +225,8 @@ class UserCalls:
 async def in_thread(code: Callable[[], T]) -> T:
     """Run blocking user code in a thread and return its result. If the caller is cancelled the thread runs on.
 
+    It never waits for a thread, nor keeps turnwise's own work, which shares a limited number of them, waiting for one.
+
     Raises:
         UserCodeError: it raised what is no ordinary exception.
         Exception: it raised that.
@@ -236,7 +238,7 @@ async def in_thread(code: Callable[[], T]) -> T:
 
     with anyio.CancelScope() as scope:
         try:
-            return await anyio.to_thread.run_sync(guardedly, abandon_on_cancel=True)
+            return await anyio.to_thread.run_sync(guardedly, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1))
         except asyncio.CancelledError:
             scope.cancel()  # so that `anyio.from_thread.check_cancelled` tells the thread
     raise asyncio.CancelledError

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Iterator
+from functools import partial
 from mimetypes import guess_type
 from os import PathLike, fsdecode
 from typing import Any, Final, NamedTuple
 
 import anyio
-import anyio.to_thread
 
+from turnwise.engine.user_code import in_thread
 from turnwise.states.errors import InvalidContent
 from turnwise.states.files import OnDisk
 from turnwise.states.plain import of_kind, shown
@@ -89,7 +90,7 @@ async def _yielded(content: AsyncIterable[bytes]) -> AsyncGenerator[bytes, None]
 
 async def _drawn(content: Iterator[bytes]) -> AsyncGenerator[bytes, None]:
     """Yield what an iterator yields. It may block, so a thread asks it."""
-    while (piece := await anyio.to_thread.run_sync(next, content, None)) is not None:
+    while (piece := await in_thread(partial(next, content, None))) is not None:
         yield _bytes(piece)
 
 

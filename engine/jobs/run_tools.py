@@ -133,6 +133,12 @@ class Run(msgspec.Struct):
     context: ToolContext[Any]
     call: UserCall[None] | None = None
     result: CallOutcome | FatalToolError | None = None
+    began: bool = False
+    """Whether the tool has begun; once the call was stopped, it no longer does."""
+
+    def begin(self) -> None:
+        """Note that the tool begins."""
+        self.began = True
 
     def stop(self) -> None:
         """Tell the tool to end."""
@@ -206,11 +212,11 @@ async def _run_one(leased: LeasedChat, call: ToolCall, run: Run, running: Runnin
 
     def expire() -> None:
         run.stop()
-        running.finish(call, _timed_out(call, timeout))
+        running.finish(call, _timed_out(call, timeout, began=run.began))
 
     try:
         with calling_after(leased.runtime.clock, timeout, expire):
-            outcome = await leased.configuration.toolbox.run(call, run.context)
+            outcome = await leased.configuration.toolbox.run(call, run.context, run.begin)
             running.finish(call, await leased.runtime.files.attached(leased.chat_id, outcome))
     except FatalToolError as fatal:
         running.finish(call, fatal)
@@ -257,8 +263,9 @@ async def _fail_for_lack_of_deps(leased: LeasedChat, unopened: DepsFailed) -> No
     await leased.fire(Failed(token=leased.token, error=error))
 
 
-def _timed_out(call: ToolCall, timeout: float | None) -> CallOutcome:
-    text = f"{call.name} timed out after {timeout:g} s. Its outcome is unknown: it may or may not have taken effect."
+def _timed_out(call: ToolCall, timeout: float | None, *, began: bool) -> CallOutcome:
+    unknown = "Its outcome is unknown: it may or may not have taken effect."
+    text = f"{call.name} timed out after {timeout:g} s. {unknown if began else 'It had not begun, and did not run.'}"
     return failed(call, text, CallStatus.timed_out)
 
 

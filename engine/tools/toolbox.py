@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -157,8 +157,13 @@ class Toolbox(msgspec.Struct, frozen=True):
         tool = self.tools.get(call.name)
         return tool.timeout if tool is not None and tool.timeout is not None else self.settings.tool_timeout
 
-    async def run(self, call: ToolCall, context: ToolContext[Any]) -> CallOutcome:
+    async def run(self, call: ToolCall, context: ToolContext[Any], begins: Callable[[], object]) -> CallOutcome:
         """Run a call and return what the model will see: a failure is a result, too.
+
+        Args:
+            call: the call.
+            context: what the tool may know. Once its `cancelled` is true, the tool no longer begins.
+            begins: called as the tool begins, perhaps in a thread.
 
         Raises:
             FatalToolError: the tool wants the chat to end in `error`.
@@ -177,7 +182,7 @@ class Toolbox(msgspec.Struct, frozen=True):
                 arguments = checked(tool, call.arguments)
                 if tool.context_parameter is not None:
                     arguments[tool.context_parameter] = context
-                return self._succeeded(call, await _result_of(tool, arguments, context))
+                return self._succeeded(call, await _result_of(tool, arguments, context, begins))
         except BadArguments as error:
             return failed(call, str(error))
         except FatalToolError:
@@ -259,15 +264,16 @@ def _copied(spec: ToolSpec) -> ToolSpec:
     return ToolSpec(spec.name, spec.description, copied(dict(spec.schema)), definition)
 
 
-async def _result_of(tool: Tool, arguments: Mapping[str, Any], context: ToolContext[Any]) -> Any:
+async def _result_of(
+    tool: Tool, arguments: Mapping[str, Any], context: ToolContext[Any], begins: Callable[[], object]
+) -> Any:
     def begin() -> Any:
-        if context.cancelled:  # it waited for a thread, and was given up meanwhile
-            raise RuntimeError("given up before it began")
+        begins()  # first, so that nobody who then sets `cancelled` takes a tool that runs for one that does not
+        if context.cancelled:
+            raise asyncio.CancelledError
         return tool.run(**arguments)
 
-    if tool.is_async:
-        return await tool.run(**arguments)
-    returned = await in_thread(begin)
+    returned = begin() if tool.is_async else await in_thread(begin)
     return await returned if inspect.isawaitable(returned) else returned
 
 

@@ -29,7 +29,7 @@ from turnwise import (
     tool,
 )
 from turnwise.engine.tools.toolbox import Toolbox, failed, idempotency_key
-from turnwise.states.calls import ToolCall
+from turnwise.states.calls import CallOutcome, ToolCall
 from turnwise.states.facts import Facts, Profile, StepFacts
 from turnwise.states.messages import ToolCallPart
 from turnwise.states.names import CallStatus, Executor, Stage
@@ -253,8 +253,12 @@ def test_a_call_may_take_as_long_as_its_tool_or_the_settings_say() -> None:
     assert box(tool_timeout=None).timeout(CALL) is None
 
 
+async def outcome_of(toolbox: Toolbox, given: ToolCall, **fields: Any) -> CallOutcome:
+    return await toolbox.run(given, context(**fields), lambda: None)
+
+
 async def ran(toolbox: Toolbox, given: ToolCall = CALL, **fields: Any) -> tuple[str, Any]:
-    outcome = await toolbox.run(given, context(**fields))
+    outcome = await outcome_of(toolbox, given, **fields)
     assert outcome.call_id == given.call_id
     assert outcome.is_error == (outcome.status is not CallStatus.succeeded)
     return outcome.status.value, outcome.output
@@ -291,7 +295,7 @@ async def test_what_a_tool_raises_is_a_result_and_the_observers_know_the_error()
         raise problem
 
     failing = tool(description="Fail.")(fails)
-    outcome = await box(failing).run(call("fails", "a", arguments={}), context())
+    outcome = await outcome_of(box(failing), call("fails", "a", arguments={}))
     assert (outcome.status, outcome.is_error, outcome.error) == (CallStatus.failed, True, problem)
     assert "no disk" in str(outcome.output)
     kinds = box(failing, describe_error=lambda error: f"a {type(error).__name__}")
@@ -304,7 +308,7 @@ async def test_the_log_tells_which_call_failed_and_what_its_tool_raised(problem:
         raise problem
 
     with structlog.testing.capture_logs() as logs:
-        outcome = await box(tool(description="Fail.")(fails)).run(call("fails", "a", arguments={}), context())
+        outcome = await outcome_of(box(tool(description="Fail.")(fails)), call("fails", "a", arguments={}))
     assert (outcome.status, outcome.error) == (CallStatus.failed, problem)
     (line,) = logs
     assert (line["event"], line["tool"], line["call_id"], line["exc_info"]) == ("tool_failed", "fails", "a", problem)
@@ -320,7 +324,7 @@ async def test_a_tool_may_end_the_chat_and_only_by_the_error_for_it(is_async: bo
 
     ending = tool(name="ends", description="End.")(ends if is_async else blocks)
     with pytest.raises(FatalToolError, match="broken"):
-        await box(ending).run(call("ends", "a", arguments={}), context())
+        await outcome_of(box(ending), call("ends", "a", arguments={}))
 
 
 async def test_a_blocking_tool_runs_in_a_thread_of_its_own_and_may_return_what_is_awaited() -> None:
@@ -358,7 +362,7 @@ async def test_files_that_fit_together_are_kept_and_the_others_named(
     files = tuple(FilePart.from_bytes(b"x" * size, "text/plain", name=f"f{at}") for at, size in enumerate(sizes))
     for output, told in (("done", "done"), ({"n": [1]}, '{"n":[1]}')):
         give = tool(name="give", description="Give.")(lambda: ToolOutput(output, files))  # noqa: B023 - it runs before the next one
-        outcome = await box(give, attachment_limit_bytes=10).run(call("give", "a", arguments={}), context())
+        outcome = await outcome_of(box(give, attachment_limit_bytes=10), call("give", "a", arguments={}))
         assert [len(b64decode(file.data or "")) for file in outcome.attachments] == kept
         assert outcome.output == (f"{told}\n{note}" if note else output)
 
@@ -369,7 +373,7 @@ async def test_a_file_without_a_name_is_told_by_its_kind_and_one_without_bytes_h
         FilePart(media_type="image/png", url="https://a.example/b.png"),
     )
     give = tool(name="give", description="Give.")(lambda: ToolOutput("done", files))
-    outcome = await box(give, attachment_limit_bytes=2).run(call("give", "a", arguments={}), context())
+    outcome = await outcome_of(box(give, attachment_limit_bytes=2), call("give", "a", arguments={}))
     assert outcome.attachments == files[1:]
     assert "image/png (3 bytes)" in str(outcome.output)
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import Sequence
 from datetime import date, datetime
-from typing import Any
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
 
 import anyio
 import anyio.from_thread
 import anyio.to_thread
 import pytest
-from pydantic import BaseModel, SecretStr
+from pydantic import AfterValidator, BaseModel, SecretStr
 
 from support.chats import lines_of
 from support.events import events_of
@@ -22,6 +25,7 @@ from turnwise import (
     Engine,
     FatalToolError,
     FilePart,
+    FolderFiles,
     Settings,
     SettingsError,
     Tool,
@@ -180,6 +184,34 @@ async def test_a_tool_over_its_limit_is_answered_without_a_claim_that_nothing_ha
         assert "timed out after 5 s" in seen.output
         assert "unknown" in seen.output
         assert (await engine.messages(chat.id))[-1].text == "I shall look"
+
+
+@pytest.mark.parametrize("blocks", [False, True])
+async def test_a_call_that_is_over_its_limit_before_it_begins_does_not_run_and_the_model_is_told_so(
+    open_engine: Any, strict_model: Any, *, blocks: bool
+) -> None:
+    """Here its arguments take the time, to check."""
+    clock, ran = ManualClock(), False
+
+    def check(amount: int) -> int:
+        clock.advance(5)
+        return amount
+
+    def act(amount: int) -> None:
+        nonlocal ran
+        ran = True
+
+    async def act_async(amount: int) -> None:
+        act(amount)
+
+    acts = act if blocks else act_async
+    acts.__annotations__["amount"] = Annotated[int, AfterValidator(check)]
+    pay = tool(name="pay", description="Pay.", timeout=5)(acts)
+    model = strict_model([Reply(calls=[Call("pay", {"amount": 3})]), "I shall pay again"])
+    result, _ = await run(open_engine, model, [pay], clock=clock)
+    seen = result.messages[2].result
+    assert (seen.outcome, ran) == ("timed_out", False)
+    assert seen.output == "pay timed out after 5 s. It had not begun, and did not run."
 
 
 async def test_a_tool_that_ignores_its_cancellation_holds_nobody_up(open_engine: Any, strict_model: Any) -> None:
@@ -480,6 +512,27 @@ async def test_a_blocking_tool_runs_in_a_thread(open_engine: Any, strict_model: 
 
     result, _ = await run(open_engine, strict_model([Reply(calls=[Call("ask_home", {})]), "done"]), [ask_home])
     assert "tool: call_1=from a thread" in lines_of(result.messages)
+
+
+async def test_no_blocking_tool_waits_for_the_thread_of_another_nor_keeps_the_files_waiting(
+    open_engine: Any, strict_model: Any, tmp_path: Path
+) -> None:
+    """More of them than the threads that all files share are at work, until all have put theirs."""
+    count = 45
+    all_began, page = threading.Barrier(count), tmp_path / "page.txt"
+    page.write_text("a page")
+
+    @tool(parallel_safe=True)
+    def scan(context: ToolContext) -> ToolOutput:
+        """Scan."""
+        all_began.wait(60)
+        put = partial(context.put_file, page if context.call_id.endswith("1") else iter([b"a picture"]))
+        return ToolOutput("scanned", (anyio.from_thread.run(partial(put, media_type="image/png")),))
+
+    model = strict_model([Reply(calls=[Call("scan", {})] * count), "done"])
+    settings = Settings(parallel_cap=count, tool_timeout=60)
+    result, _ = await run(open_engine, model, [scan], settings=settings, files=FolderFiles(tmp_path / "files"))
+    assert [message.result.output for message in result.messages[2:-1]] == ["scanned"] * count
 
 
 async def test_attachments_are_stored_and_shown(open_engine: Any, strict_model: Any) -> None:
