@@ -23,6 +23,7 @@ _KINDS: Final[tuple[tuple[type[Exception], str], ...]] = (
     (theirs.ModelRequestTimeout, "network"),
     (theirs.ModelRequestRejectedError, "bad_request"),
     (theirs.ContentFilterError, "content_filter"),
+    (theirs.UnexpectedModelBehavior, "network"),  # what came is no reply: cut before it began, or of something between
     (httpx2.HTTPError, "network"),
 )
 """The first that fits counts: a class stands before those it derives from."""

@@ -50,6 +50,8 @@ def test_what_the_provider_said_is_told_without_its_wrapping(body: object, told:
         (theirs.ModelHTTPError(426, "m"), "bad_request"),
         (theirs.ModelRequestTimeout("m", 3), "network"),
         (httpx2.ReadError("cut"), "network"),
+        (theirs.UnexpectedModelBehavior("no reply"), "network"),
+        (theirs.ContentFilterError("no"), "content_filter"),
         (ValueError("odd"), "bad_request"),
         (RuntimeError("odd"), "bad_request"),
     ],
