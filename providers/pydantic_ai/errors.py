@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Final
 
 import httpx2
 from pydantic_ai import exceptions as theirs
 
+from turnwise.logger import logger
 from turnwise.states.errors import ModelError
 
 _KINDS: Final[tuple[tuple[type[Exception], str], ...]] = (
@@ -31,29 +33,54 @@ _KINDS: Final[tuple[tuple[type[Exception], str], ...]] = (
 _FILTERS: Final = frozenset({"content_filter", "content_policy_violation"})
 _MAY_PASS: Final = frozenset({408, 409, 425})
 """Statuses that say "not now": a time-out, a lock that is held, an early replay."""
+_REFUSALS: Final = frozenset({RuntimeError, NotImplementedError, ValueError})
 _LONGEST_MESSAGE: Final = 500
 
 
+@dataclass
+class Exchange:
+    """A request to a provider, and its answer."""
+
+    answered: bool = False
+    """Whether the answer has begun: what fails from then on refuses nothing."""
+
+
 @contextmanager
-def classified() -> Iterator[None]:
-    """Raise the failure of a provider, or of what leads to it, as a `ModelError`."""
+def writing() -> Iterator[None]:
+    """Raise what keeps a request from being written as a `ModelError`."""
     try:
         yield
-    except (RuntimeError, ValueError, httpx2.HTTPError) as failure:
-        # All of pydantic-ai's errors are RuntimeErrors; it refuses what a provider cannot take with bare ones.
-        raise model_error(failure) from failure
+    except (RuntimeError, ValueError) as refusal:
+        raise ModelError("bad_request", message=_message(refusal)) from refusal
 
 
-def model_error(failure: Exception) -> ModelError:
+@contextmanager
+def classified() -> Iterator[Exchange]:
+    """Raise the failure of a provider, or of the library that asks it, as a `ModelError`."""
+    exchange = Exchange()
+    try:
+        yield exchange
+    except Exception as failure:
+        raise model_error(failure, answered=exchange.answered) from failure
+
+
+def model_error(failure: Exception, *, answered: bool = False) -> ModelError:
     """Return the failure as the engine knows it: its kind, whether to try again, when, and the HTTP status."""
     if isinstance(failure, ModelError):
         return failure
+    if isinstance(failure, theirs.FallbackExceptionGroup):
+        errors = [model_error(one, answered=answered) for one in failure.exceptions]
+        return next((error for error in errors if error.retryable), errors[-1])
     status = failure.status_code if isinstance(failure, theirs.ModelHTTPError) else None
+    kind = _kind(failure, status)
+    if kind is None and (answered or not _is_refusal(failure)):
+        return _unreadable(failure)
     retry_after = failure.retry_after if isinstance(failure, theirs.ModelAPIError) else None
-    return ModelError(_kind(failure, status), retry_after=retry_after, status=status, message=_message(failure))
+    return ModelError(kind or "bad_request", retry_after=retry_after, status=status, message=_message(failure))
 
 
-def _kind(failure: Exception, status: int | None) -> str:
+def _kind(failure: Exception, status: int | None) -> str | None:
+    """Return the kind of a failure that was reported; `None` if the library broke off."""
     if isinstance(failure, theirs.ModelAPIError) and failure.provider_error_code in _FILTERS:
         return "content_filter"
     for category, kind in _KINDS:
@@ -63,7 +90,18 @@ def _kind(failure: Exception, status: int | None) -> str:
         return "server_error" if status in _MAY_PASS else "bad_request"
     if isinstance(failure, theirs.ModelAPIError):
         return "server_error" if failure.in_stream else "network"
-    return "bad_request"
+    return None
+
+
+def _is_refusal(failure: Exception) -> bool:
+    """Whether pydantic-ai says so that the provider cannot take a request: it has no class for it but a bare one."""
+    return isinstance(failure, theirs.UserError) or type(failure) in _REFUSALS
+
+
+def _unreadable(failure: Exception) -> ModelError:
+    """Return the error for an answer on which the library broke off; the log alone tells all that it said."""
+    logger.exception("answer_unreadable", error=failure)
+    return ModelError("network", message=f"the provider's answer could not be read: {type(failure).__name__}")
 
 
 def _message(failure: Exception) -> str:
@@ -72,4 +110,5 @@ def _message(failure: Exception) -> str:
     while isinstance(body, dict) and "error" in body:
         body = body["error"]
     said = body.get("message") if isinstance(body, dict) else None
-    return str(said or str(failure) or type(failure).__name__)[:_LONGEST_MESSAGE]
+    told = failure.message if isinstance(failure, theirs.ModelAPIError) else str(failure)
+    return str(said or told or type(failure).__name__)[:_LONGEST_MESSAGE]

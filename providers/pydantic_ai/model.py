@@ -17,7 +17,7 @@ from pydantic_ai.settings import ModelSettings
 from turnwise.providers.answer_schemas import TakesAnswerSchema
 from turnwise.providers.protocol import ModelPart, ModelReply, ModelRequest, ProviderDefinition, refusal_of
 from turnwise.providers.pydantic_ai.definitions import sends_definitions, with_definitions
-from turnwise.providers.pydantic_ai.errors import classified
+from turnwise.providers.pydantic_ai.errors import classified, writing
 from turnwise.providers.pydantic_ai.files import refusal_of_file, taken_by
 from turnwise.providers.pydantic_ai.naming import their_model
 from turnwise.providers.pydantic_ai.origin import Origin
@@ -108,13 +108,14 @@ class PydanticAIModel:
         history, settings, offer = self._ask(request)
         reader = ResponseReader(self._origin)
         for _ in range(_MOST_PAUSES):
-            with classified():
+            with classified() as exchange:
                 async with (
                     direct.model_request_stream(
                         self._model, history, model_settings=settings, model_request_parameters=offer
                     ) as stream,
                     aclosing(_parts_read(reader, stream)) as heard,
                 ):
+                    exchange.answered = True
                     async for part in heard:
                         yield part
                 response = stream.get()
@@ -148,7 +149,7 @@ class PydanticAIModel:
         return join(parts)
 
     def _ask(self, request: ModelRequest) -> tuple[list[theirs.ModelMessage], ModelSettings, ModelRequestParameters]:
-        with classified():
+        with writing():
             history = self._writer.history(self._history_repair.made_valid(request))
             return history, self._settings_of(request), offer_of(request, self._native_tools)
 

@@ -70,7 +70,7 @@ class ResponseReader:
         before, self._latest = self._latest, part
         match part:
             case theirs.TextPart():
-                yield ModelPart("text_delta", text=part.content, metadata=self._metadata(part))
+                yield ModelPart("text_delta", text=part.content or "", metadata=self._metadata(part))
                 yield from self._sources(part.citations)
             case theirs.ThinkingPart():
                 gap = "\n\n" if _is_next_paragraph(before, part) else ""
@@ -128,7 +128,7 @@ class ResponseReader:
 
     def _go_on(self, index: int, delta: theirs.ModelResponsePartDelta) -> Iterator[ModelPart]:
         match delta:
-            case theirs.TextPartDelta():
+            case theirs.TextPartDelta() if delta.content_delta:  # `None` of a delta whose type the SDK does not know
                 yield ModelPart("text_delta", text=delta.content_delta)
             case theirs.ThinkingPartDelta():
                 signed = delta.signature_delta if isinstance(self._latest, theirs.ThinkingPart) else None

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 import pytest
 
-from support.wire.dialects import DIALECTS, Connect, Dialect, Said
+from support.wire.dialects import DIALECTS, Anthropic, Chat, Connect, Dialect, Said
 from support.wire.server import Answer, End, Server
-from turnwise import ChatState, Engine, RetryPolicy, Settings
+from turnwise import ChatState, Engine, ModelError, RetryPolicy, Settings
+from turnwise.providers.protocol import ModelRequest
+from turnwise.states.messages import Message, TextPart
 
 RETRY = RetryPolicy(first_delay=0.01, max_delay=0.02, attempts=3)
 SETTINGS = Settings(retry=RETRY)
+HELLO = Message(
+    id="m", role="user", parts=(TextPart(text="Hi."),), turn=1, step=1, created_at=datetime(2026, 1, 1, tzinfo=UTC)
+)
 
 
 @dataclass(frozen=True)
@@ -45,6 +51,12 @@ def _half_a_frame(dialect: Dialect) -> str:
     return frame[: len(frame) // 2]
 
 
+def _nonsense(dialect: Dialect) -> Answer:
+    """Return an answer on which pydantic-ai or the SDK breaks off with a bare error of Python's."""
+    whole = dialect.frames(Said())
+    return Answer(whole[1:] if isinstance(dialect, Anthropic) else [whole[0], "data: null\n\n", *whole[1:]])
+
+
 FAULTS = [
     Fault(
         "slow open",
@@ -71,6 +83,7 @@ FAULTS = [
     Fault("cut mid-JSON", lambda dialect: _part(dialect, tail=_half_a_frame(dialect)), "network"),
     Fault("dropped mid-JSON", lambda dialect: _part(dialect, tail=_half_a_frame(dialect), end="drop"), "network"),
     Fault("not JSON", lambda dialect: _part(dialect, tail="data: {oops}\n\n"), "network"),
+    Fault("frames of no known form", _nonsense, "network"),
     Fault("401", _refusal(401, "authentication_error"), "authentication", passes=False, status=401),
     Fault("403", _refusal(403, "permission_error"), "authentication", passes=False, status=403),
     Fault("404", _refusal(404, "not_found_error"), "unknown_model", passes=False, status=404),
@@ -140,3 +153,29 @@ async def test_a_fault_that_stays_ends_in_error_after_the_last_attempt(
     assert chat.last_error is not None
     assert (chat.last_error.kind, chat.last_error.message) == ("server_error", "still broken")
     assert len(server.asked) == 3
+
+
+@pytest.mark.parametrize(
+    ("dialect", "body"),
+    [
+        *((dialect, body) for dialect in DIALECTS for body in ({}, None, [1], "<html>Starting ...</html>")),
+        (DIALECTS[0], {"id": "x", "object": "chat.completion", "model": "m", "created": 1, "choices": []}),
+    ],
+    ids=lambda value: value.name if isinstance(value, Chat | Anthropic) else str(value),
+)
+async def test_a_whole_answer_of_no_known_form_may_be_asked_for_again(
+    dialect: Dialect, body: object, server: Server, connect: Connect
+) -> None:
+    server.script = [Answer.of(body)]
+    with pytest.raises(ModelError) as failed:
+        await (await connect(dialect)).generate(ModelRequest(purpose="summary", chat_id="c", messages=[HELLO]))
+    assert (failed.value.kind, failed.value.retryable) == ("network", True)
+
+
+async def test_a_delta_of_an_unknown_type_says_nothing(server: Server, connect: Connect) -> None:
+    anthropic = Anthropic()
+    deltas = [{"type": "novelty_delta", "novelty": 1}, {"type": "text_delta", "text": "Hello."}]
+    server.script = [Answer(anthropic.stream([({"type": "text", "text": ""}, deltas)], "end_turn"))]
+    async with Engine("sqlite://", model=await connect(anthropic)) as engine:
+        chat = await engine.create_chat()
+        assert (await engine.ask(chat.id, "Greet the world.", timeout=60)).text == "Hello."
