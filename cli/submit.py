@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -31,7 +32,12 @@ def submit(  # noqa: PLR0913 - the options of a command
         ),
     ] = None,
     *,
-    failed: Annotated[bool, typer.Option("--error", help="The answers say that the calls failed.")] = False,
+    failed: Annotated[
+        bool,
+        typer.Option(
+            "--error", help="The answers say that the calls failed; in a file, those that have no `is_error`."
+        ),
+    ] = False,
     results: Annotated[
         Path | None,
         typer.Option(
@@ -48,7 +54,7 @@ def submit(  # noqa: PLR0913 - the options of a command
     """Answer a chat's open client calls: all of them, each once. An approval is answered with true or false."""
     if bool(answers) == (results is not None):
         raise SettingsError("[CALL=]ANSWER", "give the answers, or --results FILE that holds them")
-    given = _read(results) if results is not None else None
+    given = _read(results, failed=failed) if results is not None else None
 
     async def submitted(chats: Chats, chat_id: str) -> SubmissionReceipt:
         if given is not None:
@@ -84,13 +90,17 @@ def _value(text: str) -> Any:
         return text
 
 
-def _read(file: Path) -> list[ToolResult]:
+def _read(file: Path, *, failed: bool) -> list[ToolResult]:
     from pydantic import TypeAdapter, ValidationError  # noqa: PLC0415 - takes long to import
 
     content = sys.stdin.buffer.read() if str(file) == "-" else read_file("--results", file)
     try:
-        return TypeAdapter(list[ToolResult]).validate_json(content)
+        answers = TypeAdapter(list[ToolResult]).validate_json(content)
     except ValidationError as error:
         problem = error.errors()[0]["msg"]
         example = '[{"call_id": "c1", "output": "yes"}]'
         raise SettingsError("--results", f"must hold JSON such as {example}: {problem}") from error
+    if not failed:
+        return answers
+    silent = ["is_error" not in said for said in from_json(content)]
+    return [replace(answer, is_error=answer.is_error or on) for answer, on in zip(answers, silent, strict=True)]

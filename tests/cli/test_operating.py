@@ -156,6 +156,22 @@ def test_answers_come_from_a_file_or_from_standard_input(terminal: Terminal) -> 
     assert terminal.run("submit", chat_id, "--results", "missing.json").code == 2
 
 
+@pytest.mark.parametrize(
+    ("options", "own", "stored"),
+    [([], "", [False]), (["--error"], "", [True]), (["--error"], ', "is_error": false', [False])],
+    ids=["plain", "failed", "says it itself"],
+)
+def test_answers_of_a_file_say_that_the_calls_failed_if_the_option_says_so(
+    terminal: Terminal, options: list[str], own: str, stored: list[bool]
+) -> None:
+    chat_id = begun(terminal, Reply(calls=[Call("ask", {}, id="c1")]))
+    results = f'[{{"call_id": "c1", "output": "the device is broken"{own}}}]'
+    assert terminal.run("submit", chat_id, "--results", "-", *options, typed=results).code == 0
+    shown = json.loads(terminal.run("show", chat_id, "--json").out)["messages"]
+    answers = [part["is_error"] for message in shown for part in message["parts"] if part["type"] == "tool_result"]
+    assert answers == stored
+
+
 def test_a_call_of_a_local_tool_is_not_for_the_client_to_answer(terminal: Terminal) -> None:
     """A worker has let the chat go while its tool ran."""
 
