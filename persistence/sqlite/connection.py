@@ -11,11 +11,13 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 from functools import cache, partial
 from typing import Any, Final, Generic, Literal, Self, TypeVar
 
 import aiosqlite
 import anyio
+import anyio.to_thread
 
 from turnwise.states.errors import StoreError
 
@@ -123,7 +125,8 @@ class _JobConnection(EagerConnection):
     Awaiting aiosqlite's `commit` is thus a way to run any function on the connection's thread by its public interface.
     """
 
-    def __init__(self, jobs: deque[_Job[Any]], *args: Any, **options: Any) -> None:
+    def __init__(self, jobs: deque[_Job[Any]], on: Future[threading.Thread], *args: Any, **options: Any) -> None:
+        on.set_result(threading.current_thread())
         super().__init__(*args, **options)
         self.text_factory = _AS_IT_IS
         self._jobs = jobs
@@ -138,7 +141,8 @@ class Connection:
     def __init__(self, path: str) -> None:
         self.path = path
         self._jobs: deque[_Job[Any]] = deque()
-        factory = partial(_JobConnection, self._jobs)
+        self._thread: Future[threading.Thread] = Future()
+        factory = partial(_JobConnection, self._jobs, self._thread)
         # SQLite would wait for other processes with the connection's mutex held. Whoever frees a cursor of it needs the
         # mutex: the event loop, if it happens to collect garbage, or the very thread that is waited for.
         self._connection = aiosqlite.connect(path, isolation_level=None, timeout=0, factory=factory)
@@ -154,7 +158,12 @@ class Connection:
         opened = cls(path)
         try:
             await opened._connection
-        except sqlite3.Error as error:
+        except (sqlite3.Error, asyncio.CancelledError) as error:
+            # The driver has told its thread to end, which reports that to the event loop: it must still be there.
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(lambda: opened._thread.result().join())
+            if isinstance(error, asyncio.CancelledError):
+                raise
             raise meaning_of(error, path) from error
         _stop_when_lost(opened, opened._connection)
         try:

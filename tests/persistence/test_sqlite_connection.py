@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import sqlite3
+import threading
 import time
 import weakref
 from pathlib import Path
@@ -117,3 +118,24 @@ async def test_a_connection_is_closed_before_a_cancelled_caller_goes_on(tmp_path
         scope.cancel()
         await opened.close()
     assert not path.with_name("chats.db-wal").exists()
+
+
+@pytest.mark.filterwarnings("ignore:unclosed database")  # the driver drops what it has opened for nobody
+@pytest.mark.parametrize("cancelled", [False, True], ids=["refused", "cancelled"])
+def test_no_thread_outlives_the_opening_of_a_database_that_failed(tmp_path: Path, *, cancelled: bool) -> None:
+    """It reports its end to the event loop: after that had closed it printed a traceback."""
+    before = {*threading.enumerate()}
+    left: list[threading.Thread] = []
+
+    async def fail_to_open() -> None:
+        path = tmp_path / ("chats.db" if cancelled else "missing/chats.db")
+        with anyio.CancelScope() as scope:
+            if cancelled:
+                scope.cancel()
+            with contextlib.nullcontext() if cancelled else pytest.raises(StoreError, match="cannot be opened"):
+                await Connection.open(str(path), lambda _: None)
+        left.extend(thread for thread in {*threading.enumerate()} - before if "_connection_worker" in thread.name)
+
+    for _ in range(20):
+        anyio.run(fail_to_open)
+    assert not left
