@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import io
+import os
 import sys
 from collections.abc import Callable
 from importlib.metadata import version as installed_version
@@ -78,6 +79,7 @@ for command in _COMMANDS:
 
 def main() -> None:
     """Run the command line and exit: 0 done, 1 a problem was found, 2 misuse."""
+    _open_closed_streams()
     for stream in (sys.stdin, sys.stdout, sys.stderr):
         # A terminal that knows no "✓" still works, and so does one that sends what is no text.
         if isinstance(stream, io.TextIOWrapper):
@@ -88,6 +90,16 @@ def main() -> None:
     if code:
         forget_output()
     sys.exit(code or flush_output())
+
+
+def _open_closed_streams() -> None:
+    """Open the standard streams that are closed, as cron and daemons leave them, on nothing.
+
+    Each gets the lowest number that is free, its own: no file that is opened later is taken for it.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode, closefd=False))
 
 
 def _run() -> int:

@@ -106,6 +106,33 @@ def test_output_that_goes_nowhere_ends_every_command_in_silence(terminal: Termin
         assert complaints == "" if how == "nobody reads" else "No space left" in complaints, command
 
 
+@pytest.mark.parametrize(
+    ("closed", "command", "code"),
+    [
+        ("<&-", ("delete", "last"), MISUSE),
+        (">&-", ("send", "last", "more"), DONE),
+        ("<&- >&- 2>&-", ("list", "--json"), DONE),
+    ],
+    ids=lambda part: " ".join(part) if isinstance(part, tuple) else str(part),
+)
+def test_a_standard_stream_that_is_closed_is_as_good_as_one_on_nothing(
+    terminal: Terminal, chat_id: str, closed: str, command: tuple[str, ...], code: int
+) -> None:
+    """As cron and daemons leave them. What is not there to be read is at its end."""
+    assert chat_id
+    told = subprocess.run(
+        ["/bin/sh", "-c", f'"$@" {closed}', "sh", *PROGRAM, *command],
+        cwd=terminal.folder,
+        env=terminal.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert told.returncode == code, told
+    assert "Traceback" not in told.stderr
+    assert "should not have happened" not in told.stderr
+
+
 def test_half_of_the_demo_may_be_read(terminal: Terminal) -> None:
     command = f"{' '.join(PROGRAM)} demo --fast | head -3"
     done = subprocess.run(
