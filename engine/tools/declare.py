@@ -14,7 +14,8 @@ from turnwise.engine.tools.schemas import check_name, check_schema
 from turnwise.engine.tools.signatures import (
     Signature,
     context_parameter,
-    function_under,
+    function_called,
+    function_described,
     signature_of,
     takes_any_name,
 )
@@ -133,7 +134,7 @@ class Tool:
                 f"must be named {self.definition.name!r}: its definition says what models call it",
             )
         object.__setattr__(self, "spec", ToolSpec(self.name, self.description, self.schema, self.definition))
-        object.__setattr__(self, "is_async", inspect.iscoroutinefunction(function_under(self.run)))
+        object.__setattr__(self, "is_async", inspect.iscoroutinefunction(function_called(self.run)))
 
 
 ToolFunction = Callable[..., Any]
@@ -282,15 +283,15 @@ def _check_callable(function: object, name: str) -> None:
         raise SettingsError("tools", f"{function!r:.100} is no function and no tool")
     if isinstance(function, type):
         raise SettingsError(whose, "is a class; give a function, or an object of the class that has __call__")
-    under = function_under(function)
-    if inspect.isgeneratorfunction(under) or inspect.isasyncgenfunction(under):
+    called = function_called(function)
+    if inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
         raise SettingsError(
             whose, "yields; a tool returns one result, and shows what comes before it with ToolContext.report"
         )
 
 
 def _summary(function: ToolFunction) -> str:
-    doc = function_under(function).__doc__
+    doc = function_described(function).__doc__
     if doc is None and not inspect.isroutine(function):
         doc = type(function).__doc__
     return " ".join(inspect.cleandoc(doc or "").split("\n\n")[0].split())

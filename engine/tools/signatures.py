@@ -130,14 +130,20 @@ def signature_of(function: Function, name: str, *, without: str | None) -> Signa
     return Signature(adapter, {"type": "object", "properties": {}, **schema})
 
 
-def function_under(function: Function) -> Function:
+def function_called(function: Function) -> Function:
     """Return the function that runs when a callable is called: inside a `partial`, a bound method or an object."""
     while isinstance(function, functools.partial):
         function = function.func
     if not inspect.isroutine(function):
         function = type(function).__call__
-    unwrapped: Function = inspect.unwrap(getattr(function, "__func__", function))
-    return unwrapped
+    called: Function = getattr(function, "__func__", function)
+    return called
+
+
+def function_described(function: Function) -> Function:
+    """Return the function whose hints and docstring describe a callable: the one inside those that wrap it."""
+    described: Function = inspect.unwrap(function_called(function))
+    return described
 
 
 def _parameters(function: Function, name: str) -> list[inspect.Parameter]:
@@ -167,7 +173,7 @@ def _field(function: Function, name: str, parameter: inspect.Parameter) -> Any:
 def _hint(function: Function, name: str, parameter: inspect.Parameter) -> Any:
     """Return a parameter's type hint; a hint that is a string is evaluated in the function's module."""
     place = types.SimpleNamespace(__annotations__={parameter.name: parameter.annotation})
-    names = getattr(function_under(function), "__globals__", {})
+    names = getattr(function_described(function), "__globals__", {})
     try:
         return typing.get_type_hints(place, globalns=names, include_extras=True)[parameter.name]
     except Exception as error:
@@ -208,7 +214,7 @@ def _checked_by_pydantic(name: str, fields: Mapping[str, Any]) -> tuple[Adapter,
 
 def _descriptions(function: Function) -> dict[str, str]:
     """Return the description of each parameter in a docstring of Google's, NumPy's or Sphinx's style."""
-    doc = inspect.cleandoc(function_under(function).__doc__ or "")
+    doc = inspect.cleandoc(function_described(function).__doc__ or "")
     styles = {"google": _GOOGLE, "numpy": _NUMPY, "sphinx": _SPHINX}
     style: Any = next((style for style, pattern in styles.items() if pattern.search(doc)), None)
     if style is None:

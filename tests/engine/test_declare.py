@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import subprocess
 import sys
@@ -162,6 +163,33 @@ async def test_objects_methods_and_wrapped_functions_are_tools() -> None:
     ]
     calls = Call("Search", {"words": "a"}), Call("titles", {"limit": "3"}), Call("wrapped", {"limit": 4})
     assert await outputs(tools, *calls) == ["a", 3, 4]
+
+
+async def pay(amount: int) -> str:
+    """Pay."""
+    return f"paid {amount}"
+
+
+def count(amount: int) -> Iterator[int]:
+    """Count."""
+    yield from range(amount)
+
+
+@pytest.mark.parametrize(
+    ("wrapped", "wrapper", "output"),
+    [
+        (pay, lambda amount: asyncio.run(pay(amount)), "paid 3"),
+        (pay, lambda amount: pay(amount), "paid 3"),  # noqa: PLW0108 - such are decorators that note calls
+        (count, lambda amount: [*count(amount)], [0, 1, 2]),
+    ],
+    ids=["runs an async function to its end", "returns what is to be awaited", "collects what is yielded"],
+)
+async def test_how_a_function_runs_is_up_to_what_wraps_it_and_what_it_takes_to_what_is_inside(
+    wrapped: Any, wrapper: Any, output: Any
+) -> None:
+    known = tool(functools.wraps(wrapped)(wrapper))
+    assert not known.is_async
+    assert await outputs([known], Call(known.name, {"amount": "3"})) == [output]
 
 
 async def each() -> AsyncIterator[int]:

@@ -14,7 +14,7 @@ import pytest
 from pydantic import BaseModel, BeforeValidator, Field, SecretStr, ValidationError, model_serializer
 
 from turnwise import SettingsError, ToolContext
-from turnwise.engine.tools.signatures import context_parameter, function_under, signature_of
+from turnwise.engine.tools.signatures import context_parameter, function_called, function_described, signature_of
 
 
 class Animal(BaseModel):
@@ -280,7 +280,7 @@ def wrapped(*args: Any, **kwargs: Any) -> None:
     [
         (one, one),
         (functools.partial(functools.partial(one, "a"), context=None), one),
-        (wrapped, one),
+        (wrapped, wrapped),
         (Callables(), Callables.__call__),
         (functools.partial(Callables()), Callables.__call__),
         (Callables().method, Callables.method),
@@ -289,7 +289,8 @@ def wrapped(*args: Any, **kwargs: Any) -> None:
     ],
 )
 def test_under_whatever_can_be_called_is_a_function(given: Any, under: Any) -> None:
-    assert function_under(given) is under
+    assert function_called(given) is under
+    assert function_described(given) is (one if given is wrapped else under)
 
 
 def test_what_a_partial_has_filled_in_is_not_asked_for() -> None:
