@@ -11,7 +11,8 @@ import httpx2
 from pydantic_ai import exceptions as theirs
 
 from turnwise.logger import logger
-from turnwise.states.errors import ModelError
+from turnwise.providers.pydantic_ai.overflow import says_too_long
+from turnwise.states.errors import CONTEXT_OVERFLOW, ModelError
 
 _KINDS: Final[tuple[tuple[type[Exception], str], ...]] = (
     (theirs.ModelContextWindowExceededError, "context_overflow"),
@@ -31,6 +32,8 @@ _KINDS: Final[tuple[tuple[type[Exception], str], ...]] = (
 """The first that fits counts: a class stands before those it derives from."""
 
 _FILTERS: Final = frozenset({"content_filter", "content_policy_violation"})
+_UNCLEAR: Final = frozenset({"bad_request", "server_error"})
+"""Kinds as which providers report that a prompt is too long."""
 _MAY_PASS: Final = frozenset({408, 409, 425})
 """Statuses that say "not now": a time-out, a lock that is held, an early replay."""
 _REFUSALS: Final = frozenset({RuntimeError, NotImplementedError, ValueError})
@@ -83,6 +86,14 @@ def _kind(failure: Exception, status: int | None) -> str | None:
     """Return the kind of a failure that was reported; `None` if the library broke off."""
     if isinstance(failure, theirs.ModelAPIError) and failure.provider_error_code in _FILTERS:
         return "content_filter"
+    kind = _reported_kind(failure, status)
+    if kind in _UNCLEAR and isinstance(failure, theirs.ModelAPIError):
+        codes = failure.provider_error_code, failure.provider_error_type
+        kind = CONTEXT_OVERFLOW if says_too_long(_said(failure), status, *codes) else kind
+    return kind
+
+
+def _reported_kind(failure: Exception, status: int | None) -> str | None:
     for category, kind in _KINDS:
         if isinstance(failure, category):
             return kind
@@ -105,10 +116,14 @@ def _unreadable(failure: Exception) -> ModelError:
 
 
 def _message(failure: Exception) -> str:
+    return _said(failure)[:_LONGEST_MESSAGE]
+
+
+def _said(failure: Exception) -> str:
     """Return what the provider said, without the wrapping; a body that says nothing is told whole."""
     body: Any = failure.body if isinstance(failure, theirs.ModelAPIError) else None
     while isinstance(body, dict) and "error" in body:
         body = body["error"]
     said = body.get("message") if isinstance(body, dict) else None
     told = failure.message if isinstance(failure, theirs.ModelAPIError) else str(failure)
-    return str(said or told or type(failure).__name__)[:_LONGEST_MESSAGE]
+    return str(said or told or type(failure).__name__)

@@ -102,6 +102,7 @@ FAULTS = [
         "overloaded inside the stream", lambda dialect: _part(dialect, tail=dialect.overloaded_frame()), "overloaded"
     ),
     Fault("context overflow", lambda dialect: dialect.overflow(), "context_overflow", passes=False, status=400),
+    Fault("413", _refusal(413, "request_too_large"), "context_overflow", passes=False, status=413),
 ]
 
 

@@ -1,0 +1,94 @@
+"""A prompt that is too long, in the words of many providers: it is told apart from any other refusal."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic_ai import exceptions as theirs
+
+from turnwise.providers.pydantic_ai.errors import model_error
+
+TOO_LONG = [
+    "prompt is too long: 213462 tokens > 200000 maximum",
+    "input length and `max_tokens` exceed context limit: 190000 + 20000 > 200000, decrease input length",
+    "Input is too long for requested model.",
+    "Your input exceeds the context window of this model. Please adjust your input and try again.",
+    "Input tokens exceed the configured limit of 272000 tokens. Your messages resulted in 509178 tokens.",
+    "This model's maximum context length is 4096 tokens. However, you requested 5000 tokens.",
+    "The input token count (1196265) exceeds the maximum number of tokens allowed (1048575).",
+    "This model's maximum prompt length is 131072 but the request contains 537812 tokens.",
+    "The input (300 tokens) is longer than the model's context length (200 tokens).",
+    "The decoder prompt (length 5000) is longer than the maximum model length of 4096.",
+    "Prompt contains 300 tokens, too large for model with 200 maximum context length",
+    "the request exceeds the available context size (4096 tokens), try increasing it",
+    "request (5000 tokens) exceeds the available context size (4096 tokens), try increasing it",
+    "Context size has been exceeded.",
+    "The number of tokens to keep from the initial prompt is greater than the context length",
+    "the input length exceeds the context length",
+    "prompt too long; exceeded max context length by 4 tokens",
+    "Input length 70000 exceeds the maximum length 65536",
+    "Input length (265330) exceeds the maximum allowed input length of 262144 tokens.",
+    "Please reduce the length of the messages or completion.",
+    "Request too large for model: Limit 6000, Requested 7000, please reduce your message size and try again.",
+    "invalid params, context window exceeds limit",
+    "Invalid request: Your request exceeded model token limit: 262144 (requested: 300000)",
+    "prompt token count of 5000 exceeds the limit of 4096",
+    "`inputs` tokens + `max_new_tokens` must be <= 4096. Given: 5000 `inputs` tokens",
+    "Range of input length should be [1, 30720]",
+]
+OTHERS = [
+    "max_tokens: 100000 > 64000, which is the maximum allowed number of output tokens",
+    "max_tokens exceeds the limit of 8192",
+    "Invalid 'user': string too long. Expected a string with maximum length 64, but got a string with length 70.",
+    "messages.0.content.1.image.source.base64: image exceeds 5 MB maximum",
+    "tools.0.description: String should have at most 1024 characters",
+    "context_management: Extra inputs are not permitted",
+]
+
+
+def refused(message: str, status: int = 400, **fields: str) -> theirs.ModelHTTPError:
+    rejected = theirs.ModelRequestRejectedError
+    body = {"error": {"message": message}}
+    return theirs.ModelHTTPError.for_category(rejected, status_code=status, model_name="m", body=body, **fields)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("said", TOO_LONG)
+@pytest.mark.parametrize(
+    "failure",
+    [
+        refused,
+        lambda said: theirs.ModelHTTPError(500, "m", {"message": said}),
+        lambda said: theirs.ModelHTTPError(400, "m", {"error": said}),
+        lambda said: theirs.ModelAPIError("m", said, in_stream=True),
+    ],
+    ids=["refused", "as a server's error", "as bare text", "in the stream"],
+)
+def test_a_refusal_that_says_so_is_an_overflow(said: str, failure: type[theirs.ModelAPIError]) -> None:
+    error = model_error(failure(said))  # type: ignore[call-arg]
+    assert (error.kind, error.retryable) == ("context_overflow", False)
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        refused("It does not fit.", provider_error_type="exceed_context_size_error"),
+        refused("It does not fit.", provider_error_code="model_context_window_exceeded"),
+        refused("It does not fit.", provider_error_type="request_too_large"),
+        theirs.ModelHTTPError(413, "m"),
+    ],
+    ids=str,
+)
+def test_a_code_that_says_so_is_enough(failure: theirs.ModelHTTPError) -> None:
+    assert model_error(failure).kind == "context_overflow"
+
+
+@pytest.mark.parametrize("said", OTHERS)
+def test_what_else_is_too_long_is_a_bad_request(said: str) -> None:
+    assert model_error(refused(said)).kind == "bad_request"
+
+
+def test_a_rate_that_is_used_up_is_none() -> None:
+    """Some say so with the words for a prompt that is too long: how much may be asked in a minute is in the way."""
+    limited = theirs.ModelHTTPError.for_category(
+        theirs.ModelRateLimitError, status_code=429, model_name="m", body={"message": TOO_LONG[-6]}
+    )
+    assert model_error(limited).kind == "rate_limit"
