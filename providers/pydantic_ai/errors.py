@@ -31,7 +31,35 @@ _KINDS: Final[tuple[tuple[type[Exception], str], ...]] = (
 )
 """The first that fits counts: a class stands before those it derives from."""
 
-_FILTERS: Final = frozenset({"content_filter", "content_policy_violation"})
+_FILTERS: Final = frozenset(
+    {
+        "content_filter",
+        "content_policy_violation",
+        "image_content_policy_violation",
+        "bio_policy",
+        "misalignment_policy_violation",
+    }
+)
+_NEVER: Final = frozenset(
+    {
+        "invalid_prompt",
+        "data_residency_mismatch",
+        "invalid_image",
+        "invalid_image_format",
+        "invalid_base64_image",
+        "invalid_image_url",
+        "invalid_image_mode",
+        "image_too_large",
+        "image_too_small",
+        "image_parse_error",
+        "image_file_too_large",
+        "image_file_not_found",
+        "unsupported_image_media_type",
+        "empty_image_file",
+        "failed_to_download_image",
+    }
+)
+"""Codes by which OpenAI's Responses refuse a request that had begun to be answered: no status tells it."""
 _UNCLEAR: Final = frozenset({"bad_request", "server_error"})
 """Kinds as which providers report that a prompt is too long."""
 _MAY_PASS: Final = frozenset({408, 409, 425})
@@ -100,6 +128,8 @@ def _reported_kind(failure: Exception, status: int | None) -> str | None:
     if isinstance(failure, theirs.ModelHTTPError):
         return "server_error" if status in _MAY_PASS else "bad_request"
     if isinstance(failure, theirs.ModelAPIError):
+        if failure.provider_error_code in _NEVER:
+            return "bad_request"
         return "server_error" if failure.in_stream else "network"
     return None
 

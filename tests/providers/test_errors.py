@@ -48,6 +48,8 @@ def test_what_the_provider_said_is_told_without_its_wrapping(body: object, told:
         (theirs.ModelAPIError("m", "no", provider_error_code="content_filter"), "content_filter"),
         (theirs.ModelAPIError("m", "no", provider_error_code="content_policy_violation"), "content_filter"),
         (theirs.ModelHTTPError(400, "m", provider_error_code="content_filter"), "content_filter"),
+        (theirs.ModelAPIError("m", "no", provider_error_code="invalid_image"), "bad_request"),
+        (theirs.ModelAPIError("m", "no", provider_error_code="vector_store_timeout", in_stream=True), "server_error"),
         (theirs.ModelHTTPError(410, "m"), "bad_request"),
         (theirs.ModelHTTPError(426, "m"), "bad_request"),
         (theirs.ModelRequestTimeout("m", 3), "network"),

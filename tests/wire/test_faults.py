@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from support.wire.dialects import DIALECTS, Anthropic, Chat, Connect, Dialect, Said
+from support.wire.dialects import DIALECTS, Anthropic, Chat, Connect, Dialect, Responses, Said
 from support.wire.server import Answer, End, Server
 from turnwise import ChatState, Engine, ModelError, RetryPolicy, Settings
 from turnwise.providers.protocol import ModelRequest
@@ -138,6 +138,39 @@ async def test_a_fault_that_may_pass_is_tried_again_and_any_other_ends_in_error(
     assert all(error.message for error in told)
     if fault.status is not None:
         assert [error.status for error in told] == [fault.status]
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "passes"),
+    [
+        ("server_error", "server_error", True),
+        ("vector_store_timeout", "server_error", True),
+        ("rate_limit_exceeded", "rate_limit", True),
+        ("context_length_exceeded", "context_overflow", False),
+        ("invalid_prompt", "bad_request", False),
+        ("image_too_large", "bad_request", False),
+        ("bio_policy", "content_filter", False),
+    ],
+)
+async def test_a_response_that_failed_is_tried_again_unless_its_code_says_never(
+    code: str,
+    kind: str,
+    passes: bool,  # noqa: FBT001
+    server: Server,
+    connect: Connect,
+) -> None:
+    responses = Responses()
+    failed = {"status": "failed", "error": {"code": code, "message": "it failed"}}
+    server.script = [Answer(responses.ending(Said(), "response.failed", **failed)), Answer(responses.frames(Said()))]
+    async with Engine("sqlite://", model=await connect(responses), settings=SETTINGS) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "Greet the world.")
+        chat = await engine.wait(chat.id)
+        events = [event async for event in engine.events(chat.id, follow=False)]
+
+    told = [chat.last_error] if chat.last_error else [event.error for event in events if event.kind == "retry"]
+    assert [error.kind for error in told] == [kind]
+    assert (chat.state, len(server.asked)) == ((ChatState.waiting, 2) if passes else (ChatState.error, 1))
 
 
 @pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)

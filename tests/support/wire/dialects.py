@@ -95,15 +95,23 @@ class Responses(Chat):
         for call in said.calls:
             events += self._call(call, output)
         events.append({"type": "response.completed", "response": self._response("completed", output)})
-        return [
-            f"event: {event['type']}\ndata: {json.dumps({**event, 'sequence_number': number})}\n\n"
-            for number, event in enumerate(events)
-        ]
+        return self._spelled(events)
+
+    def ending(self, said: Said, ending: str, **response: Any) -> list[str]:
+        """Return the stream of a reply that ends with another event than its completion, about such a response."""
+        last = {"type": ending, "response": {**self._response("in_progress", []), **response}}
+        return [*self.frames(said)[:-1], *self._spelled([last])]
 
     def overloaded_frame(self) -> str:
         """Return the frame that breaks off a stream."""
         event = {"type": "error", "code": "server_is_overloaded", "message": "Overloaded", "param": None}
         return f"event: error\ndata: {json.dumps({**event, 'sequence_number': 9})}\n\n"
+
+    def _spelled(self, events: Sequence[dict[str, Any]]) -> list[str]:
+        return [
+            f"event: {event['type']}\ndata: {json.dumps({**event, 'sequence_number': number})}\n\n"
+            for number, event in enumerate(events)
+        ]
 
     def _reasoning(self, said: Said, output: list[dict[str, Any]]) -> list[dict[str, Any]]:
         place = {"item_id": "rs_1", "output_index": len(output), "summary_index": 0}
